@@ -1,8 +1,6 @@
-//! Runs a shell script with the product inside a VM: `cargo run -p isotherm-vm-tests --example sh -- 6.1 'isotherm doctor'`.
+//! Runs a shell script with the product inside a VM: `cargo run --example sh -- 6.1 'isotherm doctor'`.
 
-use std::time::Duration;
-
-use isotherm_vm_tests::{Kernel, Vm, isotherm};
+use isotherm_vm_tests::{Kernel, Vm, guest_tool, isotherm};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -14,12 +12,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let output = Vm::new(kernel)
         .memory_mib(1024)
         .program(isotherm()?, "isotherm")
+        .program(guest_tool()?, "vm-guest")
         .text(
             "/w.cfg",
             "a, 32MiB\nb, 32MiB\n\nserve\n600000\na, 1, 64, 1, rw\n",
         )
         .script(&script)
-        .timeout(Duration::from_mins(2))
         .run()?;
     println!("{}", output.console);
     Ok(())

@@ -18,10 +18,14 @@ pub enum VmError {
         fix: String,
     },
     /// The machine was still running at its limit, and was killed.
-    #[error("killed after {limit:?} without an answer; last console lines:\n{tail}")]
+    #[error(
+        "killed after {cpu:?} of CPU time in {wall:?} without an answer; last console lines:\n{tail}"
+    )]
     TimedOut {
-        /// The limit.
-        limit: Duration,
+        /// CPU time of the host that it used.
+        cpu: Duration,
+        /// Time since it was started.
+        wall: Duration,
         /// What the guest had last to say.
         tail: String,
     },

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use cpio::NewcBuilder;
 
@@ -142,6 +143,19 @@ fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>, VmError> {
 
 /// The program without debug information: a tenth of the size to copy and to keep in guest memory.
 fn stripped(program: &Path) -> Result<Vec<u8>, VmError> {
+    /// Programs by path, since each machine of a test run brings the same ones.
+    static STRIPPED: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    // A panic of another thread leaves the map whole.
+    let mut known = STRIPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(content) = known.get(program) {
+        return Ok(content.clone());
+    }
+    let content = strip(program)?;
+    known.insert(program.to_owned(), content.clone());
+    Ok(content)
+}
+
+fn strip(program: &Path) -> Result<Vec<u8>, VmError> {
     let out = tempfile::NamedTempFile::new().map_err(VmError::io("make a file in", "/tmp"))?;
     let mut command = Command::new("strip");
     command

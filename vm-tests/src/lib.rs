@@ -11,10 +11,12 @@
 //! privilege, no KVM. A [`scenario`] is a function from a kernel to a [`scenario::Report`]; the
 //! tests under `tests/` and the `vm-tests` command both run those.
 //!
-//! Limits: emulation is some ten times slower than hardware and interrupts between processors are
-//! slower still, so scenarios check function and accuracy, sample every 100 ms or more slowly, and
-//! never speak of CPU shares. The emulated TLB keeps what hardware's would evict, so that whoever
-//! clears accessed bits without a flush sees less there (the scenario `side-by-side` shows it).
+//! Machines run in virtual time: the guest's clock counts instructions (`qemu.rs`), so that results do not depend on how busy
+//! the host is.
+//!
+//! Limits: a guest executes some 60 million instructions in a second of its own, so scenarios check function and accuracy,
+//! sample every 50 ms or more slowly, and never speak of CPU shares. The emulated TLB keeps what hardware's would evict, so
+//! that whoever clears accessed bits without a flush sees less there (the scenario `side-by-side` shows it).
 //!
 //! What the host lacks (QEMU, a kernel package) is [`VmError::Unavailable`]: tests then print
 //! `SKIP name: reason`, which the harness counts.
@@ -27,6 +29,7 @@ mod image;
 mod kernel;
 mod module;
 mod product;
+mod qemu;
 pub mod scenario;
 mod slot;
 mod vm;

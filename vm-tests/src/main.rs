@@ -4,20 +4,20 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use isotherm_vm_tests::scenario::{self, Scenario};
+use isotherm_vm_tests::scenario::{self, Scenario, Test};
 use isotherm_vm_tests::{Kernel, VmError};
 
 /// Boot Debian kernels in QEMU and run the product inside.
 #[derive(Parser)]
 #[command(
     name = "vm-tests",
-    after_help = "Examples:\n  cargo run -p isotherm-vm-tests -- --list\n  \
-                  cargo run -p isotherm-vm-tests -- boot --kernel 6.1"
+    after_help = "Examples:\n  cargo run --bin vm-tests -- --list\n  \
+                  cargo run --bin vm-tests -- boot --kernel 6.1"
 )]
 struct Args {
     /// Which scenarios; all but the long ones if none is named.
     names: Vec<String>,
-    /// List the scenarios and end.
+    /// List the scenarios with their kernels and end; a star is for a long one.
     #[arg(long)]
     list: bool,
     /// Only on this kernel: 6.1, 6.12 or newest (Debian's, of unstable or experimental).
@@ -43,9 +43,8 @@ fn main() -> ExitCode {
     let scenarios = scenario::all();
     if args.list {
         for s in &scenarios {
-            let kernels: Vec<_> = s.kernels.iter().map(|k| k.series()).collect();
-            let long = if s.long { " (long)" } else { "" };
-            println!("{:<18} {:<9} {}{long}", s.name, kernels.join(","), s.about);
+            let kernels: Vec<_> = s.tests.iter().map(label).collect();
+            println!("{:<21} {:<21} {}", s.name, kernels.join(","), s.about);
         }
         return ExitCode::SUCCESS;
     }
@@ -69,21 +68,28 @@ fn main() -> ExitCode {
     run(&args, &scenarios)
 }
 
+/// A kernel, with a star where the test is long.
+fn label(test: &Test) -> String {
+    let star = if test.is_long { "*" } else { "" };
+    format!("{}{star}", test.kernel.series())
+}
+
 fn run(args: &Args, scenarios: &[Scenario]) -> ExitCode {
     let (mut passed, mut skipped, mut failed) = (0, 0, 0);
-    let named = |s: &&Scenario| {
-        if args.names.is_empty() {
-            args.long || !s.long
+    let is_wanted = |s: &Scenario, test: &&Test| {
+        let is_named = if args.names.is_empty() {
+            args.long || !test.is_long
         } else {
             args.names.iter().any(|name| name == s.name)
-        }
+        };
+        is_named && args.kernel.is_none_or(|only| only == test.kernel)
     };
-    for s in scenarios.iter().filter(named) {
-        let kernels = s.kernels.iter();
-        for kernel in kernels.filter(|k| args.kernel.is_none_or(|only| only == **k)) {
+    for s in scenarios {
+        for test in s.tests.iter().filter(|test| is_wanted(s, test)) {
+            let kernel = test.kernel;
             let title = format!("{} on {}", s.name, kernel.series());
             let started = Instant::now();
-            let result = (s.run)(*kernel);
+            let result = (s.run)(kernel);
             let seconds = started.elapsed().as_secs_f64();
             match result {
                 Ok(report) => {

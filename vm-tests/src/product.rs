@@ -3,31 +3,45 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use crate::error::VmError;
 
 /// The product: `$ISOTHERM_BIN`, or `target/debug/isotherm` of this workspace, built if need be.
 pub fn isotherm() -> Result<PathBuf, VmError> {
+    static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
     if let Some(path) = std::env::var_os("ISOTHERM_BIN") {
         return Ok(path.into());
     }
-    built("isotherm", "isotherm", &["crates", "Cargo.lock"])
+    once(&PATH, || {
+        built("isotherm", "top", &["crates", "Cargo.lock"])
+    })
 }
 
 /// The program that does in the guest what busybox cannot (`vm-guest`).
 pub fn guest_tool() -> Result<PathBuf, VmError> {
-    built(
-        "isotherm-vm-tests",
-        "vm-guest",
-        &[
-            "vm-tests/src",
-            "crates/engine/src",
-            "crates/workload/src",
-            "Cargo.lock",
-        ],
-    )
+    static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let sources = [
+        "vm-tests/src",
+        "crates/engine/src",
+        "crates/workload/src",
+        "Cargo.lock",
+    ];
+    once(&PATH, || built("vm-guest", "vm", &sources))
+}
+
+/// The path that is known, or that `find` finds now.
+fn once(
+    known: &Mutex<Option<PathBuf>>,
+    find: impl FnOnce() -> Result<PathBuf, VmError>,
+) -> Result<PathBuf, VmError> {
+    // A panic of another thread says nothing about the path.
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.is_none() {
+        *known = Some(find()?);
+    }
+    Ok(known.clone().unwrap_or_default())
 }
 
 /// The product, if its `subcommand` knows all of `options`; else unavailable, so that a scenario
@@ -54,20 +68,15 @@ pub(crate) fn isotherm_with(subcommand: &str, options: &[&str]) -> Result<PathBu
     })
 }
 
-/// `target/debug/BIN`, built first where a file under `sources` is newer.
-fn built(package: &str, bin: &str, sources: &[&str]) -> Result<PathBuf, VmError> {
-    static BUILDING: Mutex<()> = Mutex::new(());
+/// `target/debug/BIN`, built first where a file under `sources` is newer: with `test`, an integration test of the same
+/// package, since `cargo build` selects other features and would compile all dependencies anew.
+fn built(bin: &str, test: &str, sources: &[&str]) -> Result<PathBuf, VmError> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .ok_or_else(|| VmError::Wrong("the crate lies in no workspace".to_owned()))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let path = target.join("debug").join(bin);
-
-    // A panic elsewhere while it was held says nothing about the build.
-    let _guard = BUILDING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let newest = sources
         .iter()
         .filter_map(|source| newest_change(&root.join(source)))
@@ -79,7 +88,7 @@ fn built(package: &str, bin: &str, sources: &[&str]) -> Result<PathBuf, VmError>
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(root)
-        .args(["build", "--quiet", "-p", package, "--bin", bin]);
+        .args(["test", "--quiet", "--workspace", "--no-run", "--test", test]);
     let output = cargo
         .output()
         .map_err(VmError::io("run cargo for", &path))?;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::VmError;
-use crate::kernel::{cache_dir, lock, open_lock};
+use crate::kernel::{cache_dir, open_lock};
 
 /// How many machines may run at once.
 const SLOTS: usize = 2;
@@ -16,34 +16,24 @@ const SLOTS: usize = 2;
 /// The right to run a machine, until dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    _files: Vec<File>,
+    _file: File,
 }
 
 impl Slot {
     /// Waits for any slot.
-    pub(crate) fn any() -> Result<Self, VmError> {
+    pub(crate) fn wait() -> Result<Self, VmError> {
         let cache = cache_dir()?;
         loop {
             for index in 0..SLOTS {
                 let path = cache.join(format!("slot-{index}.lock"));
                 let file = open_lock(&path)?;
                 match file.try_lock() {
-                    Ok(()) => return Ok(Self { _files: vec![file] }),
+                    Ok(()) => return Ok(Self { _file: file }),
                     Err(TryLockError::WouldBlock) => {}
                     Err(TryLockError::Error(e)) => return Err(VmError::io("lock", path)(e)),
                 }
             }
             thread::sleep(Duration::from_millis(200));
         }
-    }
-
-    /// Waits for all of them: for runs whose result depends on time.
-    pub(crate) fn alone() -> Result<Self, VmError> {
-        let cache = cache_dir()?;
-        // Always in the same order, so that two who want all cannot wait for each other.
-        let files = (0..SLOTS)
-            .map(|index| lock(&cache.join(format!("slot-{index}.lock"))))
-            .collect::<Result<_, _>>()?;
-        Ok(Self { _files: files })
     }
 }

@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{VmError, tail};
 use crate::image::Image;
 use crate::kernel::{Kernel, KernelImage};
 use crate::module;
+use crate::qemu::{Accelerator, Qemu};
 use crate::slot::Slot;
 
 /// How many lines of the console an error shows.
 const TAIL_LINES: usize = 25;
+/// All that QEMU can emulate, but for fast string instructions: it executes them byte by byte, and kernels rely on them.
+const CPU: &str = "max,-erms,-fsrm";
+/// Unless a scenario asks for another speed, an instruction takes 2^4 = 16 ns: see docs/vm-tests.md.
+const INSTRUCTION_NS_LOG2: u32 = 4;
+/// Processor time of the host after which a machine is taken to hang.
+const CPU_LIMIT: Duration = Duration::from_mins(5);
 
 /// What to boot and what to run in it.
 #[derive(Clone, Debug)]
@@ -32,9 +37,8 @@ pub struct Vm {
     texts: Vec<(String, String)>,
     modules: Vec<String>,
     script: String,
-    timeout: Duration,
-    alone: bool,
-    instruction_ns_log2: Option<u32>,
+    cpu_limit: Duration,
+    instruction_ns_log2: u32,
 }
 
 /// What came back.
@@ -53,14 +57,13 @@ pub struct VmOutput {
 }
 
 impl Vm {
-    /// A machine with two processors, 1 GiB, one node, everything that QEMU can emulate, and a
-    /// script that does nothing; killed after two minutes.
+    /// A machine with one processor, 1 GiB, one node, everything that QEMU can emulate, and a script that does nothing.
     pub fn new(kernel: Kernel) -> Self {
         Self {
             kernel,
             // Four levels unless asked for: that is what most machines run.
-            cpu: "max,la57=off".to_owned(),
-            cpus: 2,
+            cpu: "la57=off".to_owned(),
+            cpus: 1,
             memory_mib: 1024,
             numa_nodes: 1,
             cmdline_extra: String::new(),
@@ -70,16 +73,15 @@ impl Vm {
             texts: Vec::new(),
             modules: Vec::new(),
             script: String::new(),
-            timeout: Duration::from_mins(2),
-            alone: false,
-            instruction_ns_log2: None,
+            cpu_limit: CPU_LIMIT,
+            instruction_ns_log2: INSTRUCTION_NS_LOG2,
         }
     }
 
-    /// QEMU's `-cpu`, e.g. `max,la57=on` for five levels of page tables.
+    /// Features of QEMU's `-cpu max`, e.g. `la57=on` for five levels of page tables.
     #[must_use]
-    pub fn cpu(mut self, model: &str) -> Self {
-        model.clone_into(&mut self.cpu);
+    pub fn cpu(mut self, features: &str) -> Self {
+        features.clone_into(&mut self.cpu);
         self
     }
 
@@ -158,34 +160,32 @@ impl Vm {
         }
     }
 
-    /// What to run: busybox `sh`. Files that it leaves under `/out` come back.
+    /// What to run: busybox `sh`. Files that it leaves under `/out` come back. `$other_cpu` is taskset's mask of the second
+    /// processor, or of the only one.
     #[must_use]
     pub fn script(mut self, text: &str) -> Self {
         text.clone_into(&mut self.script);
         self
     }
 
-    /// When to give up, from QEMU's start.
+    /// Processor time of the host after which the machine is taken to hang and is killed.
     #[must_use]
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = limit;
+    pub fn cpu_limit(mut self, limit: Duration) -> Self {
+        self.cpu_limit = limit;
         self
     }
 
-    /// Let no other test's machine run meanwhile: for results that depend on time.
+    /// Processors; all of them share the virtual time that the guest's clock counts.
     #[must_use]
-    pub fn alone(mut self) -> Self {
-        self.alone = true;
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
         self
     }
 
-    /// Lets the guest's clock count instructions: each takes 2^`ns_log2` nanoseconds, and time in which no processor has
-    /// anything to do passes at once. CPU time is then a number of instructions, whatever the host has to do besides.
-    /// The clock counts all processors' instructions, so there is one.
+    /// Speed of the guest: each instruction takes 2^`ns_log2` nanoseconds of virtual time.
     #[must_use]
-    pub fn count_instructions(mut self, ns_log2: u32) -> Self {
-        self.instruction_ns_log2 = Some(ns_log2);
-        self.cpus = 1;
+    pub fn instruction_ns_log2(mut self, ns_log2: u32) -> Self {
+        self.instruction_ns_log2 = ns_log2;
         self
     }
 
@@ -212,27 +212,25 @@ impl Vm {
             .map_err(VmError::io("write", &initrd))?;
         fs::write(&initrd, archive).map_err(VmError::io("write", &initrd))?;
 
-        let slot = if self.alone {
-            Slot::alone()
-        } else {
-            Slot::any()
-        }?;
-        let started = Instant::now();
-        let mut command = self.qemu(&kernel, work.path());
-        let mut qemu = Qemu::start(&mut command)?;
-        let ended = qemu.wait(self.timeout);
-        drop(slot);
+        let accelerator = Accelerator::from_environment()?;
+        let arguments = self.arguments(accelerator, &kernel, work.path());
+        let slot = Slot::wait()?;
+        let mut qemu = Qemu::start(&arguments, &work.path().join("stderr"))?;
+        let ended = qemu.wait(self.cpu_limit);
+        let spent = qemu.spent();
+        drop((qemu, slot));
 
         let console = read_lossy(&work.path().join("console"));
         let ended = ended.map_err(VmError::io("wait for", "qemu"))?;
         let Some(status) = ended else {
             return Err(VmError::TimedOut {
-                limit: self.timeout,
+                cpu: spent.cpu,
+                wall: spent.wall,
                 tail: tail(&console, TAIL_LINES),
             });
         };
         let answer = unpack(&work.path().join("results"))
-            .and_then(|files| VmOutput::new(files, console.clone(), started.elapsed()));
+            .and_then(|files| VmOutput::new(files, console.clone(), spent.wall));
         if let Some(dir) = std::env::var_os("ISOTHERM_VM_KEEP") {
             keep(work.path(), Path::new(&dir))?;
         }
@@ -243,6 +241,10 @@ impl Vm {
             ),
             tail: tail(&console, TAIL_LINES),
         })
+    }
+
+    fn other_cpu(&self) -> u32 {
+        if self.cpus > 1 { 2 } else { 1 }
     }
 
     fn image(&self, kernel: &KernelImage) -> Result<Image, VmError> {
@@ -267,57 +269,54 @@ impl Vm {
             // insmod takes them in the order of their names.
             image.content(&format!("modules/{index:02}-{name}.ko"), content);
         }
-        image.content("script", self.script.clone().into_bytes());
+        let script = format!("export other_cpu={}\n{}", self.other_cpu(), self.script);
+        image.content("script", script.into_bytes());
         Ok(image)
     }
 
-    fn qemu(&self, kernel: &KernelImage, work: &Path) -> Command {
-        // Through setpriv, so that QEMU dies with the thread that waits for it.
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
-            .args(["-no-user-config", "-nodefaults", "-no-reboot"])
-            .args(["-display", "none", "-machine", "q35"])
-            .args(["-cpu", &self.cpu])
-            .args(["-smp", &self.cpus.to_string()])
-            .args(["-m", &format!("{}M", self.memory_mib)])
-            .arg("-kernel")
-            .arg(&kernel.vmlinuz)
-            .arg("-initrd")
-            .arg(work.join("initramfs"));
-        match self.instruction_ns_log2 {
-            None => command.args(["-accel", "tcg,thread=multi"]),
-            Some(shift) => command
-                .args(["-accel", "tcg,thread=single"])
-                .args(["-icount", &format!("shift={shift},sleep=off")]),
-        };
-        // panic=-1 restarts at once, which ends QEMU without results.
+    fn arguments(
+        &self,
+        accelerator: Accelerator,
+        kernel: &KernelImage,
+        work: &Path,
+    ) -> Vec<String> {
+        let path = |path: &Path| path.display().to_string();
+        // panic=-1 restarts at once, which ends QEMU without results. The kernel's ciphers are not tested again at each boot.
         let cmdline = format!(
-            "console=ttyS0 loglevel=4 panic=-1{extra}",
-            extra = self.cmdline_extra
+            "console=ttyS0 loglevel=4 panic=-1 cryptomgr.notests{}",
+            self.cmdline_extra
         );
-        command.args(["-append", &cmdline]);
+        let mut arguments = accelerator.options(self.instruction_ns_log2);
+        arguments.extend(
+            ["-no-user-config", "-nodefaults", "-no-reboot"]
+                .into_iter()
+                .chain(["-display", "none", "-machine", "q35"])
+                .map(str::to_owned),
+        );
+        let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+        option("-cpu", format!("{CPU},{}", self.cpu));
+        option("-smp", self.cpus.to_string());
+        option("-m", format!("{}M", self.memory_mib));
+        option("-kernel", path(&kernel.vmlinuz));
+        option("-initrd", path(&work.join("initramfs")));
+        option("-append", cmdline);
         for port in ["console", "results"] {
-            command.args(["-serial", &format!("file:{}", work.join(port).display())]);
+            option("-serial", format!("file:{}", path(&work.join(port))));
         }
         if self.numa_nodes > 1 {
             let size = self.memory_mib / self.numa_nodes;
             for node in 0..self.numa_nodes {
-                command.args([
+                option(
                     "-object",
-                    &format!("memory-backend-ram,id=m{node},size={size}M"),
+                    format!("memory-backend-ram,id=m{node},size={size}M"),
+                );
+                option(
                     "-numa",
-                    &format!("node,nodeid={node},memdev=m{node},cpus={node}"),
-                ]);
+                    format!("node,nodeid={node},memdev=m{node},cpus={node}"),
+                );
             }
         }
-        let stderr =
-            fs::File::create(work.join("stderr")).map_or_else(|_| Stdio::null(), Stdio::from);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr);
-        command
+        arguments
     }
 }
 
@@ -367,51 +366,6 @@ impl VmOutput {
                 tail(&self.stdout, TAIL_LINES)
             ))
         })
-    }
-}
-
-/// A running QEMU, killed when dropped.
-struct Qemu(Child);
-
-impl Qemu {
-    fn start(command: &mut Command) -> Result<Self, VmError> {
-        // setpriv would report a missing QEMU only by its own exit code.
-        match Command::new("qemu-system-x86_64").arg("--version").output() {
-            Ok(output) if output.status.success() => {}
-            other => {
-                return Err(VmError::Unavailable {
-                    what: "QEMU".to_owned(),
-                    why: format!("qemu-system-x86_64 --version: {other:?}"),
-                    fix: "install Debian's qemu-system-x86".to_owned(),
-                });
-            }
-        }
-        command.spawn().map(Self).map_err(|e| VmError::Command {
-            command: format!("{command:?}"),
-            why: e.to_string(),
-        })
-    }
-
-    /// Its exit status, or `None` if it was still running at the limit (and is killed).
-    fn wait(&mut self, limit: Duration) -> io::Result<Option<std::process::ExitStatus>> {
-        let deadline = Instant::now() + limit;
-        while Instant::now() < deadline {
-            if let Some(status) = self.0.try_wait()? {
-                return Ok(Some(status));
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        self.0.kill()?;
-        self.0.wait()?;
-        Ok(None)
-    }
-}
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        // Already ended in all but a panic; there is nobody left to tell of an error.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -1,7 +1,5 @@
 //! Every action on a process, on each kernel, and what became of its pages.
 
-use std::time::Duration;
-
 use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
 use super::workload::SLOW;
 use super::{Report, Scenario, ensure};
@@ -11,24 +9,20 @@ use crate::vm::VmOutput;
 
 /// `act`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "act",
-        about: "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: actions,
-    }
+    Scenario::new(
+        "act",
+        "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds",
+        actions,
+    )
 }
 
 /// `act-swap-full`.
 pub(super) fn swap_full() -> Scenario {
-    Scenario {
-        name: "act-swap-full",
-        about: "more cold memory than swap: what does not fit is refused by name, nothing is lost",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: more_than_swap,
-    }
+    Scenario::new(
+        "act-swap-full",
+        "more cold memory than swap: what does not fit is refused by name, nothing is lost",
+        more_than_swap,
+    )
 }
 
 /// Huge pages of which a quarter is written, in every fourth page; then the program does something else.
@@ -54,7 +48,7 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
          look before-cold\n\
          act_until cold 'referenced_at_most {hot_only}' {SLOW} --no-guard --scheme '4K max 0 0 3s max cold' --pid $target\n\
          look cooled\n\
-         act stat {TABLES} --no-guard --scheme 'min max min max min max stat' --duration 6s --pid $target\n\
+         act stat {TABLES} --no-guard --scheme 'min max min max min max stat' --duration 12s --pid $target\n\
          look counted --sum\n\
          kill $target; rm /out/truth.jsonl\n\
          {default}look small --sum\n\
@@ -74,7 +68,7 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
         small = STILL.start_anywhere(),
         default = STILL.start_with(1, "default"),
     );
-    let output = acting::vm(kernel, &script, Duration::from_mins(8))?.run_ok()?;
+    let output = acting::vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
     reclaim(&mut report, &output)?;
     huge_pages(&mut report, &output)?;
@@ -197,7 +191,7 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
         // The eighth that is kept for the system, and what is too little for the next pages.
         left_kb = (swap / 8 + (SLACK / 4)) >> 10,
     );
-    let output = acting::vm(kernel, &script, Duration::from_mins(3))?.run_ok()?;
+    let output = acting::vm(kernel, &script)?.run_ok()?;
     let start = pages(&output, "start")?;
     let mut report = Report::default();
     let (pageout, after) = done(&mut report, &output, "pageout", "paged-out")?;

@@ -1,7 +1,5 @@
 //! The guard that looks at memory pressure (PSI), which not every machine has.
 
-use std::time::Duration;
-
 use isotherm_engine::guard::Limit;
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::{Item, Reader};
@@ -15,13 +13,11 @@ use crate::vm::VmOutput;
 
 /// `act-psi`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "act-psi",
-        about: "memory pressure stops the schemes (--max-psi); without PSI the limit is refused",
-        kernels: &Kernel::ALL,
-        long: false,
+    Scenario::new(
+        "act-psi",
+        "memory pressure stops the schemes (--max-psi); without PSI the limit is refused",
         run,
-    }
+    )
 }
 
 const LIMITED: &str = "--preset prcl --max-psi 10% --cpu-budget 20% --pid $target";
@@ -33,7 +29,7 @@ const SQUEEZE: &str = "\
     echo +memory >/sys/fs/cgroup/cgroup.subtree_control\n\
     mkdir -p /sys/fs/cgroup/squeezed && echo 16M >/sys/fs/cgroup/squeezed/memory.max || exit 1\n\
     printf 'tight, 48MiB\\n\\nserve\\n600000\\ntight, 1, 64, 1, rw\\n' >/tmp/tight.cfg\n\
-    sh -c 'echo $$ >/sys/fs/cgroup/squeezed/cgroup.procs; exec taskset 2 isotherm workload --quiet --repeat 0 --sparse /tmp/tight.cfg' &\n\
+    sh -c 'echo $$ >/sys/fs/cgroup/squeezed/cgroup.procs; exec taskset $other_cpu isotherm workload --quiet --repeat 0 --sparse /tmp/tight.cfg' &\n\
     squeezed=$!\n\
     }\n\
     until_true() {\n\
@@ -47,7 +43,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         "{SQUEEZE}\
          isotherm swap zram --size 256M || exit 1\n\
          {start}look start --sum\n\
-         taskset 2 isotherm run --json {LIMITED} --output /out/run.isotherm >/out/run.json &\n\
+         taskset $other_cpu isotherm run --json {LIMITED} --output /out/run.isotherm >/out/run.json &\n\
          acting=$!\n\
          until_true 90 paged_out\n\
          squeeze\n\
@@ -66,7 +62,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
          look end --sum\n",
         start = STILL.start_anywhere(),
     );
-    let vm = acting::vm(kernel, &script, Duration::from_mins(4))?;
+    let vm = acting::vm(kernel, &script)?;
     let output = vm.cmdline_extra("psi=1").run_ok()?;
     let mut report = Report::default();
     let run = deed(&output, "run")?;
@@ -96,7 +92,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
          look start\n",
         start = STILL.start_anywhere(),
     );
-    let vm = acting::vm(kernel, &script, Duration::from_mins(2))?;
+    let vm = acting::vm(kernel, &script)?;
     let output = vm.cmdline_extra("psi=0").run_ok()?;
     let why = output.text("why")?;
     let last = why.trim().lines().last().unwrap_or_default();

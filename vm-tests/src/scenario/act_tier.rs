@@ -1,7 +1,5 @@
 //! Memory moved between nodes, and physical memory acted on through the reverse map.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::acting::{self, COLD, HOT, Pages, Part, STILL, TABLES, about, done, intact, mib, pages};
@@ -12,24 +10,20 @@ use crate::vm::VmOutput;
 
 /// `act-migrate`.
 pub(super) fn migrate() -> Scenario {
-    Scenario {
-        name: "act-migrate",
-        about: "cold memory moves to node 1 and hot memory back, of a process and as `tier plan` has it",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: between_nodes,
-    }
+    Scenario::new(
+        "act-migrate",
+        "cold memory moves to node 1 and hot memory back, of a process and as `tier plan` has it",
+        between_nodes,
+    )
 }
 
 /// `act-physical`.
 pub(super) fn physical() -> Scenario {
-    Scenario {
-        name: "act-physical",
-        about: "pprcl pages out what idles on the whole machine, and spares what does not",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: whole_machine,
-    }
+    Scenario::new(
+        "act-physical",
+        "pprcl pages out what idles on the whole machine, and spares what does not",
+        whole_machine,
+    )
 }
 
 /// Tables tell to the page what is idle; a few pages may be elsewhere for other reasons.
@@ -124,20 +118,20 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
          kill $target; rm /out/truth.jsonl\n\
          {on_0}look victim --sum\n\
          # In the middle of it, as soon as anything has moved.\n\
-         taskset 2 isotherm run {TABLES} --no-guard -c /slow.json --pid $target >/dev/null & mover=$!; tries=0\n\
+         taskset $other_cpu isotherm run {TABLES} --no-guard -c /slow.json --pid $target >/dev/null & mover=$!; tries=0\n\
          until some_cold_is_on 1 || [ $tries -ge 200 ]; do sleep 0.2; tries=$((tries + 1)); done\n\
          kill -9 $mover; wait $mover\n\
          look killed --sum\n\
          kill $target; rm /out/truth.jsonl\n\
          {on_0}look again --sum\n\
          {PLAN}\
-         act physical --no-guard -c /tmp/tier.yaml --duration 30s\n\
+         act physical --no-guard -c /tmp/tier.yaml --duration 60s\n\
          look by-frames --sum\n",
         on_0 = STILL.start(1),
         on_1 = STILL.start(2),
         most_hot = HOT - SLACK / 2,
     );
-    let output = acting::vm(kernel, &script, Duration::from_mins(5))?
+    let output = acting::vm(kernel, &script)?
         .numa_nodes(2)
         .text("/slow.json", &configuration(&demote_slowly()))
         .text("/hot.json", &configuration(&promote()))
@@ -233,7 +227,7 @@ fn whole_machine(kernel: Kernel) -> Result<Report, VmError> {
          look paged-out --sum\n",
         start = STILL.start_anywhere(),
     );
-    let output = acting::vm(kernel, &script, Duration::from_mins(4))?.run_ok()?;
+    let output = acting::vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
     let start = pages(&output, "start")?;
     let (_, after) = done(&mut report, &output, "physical", "paged-out")?;

@@ -2,11 +2,9 @@
 //! where its hot and cold memory is then.
 //!
 //! All as shell lines, as in `workload`. Where memory is, `vm-guest pages` reads from the kernel, in
-//! ways that the actuators do not use. How long acting takes says nothing here: each page that is
-//! taken away costs an interrupt on the workload's processor.
+//! ways that the actuators do not use. How long acting takes says nothing here.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -34,10 +32,10 @@ pub(super) const TABLES: &str = "--cpu-budget 20%";
 pub(super) const FUNCTIONS: &str = include_str!("acting.sh");
 
 /// A machine that has what these scenarios need.
-pub(super) fn vm(kernel: Kernel, script: &str, limit: Duration) -> Result<Vm, VmError> {
+pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm, VmError> {
     product::isotherm_with("run", &["--scheme", "--no-guard", "--max-psi"])?;
     let script = format!("{FUNCTIONS}{script}");
-    Ok(STILL.vm(kernel, &script, limit)?.zram())
+    Ok(STILL.vm(kernel, &script)?.zram())
 }
 
 /// Where memory is, in bytes.

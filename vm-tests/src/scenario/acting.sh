@@ -11,20 +11,19 @@ look() {
 act() {
     name=$1
     shift
-    taskset 2 isotherm run --json "$@" >/out/$name.json || {
+    taskset $other_cpu isotherm run --json "$@" >/out/$name.json || {
         echo acting $name failed
         exit 1
     }
     is_well $name
 }
 
-# act_until NAME CONDITION OPTIONS: the same until the condition holds, as emulation on a busy host has
-# no pace that could be known, or for a minute.
+# act_until NAME CONDITION OPTIONS: the same until the condition holds, or for 60 looks.
 act_until() {
     name=$1
     until="$2"
     shift 2
-    taskset 2 isotherm run --json "$@" >/out/$name.json &
+    taskset $other_cpu isotherm run --json "$@" >/out/$name.json &
     running=$!
     tries=0
     until $until || [ $tries -ge 60 ]; do

@@ -8,35 +8,29 @@ use crate::vm::{Vm, VmOutput};
 
 /// `boot`: release, BTF, BPF, kernel DAMON, and that files come back whole.
 pub(super) fn kernel() -> Scenario {
-    Scenario {
-        name: "boot",
-        about: "the kernel boots, has BTF and BPF, and DAMON exactly on 6.12",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: boot,
-    }
+    Scenario::new(
+        "boot",
+        "the kernel boots, has BTF and BPF, and DAMON exactly on 6.12",
+        boot,
+    )
 }
 
 /// `five-levels`: page tables of five levels, with memory above the old limit in use.
 pub(super) fn five_levels() -> Scenario {
-    Scenario {
-        name: "five-levels",
-        about: "-cpu max,la57 gives five levels of page tables and addresses above 47 bits",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: levels,
-    }
+    Scenario::new(
+        "five-levels",
+        "-cpu max,la57 gives five levels of page tables and addresses above 47 bits",
+        levels,
+    )
 }
 
 /// `two-nodes`: two memory nodes, NUMA balancing on.
 pub(super) fn two_nodes() -> Scenario {
-    Scenario {
-        name: "two-nodes",
-        about: "two memory nodes are seen, and NUMA balancing is on as it is by default",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: nodes,
-    }
+    Scenario::new(
+        "two-nodes",
+        "two memory nodes are seen, and NUMA balancing is on as it is by default",
+        nodes,
+    )
 }
 
 /// The value of the line `KEY=VALUE` that a script printed.
@@ -117,13 +111,13 @@ fn levels(kernel: Kernel) -> Result<Report, VmError> {
     let four = vm.run_ok()?;
     expect(&four, "la57", "")?;
     expect(&four, "high", "refused")?;
-    let five = vm.clone().cpu("max,la57=on").run_ok()?;
+    let five = vm.clone().cpu("la57=on").run_ok()?;
     expect(&five, "la57", "la57")?;
     let address = fact(&five, "high")?;
     ensure(address.starts_with("0x") && address.len() > 14, || {
         format!("memory asked for above 47 bits was placed at {address}")
     })?;
-    let booted_with_no5lvl = vm.cpu("max,la57=on").cmdline_extra("no5lvl").run_ok()?;
+    let booted_with_no5lvl = vm.cpu("la57=on").cmdline_extra("no5lvl").run_ok()?;
     expect(&booted_with_no5lvl, "high", "refused")?;
     let mut report = Report::default();
     report.say(format!(

@@ -22,13 +22,11 @@ const OVERSHOOT: f64 = 20.0;
 
 /// `compact`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "compact",
-        about: "compact brings a fragmented node down to the low threshold and stops there",
-        kernels: &Kernel::ALL,
-        long: false,
+    Scenario::new(
+        "compact",
+        "compact brings a fragmented node down to the low threshold and stops there",
         run,
-    }
+    )
 }
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {
@@ -56,7 +54,6 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         .numa_nodes(2)
         .program(isotherm, "isotherm")
         .script(&script)
-        .alone()
         .run_ok()?;
     let mut report = Report::default();
     let before = one_node(&output, &mut report)?;

@@ -10,13 +10,11 @@ use crate::vm::{Vm, VmOutput};
 
 /// `doctor`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "doctor",
-        about: "doctor says what works as root, and why not for a user and under lockdown",
-        kernels: &Kernel::ALL,
-        long: false,
+    Scenario::new(
+        "doctor",
+        "doctor says what works as root, and why not for a user and under lockdown",
         run,
-    }
+    )
 }
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {

@@ -4,8 +4,6 @@
 //! As in `side_by_side`, something wakes on the workload's processor every millisecond: DAMON flushes no TLB, and an
 //! emulated one hides accesses otherwise.
 
-use std::time::Duration;
-
 use super::acting::{self, mib, pages};
 use super::record::LEAST_FAITHFUL;
 use super::workload::{self, SCATTERED, SLOW};
@@ -21,27 +19,23 @@ const LEFT: u64 = 2 << 20;
 
 /// `kernel-damon`.
 pub(super) fn records() -> Scenario {
-    Scenario {
-        name: "kernel-damon",
-        about: "records by the kernel's DAMON; takes it from nobody; a SIGKILL is put in order; where there is none, says so",
-        kernels: &Kernel::EVERY,
-        long: false,
-        run: |kernel| match kernel {
+    Scenario::new(
+        "kernel-damon",
+        "records by the kernel's DAMON; takes it from nobody; a SIGKILL is put in order; where there is none, says so",
+        |kernel| match kernel {
             Kernel::Debian61 => without(kernel),
             _ => record(kernel),
         },
-    }
+    )
 }
 
 /// `kernel-damon-acts`.
 pub(super) fn acts() -> Scenario {
-    Scenario {
-        name: "kernel-damon-acts",
-        about: "pages out by the kernel's DAMON what is cold, and in a dry run nothing",
-        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
-        long: false,
-        run: act,
-    }
+    Scenario::new(
+        "kernel-damon-acts",
+        "pages out by the kernel's DAMON what is cold, and in a dry run nothing",
+        act,
+    )
 }
 
 /// Functions for the scripts.
@@ -66,9 +60,7 @@ fn without(kernel: Kernel) -> Result<Report, VmError> {
         "{FUNCTIONS}{}refused absent record --world kernel --pid $target --duration 1s -o /tmp/no\n",
         SCATTERED.start_anywhere()
     );
-    let output = SCATTERED
-        .vm(kernel, &script, Duration::from_mins(2))?
-        .run_ok()?;
+    let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
     says(
         &mut report,
@@ -115,9 +107,7 @@ fn recording() -> String {
 }
 
 fn record(kernel: Kernel) -> Result<Report, VmError> {
-    let output = SCATTERED
-        .vm(kernel, &recording(), Duration::from_mins(6))?
-        .run_ok()?;
+    let output = SCATTERED.vm(kernel, &recording())?.run_ok()?;
     let mut report = Report::default();
     let truth = workload::truth(&output)?;
     workload::heading(&mut report, "scattered, 16 of 128 MiB");
@@ -201,7 +191,7 @@ fn act(kernel: Kernel) -> Result<Report, VmError> {
         "look summed --sum\n".to_owned(),
     ]
     .concat();
-    let output = acting::vm(kernel, &script, Duration::from_mins(5))?.run_ok()?;
+    let output = acting::vm(kernel, &script)?.run_ok()?;
     let (before, dry) = (pages(&output, "before")?, pages(&output, "dry")?);
     let (after, summed) = (pages(&output, "after")?, pages(&output, "summed")?);
     let mut report = Report::default();

@@ -29,7 +29,7 @@ kernel_until() {
     name=$1
     until="$2"
     shift 2
-    taskset 2 isotherm run --json --world kernel --no-guard "$@" >/out/$name.json &
+    taskset $other_cpu isotherm run --json --world kernel --no-guard "$@" >/out/$name.json &
     running=$!
     tries=0
     until [ "$(cat $tree/0/state 2>/dev/null)" = on ] || [ $tries -ge 200 ]; do

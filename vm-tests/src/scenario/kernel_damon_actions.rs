@@ -3,8 +3,6 @@
 //! As in `kernel_damon`, something wakes on the workload's processor, so that the emulated TLB hides no access.
 //! Nothing here rests on what Isotherm says of the kernel: its counters are read from sysfs while it runs.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::acting::{self, COLD, HOT, Pages, Part, STILL, about, intact, mib, pages};
@@ -24,39 +22,31 @@ const FAST: &str =
 /// The least age of what is cold in physical memory.
 const SETTLED: &str = "6 s";
 
-pub(super) const KERNELS: &[Kernel] = &[Kernel::Debian612, Kernel::DebianNewest];
-
 /// `kernel-damon-migrate`.
 pub(super) fn migrate() -> Scenario {
-    Scenario {
-        name: "kernel-damon-migrate",
-        about: "the kernel's DAMON moves cold memory to node 1 and hot memory back, by frames; to two nodes, of a process",
-        kernels: KERNELS,
-        long: false,
-        run: between_nodes,
-    }
+    Scenario::new(
+        "kernel-damon-migrate",
+        "the kernel's DAMON moves cold memory to node 1 and hot memory back, by frames; to two nodes, of a process",
+        between_nodes,
+    )
 }
 
 /// `kernel-damon-lru`.
 pub(super) fn lru() -> Scenario {
-    Scenario {
-        name: "kernel-damon-lru",
-        about: "the kernel's DAMON puts hot frames on the active list and cold ones off it; cold and willneed of a process",
-        kernels: KERNELS,
-        long: false,
-        run: lists,
-    }
+    Scenario::new(
+        "kernel-damon-lru",
+        "the kernel's DAMON puts hot frames on the active list and cold ones off it; cold and willneed of a process",
+        lists,
+    )
 }
 
 /// `kernel-damon-huge`.
 pub(super) fn huge() -> Scenario {
-    Scenario {
-        name: "kernel-damon-huge",
-        about: "the kernel's DAMON advises huge pages for what is hot, none for what is cold, and collapses",
-        kernels: KERNELS,
-        long: false,
-        run: huge_pages,
-    }
+    Scenario::new(
+        "kernel-damon-huge",
+        "the kernel's DAMON advises huge pages for what is hot, none for what is cold, and collapses",
+        huge_pages,
+    )
 }
 
 /// Functions for the scripts.
@@ -233,7 +223,7 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
         on_0 = STILL.start(1),
         on_1 = STILL.start(2),
     );
-    let output = acting::vm(kernel, &script, Duration::from_mins(5))?
+    let output = acting::vm(kernel, &script)?
         .numa_nodes(2)
         .text("/cold.json", &configuration("paddr", &[demote()]))
         .text("/hot.json", &configuration("paddr", &[promote()]))
@@ -341,7 +331,7 @@ fn lists(kernel: Kernel) -> Result<Report, VmError> {
         start = STILL.start_anywhere(),
         left = COLD - MOST_COLD,
     );
-    let output = acting::vm(kernel, &script, Duration::from_mins(6))?.run_ok()?;
+    let output = acting::vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
     on_lists(&mut report, &output)?;
     brought_back(&mut report, &output)?;
@@ -466,7 +456,7 @@ fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
         start = STILL.start_with(1, "default"),
         cold = COLD - STRAY,
     );
-    let output = acting::vm(kernel, &script, Duration::from_mins(5))?.run_ok()?;
+    let output = acting::vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
     advised(&mut report, &output)?;
     if collapses {

@@ -2,8 +2,6 @@
 //!
 //! What is in force is read from the tree itself.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::acting::{self, COLD, STILL, mib, pages, parsed};
@@ -16,13 +14,11 @@ use crate::vm::VmOutput;
 
 /// `kernel-damon-daemon`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "kernel-damon-daemon",
-        about: "start --world kernel: tune by commit, a tuning that the kernel lacks, pause, resume, stop; the guard stops the kernel's schemes",
-        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
-        long: false,
+    Scenario::new(
+        "kernel-damon-daemon",
+        "start --world kernel: tune by commit, a tuning that the kernel lacks, pause, resume, stop; the guard stops the kernel's schemes",
         run,
-    }
+    )
 }
 
 /// Of what is cold this may be in memory still.
@@ -98,13 +94,11 @@ fn script() -> String {
 
 /// `kernel-damon-compare`.
 pub(super) fn compares() -> Scenario {
-    Scenario {
-        name: "kernel-damon-compare",
-        about: "compare: Isotherm by regions, by DAMON's rules, simulated, and the kernel's DAMON in turns between exact scans",
-        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
-        long: false,
-        run: compare,
-    }
+    Scenario::new(
+        "kernel-damon-compare",
+        "compare: Isotherm by regions, by DAMON's rules, simulated, and the kernel's DAMON in turns between exact scans",
+        compare,
+    )
 }
 
 fn compare(kernel: Kernel) -> Result<Report, VmError> {
@@ -114,16 +108,14 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
         &SCATTERED.start_anywhere(),
         "taskset 1 vm-guest wake &\n",
         &format!(
-            "taskset 2 isotherm compare {SLOW} --worlds {} --scheme '4K max 0 0 4s max pageout' --pid $target --turns 1 --window 15s --scan-stall 2s \
+            "taskset $other_cpu isotherm compare {SLOW} --worlds {} --scheme '4K max 0 0 4s max pageout' --pid $target --turns 1 --window 15s --scan-stall 2s \
              -o /out/compare.html --json >/out/compare.json || {{ cat /out/compare.json; exit 1; }}\n\
              is_empty compare\n",
             worlds.join(",")
         ),
     ]
     .concat();
-    let output = SCATTERED
-        .vm(kernel, &script, Duration::from_mins(5))?
-        .run_ok()?;
+    let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
     let compared: Value = parsed(&output, "compare")?;
     for (at, world) in worlds.iter().enumerate() {
@@ -156,7 +148,7 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
 const LEAST_COMPARED: f64 = 0.7;
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {
-    let output = acting::vm(kernel, &script(), Duration::from_mins(6))?
+    let output = acting::vm(kernel, &script())?
         .text("/pageout.json", &configuration("pageout"))
         .text("/lacks.json", &configuration("lru_prio"))
         .run_ok()?;

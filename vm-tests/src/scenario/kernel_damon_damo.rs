@@ -9,7 +9,6 @@
 //! damo has no perf here and takes snapshots through sysfs.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use isotherm_engine::Snapshot;
 
@@ -31,13 +30,11 @@ const LEAST_FILES: usize = 100;
 
 /// `kernel-damon-damo`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "kernel-damon-damo",
-        about: "damo 3.4.3 beside ours: the same tree, exports, hot memory; left alone; its record is read",
-        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
-        long: false,
+    Scenario::new(
+        "kernel-damon-damo",
+        "damo 3.4.3 beside ours: the same tree, exports, hot memory; left alone; its record is read",
         run,
-    }
+    )
 }
 
 /// Files of the tree and their texts.
@@ -56,7 +53,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         "is_empty ours\n".to_owned(),
     ]
     .concat();
-    let vm = SCATTERED.vm(kernel, &script, Duration::from_mins(6))?;
+    let vm = SCATTERED.vm(kernel, &script)?;
     let vm = with_damo(vm)?.text("/damo.json", include_str!("kernel_damon_damo.json"));
     let output = vm.run_ok()?;
     let mut report = Report::default();

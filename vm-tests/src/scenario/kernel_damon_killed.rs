@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use isotherm_record::{Item, Reader};
 use rand_core::{RngCore, SeedableRng};
@@ -38,13 +37,11 @@ const LEAST_SEEN: usize = 4;
 
 /// `kernel-damon-killed`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "kernel-damon-killed",
-        about: "SIGKILL at random moments: the next puts kernel DAMON in order; processes that come and go under it",
-        kernels: &[Kernel::Debian612, Kernel::DebianNewest],
-        long: false,
+    Scenario::new(
+        "kernel-damon-killed",
+        "SIGKILL at random moments: the next puts kernel DAMON in order; processes that come and go under it",
         run,
-    }
+    )
 }
 
 /// What is run and killed in turn.
@@ -103,7 +100,7 @@ killed() {\n\
     seconds=$1\n\
     shift\n\
     note_before=$(md5sum $note 2>/dev/null) pids_before=$(cat $tree/*/pid)\n\
-    taskset 2 isotherm \"$@\" -o /tmp/killed 2>/tmp/said >/dev/null & session=$!\n\
+    taskset $other_cpu isotherm \"$@\" -o /tmp/killed 2>/tmp/said >/dev/null & session=$!\n\
     sleep $seconds\n\
     kill -9 $session || { cat /tmp/said; echo it had ended by itself; exit 1; }\n\
     wait $session\n\
@@ -201,7 +198,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         load(),
     ]
     .concat();
-    let vm = SCATTERED.vm(kernel, &script, Duration::from_mins(6))?;
+    let vm = SCATTERED.vm(kernel, &script)?;
     let output = vm.text("/two.json", TWO).run_ok()?;
     let mut report = Report::default();
     tell_rounds(&mut report, &output)?;

@@ -3,13 +3,11 @@
 //!
 //! The laws are those of `mm/damon/core.c` (`damos_set_effective_quota`, `damon_feed_loop_next_input`).
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::acting::{self, mib, pages};
 use super::kernel_damon::says;
-use super::kernel_damon_actions::{Counters, KERNELS, configuration, counters, functions, pattern};
+use super::kernel_damon_actions::{Counters, configuration, counters, functions, pattern};
 use super::workload::Workload;
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
@@ -19,24 +17,20 @@ use crate::vm::{Vm, VmOutput};
 
 /// `kernel-damon-quotas`.
 pub(super) fn quotas() -> Scenario {
-    Scenario {
-        name: "kernel-damon-quotas",
-        about: "the kernel's DAMON pages out no more than quotas of bytes and of time let it",
-        kernels: KERNELS,
-        long: false,
-        run: limited,
-    }
+    Scenario::new(
+        "kernel-damon-quotas",
+        "the kernel's DAMON pages out no more than quotas of bytes and of time let it",
+        limited,
+    )
 }
 
 /// `kernel-damon-goals`.
 pub(super) fn goals() -> Scenario {
-    Scenario {
-        name: "kernel-damon-goals",
-        about: "the kernel's quotas follow their goals: what a user says, pressure, a node's free memory; what is lacking is told",
-        kernels: KERNELS,
-        long: false,
-        run: follow,
-    }
+    Scenario::new(
+        "kernel-damon-goals",
+        "the kernel's quotas follow their goals: what a user says, pressure, a node's free memory; what is lacking is told",
+        follow,
+    )
 }
 
 /// More memory than quotas let out while they are looked at: a hot sixth, the rest never touched. It holds text, so that
@@ -63,7 +57,7 @@ const HEAP: &str = "\
 fn vm(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
     product::isotherm_with("run", &["--world", "--scheme"])?;
     let script = format!("{}{}{HEAP}{script}", acting::FUNCTIONS, functions());
-    Ok(workload.vm(kernel, &script, Duration::from_mins(5))?.zram())
+    Ok(workload.vm(kernel, &script)?.zram())
 }
 
 /// Pages out what is cold, within a quota.

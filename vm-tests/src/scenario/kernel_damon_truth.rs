@@ -54,13 +54,11 @@ const MODES: [(&str, &str); 5] = [
 
 /// `kernel-damon-truth`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "kernel-damon-truth",
-        about: "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family",
-        kernels: &[Kernel::Debian612],
-        long: true,
+    Scenario::new(
+        "kernel-damon-truth",
+        "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family",
         run,
-    }
+    )
 }
 
 fn script(case: u64) -> String {
@@ -140,11 +138,11 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
 
 fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
     Vm::new(kernel)
-        .count_instructions(NS_LOG2)
+        .instruction_ns_log2(NS_LOG2)
         .program(product::isotherm()?, "isotherm")
         .program(product::guest_tool()?, "vm-guest")
         .script(&script(case))
-        .timeout(Duration::from_mins(15))
+        .cpu_limit(Duration::from_mins(15))
         .run_ok()
 }
 

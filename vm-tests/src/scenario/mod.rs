@@ -1,4 +1,4 @@
-//! What is checked on which kernel. Each scenario is a file here; [`all`] is the list.
+//! What is checked on which kernel. Each scenario is a file here; `list.rs` has all of them, with their tests.
 
 mod act;
 mod act_psi;
@@ -14,6 +14,7 @@ mod kernel_damon_damo;
 mod kernel_damon_killed;
 mod kernel_damon_quotas;
 mod kernel_damon_truth;
+mod list;
 mod page_cache;
 mod record;
 mod side_by_side;
@@ -25,6 +26,7 @@ use std::fmt;
 
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::qemu;
 
 /// A named check that boots one kernel (or the same one several times).
 pub struct Scenario {
@@ -32,12 +34,36 @@ pub struct Scenario {
     pub name: &'static str,
     /// What it shows, in a line.
     pub about: &'static str,
-    /// The kernels it makes sense on.
-    pub kernels: &'static [Kernel],
-    /// Whether it is too long for every test run.
-    pub long: bool,
     /// Runs it; wrong answers are [`VmError::Wrong`].
     pub run: fn(Kernel) -> Result<Report, VmError>,
+    /// Its tests, one for each kernel that it makes sense on.
+    pub tests: Vec<Test>,
+}
+
+/// A scenario on a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Test {
+    /// The name of the test function, `SCENARIO_on_SERIES`.
+    pub name: &'static str,
+    /// The kernel to boot.
+    pub kernel: Kernel,
+    /// Whether only `make test-long` runs it.
+    pub is_long: bool,
+}
+
+impl Scenario {
+    const fn new(
+        name: &'static str,
+        about: &'static str,
+        run: fn(Kernel) -> Result<Report, VmError>,
+    ) -> Self {
+        Self {
+            name,
+            about,
+            run,
+            tests: Vec::new(),
+        }
+    }
 }
 
 /// What a scenario measured, for people to read.
@@ -61,64 +87,71 @@ impl fmt::Display for Report {
     }
 }
 
-/// Every scenario, quick ones first.
-pub fn all() -> Vec<Scenario> {
-    vec![
-        record::first(),
-        boot::kernel(),
-        boot::five_levels(),
-        boot::two_nodes(),
-        doctor::scenario(),
-        compact::scenario(),
-        record::scattered(),
-        record::five_levels(),
-        record::node(),
-        page_cache::scenario(),
-        stacks::scenario(),
-        side_by_side::scenario(),
-        kernel_damon::records(),
-        kernel_damon::acts(),
-        kernel_damon_daemon::scenario(),
-        kernel_damon_daemon::compares(),
-        kernel_damon_actions::migrate(),
-        kernel_damon_actions::lru(),
-        kernel_damon_actions::huge(),
-        kernel_damon_quotas::quotas(),
-        kernel_damon_quotas::goals(),
-        kernel_damon_killed::scenario(),
-        kernel_damon_damo::scenario(),
-        act::swap_full(),
-        act_tier::physical(),
-        act_psi::scenario(),
-        act::scenario(),
-        act_tier::migrate(),
-        record::stairs(),
-        kernel_damon_truth::scenario(),
-        tiering::scenario(),
-    ]
+macro_rules! listed {
+    ($($group:ident {
+        $($module:ident::$scenario:ident { $($(#[$ignored:meta])* $test:ident: $kernel:ident,)* })*
+    })*) => {
+        vec![$($(Scenario {
+            tests: vec![$(Test {
+                name: stringify!($test),
+                kernel: Kernel::$kernel,
+                is_long: !concat!("", $(stringify!($ignored))*).is_empty(),
+            }),*],
+            ..$module::$scenario()
+        }),*),*]
+    };
 }
 
-/// How often a scenario is tried: an emulated machine has no pace that could be known where its host
-/// has other things to do, and what is measured in it is worth no more than that.
-const TRIES: usize = 3;
+/// Every scenario, quick ones first.
+pub fn all() -> Vec<Scenario> {
+    crate::scenario_tests!(listed)
+}
 
-/// What a test function does: runs the scenario called `name` on `kernel`, prints its report (or
-/// `SKIP` with the reason), and panics if it fails each time it is tried. Every failure is printed.
-pub fn test(name: &str, kernel: Kernel) {
-    let scenario = all()
+/// How often a scenario is tried: what monitors find depends on random samples.
+const TRIES: usize = 2;
+
+/// What a test function does: runs the scenario that has the test `name`, prints its report (or `SKIP` with the reason)
+/// and the time it took, and panics if it fails each time it is tried. Every failure is printed. `path` is the whole name
+/// of the test, with its modules.
+pub fn test(path: &str, name: &str) {
+    let of_scenario = |scenario: Scenario| {
+        let tests = scenario.tests.iter();
+        tests
+            .filter(|test| test.name == name)
+            .map(|test| (scenario.run, test.kernel))
+            .next()
+    };
+    let (run, kernel) = all()
         .into_iter()
-        .find(|s| s.name == name)
-        .unwrap_or_else(|| panic!("no scenario is called `{name}`"));
-    let title = format!("{name} on {}", kernel.series());
-    for tried in 1..=TRIES {
-        match (scenario.run)(kernel) {
-            Ok(report) => return eprintln!("{title}\n{report}"),
-            Err(e @ VmError::Unavailable { .. }) => return eprintln!("SKIP {title}: {e}"),
-            Err(e) if tried == TRIES => panic!("{title}: {e}"),
-            // `AGAIN` is what the test runner counts and lists.
-            Err(e) => eprintln!("AGAIN {title}: failed, try {tried} of {TRIES}: {e}"),
+        .find_map(of_scenario)
+        .unwrap_or_else(|| panic!("no scenario has the test `{name}`"));
+    qemu::take_spent();
+    let result = try_again(path, || run(kernel));
+    let spent = qemu::take_spent();
+    // Lines with `AGAIN` and `TOOK` are what the test runner collects.
+    eprintln!(
+        "TOOK {path}: {:.1} s, cpu {:.1} s",
+        spent.wall.as_secs_f64(),
+        spent.cpu.as_secs_f64()
+    );
+    match result {
+        Ok(report) => eprintln!("{path}\n{report}"),
+        Err(e @ VmError::Unavailable { .. }) => eprintln!("SKIP {path}: {e}"),
+        Err(e) => panic!("{path}: {e}"),
+    }
+}
+
+/// The first success, or the last failure.
+fn try_again(path: &str, run: impl Fn() -> Result<Report, VmError>) -> Result<Report, VmError> {
+    for tried in 1..TRIES {
+        match run() {
+            Err(e) if !matches!(e, VmError::Unavailable { .. }) => {
+                eprintln!("AGAIN {path}: failed, try {tried} of {TRIES}: {e}");
+            }
+            result => return result,
         }
     }
+    run()
 }
 
 /// `Ok` if `holds`, else what was wrong.
@@ -127,5 +160,20 @@ pub(crate) fn ensure(holds: bool, wrong: impl FnOnce() -> String) -> Result<(), 
         Ok(())
     } else {
         Err(VmError::Wrong(wrong()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_named_by_their_scenarios_and_kernels() {
+        for scenario in all() {
+            for test in &scenario.tests {
+                let name = format!("{}_on_{}", scenario.name, test.kernel.series());
+                assert_eq!(name.replace(['-', '.'], "_"), test.name);
+            }
+        }
     }
 }

@@ -1,8 +1,6 @@
 //! The page cache that nobody maps, on a file system of its own: which of two files is read is told, and a scheme drops the
 //! other. With the kernel's two kinds of LRU lists, as far as it has the second (MGLRU), which marks accesses otherwise.
 
-use std::time::Duration;
-
 use isotherm_engine::frames::AgeBytes;
 use serde_json::Value;
 
@@ -21,13 +19,11 @@ const FIVE_SECONDS: usize = 1;
 
 /// `page-cache`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "page-cache",
-        about: "a file that is read again and again is told from one that was read once, which a scheme drops",
-        kernels: &Kernel::ALL,
-        long: false,
+    Scenario::new(
+        "page-cache",
+        "a file that is read again and again is told from one that was read once, which a scheme drops",
         run,
-    }
+    )
 }
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {
@@ -58,9 +54,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let vm = Vm::new(kernel)
         .program(product::isotherm()?, "isotherm")
         .zram()
-        .script(&script)
-        .timeout(Duration::from_mins(6))
-        .alone();
+        .script(&script);
     let output = vm.run_ok()?;
     let mut report = Report::default();
     for lists in ["n", "y"] {

@@ -1,7 +1,5 @@
 //! Isotherm's answer against the truth, on each kernel, page-table depth and node.
 
-use std::time::Duration;
-
 use isotherm_engine::RegionSnapshot;
 use serde_json::Value;
 
@@ -30,13 +28,11 @@ pub(super) const LEAST: f64 = 0.9;
 
 /// `first`: what one boot of a kernel can show, in a minute.
 pub(super) fn first() -> Scenario {
-    Scenario {
-        name: "first",
-        about: "doctor says that recording works, and the default monitor finds a scattered hot set",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: one_boot,
-    }
+    Scenario::new(
+        "first",
+        "doctor says that recording works, and the default monitor finds a scattered hot set",
+        one_boot,
+    )
 }
 
 fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
@@ -46,9 +42,7 @@ fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
         SCATTERED.start_anywhere(),
         workload::record(TABLES.0, &format!("{} --pid $target", TABLES.1), SECONDS),
     );
-    let output = SCATTERED
-        .vm(kernel, &script, Duration::from_mins(3))?
-        .run_ok()?;
+    let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     let doctor = output.text("doctor.json")?;
     ensure(doctor.contains(&kernel.image()?.release), || {
         format!("doctor takes the kernel for another one: {doctor}")
@@ -59,12 +53,10 @@ fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
 
 /// `record`: every way of recording, on a scattered hot set.
 pub(super) fn scattered() -> Scenario {
-    Scenario {
-        name: "record",
-        about: "records a scattered hot set in each mode; precision and recall are checked",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: |kernel| {
+    Scenario::new(
+        "record",
+        "records a scattered hot set in each mode; precision and recall are checked",
+        |kernel| {
             let modes = [
                 ("pages", PAGES.to_owned()),
                 ("regions", SLOW.to_owned()),
@@ -73,46 +65,40 @@ pub(super) fn scattered() -> Scenario {
             ];
             compare(kernel, &SCATTERED, "scattered, 16 of 128 MiB", &modes)
         },
-    }
+    )
 }
 
 /// `record-stairs`: what is hot changes while it is recorded.
 pub(super) fn stairs() -> Scenario {
-    Scenario {
-        name: "record-stairs",
-        about: "records stairs: four regions hot one after the other",
-        kernels: &Kernel::ALL,
-        long: true,
-        run: |kernel| {
+    Scenario::new(
+        "record-stairs",
+        "records stairs: four regions hot one after the other",
+        |kernel| {
             let modes = [
                 ("regions", SLOW.to_owned()),
                 (TABLES.0, TABLES.1.to_owned()),
             ];
             compare(kernel, &STAIRS, "stairs, 4 x 16 MiB", &modes)
         },
-    }
+    )
 }
 
 /// `record-five-levels`: the target's memory lies above 47 bits.
 pub(super) fn five_levels() -> Scenario {
-    Scenario {
-        name: "record-five-levels",
-        about: "records memory above 47 bits under five levels of page tables",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: five,
-    }
+    Scenario::new(
+        "record-five-levels",
+        "records memory above 47 bits under five levels of page tables",
+        five,
+    )
 }
 
 /// `record-node`: physical memory of one node.
 pub(super) fn node() -> Scenario {
-    Scenario {
-        name: "record-node",
-        about: "records the physical memory of node 1 of two, and of all processes (record --node 1, --all)",
-        kernels: &Kernel::ALL,
-        long: false,
-        run: physical,
-    }
+    Scenario::new(
+        "record-node",
+        "records the physical memory of node 1 of two, and of all processes (record --node 1, --all)",
+        physical,
+    )
 }
 
 fn compare(
@@ -131,8 +117,7 @@ fn compare(
     for (name, options) in modes {
         script += &workload::record(name, &format!("{options} --pid $target"), seconds);
     }
-    let limit = Duration::from_secs(60 + modes.len() as u64 * (u64::from(seconds) + 20));
-    let output = workload.vm(kernel, &script, limit)?.run_ok()?;
+    let output = workload.vm(kernel, &script)?.run_ok()?;
     report(&output, title, modes)
 }
 
@@ -172,10 +157,7 @@ fn five(kernel: Kernel) -> Result<Report, VmError> {
     for (name, options) in &modes {
         script += &workload::record(name, &format!("{options} --pid $target"), SECONDS);
     }
-    let output = workload
-        .vm(kernel, &script, Duration::from_mins(3))?
-        .cpu("max,la57=on")
-        .run_ok()?;
+    let output = workload.vm(kernel, &script)?.cpu("la57=on").run_ok()?;
     let high = workload::truth(&output)?
         .iter()
         .flat_map(|episode| &episode.temperature.hot)
@@ -202,10 +184,7 @@ fn physical(kernel: Kernel) -> Result<Report, VmError> {
         workload::record("whole", "--node 1 --cpu-budget 20%", SECONDS),
         workload::record("all", "--all --cpu-budget 20%", 12),
     );
-    let output = workload
-        .vm(kernel, &script, Duration::from_mins(4))?
-        .numa_nodes(2)
-        .run_ok()?;
+    let output = workload.vm(kernel, &script)?.numa_nodes(2).run_ok()?;
     let truth = workload::truth_in(&output, "frames.jsonl")?;
     let on_node_1 = workload::snapshots(&output, "node1")?;
     let on_node_0 = workload::snapshots(&output, "node0")?;

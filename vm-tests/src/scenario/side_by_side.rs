@@ -7,8 +7,6 @@
 //! alone, and with something waking on the workload's processor every millisecond, which switches
 //! address spaces. Isotherm clears through MADV_COLD, which flushes, and needs no such help.
 
-use std::time::Duration;
-
 use isotherm_engine::Snapshot;
 
 use super::record::{LEAST, LEAST_FAITHFUL};
@@ -20,13 +18,11 @@ use crate::vm::VmOutput;
 
 /// `side-by-side`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "side-by-side",
-        about: "kernel DAMON (vaddr, sysfs; TLB flushed or not) and Isotherm on the same workload",
-        kernels: &[Kernel::Debian612],
-        long: false,
+    Scenario::new(
+        "side-by-side",
+        "kernel DAMON (vaddr, sysfs; TLB flushed or not) and Isotherm on the same workload",
         run,
-    }
+    )
 }
 
 /// How long each watches.
@@ -35,7 +31,7 @@ const SECONDS: u32 = 24;
 /// Shell that records `$target` with kernel DAMON into /out/NAME.jsonl.
 fn damon(name: &str, flush: bool) -> String {
     let record = format!(
-        "taskset 2 vm-guest kdamond --pid $target --seconds {SECONDS} --out /out/{name}.jsonl || exit 1\n"
+        "taskset $other_cpu vm-guest kdamond --pid $target --seconds {SECONDS} --out /out/{name}.jsonl || exit 1\n"
     );
     if flush {
         format!("taskset 1 vm-guest wake &\nwaker=$!\n{record}kill $waker\n")
@@ -68,9 +64,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     for (name, _, options, _) in &isotherm {
         script += &workload::record(name, &format!("{options} --pid $target"), SECONDS);
     }
-    let output = SCATTERED
-        .vm(kernel, &script, Duration::from_mins(5))?
-        .run_ok()?;
+    let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
 
     let truth = workload::truth(&output)?;
     let mut report = Report::default();

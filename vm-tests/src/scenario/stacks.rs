@@ -2,8 +2,6 @@
 //! and in huge ones, what is in use, and what was brought back from swap; with the kernel's function traced that maps huge
 //! pages, and without. Then who must not: a user, one in a container, root under lockdown.
 
-use std::time::Duration;
-
 use isotherm_record::Reader;
 use isotherm_record::stacks::HUGE_PAGES_SETTING;
 use serde_json::Value;
@@ -24,13 +22,11 @@ const BUDGET: &str = "--stacks=20% --cpu-budget 20%";
 
 /// `stacks`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "stacks",
-        about: "idle memory is laid to the function that touched it first, in small and huge pages; refaults to who caused them",
-        kernels: &Kernel::ALL,
-        long: false,
+    Scenario::new(
+        "stacks",
+        "idle memory is laid to the function that touched it first, in small and huge pages; refaults to who caused them",
         run,
-    }
+    )
 }
 
 /// What must be refused, and a part of what is said then.
@@ -47,7 +43,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
          # record NAME SECONDS OPTIONS: of a program that touches its memory in functions of its own.\n\
          record() {{\n\
              name=$1; seconds=$2; shift 2\n\
-             taskset 2 isotherm record {BUDGET} --duration $seconds --stop-command -o /out/$name.isotherm -- \
+             taskset $other_cpu isotherm record {BUDGET} --duration $seconds --stop-command -o /out/$name.isotherm -- \
                  taskset 1 vm-guest blamed \"$@\" || exit 1\n\
          }}\n\
          say() {{\n\
@@ -70,9 +66,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         .program(product::isotherm_with("record", &["--stacks"])?, "isotherm")
         .program(product::guest_tool()?, "vm-guest")
         .zram()
-        .script(&script)
-        .timeout(Duration::from_mins(3))
-        .alone();
+        .script(&script);
     let output = vm.run_ok()?;
     let mut report = Report::default();
     for (name, how) in [("plain", "page table"), ("traced", "tracing")] {

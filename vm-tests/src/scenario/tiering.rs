@@ -26,13 +26,11 @@ const MOST_LEFT: f64 = 0.5;
 
 /// `tiering`.
 pub(super) fn scenario() -> Scenario {
-    Scenario {
-        name: "tiering",
-        about: "the experiment of redis on two tiers runs as shipped; tiered, redis is back on the fast node",
-        kernels: &Kernel::ALL,
-        long: true,
+    Scenario::new(
+        "tiering",
+        "the experiment of redis on two tiers runs as shipped; tiered, redis is back on the fast node",
         run,
-    }
+    )
 }
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {
@@ -40,8 +38,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         .memory_mib(2560)
         .numa_nodes(2)
         .program(product::isotherm()?, "isotherm")
-        .alone()
-        .timeout(Duration::from_mins(15));
+        .cpu_limit(Duration::from_mins(15));
     for name in PROGRAMS {
         vm = vm.program(installed(name)?, name);
     }

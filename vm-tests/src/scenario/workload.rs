@@ -1,10 +1,8 @@
 //! What the recording scenarios share: workloads of known truth, ways to record them, one metric.
 //!
-//! Everything stands as shell lines, since it runs in the guest. The workload is pinned to one
-//! processor and the recorder to the other. Intervals are 100 ms and 1 s: what takes microseconds
-//! on hardware takes up to milliseconds here.
-
-use std::time::Duration;
+//! Everything stands as shell lines, since it runs in the guest. Most machines have one processor; where there are two, the
+//! workload is pinned to one and the recorder to the other. Intervals are 100 ms and 1 s, since a guest executes
+//! some 60 million instructions in a second.
 
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::Reader;
@@ -73,8 +71,8 @@ impl Workload {
         self.start(1)
     }
 
-    /// A machine that has what it needs, to run `script` in with nothing beside it.
-    pub(super) fn vm(&self, kernel: Kernel, script: &str, limit: Duration) -> Result<Vm, VmError> {
+    /// A machine that has what it needs, to run `script` in.
+    pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
         let isotherm = product::isotherm_with("record", &["--duration", "--pid", "--faithful"])?;
         product::isotherm_with("workload", &["--truth"])?;
         let config = match self {
@@ -85,16 +83,14 @@ impl Workload {
             .program(isotherm, "isotherm")
             .program(product::guest_tool()?, "vm-guest")
             .text("/workload.cfg", config)
-            .script(script)
-            .timeout(limit)
-            .alone())
+            .script(script))
     }
 }
 
 /// Shell that records with `options` for so many seconds into /out/NAME.isotherm.
 pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
     format!(
-        "taskset 2 isotherm record --json -o /out/{name}.isotherm --duration {seconds}s {options} >/out/{name}.json || \
+        "taskset $other_cpu isotherm record --json -o /out/{name}.isotherm --duration {seconds}s {options} >/out/{name}.json || \
          {{ echo recording {name} failed; exit 1; }}\n\
          kill -0 $target || {{ echo the workload died under {name}; exit 1; }}\n"
     )

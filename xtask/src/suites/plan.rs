@@ -15,7 +15,7 @@ pub(super) const KERNEL: &str = "kernel";
 /// Tests that boot virtual machines.
 pub(super) const VM: &str = "vm";
 /// The tests of [`VM`] that boot each kernel once.
-const FIRST: &str = "first";
+const FIRST: &str = "first::";
 /// Threads for all tests of [`KERNEL`]: they take turns, in an order that needs to know all that wait.
 const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 /// What `make test` runs of [`KERNEL`]: is it true, does it act, does it end well? CI runs all.
