@@ -52,6 +52,8 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
          exit 0\n"
     );
     let vm = Vm::new(kernel)
+        // Reading all of a file every 200 ms leaves a slower guest no time to look at pages.
+        .instruction_ns_log2(2)
         .program(product::isotherm()?, "isotherm")
         .zram()
         .script(&script);
