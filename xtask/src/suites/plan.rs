@@ -290,6 +290,9 @@ fn of_scripts(
     })
 }
 
+/// These take longer than CI may: `make test-long` alone runs them.
+const NEVER_IN_CI: &[&str] = &["kernel_damon_truth"];
+
 /// The tests that are marked as long and whose turn it is, or that the change touches. Call it once all is built.
 pub(super) fn due(root: &Path, change: &Change) -> anyhow::Result<Vec<Suite>> {
     let sets = [
@@ -302,7 +305,8 @@ pub(super) fn due(root: &Path, change: &Change) -> anyhow::Result<Vec<Suite>> {
     for (name, of, set) in sets {
         let touched = change.touched(of);
         let is_due = |test: &&String| {
-            change.has_turn(test) || touched.iter().any(|filter| test.contains(filter))
+            let is_one_of = |names: &[&str]| names.iter().any(|name| test.contains(name));
+            (change.has_turn(test) || is_one_of(&touched)) && !is_one_of(NEVER_IN_CI)
         };
         let tests = long_tests(root, set).with_context(|| format!("no long tests of {of}"))?;
         let names: Vec<&str> = tests.iter().filter(is_due).map(String::as_str).collect();
