@@ -1,34 +1,21 @@
-//! Finds the programs under test, and builds what is absent or older than its sources.
+//! Finds the programs under test, and builds them where the test runner has not done so.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 
 use crate::error::VmError;
 
 /// The product: `$ISOTHERM_BIN`, or `target/debug/isotherm` of this workspace, built if need be.
 pub fn isotherm() -> Result<PathBuf, VmError> {
     static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
-    if let Some(path) = std::env::var_os("ISOTHERM_BIN") {
-        return Ok(path.into());
-    }
-    once(&PATH, || {
-        built("isotherm", "top", &["crates", "Cargo.lock"])
-    })
+    once(&PATH, || program("ISOTHERM_BIN", "isotherm", "kernel"))
 }
 
-/// The program that does in the guest what busybox cannot (`vm-guest`).
+/// The program that does in the guest what busybox cannot: `$ISOTHERM_VM_GUEST`, or `target/debug/vm-guest`.
 pub fn guest_tool() -> Result<PathBuf, VmError> {
     static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
-    let sources = [
-        "vm-tests/src",
-        "crates/engine/src",
-        "crates/workload/src",
-        "Cargo.lock",
-    ];
-    once(&PATH, || built("vm-guest", "vm", &sources))
+    once(&PATH, || program("ISOTHERM_VM_GUEST", "vm-guest", "vm"))
 }
 
 /// The path that is known, or that `find` finds now.
@@ -68,27 +55,22 @@ pub(crate) fn isotherm_with(subcommand: &str, options: &[&str]) -> Result<PathBu
     })
 }
 
-/// `target/debug/BIN`, built first where a file under `sources` is newer: with `test`, an integration test of the same
-/// package, since `cargo build` selects other features and would compile all dependencies anew.
-fn built(bin: &str, test: &str, sources: &[&str]) -> Result<PathBuf, VmError> {
+/// The path in `variable`, which the test runner sets to what it has built. Else `target/debug/BIN`, built with `test`, an
+/// integration test of the same package: `cargo build` selects other features and would compile all dependencies anew.
+fn program(variable: &str, bin: &str, test: &str) -> Result<PathBuf, VmError> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(path.into());
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .ok_or_else(|| VmError::Wrong("the crate lies in no workspace".to_owned()))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let path = target.join("debug").join(bin);
-    let newest = sources
-        .iter()
-        .filter_map(|source| newest_change(&root.join(source)))
-        .max();
-    let built = fs::metadata(&path).and_then(|m| m.modified()).ok();
-    if built.is_some() && built >= newest {
-        return Ok(path);
-    }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(root)
-        .args(["test", "--quiet", "--workspace", "--no-run", "--test", test]);
+        .args(["test", "--quiet", "--no-run", "--test", test]);
     let output = cargo
         .output()
         .map_err(VmError::io("run cargo for", &path))?;
@@ -100,16 +82,4 @@ fn built(bin: &str, test: &str, sources: &[&str]) -> Result<PathBuf, VmError> {
             why: String::from_utf8_lossy(&output.stderr).into_owned(),
         })
     }
-}
-
-fn newest_change(path: &Path) -> Option<SystemTime> {
-    let own = fs::metadata(path).and_then(|m| m.modified()).ok();
-    let Ok(entries) = fs::read_dir(path) else {
-        return own;
-    };
-    // A directory's own time is left out: editors' and cargo's passing files change it.
-    entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| newest_change(&entry.path()))
-        .max()
 }

@@ -121,7 +121,15 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
             "     Running {} ({})",
             executable.target, executable.package
         );
-        let status = command(&executable).args(&args.arguments).status();
+        let mut command = command(&executable);
+        if args.set == Set::Vm {
+            // What is built already; a scenario would ask Cargo.
+            let built = super::target(root).join("debug");
+            command
+                .env("ISOTHERM_BIN", built.join("isotherm"))
+                .env("ISOTHERM_VM_GUEST", built.join("vm-guest"));
+        }
+        let status = command.args(&args.arguments).status();
         let status = status.with_context(|| format!("cannot run {}", executable.path.display()))?;
         if !status.success() {
             code = ExitCode::FAILURE;
