@@ -19,7 +19,7 @@ demo: build-deps ## Record a busy redis for half a minute and show which of its 
 build: build-deps ## Build the isotherm command: target/release/isotherm.
 	$(CARGO) build --release -p isotherm
 
-test: build-deps ## Before a commit: lint, unit, property, command line, this kernel, one boot of each VM kernel.
+test: build-deps ## Before a commit: lint, unit, property, command line, first tests of this kernel, one boot of each VM kernel.
 	@scripts/install-deps test || echo "What needs these will be skipped."
 	@scripts/run-tests
 

@@ -4,8 +4,8 @@
 //! and to `target/test-logs/`. A suite has a time limit, past which it is stopped and has failed.
 //! The limits leave room for a busy machine. `times.csv` there has the wall time of every test.
 //!
-//! Suites run in two lanes ([`plan::Lane`]): while tests on this machine's kernel wait, others compute at idle
-//! priority. The output of a suite that computes beside another is shown when it has ended.
+//! Suites run in lanes ([`plan::Lane`]): tests on this machine's kernel alone, then those that wait and, beside them at
+//! idle priority, those that compute. The output of a suite that computes beside another is shown when it has ended.
 //!
 //! Tests that run real programs on a real kernel depend on how fast the machine is at the moment, and it
 //! may be shared. So a few that are not in virtual machines (those have a second try of their own) may fail, and
@@ -114,23 +114,25 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     }
 
     let runner = Runner::new(root)?;
-    let (first, mut rest): (Vec<_>, Vec<_>) = suites
-        .into_iter()
-        .partition(|suite| suite.lane == Lane::First);
     let mut results = vec![before];
+    let (first, mut rest) = split(suites, Lane::First);
     for suite in &first {
         results.push(runner.run(suite, &mut std::io::stdout())?);
     }
     if wants_due {
         match plan::due(root, &change) {
-            Ok(due) => rest.extend(due),
+            Ok(due) => {
+                let (alone, others) = split(due, Lane::First);
+                for suite in &alone {
+                    results.push(runner.run(suite, &mut std::io::stdout())?);
+                }
+                rest.extend(others);
+            }
             // The tests do not compile.
             Err(error) => println!("Long tests that are due are left out: {error:#}"),
         }
     }
-    let (waiting, computing): (Vec<_>, Vec<_>) = rest
-        .into_iter()
-        .partition(|suite| suite.lane == Lane::Waiting);
+    let (waiting, computing) = split(rest, Lane::Waiting);
     let beside = (!waiting.is_empty()).then(|| beside(&runner, &computing));
     for suite in &waiting {
         results.push(runner.run(suite, &mut std::io::stdout())?);
@@ -152,6 +154,11 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The suites of a lane, and the others.
+fn split(suites: Vec<Suite>, lane: Lane) -> (Vec<Suite>, Vec<Suite>) {
+    suites.into_iter().partition(|suite| suite.lane == lane)
 }
 
 /// Says which of the long tests run, and why.
@@ -215,7 +222,7 @@ impl Runner {
         let started = Instant::now();
         let log = self.logs.join(format!("{}.log", suite.name));
         let (mut tally, output) = run_suite(&self.root, suite, &log, terminal)?;
-        let is_of_this_kernel = suite.lane == Lane::Waiting;
+        let is_of_this_kernel = suite.lane != Lane::Computing;
         if is_of_this_kernel {
             self.undo.all();
         }
