@@ -16,6 +16,8 @@ counters() {
     kdamond update_schemes_stats && kdamond update_schemes_effective_quotas || return
     now=$(cut -d' ' -f1 /proc/uptime)
     for scheme in $tree/0/contexts/0/schemes/[0-9]*; do
+        # While a commit makes them anew there is none, and the pattern stands for itself.
+        case $scheme in *'*') continue ;; esac
         # A commit makes these directories anew.
         numbers=$(exec 2>/dev/null && cd $scheme && cat stats/nr_tried stats/sz_tried stats/nr_applied \
             stats/sz_applied stats/qt_exceeds quotas/effective_bytes) &&

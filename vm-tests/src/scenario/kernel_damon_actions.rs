@@ -224,6 +224,7 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
         on_1 = STILL.start(2),
     );
     let output = acting::vm(kernel, &script)?
+        .instruction_ns_log2(3)
         .numa_nodes(2)
         .text("/cold.json", &configuration("paddr", &[demote()]))
         .text("/hot.json", &configuration("paddr", &[promote()]))

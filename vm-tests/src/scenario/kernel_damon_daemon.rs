@@ -115,7 +115,10 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
         ),
     ]
     .concat();
-    let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
+    let output = SCATTERED
+        .vm(kernel, &script)?
+        .instruction_ns_log2(3)
+        .run_ok()?;
     let mut report = Report::default();
     let compared: Value = parsed(&output, "compare")?;
     for (at, world) in worlds.iter().enumerate() {

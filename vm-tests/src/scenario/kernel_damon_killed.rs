@@ -198,7 +198,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         load(),
     ]
     .concat();
-    let vm = SCATTERED.vm(kernel, &script)?;
+    let vm = SCATTERED.vm(kernel, &script)?.instruction_ns_log2(3);
     let output = vm.text("/two.json", TWO).run_ok()?;
     let mut report = Report::default();
     tell_rounds(&mut report, &output)?;
