@@ -33,22 +33,14 @@ pub(super) const RULES: &[Rule] = &[
     rule(
         "vm kernel_damon",
         &[
-            "crates/damon/",
+            "crates/damon/src/",
             "crates/session/src/kernel/",
             "crates/session/src/acting/kernel",
             "crates/linux/src/damon_trace.rs",
-            "vm-tests/src/scenario/kernel_damon",
         ],
     ),
-    rule(
-        "vm tiering",
-        &["vm-tests/src/vm.rs", "vm-tests/src/scenario/tiering.rs"],
-    ),
     rule("features", &["*Cargo.toml", "Cargo.lock"]),
-    rule(
-        "book",
-        &["docs/SUMMARY.md", "xtask/src/book", "scripts/book"],
-    ),
+    rule("book", &["docs/SUMMARY.md", "xtask/src/book"]),
     rule(
         "interop",
         &[
