@@ -291,8 +291,8 @@ fn of_scripts(
     })
 }
 
-/// These take longer than CI may: `make test-long` alone runs them.
-const NEVER_IN_CI: &[&str] = &["kernel_damon_truth"];
+/// These take longer than CI may, the second more than five minutes of CPU time: `make test-long` alone runs them.
+const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "compact_on_6_1"];
 
 /// The tests that are marked as long and whose turn it is, or that the change touches. Call it once all is built.
 pub(super) fn due(root: &Path, change: &Change) -> anyhow::Result<Vec<Suite>> {
