@@ -116,34 +116,34 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     let runner = Runner::new(root)?;
     let mut results = vec![before];
     let (first, mut rest) = split(suites, Lane::First);
-    for suite in &first {
-        results.push(runner.run(suite, &mut std::io::stdout())?);
-    }
+    results.extend(runner.run_all(&first)?);
     if wants_due {
         match plan::due(root, &change) {
             Ok(due) => {
                 let (alone, others) = split(due, Lane::First);
-                for suite in &alone {
-                    results.push(runner.run(suite, &mut std::io::stdout())?);
-                }
+                results.extend(runner.run_all(&alone)?);
                 rest.extend(others);
             }
-            // The tests do not compile.
-            Err(error) => println!("Long tests that are due are left out: {error:#}"),
+            // They must not be left out in silence.
+            Err(error) => {
+                println!("The long tests that are due cannot be listed: {error:#}");
+                results.push(Result {
+                    name: "due",
+                    tally: Tally::single("due: long tests were left out", false),
+                    times: Times::default(),
+                    elapsed: Duration::ZERO,
+                    lane: Lane::First,
+                });
+            }
         }
     }
     let (waiting, computing) = split(rest, Lane::Waiting);
-    let beside = (!waiting.is_empty()).then(|| beside(&runner, &computing));
-    for suite in &waiting {
-        results.push(runner.run(suite, &mut std::io::stdout())?);
-    }
-    match beside {
-        Some(running) => results.extend(running.join().expect("a failure is no panic")?),
-        None => {
-            for suite in &computing {
-                results.push(runner.run(suite, &mut std::io::stdout())?);
-            }
-        }
+    if waiting.is_empty() {
+        results.extend(runner.run_all(&computing)?);
+    } else {
+        let beside = beside(&runner, &computing);
+        results.extend(runner.run_all(&waiting)?);
+        results.extend(beside.join().expect("a failure is no panic")?);
     }
     fs::write(runner.logs.join("times.csv"), csv(&results)).context("cannot write times.csv")?;
     let elapsed = results[0].elapsed + started.elapsed();
@@ -210,6 +210,12 @@ impl Runner {
             logs,
             undo: undo.into(),
         })
+    }
+
+    /// Runs suites one after the other, shown as they go on.
+    fn run_all(&self, suites: &[Suite]) -> anyhow::Result<Vec<Result>> {
+        let run = |suite| self.run(suite, &mut std::io::stdout());
+        suites.iter().map(run).collect()
     }
 
     fn run(&self, suite: &Suite, terminal: &mut impl Write) -> anyhow::Result<Result> {
@@ -376,7 +382,7 @@ fn csv(results: &[Result]) -> String {
         .collect()
 }
 
-/// What stands at the end: a table of the suites, the slowest tests, what was skipped, what failed, the totals.
+/// The end of the output: a table of the suites, the slowest tests, skips, failures, the totals.
 fn summary(results: Vec<Result>, elapsed: Duration) -> (String, bool) {
     let mut text = String::from("\n");
     let mut total = Tally::default();

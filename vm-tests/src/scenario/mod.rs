@@ -107,7 +107,7 @@ pub fn all() -> Vec<Scenario> {
     crate::scenario_tests!(listed)
 }
 
-/// How often a scenario is tried: what monitors find depends on random samples.
+/// Tries of a scenario, since monitors sample at random.
 const TRIES: usize = 2;
 
 /// What a test function does: runs the scenario that has the test `name`, prints its report (or `SKIP` with the reason)

@@ -1,4 +1,4 @@
-//! What a change touches, and which part of the long tests its turn is.
+//! Selects long tests for CI: one part by the commit's hash, others by the files that a change touches.
 //!
 //! CI runs, besides what it always runs, the long tests that a change makes doubtful ([`RULES`]) and one eighth of all
 //! long tests, chosen by the commit's hash. So all of them run every few landings.
@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// How many parts the long tests have.
+/// Number of parts of the long tests.
 pub(super) const PARTS: u8 = 8;
 const BASE: &str = "ISOTHERM_CI_BASE";
 const OLDER_BY_S: i64 = 4 * 3600;
@@ -113,15 +113,15 @@ impl Rule {
     }
 }
 
-/// What runs besides, and why.
+/// The change under test, and the tests that it selects.
 pub(super) struct Change {
-    /// Which part of the long tests runs.
+    /// The part of the long tests that runs.
     pub(super) part: u8,
     /// The head's hash, for people.
     pub(super) head: String,
-    /// What [`Rule::runs`] says of the touched paths.
+    /// [`Rule::runs`] of each rule that the change matches.
     pub(super) runs: Vec<&'static str>,
-    /// How many files the change touches.
+    /// Number of files that the change touches.
     pub(super) nr_files: usize,
     /// The commit that it is held against.
     pub(super) base: String,

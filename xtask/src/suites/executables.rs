@@ -21,7 +21,7 @@ struct Executable {
     package: String,
     target: String,
     path: PathBuf,
-    /// Where it is run.
+    /// The folder that it runs in.
     folder: PathBuf,
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
         );
         let mut command = command(&executable);
         if args.set == Set::Vm {
-            // What is built already; a scenario would ask Cargo.
+            // Without these, scenarios would build both by Cargo.
             let built = super::target(root).join("debug");
             command
                 .env("ISOTHERM_BIN", built.join("isotherm"))

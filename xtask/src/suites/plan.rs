@@ -19,7 +19,7 @@ pub(super) const VM: &str = "vm";
 const FIRST: &str = "first::";
 /// Threads for all tests of [`KERNEL`]: they take turns, in an order that needs to know all that wait.
 const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
-/// What `make test` runs of [`KERNEL`]: is it true, does it act, does it end well? CI runs all.
+/// Tests of [`KERNEL`] that `make test` runs: accuracy, acting and ends of sessions. CI runs all.
 const SMOKE: &[&str] = &[
     "accuracy::",
     "command_line::",
@@ -34,7 +34,7 @@ pub(super) enum Level {
     /// Before a commit: all that only computes, the first tests on this kernel and on those of machines, and the
     /// suites that the change touches.
     Commit,
-    /// What CI runs: all but the long tests, and of these those whose turn it is or that the change touches.
+    /// CI: all but the long tests, the part of these whose turn it is, and those that the change touches.
     Ci,
     /// The matrix of virtual machines.
     Vm,
@@ -294,7 +294,7 @@ fn of_scripts(
 /// These take longer than CI may, the second more than five minutes of CPU time: `make test-long` alone runs them.
 const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "compact_on_6_1"];
 
-/// The tests that are marked as long and whose turn it is, or that the change touches. Call it once all is built.
+/// Suites of the long tests that CI runs: those whose turn it is, and those that the change touches. Needs the build.
 pub(super) fn due(root: &Path, change: &Change) -> anyhow::Result<Vec<Suite>> {
     let sets = [
         ("linux-long", "linux", Set::Linux),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// How many tests the summary names.
+/// Number of tests that the summary names.
 const SLOWEST: usize = 10;
 
 /// Seconds of each test of one suite.

@@ -283,7 +283,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     let holder = Holder::start();
     let flags = ["--preset", "prcl", "--dry-run", "--no-guard"];
     let Acted { summary, .. } =
-        act_until("80 MiB to be foretold", &holder.pid(), &flags, |record| {
+        act_until("80 MiB to be predicted", &holder.pid(), &flags, |record| {
             acted(record, |action| action.sz_applied) > 80 * MIB
         });
     assert_eq!(summary["dry_run"], true);

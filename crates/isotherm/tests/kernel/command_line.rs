@@ -334,14 +334,14 @@ fn children_that_nobody_watches_are_told() {
     };
     at_once(
         &[(&[][..], true), (&["--children"], false)],
-        |&(flags, told)| {
+        |&(flags, expected)| {
             let directory = scratch();
             let path = directory.path().join("record");
             let mut command = isotherm(["record", "-o"]);
             let script = ["--", "sh", "-c", "sleep 4 & sleep 4"];
             let done = run(command.arg(&path).args(flags).args(script)).success();
             let said = done.stderr.contains("2 child processes were not watched");
-            assert_eq!(said, told, "{done:?}");
+            assert_eq!(said, expected, "{done:?}");
         },
     );
 }

@@ -166,7 +166,7 @@ pub(crate) fn run(command: &mut Command) -> Finished {
     Running::start(command).finish()
 }
 
-/// Asks until there is an answer. Asking takes at most a tenth of a CPU, unless it takes longer than 0.1 s.
+/// Calls `ask` until it yields an answer. It pauses nine times as long as a call takes, at most 1 s.
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -370,7 +370,7 @@ impl Record {
         start.map(|start| start.target)
     }
 
-    /// What the machine's memory was used for, where all of it was watched.
+    /// Samples of the use of the machine's memory; none where only some processes were watched.
     pub(crate) fn machine(&self) -> Vec<&MachineSample> {
         let samples = self.items.iter().filter_map(|item| match item {
             Item::Machine(sample) => Some(sample),

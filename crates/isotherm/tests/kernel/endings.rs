@@ -272,10 +272,10 @@ fn a_full_disk_does_not_end_the_command() {
         Err(reason) => return skip(test, &reason),
     };
     let directory = scratch();
-    let (told, trace) = (directory.path().join("told"), directory.path().join("done"));
+    let (go, trace) = (directory.path().join("go"), directory.path().join("done"));
     let script = format!(
         "until [ -e {} ]; do sleep 0.2; done; touch {}",
-        told.display(),
+        go.display(),
         trace.display()
     );
     let mut command = isotherm([
@@ -292,7 +292,7 @@ fn a_full_disk_does_not_end_the_command() {
     until("the recorder to give up", || {
         recorder.stderr().contains("goes on").then_some(())
     });
-    fs::write(&told, "").expect("a file");
+    fs::write(&go, "").expect("a file");
     let done = recorder.finish();
     assert_eq!(done.code(), 2, "{done:?}");
     assert!(done.stderr.contains("goes on"), "{done:?}");

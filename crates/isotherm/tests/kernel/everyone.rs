@@ -32,14 +32,14 @@ fn all_processes_are_watched_but_those_left_out() {
     let before = crate::common::now();
     let late = start();
     let isotherm_pid = recorder.pid();
-    let told = |record: &Record, pid: u32| {
+    let has_snapshot = |record: &Record, pid: u32| {
         let target = record.target(pid);
         let mut snapshots = record.snapshots();
         snapshots.any(|snapshot| Some(snapshot.target) == target)
     };
-    stop_once("all to be told", recorder, &path, |record| {
+    stop_once("snapshots of all", recorder, &path, |record| {
         let mut pids = [early.pid(), late.pid(), std::process::id()].into_iter();
-        pids.all(|pid| told(record, pid))
+        pids.all(|pid| has_snapshot(record, pid))
     });
     let record = Record::whole(&path);
     let starts = record.starts();
@@ -53,7 +53,7 @@ fn all_processes_are_watched_but_those_left_out() {
     let waited = late.time.since(before);
     // A look a second, and the machine may be busy.
     assert!(waited < Nanos::from_millis(2_500), "after {waited:?}");
-    assert!(told(&record, early.pid()) && told(&record, std::process::id()));
+    assert!(has_snapshot(&record, early.pid()) && has_snapshot(&record, std::process::id()));
 }
 
 /// By name, and whatever it was before it became that program.
@@ -198,10 +198,10 @@ fn metrics_say_whose_memory_is_how_old() {
         .arg(&schemes);
     let socket = directory.path().join("socket");
     let _daemon = Running::start(command.arg("--socket").arg(socket));
-    // Where it looks seldom, memory is older when it is told.
+    // A monitor with long intervals reports memory when it is older.
     let ages = ["5s-30s", "30s-2m", "2m-10m"];
     let ages = ages.map(|age| format!("class=\"anonymous\",age=\"{age}\""));
-    let told = until("idle memory in the metrics", || {
+    let metrics = until("idle memory in the metrics", || {
         let body = scrape(&address)?;
         let lines = body.lines().filter(|line| {
             line.starts_with("isotherm_machine_mapped_bytes{cgroup=\"/")
@@ -211,7 +211,7 @@ fn metrics_say_whose_memory_is_how_old() {
         let bytes: u64 = bytes.sum();
         (bytes > rss / 10 * 9).then_some(body)
     });
-    assert!(told.contains("isotherm_machine_node_bytes{node=\"0\",kind=\"free\"}"));
+    assert!(metrics.contains("isotherm_machine_node_bytes{node=\"0\",kind=\"free\"}"));
 }
 
 fn scrape(address: &str) -> Option<String> {

@@ -58,13 +58,13 @@ while os.getppid() == parent or child:
 /// Said when scans clear by other means.
 const SWITCHED: &str = "clear_refs from now on";
 
-/// Snapshots in which memory that is used all the time would have been told as idle.
+/// After this many snapshots, memory whose accesses were missed would be reported as idle.
 const ENOUGH: usize = 4;
 
-/// Records the shared memory until its last snapshot `is_told` so; yields that, the record and where the memory is.
+/// Records the shared memory until its last snapshot `is_reported` so; yields that, the record and where the memory is.
 fn record_shared(
     flags: &[&str],
-    is_told: impl Fn(&Record, Seen, u64) -> bool,
+    is_reported: impl Fn(&Record, Seen, u64) -> bool,
 ) -> (Seen, Record, AddressRange) {
     let directory = scratch();
     let path = directory.path().join("record");
@@ -73,8 +73,8 @@ fn record_shared(
     let memory = range(&sharers.line("range "));
     let last = |record: &Record| seen(record.snapshots().last().expect("some"), &[memory]);
     let recorder = record_pid(sharers.pid(), &path, flags);
-    stop_once("shared memory to be told", recorder, &path, |record| {
-        record.snapshots().count() >= ENOUGH && is_told(record, last(record), memory.len())
+    stop_once("a report of the shared memory", recorder, &path, |record| {
+        record.snapshots().count() >= ENOUGH && is_reported(record, last(record), memory.len())
     });
     let record = Record::whole(&path);
     (last(&record), record, memory)

@@ -51,7 +51,7 @@ fn shared_by_several(sample: &MachineSample) -> AgeBytes {
     shared
 }
 
-/// Whether the last sample tells the idle and the used memory of `TWO_THAT_SHARE`.
+/// Whether the last sample holds the idle and the used memory of `TWO_THAT_SHARE`.
 fn tells_of_two(record: &Record, pid: u32) -> bool {
     let last = record.machine().last().copied();
     let Some((sample, target)) = last.zip(record.target(pid)) else {
@@ -76,7 +76,7 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
     let directory = scratch();
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "--physical", "--cpu-budget", "10%"]);
-    let what = "the memory of two processes to be told";
+    let what = "the memory of two processes in the record";
     // The look at the end is of an interval that was cut short.
     let mut nr_looks = 0;
     record_until(what, &mut command, &path, |record| {
@@ -370,7 +370,7 @@ fn pprcl_is_about_all_of_the_machine() {
         "--cpu-budget",
         "10%",
     ];
-    let what = "116 MiB of the process to be foretold";
+    let what = "116 MiB of the process to be predicted";
     let done = record_until(what, &mut isotherm(flags), &path, |record| {
         applied(record, process.pid()) > Some(115 * MIB)
     });
@@ -380,7 +380,7 @@ fn pprcl_is_about_all_of_the_machine() {
     let of_process = applied(&record, process.pid());
     assert!(of_process > Some(115 * MIB), "{of_process:?}");
     let of_us = applied(&record, std::process::id());
-    assert_eq!(of_us, Some(0), "who started it is spared");
+    assert_eq!(of_us, Some(0), "the caller of isotherm is protected");
     let notes = record.notes();
     assert!(
         notes.contains("who started it") && notes.contains(&std::process::id().to_string()),

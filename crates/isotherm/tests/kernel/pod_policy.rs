@@ -213,8 +213,8 @@ impl Daemon {
     }
 }
 
-fn check_metrics(metrics: &str, told: [(&Pod, &str); 3]) {
-    for (pod, says) in told {
+fn check_metrics(metrics: &str, expected: [(&Pod, &str); 3]) {
+    for (pod, says) in expected {
         let label = format!("uid=\"{}\",policy=\"{says}\"}} 1", pod.uid);
         assert!(metrics.contains(&label), "{label} is not in {metrics}");
     }
@@ -266,12 +266,12 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     let status = daemon.until_it_knows("two pods", |of| of["error"].is_null());
     let policy = &status["pod_policy"];
     assert_eq!(policy["nr_pods"], json!({"reclaim": 1, "invalid": 1}));
-    let told = [
+    let expected = [
         (&willing, "reclaim"),
         (&misspelt, "invalid"),
         (&unknown, "unknown"),
     ];
-    check_metrics(&daemon.metrics(), told);
+    check_metrics(&daemon.metrics(), expected);
     // It changes its mind, and uses its memory: from then on that stays.
     server.say(200, &[willing.told("cart", &json!({})), misspelt_told]);
     daemon.until_it_knows("nobody", |of| of["nr_pods"]["reclaim"].is_null());
