@@ -4,6 +4,7 @@ mod bar;
 mod blame;
 mod draw;
 mod gauges;
+mod keys;
 mod lists;
 mod page_cache;
 mod source;
@@ -18,9 +19,10 @@ use anyhow::Context;
 use isotherm_engine::Nanos;
 use isotherm_linux::clock::process_cpu;
 
-use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::blame::LiveBlame;
+use keys::Keys;
 pub(crate) use source::{ItemSource, LiveSource, ReplaySource};
 use state::State;
 
@@ -29,7 +31,7 @@ const BLAME_EVERY: Nanos = Nanos(5_000_000_000);
 /// How often the picture is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Shows what `source` yields until it ends or the user quits. The terminal is restored on the way
+/// Shows what `source` yields until the user quits, a signal comes, or the terminal is closed. The terminal is restored on the way
 /// out, also when something panics (ratatui's hook).
 pub(crate) fn run(source: &mut dyn ItemSource, title: &str) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("cannot take the terminal over")?;
@@ -47,7 +49,8 @@ fn watch(
     let began = Instant::now();
     let mut blame = LiveBlame::new(source.header(), state::IDLE, BLAME_EVERY);
     let mut items = Vec::new();
-    loop {
+    let keys = Keys::read()?;
+    while !source.stopped() && !keys::terminal_is_gone() {
         if !state.ended {
             state.ended = !source.next(FRAME, &mut items)?;
         }
@@ -69,22 +72,15 @@ fn watch(
             .draw(|frame| draw::draw(frame, &state))
             .context("cannot draw on the terminal")?;
         source.leave_out(process_cpu().since(cpu_before));
-        let wait = if state.ended { FRAME } else { Duration::ZERO };
-        while event::poll(wait).context("cannot read the keyboard")? {
-            if let Event::Key(key) = event::read().context("cannot read the keyboard")?
-                && key.kind == KeyEventKind::Press
-                && !press(&mut state, key)
-            {
+        let mut wait = if state.ended { FRAME } else { Duration::ZERO };
+        while let Some(key) = keys.next(wait)? {
+            if !press(&mut state, key) {
                 return Ok(());
             }
-            if event::poll(Duration::ZERO).is_ok_and(|more| !more) {
-                break;
-            }
-        }
-        if source.stopped() {
-            return Ok(());
+            wait = Duration::ZERO;
         }
     }
+    Ok(())
 }
 
 /// Acts on a key; `false` to quit.

@@ -1,6 +1,14 @@
-//! `isotherm top` where it cannot draw.
+//! `isotherm top` where it cannot draw, and how it ends.
 
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::common::isotherm;
 
@@ -41,4 +49,73 @@ fn on_a_terminal_that_cannot_go_back_nothing_is_drawn() {
         "record --simulated --duration 2s -o /dev/null",
         "recorded 2",
     );
+}
+
+/// Plays a record back to its end on a terminal of its own, whose other side is returned.
+fn played() -> (Child, File) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let record = directory.path().join("record");
+    let made = isotherm()
+        .args(["record", "--simulated", "--quiet", "--duration", "1s", "-o"])
+        .arg(&record)
+        .status();
+    assert!(made.expect("isotherm runs").success());
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let terminal = openpty(&size, None).expect("a terminal");
+    // Unlike the first descriptors, copies are not inherited: what top holds itself would never be closed.
+    let copy = |of: &OwnedFd| of.try_clone().expect("a copy of a descriptor");
+    let (side, mut screen) = (copy(&terminal.slave), File::from(copy(&terminal.master)));
+    drop(terminal);
+    let side = || Stdio::from(copy(&side));
+    let top = isotherm()
+        .args(["top", "--speed", "100", "--replay"])
+        .arg(&record)
+        .env("TERM", "xterm")
+        .stdin(side())
+        .stdout(side())
+        .stderr(side())
+        .spawn()
+        .expect("isotherm runs");
+    let mut drawn = Vec::new();
+    while !String::from_utf8_lossy(&drawn).contains("END") {
+        let mut part = [0; 4096];
+        let length = screen.read(&mut part).expect("the terminal is open");
+        drawn.extend_from_slice(&part[..length]);
+    }
+    (top, screen)
+}
+
+fn ends(mut top: Child, why: &str) -> ExitStatus {
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(20) {
+        if let Some(status) = top.try_wait().expect("a child can be waited for") {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    top.kill().expect("a child can be killed");
+    panic!("top goes on {why}");
+}
+
+#[test]
+fn top_ends_when_its_terminal_is_closed() {
+    let (top, screen) = played();
+    drop(screen);
+    ends(top, "although its terminal is closed");
+}
+
+#[test]
+fn top_ends_on_signals_after_the_record_has() {
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        let (top, screen) = played();
+        let pid = Pid::from_raw(i32::try_from(top.id()).expect("a process's id"));
+        kill(pid, signal).expect("a signal can be sent");
+        assert!(ends(top, "after a signal").success(), "{signal}");
+        drop(screen);
+    }
 }
