@@ -341,7 +341,8 @@ fn copies_of_files_pages_leave_the_systems_part_of_swap() {
     target.line("ready");
     let pid = target.pid().to_string();
     let Acted { summary, .. } = act_until("swap to be full", &pid, &IDLE_2S, |record| {
-        acted(record, |action| refused(action, Refusal::SwapFull)) > 60 * MIB
+        acted(record, |action| action.sz_applied) > 50 * MIB
+            && acted(record, |action| refused(action, Refusal::SwapFull)) > 60 * MIB
     });
     let swapped = proc_bytes(target.pid(), "status", "VmSwap:");
     // An eighth stays free.

@@ -50,7 +50,7 @@ impl ProcessActuator {
             .zip(&left)
             .map(|(block, left)| bits::bytes(&bits::and(&block.wanted, left)))
             .sum();
-        let unswapped = self.swap.refusal_of(bytes_left).unwrap_or(Refusal::Kept);
+        let unswapped = self.swap.left_since(bytes_left);
         self.ask_frames(target, blocks, &left, unswapped)
     }
 

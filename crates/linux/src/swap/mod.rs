@@ -43,17 +43,21 @@ impl SwapFacts {
 
     /// Why no anonymous memory can be swapped out, if none can.
     pub fn refusal(self) -> Option<Refusal> {
-        self.refusal_of(1)
-    }
-
-    /// Why `bytes` of anonymous memory cannot be swapped out as a whole, if they cannot.
-    pub fn refusal_of(self, bytes: u64) -> Option<Refusal> {
         if self.total == 0 {
             Some(Refusal::NoSwap)
-        } else if self.room() < bytes {
+        } else if self.room() == 0 {
             Some(Refusal::SwapFull)
         } else {
             None
+        }
+    }
+
+    /// Why the kernel left `bytes` of anonymous memory in place, although there was room for them before.
+    pub fn left_since(self, bytes: u64) -> Refusal {
+        match self.refusal() {
+            Some(Refusal::NoSwap) => Refusal::NoSwap,
+            _ if self.free < bytes => Refusal::SwapFull,
+            _ => Refusal::Kept,
         }
     }
 }
@@ -161,14 +165,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn swap_refuses_what_does_not_fit() {
+    fn what_the_kernel_left_is_laid_to_swap_only_where_that_is_too_small() {
         let check = |total, free, bytes, want| {
-            assert_eq!(SwapFacts { total, free }.refusal_of(bytes), want);
+            assert_eq!(SwapFacts { total, free }.left_since(bytes), want);
         };
-        check(0, 0, 1, Some(Refusal::NoSwap));
-        check(8192, 0, 1, Some(Refusal::SwapFull));
-        check(81_920, 81_920, 71_680, None);
-        check(81_920, 81_920, 81_920, Some(Refusal::SwapFull));
+        check(0, 0, 1, Refusal::NoSwap);
+        check(8192, 0, 1, Refusal::SwapFull);
+        check(81_920, 40_960, 40_960, Refusal::Kept);
+        check(81_920, 40_960, 45_056, Refusal::SwapFull);
     }
 
     #[test]
