@@ -13,6 +13,9 @@ mount -t cgroup2 cgroup /sys/fs/cgroup
 hostname isotherm-vm
 ip link set lo up
 stty -F /dev/ttyS1 raw -echo
+for processor in /sys/devices/system/cpu/cpu*/online; do
+    [ -e "$processor" ] && echo 1 >"$processor"
+done
 for module in /modules/*.ko; do
     [ -e "$module" ] && insmod "$module"
 done

@@ -20,6 +20,10 @@ use crate::vm::{Vm, VmOutput};
 pub(super) const STILL: Workload = Workload::Exercise(
     "heap, 32MiB, /tmp/data\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=8MiB piece=2MiB seed=1\n",
 );
+/// The same with all that is hot in one piece: whole huge pages are within it, wherever regions end.
+pub(super) const STILL_IN_ONE: Workload = Workload::Exercise(
+    "heap, 32MiB, /tmp/data\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=8MiB piece=8MiB seed=1\n",
+);
 /// What of it is hot.
 pub(super) const HOT: u64 = 8 << 20;
 /// The rest.
@@ -33,9 +37,14 @@ pub(super) const FUNCTIONS: &str = include_str!("acting.sh");
 
 /// A machine that has what these scenarios need.
 pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm, VmError> {
+    vm_with(&STILL, kernel, script)
+}
+
+/// The same with another workload.
+pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
     product::isotherm_with("run", &["--scheme", "--no-guard", "--max-psi"])?;
     let script = format!("{FUNCTIONS}{script}");
-    Ok(STILL.vm(kernel, &script)?.zram())
+    Ok(workload.vm(kernel, &script)?.zram())
 }
 
 /// Where memory is, in bytes.

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::acting::{self, COLD, HOT, Pages, Part, STILL, about, intact, mib, pages};
+use super::acting::{self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, intact, mib, pages};
 use super::kernel_damon::{self, says};
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
@@ -454,10 +454,10 @@ fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
          look again --sum\n\
          {collapse}",
         functions = functions(),
-        start = STILL.start_with(1, "default"),
+        start = STILL_IN_ONE.start_with(1, "default"),
         cold = COLD - STRAY,
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
+    let output = acting::vm_with(&STILL_IN_ONE, kernel, &script)?.run_ok()?;
     let mut report = Report::default();
     advised(&mut report, &output)?;
     if collapses {
