@@ -76,6 +76,15 @@ records_in_an_empty_root() {
     saw_it "$root/out/wss.json"
 }
 
+# A page as a file carries its what-if, which is optimised for releases alone.
+its_page_is_light() {
+    local page=$FOLDER/page.html
+    "$FIRST/isotherm" record --pages --duration 3s --pid "$TARGET" -o "$FOLDER/pages.isotherm"
+    "$FIRST/isotherm" report heatmap "$FOLDER/pages.isotherm" -o "$page"
+    grep -c 'id="what-if-wasm"' "$page"
+    (($(stat -c %s "$page") < 1500000))
+}
+
 records_in_a_container() {
     local image storage=(--root "$FOLDER/storage" --runroot "$FOLDER/run" --storage-driver vfs)
     mkdir -p "$FOLDER/context/dist" "$FOLDER/out"

@@ -76,6 +76,7 @@ for _ in {1..100}; do
     sleep 0.1
 done
 check "empty root" records_in_an_empty_root
+check "page" its_page_is_light
 if ! command -v buildah >/dev/null || ! command -v runc >/dev/null; then
     skip "there is no buildah or no runc"
 else

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the package and the command by pip, as users do, each into an environment of its own without anything else,
-# and uses them there. Minutes: it compiles all of it as a release. Run by `tests/python/run.sh --long`.
+# and uses them there. Minutes: it compiles all of it as a release, but not optimised. Run by `tests/python/run.sh --long`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+export CARGO_PROFILE_RELEASE_OPT_LEVEL=0
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
