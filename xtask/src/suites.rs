@@ -110,7 +110,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     suites.retain(|suite| args.suites.is_empty() || args.suites.iter().any(|s| s == suite.name));
     let wants_due = level == Level::Ci && args.suites.is_empty();
     if wants_due || level == Level::Commit {
-        println!("{}", turn(&change));
+        println!("{}", parts(&change));
     }
 
     let runner = Runner::new(root)?;
@@ -162,7 +162,7 @@ fn split(suites: Vec<Suite>, lane: Lane) -> (Vec<Suite>, Vec<Suite>) {
 }
 
 /// Says which of the long tests run, and why.
-fn turn(change: &Change) -> String {
+fn parts(change: &Change) -> String {
     let mut text = format!(
         "Long tests: part {} of {} (commit {:.8}); {} files changed since {:.8}",
         change.part + 1,

@@ -130,7 +130,7 @@ impl Reader {
 
     /// A test tried itself again: where it passed then, that is told, once.
     fn again(&mut self, text: &str) {
-        let name = |line: &str| line.split(':').next().map(str::to_owned);
+        let name = |line: &str| line.split(": ").next().map(str::to_owned);
         let is_new = self.tally.again.iter().all(|line| name(line) != name(text));
         if !self.in_failures && is_new {
             self.tally.again.push(text.to_owned());
@@ -238,11 +238,12 @@ mod tests {
     #[test]
     fn a_test_that_tried_itself_again_is_told_once() {
         let output = format!(
-            "successes:\n\n---- vm stdout ----\nAGAIN vm on 6.1: failed, try 1 of 3: no\n\
-             AGAIN vm on 6.1: failed, try 2 of 3: no\nfailures:\n---- b stdout ----\nAGAIN b: no\n{OK}\n"
+            "successes:\n\n---- vm::a stdout ----\nAGAIN vm::a: failed, try 1 of 3: no\n\
+             AGAIN vm::a: failed, try 2 of 3: no\nAGAIN vm::b: failed, try 1 of 3: no\nfailures:\n---- b stdout ----\nAGAIN b: no\n{OK}\n"
         );
         let tally = Tally::read(&output);
-        assert_eq!(tally.again, ["vm on 6.1: failed, try 1 of 3: no"]);
+        let told = ["vm::a", "vm::b"].map(|name| format!("{name}: failed, try 1 of 3: no"));
+        assert_eq!(tally.again, told);
     }
 
     #[test]

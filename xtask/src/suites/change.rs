@@ -128,7 +128,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Asks git. Outside of a checkout everything is the first part's turn, and nothing is touched.
+    /// Asks git. Outside of a checkout the first part is due, and nothing is touched.
     pub(super) fn of(root: &Path, is_ci: bool) -> Self {
         let head = git(root, &["rev-parse", "HEAD"]).unwrap_or_else(|| "0".to_owned());
         let pushed = || git(root, &["merge-base", "HEAD", "@{upstream}"]);
@@ -158,8 +158,8 @@ impl Change {
             .collect()
     }
 
-    /// Whether a long test of this name belongs to the part whose turn it is.
-    pub(super) fn has_turn(&self, name: &str) -> bool {
+    /// Whether a long test of this name belongs to the part that is due.
+    pub(super) fn is_due(&self, name: &str) -> bool {
         part_of_name(name) == self.part
     }
 }
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_long_test_has_its_turn() {
+    fn every_part_has_long_tests_and_commits() {
         let parts: std::collections::BTreeSet<u8> = (0..64)
             .map(|i| part_of_name(&format!("kernel_damon_{i}_on_6_12")))
             .collect();

@@ -34,7 +34,7 @@ pub(super) enum Level {
     /// Before a commit: all that only computes, the first tests on this kernel and on those of machines, and the
     /// suites that the change touches.
     Commit,
-    /// CI: all but the long tests, the part of these whose turn it is, and those that the change touches.
+    /// CI: all but the long tests, the part of these that is due, and those that the change touches.
     Ci,
     /// The matrix of virtual machines.
     Vm,
@@ -200,36 +200,39 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
         Level::Commit => Suite::of_set("first", 20, Set::Vm, &[FIRST]),
         _ => Suite::of_set(VM, minutes, Set::Vm, long),
     });
-    let has_turn = |part: Option<u8>| is_long || level == Level::Ci && part == Some(change.part);
+    let is_due = |part: Option<u8>| is_long || level == Level::Ci && part == Some(change.part);
     let is_touched = |name| change.runs.contains(&name);
     all.extend(of_scripts(
         root,
         |script| level != Level::Commit || is_touched(script.name),
-        |script| has_turn(script.part),
+        |script| is_due(script.part),
     ));
-    let due = long_suites(root).filter(|(part, suite)| {
-        has_turn(Some(*part)) || level == Level::Ci && is_touched(suite.name)
+    let due = long_suites(root, is_long).filter(|(part, suite)| {
+        is_due(Some(*part)) || level == Level::Ci && is_touched(suite.name)
     });
     all.extend(due.map(|(_, suite)| suite));
     all
 }
 
-/// The suites of `make test-long` alone, each with the part of them in whose turn CI runs it (CONTRIBUTING.md lists
-/// them). Parts take about as long as each other; tests that are marked as long are distributed by their names.
-fn long_suites(root: &Path) -> impl Iterator<Item = (u8, Suite)> {
+/// The suites of `make test-long` alone, each with the part of them with which CI runs it (CONTRIBUTING.md lists
+/// them). Parts take about as long as each other; tests that are marked as long are distributed by their names. In CI
+/// what they build is not optimised, and fuzzing is shorter.
+fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> {
     let check = |name, minutes, command| Suite::new(name, Kind::Check, minutes, command);
     let tests = |name, minutes, command| Suite::new(name, Kind::Tests, minutes, command);
+    let fuzz_seconds = if is_long { "60" } else { "15" };
+    let mut dist = tests("dist", 60, &["tests/dist/run.sh"]).in_lane(Lane::Waiting);
+    if !is_long {
+        dist.environment = Some(("CARGO_PROFILE_DIST_OPT_LEVEL", "0"));
+    }
     let all = [
         (0, check("features", 15, WITHOUT_FEATURES)),
         (2, tests("bench", 15, BENCH)),
         // By mdBook, which has to be fetched.
         (3, tests("book", 30, &["scripts/book", "--test"])),
         // The static command and its packages, which takes a build of its own.
-        (
-            4,
-            tests("dist", 60, &["tests/dist/run.sh"]).in_lane(Lane::Waiting),
-        ),
-        (5, tests("fuzz", 60, &["scripts/fuzz"])),
+        (4, dist),
+        (5, tests("fuzz", 60, &["scripts/fuzz", fuzz_seconds])),
     ];
     let has_script = root.join("tests/dist/run.sh").exists();
     all.into_iter()
@@ -240,7 +243,7 @@ fn long_suites(root: &Path) -> impl Iterator<Item = (u8, Suite)> {
 struct Script {
     name: &'static str,
     lane: Lane,
-    /// The part of the long tests in whose turn CI gives the script `--long`, if it knows that.
+    /// The part of the long tests with which CI gives the script `--long`, if it knows that.
     part: Option<u8>,
     minutes_max_long: u64,
 }
@@ -291,10 +294,10 @@ fn of_scripts(
     })
 }
 
-/// These take longer than CI may, the second more than five minutes of CPU time: `make test-long` alone runs them.
-const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "compact_on_6_1"];
+/// `make test-long` alone runs these: the first two take longer than CI may, and the others fail in virtual time.
+const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "tiering_on", "stacks_on_6_1"];
 
-/// Suites of the long tests that CI runs: those whose turn it is, and those that the change touches. Needs the build.
+/// Suites of the long tests that CI runs: those of the part that is due, and those that the change touches. Needs the build.
 pub(super) fn due(root: &Path, change: &Change) -> anyhow::Result<Vec<Suite>> {
     let sets = [
         ("linux-long", "linux", Set::Linux),
@@ -307,7 +310,7 @@ pub(super) fn due(root: &Path, change: &Change) -> anyhow::Result<Vec<Suite>> {
         let touched = change.touched(of);
         let is_due = |test: &&String| {
             let is_one_of = |names: &[&str]| names.iter().any(|name| test.contains(name));
-            (change.has_turn(test) || is_one_of(&touched)) && !is_one_of(NEVER_IN_CI)
+            (change.is_due(test) || is_one_of(&touched)) && !is_one_of(NEVER_IN_CI)
         };
         let tests = long_tests(root, set).with_context(|| format!("no long tests of {of}"))?;
         let names: Vec<&str> = tests.iter().filter(is_due).map(String::as_str).collect();
@@ -368,7 +371,7 @@ mod tests {
         ] {
             assert!(ci.contains(&name), "{name}");
         }
-        // The turn of one, and touched by the change.
+        // One is due, the other is touched by the change.
         assert!(ci.contains(&"book") && ci.contains(&"features"));
         assert!(!ci.contains(&"fuzz"));
         let kernel = all(Level::Ci).into_iter().find(|s| s.name == "kernel");
@@ -379,13 +382,13 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_in_the_long_run_and_has_its_turn_in_ci() {
+    fn everything_is_in_the_long_run_and_in_a_part() {
         let long = names(Level::Long);
         let shorter = names(Level::Ci);
         assert!(shorter.iter().all(|name| long.contains(name)));
         let scripts = SCRIPTS.iter().filter_map(|script| script.part);
         let root = root();
-        let suites = long_suites(&root).map(|(part, _)| part);
+        let suites = long_suites(&root, true).map(|(part, _)| part);
         let parts: std::collections::BTreeSet<u8> = scripts.chain(suites).collect();
         assert_eq!(parts, (0..super::super::change::PARTS).collect());
     }
