@@ -63,12 +63,8 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
          exit 0\n"
     );
     let vm = Vm::new(kernel)
-        // In a slower guest memory that the program uses is not touched for seconds; in a faster one 6.1, which brings
-        // back page by page, has more faults a second than the budget lets through.
-        .instruction_ns_log2(match kernel {
-            Kernel::Debian61 => 3,
-            Kernel::Debian612 | Kernel::DebianNewest => 2,
-        })
+        // In a slower guest memory that the program uses is not touched for seconds.
+        .instruction_ns_log2(2)
         .program(product::isotherm_with("record", &["--stacks"])?, "isotherm")
         .program(product::guest_tool()?, "vm-guest")
         .zram()
