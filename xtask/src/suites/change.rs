@@ -40,7 +40,10 @@ pub(super) const RULES: &[Rule] = &[
         ],
     ),
     rule("features", &["*Cargo.toml", "Cargo.lock"]),
-    rule("book", &["docs/SUMMARY.md", "xtask/src/book"]),
+    rule(
+        "book",
+        &["docs/SUMMARY.md", "scripts/book", "xtask/src/book"],
+    ),
     rule(
         "interop",
         &[

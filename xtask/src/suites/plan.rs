@@ -216,13 +216,15 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
 
 /// The suites of `make test-long` alone, each with the part of them with which CI runs it (CONTRIBUTING.md lists
 /// them). Parts take about as long as each other; tests that are marked as long are distributed by their names. In CI
-/// what they build is not optimised, and fuzzing is shorter.
+/// what they build is optimised less or not at all, and fuzzing is shorter.
 fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> {
     let check = |name, minutes, command| Suite::new(name, Kind::Check, minutes, command);
     let tests = |name, minutes, command| Suite::new(name, Kind::Tests, minutes, command);
-    let fuzz_seconds = if is_long { "60" } else { "15" };
+    let fuzzing = ["scripts/fuzz", if is_long { "60" } else { "15" }];
+    let mut fuzz = tests("fuzz", 60, &fuzzing);
     let mut dist = tests("dist", 60, &["tests/dist/run.sh"]).in_lane(Lane::Waiting);
     if !is_long {
+        fuzz.environment = Some(("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"));
         dist.environment = Some(("CARGO_PROFILE_DIST_OPT_LEVEL", "0"));
     }
     let all = [
@@ -232,7 +234,7 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
         (3, tests("book", 30, &["scripts/book", "--test"])),
         // The static command and its packages, which takes a build of its own.
         (4, dist),
-        (5, tests("fuzz", 60, &["scripts/fuzz", fuzz_seconds])),
+        (5, fuzz),
     ];
     let has_script = root.join("tests/dist/run.sh").exists();
     all.into_iter()
