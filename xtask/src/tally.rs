@@ -97,6 +97,12 @@ struct Reader {
     is_cargo: bool,
 }
 
+/// The name in `test NAME ... FAILED`, which the time may follow.
+fn failed_test(line: &str) -> Option<&str> {
+    let (name, rest) = line.strip_prefix("test ")?.split_once(" ... FAILED")?;
+    (rest.is_empty() || rest.starts_with(" <")).then_some(name)
+}
+
 impl Reader {
     fn line(&mut self, line: &str) {
         if let Some(name) = section(line) {
@@ -115,10 +121,7 @@ impl Reader {
             self.again(again);
         } else if let Some(ignored) = ignored(line) {
             self.tally.skipped.push(ignored);
-        } else if let Some(name) = line
-            .strip_prefix("test ")
-            .and_then(|rest| rest.strip_suffix(" ... FAILED"))
-        {
+        } else if let Some(name) = failed_test(line).or(self.failed_check(line)) {
             self.tally.failures.push(name.to_owned());
         } else if let Some(totals) = line.strip_prefix("test result: ") {
             self.end_of_binary(totals);
@@ -126,6 +129,12 @@ impl Reader {
             let count = |word| number_before(line, word).unwrap_or(0);
             self.script = Some((passed, count("failed") + count("error"), count("skipped")));
         }
+    }
+
+    /// The name in a script's or pytest's `FAILED NAME`, which no test printed.
+    fn failed_check<'a>(&self, line: &'a str) -> Option<&'a str> {
+        line.strip_prefix("FAILED ")
+            .filter(|_| self.section.is_none())
     }
 
     /// A test tried itself again: where it passed then, that is told, once.
@@ -262,6 +271,11 @@ mod tests {
             (tally.passed, tally.failed, tally.failures),
             (1, 1, vec!["b".to_owned()])
         );
+        let timed = "test a ... ok <0.1s>\ntest c ... FAILED <0.002s>\n\nsuccesses:\n\n---- a stdout ----\nFAILED no\n\n\
+                     test result: FAILED. 1 passed; 1 failed; 0 ignored";
+        assert_eq!(Tally::read(timed).failures, ["c"]);
+        let script = "FAILED readers\n3 passed, 1 failed, 0 skipped\n";
+        assert_eq!(Tally::read(script).failures, ["readers"]);
     }
 
     #[test]
