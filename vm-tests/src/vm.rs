@@ -276,7 +276,7 @@ impl Vm {
         let path = |path: &Path| path.display().to_string();
         // panic=-1 restarts at once, which ends QEMU without results. The kernel's ciphers are not tested again at each boot.
         // When 6.1 boots its first processor waits for the second, which QEMU 7.2 does not execute meanwhile in virtual
-        // time. So init brings it up, after which that kernel is slower when it is idle.
+        // time. So init brings it up.
         let processors = match self.kernel {
             Kernel::Debian61 => "maxcpus=1",
             Kernel::Debian612 | Kernel::DebianNewest => "",

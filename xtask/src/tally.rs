@@ -251,8 +251,11 @@ mod tests {
              AGAIN vm::a: failed, try 2 of 3: no\nAGAIN vm::b: failed, try 1 of 3: no\nfailures:\n---- b stdout ----\nAGAIN b: no\n{OK}\n"
         );
         let tally = Tally::read(&output);
-        let told = ["vm::a", "vm::b"].map(|name| format!("{name}: failed, try 1 of 3: no"));
-        assert_eq!(tally.again, told);
+        let first_tries = [
+            "vm::a: failed, try 1 of 3: no",
+            "vm::b: failed, try 1 of 3: no",
+        ];
+        assert_eq!(tally.again, first_tries);
     }
 
     #[test]

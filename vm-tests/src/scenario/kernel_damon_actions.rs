@@ -367,8 +367,13 @@ fn on_lists(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         hot,
         MOST_HOT,
     )?;
-    // It was less for a moment, or a minute was not enough.
-    at_most(report, "cold after lru_deprio", cold, COLD / 2)?;
+    // More may be active when it is counted than when the condition held: 7.1 MiB in one of four runs.
+    at_most(
+        report,
+        "cold after lru_deprio",
+        cold,
+        COLD - MOST_COLD + STRAY,
+    )?;
     counted(report, output, "none")?;
     let (hot, cold) = active(report, output, "none")?;
     at_most(report, "hot after lru_deprio of all", hot, STRAY)?;

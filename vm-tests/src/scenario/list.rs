@@ -56,7 +56,7 @@ macro_rules! scenario_tests {
                     page_cache_on_6_12: Debian612,
                 }
                 stacks::scenario {
-                    #[ignore = "in virtual time a quarter of what came back from zram has no stack on 6.1"]
+                    #[ignore = "in virtual time a fifth to two fifths of what comes back from zram has no stack on 6.1"]
                     stacks_on_6_1: Debian61,
                     stacks_on_6_12: Debian612,
                 }

@@ -296,7 +296,7 @@ fn of_scripts(
     })
 }
 
-/// `make test-long` alone runs these: the first two take longer than CI may, and the others fail in virtual time.
+/// `make test-long` alone runs these: the first takes an hour, the others fail in virtual time.
 const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "tiering_on", "stacks_on_6_1"];
 
 /// Suites of the long tests that CI runs: those of the part that is due, and those that the change touches. Needs the build.

@@ -31,8 +31,8 @@ const BLAME_EVERY: Nanos = Nanos(5_000_000_000);
 /// How often the picture is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Shows what `source` yields until the user quits, a signal comes, or the terminal is closed. The terminal is restored on the way
-/// out, also when something panics (ratatui's hook).
+/// Shows what `source` yields until the user quits, a signal comes, or the terminal is closed. The terminal is restored on
+/// the way out, also when something panics (ratatui's hook).
 pub(crate) fn run(source: &mut dyn ItemSource, title: &str) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("cannot take the terminal over")?;
     let outcome = watch(&mut terminal, source, title);
