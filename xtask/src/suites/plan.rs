@@ -220,7 +220,7 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
 fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> {
     let check = |name, minutes, command| Suite::new(name, Kind::Check, minutes, command);
     let tests = |name, minutes, command| Suite::new(name, Kind::Tests, minutes, command);
-    let fuzzing = ["scripts/fuzz", if is_long { "60" } else { "15" }];
+    let fuzzing = ["scripts/fuzz", if is_long { "60" } else { "8" }];
     let mut fuzz = tests("fuzz", 60, &fuzzing);
     let mut dist = tests("dist", 60, &["tests/dist/run.sh"]).in_lane(Lane::Waiting);
     if !is_long {
