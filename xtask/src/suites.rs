@@ -5,7 +5,8 @@
 //! The limits leave room for a busy machine. `times.csv` there has the wall time of every test.
 //!
 //! Suites run in lanes ([`plan::Lane`]): tests on this machine's kernel alone, then those that wait and, beside them at
-//! idle priority, those that compute. The output of a suite that computes beside another is shown when it has ended.
+//! idle priority, those that compute. Once nothing waits any more, two that compute run at a time. The output of a suite that
+//! computes beside another is shown when it has ended.
 //!
 //! Tests that run real programs on a real kernel depend on how fast the machine is at the moment, and it
 //! may be shared. So a few that are not in virtual machines (those have a second try of their own) may fail, and
@@ -15,6 +16,7 @@
 mod change;
 pub(crate) mod executables;
 mod plan;
+mod queue;
 mod shown;
 mod times;
 mod undo;
@@ -24,7 +26,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
@@ -32,6 +34,7 @@ use anyhow::Context;
 use crate::tally::Tally;
 use change::Change;
 use plan::{Kind, Lane, Level, Suite, suites};
+use queue::Queue;
 use shown::Shown;
 use times::Times;
 use undo::Undo;
@@ -141,8 +144,13 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     if waiting.is_empty() {
         results.extend(runner.run_all(&computing)?);
     } else {
-        let beside = beside(&runner, &computing);
+        let names: Vec<&str> = computing.iter().map(|suite| suite.name).collect();
+        println!("\n==> meanwhile, at idle priority: {}", names.join(", "));
+        let queue = Queue::new(computing);
+        let (of_thread, to_empty) = (runner.clone(), queue.clone());
+        let beside = std::thread::spawn(move || of_thread.empty(&to_empty));
         results.extend(runner.run_all(&waiting)?);
+        results.extend(runner.empty(&queue)?);
         results.extend(beside.join().expect("a failure is no panic")?);
     }
     fs::write(runner.logs.join("times.csv"), csv(&results)).context("cannot write times.csv")?;
@@ -196,7 +204,7 @@ fn before_us() -> Result {
 struct Runner {
     root: PathBuf,
     logs: PathBuf,
-    undo: std::sync::Arc<Undo>,
+    undo: Arc<Undo>,
 }
 
 impl Runner {
@@ -246,21 +254,19 @@ impl Runner {
     }
 }
 
-/// Runs suites one after the other, beside others, at idle priority. Each is shown when it has ended.
-fn beside(runner: &Runner, suites: &[Suite]) -> JoinHandle<anyhow::Result<Vec<Result>>> {
-    let names: Vec<&str> = suites.iter().map(|suite| suite.name).collect();
-    println!("\n==> meanwhile, at idle priority: {}", names.join(", "));
-    let runner = runner.clone();
-    let suites: Vec<Suite> = suites.iter().map(Suite::at_idle_priority).collect();
-    std::thread::spawn(move || {
-        let run = |suite: &Suite| {
+impl Runner {
+    /// Runs the suites of a queue, others may do the same meanwhile. Each is shown when it has ended.
+    fn empty(&self, queue: &Queue) -> anyhow::Result<Vec<Result>> {
+        let mut results = Vec::new();
+        while let Some(suite) = queue.take() {
             let mut output = Vec::new();
-            let result = runner.run(suite, &mut output);
+            let result = self.run(&suite.at_idle_priority(), &mut output);
+            queue.done(&suite);
             let _ = std::io::stdout().write_all(&output);
-            result
-        };
-        suites.iter().map(run).collect()
-    })
+            results.push(result?);
+        }
+        Ok(results)
+    }
 }
 
 pub(crate) fn target(root: &Path) -> PathBuf {

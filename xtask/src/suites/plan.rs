@@ -15,8 +15,11 @@ use super::executables::{Set, long_tests};
 pub(super) const KERNEL: &str = "kernel";
 /// Tests that boot virtual machines.
 pub(super) const VM: &str = "vm";
-/// The tests of [`VM`] that boot each kernel once.
+/// The long ones of these.
+const VM_LONG: &str = "vm-long";
+/// Tests that boot each kernel once, and the suite of them.
 const FIRST: &str = "first::";
+const FIRST_SUITE: &str = "first";
 /// Threads for all tests of [`KERNEL`]: they take turns, in an order that needs to know all that wait.
 const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 /// Tests of [`KERNEL`] that `make test` runs: accuracy, acting and ends of sessions. CI runs all.
@@ -94,6 +97,11 @@ impl Suite {
         suite.command = owned(&["chrt", "--idle", "0"]);
         suite.command.extend(self.command.iter().cloned());
         suite
+    }
+
+    /// Whether it boots virtual machines.
+    pub(super) fn boots_machines(&self) -> bool {
+        matches!(self.name, VM | VM_LONG | FIRST_SUITE)
     }
 
     fn in_lane(mut self, lane: Lane) -> Self {
@@ -197,7 +205,7 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
         Suite::of_set("cargo", minutes, Set::Others, long),
     ];
     all.push(match level {
-        Level::Commit => Suite::of_set("first", 20, Set::Vm, &[FIRST]),
+        Level::Commit => Suite::of_set(FIRST_SUITE, 20, Set::Vm, &[FIRST]),
         _ => Suite::of_set(VM, minutes, Set::Vm, long),
     });
     let is_due = |part: Option<u8>| is_long || level == Level::Ci && part == Some(change.part);
@@ -305,7 +313,7 @@ pub(super) fn due(root: &Path, change: &Change) -> anyhow::Result<Vec<Suite>> {
         ("linux-long", "linux", Set::Linux),
         ("kernel-long", KERNEL, Set::Kernel),
         ("cargo-long", "cargo", Set::Others),
-        ("vm-long", VM, Set::Vm),
+        (VM_LONG, VM, Set::Vm),
     ];
     let mut suites = Vec::new();
     for (name, of, set) in sets {
