@@ -3,7 +3,7 @@
 # and uses them there. Minutes: it compiles all of it as a release, but not optimised. Run by `tests/python/run.sh --long`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_DEBUG=false
+export CARGO_PROFILE_RELEASE_OPT_LEVEL=0
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 

@@ -18,15 +18,24 @@ pub(crate) struct WholeFile {
 }
 
 impl WholeFile {
-    /// Begins what is to be `path`.
+    /// Begins what is to be `path`, of what a record says: like the record itself it is its owner's alone.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        Self::with_mode(path, 0o600)
+    }
+
+    /// A file that is there keeps its mode.
+    fn with_mode(path: &Path, mode: u32) -> io::Result<Self> {
+        let before = path.metadata().map(|there| there.permissions());
+        let file = tempfile::Builder::new()
+            .prefix(".isotherm-")
+            .permissions(Permissions::from_mode(mode))
+            .tempfile_in(folder_of(path))?;
+        if let Ok(before) = before {
+            file.as_file().set_permissions(before)?;
+        }
         Ok(Self {
             path: path.to_owned(),
-            file: tempfile::Builder::new()
-                .prefix(".isotherm-")
-                // As any new file: the umask takes away what it takes away.
-                .permissions(Permissions::from_mode(0o666))
-                .tempfile_in(folder_of(path))?,
+            file,
         })
     }
 
@@ -63,7 +72,8 @@ pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> 
                 .open(path)?
                 .write_all(bytes.as_ref());
         }
-        let mut file = WholeFile::create(path)?;
+        // As any new file: the umask takes away what it takes away.
+        let mut file = WholeFile::with_mode(path, 0o666)?;
         file.write_all(bytes.as_ref())?;
         file.keep()
     };
@@ -107,5 +117,21 @@ mod tests {
         );
         write(Path::new("/dev/null"), "x").expect("a device is written through");
         assert!(write(Path::new("/dev/full"), "x").is_err());
+    }
+
+    #[test]
+    fn what_is_made_of_a_record_is_its_owners_and_a_file_keeps_its_mode() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        let mode = || path.metadata().expect("there").permissions().mode() & 0o777;
+        let make = || {
+            let file = WholeFile::create(&path).expect("a directory of ours");
+            file.keep().expect("room");
+        };
+        make();
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("ours");
+        make();
+        assert_eq!(mode(), 0o640);
     }
 }
