@@ -391,7 +391,8 @@ impl Record {
     }
 
     /// What reclaiming memory after any time of idleness would have saved and cost, exactly: of a record of page scans.
-    /// `refault_cost`: what the program loses by a page that is read back (7 us, as from zram, if not said);
+    /// `refault_cost`: what the program loses by a page that is read back (what was measured with the record, else 7 us, as from
+    /// zram);
     /// `max_slowdown` chooses the shortest idleness within it. As a table: a row for each threshold.
     #[pyo3(signature = (*, target=None, start=None, stop=None, max_slowdown=None, refault_cost=None))]
     pub(crate) fn reclaim_curve(
@@ -404,9 +405,8 @@ impl Record {
         refault_cost: Option<Time>,
     ) -> PyResult<Report> {
         let scope = scope(target, start, stop);
-        let default = ReclaimCurveOptions::default();
         let options = ReclaimCurveOptions {
-            refault_cost: refault_cost.map_or(default.refault_cost, |Time(cost)| cost),
+            refault_cost: refault_cost.map(|Time(cost)| cost),
             max_slowdown: max_slowdown.map(|Share(share)| share),
         };
         let make = |header: &Header| ReclaimCurve::new(header, scope, options);

@@ -36,22 +36,28 @@ use isotherm_record::item::{Header, Item};
 use isotherm_record::pages::{PageBits, PageBlock, PageSnapshot};
 
 /// What is asked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ReclaimCurveOptions {
-    /// Time that the program loses by a refault.
-    pub refault_cost: Nanos,
+    /// Time that the program loses by a refault; `None`: what the record says was measured, or [`REFAULT_COST`].
+    pub refault_cost: Option<Nanos>,
     /// Choose the least threshold whose slowdown is at most this share, 0 to 1.
     pub max_slowdown: Option<f64>,
 }
 
-impl Default for ReclaimCurveOptions {
-    /// 7 us: what a program loses with a page read back from zram (docs/benchmarks.md).
-    fn default() -> Self {
-        Self {
-            refault_cost: Nanos(7_000),
-            max_slowdown: None,
-        }
-    }
+/// What a program loses with a page read back from zram (docs/benchmarks.md).
+pub const REFAULT_COST: Nanos = Nanos(7_000);
+
+/// Where the cost of a refault comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RefaultCostSource {
+    /// The user.
+    Given,
+    /// It was measured with the target's pages, when it was recorded.
+    Measured,
+    /// Nothing was measured: that of other machines.
+    Default,
 }
 
 /// What one threshold comes to.
@@ -68,6 +74,9 @@ pub struct ReclaimPoint {
     pub saved_mean_bytes: u64,
     /// The same as a share of the mean resident memory.
     pub saved_share: f64,
+    /// The same without the beginning of the record, in which nothing could be idle for so long yet; `null` where that is
+    /// more than half of the record.
+    pub steady_share: Option<f64>,
     /// Pages read back per second.
     pub refaults_per_s: f64,
     /// Share of its time that the program would have lost by reading back.
@@ -94,6 +103,8 @@ pub struct ReclaimCurveReport {
     pub unknown_mean_bytes: u64,
     /// Time that the program loses by a refault.
     pub refault_cost_ns: Nanos,
+    /// Where that comes from.
+    pub refault_cost_source: RefaultCostSource,
     /// The limit that was asked for.
     pub max_slowdown: Option<f64>,
     /// The least threshold within it; `null` if none is, or none was asked for.
@@ -111,6 +122,8 @@ pub struct ReclaimCurveReport {
 pub struct ReclaimCurve {
     context: RecordContext,
     options: ReclaimCurveOptions,
+    /// What a refault costs, as measured by the recorder.
+    measured: Option<Nanos>,
     targets: HashMap<TargetId, Target>,
     counts: Counts,
     /// The shortest scan interval.
@@ -161,6 +174,7 @@ impl ReclaimCurve {
         Self {
             context: RecordContext::new(header, scope),
             options,
+            measured: None,
             targets: HashMap::new(),
             counts: Counts::default(),
             shortest: None,
@@ -210,7 +224,16 @@ impl ReclaimCurve {
         });
     }
 
-    fn points(&self, seconds: f64, resident: u64) -> Vec<ReclaimPoint> {
+    /// What a refault costs, and who says so.
+    fn refault_cost(&self) -> (Nanos, RefaultCostSource) {
+        match (self.options.refault_cost, self.measured) {
+            (Some(cost), _) => (cost, RefaultCostSource::Given),
+            (None, Some(cost)) => (cost, RefaultCostSource::Measured),
+            (None, None) => (REFAULT_COST, RefaultCostSource::Default),
+        }
+    }
+
+    fn points(&self, seconds: f64, resident: u64, refault_cost: Nanos) -> Vec<ReclaimPoint> {
         // From the longest: each point holds all stretches that are as long or longer.
         let (mut refaults, mut pages, mut page_seconds) = (0, 0, 0.0);
         let mut points: Vec<ReclaimPoint> = Vec::with_capacity(self.counts.stretches.len());
@@ -222,13 +245,14 @@ impl ReclaimCurve {
             pages += all;
             page_seconds += all as f64 * length.as_secs_f64();
             let saved = (page_seconds - pages as f64 * length.as_secs_f64()) * PAGE_SIZE as f64;
-            let lost_s = refaults as f64 * self.options.refault_cost.as_secs_f64();
+            let lost_s = refaults as f64 * refault_cost.as_secs_f64();
             points.push(ReclaimPoint {
                 threshold_ns: length,
                 idle_pages: pages,
                 saved_byte_seconds: saved,
                 saved_mean_bytes: (saved / seconds) as u64,
                 saved_share: saved / seconds / resident.max(1) as f64,
+                steady_share: steady(saved / seconds / resident.max(1) as f64, length, seconds),
                 refaults_per_s: refaults as f64 / seconds,
                 slowdown: lost_s / seconds,
             });
@@ -249,6 +273,13 @@ impl Accumulate for ReclaimCurve {
                     && self.context.admits_time(pages.start) =>
             {
                 self.scan(pages);
+            }
+            Item::Calibration(sample) => {
+                let cost = sample
+                    .costs
+                    .refault_ns
+                    .map(|cost| Nanos(cost.median as u64));
+                self.measured = cost.or(self.measured);
             }
             Item::TargetExit(exit) => {
                 if let Some(target) = self.targets.remove(&exit.target) {
@@ -272,7 +303,8 @@ impl Accumulate for ReclaimCurve {
         let seconds = duration.as_secs_f64().max(1e-9);
         let mean = |page_seconds: f64| (page_seconds / seconds * PAGE_SIZE as f64) as u64;
         let resident = mean(self.resident_page_seconds);
-        let points = self.points(seconds, resident);
+        let (refault_cost, refault_cost_source) = self.refault_cost();
+        let points = self.points(seconds, resident, refault_cost);
         let within = |point: &&ReclaimPoint| {
             let limit = self.options.max_slowdown;
             limit.is_some_and(|limit| point.slowdown <= limit)
@@ -284,14 +316,15 @@ impl Accumulate for ReclaimCurve {
             scan_interval_ns: Nanos(self.scanned.0 / self.nr_scans.max(1)),
             resident_mean_bytes: resident,
             unknown_mean_bytes: mean(self.unknown_page_seconds),
-            refault_cost_ns: self.options.refault_cost,
+            refault_cost_ns: refault_cost,
+            refault_cost_source,
             max_slowdown: self.options.max_slowdown,
             chosen: points.iter().find(within).copied(),
             points,
             patient_points: self.counts.patience.points(
                 self.shortest.unwrap_or_default()..duration,
                 (seconds, resident),
-                self.options.refault_cost,
+                refault_cost,
             ),
             record: self.context.record_info(),
         })
@@ -308,20 +341,29 @@ impl ReclaimCurveReport {
         let Some(&above) = self.points.get(next) else {
             return ReclaimPoint {
                 threshold_ns: threshold,
+                steady_share: steady(0.0, threshold, self.duration_ns.as_secs_f64()),
                 ..ReclaimPoint::default()
             };
         };
         let longer_s = above.threshold_ns.since(threshold).as_secs_f64();
         let more = (above.idle_pages * PAGE_SIZE) as f64 * longer_s;
         let mean = more / self.duration_ns.as_secs_f64().max(1e-9);
+        let saved_share = above.saved_share + mean / self.resident_mean_bytes.max(1) as f64;
         ReclaimPoint {
             threshold_ns: threshold,
             saved_byte_seconds: above.saved_byte_seconds + more,
             saved_mean_bytes: above.saved_mean_bytes + mean as u64,
-            saved_share: above.saved_share + mean / self.resident_mean_bytes.max(1) as f64,
+            saved_share,
+            steady_share: steady(saved_share, threshold, self.duration_ns.as_secs_f64()),
             ..above
         }
     }
+}
+
+/// A mean over `seconds` as one over what is left after `threshold`, where that is half or more.
+fn steady(mean: f64, threshold: Nanos, seconds: f64) -> Option<f64> {
+    let left = seconds - threshold.as_secs_f64();
+    (left >= seconds / 2.0 && left > 0.0).then(|| (mean * seconds / left).min(1.0))
 }
 
 impl Target {
@@ -418,166 +460,4 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::samples::{at, header};
-
-    /// Scans of one block, a second each: for each page a character, `#` accessed, `.` idle, `?`
-    /// unknown, a space not there.
-    fn report(scans: &[&str], max_slowdown: Option<f64>) -> ReclaimCurveReport {
-        let options = ReclaimCurveOptions {
-            refault_cost: Nanos(1_000_000),
-            max_slowdown,
-        };
-        let mut curve = ReclaimCurve::new(&header(), Scope::default(), options);
-        for (second, picture) in scans.iter().enumerate() {
-            let mask = |letters: &str| {
-                let pages = picture.chars().enumerate();
-                let set = pages.filter(|(_, letter)| letters.contains(*letter));
-                let mut bits = [0; 8];
-                set.for_each(|(page, _)| bits[page / 64] |= 1 << (page % 64));
-                bits
-            };
-            let blocks = vec![PageBlock {
-                block: 0x20_0000,
-                huge: false,
-                present: mask("#.?"),
-                accessed: mask("#"),
-                unknown: mask("?"),
-            }];
-            let second = second as u64 * 1000;
-            curve.push(&Item::Pages(PageSnapshot {
-                target: TargetId(0),
-                start: at(second),
-                end: at(second + 1000),
-                blocks: if picture.trim().is_empty() {
-                    Vec::new()
-                } else {
-                    blocks
-                },
-            }));
-        }
-        curve.finish().expect("there are scans")
-    }
-
-    /// Page-seconds saved and refaults at a threshold of so many seconds.
-    fn at_threshold(report: &ReclaimCurveReport, seconds: u64) -> (f64, f64) {
-        let point = report.at(Nanos::from_millis(seconds * 1000));
-        let duration = report.duration_ns.as_secs_f64();
-        (
-            point.saved_byte_seconds / PAGE_SIZE as f64,
-            (point.refaults_per_s * duration).round(),
-        )
-    }
-
-    #[test]
-    fn a_stretch_saves_what_is_over_the_threshold_and_costs_a_refault() {
-        // Idle for 4 s between two accesses.
-        let report = report(&["#", ".", ".", ".", ".", "#"], None);
-        assert_eq!(at_threshold(&report, 1), (3.0, 1.0));
-        assert_eq!(at_threshold(&report, 3), (1.0, 1.0));
-        assert_eq!(at_threshold(&report, 4), (0.0, 1.0));
-        assert_eq!(at_threshold(&report, 5), (0.0, 0.0));
-    }
-
-    #[test]
-    fn what_idles_to_the_end_costs_nothing() {
-        let report = report(&["##", "#.", "#.", "#."], None);
-        assert_eq!(at_threshold(&report, 1), (2.0, 0.0));
-        assert_eq!(report.resident_mean_bytes, 2 * PAGE_SIZE);
-    }
-
-    #[test]
-    fn what_goes_away_saves_until_then() {
-        let report = report(&["#", ".", ".", " ", " "], None);
-        assert_eq!(at_threshold(&report, 1), (1.0, 0.0));
-    }
-
-    #[test]
-    fn unknown_is_not_cold() {
-        let report = report(&["#", "?", "?", "?", "#"], None);
-        assert_eq!(at_threshold(&report, 1), (0.0, 0.0));
-        assert_eq!(report.unknown_mean_bytes, PAGE_SIZE * 3 / 5);
-    }
-
-    #[test]
-    fn the_least_threshold_within_the_limit_is_chosen() {
-        // A page comes back after 1 s, one after 3 s; each costs 1 ms of 8 s.
-        let scans = ["##", "..", "#.", "..", "##", "..", "..", ".."];
-        let chosen = |limit| {
-            let chosen = report(&scans, Some(limit)).chosen;
-            chosen.map(|point| point.threshold_ns.as_secs_f64())
-        };
-        assert_eq!(chosen(1.0), Some(1.0));
-        assert_eq!(chosen(0.0002), Some(3.0));
-        assert_eq!(report(&scans, None).chosen, None);
-    }
-
-    #[test]
-    fn nothing_is_told_of_less_than_a_scan_interval() {
-        let report = report(&["##", "#.", "##"], None);
-        assert_eq!(report.points[0].threshold_ns, Nanos(1_000_000_000));
-        let patient = &report.patient_points;
-        assert_eq!(patient[0].threshold_ns, Nanos(1_000_000_000));
-    }
-
-    #[test]
-    fn a_page_that_came_back_waits_longer() {
-        // Idle for 3 s, again and again: the first time it is taken after 2 s, then it would be after 8 s.
-        let scans = [
-            "#", ".", ".", ".", "#", ".", ".", ".", "#", ".", ".", ".", "#",
-        ];
-        let report = report(&scans, None);
-        assert_eq!(at_threshold(&report, 2), (3.0, 3.0));
-        let two = Nanos(2_000_000_000);
-        let mut patient = report.patient_points.iter();
-        let patient = patient
-            .find(|point| point.threshold_ns == two)
-            .expect("told");
-        let saved = patient.saved_byte_seconds / PAGE_SIZE as f64;
-        assert_eq!(
-            (saved.round(), (patient.refaults_per_s * 13.0).round()),
-            (1.0, 1.0)
-        );
-        assert_eq!(patient.idle_pages, 1);
-    }
-
-    /// Reclaims after `threshold` scans without an access, scan by scan.
-    fn by_hand(scans: &[Vec<bool>], threshold: u64) -> (f64, f64) {
-        let (mut saved, mut refaults) = (0.0, 0.0);
-        for page in 0..scans[0].len() {
-            let mut idle = 0;
-            for scan in scans {
-                if scan[page] {
-                    refaults += f64::from(u8::from(idle >= threshold && idle > 0));
-                    idle = 0;
-                } else {
-                    saved += f64::from(u8::from(idle >= threshold));
-                    idle += 1;
-                }
-            }
-        }
-        (saved, refaults)
-    }
-
-    proptest! {
-        #[test]
-        fn one_pass_says_what_every_policy_would_have_done(
-            scans in prop::collection::vec(prop::collection::vec(any::<bool>(), 5), 2..20),
-            threshold in 1_u64..12,
-        ) {
-            // Everything is accessed at first, as what has just come is.
-            let scans: Vec<Vec<bool>> = std::iter::once(vec![true; 5]).chain(scans).collect();
-            let letter = |accessed: &bool| if *accessed { '#' } else { '.' };
-            let pictures: Vec<String> = scans.iter().map(|scan| scan.iter().map(letter).collect()).collect();
-            let pictures: Vec<&str> = pictures.iter().map(String::as_str).collect();
-            let report = report(&pictures, None);
-            let (saved, refaults) = at_threshold(&report, threshold);
-            let (expected_saved, expected_refaults) = by_hand(&scans, threshold);
-            prop_assert!((saved - expected_saved).abs() < 1e-6, "{saved} {expected_saved}");
-            prop_assert!((refaults - expected_refaults).abs() < 1e-6, "{refaults} {expected_refaults}");
-        }
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@
 
 use isotherm_engine::{Nanos, PAGE_SIZE};
 
-use super::ReclaimPoint;
+use super::{ReclaimPoint, steady};
 
 /// Thresholds that are told.
 pub const THRESHOLDS: [Nanos; 12] = [
@@ -78,6 +78,11 @@ impl Patience {
                 saved_byte_seconds: saved,
                 saved_mean_bytes: (saved / seconds) as u64,
                 saved_share: saved / seconds / resident.max(1) as f64,
+                steady_share: steady(
+                    saved / seconds / resident.max(1) as f64,
+                    threshold_ns,
+                    seconds,
+                ),
                 refaults_per_s: sums.refaults as f64 / seconds,
                 slowdown: sums.refaults as f64 * refault_cost.as_secs_f64() / seconds,
             }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use isotherm_engine::Nanos;
 use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
 use isotherm_engine::units::{format_bytes, format_share};
 
@@ -62,7 +63,11 @@ impl Render for MachineReport {
             let mut row = start.to_vec();
             row.push(or_empty(ages.map(|ages| ages.touched)));
             for class in 0..=AGE_BOUNDS.len() {
-                row.push(or_empty(ages.map(|ages| ages.idle[class])));
+                let bytes = ages.map(|ages| ages.idle[class]);
+                let starts = class
+                    .checked_sub(1)
+                    .map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
+                row.push(or_empty(bytes.filter(|n| *n > 0 || starts <= self.time_ns)));
             }
             row.push(or_empty(ages.map(|ages| ages.unknown)));
             out.write_record(&row)
@@ -170,12 +175,16 @@ const AGE_HEADS: [(&str, Align); 6] = [
     ("UNKNOWN", Align::Right),
 ];
 
-pub(super) fn ages_of(ages: Option<&AgeBytes>, style: &Style) -> Vec<String> {
+/// Cells of a table, where memory was watched for so long. No bytes of a longer idle time: that is not known, not 0.
+pub(super) fn ages_of(ages: Option<&AgeBytes>, watched: Nanos, style: &Style) -> Vec<String> {
     let Some(ages) = ages else {
         return vec!["-".into(); AGE_HEADS.len()];
     };
     let mut fields = vec![style.bytes(ages.touched)];
-    fields.extend(BOUNDS.map(|bound| style.bytes(ages.idle_from(bound))));
+    fields.extend(BOUNDS.map(|bound| match ages.idle_from(bound) {
+        0 if watched < AGE_BOUNDS[bound] => "?".to_owned(),
+        bytes => style.bytes(bytes),
+    }));
     fields.push(style.bytes(ages.unknown));
     fields
 }
@@ -220,7 +229,7 @@ impl MachineReport {
                 continue;
             }
             let mut row = vec![of.class.name().to_owned(), style.bytes(of.bytes)];
-            row.extend(ages_of(of.ages.as_ref(), style));
+            row.extend(ages_of(of.ages.as_ref(), self.time_ns, style));
             table.row(row);
         }
         table
@@ -240,7 +249,7 @@ impl MachineReport {
             }
             let (total, used) = (style.bytes(node.total_bytes), style.bytes(node.used_bytes));
             let mut row = vec![node.node.to_string(), total, used];
-            row.extend(ages_of(Some(&all), style));
+            row.extend(ages_of(Some(&all), self.time_ns, style));
             table.row(row);
         }
         table
@@ -265,7 +274,7 @@ impl MachineReport {
             ];
             let mut row = vec![zone.node.to_string(), zone.zone.clone()];
             row.extend(bytes.map(|bytes| style.bytes(bytes)));
-            row.extend(ages_of(Some(&zone.mapped), style));
+            row.extend(ages_of(Some(&zone.mapped), self.time_ns, style));
             table.row(row);
         }
         table
@@ -285,12 +294,12 @@ impl MachineReport {
                 name,
                 style.bytes(process.bytes),
             ];
-            row.extend(ages_of(Some(&process.ages), style));
+            row.extend(ages_of(Some(&process.ages), self.time_ns, style));
             table.row(row);
         }
         let mut row = vec![String::new(), "several processes".into()];
         row.push(style.bytes(self.several.total()));
-        row.extend(ages_of(Some(&self.several), style));
+        row.extend(ages_of(Some(&self.several), self.time_ns, style));
         table.row(row);
         table
     }
@@ -305,7 +314,7 @@ impl MachineReport {
         for group in self.groups.iter().take(SHOWN) {
             let nr = group.nr_processes.to_string();
             let mut row = vec![group.group.clone(), nr, style.bytes(group.bytes)];
-            row.extend(ages_of(Some(&group.ages), style));
+            row.extend(ages_of(Some(&group.ages), self.time_ns, style));
             table.row(row);
         }
         table

@@ -45,7 +45,7 @@ impl MachineCache {
         for of in self.groups.iter().take(SHOWN) {
             let name = of.group.clone().unwrap_or_else(|| "not known".into());
             let mut row = vec![name, style.bytes(of.bytes.total())];
-            row.extend(ages_of(Some(&of.bytes.ages), style));
+            row.extend(ages_of(Some(&of.bytes.ages), self.time_ns, style));
             table.row(row);
         }
         table
@@ -55,7 +55,7 @@ impl MachineCache {
         let mut table = table(&[("FILE", Align::Left), ("BYTES", Align::Right)]);
         for file in self.files.iter().take(SHOWN) {
             let mut row = vec![file.name(), style.bytes(file.bytes.total())];
-            row.extend(ages_of(Some(&file.bytes.ages), style));
+            row.extend(ages_of(Some(&file.bytes.ages), self.time_ns, style));
             table.row(row);
         }
         table

@@ -7,9 +7,9 @@ use isotherm_engine::{Nanos, units};
 
 use super::plot::{self, LINES, WIDTH};
 use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, page};
+use super::{CsvWriter, Render, Style, or_empty, page};
 use crate::reclaim_curve::patience::THRESHOLDS;
-use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint};
+use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint, RefaultCostSource};
 
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 64.0;
@@ -38,6 +38,7 @@ impl Render for ReclaimCurveReport {
             "saved_byte_seconds",
             "saved_mean_bytes",
             "saved_share",
+            "steady_share",
             "refaults_per_s",
             "slowdown",
         ];
@@ -51,6 +52,7 @@ impl Render for ReclaimCurveReport {
                 point.saved_byte_seconds.to_string(),
                 point.saved_mean_bytes.to_string(),
                 point.saved_share.to_string(),
+                or_empty(point.steady_share),
                 point.refaults_per_s.to_string(),
                 point.slowdown.to_string(),
             ];
@@ -76,7 +78,14 @@ impl Render for ReclaimCurveReport {
             .shown()
             .map(|point| fields(&point, &style).to_vec())
             .collect();
-        let head = ["Idle for", "Saved", "Of resident", "Refaults/s", "Slowdown"];
+        let head = [
+            "Idle for",
+            "Saved, mean",
+            "Of resident",
+            "Steady",
+            "Refaults/s",
+            "Slowdown",
+        ];
         html += &page::table("By threshold", &self.facts(&style), &head, &rows);
         let patient = self.patient_points.iter();
         let rows: Vec<Vec<String>> = patient.map(|p| fields(p, &style).to_vec()).collect();
@@ -93,8 +102,9 @@ const PATIENT: &str = "Where a page that came back waits four times as long, the
 fn table(points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
     let mut table = Table::new(&[
         ("IDLE FOR", Align::Right),
-        ("SAVED", Align::Right),
+        ("SAVED, MEAN", Align::Right),
         ("OF RESIDENT", Align::Right),
+        ("STEADY", Align::Right),
         ("REFAULTS/S", Align::Right),
         ("SLOWDOWN", Align::Right),
     ]);
@@ -104,11 +114,13 @@ fn table(points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
     table
 }
 
-fn fields(point: &ReclaimPoint, style: &Style) -> [String; 5] {
+fn fields(point: &ReclaimPoint, style: &Style) -> [String; 6] {
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     [
         style.duration(point.threshold_ns),
         style.bytes(point.saved_mean_bytes),
-        format!("{:.1} %", 100.0 * point.saved_share),
+        percent(point.saved_share),
+        point.steady_share.map_or_else(|| "?".into(), percent),
         format!("{:.1}", point.refaults_per_s),
         format!("{:.3} %", 100.0 * point.slowdown),
     ]
@@ -126,11 +138,16 @@ impl ReclaimCurveReport {
     fn facts(&self, style: &Style) -> String {
         let mut facts = format!(
             "{} resident on average over {}, scanned every {} (idleness shorter than that cannot be told); \
-             a refault costs {}",
+             a refault costs {} ({})",
             style.bytes(self.resident_mean_bytes),
             units::format_time(self.duration_ns),
             units::format_time(self.scan_interval_ns),
             units::format_time(self.refault_cost_ns),
+            match self.refault_cost_source {
+                RefaultCostSource::Given => "as given",
+                RefaultCostSource::Measured => "as measured with the record",
+                RefaultCostSource::Default => "as on other machines: not measured with the record",
+            },
         );
         if self.unknown_mean_bytes > 0 {
             let _ = write!(
@@ -139,6 +156,15 @@ impl ReclaimCurveReport {
                 style.bytes(self.unknown_mean_bytes)
             );
         }
+        facts += ". Steady: without the beginning, in which nothing could be idle for so long yet";
+        if let Some(last) = self
+            .shown()
+            .filter(|point| point.steady_share.is_none())
+            .last()
+        {
+            let longer = units::format_time(Nanos(last.threshold_ns.0 * 2));
+            let _ = write!(facts, "; record for {longer} or more to tell it of all");
+        }
         facts
     }
 
@@ -146,7 +172,7 @@ impl ReclaimCurveReport {
         let limit = units::format_share(self.max_slowdown?);
         Some(match &self.chosen {
             Some(point) => {
-                let [threshold, saved, share, refaults, slowdown] = fields(point, style);
+                let [threshold, saved, share, _, refaults, slowdown] = fields(point, style);
                 format!(
                     "At most {limit} slower: reclaim after {threshold} of idleness; saves {saved} ({share}) at \
                      {refaults} refaults a second, {slowdown}"

@@ -1,0 +1,173 @@
+//! Tests of the reclaim curve: by pictures of scans, and against a policy that is tried scan by scan.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::samples::{at, header};
+
+/// Scans of one block, a second each: for each page a character, `#` accessed, `.` idle, `?`
+/// unknown, a space not there.
+fn report(scans: &[&str], max_slowdown: Option<f64>) -> ReclaimCurveReport {
+    let options = ReclaimCurveOptions {
+        refault_cost: Some(Nanos(1_000_000)),
+        max_slowdown,
+    };
+    let mut curve = ReclaimCurve::new(&header(), Scope::default(), options);
+    for (second, picture) in scans.iter().enumerate() {
+        let mask = |letters: &str| {
+            let pages = picture.chars().enumerate();
+            let set = pages.filter(|(_, letter)| letters.contains(*letter));
+            let mut bits = [0; 8];
+            set.for_each(|(page, _)| bits[page / 64] |= 1 << (page % 64));
+            bits
+        };
+        let blocks = vec![PageBlock {
+            block: 0x20_0000,
+            huge: false,
+            present: mask("#.?"),
+            accessed: mask("#"),
+            unknown: mask("?"),
+        }];
+        let second = second as u64 * 1000;
+        curve.push(&Item::Pages(PageSnapshot {
+            target: TargetId(0),
+            start: at(second),
+            end: at(second + 1000),
+            blocks: if picture.trim().is_empty() {
+                Vec::new()
+            } else {
+                blocks
+            },
+        }));
+    }
+    curve.finish().expect("there are scans")
+}
+
+/// Page-seconds saved and refaults at a threshold of so many seconds.
+fn at_threshold(report: &ReclaimCurveReport, seconds: u64) -> (f64, f64) {
+    let point = report.at(Nanos::from_millis(seconds * 1000));
+    let duration = report.duration_ns.as_secs_f64();
+    (
+        point.saved_byte_seconds / PAGE_SIZE as f64,
+        (point.refaults_per_s * duration).round(),
+    )
+}
+
+#[test]
+fn a_stretch_saves_what_is_over_the_threshold_and_costs_a_refault() {
+    // Idle for 4 s between two accesses.
+    let report = report(&["#", ".", ".", ".", ".", "#"], None);
+    assert_eq!(at_threshold(&report, 1), (3.0, 1.0));
+    assert_eq!(at_threshold(&report, 3), (1.0, 1.0));
+    assert_eq!(at_threshold(&report, 4), (0.0, 1.0));
+    assert_eq!(at_threshold(&report, 5), (0.0, 0.0));
+}
+
+#[test]
+fn what_idles_to_the_end_costs_nothing() {
+    let report = report(&["##", "#.", "#.", "#."], None);
+    assert_eq!(at_threshold(&report, 1), (2.0, 0.0));
+    assert_eq!(report.resident_mean_bytes, 2 * PAGE_SIZE);
+}
+
+#[test]
+fn the_steady_share_leaves_out_the_time_in_which_nothing_could_be_idle_yet() {
+    let report = report(&["##", "#.", "#.", "#."], None);
+    let steady = |seconds: u64| report.at(Nanos::from_millis(seconds * 1000)).steady_share;
+    // Two of six page-seconds that there are from the first second on.
+    assert!(steady(1).is_some_and(|share| (share - 1.0 / 3.0).abs() < 1e-9));
+    assert_eq!(steady(2).map(|share| (share * 100.0).round()), Some(25.0));
+    assert_eq!(steady(3), None);
+}
+
+#[test]
+fn what_goes_away_saves_until_then() {
+    let report = report(&["#", ".", ".", " ", " "], None);
+    assert_eq!(at_threshold(&report, 1), (1.0, 0.0));
+}
+
+#[test]
+fn unknown_is_not_cold() {
+    let report = report(&["#", "?", "?", "?", "#"], None);
+    assert_eq!(at_threshold(&report, 1), (0.0, 0.0));
+    assert_eq!(report.unknown_mean_bytes, PAGE_SIZE * 3 / 5);
+}
+
+#[test]
+fn the_least_threshold_within_the_limit_is_chosen() {
+    // A page comes back after 1 s, one after 3 s; each costs 1 ms of 8 s.
+    let scans = ["##", "..", "#.", "..", "##", "..", "..", ".."];
+    let chosen = |limit| {
+        let chosen = report(&scans, Some(limit)).chosen;
+        chosen.map(|point| point.threshold_ns.as_secs_f64())
+    };
+    assert_eq!(chosen(1.0), Some(1.0));
+    assert_eq!(chosen(0.0002), Some(3.0));
+    assert_eq!(report(&scans, None).chosen, None);
+}
+
+#[test]
+fn nothing_is_told_of_less_than_a_scan_interval() {
+    let report = report(&["##", "#.", "##"], None);
+    assert_eq!(report.points[0].threshold_ns, Nanos(1_000_000_000));
+    let patient = &report.patient_points;
+    assert_eq!(patient[0].threshold_ns, Nanos(1_000_000_000));
+}
+
+#[test]
+fn a_page_that_came_back_waits_longer() {
+    // Idle for 3 s, again and again: the first time it is taken after 2 s, then it would be after 8 s.
+    let scans = [
+        "#", ".", ".", ".", "#", ".", ".", ".", "#", ".", ".", ".", "#",
+    ];
+    let report = report(&scans, None);
+    assert_eq!(at_threshold(&report, 2), (3.0, 3.0));
+    let two = Nanos(2_000_000_000);
+    let mut patient = report.patient_points.iter();
+    let patient = patient
+        .find(|point| point.threshold_ns == two)
+        .expect("told");
+    let saved = patient.saved_byte_seconds / PAGE_SIZE as f64;
+    assert_eq!(
+        (saved.round(), (patient.refaults_per_s * 13.0).round()),
+        (1.0, 1.0)
+    );
+    assert_eq!(patient.idle_pages, 1);
+}
+
+/// Reclaims after `threshold` scans without an access, scan by scan.
+fn by_hand(scans: &[Vec<bool>], threshold: u64) -> (f64, f64) {
+    let (mut saved, mut refaults) = (0.0, 0.0);
+    for page in 0..scans[0].len() {
+        let mut idle = 0;
+        for scan in scans {
+            if scan[page] {
+                refaults += f64::from(u8::from(idle >= threshold && idle > 0));
+                idle = 0;
+            } else {
+                saved += f64::from(u8::from(idle >= threshold));
+                idle += 1;
+            }
+        }
+    }
+    (saved, refaults)
+}
+
+proptest! {
+    #[test]
+    fn one_pass_says_what_every_policy_would_have_done(
+        scans in prop::collection::vec(prop::collection::vec(any::<bool>(), 5), 2..20),
+        threshold in 1_u64..12,
+    ) {
+        // Everything is accessed at first, as what has just come is.
+        let scans: Vec<Vec<bool>> = std::iter::once(vec![true; 5]).chain(scans).collect();
+        let letter = |accessed: &bool| if *accessed { '#' } else { '.' };
+        let pictures: Vec<String> = scans.iter().map(|scan| scan.iter().map(letter).collect()).collect();
+        let pictures: Vec<&str> = pictures.iter().map(String::as_str).collect();
+        let report = report(&pictures, None);
+        let (saved, refaults) = at_threshold(&report, threshold);
+        let (expected_saved, expected_refaults) = by_hand(&scans, threshold);
+        prop_assert!((saved - expected_saved).abs() < 1e-6, "{saved} {expected_saved}");
+        prop_assert!((refaults - expected_refaults).abs() < 1e-6, "{refaults} {expected_refaults}");
+    }
+}
