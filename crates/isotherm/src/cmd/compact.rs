@@ -32,9 +32,9 @@ const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);
 /// as it is.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm compact --dry-run                how fragmented memory is, and what would be done
-  isotherm compact --proactiveness 60       one round, if a node's score exceeds 50
-  isotherm compact --daemon --order 4       keep blocks of 64 KiB available
+  isotherm compact --dry-run                # how fragmented memory is, and what would be done
+  isotherm compact --proactiveness 60       # one round, if a node's score exceeds 50
+  isotherm compact --daemon --order 4       # keep blocks of 64 KiB available
   isotherm compact --daemon --duration 5min -o c.isotherm
   isotherm report fragmentation c.isotherm")]
 pub(crate) struct Args {

@@ -24,7 +24,7 @@ use crate::out::{self, ResultArgs};
 /// a turn is held against. Nothing is acted on; of schemes it is told which memory they are about.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm compare --pid 1234                   Isotherm and the kernel's DAMON, with no scheme
+  isotherm compare --pid 1234                   # Isotherm and the kernel's DAMON, with no scheme
   isotherm compare -c kdamonds.json --worlds linux,kernel,simulated --pid 1234
   isotherm compare --preset prcl --equal-cpu --pid redis-server -o compared.html
   isotherm compare --preset prcl --worlds linux,simulated --pid 1234 --json")]

@@ -18,8 +18,8 @@ use crate::out::{self, ResultArgs};
 #[command(after_help = "Examples:
   isotherm damon
   isotherm damon --json
-  isotherm damon --export kdamonds.json       what is set up, as damo's JSON (.yaml: as its YAML)
-  isotherm damon --plan kdamonds.json         what this configuration comes to in DAMON's tree")]
+  isotherm damon --export kdamonds.json       # what is set up, as damo's JSON (.yaml: as its YAML)
+  isotherm damon --plan kdamonds.json         # what this configuration comes to in DAMON's tree")]
 pub(crate) struct Args {
     #[command(flatten)]
     result: ResultArgs,

@@ -20,12 +20,12 @@ use tracing::info;
 /// machine (huge pages, zram swap) is undone at the end, also on failure and Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm eval experiments/quick.toml              a first look, five minutes
-  isotherm eval --dry-run experiments/shipped.toml  what would run here, how long
+  isotherm eval experiments/quick.toml              # a first look, five minutes
+  isotherm eval --dry-run experiments/shipped.toml  # what would run here, how long
   isotherm eval experiments/compaction.toml --set SIZE=8GiB --dry-run
   isotherm eval mine.toml -o results --configuration orig,prcl
-  isotherm eval mine.toml -o results --report       write the reports anew
-  isotherm eval mine.toml -o results --summary      tables in Markdown")]
+  isotherm eval mine.toml -o results --report       # write the reports anew
+  isotherm eval mine.toml -o results --summary      # tables in Markdown")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The experiment's file

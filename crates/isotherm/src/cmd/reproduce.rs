@@ -27,8 +27,8 @@ reclaim: SeongJae Park, DAMON: data access monitor, v24, and its physical memory
 
 Examples:
   isotherm reproduce all
-  isotherm reproduce compaction -o published    and CSV and a page with the figures in that folder
-  isotherm reproduce reclaim --json             each cell, and the mean error of each configuration")]
+  isotherm reproduce compaction -o published    # and CSV and a page with the figures in that folder
+  isotherm reproduce reclaim --json             # each cell, and each mean error")]
 pub(crate) struct Args {
     /// Which one.
     #[arg(value_enum)]

@@ -15,14 +15,14 @@ use isotherm_engine::units::parse_time_span;
 /// `isotherm doctor`). Ctrl-C ends it; a command's exit code is passed on.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm run --preset prcl --pid 1234                       page out what idled for 5 s
+  isotherm run --preset prcl --pid 1234                       # page out what idled for 5 s
   isotherm run --dry-run --preset prcl --duration 1m --pid 1234
-  isotherm run --preset pprcl --save 4G                       all processes, until 4 GiB are out
+  isotherm run --preset pprcl --save 4G                       # all processes, until 4 GiB are out
   isotherm run --preset prcl --keep-free 15% --cgroup system.slice/redis.service
   isotherm run --scheme '4K max 0 0 30s max pageout' --max-slowdown 0.5% -- ./service
   isotherm run -c kdamonds.json --max-refaults 100/s --cgroup system.slice/redis.service
-  isotherm run --preset prcl -o run.isotherm --pid 1234       and record what was done and why
-  isotherm run -c hmsdk.yaml                                  all its kdamonds, one for each node
+  isotherm run --preset prcl -o run.isotherm --pid 1234       # and record what was done and why
+  isotherm run -c hmsdk.yaml                                  # all its kdamonds, one for each node
 Then: isotherm report footprint run.isotherm")]
 pub(crate) struct Args {
     /// Record what is seen and done to this file

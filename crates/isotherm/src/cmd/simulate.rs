@@ -32,7 +32,7 @@ use tracing::warn;
 #[command(after_help = "\
 Examples:
   isotherm record --pages --duration 2m -o app.isotherm --pid 1234
-  isotherm simulate --trace app.isotherm --preset prcl          what would prcl save and cost it?
+  isotherm simulate --trace app.isotherm --preset prcl          # what would prcl save and cost it?
   isotherm simulate --trace app.isotherm --preset prcl --no-guard --against live.isotherm
   isotherm simulate scenario.yaml --scheme '4K max 0 0 30s max pageout' -o sim.isotherm
   isotherm simulate scenario.yaml -c kdamonds.yaml --json

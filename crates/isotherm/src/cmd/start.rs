@@ -23,7 +23,7 @@ use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, acting, watch
 #[command(after_help = "Examples:
   isotherm start -c kdamonds.json --cgroup system.slice/redis.service --detach
   isotherm start --preset prcl --pid 1234 --metrics 127.0.0.1:9464
-  isotherm start --preset damon_reclaim --exclude sshd        the machine, while memory is short
+  isotherm start --preset damon_reclaim --exclude sshd        # the machine, while memory is short
 Then: isotherm status; isotherm tune -c new.json; isotherm pause; isotherm resume; isotherm stop")]
 pub(crate) struct Args {
     /// Where to listen for requests

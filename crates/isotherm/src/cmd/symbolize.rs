@@ -22,8 +22,8 @@ use crate::whole_file::WholeFile;
 /// are stripped, and for what was inlined, this does so later, and elsewhere: the record keeps the names.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm symbolize service.isotherm                           by the files that were recorded
-  isotherm symbolize service.isotherm --binaries ./rootfs       on another machine
+  isotherm symbolize service.isotherm                           # by the files that were recorded
+  isotherm symbolize service.isotherm --binaries ./rootfs       # on another machine
   isotherm symbolize --all --debug ./debug in.isotherm -o out.isotherm
 Then: isotherm report blame service.isotherm
 

@@ -24,12 +24,12 @@ use super::source::{Source, exit_code};
 #[command(after_help = "Examples:
   isotherm record --stacks -o service.isotherm -- ./service
   isotherm report blame service.isotherm --at-least 5min
-  isotherm report blame service.isotherm -o blame.svg            a flame graph
-  isotherm report blame service.isotherm -o blame.folded         for flamegraph.pl
-  isotherm report blame service.isotherm -o blame.pb.gz          for go tool pprof
-  isotherm report blame service.isotherm --of refaulted          who brings it back
-  isotherm report blame service.isotherm --of waste              who wastes huge pages
-  isotherm report blame after.isotherm --against before.isotherm   what changed
+  isotherm report blame service.isotherm -o blame.svg            # a flame graph
+  isotherm report blame service.isotherm -o blame.folded         # for flamegraph.pl
+  isotherm report blame service.isotherm -o blame.pb.gz          # for go tool pprof
+  isotherm report blame service.isotherm --of refaulted          # who brings it back
+  isotherm report blame service.isotherm --of waste              # who wastes huge pages
+  isotherm report blame after.isotherm --against before.isotherm   # what changed
 
 An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
 touched memory first, not who has it now.")]
