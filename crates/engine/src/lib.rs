@@ -37,6 +37,8 @@ pub use monitor::page_table as table;
 pub use monitor::region as engine;
 pub use monitor::region::{Engine, Facts, Plan};
 pub use moves::{NodeMove, NodeMoves};
-pub use port::{AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, Touch};
+pub use port::{
+    AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, Touch, Unreclaimable,
+};
 pub use scheme::{Scheme, SchemeEngine};
 pub use snapshot::{MemoryTotals, RegionMemory, RegionSnapshot, Snapshot, TargetId};

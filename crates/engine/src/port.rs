@@ -208,6 +208,19 @@ fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
 }
 
+/// Why the kernel reclaims no page of a mapping, by the mapping's flags (`can_madv_lru_vma()` in mm/madvise.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Unreclaimable {
+    /// It is locked: mlock(2), mlockall(2), `MAP_LOCKED`, memfd_secret(2).
+    Locked,
+    /// It is a device's, or of memory that the kernel does not manage by pages.
+    Device,
+    /// It is of huge pages from a pool (hugetlbfs).
+    HugeTlb,
+}
+
 /// Why memory was not acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -253,6 +266,15 @@ pub enum Refusal {
     Unobservable,
     /// Something else; the log has the kernel's answer.
     Other,
+}
+
+impl From<Unreclaimable> for Refusal {
+    fn from(why: Unreclaimable) -> Self {
+        match why {
+            Unreclaimable::Locked | Unreclaimable::HugeTlb => Self::Locked,
+            Unreclaimable::Device => Self::Unobservable,
+        }
+    }
 }
 
 /// What became of one [`Operation`].

@@ -22,7 +22,7 @@ use isotherm_session::compare::Comparison;
 use schemars::{Schema, schema_for};
 use serde_json::Value;
 
-use crate::cmd::{check, convert, record, reproduce, swap};
+use crate::cmd::{check, convert, record, reproduce, restore, swap};
 
 /// A schema: the name of its file, what it is of, and itself.
 type Named = (&'static str, &'static str, Schema);
@@ -106,6 +106,7 @@ fn of_commands() -> Vec<Named> {
         ("convert-flat", "`convert --flat`", flat),
         ("check", "`check`", check::schema()),
         ("reproduce", "`reproduce`", reproduce::schema()),
+        ("restore", "`restore`", restore::schema()),
         ("tune", "`tune`", crate::out::schema::<Tuned>()),
         (
             "calibrate",

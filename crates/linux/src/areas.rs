@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use isotherm_engine::AddressRange;
+use isotherm_engine::{AddressRange, Unreclaimable};
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct MappedArea {
     pub permissions: Permissions,
     /// File path, `[heap]`, ...; empty for anonymous memory.
     pub name: Arc<str>,
+    /// Why none of its pages can be reclaimed, where that is known and so.
+    pub unreclaimable: Option<Unreclaimable>,
 }
 
 /// `rwxp` flags as the kernel prints them.
@@ -68,6 +70,7 @@ impl MappedArea {
             range,
             permissions,
             name,
+            unreclaimable: None,
         })
     }
 }

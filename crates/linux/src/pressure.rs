@@ -10,6 +10,8 @@ use crate::process::Process;
 /// Counters of one process; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// Faults that found their page in memory, or needed none.
+    pub minor_faults: u64,
     /// Faults that had to wait for a page: from swap or a file.
     pub major_faults: u64,
     /// CPU time of all its threads.
@@ -21,7 +23,12 @@ pub struct Progress {
 /// A process's counters; `None` if it has gone.
 pub fn progress(process: &Process) -> Option<Progress> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid())).ok()?;
-    process.is_alive().then(|| parse_stat(&stat)).flatten()
+    let mut progress = process.is_alive().then(|| parse_stat(&stat)).flatten()?;
+    if progress.resident == 0 {
+        // The main thread has ended before others.
+        progress.resident = process.usage().ok()?.rss;
+    }
+    Some(progress)
 }
 
 /// The fields of `/proc/PID/stat` behind the name, which may hold anything: the state, field 3 of proc(5), first.
@@ -36,6 +43,7 @@ fn parse_stat(stat: &str) -> Option<Progress> {
     // SAFETY: no preconditions.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     Some(Progress {
+        minor_faults: number(7)?,
         major_faults: number(9)?,
         cpu: Nanos((number(11)? + number(12)?).saturating_mul(1_000_000_000 / ticks)),
         resident: number(21)?.saturating_mul(PAGE_SIZE),
@@ -145,7 +153,7 @@ mod tests {
     fn names_with_spaces_and_parentheses_do_not_confuse() {
         let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 99 10 300 40 11 12 20 0 1 0 5 4096000 7 0";
         let progress = parse_stat(stat).expect("a line of stat");
-        assert_eq!(progress.major_faults, 99);
+        assert_eq!((progress.minor_faults, progress.major_faults), (7, 99));
         assert_eq!(progress.cpu, Nanos(3_400_000_000));
         assert_eq!(progress.resident, 7 * PAGE_SIZE);
         assert_eq!(parse_stat("nonsense"), None);

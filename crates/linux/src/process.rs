@@ -2,6 +2,7 @@
 
 mod content;
 mod swap_in;
+mod worker;
 
 use std::fs;
 use std::io;
@@ -12,6 +13,9 @@ use thiserror::Error;
 
 use crate::areas::MappedArea;
 use crate::page_map::PageMap;
+use worker::Worker;
+
+pub use worker::resident_bytes;
 
 /// Most ranges that one `process_madvise` takes (UIO_MAXIOV).
 const MAX_VECTORS: usize = 1024;
@@ -65,6 +69,7 @@ pub enum Advised {
 pub struct Process {
     pid: u32,
     pidfd: OwnedFd,
+    worker: Worker,
 }
 
 impl Process {
@@ -85,7 +90,11 @@ impl Process {
         }
         // SAFETY: as above.
         let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-        Ok(Self { pid, pidfd })
+        Ok(Self {
+            pid,
+            pidfd,
+            worker: Worker::default(),
+        })
     }
 
     /// Its process id, in our pid namespace.
@@ -163,7 +172,12 @@ impl Process {
     }
 
     fn read(&self, file: &str, what: &'static str) -> Result<String, ProcessError> {
-        let bytes = fs::read(format!("/proc/{}/{file}", self.pid));
+        let mut bytes = fs::read(self.memory_path(file));
+        if tells_of_no_memory(file, bytes.as_deref().unwrap_or_default())
+            && self.find_memory_thread()
+        {
+            bytes = fs::read(self.memory_path(file));
+        }
         // Alive after the read: then what was read was this process's, not that of another which
         // was given its number.
         match bytes {
@@ -239,7 +253,7 @@ impl Process {
 
     /// The kernel's view of its pages.
     pub(crate) fn page_map(&self) -> io::Result<PageMap> {
-        let file = fs::File::open(format!("/proc/{}/pagemap", self.pid))?;
+        let file = fs::File::open(self.memory_path("pagemap"))?;
         // As in `read`.
         if self.is_alive() {
             Ok(PageMap(file))
@@ -292,7 +306,7 @@ impl Process {
         let result = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
-                self.pid,
+                self.memory_thread(),
                 pages.len(),
                 pages.as_ptr(),
                 nodes.map_or(std::ptr::null(), <[i32]>::as_ptr),
@@ -324,6 +338,7 @@ impl Process {
         Ok(Self {
             pid: self.pid,
             pidfd: self.pidfd.try_clone()?,
+            worker: Worker::default(),
         })
     }
 
@@ -352,6 +367,15 @@ impl Process {
         } else {
             Ok(result as u64)
         }
+    }
+}
+
+/// Whether what a file of `/proc/PID` says, if it is about memory, is that there is none.
+fn tells_of_no_memory(file: &str, bytes: &[u8]) -> bool {
+    match file {
+        "maps" | "smaps" => bytes.is_empty(),
+        "status" => !bytes.windows(6).any(|part| part == b"VmRSS:"),
+        _ => false,
     }
 }
 
@@ -401,16 +425,6 @@ pub fn has_name(pid: u32, name: &str) -> bool {
     let name = &name.as_bytes()[..name.len().min(15)];
     fs::read(format!("/proc/{pid}/comm"))
         .is_ok_and(|comm| comm.strip_suffix(b"\n").unwrap_or(&comm) == name)
-}
-
-/// Resident bytes of process `pid` (`/proc/PID/statm`); 0 if it has ended or is a kernel thread.
-pub fn resident_bytes(pid: u32) -> u64 {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1);
-    pages
-        .and_then(|pages| pages.parse::<u64>().ok())
-        .unwrap_or(0)
-        * isotherm_engine::PAGE_SIZE
 }
 
 /// Asks a child of ours to end (SIGTERM). Nothing happens if it has ended already.

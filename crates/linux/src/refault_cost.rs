@@ -23,7 +23,8 @@ use crate::pressure::{progress, swapped_in};
 use crate::process::Process;
 use crate::swap;
 
-const PAGES: u64 = 64;
+/// Pages of a sample.
+pub const PAGES: u64 = 64;
 const WORDS_PER_PAGE: usize = PAGE_SIZE as usize / 8;
 /// Pages from one of the sample to the next, where they are apart.
 const APART: usize = 16;

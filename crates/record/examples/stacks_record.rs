@@ -132,6 +132,7 @@ fn first_items(hostile: Option<&str>) -> [Item; 2] {
         range: range(area),
         permissions: "rw-p".into(),
         name: name(area),
+        unreclaimable: None,
     });
     [
         Item::TargetStart(TargetStart {

@@ -87,6 +87,7 @@ fn first_items() -> [Item; 2] {
         range: AddressRange::new(start, start + bytes),
         permissions: "rw-p".into(),
         name: name.into(),
+        unreclaimable: None,
     };
     [
         Item::TargetStart(TargetStart {

@@ -7,6 +7,7 @@ use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFa
 use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::{
     AddressRange, Cost, Nanos, NodeMoves, Operation, Outcome, Refusal, Snapshot, TargetId,
+    Unreclaimable,
 };
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,9 @@ pub struct Mapping {
     pub permissions: String,
     /// File path, `[heap]`, `[stack]`, ... or empty for anonymous memory.
     pub name: String,
+    /// Why none of its pages can be reclaimed; absent where they can, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreclaimable: Option<Unreclaimable>,
 }
 
 /// The mappings of a target that came and went since the last time.

@@ -137,6 +137,7 @@ pub(crate) fn every_item() -> Vec<Item> {
                 range: range(4096, 8 * 4096),
                 permissions: "rw-p".into(),
                 name: "[heap]".into(),
+                unreclaimable: None,
             }],
         }),
         Item::Snapshot(snapshot(

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use isotherm_engine::{AddressRange, TargetId};
+use isotherm_engine::{AddressRange, TargetId, Unreclaimable};
 use serde::Serialize;
 
 use isotherm_record::item::MappingChange;
@@ -49,6 +49,7 @@ fn serialize_name<S: serde::Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok
 struct Entry {
     end: u64,
     name: Arc<str>,
+    unreclaimable: Option<Unreclaimable>,
     live: bool,
 }
 
@@ -73,6 +74,7 @@ impl MappingTable {
             let entry = Entry {
                 end: mapping.range.end,
                 name: self.intern(&isotherm_record::printable(&mapping.name)),
+                unreclaimable: mapping.unreclaimable,
                 live: true,
             };
             self.entries
@@ -104,6 +106,18 @@ impl MappingTable {
     ) -> impl Iterator<Item = (AddressRange, &Arc<str>)> {
         self.overlapping(target, range)
             .map(|(part, entry)| (part, &entry.name))
+    }
+
+    /// The parts of `range` in mappings that the kernel reclaims nothing of.
+    pub fn unreclaimable(
+        &self,
+        target: TargetId,
+        range: AddressRange,
+    ) -> impl Iterator<Item = AddressRange> {
+        let parts = self.overlapping(target, range);
+        parts
+            .filter(|(_, entry)| entry.unreclaimable.is_some())
+            .map(|(part, _)| part)
     }
 
     /// The whole mapping that `part` is of, or `part` itself where none is known.
@@ -197,6 +211,7 @@ mod tests {
                     range: range_of(range),
                     permissions: "rw-p".into(),
                     name: name.into(),
+                    unreclaimable: None,
                 });
             } else {
                 parsed.removed.push(range_of(&change[1..]));
@@ -221,6 +236,26 @@ mod tests {
         check(&["+a 0-4", "+b 4-12"], "12-14", None);
         check(&["+a 0-3", "+b 3-7", "+a 7-9"], "0-9", Some("a +1"));
         check(&["+ 0-4"], "0-4", Some("(anonymous)"));
+    }
+
+    #[test]
+    fn mappings_that_cannot_be_reclaimed_are_known() {
+        let mapping = |range: &str, unreclaimable| Mapping {
+            range: range_of(range),
+            permissions: "rw-p".into(),
+            name: String::new(),
+            unreclaimable,
+        };
+        let mut table = MappingTable::default();
+        table.apply(&MappingChange {
+            added: vec![
+                mapping("0-4", None),
+                mapping("4-8", Some(Unreclaimable::Locked)),
+            ],
+            ..MappingChange::default()
+        });
+        let parts = table.unreclaimable(TargetId(0), range_of("2-6"));
+        assert_eq!(parts.collect::<Vec<_>>(), [range_of("4-6")]);
     }
 
     #[test]

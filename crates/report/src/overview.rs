@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{MemoryTotals, Nanos, TargetId};
+use isotherm_engine::{MemoryTotals, Nanos, RegionSnapshot, TargetId};
 use serde::Serialize;
 
 use super::Accumulate;
@@ -45,6 +45,8 @@ pub struct TargetOverview {
     pub working_set_bytes: u64,
     /// Bytes by least idle time.
     pub idle: Vec<IdleBytes>,
+    /// Of the bytes idle for [`IDLE`] or longer, those that the kernel does not reclaim: they are locked, or a device's.
+    pub unreclaimable_bytes: u64,
     /// Of these bytes nothing is known.
     pub unknown_bytes: u64,
     /// Addresses watched, whatever they hold.
@@ -68,6 +70,12 @@ impl TargetOverview {
         };
         Some(idle.min(most))
     }
+
+    /// The part of [`Self::idle_bytes`] that can be paged out.
+    pub fn reclaimable_bytes(&self) -> Option<u64> {
+        let idle = self.idle_bytes()?;
+        Some(idle.saturating_sub(self.unreclaimable_bytes))
+    }
 }
 
 /// All that a target maps by one name.
@@ -82,6 +90,8 @@ pub struct MappingOverview {
     pub resident_bytes: u64,
     /// Of these, idle for [`IDLE`] or longer.
     pub idle_bytes: u64,
+    /// Of these, what the kernel does not reclaim.
+    pub unreclaimable_bytes: u64,
 }
 
 /// The result.
@@ -142,7 +152,7 @@ impl Overviews {
         let snapshot = &kept.snapshot;
         let totals: MemoryTotals = snapshot.totals();
         let interval = snapshot.end.since(snapshot.start);
-        let idle_for = |region: &isotherm_engine::RegionSnapshot| region.age_ns + interval;
+        let idle_for = |region: &RegionSnapshot| region.age_ns + interval;
         let longest = snapshot
             .regions
             .iter()
@@ -180,31 +190,53 @@ impl Overviews {
                 .or_else(|| self.swap.get(&id).copied()),
             working_set_bytes: (mean.sum / mean.weight.max(1.0)).round() as u64,
             idle: idle.to_vec(),
+            unreclaimable_bytes: self.unreclaimable(kept),
             unknown_bytes: totals.unknown,
             monitored_bytes: totals.addresses,
             is_exact: totals.is_exact,
         }
     }
 
+    /// Bytes idle for [`IDLE`] or longer in mappings that the kernel reclaims nothing of.
+    fn unreclaimable(&self, kept: &Kept) -> u64 {
+        let snapshot = &kept.snapshot;
+        let interval = snapshot.end.since(snapshot.start);
+        let long = snapshot.regions.iter();
+        let long = long.filter(|region| region.idle() > 0 && region.age_ns + interval >= IDLE);
+        let bytes = long.map(|region| self.unreclaimable_of(snapshot.target, region));
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    fn unreclaimable_of(&self, target: TargetId, region: &RegionSnapshot) -> u64 {
+        let parts = self.mappings.unreclaimable(target, region.range);
+        parts
+            .map(|part| region.part(part).idle())
+            .fold(0, u64::saturating_add)
+    }
+
     fn mappings_of(&self, kept: &Kept) -> Vec<MappingOverview> {
         let snapshot = &kept.snapshot;
         let interval = snapshot.end.since(snapshot.start);
-        let mut by_name: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let mut by_name: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
         for region in &snapshot.regions {
             let label = self.mappings.label(snapshot.target, region.range);
             let name = label.map_or_else(|| NO_MAPPING.to_owned(), |label| label.name.to_string());
-            let (resident, idle) = by_name.entry(name).or_default();
+            let (resident, idle, unreclaimable) = by_name.entry(name).or_default();
             *resident = resident.saturating_add(region.resident());
             if region.age_ns + interval >= IDLE {
                 *idle = idle.saturating_add(region.idle());
+                let part = self.unreclaimable_of(snapshot.target, region);
+                *unreclaimable = unreclaimable.saturating_add(part);
             }
         }
-        let overview = |(mapping, (resident_bytes, idle_bytes))| MappingOverview {
-            target: self.context.target_info(snapshot.target),
-            mapping,
-            resident_bytes,
-            idle_bytes,
-        };
+        let overview =
+            |(mapping, (resident_bytes, idle_bytes, unreclaimable_bytes))| MappingOverview {
+                target: self.context.target_info(snapshot.target),
+                mapping,
+                resident_bytes,
+                idle_bytes,
+                unreclaimable_bytes,
+            };
         by_name.into_iter().map(overview).collect()
     }
 }
@@ -300,6 +332,7 @@ fn total(targets: &[TargetOverview]) -> TargetOverview {
         swapped_bytes: sum(|t| t.swapped_bytes),
         working_set_bytes: sum(|t| Some(t.working_set_bytes)).unwrap_or(0),
         idle: idle.collect(),
+        unreclaimable_bytes: sum(|t| Some(t.unreclaimable_bytes)).unwrap_or(0),
         unknown_bytes: sum(|t| Some(t.unknown_bytes)).unwrap_or(0),
         monitored_bytes: sum(|t| Some(t.monitored_bytes)).unwrap_or(0),
         is_exact: targets.iter().all(|t| t.is_exact),

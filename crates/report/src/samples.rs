@@ -75,6 +75,7 @@ pub(crate) fn small_record() -> Vec<Item> {
         range: AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE),
         permissions: "rw-p".into(),
         name: name.into(),
+        unreclaimable: None,
     };
     let mut items = vec![
         Item::TargetStart(TargetStart {

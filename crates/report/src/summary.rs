@@ -20,6 +20,8 @@ pub struct Reclaim {
     pub idle_for_ns: Nanos,
     /// So many bytes at most; `null` if nothing was watched for so long.
     pub bytes: Option<u64>,
+    /// Bytes that were idle as long and cannot be paged out: locked, or a device's.
+    pub unreclaimable_bytes: u64,
     /// The same as a share of the resident bytes, 0 to 1.
     pub share: Option<f64>,
 }
@@ -53,7 +55,7 @@ impl SummaryReport {
         let savings: Vec<u64> = overview
             .targets
             .iter()
-            .filter_map(TargetOverview::idle_bytes)
+            .filter_map(TargetOverview::reclaimable_bytes)
             .collect();
         let bytes =
             (!savings.is_empty()).then(|| savings.iter().fold(0, |a: u64, b| a.saturating_add(*b)));
@@ -64,6 +66,7 @@ impl SummaryReport {
         let reclaim = Reclaim {
             idle_for_ns: IDLE,
             bytes,
+            unreclaimable_bytes: overview.total.unreclaimable_bytes,
             share,
         };
         Self {
@@ -105,22 +108,24 @@ fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
             units::format_time(overview.duration_ns),
             units::format_time(IDLE)
         ),
-        Reclaim { bytes: Some(0), .. } => {
-            format!("nothing has been idle for {}", units::format_time(IDLE))
-        }
         Reclaim {
             bytes: Some(bytes),
-            share,
+            unreclaimable_bytes,
             ..
-        } => format!(
-            "{}{} has been idle for {} or more",
-            units::format_bytes(bytes),
-            share.map_or_else(String::new, |share| format!(
-                " ({})",
-                units::format_share(share)
-            )),
-            units::format_time(IDLE)
-        ),
+        } => {
+            let idle = bytes.saturating_add(unreclaimable_bytes);
+            let share = total.resident_bytes.filter(|bytes| *bytes > 0);
+            let share = share.map(|resident| idle as f64 / resident as f64);
+            let share =
+                share.map_or_else(String::new, |s| format!(" ({})", units::format_share(s)));
+            let long = units::format_time(IDLE);
+            if idle == 0 {
+                format!("nothing has been idle for {long}")
+            } else {
+                let idle = units::format_bytes(idle);
+                format!("{idle}{share} has been idle for {long} or more")
+            }
+        }
     };
     format!("{who} {verb} {used}{resident}; {idle}")
 }

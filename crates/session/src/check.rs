@@ -1,10 +1,12 @@
 //! Whether a configuration is right, and whether this machine can do it.
 
-use isotherm_config::{Configuration, Format, Problem, Problems, Request, Severity, TargetSpec};
+use isotherm_config::{
+    Configuration, Format, Problem, Problems, Request, SessionSpec, Severity, TargetSpec,
+};
 use serde::Serialize;
 
 #[cfg(feature = "live")]
-use crate::acting::lacking;
+use crate::acting::{all_schemes, for_want_of_swap, lacking, without_group};
 
 /// Something that is wrong with a configuration, or doubtful.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,7 +33,10 @@ pub struct CheckReport {
     pub contexts: usize,
     pub schemes: usize,
     pub findings: Vec<Finding>,
+    /// What this machine cannot do of it: it cannot be run.
     pub not_here: Vec<String>,
+    /// What is in its way here, though it can be run: no swap, a control group that is not there.
+    pub warnings: Vec<String>,
 }
 
 impl CheckReport {
@@ -43,7 +48,8 @@ impl CheckReport {
     /// For people.
     pub fn text(&self) -> String {
         let findings = self.findings.iter().map(|finding| &finding.problem);
-        let lines: Vec<&str> = findings.chain(&self.not_here).map(String::as_str).collect();
+        let problems = findings.chain(&self.not_here).chain(&self.warnings);
+        let lines: Vec<&str> = problems.map(String::as_str).collect();
         if lines.is_empty() {
             return format!(
                 "fine: {} contexts, {} schemes\n",
@@ -63,28 +69,46 @@ pub fn check(text: &[u8]) -> CheckReport {
         Ok(configuration) => (configuration.clone(), configuration.warnings),
         Err(problems) => (Configuration::default(), problems),
     };
+    let (not_here, warnings) = here(&configuration);
     CheckReport {
         contexts: configuration.contexts.len(),
         schemes: configuration.contexts.iter().map(|c| c.schemes.len()).sum(),
         findings: problems.iter().map(finding).collect(),
-        not_here: not_here(&configuration),
+        not_here,
+        warnings,
     }
 }
 
-/// What cannot be run here of it, or at all.
-fn not_here(configuration: &Configuration) -> Vec<String> {
+/// What cannot be run here of it, or at all, and what is in its way.
+fn here(configuration: &Configuration) -> (Vec<String>, Vec<String>) {
     // Whose memory may be for the caller to say.
     let anybody = TargetSpec::Processes {
         processes: Vec::new(),
         children: false,
     };
     let spec = Request::default().act_or_watch(&configuration.contexts, Some(anybody));
-    spec.map_or_else(|error| vec![error.to_string()], |spec| lacking(&spec))
+    match spec {
+        Ok(spec) => (lacking(&spec), in_the_way(&spec)),
+        Err(error) => (vec![error.to_string()], Vec::new()),
+    }
+}
+
+/// What the user should know of this machine before it is run.
+#[cfg(feature = "live")]
+fn in_the_way(spec: &SessionSpec) -> Vec<String> {
+    let mut warnings = for_want_of_swap(&all_schemes(spec));
+    warnings.extend(without_group(spec));
+    warnings
+}
+
+#[cfg(not(feature = "live"))]
+fn in_the_way(_spec: &SessionSpec) -> Vec<String> {
+    Vec::new()
 }
 
 /// Nothing can be run by a build without live sessions.
 #[cfg(not(feature = "live"))]
-fn lacking(_spec: &isotherm_config::SessionSpec) -> Vec<String> {
+fn lacking(_spec: &SessionSpec) -> Vec<String> {
     vec![
         "this build of Isotherm has no live sessions: page tables are read on x86_64 only, so far"
             .to_owned(),

@@ -44,6 +44,8 @@ pub mod protocol;
 #[cfg(unix)]
 pub mod record_file;
 #[cfg(feature = "live")]
+pub mod restore;
+#[cfg(feature = "live")]
 mod session;
 #[cfg(feature = "live")]
 mod signals;

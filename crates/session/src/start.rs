@@ -268,7 +268,7 @@ fn spawn(
 }
 
 /// The ids of the processes that are named, each once. Several of one name are said.
-fn pids(processes: &[ProcessSpec], notes: &mut Vec<String>) -> anyhow::Result<Vec<u32>> {
+pub(crate) fn pids(processes: &[ProcessSpec], notes: &mut Vec<String>) -> anyhow::Result<Vec<u32>> {
     let mut pids = Vec::new();
     for process in processes {
         match process {

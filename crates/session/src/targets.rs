@@ -453,7 +453,7 @@ fn read_mappings(
     names: &mut Names,
     items: &mut Vec<Item>,
 ) {
-    let Some(Ok(mut areas)) = probe.process(id).map(Process::mappings) else {
+    let Some(Ok(mut areas)) = probe.mappings(id) else {
         return;
     };
     live.facts = probe.facts(id);
@@ -516,6 +516,7 @@ fn change(target: TargetId, time: Nanos, old: &[MappedArea], new: &[MappedArea])
                     range: b.range,
                     permissions: b.permissions.to_string(),
                     name: b.name.to_string(),
+                    unreclaimable: b.unreclaimable,
                 });
                 new.next();
             }
@@ -535,6 +536,7 @@ mod tests {
             range: AddressRange::new(start, end),
             permissions: Permissions::new("rw-p").expect("four flags"),
             name: name.into(),
+            unreclaimable: None,
         }
     }
 

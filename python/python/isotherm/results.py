@@ -392,6 +392,8 @@ class Reclaim(TypedDict):
     idle_for_ns: Nanos
     # The same as a share of the resident bytes, 0 to 1.
     share: NotRequired[float | None]
+    # Bytes that were idle as long and cannot be paged out: locked, or a device's.
+    unreclaimable_bytes: int
 
 
 class MappingOverview(TypedDict):
@@ -411,6 +413,8 @@ class MappingOverview(TypedDict):
     resident_bytes: int
     # Its number in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
+    # Of these, what the kernel does not reclaim.
+    unreclaimable_bytes: int
 
 
 class TargetOverview(TypedDict):
@@ -436,6 +440,8 @@ class TargetOverview(TypedDict):
     target: NotRequired[TargetId | None]
     # Of these bytes nothing is known.
     unknown_bytes: int
+    # Of the bytes idle for `IDLE` or longer, those that the kernel does not reclaim: they are locked, or a device's.
+    unreclaimable_bytes: int
     # For how long it was watched.
     watched_ns: Nanos
     # Mean working set.
@@ -518,6 +524,8 @@ class ReclaimPoint(TypedDict):
     saved_share: float
     # Share of its time that the program would have lost by reading back.
     slowdown: float
+    # The same without the beginning of the record, in which nothing could be idle for so long yet; `null` where that is more than half of the record.
+    steady_share: NotRequired[float | None]
     # Memory is reclaimed after being idle for this long.
     threshold_ns: Nanos
 
@@ -539,6 +547,8 @@ class ReclaimCurve(TypedDict):
     record: RecordInfo
     # Time that the program loses by a refault.
     refault_cost_ns: Nanos
+    # Where that comes from.
+    refault_cost_source: Literal["given", "measured", "default"]
     # `reclaim_curve`.
     report: str
     # Mean over time of the memory that was there.
@@ -566,9 +576,12 @@ class Check(TypedDict):
 
     contexts: int
     findings: list[Finding]
+    # What this machine cannot do of it: it cannot be run.
     not_here: list[str]
     schemes: int
     version: int
+    # What is in its way here, though it can be run: no swap, a control group that is not there.
+    warnings: list[str]
 
 
 class Estimate(TypedDict):

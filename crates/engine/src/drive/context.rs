@@ -357,7 +357,9 @@ impl Context {
                 },
             )?);
         }
-        self.note_paged_out(&carried, world)?;
+        if !is_dry_run {
+            self.note_paged_out(&carried, world)?;
+        }
         Ok(carried)
     }
 
@@ -380,7 +382,7 @@ impl Context {
             let of_target = blocks.entry(operation.target).or_default();
             of_target.extend((first..operation.range.end).step_by(BLOCK_SIZE as usize));
         }
-        if !world.knows_present() || self.is_dry_run() {
+        if !world.knows_present() {
             return Ok(());
         }
         for (target, mut blocks) in blocks {

@@ -38,7 +38,7 @@ use super::goal::GoalState;
 use super::priority::{self, Histogram};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
-use super::{Action, Destination, GoalMetric, Order, Scheme, pages, walk};
+use super::{AccessPattern, Action, Destination, GoalMetric, Order, Scheme, pages, walk};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::port::{Operation, Outcome};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
@@ -77,11 +77,13 @@ pub(super) struct State {
 }
 
 /// How a scheme stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeStatus<'a> {
     /// What it does, as configured.
     pub action: Action,
+    /// Which memory it is about, as configured.
+    pub pattern: &'a AccessPattern,
     /// Whether its watermarks let it work.
     pub is_active: bool,
     /// Whether it was applied to as many snapshots as it was made for.
@@ -274,6 +276,7 @@ impl SchemeEngine {
     pub fn status(&self) -> impl ExactSizeIterator<Item = SchemeStatus<'_>> {
         self.states.iter().map(|state| SchemeStatus {
             action: state.scheme.action,
+            pattern: &state.scheme.pattern,
             is_active: state.watermark.is_open,
             is_finished: state.is_finished(),
             next_apply: state.next_apply,

@@ -126,7 +126,7 @@ impl WindowSpec<'_> {
     /// # Errors
     /// The process has ended, or must not be looked at.
     pub fn give_back(&self) -> anyhow::Result<()> {
-        Process::open(self.pid)?.swap_in()?;
+        Process::open(self.pid)?.swap_in(|_| true)?;
         Ok(())
     }
 }

@@ -39,9 +39,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         for problem in &report.not_here {
             println!("{name}: {problem}");
         }
+        for warning in &report.warnings {
+            println!("{name}: warning: {warning}");
+        }
         if report.findings.is_empty() && report.not_here.is_empty() {
+            let verdict = if report.warnings.is_empty() {
+                "fine"
+            } else {
+                "can be run"
+            };
             println!(
-                "{name}: fine: {} contexts, {} schemes",
+                "{name}: {verdict}: {} contexts, {} schemes",
                 report.contexts, report.schemes
             );
         }

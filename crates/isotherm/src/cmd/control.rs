@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use isotherm_engine::units::format_bytes;
 use isotherm_record::printable;
+use tracing::info;
 
 use crate::daemon::SOCKET;
 use crate::daemon::client::{Request, ask, text};
@@ -96,14 +98,19 @@ pub(crate) fn tune(config: &Path, socket: &Path) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn pause(args: &PauseArgs) -> anyhow::Result<ExitCode> {
-    tell(&args.at.socket, &Request::Pause)
+    let code = tell(&args.at.socket, &Request::Pause)?;
+    info!("paused: it goes on watching, and acts again after `isotherm resume`");
+    Ok(code)
 }
 
 pub(crate) fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
-    tell(&args.at.socket, &Request::Resume)
+    let code = tell(&args.at.socket, &Request::Resume)?;
+    info!("resumed: schemes act again");
+    Ok(code)
 }
 
 pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
+    let out = out_of(&args.at.socket);
     let code = tell(&args.at.socket, &Request::Stop)?;
     let asked = Instant::now();
     while args.at.socket.exists() {
@@ -115,7 +122,24 @@ pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    match out {
+        Some(out) if out > 0 => info!(
+            "stopped; {} of its targets' memory is in swap, and comes back as it is touched",
+            format_bytes(out)
+        ),
+        _ => info!("stopped"),
+    }
     Ok(code)
+}
+
+/// Bytes that the daemon's targets have in swap, where it tells that.
+fn out_of(socket: &Path) -> Option<u64> {
+    let status = ask(socket, &Request::Status).ok()?;
+    let targets = status["targets"].as_array()?;
+    let swapped = targets
+        .iter()
+        .filter_map(|target| target["swap_bytes"].as_u64());
+    Some(swapped.sum())
 }
 
 fn tell(socket: &Path, request: &Request) -> anyhow::Result<ExitCode> {

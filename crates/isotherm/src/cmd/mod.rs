@@ -13,6 +13,7 @@ pub(crate) mod man;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod reproduce;
+pub(crate) mod restore;
 pub(crate) mod run;
 pub(crate) mod simulate;
 pub(crate) mod start;

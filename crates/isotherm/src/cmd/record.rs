@@ -39,13 +39,13 @@ const CHILDREN_OF: usize = 64;
 /// works here. Ctrl-C ends the recording. A command's exit code is passed on.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  isotherm record --duration 30s --pid 1234     a running process, at most 1 % of a CPU
-  isotherm record -- redis-server --port 7000   a command, until it ends
+  isotherm record --duration 30s --pid 1234     # a running process, at most 1 % of a CPU
+  isotherm record -- redis-server --port 7000   # a command, until it ends
   isotherm record --cgroup system.slice/redis.service --cpu-budget 0.5%
   isotherm record --all --duration 1min
-  isotherm record --pages --pid 1234            every page's idleness, exactly
-  isotherm record --physical --duration 1min    the same, told by physical address
-  isotherm record --node 1                      the memory of NUMA node 1, whoever maps it
+  isotherm record --pages --pid 1234            # every page's idleness, exactly
+  isotherm record --physical --duration 1min    # the same, told by physical address
+  isotherm record --node 1                      # the memory of NUMA node 1, whoever maps it
 Then: isotherm report heatmap")]
 pub(crate) struct Args {
     /// File to write, `-` for standard output [default: isotherm-DATE-TIME.isotherm here]

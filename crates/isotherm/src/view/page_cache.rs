@@ -32,6 +32,7 @@ pub(super) fn told(sample: &CacheSample, before: &Snapshot) -> (Snapshot, Mappin
                 range,
                 permissions: String::new(),
                 name,
+                unreclaimable: None,
             });
         }
         at += GAP;

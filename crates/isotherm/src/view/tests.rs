@@ -43,6 +43,7 @@ fn state() -> State {
         range: AddressRange::new(64 * MIB, 128 * MIB),
         permissions: "rw-p".into(),
         name: "[heap]".into(),
+        unreclaimable: None,
     };
     let added = vec![heap];
     state.update(&Item::Mappings(MappingChange {

@@ -30,6 +30,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("pause", "tells a daemon: tests/kernel/daemon.rs"),
     ("resume", "tells a daemon: tests/kernel/daemon.rs"),
     ("stop", "tells a daemon: tests/kernel/daemon.rs"),
+    (
+        "restore",
+        "reads a process's memory back: tests/kernel/foreign.rs",
+    ),
     ("swap", "sets up swap: tests/kernel/safety.rs"),
     ("top", "needs a terminal: tests/it/top.rs"),
     (

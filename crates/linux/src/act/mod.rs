@@ -24,6 +24,7 @@ mod batch;
 mod beside;
 mod by_block;
 mod filter;
+mod foreseen;
 mod huge_page;
 mod incompressible;
 mod migrate;
@@ -34,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use isotherm_engine::monitor::bits;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Effect};
 use isotherm_engine::table::BlockFacts;
@@ -51,6 +52,7 @@ use crate::process::{Advised, Process, ProcessError};
 use crate::swap::{self, SwapFacts};
 use batch::Block;
 use by_block::ByBlock;
+use foreseen::takes_from_lists;
 use incompressible::Incompressible;
 
 pub(crate) use huge_page::MADV_COLLAPSE;
@@ -98,6 +100,7 @@ pub struct ProcessActuator {
     by_block: ByBlock,
     groups: GroupNumbers,
     interrupted: BTreeMap<TargetId, Nanos>,
+    paged_out: Vec<(TargetId, u64, Bitmap)>,
     /// Only pages on these frames are acted on, if there is such a limit.
     frames: Option<Vec<Range<u64>>>,
 }
@@ -115,6 +118,7 @@ impl ProcessActuator {
             by_block: ByBlock::new(),
             groups: GroupNumbers::default(),
             interrupted: BTreeMap::new(),
+            paged_out: Vec::new(),
             frames: None,
         })
     }
@@ -125,21 +129,6 @@ impl ProcessActuator {
         let frames = ram.iter().map(|r| r.start / PAGE_SIZE..r.end / PAGE_SIZE);
         self.frames = Some(frames.collect());
         self
-    }
-
-    /// How many bytes of each operation are there, and within the physical memory that this is for. What else
-    /// may be in the way, acting finds.
-    pub fn reach(&mut self, operations: &[Operation]) -> Result<Vec<u64>, ProbeError> {
-        let mut reached = Vec::with_capacity(operations.len());
-        for operation in operations {
-            self.read_areas(std::slice::from_ref(operation))?;
-            let blocks = self.blocks(operation.target, std::slice::from_ref(operation))?;
-            let mut blocks = blocks.unwrap_or_default();
-            self.keep_frames(operation.target, &mut blocks)?;
-            let pages = blocks.iter().map(|block| bits::bytes(&block.wanted));
-            reached.push(pages.sum());
-        }
-        Ok(reached)
     }
 
     fn keep_frames(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
@@ -161,12 +150,28 @@ impl ProcessActuator {
         self.incompressible.forget(target);
         self.by_block.forget(target);
         self.interrupted.remove(&target);
+        self.paged_out.retain(|(of, ..)| *of != target);
     }
 
     /// For how long single pages of each target were paged out since this was asked the last time: so long the
     /// kernel went on interrupting the processors that run it.
     pub fn take_interrupted(&mut self) -> BTreeMap<TargetId, Nanos> {
         std::mem::take(&mut self.interrupted)
+    }
+
+    /// The pages paged out since the last call: target, address of their block, the pages.
+    pub fn take_paged_out(&mut self) -> Vec<(TargetId, u64, Bitmap)> {
+        std::mem::take(&mut self.paged_out)
+    }
+
+    /// Reads the page tables of `blocks`. `false` if the target has ended.
+    pub fn read_blocks(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        see: impl FnMut(BlockFacts),
+    ) -> Result<bool, ProbeError> {
+        self.probe.read_blocks(target, blocks, see)
     }
 
     /// How many pages of each of `blocks` are in memory; of a target that has ended, none is told.
@@ -232,6 +237,9 @@ impl ProcessActuator {
         );
         if self.options.spare_accessed && operations[0].idle_only && takes_away {
             self.give_second_chance(target, &mut blocks)?;
+        }
+        if takes_from_lists(operations[0].action) {
+            self.refuse_unreclaimable(target, &mut blocks);
         }
         match operations[0].action {
             Action::Stat => {}
@@ -414,6 +422,11 @@ impl Actuator for ProcessActuator {
                     .iter()
                     .map(|o| refused(o, Refusal::Unobservable))
                     .collect()
+            } else if self.cannot_advise(batch[0].target, batch[0].action) {
+                batch
+                    .iter()
+                    .map(|o| refused(o, Refusal::Unsupported))
+                    .collect()
             } else if batch.len() == 1 && batch[0].range.len() > BATCH_BYTES {
                 vec![self.act_in_parts(&batch[0])?]
             } else {
@@ -439,7 +452,7 @@ impl ProcessActuator {
             }
             // It may have called exec, or mapped and unmapped since.
             let alive = self.probe.refresh(target)?;
-            if let Some(Ok(areas)) = self.probe.process(target).map(Process::mappings)
+            if let Some(Ok(areas)) = self.probe.mappings(target)
                 && alive
             {
                 self.areas.insert(target, (Instant::now(), areas));

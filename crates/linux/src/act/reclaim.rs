@@ -42,6 +42,9 @@ impl ProcessActuator {
         self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
         for (block, present) in blocks.iter_mut().zip(&left) {
             block.applied = bits::and_not(&block.wanted, present);
+            if !bits::is_empty(&block.applied) {
+                self.paged_out.push((target, block.address, block.applied));
+            }
         }
         // Swap may have been filled by this very batch.
         self.swap = swap::facts();

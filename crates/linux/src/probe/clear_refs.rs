@@ -70,7 +70,7 @@ impl PageTableProbe {
         // Not the time that passes: where processors are busy, that the target runs instead is no hold.
         let before = thread_cpu();
         // "1" is for all pages, of files, too.
-        let path = format!("/proc/{}/clear_refs", watched.process.pid());
+        let path = watched.process.memory_path("clear_refs");
         let is_cleared = std::fs::write(path, "1").is_ok() && watched.process.is_alive();
         if is_cleared {
             self.clear_refs.learn(nr_pages, thread_cpu().since(before));

@@ -9,6 +9,7 @@ pub mod physical;
 pub mod scan;
 mod secondary;
 pub mod tables;
+mod unreclaimable;
 pub mod walker;
 pub mod zeros;
 

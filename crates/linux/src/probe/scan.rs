@@ -217,7 +217,7 @@ impl Scanner {
             self.refuse_if_longer(stall_ms, pid)?;
             let started = Instant::now();
             // "1" clears the accessed bits of all pages of the process.
-            match fs::write(format!("/proc/{pid}/clear_refs"), "1") {
+            match fs::write(process.memory_path("clear_refs"), "1") {
                 Ok(()) => {}
                 Err(_)
                     if !probe

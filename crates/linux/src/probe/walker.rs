@@ -56,8 +56,9 @@ struct Control {
     notified: u32,
     total_vm: u64,
     map_count: u64,
+    locked_vm: u64,
 }
-const _: () = assert!(size_of::<Control>() == 88, "the layout in page_table.bpf.c");
+const _: () = assert!(size_of::<Control>() == 96, "the layout in page_table.bpf.c");
 
 type RawRun = [u64; PAGES_PER_RUN];
 
@@ -155,9 +156,9 @@ impl AddressSpace {
 /// What is known of an address space besides its tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceFacts {
-    /// Pages that it maps, and in how many mappings. Where neither has changed, its mappings have
-    /// most likely not.
-    pub size: (u64, u64),
+    /// Pages that it maps, in how many mappings, and pages that are locked. Where none has changed, its mappings
+    /// have most likely not.
+    pub size: (u64, u64, u64),
     /// Somebody else is told of changes to its tables (MMU notifiers): a hypervisor or a driver has
     /// tables of its own of this memory, and accesses by these are not seen here.
     pub notified: bool,
@@ -169,6 +170,7 @@ pub struct Walker {
     walk: OwnedFd,
     copy_tables: OwnedFd,
     pub(super) find_zeros: OwnedFd,
+    pub(super) find_unreclaimable: OwnedFd,
     control: MappedArray<Control>,
     pub(super) slots: MappedArray<u64>,
     runs: MappedArray<RawRun>,
@@ -192,6 +194,7 @@ impl Walker {
             walk: program("walk")?,
             copy_tables: program("copy_tables")?,
             find_zeros: program("find_zeros")?,
+            find_unreclaimable: program("find_unreclaimable")?,
             control: object::map_array(&object, "control", 1).map_err(map_error)?,
             slots: object::map_array(&object, "slots", MAX_SLOTS).map_err(map_error)?,
             runs: object::map_array(&object, "runs", MAX_SLOTS).map_err(map_error)?,
@@ -272,7 +275,7 @@ impl Walker {
         self.run(|walker| &walker.walk)?;
         let control = self.control();
         Ok(SpaceFacts {
-            size: (control.total_vm, control.map_count),
+            size: (control.total_vm, control.map_count, control.locked_vm),
             notified: control.notified != 0,
         })
     }
@@ -505,13 +508,19 @@ fn bpf(what: &'static str, source: io::Error) -> WalkerError {
 
 /// Which tasks an iterator visits.
 #[derive(Clone, Copy)]
-enum TaskLimit {
+pub(super) enum TaskLimit {
     Thread(u32),
     Process(u32),
 }
 
 /// Runs a task iterator program to its end.
 fn run_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<()> {
+    let iterator = open_iterator(program, limit)?;
+    io::copy(&mut File::from(iterator), &mut io::sink()).map(drop)
+}
+
+/// An iterator program; reading the descriptor runs it and yields what it writes.
+pub(super) fn open_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<OwnedFd> {
     let mut info = libbpf_sys::bpf_iter_link_info::default();
     match limit {
         TaskLimit::Thread(tid) => info.task.tid = tid,
@@ -539,8 +548,7 @@ fn run_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<()> {
         )
     })?;
     // SAFETY: as above.
-    let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
-    io::copy(&mut File::from(iterator), &mut io::sink()).map(drop)
+    owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })
 }
 
 #[cfg(test)]

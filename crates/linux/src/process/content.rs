@@ -33,7 +33,7 @@ impl Process {
             iov_base: address as *mut libc::c_void,
             iov_len: into.len(),
         };
-        let pid = self.pid as libc::pid_t;
+        let pid = self.memory_thread() as libc::pid_t;
         // SAFETY: process_vm_readv(2) writes no more than `iov_len` bytes to `into`; the other address is another
         // process's and is not dereferenced here.
         let read =

@@ -6,6 +6,8 @@ use super::{MAX_VECTORS, Process, ProcessError};
 
 /// Pages that are looked at in one read: of 128 MiB.
 const PAGES_PER_READ: u64 = 32 << 10;
+/// Pages that are read in before the caller is asked whether to go on: 1 MiB.
+const PAGES_PER_STEP: usize = 256;
 
 impl Process {
     /// Reads a byte of each page, so that the kernel maps for the processor what it had hidden from it to see
@@ -29,7 +31,7 @@ impl Process {
             // SAFETY: `local` is as long as all of `remote`, whose addresses are another process's.
             let read = unsafe {
                 libc::process_vm_readv(
-                    self.pid as libc::pid_t,
+                    self.memory_thread() as libc::pid_t,
                     &raw const local,
                     1,
                     remote.as_ptr(),
@@ -45,11 +47,11 @@ impl Process {
 
     /// Has every page that is in swap read in and mapped, as if the process had accessed it; those that it may not read
     /// itself stay where they are. Yields how many were found in swap. Looks at all that it maps, which takes some
-    /// 10 ms for a GiB.
+    /// 10 ms for a GiB. After each MiB `goes_on` is told how many pages were read; `false` ends it.
     ///
     /// # Errors
     /// The process has ended, or must not be looked at.
-    pub fn swap_in(&self) -> Result<u64, ProcessError> {
+    pub fn swap_in(&self, mut goes_on: impl FnMut(u64) -> bool) -> Result<u64, ProcessError> {
         let refused = |source| ProcessError::Refused {
             what: "look at the page map",
             pid: self.pid(),
@@ -66,8 +68,13 @@ impl Process {
                 pages.clear();
                 // What was unmapped meanwhile is no longer in swap.
                 let _ = map.swapped(address, nr, &mut pages);
-                self.fault_in(&pages);
                 nr_found += pages.len() as u64;
+                for step in pages.chunks(PAGES_PER_STEP) {
+                    self.fault_in(step);
+                    if !goes_on(step.len() as u64) {
+                        return Ok(nr_found);
+                    }
+                }
                 nr_left = nr_left.saturating_sub(pages.len() as u64);
                 address += nr * PAGE_SIZE;
             }

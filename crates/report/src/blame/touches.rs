@@ -447,6 +447,7 @@ mod tests {
                     range: AddressRange::new(from * MIB, to * MIB),
                     permissions: "rw-p".to_owned(),
                     name: String::new(),
+                    unreclaimable: None,
                 })
                 .collect(),
             ..MappingChange::default()

@@ -154,6 +154,7 @@ mod tests {
                 range,
                 permissions: "rw-p".to_owned(),
                 name: String::new(),
+                unreclaimable: None,
             }],
             ..MappingChange::default()
         }));

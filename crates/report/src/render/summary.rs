@@ -1,5 +1,6 @@
 //! The summary and the comparison of two records as text, CSV, SVG and HTML.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use isotherm_engine::units;
@@ -128,18 +129,32 @@ impl SummaryReport {
             None => format!(
                 "Nothing was watched long enough to tell what `prcl` (idle for {idle}) would save."
             ),
-            Some(n) => format!(
-                "`prcl` (page out what was idle for {idle}) would save up to {}.",
-                style.bytes(n)
-            ),
+            Some(n) => {
+                let mut text = format!(
+                    "`prcl` (page out what was idle for {idle}) would save up to {}.",
+                    style.bytes(n)
+                );
+                if self.reclaim.unreclaimable_bytes > 0 {
+                    let kept = style.bytes(self.reclaim.unreclaimable_bytes);
+                    let _ = write!(
+                        text,
+                        " Another {kept} idle cannot be paged out: locked, or a device's."
+                    );
+                }
+                text
+            }
         }
     }
 
     fn mapping_name(&self, mapping: &MappingOverview) -> String {
-        match (&self.overview.targets[..], mapping.target.pid) {
+        let mut name = match (&self.overview.targets[..], mapping.target.pid) {
             ([_, _, ..], Some(pid)) => format!("{} (pid {pid})", mapping.mapping),
             _ => mapping.mapping.clone(),
+        };
+        if 2 * mapping.unreclaimable_bytes > mapping.idle_bytes {
+            name += " (cannot be paged out)";
         }
+        name
     }
 
     fn picture(&self) -> String {

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, World, contrary_schemes};
-use isotherm_engine::scheme::{Action, Scheme};
+use isotherm_engine::scheme::{Action, FilterKind, OpsFilter, Scheme};
 use isotherm_engine::{AddressRange, Attributes};
 use isotherm_linux::act::split_gives_back;
-use isotherm_linux::swap;
+use isotherm_linux::{cgroup, swap};
 
 /// What the user of a session should know before it starts, a sentence each.
 pub fn warnings(spec: &SessionSpec) -> Vec<String> {
@@ -18,17 +18,40 @@ pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     if !spec.acts() {
         return of_damon(Path::new("/sys"));
     }
-    let schemes = spec.contexts.iter().flat_map(|c| c.schemes().to_vec());
-    let schemes: Vec<Scheme> = schemes.collect();
-    let mut warnings = warnings_of_schemes(&schemes);
+    let mut warnings = warnings_of_schemes(&all_schemes(spec));
     warnings.extend(between(&spec.contexts));
+    warnings.extend(without_group(spec));
+    warnings
+}
+
+/// The schemes of all contexts.
+pub(crate) fn all_schemes(spec: &SessionSpec) -> Vec<Scheme> {
+    let schemes = spec.contexts.iter().flat_map(|c| c.schemes().to_vec());
+    schemes.collect()
+}
+
+/// Filters by control groups that are not there.
+pub(crate) fn without_group(spec: &SessionSpec) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (i, scheme) in all_schemes(spec).iter().enumerate() {
+        for filter in &scheme.filters {
+            let FilterKind::Ops(OpsFilter::Memcg { path }) = &filter.kind else {
+                continue;
+            };
+            if let Err(error) = cgroup::find(Path::new(path)) {
+                warnings.push(format!(
+                    "scheme {i} ({}): its filter by control group matches nothing: {error}",
+                    scheme.action
+                ));
+            }
+        }
+    }
     warnings
 }
 
 /// What the user of the kernel's DAMON should know.
 fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
-    let schemes = spec.contexts.iter().flat_map(|c| c.schemes().to_vec());
-    let schemes: Vec<Scheme> = schemes.collect();
+    let schemes = all_schemes(spec);
     let is_dry = |c: &ContextSpec| c.acting.as_ref().is_none_or(|acting| acting.is_dry_run);
     let mut warnings = between(&spec.contexts);
     if !schemes.is_empty() && !spec.contexts.iter().all(is_dry) {
@@ -53,7 +76,8 @@ pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
     warnings
 }
 
-fn for_want_of_swap(schemes: &[Scheme]) -> Vec<String> {
+/// Schemes that need swap, where there is none.
+pub(crate) fn for_want_of_swap(schemes: &[Scheme]) -> Vec<String> {
     let mut warnings = Vec::new();
     if swap::facts().total > 0 {
         return warnings;

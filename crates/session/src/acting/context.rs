@@ -26,10 +26,20 @@ use crate::start::ram;
 
 /// Who carries out what is planned.
 enum Executor {
-    /// Nobody, in a dry run; where only a part of physical memory is meant, who can tell what that is.
+    /// Nobody, in a dry run; of processes, who can tell what would be refused.
     None(Option<Box<ProcessActuator>>),
     Processes(Box<ProcessActuator>),
     Physical(Box<PhysicalActuator>),
+}
+
+impl Executor {
+    /// Who tells page by page what was paged out, if this is known: in a dry run nothing was.
+    fn of_processes(&mut self) -> Option<&mut ProcessActuator> {
+        match self {
+            Self::Processes(actuator) => Some(actuator),
+            Self::None(_) | Self::Physical(_) => None,
+        }
+    }
 }
 
 /// This machine, while a context acts on it.
@@ -93,16 +103,17 @@ impl World for ThisMachine<'_> {
         operations: &[Operation],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), ProbeError> {
-        let Executor::None(Some(within)) = self.executor else {
+        let Executor::None(Some(actuator)) = self.executor else {
             outcomes.extend(operations.iter().map(Outcome::assumed));
             return Ok(());
         };
-        let reached = within.reach(operations)?;
-        outcomes.extend(operations.iter().zip(reached).map(|(operation, bytes)| {
-            let bytes = bytes.min(operation.bytes);
+        let foreseen = actuator.foresee(operations)?;
+        outcomes.extend(operations.iter().zip(foreseen).map(|(operation, outcome)| {
+            let bytes = outcome.applied.min(operation.bytes);
             Outcome {
-                filter_passed: bytes,
+                filter_passed: outcome.filter_passed.min(operation.bytes),
                 applied: bytes,
+                refused: outcome.refused_of_tried(operation),
                 ..Outcome::default()
             }
         }));
@@ -167,7 +178,10 @@ impl World for ThisMachine<'_> {
     }
 
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
-        self.meters.paged_out(target, bytes);
+        // Of processes it is known page by page.
+        if matches!(self.executor, Executor::Physical(_)) {
+            self.meters.paged_out(target, bytes);
+        }
     }
 }
 
@@ -206,8 +220,7 @@ impl ContextActing {
             }))
         };
         let executor = if acting.is_dry_run {
-            let tells = within.is_some() && !is_physical;
-            Executor::None(tells.then(by_process).transpose()?)
+            Executor::None((!is_physical).then(by_process).transpose()?)
         } else if is_physical {
             Executor::Physical(Box::new(PhysicalActuator::new(ActOptions::default())?))
         } else {
@@ -321,7 +334,10 @@ impl ContextActing {
             self.snapshots.extend(page_cache.take_snapshot());
         }
         let guard = self.context.guard_mut();
-        if let Some(status) = self.meters.observe(now, session, guard, drops_cache) {
+        let actuator = self.executor.of_processes();
+        if let Some(status) =
+            { &mut self.meters }.observe(now, session, guard, drops_cache, actuator)
+        {
             items.push(Item::Guard(GuardSample {
                 time: now,
                 context: self.name.clone(),
@@ -361,10 +377,13 @@ impl ContextActing {
         let spent = process_cpu().since(cpu_before);
         session.leave_out(spent);
         items.extend(self.samples(now, &done, &outcomes, spent));
-        let times = match &mut self.executor {
-            Executor::Processes(actuator) => actuator.take_interrupted(),
-            Executor::None(_) | Executor::Physical(_) => BTreeMap::new(),
-        };
+        let mut times = BTreeMap::new();
+        if let Executor::Processes(actuator) = &mut self.executor {
+            times = actuator.take_interrupted();
+            for (target, block, pages) in actuator.take_paged_out() {
+                self.meters.pages_paged_out(target, block, &pages);
+            }
+        }
         let guard = self.context.guard_mut();
         self.meters.end(session.now(), spent, &times, guard);
         Ok(spent)

@@ -9,7 +9,9 @@ use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
 use isotherm_engine::guard::{
     ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
 };
+use isotherm_engine::monitor::bits::Bitmap;
 use isotherm_engine::{Nanos, TargetId};
+use isotherm_linux::act::ProcessActuator;
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::{cgroup, pressure};
 
@@ -121,7 +123,12 @@ impl Meters {
         self.waits.forget(target);
     }
 
-    /// So much was paged out of `target`.
+    /// These pages of a block of `target` were paged out.
+    pub(super) fn pages_paged_out(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
+        self.waits.pages_paged_out(target, block, pages);
+    }
+
+    /// So much was paged out of `target`; which pages those were is not known.
     pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
         self.waits.paged_out(target, bytes);
     }
@@ -182,13 +189,14 @@ impl Meters {
     }
 
     /// Looks, if a second has passed, and tells the guard. Yields how it stands where that has changed,
-    /// and now and then where it has not.
+    /// and now and then where it has not. `actuator` is who acts, where that is known page by page.
     pub(super) fn observe(
         &mut self,
         now: Nanos,
         session: &mut Session,
         guard: &mut Guard,
         drops_cache: bool,
+        actuator: Option<&mut ProcessActuator>,
     ) -> Option<GuardStatus> {
         if now < self.next {
             return None;
@@ -198,7 +206,8 @@ impl Meters {
             .then(|| session.page_cache(self.context))
             .flatten();
         let files = files.map(|page_cache| self.file_waits.look(now, page_cache));
-        let (signals, pools) = self.signals(now, session, files, guard.is_resting());
+        let is_resting = guard.is_resting();
+        let (signals, pools) = self.signals(now, session, files, is_resting, actuator);
         // What is normal must be known before anything is done.
         if self.progress.as_ref().is_some_and(|p| !p.is_ready()) {
             return None;
@@ -217,6 +226,7 @@ impl Meters {
         session: &Session,
         files: Option<FilesRead>,
         is_resting: bool,
+        actuator: Option<&mut ProcessActuator>,
     ) -> (GuardSignals, Pools) {
         let elapsed = self.last.replace(now).map(|last| now.since(last));
         let mut waited = if self.is_physical {
@@ -225,7 +235,7 @@ impl Meters {
             let live = session.live().into_iter();
             let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
             let group = self.group.as_deref();
-            self.waits.look(now, elapsed, of_context, group)
+            self.waits.look(now, elapsed, of_context, group, actuator)
         };
         let mut pools = Pools::processes(waited.resident);
         if let Some(files) = files {

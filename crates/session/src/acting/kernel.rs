@@ -287,7 +287,8 @@ impl KernelContext {
         self.charge_paged_out(session);
         self.charged.learn();
         self.read_counters(now, session);
-        if let Some(status) = self.meters.observe(now, session, &mut self.guard, false) {
+        let guard = &mut self.guard;
+        if let Some(status) = self.meters.observe(now, session, guard, false, None) {
             items.push(Item::Guard(GuardSample {
                 time: now,
                 context: self.name.clone(),
@@ -446,6 +447,7 @@ impl KernelContext {
         let schemes = { self.schemes.iter() }.zip(&self.stats).zip(&self.quotas);
         let schemes = schemes.map(|((scheme, stats), quota)| SchemeStatus {
             action: scheme.action,
+            pattern: &scheme.pattern,
             is_active: true,
             is_finished: scheme.max_nr_snapshots > 0
                 && stats.nr_snapshots >= scheme.max_nr_snapshots,

@@ -19,6 +19,7 @@ pub(crate) mod progress;
 mod spared;
 mod summary;
 mod system;
+mod taken;
 mod waits;
 
 use anyhow::ensure;
@@ -30,6 +31,7 @@ use crate::session::Session;
 use kernel::KernelActing;
 use own::OwnActing;
 
+pub(crate) use conflicts::{all_schemes, for_want_of_swap, without_group};
 pub use conflicts::{warnings, warnings_of_schemes};
 pub use lacking::lacking;
 pub use permits::PodPermits;

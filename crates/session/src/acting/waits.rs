@@ -1,30 +1,36 @@
 //! How long targets wait for memory that was taken from them.
 //!
-//! Three accounts, of which the worst counts, as each may miss something (where physical memory is acted on, whose it is
-//! is not known, and the last two are the machine's):
+//! Refaults are pages that schemes paged out and that page tables show to be back ([`Taken`]). Where it is not known which
+//! pages those are (the kernel's DAMON acts), they are estimated: major faults, or a fall of VmSwap that was not made
+//! good by paging out, at most what the system read from swap. Where physical memory is acted on, they are the machine's
+//! reads of swap, divided by whose pages are in swap.
+//!
+//! What they cost is told by three accounts, of which the worst counts, as each may miss something:
 //!
 //! - the kernel's delay accounting, where it is on: it sees only threads that began after it was;
 //! - pressure (PSI) of the control group, where one is watched: it misses pages that the kernel does
 //!   not take for a part of the working set;
-//! - refaults, times what one costs here. Those are major faults, and what comes back from swap
-//!   without one: read ahead, or found in the swap cache. That is seen as a fall of VmSwap that was
-//!   not made good by paging out; what was freed falls, too, so it is at most what the system read
-//!   from swap.
+//! - refaults, times what one costs here.
+//!
+//! The first two are of all that threads waited for. They are charged by the part of the major faults that were refaults.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use isotherm_engine::guard::{Flows, WaitSource};
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::statistics::nearest_rank;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
+use isotherm_linux::act::ProcessActuator;
 use isotherm_linux::delays::{self, Delays};
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::pressure;
 use isotherm_linux::process::Process;
-use isotherm_linux::refault_cost::{RefaultSample, refault_cost_now};
+use isotherm_linux::refault_cost::{self, RefaultSample, refault_cost_now};
 
 use super::file_waits::FilesRead;
+use super::taken::Taken;
 
 /// What a refault costs is measured again after so long: it depends on the load.
 const COST_LASTS: Nanos = Nanos(60_000_000_000);
@@ -44,7 +50,7 @@ struct Seen {
     /// Pages that the system has read from swap.
     swapped_in: Option<u64>,
     progress: pressure::Progress,
-    /// Where something of it was out, by us.
+    /// Bytes in swap, where they are needed.
     swap: Option<u64>,
     delay: Option<Nanos>,
 }
@@ -65,6 +71,8 @@ struct MachineSeen {
 pub(super) struct Waited {
     /// Refaults of all of them, major or not.
     pub(super) refaults: u64,
+    /// Major faults of all of them, whatever they were for.
+    pub(super) major_faults: u64,
     /// CPU seconds of all of them.
     pub(super) cpu_s: f64,
     /// Bytes that they have in memory.
@@ -85,6 +93,10 @@ pub(super) struct Waits {
     /// When a sample was last paged out, and what of it is still to be brought back.
     sampled: Nanos,
     sample: Option<RefaultSample>,
+    /// Pages of samples that were read from swap.
+    sampled_pages: u64,
+    /// Which pages schemes paged out, where that is known.
+    taken: Taken,
     before: BTreeMap<TargetId, Seen>,
     /// Bytes that were paged out of each target since the last look.
     paged_out: BTreeMap<TargetId, u64>,
@@ -108,6 +120,8 @@ impl Waits {
             costs: refault_cost_now().into_iter().collect(),
             sampled: Nanos(0),
             sample: None,
+            sampled_pages: 0,
+            taken: Taken::default(),
             before: BTreeMap::new(),
             paged_out: BTreeMap::new(),
             out: BTreeMap::new(),
@@ -158,6 +172,12 @@ impl Waits {
         *self.out.entry(target).or_default() += bytes;
     }
 
+    /// These pages of a block of `target` were paged out.
+    pub(super) fn pages_paged_out(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
+        self.paged_out(target, bits::bytes(pages));
+        self.taken.add(target, block, pages);
+    }
+
     /// Bytes of live targets that were paged out and have not come back.
     pub(super) fn out(&self) -> u64 {
         self.out.values().sum()
@@ -171,6 +191,7 @@ impl Waits {
     /// `target` is no more.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.out.remove(&target);
+        self.taken.forget(target);
         self.flows.remove(&target);
         self.before.remove(&target);
         self.paged_out.remove(&target);
@@ -178,23 +199,26 @@ impl Waits {
     }
 
     /// Looks at `targets`, whose control group is `group`, if they are all that is in one. `elapsed` has
-    /// passed since the last look.
+    /// passed since the last look. `actuator` reads page tables, where it is known which pages were paged out.
     pub(super) fn look<'a>(
         &mut self,
         now: Nanos,
         elapsed: Option<Nanos>,
         targets: impl Iterator<Item = (TargetId, &'a Process)>,
         group: Option<&Path>,
+        mut actuator: Option<&mut ProcessActuator>,
     ) -> Waited {
         self.learn_cost(now);
-        let swapped_in = pressure::swapped_in();
+        let swapped_in = self.swapped_in();
         let mut waited = Waited::default();
         let targets: Vec<(TargetId, &Process)> = targets.collect();
         let due = self.due(&targets);
         let seconds = elapsed.map_or(0.0, Nanos::as_secs_f64);
         for (target, process) in targets {
             if due.contains(&target) {
-                self.look_at(&mut waited, (now, swapped_in), target, process);
+                let actuator = actuator.as_deref_mut();
+                let at = (now, swapped_in, due.len());
+                self.look_at(&mut waited, at, (target, process), actuator);
             }
             // Of those whose turn it is not, and of those whose last turn was a while ago: as much as of late.
             if let Some(seen) = self.before.get(&target) {
@@ -206,6 +230,7 @@ impl Waits {
         let before = std::mem::replace(&mut self.pressure_us, stalled);
         if let Some((stalled, before)) = stalled.zip(before) {
             let stalled = Nanos::from_micros(stalled.saturating_sub(before));
+            let stalled = waited.due_to_refaults(stalled);
             waited.together = waited.together.max(Some(stalled));
             note(&mut waited, stalled, WaitSource::Pressure);
         }
@@ -213,14 +238,14 @@ impl Waits {
     }
 
     /// Looks at the machine as a whole, where it is not known whose memory is acted on: what it read from swap, and
-    /// its pressure.
+    /// its pressure. Both are divided: schemes are charged by the part of what is in swap that they paged out.
     pub(super) fn look_at_machine(&mut self, now: Nanos) -> Waited {
         self.learn_cost(now);
         let meminfo = Meminfo::read();
         let kinds = ["Active(anon)", "Inactive(anon)", "Mapped"];
         let seen = MachineSeen {
             at: now,
-            swapped_in: pressure::swapped_in(),
+            swapped_in: self.swapped_in(),
             pressure_us: pressure::some_memory_us(None),
             times: CpuTimes::read(),
         };
@@ -236,10 +261,13 @@ impl Waits {
             waited.cpu_s = (wall - times.idle.since(then.idle).as_secs_f64()).max(0.0);
         }
         let grown = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
-        // No more of it is due to us than we took.
         let out: u64 = self.out.values().sum();
-        let read = grown(seen.swapped_in, before.swapped_in);
-        waited.refaults = read.unwrap_or(0).min(out.div_ceil(PAGE_SIZE));
+        let in_swap = meminfo.get("SwapTotal").zip(meminfo.get("SwapFree"));
+        let in_swap = in_swap.map_or(0, |(total, free)| total.saturating_sub(free));
+        let part = (out as f64 / in_swap.max(1) as f64).min(1.0);
+        let read = grown(seen.swapped_in, before.swapped_in).unwrap_or(0);
+        let refaults = (read as f64 * part).ceil() as u64;
+        waited.refaults = refaults.min(out.div_ceil(PAGE_SIZE));
         let mut left = waited.refaults * PAGE_SIZE;
         for out in self.out.values_mut() {
             let back = left.min(*out);
@@ -251,7 +279,7 @@ impl Waits {
             note(&mut waited, counted, WaitSource::Refaults);
         }
         if let Some(stalled) = grown(seen.pressure_us, before.pressure_us) {
-            let stalled = Nanos::from_micros(stalled);
+            let stalled = Nanos((Nanos::from_micros(stalled).0 as f64 * part) as u64);
             waited.together = waited.together.max(Some(stalled));
             note(&mut waited, stalled, WaitSource::Pressure);
         }
@@ -265,10 +293,16 @@ impl Waits {
                 self.costs.pop_front();
             }
             self.costs.extend(sample.bring_back());
+            self.sampled_pages += refault_cost::PAGES;
         } else if self.costs.len() < SAMPLES || now.since(self.sampled) >= COST_LASTS {
             self.sample = RefaultSample::page_out();
             self.sampled = now;
         }
+    }
+
+    /// Pages that the machine has read from swap, without those of samples.
+    fn swapped_in(&self) -> Option<u64> {
+        Some(pressure::swapped_in()?.saturating_sub(self.sampled_pages))
     }
 
     /// What a refault costs; `None` where that cannot be measured.
@@ -302,9 +336,9 @@ impl Waits {
     fn look_at(
         &mut self,
         waited: &mut Waited,
-        (now, swapped_in): (Nanos, Option<u64>),
-        target: TargetId,
-        process: &Process,
+        (now, swapped_in, nr_due): (Nanos, Option<u64>, usize),
+        (target, process): (TargetId, &Process),
+        actuator: Option<&mut ProcessActuator>,
     ) {
         let Some(progress) = pressure::progress(process) else {
             self.before.remove(&target);
@@ -318,30 +352,74 @@ impl Waits {
             at: now,
             swapped_in,
             progress,
-            swap: is_out.then(swap).flatten(),
+            swap: (is_out && actuator.is_none()).then(swap).flatten(),
             delay: delays.and_then(|delays| delays.waited(process.pid()).ok()),
         };
         let Some(before) = self.before.insert(target, seen) else {
             return;
         };
-        self.add(waited, target, (&before, &seen), paged_out);
+        let known = actuator.and_then(|actuator| {
+            let faults = Faults::between(&before, &seen);
+            self.read_back(target, faults, nr_due, actuator)
+        });
+        // No more comes back than was taken: others page out as well, and programs read files for the first time.
+        let out = self.out.get(&target).copied().unwrap_or(0);
+        let refaults = known
+            .unwrap_or_else(|| refaults(&before, &seen, paged_out).min(out.div_ceil(PAGE_SIZE)));
+        if let Some(left) = self.out.get_mut(&target) {
+            let by_count = out.saturating_sub(refaults * PAGE_SIZE);
+            let known = known.and_then(|_| self.taken.bytes(target));
+            *left = known.unwrap_or(by_count);
+        }
+        self.add(waited, target, (&before, &seen), (paged_out, refaults));
     }
 
-    /// What has become of a target between two looks, of which so many bytes were `paged_out`.
+    /// Pages of `target` that were paged out and that page tables show to be back. `None`: it has ended.
+    fn read_back(
+        &mut self,
+        target: TargetId,
+        faults: Faults,
+        nr_targets: usize,
+        actuator: &mut ProcessActuator,
+    ) -> Option<u64> {
+        let out = self.taken.bytes(target).unwrap_or(0) / PAGE_SIZE;
+        if faults.all == 0 || out == 0 {
+            return Some(0);
+        }
+        let found = self.taken.look(target, nr_targets, |blocks, see| {
+            let read = actuator.read_blocks(target, blocks, |facts| see(&facts));
+            read.unwrap_or(false)
+        })?;
+        // A page that was freed and used anew is present, too.
+        let returned = found.returned.min(faults.major.max(faults.read));
+        let unread = if found.is_all {
+            0
+        } else {
+            faults
+                .major
+                .saturating_sub(returned)
+                .min(out - found.returned)
+        };
+        Some(returned + unread)
+    }
+
+    /// What has become of a target between two looks, of which so many bytes were paged out and so many pages came back.
     fn add(
         &mut self,
         waited: &mut Waited,
         target: TargetId,
         (before, seen): (&Seen, &Seen),
-        paged_out: u64,
+        (paged_out, refaults): (u64, u64),
     ) {
-        // No more comes back than was taken: others page out as well, and programs read files for the first time.
-        let is_out = self.out.get(&target).copied().unwrap_or(0);
-        let refaults = refaults(before, seen, paged_out).min(is_out.div_ceil(PAGE_SIZE));
+        let of_target = Waited {
+            refaults,
+            major_faults: Faults::between(before, seen).major,
+            ..Waited::default()
+        };
         waited.refaults += refaults;
+        waited.major_faults += of_target.major_faults;
         let elapsed = seen.at.since(before.at);
-        if let Some(out) = self.out.get_mut(&target) {
-            *out = out.saturating_sub(refaults * PAGE_SIZE);
+        if self.out.contains_key(&target) {
             let flows = self.flows.entry(target).or_default();
             flows.add(seen.at, paged_out / PAGE_SIZE, refaults);
         }
@@ -350,7 +428,7 @@ impl Waits {
             self.running.insert(target, cpu_s / elapsed.as_secs_f64());
         }
         let delayed = seen.delay.zip(before.delay);
-        let delayed = delayed.map(|(now, before)| now.since(before));
+        let delayed = delayed.map(|(now, before)| of_target.due_to_refaults(now.since(before)));
         let counted = self.cost().map(|cost| Nanos(refaults * cost.0));
         if let Some(worst) = delayed.max(counted) {
             waited.together = Some(waited.together.unwrap_or_default() + worst);
@@ -364,7 +442,35 @@ impl Waits {
     }
 }
 
+/// Faults between two looks at a target.
+#[derive(Clone, Copy)]
+struct Faults {
+    all: u64,
+    major: u64,
+    /// Pages that the machine read from swap meanwhile.
+    read: u64,
+}
+
+impl Faults {
+    fn between(before: &Seen, now: &Seen) -> Self {
+        let (then, progress) = (before.progress, now.progress);
+        let read = now.swapped_in.zip(before.swapped_in);
+        let major = progress.major_faults.saturating_sub(then.major_faults);
+        Self {
+            all: major + progress.minor_faults.saturating_sub(then.minor_faults),
+            major,
+            read: read.map_or(0, |(now, before)| now.saturating_sub(before)),
+        }
+    }
+}
+
 impl Waited {
+    /// The part of a wait that is due to refaults: what else is waited for was not taken by schemes.
+    fn due_to_refaults(&self, wait: Nanos) -> Nanos {
+        let faults = self.major_faults.max(self.refaults).max(1);
+        Nanos((wait.0 as f64 * self.refaults as f64 / faults as f64) as u64)
+    }
+
     /// Pages of files came back. Yields the part of all that was waited, or of all that came back where no times
     /// are known, that is due to them; `None`: nothing was.
     pub(super) fn add_files(&mut self, files: &FilesRead) -> Option<f64> {
@@ -390,12 +496,7 @@ fn note(waited: &mut Waited, time: Nanos, by: WaitSource) {
 
 /// Pages that came back, of a target of which `out` bytes were paged out.
 fn refaults(before: &Seen, now: &Seen, out: u64) -> u64 {
-    let major = now
-        .progress
-        .major_faults
-        .saturating_sub(before.progress.major_faults);
-    let read = now.swapped_in.zip(before.swapped_in);
-    let read = read.map_or(0, |(now, before)| now.saturating_sub(before));
+    let Faults { major, read, .. } = Faults::between(before, now);
     // Before anything of it was out by us, there was nothing that matters.
     let expected = before.swap.unwrap_or(0) + out;
     let fallen = { now.swap }.map_or(0, |swap| expected.saturating_sub(swap) / PAGE_SIZE);

@@ -94,6 +94,7 @@ impl Simulated {
             range: MEMORY,
             permissions: "rw-p".into(),
             name: "[simulated]".into(),
+            unreclaimable: None,
         };
         items.push(Item::Mappings(MappingChange {
             time,

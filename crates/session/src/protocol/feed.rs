@@ -12,7 +12,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use isotherm_engine::{AddressRange, Nanos, TargetId};
+use isotherm_engine::{AddressRange, Nanos, TargetId, Unreclaimable};
 use isotherm_record::stacks::{HUGE_PAGES_SETTING, STACKS_SETTING};
 use isotherm_record::{Header, Item, Mapping, MappingChange, RecordError, TargetStart, Writer};
 
@@ -130,11 +130,14 @@ pub struct Roster {
     words: BTreeSet<Arc<str>>,
 }
 
+/// End, permissions and name of a mapping, and why it cannot be reclaimed.
+type PresentMapping = (u64, Arc<str>, Arc<str>, Option<Unreclaimable>);
+
 #[derive(Debug)]
 struct Present {
     start: TargetStart,
-    /// By their beginning: end, permissions, name.
-    mappings: BTreeMap<u64, (u64, Arc<str>, Arc<str>)>,
+    /// By their beginning.
+    mappings: BTreeMap<u64, PresentMapping>,
 }
 
 impl Roster {
@@ -173,8 +176,8 @@ impl Roster {
                 self.words.insert(Arc::clone(&word));
                 word
             });
-            let Mapping { range, .. } = mapping;
-            let value = (range.end, permissions, name);
+            let range = mapping.range;
+            let value = (range.end, permissions, name, mapping.unreclaimable);
             present.mappings.insert(range.start, value);
         }
     }
@@ -189,10 +192,11 @@ impl Roster {
             }));
             let mappings = present.mappings.iter();
             let all: Vec<Mapping> = mappings
-                .map(|(start, (end, permissions, name))| Mapping {
+                .map(|(start, (end, permissions, name, unreclaimable))| Mapping {
                     range: AddressRange::new(*start, *end),
                     permissions: permissions.to_string(),
                     name: name.to_string(),
+                    unreclaimable: *unreclaimable,
                 })
                 .collect();
             items.extend(all.chunks(MAPPINGS_AT_A_TIME).map(|some| {
@@ -229,6 +233,7 @@ mod tests {
             range: AddressRange::new(from << 12, to << 12),
             permissions: "rw-p".to_owned(),
             name: name.to_owned(),
+            unreclaimable: None,
         }
     }
 

@@ -1,7 +1,8 @@
 //! How a daemon's status reads as text. It is taken as JSON: the daemon may be of another version.
 
-use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
+use isotherm_engine::{Nanos, PAGE_SIZE};
+use isotherm_record::printable;
 use serde_json::Value;
 
 /// Lists of targets end after so many.
@@ -15,7 +16,7 @@ pub fn status_text(status: &Value) -> String {
     for target in targets.iter().take(TARGETS_SHOWN) {
         lines.push(format!(
             "  {} ({}{}): {} in memory, {}",
-            target["name"].as_str().unwrap_or("?"),
+            printable(target["name"].as_str().unwrap_or("?")),
             target["pid"],
             target["context"]
                 .as_str()
@@ -145,11 +146,58 @@ fn scheme_line(i: usize, scheme: &Value, is_dry: bool, of_kernel: bool) -> Strin
         format!("; refused: {}", refused.join(", "))
     };
     format!(
-        "scheme {i}, {}{state}: {} of {} tried {done} acted on{quota}{refused}",
+        "scheme {i}, {}{}{state}: {} of {} tried {done} acted on{quota}{refused}",
         scheme["action"].as_str().unwrap_or("?"),
+        pattern(&scheme["pattern"]),
         bytes(&stats["sz_applied"]),
         bytes(&stats["sz_tried"]),
     )
+}
+
+/// Which memory a scheme is about; what it leaves open is left out.
+fn pattern(pattern: &Value) -> String {
+    let mut parts = Vec::new();
+    let accesses = &pattern["nr_accesses"];
+    let [least, most] = ["min", "max"].map(|bound| {
+        let bound = &accesses[bound];
+        let number = bound["percent"].as_f64().or(bound["samples"].as_f64());
+        let unit = if bound["percent"].is_null() {
+            "checks an interval"
+        } else {
+            "% of checks"
+        };
+        let is_all =
+            number == Some(f64::from(u32::MAX)) || unit.starts_with('%') && number == Some(100.0);
+        (number, is_all, unit)
+    });
+    match (least, most) {
+        ((Some(0.0), ..), (Some(0.0), ..)) => parts.push("not accessed".to_owned()),
+        ((Some(0.0) | None, ..), (_, true, _)) | ((None, ..), _) | (_, (None, ..)) => {}
+        ((Some(least), ..), (_, true, unit)) => {
+            parts.push(format!("accessed in at least {least} {unit}"));
+        }
+        ((Some(least), ..), (Some(most), _, unit)) => {
+            parts.push(format!("accessed in {least} to {most} {unit}"));
+        }
+    }
+    let age = |bound: &Value| match (bound["time"].as_u64(), bound["intervals"].as_u64()) {
+        (Some(u64::MAX), _) | (None, None | Some(0)) => None,
+        (_, Some(nr)) if nr == u64::from(u32::MAX) => None,
+        (Some(0), _) => None,
+        (Some(time), _) => Some(format_time(Nanos(time))),
+        (_, Some(nr)) => Some(format!("{nr} intervals")),
+    };
+    parts.extend(age(&pattern["age"]["min"]).map(|least| format!("for at least {least}")));
+    parts.extend(age(&pattern["age"]["max"]).map(|most| format!("for at most {most}")));
+    let size = &pattern["size"];
+    let least = size["min"].as_u64().filter(|bytes| *bytes > PAGE_SIZE);
+    parts.extend(least.map(|bytes| format!("of at least {}", format_bytes(bytes))));
+    let most = size["max"].as_u64().filter(|bytes| *bytes < 1 << 60);
+    parts.extend(most.map(|bytes| format!("of at most {}", format_bytes(bytes))));
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!(" ({})", parts.join(", "))
 }
 
 fn moved_line(way: &Value) -> String {

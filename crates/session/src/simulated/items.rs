@@ -33,6 +33,7 @@ impl Recording {
                     range: *range,
                     permissions: "rw-p".to_owned(),
                     name: format!("[{name}]"),
+                    unreclaimable: None,
                 });
                 vec![
                     Item::TargetStart(TargetStart {

@@ -35,6 +35,7 @@ pub(crate) fn trace(path: &Path, scans: u64) {
             range: AddressRange::new(START, START + BLOCKS * BLOCK_SIZE),
             permissions: "rw-p".into(),
             name: "[heap]".into(),
+            unreclaimable: None,
         }],
         ..MappingChange::default()
     }));

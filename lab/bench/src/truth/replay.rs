@@ -128,6 +128,7 @@ pub(super) fn write(
             range: memory,
             permissions: "rw-p".into(),
             name: String::new(),
+            unreclaimable: None,
         }],
         ..MappingChange::default()
     }))?;

@@ -6,10 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use isotherm_config::{MonitorSpec, SessionSpec, TargetSpec};
@@ -18,6 +21,7 @@ use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use isotherm_record::{CalibrationSample, Item, PageSnapshot};
 use isotherm_session::Session;
+use tracing::info;
 
 /// Pages that are copied each time, and how often that is.
 const PAGES_PER_LOOK: u64 = 8;
@@ -26,12 +30,18 @@ const LOOK_EVERY: Nanos = Nanos::from_millis(500);
 const PAGES_MAX: usize = 512;
 /// How often it is asked what other processes map as well.
 const SHARED_EVERY: Nanos = Nanos::from_millis(30_000);
+/// Measuring that takes longer than this is announced.
+const QUICK: Duration = Duration::from_millis(500);
+
+/// The process that measures, while there is one.
+type Helper = Arc<Mutex<Option<Child>>>;
 
 /// Copies of pages, and who will measure with them.
 pub(super) struct Calibrating {
     /// Who measures once it is told what with.
     worker: JoinHandle<anyhow::Result<Calibration>>,
     to_worker: Sender<Vec<u8>>,
+    helper: Helper,
     content: Vec<u8>,
     next: Nanos,
     random: u64,
@@ -56,10 +66,13 @@ impl Calibrating {
         let (to_worker, content) = std::sync::mpsc::channel();
         // A thread of its own keeps the privileges that measuring takes. And children of the recorder's thread are looked
         // through for those of a command that have lost their parent: the helper is none of them.
-        let worker = std::thread::spawn(move || measure(&content));
+        let helper = Helper::default();
+        let of_worker = Arc::clone(&helper);
+        let worker = std::thread::spawn(move || measure(&content, &of_worker));
         Some(Self {
             worker,
             to_worker,
+            helper,
             content: Vec::new(),
             next: Nanos(0),
             random: spec.seed | 1,
@@ -137,11 +150,12 @@ impl Calibrating {
         (self.random >> 16) as usize % below
     }
 
-    /// Measures. What was, or why nothing was.
-    pub(super) fn finish(self, now: Nanos) -> Item {
+    /// Measures, unless the user ends that. Yields what was measured, or why nothing was.
+    pub(super) fn finish(mut self, now: Nanos) -> Item {
         let (refuse_huge, shared) = (self.refuse_huge, self.shared);
         // If nobody takes it, it has failed and says why.
-        self.to_worker.send(self.content).ok();
+        self.to_worker.send(std::mem::take(&mut self.content)).ok();
+        wait_for(&self.worker, &self.helper);
         let measured = self.worker.join();
         let measured = measured.unwrap_or_else(|_| Err(anyhow!("measuring has panicked")));
         match measured {
@@ -159,7 +173,30 @@ impl Calibrating {
     }
 }
 
-fn measure(content: &Receiver<Vec<u8>>) -> anyhow::Result<Calibration> {
+/// Waits until measuring has ended. Says what is waited for, and has a signal end it.
+fn wait_for<T>(worker: &JoinHandle<T>, helper: &Helper) {
+    let stop = crate::stop::by_signals();
+    let started = Instant::now();
+    let mut is_announced = false;
+    while !worker.is_finished() {
+        if !is_announced && started.elapsed() > QUICK {
+            is_announced = true;
+            info!(
+                "the recording is complete; measuring what acting on this memory would cost (some 10 s; Ctrl-C leaves \
+                 it out)"
+            );
+        }
+        let is_stopped = stop.as_ref().is_ok_and(|stop| stop.load(Ordering::Relaxed));
+        if let Some(helper) = &mut *helper.lock().unwrap_or_else(PoisonError::into_inner)
+            && is_stopped
+        {
+            isotherm_linux::process::terminate(helper);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn measure(content: &Receiver<Vec<u8>>, shown: &Helper) -> anyhow::Result<Calibration> {
     // Ctrl-C is for the recorder.
     let mut helper = Command::new("/proc/self/exe")
         .args(["calibrate", "--content", "--json"])
@@ -176,13 +213,18 @@ fn measure(content: &Receiver<Vec<u8>>) -> anyhow::Result<Calibration> {
     let written = input.write_all(&content);
     drop(input);
     let (mut said, mut error) = (String::new(), String::new());
-    if let Some(output) = &mut helper.stdout {
+    let (output, complaints) = (helper.stdout.take(), helper.stderr.take());
+    let lock = || shown.lock().unwrap_or_else(PoisonError::into_inner);
+    *lock() = Some(helper);
+    if let Some(mut output) = output {
         output.read_to_string(&mut said)?;
     }
-    if let Some(output) = &mut helper.stderr {
-        output.read_to_string(&mut error)?;
+    if let Some(mut complaints) = complaints {
+        complaints.read_to_string(&mut error)?;
     }
-    let status = helper.wait()?;
+    let helper = lock().take();
+    let status = helper.context("it was taken away")?.wait()?;
+    ensure!(status.signal().is_none(), "it was ended");
     let error = error.trim().lines().last().unwrap_or("").to_owned();
     ensure!(status.success(), "{error}");
     written?;

@@ -24,6 +24,7 @@ pub(super) struct Summary {
     pub(super) rss_bytes: Option<u64>,
     /// What RSS would be, had the dry run been none.
     pub(super) rss_bytes_after_dry_run: Option<u64>,
+    /// Descendants of targets that were seen and not watched; there may have been more.
     pub(super) children_not_watched: usize,
     pub(super) monitor_cpu_percent: f64,
     pub(super) induced_cpu_percent_estimated: f64,
@@ -79,7 +80,8 @@ impl Summary {
             1 => Some("1 child process was not".to_owned()),
             nr => Some(format!("{nr} child processes were not")),
         };
-        notes.extend(of_children.map(|nr| format!("\n{nr} watched; --children does")));
+        // Those that lived for less than a second were not seen.
+        notes.extend(of_children.map(|nr| format!("\nat least {nr} watched; --children does")));
         let notes = notes.concat();
         if self.snapshots == 0 {
             return format!(

@@ -33,6 +33,7 @@ pub(crate) fn page_record(path: &Path, scans: u64, is_paged: bool) {
             range,
             permissions: "rw-p".into(),
             name: "[heap]".into(),
+            unreclaimable: None,
         }],
         ..MappingChange::default()
     }));

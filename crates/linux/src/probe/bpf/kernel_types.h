@@ -30,6 +30,7 @@ struct mm_struct {
 	void *pgd;
 	unsigned long total_vm;
 	int map_count;
+	unsigned long locked_vm;
 	void *notifier_subscriptions; /* with CONFIG_MMU_NOTIFIER */
 };
 
@@ -52,6 +53,7 @@ struct anon_vma;
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_end;
+	unsigned long vm_flags;
 	struct anon_vma *anon_vma;
 	unsigned long vm_pgoff;
 	struct file *vm_file;
@@ -63,11 +65,21 @@ struct pt_regs {
 	unsigned long sp;
 };
 
-struct bpf_iter_meta;
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
 
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
+};
+
+struct bpf_iter__task_vma {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	struct vm_area_struct *vma;
 };
 
 /* Pages of files, and whose they are: page_cache.bpf.c. */

@@ -57,7 +57,21 @@ struct control {
 	__u32 notified;    /* walk: others are told of changes to the tables, so have tables of their own */
 	__u64 total_vm;    /* walk: pages mapped */
 	__u64 map_count;   /* walk: mappings */
+	__u64 locked_vm;   /* walk: pages that are locked, or pinned on the target's account */
 };
+
+/* A mapping of which no page can be reclaimed: mirrored in ../unreclaimable.rs. */
+struct unreclaimable {
+	__u64 start;
+	__u64 end;
+	__u64 flags;
+};
+
+/* Flags of a mapping (include/linux/mm.h). */
+#define VM_PFNMAP 0x400ULL
+#define VM_LOCKED 0x2000ULL
+#define VM_IO 0x4000ULL
+#define VM_HUGETLB 0x400000ULL
 
 struct table {
 	__u64 entries[512];
@@ -303,6 +317,24 @@ int locate(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/* Writes a struct unreclaimable for each mapping whose flags keep the kernel from reclaiming its pages. */
+SEC("iter/task_vma")
+int find_unreclaimable(struct bpf_iter__task_vma *ctx)
+{
+	struct vm_area_struct *vma = ctx->vma;
+	struct unreclaimable found;
+
+	if (!vma)
+		return 0;
+	found.flags = vma->vm_flags & (VM_PFNMAP | VM_LOCKED | VM_IO | VM_HUGETLB);
+	if (!found.flags)
+		return 0;
+	found.start = vma->vm_start;
+	found.end = vma->vm_end;
+	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
+	return 0;
+}
+
 /* What can be told of the address space at little cost. */
 static __always_inline void tell_facts(struct control *c)
 {
@@ -310,6 +342,7 @@ static __always_inline void tell_facts(struct control *c)
 
 	c->total_vm = BPF_CORE_READ(mm, total_vm);
 	c->map_count = BPF_CORE_READ(mm, map_count);
+	c->locked_vm = BPF_CORE_READ(mm, locked_vm);
 	c->notified = 0;
 	if (bpf_core_field_exists(mm->notifier_subscriptions))
 		c->notified = BPF_CORE_READ(mm, notifier_subscriptions) != 0;

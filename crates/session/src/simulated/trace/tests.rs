@@ -32,6 +32,7 @@ fn process(target: u32, name: &str, pages: u32, scans: std::ops::Range<u64>) -> 
         range: AddressRange::new(start, start + u64::from(pages.max(1)) * PAGE_SIZE),
         permissions: "rw-p".into(),
         name: "[heap]".into(),
+        unreclaimable: None,
     };
     let begins = [
         Item::TargetStart(TargetStart {

@@ -1,0 +1,110 @@
+//! `isotherm restore`: reads what was paged out back into memory.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_config::ProcessSpec;
+use isotherm_engine::units::{format_bytes, parse_bytes};
+use isotherm_session::restore::{RestoreEnd, RestoreReport, RestoreSpec, restore};
+use tracing::{info, warn};
+
+use crate::log::draws_progress;
+
+/// Read back into memory what processes have in swap.
+///
+/// It is the way back from paging out, without `swap off`: each page is read in as if the process had touched it, at a
+/// pace, and no longer than 5 % of the machine's memory are available. Schemes that go on page it out again; `isotherm
+/// stop` ends them first. Pages of files come back by themselves when they are touched. Needs root.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  isotherm restore --pid redis-server
+  isotherm restore --cgroup system.slice/redis.service --rate 100M
+Exit status: 0 all is back that can be, 1 it ended before.")]
+pub(crate) struct Args {
+    /// Running processes, by id or name; several with commas or by repeating the flag
+    #[arg(
+        short,
+        long,
+        value_name = "PID|NAME",
+        value_delimiter = ',',
+        required_unless_present = "cgroup"
+    )]
+    pid: Vec<ProcessSpec>,
+
+    /// Every process of this control group (v1 or v2)
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+
+    /// Read at most this much in a second
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_bytes)]
+    rate: u64,
+
+    #[command(flatten)]
+    result: crate::out::ResultArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let spec = RestoreSpec {
+        processes: args.pid.clone(),
+        cgroup: args.cgroup.clone(),
+        bytes_per_s_max: Some(args.rate),
+    };
+    let stop = crate::stop::by_signals()?;
+    let bar = progress_bar();
+    let report = restore(&spec, |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+        !stop.load(Ordering::Relaxed)
+    })?;
+    bar.finish_and_clear();
+    for note in &report.notes {
+        info!("{note}");
+    }
+    if args.result.is_json() {
+        println!("{}", crate::out::json(&report)?);
+    } else {
+        println!("{}", text(&report));
+    }
+    if report.end == RestoreEnd::MemoryShort {
+        warn!(
+            "less than 5 % of the machine's memory is available, so it ended; free some, and run it again"
+        );
+    }
+    Ok(ExitCode::from(u8::from(report.end != RestoreEnd::Complete)))
+}
+
+fn text(report: &RestoreReport) -> String {
+    let nr = report.processes.len();
+    let of = match &report.processes[..] {
+        [one] => format!(
+            "{} (pid {})",
+            isotherm_record::printable(&one.name),
+            one.pid
+        ),
+        _ => format!("{nr} processes"),
+    };
+    let read = format_bytes(report.restored_bytes());
+    let left = format_bytes(report.left_bytes());
+    format!(
+        "read back {read} of {of} in {:.1} s; {left} are in swap now",
+        report.seconds
+    )
+}
+
+fn progress_bar() -> ProgressBar {
+    if !draws_progress() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(
+        "[{elapsed_precise}] {bar:24.cyan/blue} {bytes} of {total_bytes}",
+    );
+    ProgressBar::new(0).with_style(style.expect("a template of ours"))
+}
+
+/// The schema of what is printed.
+#[cfg(test)]
+pub(crate) fn schema() -> schemars::Schema {
+    crate::out::schema::<RestoreReport>()
+}

@@ -1,0 +1,205 @@
+//! Which of the pages that schemes paged out have been read back, by page tables.
+//!
+//! Problem: counters of a process do not tell why it faults, and those of the machine not for whom it swaps. A
+//! neighbour that swaps must not stop schemes, nor a file that the target reads for the first time.
+//!
+//! Approach: every page that was paged out is noted. Once a second the tables of these pages' blocks are read:
+//! a page that is present again was read back; one whose swap entry is gone was freed. Reading costs half a
+//! nanosecond a page ([`isotherm_linux::probe`]), and is left out while the target has no page fault.
+//!
+//! Limits: at most [`BLOCKS_MAX`] blocks are read in a second, in turns; pages in the others are found later.
+//! An unmapped page of a file is kept until the target ends. A page that was freed and used anew within a second
+//! counts as read back, as far as the target has major faults or the machine reads swap.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::TargetId;
+use isotherm_engine::monitor::bits::{self, Bitmap};
+use isotherm_engine::table::BlockFacts;
+
+/// Blocks of 2 MiB that are read in one look: 8 ms of CPU.
+const BLOCKS_MAX: usize = 16_384;
+
+/// The pages of one block that are out.
+#[derive(Clone, Copy, Debug, Default)]
+struct Out {
+    pages: Bitmap,
+    /// Those that had a swap entry at the last look.
+    swapped: Bitmap,
+}
+
+/// What one look found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Pages that are in memory again.
+    pub(super) returned: u64,
+    /// Whether all blocks were read.
+    pub(super) is_all: bool,
+}
+
+/// The pages of all targets that are out.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    targets: BTreeMap<TargetId, OfTarget>,
+}
+
+#[derive(Debug, Default)]
+struct OfTarget {
+    blocks: BTreeMap<u64, Out>,
+    bytes: u64,
+    /// Where the next look begins.
+    next: u64,
+}
+
+impl Taken {
+    /// `pages` of `block` were paged out.
+    pub(super) fn add(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
+        let of = self.targets.entry(target).or_default();
+        let out = of.blocks.entry(block).or_default();
+        of.bytes += bits::bytes(&bits::and_not(pages, &out.pages));
+        out.pages = bits::or(&out.pages, pages);
+        // Its entry is another one now.
+        out.swapped = bits::and_not(&out.swapped, pages);
+    }
+
+    /// Bytes of `target` that are out; `None`: none of its pages were noted.
+    pub(super) fn bytes(&self, target: TargetId) -> Option<u64> {
+        self.targets.get(&target).map(|of| of.bytes)
+    }
+
+    pub(super) fn forget(&mut self, target: TargetId) {
+        self.targets.remove(&target);
+    }
+
+    /// Reads tables by `read`, of `1 / nr_targets` of [`BLOCKS_MAX`] blocks at most; `read` says whether the target
+    /// is alive.
+    pub(super) fn look(
+        &mut self,
+        target: TargetId,
+        nr_targets: usize,
+        read: impl FnOnce(&[u64], &mut dyn FnMut(&BlockFacts)) -> bool,
+    ) -> Option<Found> {
+        let of = self.targets.get_mut(&target)?;
+        let max = BLOCKS_MAX / nr_targets.max(1);
+        let after = of.blocks.range(of.next..);
+        let all = after.chain(of.blocks.range(..of.next));
+        let mut addresses: Vec<u64> = all.take(max).map(|(block, _)| *block).collect();
+        let is_all = addresses.len() == of.blocks.len();
+        of.next = addresses.last().map_or(0, |last| last + 1);
+        addresses.sort_unstable();
+        let mut returned = 0;
+        let is_alive = read(&addresses, &mut |facts| returned += of.see(facts));
+        is_alive.then_some(Found { returned, is_all })
+    }
+}
+
+impl OfTarget {
+    /// Takes in what the tables of a block say. Yields the pages that are back.
+    fn see(&mut self, facts: &BlockFacts) -> u64 {
+        let Some(out) = self.blocks.get_mut(&facts.address) else {
+            return 0;
+        };
+        let back = bits::and(&out.pages, &facts.present);
+        let has_no_entry = bits::and_not(&out.swapped, &facts.swapped);
+        let gone = bits::or(&back, &bits::and(&out.pages, &has_no_entry));
+        out.pages = bits::and_not(&out.pages, &gone);
+        out.swapped = bits::and(&out.pages, &facts.swapped);
+        self.bytes -= bits::bytes(&gone);
+        if bits::is_empty(&out.pages) {
+            self.blocks.remove(&facts.address);
+        }
+        u64::from(bits::count(&back))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
+
+    const TARGET: TargetId = TargetId(0);
+
+    fn facts(address: u64, present: u64, swapped: u64) -> BlockFacts {
+        let bitmap = |pages| [pages, 0, 0, 0, 0, 0, 0, 0];
+        BlockFacts {
+            address,
+            huge: false,
+            present: bitmap(present),
+            accessed: bits::NONE,
+            swapped: bitmap(swapped),
+        }
+    }
+
+    fn taken(blocks: &[(u64, u64)]) -> Taken {
+        let mut taken = Taken::default();
+        for (block, pages) in blocks {
+            taken.add(TARGET, *block, &[*pages, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        taken
+    }
+
+    /// One look at one block. Yields the pages that came back, and those that are still out.
+    fn look(taken: &mut Taken, present: u64, swapped: u64) -> (u64, u64) {
+        let found = taken.look(TARGET, 1, |blocks, see| {
+            for block in blocks {
+                see(&facts(*block, present, swapped));
+            }
+            true
+        });
+        let left = taken.bytes(TARGET).expect("it was noted") / PAGE_SIZE;
+        (found.expect("it lives").returned, left)
+    }
+
+    #[test]
+    fn pages_that_are_there_again_were_read_back_and_freed_ones_were_not() {
+        let mut anonymous = taken(&[(0, 0b1111)]);
+        assert_eq!(look(&mut anonymous, 0b1_0000, 0b1111), (0, 4));
+        assert_eq!(look(&mut anonymous, 0b0001, 0b1110), (1, 3));
+        assert_eq!(
+            look(&mut anonymous, 0b0001, 0b1100),
+            (0, 2),
+            "one was freed"
+        );
+        assert_eq!(look(&mut anonymous, 0b1101, 0), (2, 0));
+        // Pages of files leave no entry.
+        let mut file = taken(&[(0, 0b11)]);
+        assert_eq!(look(&mut file, 0, 0), (0, 2));
+        assert_eq!(look(&mut file, 0b01, 0), (1, 1));
+    }
+
+    #[test]
+    fn pages_that_are_paged_out_again_count_again() {
+        let mut taken = taken(&[(0, 0b11), (0, 0b11)]);
+        assert_eq!(look(&mut taken, 0b01, 0b10), (1, 1));
+        taken.add(TARGET, 0, &[0b11, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(look(&mut taken, 0, 0b11), (0, 2));
+        assert_eq!(look(&mut taken, 0b11, 0), (2, 0));
+    }
+
+    #[test]
+    fn of_many_blocks_all_are_read_in_turns() {
+        let nr = 10;
+        let blocks: Vec<(u64, u64)> = (0..nr).map(|n| (n * BLOCK_SIZE, 1)).collect();
+        let mut taken = taken(&blocks);
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let found = taken.look(TARGET, BLOCKS_MAX / 3, |blocks, _| {
+                assert!(blocks.is_sorted());
+                seen.extend_from_slice(blocks);
+                true
+            });
+            assert_eq!(
+                found,
+                Some(Found {
+                    returned: 0,
+                    is_all: false
+                })
+            );
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len() as u64, nr);
+        taken.forget(TARGET);
+        assert_eq!(taken.look(TARGET, 1, |_, _| true), None);
+    }
+}
