@@ -31,6 +31,8 @@ if [[ -n $missing ]]; then
     finish
     exit
 fi
+# Without these, what they judge and run is skipped below.
+scripts/install-deps dist-test >/dev/null 2>&1 || true
 folder=$(mktemp -d)
 target=
 end() {
