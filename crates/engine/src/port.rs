@@ -219,6 +219,8 @@ pub enum Unreclaimable {
     Device,
     /// It is of huge pages from a pool (hugetlbfs).
     HugeTlb,
+    /// The process maps most of its pages at several addresses.
+    Several,
 }
 
 /// Why memory was not acted on.
@@ -230,7 +232,7 @@ pub enum Refusal {
     NoSwap,
     /// Swap is full.
     SwapFull,
-    /// Another process maps it as well.
+    /// It is mapped more than once, by other processes or by this one.
     Shared,
     /// It is locked, or special.
     Locked,
@@ -273,6 +275,7 @@ impl From<Unreclaimable> for Refusal {
         match why {
             Unreclaimable::Locked | Unreclaimable::HugeTlb => Self::Locked,
             Unreclaimable::Device => Self::Unobservable,
+            Unreclaimable::Several => Self::Shared,
         }
     }
 }

@@ -61,7 +61,7 @@ impl LiveBlame {
     pub(crate) fn new(header: &Header, at_least: Nanos, every: Nanos) -> Option<Self> {
         header.settings.get(STACKS_SETTING)?;
         let options = BlameOptions {
-            at_least,
+            at_least: Some(at_least),
             ..BlameOptions::default()
         };
         Some(Self {

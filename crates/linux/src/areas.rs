@@ -14,8 +14,20 @@ pub struct MappedArea {
     pub permissions: Permissions,
     /// File path, `[heap]`, ...; empty for anonymous memory.
     pub name: Arc<str>,
+    /// What of which file it maps; `None` for anonymous memory.
+    pub file: Option<FilePart>,
     /// Why none of its pages can be reclaimed, where that is known and so.
     pub unreclaimable: Option<Unreclaimable>,
+}
+
+/// The part of a file that a mapping begins with. Shared memory is of files, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilePart {
+    /// Major and minor number of the file system's device.
+    pub device: u64,
+    pub inode: u64,
+    /// Bytes from the file's beginning.
+    pub offset: u64,
 }
 
 /// `rwxp` flags as the kernel prints them.
@@ -60,7 +72,23 @@ impl MappedArea {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let permissions = Permissions::new(words.next()?)?;
-        let name = words.nth(3).unwrap_or("").trim_start().into();
+        let mut number = |radix| u64::from_str_radix(words.next()?, radix).ok();
+        let offset = number(16);
+        let (major, minor) = words
+            .next()
+            .and_then(|device| device.split_once(':'))
+            .unzip();
+        let device = |part: Option<&str>| u64::from_str_radix(part?, 16).ok();
+        let device = device(major).zip(device(minor));
+        let inode = words.next().and_then(|inode| inode.parse().ok());
+        let file = offset.zip(device).zip(inode);
+        let file = file.filter(|(_, inode)| *inode != 0);
+        let file = file.map(|((offset, (major, minor)), inode)| FilePart {
+            device: major << 32 | minor,
+            inode,
+            offset,
+        });
+        let name = words.next().unwrap_or("").trim_start().into();
         let range = AddressRange::checked(
             u64::from_str_radix(start, 16).ok()?,
             u64::from_str_radix(end, 16).ok()?,
@@ -70,6 +98,7 @@ impl MappedArea {
             range,
             permissions,
             name,
+            file,
             unreclaimable: None,
         })
     }
@@ -108,6 +137,12 @@ mod tests {
         assert_eq!(area.range, AddressRange::new(0x7f00_a000, 0x7f00_b000));
         assert_eq!(area.permissions.to_string(), "r-xp");
         assert_eq!(&*area.name, "/tmp/a b (deleted)");
+        let part = FilePart {
+            device: 8 << 32 | 1,
+            inode: 1234,
+            offset: 0x1000,
+        };
+        assert_eq!(area.file, Some(part));
         let anonymous = MappedArea::parse("1000-2000 rw-p 00000000 00:00 0 ").expect("a mapping");
         assert_eq!(&*anonymous.name, "");
         let vsyscall = "ffffffffff600000-ffffffffff601000 --xp 0 00:00 0 [vsyscall]";

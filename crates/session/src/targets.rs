@@ -11,7 +11,9 @@ use isotherm_engine::units::format_bytes;
 use isotherm_engine::{AddressRange, Nanos, TargetId};
 use isotherm_linux::areas::{MappedArea, Names};
 use isotherm_linux::cgroup;
-use isotherm_linux::probe::{PageTableProbe, ProbeError, SecondaryTables, SpaceFacts, WalkerError};
+use isotherm_linux::probe::{
+    PageTableProbe, ProbeError, SecondaryTables, SpaceFacts, WalkerError, without_aliases,
+};
 use isotherm_linux::process::{self, Process, ProcessError, children_of_this_thread};
 use isotherm_record::{Item, Mapping, MappingChange, TargetExit, TargetStart};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -68,6 +70,8 @@ pub(crate) struct TargetSet {
     /// If not empty, only this part of each address space is watched (DAMON's initial regions).
     limits: Vec<AddressRange>,
     live: BTreeMap<TargetId, Live>,
+    /// What a process maps several times is watched at each of its addresses.
+    samples_addresses: bool,
     /// Of their mappings.
     names: Names,
     /// Of the live ones.
@@ -91,6 +95,7 @@ impl TargetSet {
             wanted,
             limits,
             live: BTreeMap::new(),
+            samples_addresses: false,
             names: Names::default(),
             pids: BTreeSet::new(),
             given_up: BTreeSet::new(),
@@ -100,6 +105,12 @@ impl TargetSet {
             started: false,
             next: 0,
         }
+    }
+
+    /// For a monitor that samples addresses: each alias of the same memory has accessed bits of its own.
+    pub(crate) fn sampled_by_address(mut self) -> Self {
+        self.samples_addresses = true;
+        self
     }
 
     /// With numbers from `first` on.
@@ -276,7 +287,7 @@ impl TargetSet {
         }
     }
 
-    fn look_at_mappings(&mut self, probe: &PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
+    fn look_at_mappings(&mut self, probe: &mut PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
         let all = self.live.len() <= FEW;
         for (&id, live) in &mut self.live {
             let is_due = all
@@ -407,7 +418,12 @@ impl TargetSet {
         let Some(live) = self.live.get(&id) else {
             return Vec::new();
         };
-        let areas = live.areas.iter().map(|area| area.range);
+        let areas: Vec<AddressRange> = if self.samples_addresses {
+            live.areas.iter().map(|area| area.range).collect()
+        } else {
+            without_aliases(&live.areas)
+        };
+        let areas = areas.into_iter();
         if self.limits.is_empty() {
             return areas.map(|range| MappedRange { range }).collect();
         }
@@ -448,7 +464,7 @@ impl TargetSet {
 fn read_mappings(
     id: TargetId,
     live: &mut Live,
-    probe: &PageTableProbe,
+    probe: &mut PageTableProbe,
     now: Nanos,
     names: &mut Names,
     items: &mut Vec<Item>,
@@ -536,6 +552,7 @@ mod tests {
             range: AddressRange::new(start, end),
             permissions: Permissions::new("rw-p").expect("four flags"),
             name: name.into(),
+            file: None,
             unreclaimable: None,
         }
     }

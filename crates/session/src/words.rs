@@ -20,7 +20,7 @@ pub fn refusal_words(why: Refusal) -> &'static str {
     match why {
         Refusal::NoSwap => "for want of swap",
         Refusal::SwapFull => "as swap is full",
-        Refusal::Shared => "shared with other processes",
+        Refusal::Shared => "mapped more than once (shared)",
         Refusal::Dirty => "not written to their files yet",
         Refusal::Locked => "locked or special",
         Refusal::NotOurFile => "of files that are not ours",

@@ -8,11 +8,11 @@ use crate::common::{
 
 const MIB: u64 = 1 << 20;
 
-/// Records process `pid` for 12 s, and yields the report of this name.
+/// Records process `pid` for 9 s, and yields the report of this name.
 fn report(pid: u32, name: &str) -> Value {
     let folder = scratch();
     let path = folder.path().join("record");
-    let recorder = record_pid(pid, &path, &["--duration", "12s"]);
+    let recorder = record_pid(pid, &path, &["--duration", "9s"]);
     recorder.finish().success();
     let done = run(isotherm(["report", name, "--json"]).arg(&path)).success();
     serde_json::from_str(&done.stdout).expect("a report in JSON")
@@ -60,7 +60,7 @@ fn locked_memory_is_not_promised_and_not_touched() {
     let huge = proc_bytes(pid, "smaps_rollup", "AnonHugePages:");
     let scheme = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout"];
     for is_dry in [true, false] {
-        let mut command = isotherm(["run", "--json", "--duration", "7s", "--pid", &text]);
+        let mut command = isotherm(["run", "--json", "--duration", "5s", "--pid", &text]);
         let folder = scratch();
         command
             .args(scheme)
@@ -126,7 +126,7 @@ fn threads_that_outlive_the_main_thread_are_watched() {
         "{summary}"
     );
     let folder = scratch();
-    let mut command = isotherm(["run", "--json", "--no-guard", "--duration", "7s", "--pid"]);
+    let mut command = isotherm(["run", "--json", "--no-guard", "--duration", "5s", "--pid"]);
     command
         .arg(pid.to_string())
         .arg("-o")
@@ -172,4 +172,49 @@ fn what_was_paged_out_is_read_back_at_a_pace() {
     assert_eq!(report["processes"][0]["swapped_before_bytes"], out);
     let least_s = out as f64 / (16 * MIB) as f64 * 0.9;
     assert!(report["seconds"].as_f64() >= Some(least_s), "{report}");
+}
+
+/// A memfd of 48 MiB that is mapped three times, as ZGC does with its heap. All of it is there by each address; the first 8 are
+/// touched all the time, by the third.
+const MAPPED_THRICE: &str = r#"
+import mmap, os, time
+size = 48 << 20
+file = os.memfd_create("heap")
+os.ftruncate(file, size)
+maps = [mmap.mmap(file, size) for _ in range(3)]
+for at in range(0, size, 4096):
+    maps[0][at:at + 8] = os.urandom(8)
+for m in maps:
+    for at in range(0, size, 4096):
+        m[at]
+print("ready", flush=True)
+while True:
+    for at in range(0, 8 << 20, 4096):
+        maps[2][at]
+    time.sleep(0.02)
+"#;
+
+#[test]
+fn memory_that_is_mapped_several_times_counts_once() {
+    const TEST: &str = "memory_that_is_mapped_several_times_counts_once";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let mut target = Running::start(&mut python(MAPPED_THRICE));
+    target.line("ready");
+    let pid = target.pid();
+    let frames = proc_bytes(pid, "smaps_rollup", "Pss:");
+    let summary = report(pid, "summary");
+    let total = &summary["total"];
+    let resident = total["resident_bytes"].as_u64().expect("it is known");
+    // Pss has its part of libraries that others map as well.
+    assert!(
+        (frames..frames + 16 * MIB).contains(&resident),
+        "{frames} {summary}"
+    );
+    let used = total["working_set_bytes"].as_u64();
+    assert!(used >= Some(7 * MIB) && used <= Some(16 * MIB), "{summary}");
+    let kept = summary["reclaim"]["unreclaimable_bytes"].as_u64();
+    assert!(
+        kept >= Some(36 * MIB) && kept <= Some(44 * MIB),
+        "{summary}"
+    );
 }

@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Running, alone, at_once, isotherm, python, run, scratch};
-use crate::swap::Swap;
+use crate::common::{Running, at_once, isotherm, python, run, scratch, with_swap};
 
 const MIB: u64 = 1 << 20;
 
@@ -53,27 +52,29 @@ while True:
 
 const KINDS: [&str; 4] = ["anonymous", "memfd", "tmpfs", "file"];
 
-/// Runs a scheme on targets of these kinds at the same time, and yields what came of each.
-fn run_on(kinds: &[&str], how: &str, flags: &[&str]) -> Vec<(String, Value)> {
+/// Runs schemes on targets of these kinds at the same time, and yields what came of each.
+fn run_on(runs: &[(&str, Vec<&str>)], how: &str) -> Vec<(String, Value)> {
     let folder = scratch();
-    let start = |kind: &&str| {
+    let start = |(kind, _): &(&str, Vec<&str>)| {
         let mut command = python(TARGET);
         let mut target = Running::start(command.args([kind, how]).arg(folder.path()));
         target.line("ready");
         target
     };
-    let targets: Vec<(&str, Running)> = kinds.iter().map(|kind| (*kind, start(kind))).collect();
-    let all = std::sync::Mutex::new(Vec::new());
-    at_once(&targets, |(kind, target)| {
-        let record = folder.path().join(format!("{kind}.isotherm"));
+    let targets: Vec<Running> = runs.iter().map(start).collect();
+    let all: Vec<(usize, &Running)> = targets.iter().enumerate().collect();
+    let summaries = std::sync::Mutex::new(Vec::new());
+    at_once(&all, |(at, target)| {
+        let (kind, flags) = &runs[*at];
         let pid = target.pid().to_string();
-        let mut command = isotherm(["run", "--json", "--duration", "16s", "--pid", &pid, "-o"]);
+        let mut command = isotherm(["run", "--json", "--duration", "12s", "--pid", &pid, "-o"]);
+        let record = folder.path().join(format!("{at}.isotherm"));
         let done = run(command.arg(&record).args(flags)).success();
         let summary = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
-        let mut all = all.lock().expect("no test panics with it");
-        all.push(((*kind).to_owned(), summary));
+        let mut summaries = summaries.lock().expect("no test panics with it");
+        summaries.push(((*kind).to_owned(), summary));
     });
-    all.into_inner().expect("no test panics with it")
+    summaries.into_inner().expect("no test panics with it")
 }
 
 const IDLE_2S: [&str; 4] = [
@@ -86,13 +87,13 @@ const IDLE_2S: [&str; 4] = [
 #[test]
 fn a_neighbour_that_swaps_stops_no_scheme() {
     const TEST: &str = "a_neighbour_that_swaps_stops_no_scheme";
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = with_swap(TEST) else { return };
     let mut neighbour = Running::start(&mut python(NEIGHBOUR));
     neighbour.line("ready");
-    for (kind, summary) in run_on(&KINDS, "idle", &IDLE_2S) {
+    let dry = [IDLE_2S.as_slice(), &["--dry-run"]].concat();
+    let runs = KINDS.map(|kind| (kind, IDLE_2S.to_vec()));
+    let runs = [runs.as_slice(), &[("anonymous", dry)]].concat();
+    for (kind, summary) in run_on(&runs, "idle") {
         assert_eq!(summary["guard_stops"], 0, "{kind}: {summary}");
         let out = summary["schemes"][0]["sz_applied"].as_u64();
         assert!(out >= Some(56 * MIB * 9 / 10), "{kind}: {summary}");
@@ -102,37 +103,15 @@ fn a_neighbour_that_swaps_stops_no_scheme() {
 #[test]
 fn what_the_target_reads_back_stops_schemes() {
     const TEST: &str = "what_the_target_reads_back_stops_schemes";
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = with_swap(TEST) else { return };
     let flags = [
         "--scheme",
         "4K max 0 0 1s max pageout",
         "--max-refaults",
         "20/s",
     ];
-    for (kind, summary) in run_on(&KINDS, "back", &flags) {
-        assert!(
-            summary["guard_stops"].as_u64() >= Some(1),
-            "{kind}: {summary}"
-        );
-    }
-}
-
-#[test]
-fn a_dry_run_has_no_refaults() {
-    const TEST: &str = "a_dry_run_has_no_refaults";
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
-    let mut neighbour = Running::start(&mut python(NEIGHBOUR));
-    neighbour.line("ready");
-    let flags = [IDLE_2S.as_slice(), &["--dry-run"]].concat();
-    for (kind, summary) in run_on(&["anonymous"], "idle", &flags) {
-        assert_eq!(summary["guard_stops"], 0, "{kind}: {summary}");
-        let out = summary["schemes"][0]["sz_applied"].as_u64();
-        assert!(out >= Some(56 * MIB * 9 / 10), "{kind}: {summary}");
+    for (kind, summary) in run_on(&KINDS.map(|kind| (kind, flags.to_vec())), "back") {
+        let stops = summary["guard_stops"].as_u64();
+        assert!(stops >= Some(1), "{kind}: {summary}");
     }
 }

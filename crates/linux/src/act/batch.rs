@@ -388,6 +388,7 @@ mod tests {
             range: AddressRange::new(start, end),
             permissions: Permissions::new("rw-p").expect("four flags"),
             name: "".into(),
+            file: None,
             unreclaimable: None,
         }
     }

@@ -51,6 +51,20 @@ impl ProcessActuator {
         }
     }
 
+    /// The outcomes of operations that all lie in mappings of which nothing is ever reclaimed, without looking at them.
+    pub(super) fn never_reclaimed(&self, batch: &[Operation]) -> Option<Vec<Outcome>> {
+        let outcome = |operation: &Operation| {
+            let areas = areas_of(&self.areas, operation.target);
+            let area = batch::mapping_around(operation.range, areas)?;
+            let why = Refusal::from(area.unreclaimable?);
+            takes_from_lists(operation.action).then(|| Outcome {
+                refused: [(why, operation.bytes)].into(),
+                ..Outcome::default()
+            })
+        };
+        batch.iter().map(outcome).collect()
+    }
+
     /// Whether `action` is done by advice, and nobody can give any about `target`.
     pub(super) fn cannot_advise(&self, target: TargetId, action: Action) -> bool {
         let is_advice = !matches!(

@@ -427,6 +427,8 @@ impl Actuator for ProcessActuator {
                     .iter()
                     .map(|o| refused(o, Refusal::Unsupported))
                     .collect()
+            } else if let Some(outcomes) = self.never_reclaimed(&batch) {
+                outcomes
             } else if batch.len() == 1 && batch[0].range.len() > BATCH_BYTES {
                 vec![self.act_in_parts(&batch[0])?]
             } else {

@@ -1,5 +1,6 @@
 //! Reads accessed bits on this machine, and clears them.
 
+mod aliases;
 mod clear_refs;
 pub mod entry;
 pub mod huge;
@@ -13,6 +14,7 @@ mod unreclaimable;
 pub mod walker;
 pub mod zeros;
 
+pub use aliases::without_aliases;
 pub use entry::{Leaf, TableCopy};
 pub use page_table::{PageTableProbe, ProbeError};
 pub use physical::{MapFacts, PhysicalProbe};

@@ -19,6 +19,7 @@ use isotherm_engine::{
 };
 use thiserror::Error;
 
+use super::aliases::Aliases;
 use super::clear_refs::ClearRefs;
 use super::entry::Leaf;
 use super::scan::ClearMethod;
@@ -105,6 +106,8 @@ pub struct PageTableProbe {
     pub(super) cost: Cost,
     /// CPU time of this process that went into something else than watching.
     other_cpu: Nanos,
+    /// What targets map several times.
+    pub(super) aliases: BTreeMap<TargetId, Aliases>,
     /// Targets that can be watched no longer, and why.
     failed: BTreeMap<TargetId, String>,
 }
@@ -127,6 +130,7 @@ impl PageTableProbe {
             clear_refs: ClearRefs::default(),
             cost: Cost::default(),
             other_cpu: Nanos(0),
+            aliases: BTreeMap::new(),
             failed: BTreeMap::new(),
         })
     }
@@ -152,6 +156,7 @@ impl PageTableProbe {
     pub fn remove(&mut self, target: TargetId) {
         self.targets.remove(&target);
         self.failed.remove(&target);
+        self.aliases.remove(&target);
     }
 
     /// Why the target can be watched no longer, though it lives; told once.
@@ -237,9 +242,13 @@ impl PageTableProbe {
             return Ok(());
         };
         let started = Instant::now();
+        let mut all = std::borrow::Cow::Borrowed(ranges);
+        if let Some(aliases) = self.aliases.get(&target) {
+            all.to_mut().extend(aliases.ranges_of(ranges));
+        }
         match watched
             .process
-            .advise(ranges, libc::MADV_COLD, &mut self.outcomes)
+            .advise(&all, libc::MADV_COLD, &mut self.outcomes)
         {
             // What a target's end means is told by the next read.
             Ok(()) | Err(ProcessError::NoSuchProcess { .. }) => {}
@@ -267,11 +276,23 @@ impl PageTableProbe {
         let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
             return Ok(false);
         };
-        match self.walker.walk(&space, &[(address, 1)], &mut self.leaves) {
+        // It may be there by another of its addresses only.
+        let mut spans = vec![(address, 1)];
+        if let Some(aliases) = self.aliases.get(&target) {
+            let page = AddressRange::new(address, address + PAGE_SIZE);
+            spans.extend(
+                aliases
+                    .ranges_of(&[page])
+                    .iter()
+                    .map(|alias| (alias.start, 1)),
+            );
+        }
+        match self.walker.walk(&space, &spans, &mut self.leaves) {
             Err(WalkerError::Gone) => return Ok(false),
             result => result?,
         }
-        let frame = self.leaves[0].frame();
+        let there = self.leaves.iter().find(|leaf| leaf.is_present());
+        let frame = there.unwrap_or(&self.leaves[0]).frame();
         let clearable = self.frames.as_ref().map(|frames| match method {
             ClearMethod::Madvise => frames.is_clearable(frame),
             ClearMethod::ClearRefs => frames.is_clearable_by_clear_refs(frame),

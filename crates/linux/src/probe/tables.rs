@@ -4,6 +4,8 @@
 //! disturbs nobody: so *reading* everything is cheap, and only *clearing* needs economy. The tables
 //! are followed from the top, so unmapped terabytes cost nothing.
 
+use std::collections::BTreeMap;
+
 use isotherm_engine::drive::TableProbe;
 use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
@@ -16,9 +18,31 @@ const TOP_SHIFT: u32 = 30;
 pub(super) const BLOCK_SHIFT: u32 = 21;
 
 impl PageTableProbe {
-    /// Addresses of the 2 MiB blocks within `ranges` that have a lowest-level table or a huge leaf.
-    /// `None` if the target is gone.
+    /// Addresses of the 2 MiB blocks within `ranges` that have a lowest-level table or a huge leaf, there or at
+    /// another address of the same memory. `None` if the target is gone.
     pub fn occupied_blocks(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+    ) -> Result<Option<Vec<u64>>, ProbeError> {
+        let Some(mut found) = self.occupied_tables(target, ranges)? else {
+            return Ok(None);
+        };
+        let aliases = self.aliases.get(&target).map(|all| all.ranges_of(ranges));
+        let aliases = aliases.filter(|aliases| !aliases.is_empty());
+        if let Some(aliases) = aliases
+            && let Some(others) = self.occupied_tables(target, &aliases)?
+            && let Some(all) = self.aliases.get(&target)
+        {
+            found.extend(all.firsts_of(&others));
+            found.sort_unstable();
+            found.dedup();
+            retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
+        }
+        Ok(Some(found))
+    }
+
+    fn occupied_tables(
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
@@ -42,8 +66,34 @@ impl PageTableProbe {
         }
     }
 
-    /// Reads the tables of `blocks` and hands what they say to `see`. `false` if the target is gone.
+    /// Reads the tables of `blocks`, with those of other addresses of the same memory, and hands what they say to `see`.
+    /// `false` if the target is gone.
     pub fn read_blocks(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        mut see: impl FnMut(BlockFacts),
+    ) -> Result<bool, ProbeError> {
+        let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
+        let Some(others) = others.filter(|others| !others.is_empty()) else {
+            return self.read_tables(target, blocks, see);
+        };
+        let mut all = Vec::with_capacity(blocks.len());
+        let mut of_aliases = BTreeMap::new();
+        let is_alive = self.read_tables(target, blocks, |facts| all.push(facts))?
+            && self.read_tables(target, &others, |facts| {
+                of_aliases.insert(facts.address, facts);
+            })?;
+        for mut facts in all {
+            if let Some(aliases) = self.aliases.get_mut(&target) {
+                aliases.merge(&mut facts, &of_aliases);
+            }
+            see(facts);
+        }
+        Ok(is_alive)
+    }
+
+    fn read_tables(
         &mut self,
         target: TargetId,
         blocks: &[u64],
@@ -99,8 +149,48 @@ impl PageTableProbe {
 
 impl PageTableProbe {
     /// Hands to `see` the pages of `blocks` that are there: address, frame, how many of both follow each
-    /// other. `false` if the target is gone.
+    /// other. A page that is there at another address only has the first. `false` if the target is gone.
     pub fn each_frame(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        mut see: impl FnMut(u64, u64, u32),
+    ) -> Result<bool, ProbeError> {
+        let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
+        let Some(others) = others.filter(|others| !others.is_empty()) else {
+            return self.each_frame_of(target, blocks, see);
+        };
+        let mut frames: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+        let mut of_aliases = frames.clone();
+        let mut note = |address, frame, nr| {
+            frames.insert(address, (frame, nr));
+        };
+        let is_alive = self.each_frame_of(target, blocks, &mut note)?;
+        let mut note = |address, frame, nr| {
+            of_aliases.insert(address, (frame, nr));
+        };
+        let is_alive = is_alive && self.each_frame_of(target, &others, &mut note)?;
+        if let Some(aliases) = self.aliases.get(&target) {
+            for block in blocks {
+                if is_huge(&frames, *block) {
+                    continue;
+                }
+                aliases.pages_of(*block, |page, own| {
+                    let frame = frame_at(&of_aliases, own);
+                    let address = block + page as u64 * PAGE_SIZE;
+                    if let Some(frame) = frame {
+                        frames.entry(address).or_insert((frame, 1));
+                    }
+                });
+            }
+        }
+        for (address, (frame, nr)) in frames {
+            see(address, frame, nr);
+        }
+        Ok(is_alive)
+    }
+
+    fn each_frame_of(
         &mut self,
         target: TargetId,
         blocks: &[u64],
@@ -126,6 +216,18 @@ impl PageTableProbe {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Whether one huge page maps all of `block`.
+fn is_huge(frames: &BTreeMap<u64, (u64, u32)>, block: u64) -> bool {
+    frames.get(&block).is_some_and(|(_, nr)| *nr > 1)
+}
+
+/// The frame of the page at `address`, which may be of a huge page.
+fn frame_at(frames: &BTreeMap<u64, (u64, u32)>, address: u64) -> Option<u64> {
+    let (start, (frame, nr)) = frames.range(..=address).next_back()?;
+    let page = (address - start) / PAGE_SIZE;
+    (page < u64::from(*nr)).then_some(frame + page)
 }
 
 impl Walker {

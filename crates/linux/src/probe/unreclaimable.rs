@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 
 use isotherm_engine::{AddressRange, TargetId, Unreclaimable};
 
+use super::aliases::Aliases;
 use super::page_table::PageTableProbe;
 use super::walker::{TaskLimit, Walker, open_iterator};
 use crate::areas::MappedArea;
@@ -38,8 +39,9 @@ impl Walker {
 }
 
 impl PageTableProbe {
-    /// What `target` maps, with which of it cannot be reclaimed. `None` if it is not watched.
-    pub fn mappings(&self, target: TargetId) -> Option<Result<Vec<MappedArea>, ProcessError>> {
+    /// What `target` maps, with which of it cannot be reclaimed. From now on, what it maps several times is read once.
+    /// `None` if it is not watched.
+    pub fn mappings(&mut self, target: TargetId) -> Option<Result<Vec<MappedArea>, ProcessError>> {
         let process = self.process(target)?;
         let mut areas = match process.mappings() {
             Ok(areas) => areas,
@@ -53,7 +55,35 @@ impl PageTableProbe {
                 area.unreclaimable = Some(why);
             }
         }
+        self.note_aliases(target, &mut areas);
         Some(Ok(areas))
+    }
+
+    fn note_aliases(&mut self, target: TargetId, areas: &mut [MappedArea]) {
+        let aliases = Aliases::of(areas);
+        let before = self.aliases.remove(&target).unwrap_or_default();
+        if aliases.is_empty() {
+            return;
+        }
+        // The kernel's advice leaves pages with several entries alone; those with one it takes.
+        if before.nr_several > before.nr_single {
+            let held = aliases.held();
+            let is_held = |range: AddressRange| {
+                let at = held.partition_point(|held| held.end < range.end);
+                held.get(at).is_some_and(|held| held.start <= range.start)
+            };
+            let free = areas.iter_mut().filter(|area| area.unreclaimable.is_none());
+            for area in free.filter(|area| area.file.is_some() && !area.permissions.is_private()) {
+                if is_held(area.range) {
+                    area.unreclaimable = Some(Unreclaimable::Several);
+                }
+            }
+        }
+        // Half of what was seen before, so that a quiet interval does not make all of it unknown.
+        let mut aliases = aliases;
+        aliases.nr_single = before.nr_single / 2;
+        aliases.nr_several = before.nr_several / 2;
+        self.aliases.insert(target, aliases);
     }
 }
 

@@ -65,13 +65,28 @@ pub enum Measure {
     Waste,
 }
 
+/// Idle times of which one is taken by default.
+pub const AGES: [Nanos; 5] = [
+    Nanos::from_millis(5_000),
+    Nanos::from_millis(10_000),
+    Nanos::from_millis(30_000),
+    Nanos::from_millis(60_000),
+    Nanos::from_millis(600_000),
+];
+
+/// The longest of [`AGES`] that memory watched for so long may well have; two thirds of that time.
+fn longest_age(watched: Nanos) -> Nanos {
+    let fits = |age: &&Nanos| age.0.saturating_mul(3) <= watched.0.saturating_mul(2);
+    *AGES.iter().rev().find(fits).unwrap_or(&AGES[0])
+}
+
 /// What is asked.
 #[derive(Clone, Debug)]
 pub struct BlameOptions {
     /// Which bytes.
     pub measure: Measure,
-    /// Idle for at least so long.
-    pub at_least: Nanos,
+    /// Idle for at least so long; `None`: the longest of [`AGES`] that fits what was watched.
+    pub at_least: Option<Nanos>,
     /// When, since the beginning; at the end if `None`.
     pub at: Option<Nanos>,
     /// By what they are summed up.
@@ -82,7 +97,7 @@ impl Default for BlameOptions {
     fn default() -> Self {
         Self {
             measure: Measure::Idle,
-            at_least: Nanos::from_millis(60_000),
+            at_least: None,
             at: None,
             by: By::Function,
         }
@@ -281,12 +296,12 @@ impl Blame {
     }
 
     /// The bytes of one target's last snapshot, by who touched them.
-    fn add(&self, kept: &Kept, whole: &mut Whole) {
+    fn add(&self, kept: &Kept, at_least: Nanos, whole: &mut Whole) {
         let snapshot = &kept.snapshot;
         let nothing = Touches::default();
         let touches = self.touches.get(&snapshot.target).unwrap_or(&nothing);
         for region in &snapshot.regions {
-            let bytes = self.counted(kept, region);
+            let bytes = self.counted(kept, region, at_least);
             if bytes == 0 {
                 continue;
             }
@@ -309,10 +324,10 @@ impl Blame {
         }
     }
 
-    fn counted(&self, kept: &Kept, region: &RegionSnapshot) -> u64 {
+    fn counted(&self, kept: &Kept, region: &RegionSnapshot, at_least: Nanos) -> u64 {
         match self.options.measure {
             Measure::Resident => region.resident(),
-            Measure::Idle if kept.idle_for(region) >= self.options.at_least => region.untouched(),
+            Measure::Idle if kept.idle_for(region) >= at_least => region.untouched(),
             _ => 0,
         }
     }
@@ -392,7 +407,7 @@ impl Blame {
     /// The same as [`Blame::report`], of other bytes than were asked for at first.
     pub fn report_of(&mut self, measure: Measure, at_least: Nanos) -> Option<BlameReport> {
         self.options.measure = measure;
-        self.options.at_least = at_least;
+        self.options.at_least = Some(at_least);
         self.report()
     }
 
@@ -403,18 +418,20 @@ impl Blame {
         }
         let (kept, _) = self.latest.clone().finish();
         self.join_stacks();
+        let watched = kept.iter().map(Kept::known_for).max().unwrap_or_default();
+        let at_least = self.options.at_least;
+        let at_least = at_least.unwrap_or_else(|| longest_age(watched));
         let (mut whole, mut huge) = (Whole::default(), None);
         for kept in &kept {
             match self.options.measure {
                 Measure::Waste => self.add_waste(kept.snapshot.target, &mut whole, &mut huge),
-                _ => self.add(kept, &mut whole),
+                _ => self.add(kept, at_least, &mut whole),
             }
         }
         if self.options.measure == Measure::Refaulted {
             whole.sums.clone_from(&self.refaults);
             whole.total = whole.sums.values().map(|sum| sum.sure).sum::<f64>() as u64;
         }
-        let watched = kept.iter().map(Kept::known_for).max().unwrap_or_default();
         let time = kept.iter().map(|kept| kept.snapshot.end).max();
         let time = time.map(|end| self.context.offset(end)).unwrap_or_default();
         let stacks = self.stacks(&whole.sums);
@@ -429,7 +446,7 @@ impl Blame {
             version: crate::VERSION,
             record: self.context.record_info(),
             measure: self.options.measure,
-            at_least_ns: self.options.at_least,
+            at_least_ns: at_least,
             time_ns: time,
             watched_ns: watched,
             total_bytes: whole.total,

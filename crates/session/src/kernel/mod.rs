@@ -203,7 +203,7 @@ fn watched(
         .map_err(host::explain)
         .context("cannot follow processes")?;
     let wanted = wanted(&context.targets, group, child, notes)?;
-    let set = TargetSet::new(wanted, context.ranges.clone(), files);
+    let set = TargetSet::new(wanted, context.ranges.clone(), files).sampled_by_address();
     Ok(Watched::Processes {
         probe: Box::new(probe),
         set: Box::new(set),

@@ -467,6 +467,7 @@ mod tests {
                 range: AddressRange::new(0, PAGE_SIZE),
                 permissions: Permissions::new(permissions).expect("four flags"),
                 name: name.into(),
+                file: None,
                 unreclaimable: None,
             };
             assert_eq!(class_of(&area), wanted, "{permissions} {name}");
@@ -487,6 +488,7 @@ mod tests {
             range: AddressRange::new(start, end),
             permissions: Permissions::new("r--p").expect("four flags"),
             name: name.into(),
+            file: None,
             unreclaimable: None,
         };
         let all = [area(10, 20, ""), area(20, 30, "/file"), area(50, 60, "")];

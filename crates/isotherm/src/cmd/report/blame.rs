@@ -39,9 +39,9 @@ pub(super) struct BlameArgs {
     /// Which memory.
     #[arg(long, value_enum, default_value_t = OfArg::Idle)]
     of: OfArg,
-    /// Idle for at least so long.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "1min")]
-    at_least: Nanos,
+    /// Idle for at least so long [default: the longest of 5 s, 10 s, 30 s, 1 min and 10 min that fits the record].
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    at_least: Option<Nanos>,
     /// When, since the beginning [default: the end].
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
@@ -113,7 +113,7 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
         None => args.common.open()?,
         Some(_) => Source::open(args.common.file.as_deref())?,
     };
-    let (report, code) = args.report(source)?;
+    let (report, code) = args.report(source, None)?;
     let Some(against) = &args.against else {
         match args.export() {
             None => output.write(&report, &output.style(false))?,
@@ -125,7 +125,8 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(code);
     };
-    let before = Source::open(Some(against)).and_then(|source| args.report(source));
+    let same = Some(report.at_least_ns);
+    let before = Source::open(Some(against)).and_then(|source| args.report(source, same));
     let (before, before_code) =
         before.with_context(|| format!("cannot compare with {}", against.display()))?;
     let diff = BlameDiffReport::new(&before, &report);
@@ -157,7 +158,7 @@ impl BlameArgs {
         self.export.or_else(by_name)
     }
 
-    fn options(&self) -> BlameOptions {
+    fn options(&self, at_least: Option<Nanos>) -> BlameOptions {
         BlameOptions {
             measure: match self.of {
                 OfArg::Idle => Measure::Idle,
@@ -165,7 +166,7 @@ impl BlameArgs {
                 OfArg::Refaulted => Measure::Refaulted,
                 OfArg::Waste => Measure::Waste,
             },
-            at_least: self.at_least,
+            at_least: at_least.or(self.at_least),
             at: self.at,
             by: match self.by {
                 ByArg::Function => By::Function,
@@ -179,9 +180,13 @@ impl BlameArgs {
     }
 
     /// What one record says.
-    fn report(&self, source: Source) -> anyhow::Result<(BlameReport, ExitCode)> {
+    fn report(
+        &self,
+        source: Source,
+        at_least: Option<Nanos>,
+    ) -> anyhow::Result<(BlameReport, ExitCode)> {
         let scope = self.common.scope();
-        let make = |header: &_| Blame::new(header, scope, self.options());
+        let make = |header: &_| Blame::new(header, scope, self.options(at_least));
         let (mut blame, extent) = source.accumulate(scope, make)?;
         extent.require(&scope, self.at)?;
         name_functions(&mut blame, &self.binaries);
