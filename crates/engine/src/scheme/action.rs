@@ -132,6 +132,11 @@ impl Action {
         }
     }
 
+    /// Whether the kernel does it by its lists for reclaim, which locked memory is not on.
+    pub const fn is_reclaim(self) -> bool {
+        matches!(self, Self::Pageout | Self::Cold | Self::LruDeprio)
+    }
+
     /// Whether it moves memory to another node, so that a destination must be named.
     pub const fn migrates(self) -> bool {
         matches!(self, Self::MigrateHot | Self::MigrateCold)

@@ -130,6 +130,9 @@ impl SchemeEngine {
         for (index, state) in self.states.iter_mut().enumerate() {
             let is_due = state.take_turn(now, began);
             if is_due && state.watermark.is_open && !state.is_finished() {
+                if state.scheme.action.is_reclaim() {
+                    state.filters.leave_alone(&system.left_alone);
+                }
                 state.begin(index, now, snapshots, system);
                 live.push((index, state));
             }

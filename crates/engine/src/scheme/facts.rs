@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::quota::{Goal, GoalMetric};
-use crate::address::Nanos;
+use crate::address::{AddressRange, Nanos};
 use crate::monitor::page_cache::PAGE_CACHE;
 use crate::snapshot::TargetId;
 
@@ -52,6 +52,8 @@ pub struct SystemFacts {
     /// What is to be paged out of processes must be idle so many times as long as schemes say ([`crate::Guard::patience`]);
     /// 0 and 1: as they say.
     pub patience: u32,
+    /// What was refused as nobody can reclaim it: schemes that reclaim do not try it again. In address order.
+    pub left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
     /// Memory of these targets that schemes take for idle must be idle for at least so long, whatever they say.
     pub least_age: BTreeMap<TargetId, Nanos>,
 }

@@ -8,6 +8,7 @@
 //! What the kernel does otherwise: it rounds both ends of an address filter down to a page. Here a
 //! page that lies across an end is left alone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -89,6 +90,8 @@ pub(super) struct FilterSet {
     pub(super) ops: Arc<[(OpsFilter, bool, bool)]>,
     /// As in [`crate::port::Operation::pass_unmatched`].
     pub(super) ops_pass_unmatched: bool,
+    /// [`super::SystemFacts::left_alone`], for schemes that reclaim.
+    left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
 }
 
 /// What the engine's own filters say of some memory.
@@ -150,6 +153,14 @@ impl FilterSet {
             ops_pass_unmatched: ops.last().is_none_or(|(_, _, allow)| !allow),
             core,
             ops: ops.into(),
+            left_alone: BTreeMap::new(),
+        }
+    }
+
+    /// From now on these ranges are rejected before anything else; in address order.
+    pub(super) fn leave_alone(&mut self, ranges: &BTreeMap<TargetId, Vec<AddressRange>>) {
+        if self.left_alone != *ranges {
+            self.left_alone.clone_from(ranges);
         }
     }
 
@@ -157,6 +168,16 @@ impl FilterSet {
     /// a rule may end there. The rest is to be evaluated by itself.
     pub(super) fn evaluate(&self, target: TargetId, range: AddressRange) -> (Verdict, u64) {
         let mut end = range.end;
+        if let Some(ranges) = self.left_alone.get(&target) {
+            let at = ranges.partition_point(|alone| alone.end <= range.start);
+            match ranges.get(at) {
+                Some(alone) if alone.start <= range.start => {
+                    return (Verdict::Reject, alone.end.min(end));
+                }
+                Some(alone) => end = end.min(alone.start),
+                None => {}
+            }
+        }
         for rule in &self.core {
             let is_so = match rule.what {
                 CoreFilter::Target(wanted) => wanted == target,

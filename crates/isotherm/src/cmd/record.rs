@@ -441,7 +441,8 @@ impl Recording {
         result: &anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         isotherm_session::finish(session, acting, &mut self.items);
-        if let Some(calibrating) = self.calibrating.take() {
+        // What failed is not replayed.
+        if let Some(calibrating) = self.calibrating.take().filter(|_| result.is_ok()) {
             self.items.push(calibrating.finish(session.now()));
         }
         if let Err(error) = result {

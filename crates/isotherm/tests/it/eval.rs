@@ -71,7 +71,8 @@ fn an_experiment_is_measured_reported_and_not_repeated() {
         .filter_map(|line| line.strip_prefix("fake    "));
     let printed: Vec<f64> = rows.filter_map(|cell| cell.trim().parse().ok()).collect();
     let is_it = |&cell: &f64| (cell - runtime_s).abs() < 0.002;
-    assert!(runtime_s >= 1.0 && printed.iter().any(is_it), "{text}");
+    // About a second: it is made one of as much work as the first run did.
+    assert!(runtime_s > 0.9 && printed.iter().any(is_it), "{text}");
     assert!(measured["rss_kib"].as_f64().expect("a number") > 0.0);
     let again = eval(folder.path(), EXPERIMENT).output().expect("it runs");
     assert!(again.status.success(), "{}", said(&again));

@@ -228,7 +228,14 @@ fn memory_may_vanish_while_it_is_sampled() {
         &[][..],
         &["--faithful"],
         &["--strategy", "all"],
-        &["--pages", "--aggregation-interval", "50ms"],
+        // How long a scan holds the target up is another matter.
+        &[
+            "--pages",
+            "--aggregation-interval",
+            "50ms",
+            "--max-stall",
+            "1s",
+        ],
     ];
     at_once(&ways, |flags| {
         let directory = scratch();

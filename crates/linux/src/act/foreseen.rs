@@ -1,12 +1,18 @@
 //! What will be refused, known before anything is done: locked memory, devices', a process that takes no advice.
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use isotherm_engine::monitor::bits;
 use isotherm_engine::scheme::Action;
-use isotherm_engine::{Operation, Outcome, Refusal, TargetId};
+use isotherm_engine::{AddressRange, Operation, Outcome, Refusal, TargetId};
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, areas_of, refused};
 use crate::probe::ProbeError;
-use isotherm_engine::monitor::bits;
+
+/// How often it is looked whether what is left alone can be reclaimed by now.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 impl ProcessActuator {
     /// What would come of `operations`, as far as that is known before: what is there, within the physical memory that
@@ -27,8 +33,8 @@ impl ProcessActuator {
             let blocks = self.blocks(target, std::slice::from_ref(operation))?;
             let mut blocks = blocks.unwrap_or_default();
             self.keep_frames(target, &mut blocks)?;
-            if takes_from_lists(operation.action) {
-                self.refuse_unreclaimable(target, &mut blocks);
+            if operation.action.is_reclaim() {
+                self.refuse_unreclaimable(std::slice::from_ref(operation), &mut blocks);
             }
             for block in &mut blocks {
                 block.applied = block.wanted;
@@ -38,9 +44,13 @@ impl ProcessActuator {
         Ok(outcomes)
     }
 
-    /// Refuses what lies in mappings that the kernel reclaims nothing of, before anything is done to it.
-    pub(super) fn refuse_unreclaimable(&self, target: TargetId, blocks: &mut [Block]) {
-        for area in areas_of(&self.areas, target) {
+    /// Refuses what lies in mappings that the kernel reclaims nothing of, before anything is done to it. The operations are of
+    /// one target.
+    pub(super) fn refuse_unreclaimable(&mut self, operations: &[Operation], blocks: &mut [Block]) {
+        let Some(first) = operations.first() else {
+            return;
+        };
+        for area in areas_of(&self.areas, first.target) {
             let Some(why) = area.unreclaimable else {
                 continue;
             };
@@ -48,21 +58,44 @@ impl ProcessActuator {
                 let pages = bits::mask(block.address, area.range);
                 block.refuse(&pages, why.into());
             }
+            let parts = operations
+                .iter()
+                .filter_map(|o| o.range.intersection(area.range));
+            self.left_alone.add(first.target, parts);
         }
     }
 
     /// The outcomes of operations that all lie in mappings of which nothing is ever reclaimed, without looking at them.
-    pub(super) fn never_reclaimed(&self, batch: &[Operation]) -> Option<Vec<Outcome>> {
+    pub(super) fn never_reclaimed(&mut self, batch: &[Operation]) -> Option<Vec<Outcome>> {
         let outcome = |operation: &Operation| {
             let areas = areas_of(&self.areas, operation.target);
             let area = batch::mapping_around(operation.range, areas)?;
             let why = Refusal::from(area.unreclaimable?);
-            takes_from_lists(operation.action).then(|| Outcome {
+            operation.action.is_reclaim().then(|| Outcome {
                 refused: [(why, operation.bytes)].into(),
                 ..Outcome::default()
             })
         };
-        batch.iter().map(outcome).collect()
+        let outcomes: Vec<Outcome> = batch.iter().map(outcome).collect::<Option<_>>()?;
+        for operation in batch {
+            self.left_alone
+                .add(operation.target, [operation.range].into_iter());
+        }
+        Some(outcomes)
+    }
+
+    /// What was refused as nothing of it is ever reclaimed: it is not to be tried again. Now and then it is looked whether
+    /// that is still so.
+    pub fn left_alone(&mut self) -> &BTreeMap<TargetId, Vec<AddressRange>> {
+        if self.left_alone.is_due() {
+            for target in self.left_alone.ranges.keys().copied().collect::<Vec<_>>() {
+                let areas = self.probe.mappings(target).and_then(Result::ok);
+                let areas = areas.unwrap_or_default();
+                let still = areas.iter().filter(|area| area.unreclaimable.is_some());
+                self.left_alone.keep(target, still.map(|area| area.range));
+            }
+        }
+        &self.left_alone.ranges
     }
 
     /// Whether `action` is done by advice, and nobody can give any about `target`.
@@ -76,7 +109,73 @@ impl ProcessActuator {
     }
 }
 
-/// Whether the kernel does `action` only to pages on its lists for reclaim.
-pub(super) fn takes_from_lists(action: Action) -> bool {
-    matches!(action, Action::Pageout | Action::Cold | Action::LruDeprio)
+/// What was refused as nothing of it is ever reclaimed.
+#[derive(Default)]
+pub(super) struct LeftAlone {
+    /// In address order, apart from each other.
+    ranges: BTreeMap<TargetId, Vec<AddressRange>>,
+    looked: Option<Instant>,
+}
+
+impl LeftAlone {
+    fn add(&mut self, target: TargetId, parts: impl Iterator<Item = AddressRange>) {
+        let mut parts = parts.peekable();
+        if parts.peek().is_none() {
+            return;
+        }
+        let ranges = self.ranges.entry(target).or_default();
+        ranges.extend(parts);
+        ranges.sort_unstable();
+        let all = std::mem::take(ranges);
+        for range in all {
+            match ranges.last_mut() {
+                Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+                _ => ranges.push(range),
+            }
+        }
+    }
+
+    /// Keeps what lies in one of `areas`, which are in address order.
+    fn keep(&mut self, target: TargetId, areas: impl Iterator<Item = AddressRange>) {
+        let before = self.ranges.remove(&target).unwrap_or_default();
+        for area in areas {
+            let parts = before.iter().filter_map(|range| range.intersection(area));
+            self.add(target, parts);
+        }
+    }
+
+    fn is_due(&mut self) -> bool {
+        let is_due = self
+            .looked
+            .is_none_or(|looked| looked.elapsed() >= LOOK_EVERY);
+        if is_due {
+            self.looked = Some(Instant::now());
+        }
+        is_due && !self.ranges.is_empty()
+    }
+
+    pub(super) fn forget(&mut self, target: TargetId) {
+        self.ranges.remove(&target);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_alone_is_kept_as_long_as_it_cannot_be_reclaimed() {
+        let range = |from: u64, to: u64| AddressRange::new(from << 12, to << 12);
+        let target = TargetId(0);
+        let mut alone = LeftAlone::default();
+        alone.add(target, std::iter::empty());
+        assert!(alone.ranges.is_empty());
+        alone.add(target, [range(8, 12), range(0, 4)].into_iter());
+        alone.add(target, [range(4, 6)].into_iter());
+        assert_eq!(alone.ranges[&target], [range(0, 6), range(8, 12)]);
+        alone.keep(target, [range(2, 9)].into_iter());
+        assert_eq!(alone.ranges[&target], [range(2, 6), range(8, 9)]);
+        alone.keep(target, std::iter::empty());
+        assert!(alone.ranges.is_empty());
+    }
 }

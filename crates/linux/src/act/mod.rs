@@ -52,7 +52,7 @@ use crate::process::{Advised, Process, ProcessError};
 use crate::swap::{self, SwapFacts};
 use batch::Block;
 use by_block::ByBlock;
-use foreseen::takes_from_lists;
+use foreseen::LeftAlone;
 use incompressible::Incompressible;
 
 pub(crate) use huge_page::MADV_COLLAPSE;
@@ -101,6 +101,7 @@ pub struct ProcessActuator {
     groups: GroupNumbers,
     interrupted: BTreeMap<TargetId, Nanos>,
     paged_out: Vec<(TargetId, u64, Bitmap)>,
+    left_alone: LeftAlone,
     /// Only pages on these frames are acted on, if there is such a limit.
     frames: Option<Vec<Range<u64>>>,
 }
@@ -119,6 +120,7 @@ impl ProcessActuator {
             groups: GroupNumbers::default(),
             interrupted: BTreeMap::new(),
             paged_out: Vec::new(),
+            left_alone: LeftAlone::default(),
             frames: None,
         })
     }
@@ -151,6 +153,7 @@ impl ProcessActuator {
         self.by_block.forget(target);
         self.interrupted.remove(&target);
         self.paged_out.retain(|(of, ..)| *of != target);
+        self.left_alone.forget(target);
     }
 
     /// For how long single pages of each target were paged out since this was asked the last time: so long the
@@ -238,8 +241,8 @@ impl ProcessActuator {
         if self.options.spare_accessed && operations[0].idle_only && takes_away {
             self.give_second_chance(target, &mut blocks)?;
         }
-        if takes_from_lists(operations[0].action) {
-            self.refuse_unreclaimable(target, &mut blocks);
+        if operations[0].action.is_reclaim() {
+            self.refuse_unreclaimable(operations, &mut blocks);
         }
         match operations[0].action {
             Action::Stat => {}

@@ -33,6 +33,14 @@ enum Executor {
 }
 
 impl Executor {
+    /// What nobody can reclaim, by what was refused so far.
+    fn left_alone(&mut self) -> BTreeMap<TargetId, Vec<AddressRange>> {
+        match self {
+            Self::Processes(actuator) | Self::None(Some(actuator)) => actuator.left_alone().clone(),
+            Self::None(None) | Self::Physical(_) => BTreeMap::new(),
+        }
+    }
+
     /// Who tells page by page what was paged out, if this is known: in a dry run nothing was.
     fn of_processes(&mut self) -> Option<&mut ProcessActuator> {
         match self {
@@ -131,6 +139,7 @@ impl World for ThisMachine<'_> {
             eligible_bp: eligible::shares(wanted, schemes, snapshots, session, is_physical),
             returned: self.meters.returned(self.session.now()),
             least_age: self.least_age.cloned().unwrap_or_default(),
+            left_alone: self.executor.left_alone(),
             ..system::facts(wanted)
         }
     }

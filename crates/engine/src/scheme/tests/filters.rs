@@ -144,3 +144,11 @@ fn filtered_memory_has_no_part_in_the_quota() {
     bench.check("[0,6)=0 [6,9)=0", "[4,6) [6,8)");
     assert_eq!(bench.stats().sz_tried, pages(4));
 }
+
+#[test]
+fn what_nobody_can_reclaim_is_not_tried_and_takes_no_quota() {
+    let schemes = [Action::Pageout, Action::Hugepage].map(|action| limited(action, 4, SECOND));
+    let mut bench = Bench::new(&schemes);
+    bench.system.left_alone = [(TargetId(0), vec![range(0, 8)])].into();
+    bench.check("[0,16)=0", "#1[0,4) [8,12)");
+}
