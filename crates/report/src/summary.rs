@@ -20,7 +20,7 @@ pub struct Reclaim {
     pub idle_for_ns: Nanos,
     /// So many bytes at most; `null` if nothing was watched for so long.
     pub bytes: Option<u64>,
-    /// Bytes that were idle as long and cannot be paged out: locked, or a device's.
+    /// Bytes that were idle as long and cannot be paged out: locked, mapped several times, or a device's.
     pub unreclaimable_bytes: u64,
     /// The same as a share of the resident bytes, 0 to 1.
     pub share: Option<f64>,

@@ -392,7 +392,7 @@ class Reclaim(TypedDict):
     idle_for_ns: Nanos
     # The same as a share of the resident bytes, 0 to 1.
     share: NotRequired[float | None]
-    # Bytes that were idle as long and cannot be paged out: locked, or a device's.
+    # Bytes that were idle as long and cannot be paged out: locked, mapped several times, or a device's.
     unreclaimable_bytes: int
 
 

@@ -101,7 +101,10 @@ fn since(first: &Counters, now: &Counters) -> f64 {
 
 fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let all = counters(output, "bytes", 0)?;
-    let (first, last) = (all[0], all[all.len() - 1]);
+    // Until the quota is in force schemes are held: what they try is not applied, and does not count.
+    let is_held = |now: &Counters| now.effective == 0 && now.applied == 0;
+    let first = all[all.iter().rposition(is_held).unwrap_or(0)];
+    let last = all[all.len() - 1];
     let swapped = pages(output, "bytes")?;
     let swapped = swapped.cold.swapped + swapped.hot.swapped;
     report.say(format!(
@@ -114,7 +117,7 @@ fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(last.effective),
         mib(swapped),
     ));
-    for now in &all {
+    for now in all.iter().filter(|now| now.seconds >= first.seconds) {
         // Windows that have begun since, and the first one.
         let windows = since(&first, now) as u64 + 2;
         ensure(now.tried - first.tried <= windows * LIMIT, || {

@@ -138,7 +138,7 @@ impl SummaryReport {
                     let kept = style.bytes(self.reclaim.unreclaimable_bytes);
                     let _ = write!(
                         text,
-                        " Another {kept} idle cannot be paged out: locked, or a device's."
+                        " Another {kept} idle cannot be paged out: locked, mapped several times, or a device's."
                     );
                 }
                 text
