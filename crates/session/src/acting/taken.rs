@@ -17,7 +17,7 @@ use isotherm_engine::TargetId;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::table::BlockFacts;
 
-/// Blocks of 2 MiB that are read in one look: 8 ms of CPU.
+/// Blocks of 2 MiB that are read in one look: 32 GiB.
 const BLOCKS_MAX: usize = 16_384;
 
 /// The pages of one block that are out.
