@@ -108,6 +108,22 @@ impl AddressRange {
         self.start <= address && address < self.end
     }
 
+    /// The union of `ranges` in address order; ranges at most `gap` bytes apart become one.
+    pub fn union(ranges: impl IntoIterator<Item = Self>, gap: u64) -> Vec<Self> {
+        let mut sorted: Vec<Self> = ranges.into_iter().collect();
+        sorted.sort_unstable();
+        let mut union: Vec<Self> = Vec::with_capacity(sorted.len());
+        for range in sorted {
+            match union.last_mut() {
+                Some(last) if range.start <= last.end.saturating_add(gap) => {
+                    last.end = last.end.max(range.end);
+                }
+                _ => union.push(range),
+            }
+        }
+        union
+    }
+
     /// The part that both ranges share.
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::checked(self.start.max(other.start), self.end.min(other.end))

@@ -213,11 +213,11 @@ fn block_of(address: u64) -> u64 {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Unreclaimable {
-    /// It is locked: mlock(2), mlockall(2), `MAP_LOCKED`, memfd_secret(2).
+    /// Locked memory: mlock(2), mlockall(2), `MAP_LOCKED`, memfd_secret(2).
     Locked,
-    /// It is a device's, or of memory that the kernel does not manage by pages.
+    /// Device memory (`VM_IO`, `VM_PFNMAP`).
     Device,
-    /// It is of huge pages from a pool (hugetlbfs).
+    /// Huge pages of hugetlbfs.
     HugeTlb,
     /// The process maps most of its pages at several addresses.
     Several,

@@ -18,12 +18,12 @@ pub(crate) struct WholeFile {
 }
 
 impl WholeFile {
-    /// Begins what is to be `path`, of what a record says: like the record itself it is its owner's alone.
+    /// Creates a file of a record's content, with the record's mode 0600.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         Self::with_mode(path, 0o600)
     }
 
-    /// A file that is there keeps its mode.
+    /// Creates a file; an existing one keeps its mode.
     fn with_mode(path: &Path, mode: u32) -> io::Result<Self> {
         let before = path.metadata().map(|there| there.permissions());
         let file = tempfile::Builder::new()

@@ -14,13 +14,13 @@ pub struct MappedArea {
     pub permissions: Permissions,
     /// File path, `[heap]`, ...; empty for anonymous memory.
     pub name: Arc<str>,
-    /// What of which file it maps; `None` for anonymous memory.
+    /// The mapped file and offset; `None` for anonymous memory.
     pub file: Option<FilePart>,
-    /// Why none of its pages can be reclaimed, where that is known and so.
+    /// The reason why the kernel reclaims no page of it; `None` if it does, or if that is not known.
     pub unreclaimable: Option<Unreclaimable>,
 }
 
-/// The part of a file that a mapping begins with. Shared memory is of files, too.
+/// A file and an offset. Shared memory has files, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilePart {
     /// Major and minor number of the file system's device.

@@ -370,7 +370,7 @@ impl Process {
     }
 }
 
-/// Whether what a file of `/proc/PID` says, if it is about memory, is that there is none.
+/// Whether the content of a `/proc/PID` file shows no address space.
 fn tells_of_no_memory(file: &str, bytes: &[u8]) -> bool {
     match file {
         "maps" | "smaps" => bytes.is_empty(),

@@ -108,7 +108,7 @@ impl MappingTable {
             .map(|(part, entry)| (part, &entry.name))
     }
 
-    /// The parts of `range` in mappings that the kernel reclaims nothing of.
+    /// The parts of `range` in unreclaimable mappings.
     pub fn unreclaimable(
         &self,
         target: TargetId,

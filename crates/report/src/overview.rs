@@ -45,7 +45,7 @@ pub struct TargetOverview {
     pub working_set_bytes: u64,
     /// Bytes by least idle time.
     pub idle: Vec<IdleBytes>,
-    /// Of the bytes idle for [`IDLE`] or longer, those that the kernel does not reclaim: they are locked, or a device's.
+    /// Bytes idle for [`IDLE`] or longer in unreclaimable mappings.
     pub unreclaimable_bytes: u64,
     /// Of these bytes nothing is known.
     pub unknown_bytes: u64,
@@ -90,7 +90,7 @@ pub struct MappingOverview {
     pub resident_bytes: u64,
     /// Of these, idle for [`IDLE`] or longer.
     pub idle_bytes: u64,
-    /// Of these, what the kernel does not reclaim.
+    /// Idle bytes in unreclaimable mappings.
     pub unreclaimable_bytes: u64,
 }
 
@@ -197,7 +197,7 @@ impl Overviews {
         }
     }
 
-    /// Bytes idle for [`IDLE`] or longer in mappings that the kernel reclaims nothing of.
+    /// Sums up idle bytes in unreclaimable mappings.
     fn unreclaimable(&self, kept: &Kept) -> u64 {
         let snapshot = &kept.snapshot;
         let interval = snapshot.end.since(snapshot.start);

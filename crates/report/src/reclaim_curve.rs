@@ -74,8 +74,8 @@ pub struct ReclaimPoint {
     pub saved_mean_bytes: u64,
     /// The same as a share of the mean resident memory.
     pub saved_share: f64,
-    /// The same without the beginning of the record, in which nothing could be idle for so long yet; `null` where that is
-    /// more than half of the record.
+    /// The same over the record without its first `threshold_ns`, in which no page can reach the threshold; `null` if
+    /// that is more than half of the record.
     pub steady_share: Option<f64>,
     /// Pages read back per second.
     pub refaults_per_s: f64,
@@ -224,7 +224,7 @@ impl ReclaimCurve {
         });
     }
 
-    /// What a refault costs, and who says so.
+    /// The refault cost and its source.
     fn refault_cost(&self) -> (Nanos, RefaultCostSource) {
         match (self.options.refault_cost, self.measured) {
             (Some(cost), _) => (cost, RefaultCostSource::Given),
@@ -360,7 +360,7 @@ impl ReclaimCurveReport {
     }
 }
 
-/// A mean over `seconds` as one over what is left after `threshold`, where that is half or more.
+/// Converts a mean over the whole record to one without its first `threshold`; `None` if less than half is left.
 fn steady(mean: f64, threshold: Nanos, seconds: f64) -> Option<f64> {
     let left = seconds - threshold.as_secs_f64();
     (left >= seconds / 2.0 && left > 0.0).then(|| (mean * seconds / left).min(1.0))

@@ -413,7 +413,7 @@ class MappingOverview(TypedDict):
     resident_bytes: int
     # Its number in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
-    # Of these, what the kernel does not reclaim.
+    # Idle bytes in unreclaimable mappings.
     unreclaimable_bytes: int
 
 
@@ -440,7 +440,7 @@ class TargetOverview(TypedDict):
     target: NotRequired[TargetId | None]
     # Of these bytes nothing is known.
     unknown_bytes: int
-    # Of the bytes idle for `IDLE` or longer, those that the kernel does not reclaim: they are locked, or a device's.
+    # Bytes idle for `IDLE` or longer in unreclaimable mappings.
     unreclaimable_bytes: int
     # For how long it was watched.
     watched_ns: Nanos
@@ -524,7 +524,7 @@ class ReclaimPoint(TypedDict):
     saved_share: float
     # Share of its time that the program would have lost by reading back.
     slowdown: float
-    # The same without the beginning of the record, in which nothing could be idle for so long yet; `null` where that is more than half of the record.
+    # The same over the record without its first `threshold_ns`, in which no page can reach the threshold; `null` if that is more than half of the record.
     steady_share: NotRequired[float | None]
     # Memory is reclaimed after being idle for this long.
     threshold_ns: Nanos

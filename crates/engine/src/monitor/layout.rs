@@ -81,20 +81,9 @@ fn whole_pages(range: AddressRange) -> Option<AddressRange> {
     AddressRange::checked(start, range.end.checked_next_multiple_of(PAGE_SIZE)?)
 }
 
-/// Sorts ranges, extends them to whole pages, and joins those at most `gap` bytes apart.
+/// The union of ranges, extended to whole pages; ranges at most `gap` bytes apart become one.
 fn coalesce(ranges: &[AddressRange], gap: u64) -> Vec<AddressRange> {
-    let mut sorted: Vec<AddressRange> = ranges.iter().filter_map(|r| whole_pages(*r)).collect();
-    sorted.sort_unstable();
-    let mut joined: Vec<AddressRange> = Vec::with_capacity(sorted.len());
-    for range in sorted {
-        match joined.last_mut() {
-            Some(last) if range.start <= last.end.saturating_add(gap) => {
-                last.end = last.end.max(range.end);
-            }
-            _ => joined.push(range),
-        }
-    }
-    joined
+    AddressRange::union(ranges.iter().filter_map(|range| whole_pages(*range)), gap)
 }
 
 /// The ranges around the two largest gaps between `mappings` (ascending and apart). Fewer gaps,

@@ -132,7 +132,7 @@ impl Action {
         }
     }
 
-    /// Whether the kernel does it by its lists for reclaim, which locked memory is not on.
+    /// Whether the kernel applies it through the LRU lists, which hold no locked memory.
     pub const fn is_reclaim(self) -> bool {
         matches!(self, Self::Pageout | Self::Cold | Self::LruDeprio)
     }

@@ -52,7 +52,7 @@ pub struct SystemFacts {
     /// What is to be paged out of processes must be idle so many times as long as schemes say ([`crate::Guard::patience`]);
     /// 0 and 1: as they say.
     pub patience: u32,
-    /// What was refused as nobody can reclaim it: schemes that reclaim do not try it again. In address order.
+    /// Unreclaimable ranges of each target, disjoint and in address order. Schemes that reclaim exclude them.
     pub left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
     /// Memory of these targets that schemes take for idle must be idle for at least so long, whatever they say.
     pub least_age: BTreeMap<TargetId, Nanos>,

@@ -157,7 +157,7 @@ impl FilterSet {
         }
     }
 
-    /// From now on these ranges are rejected before anything else; in address order.
+    /// Rejects these ranges before all filters. They are disjoint and in address order.
     pub(super) fn leave_alone(&mut self, ranges: &BTreeMap<TargetId, Vec<AddressRange>>) {
         if self.left_alone != *ranges {
             self.left_alone.clone_from(ranges);

@@ -44,7 +44,7 @@ const CHILDREN_OF: usize = 64;
   isotherm record --cgroup system.slice/redis.service --cpu-budget 0.5%
   isotherm record --all --duration 1min
   isotherm record --pages --pid 1234            # every page's idleness, exactly
-  isotherm record --physical --duration 1min    # the same, told by physical address
+  isotherm record --physical --duration 1min    # all memory, by physical address
   isotherm record --node 1                      # the memory of NUMA node 1, whoever maps it
 Then: isotherm report heatmap")]
 pub(crate) struct Args {

@@ -14,9 +14,8 @@ use crate::log::draws_progress;
 
 /// Read back into memory what processes have in swap.
 ///
-/// It is the way back from paging out, without `swap off`: each page is read in as if the process had touched it, at a
-/// pace, and no longer than 5 % of the machine's memory are available. Schemes that go on page it out again; `isotherm
-/// stop` ends them first. Pages of files come back by themselves when they are touched. Needs root.
+/// Undoes paging out without `swap off`. Ends when less than 5 % of the machine's memory is available. Running schemes
+/// page the memory out again: end them first (`isotherm stop`). Needs root.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm restore --pid redis-server

@@ -18,6 +18,25 @@ fn report(pid: u32, name: &str) -> Value {
     serde_json::from_str(&done.stdout).expect("a report in JSON")
 }
 
+/// Pages out for some seconds what process `pid` has not touched for 2 s, and yields the summary.
+fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
+    let (folder, pid) = (scratch(), pid.to_string());
+    let mut command = isotherm([
+        "run",
+        "--json",
+        "--no-guard",
+        "--duration",
+        duration,
+        "--pid",
+    ]);
+    command.arg(pid).arg("-o").arg(folder.path().join("record"));
+    command
+        .args(["--scheme", "4K max 0 0 2s max pageout"])
+        .args(flags);
+    let done = run(&mut command).success();
+    serde_json::from_str(&done.stdout).expect("run --json prints JSON")
+}
+
 /// Two mappings of 32 MiB, none of which is touched again; the first is locked.
 const LOCKED: &str = r#"
 import ctypes, mmap, os, time
@@ -41,7 +60,7 @@ fn locked_memory_is_not_promised_and_not_touched() {
     let Some(_turn) = with_swap(TEST) else { return };
     let mut target = Running::start(&mut python(LOCKED));
     target.line("ready");
-    let (pid, text) = (target.pid(), target.pid().to_string());
+    let pid = target.pid();
     assert_eq!(proc_bytes(pid, "status", "VmLck:"), 32 * MIB);
 
     let summary = report(pid, "summary");
@@ -58,19 +77,8 @@ fn locked_memory_is_not_promised_and_not_touched() {
     );
 
     let huge = proc_bytes(pid, "smaps_rollup", "AnonHugePages:");
-    let scheme = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout"];
-    for is_dry in [true, false] {
-        let mut command = isotherm(["run", "--json", "--duration", "5s", "--pid", &text]);
-        let folder = scratch();
-        command
-            .args(scheme)
-            .arg("-o")
-            .arg(folder.path().join("record"));
-        if is_dry {
-            command.arg("--dry-run");
-        }
-        let summary: Value = serde_json::from_str(&run(&mut command).success().stdout)
-            .expect("run --json prints JSON");
+    for flags in [&["--dry-run"][..], &[]] {
+        let summary = page_out(pid, "5s", flags);
         let scheme = &summary["schemes"][0];
         let applied = scheme["sz_applied"].as_u64();
         assert!(
@@ -125,15 +133,7 @@ fn threads_that_outlive_the_main_thread_are_watched() {
         used >= Some(16 * MIB) && used <= Some(30 * MIB),
         "{summary}"
     );
-    let folder = scratch();
-    let mut command = isotherm(["run", "--json", "--no-guard", "--duration", "5s", "--pid"]);
-    command
-        .arg(pid.to_string())
-        .arg("-o")
-        .arg(folder.path().join("record"));
-    command.args(["--scheme", "4K max 0 0 2s max pageout"]);
-    let done = run(&mut command).success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
+    let summary = page_out(pid, "5s", &[]);
     // The kernel takes no advice about it, and that is said.
     let scheme = &summary["schemes"][0];
     assert_eq!(scheme["sz_applied"], 0, "{summary}");
@@ -148,18 +148,7 @@ fn what_was_paged_out_is_read_back_at_a_pace() {
     let mut target = Running::start(&mut python(LOCKED));
     target.line("ready");
     let (pid, text) = (target.pid(), target.pid().to_string());
-    let mut command = isotherm([
-        "run",
-        "--json",
-        "--no-guard",
-        "--duration",
-        "6s",
-        "--pid",
-        &text,
-    ]);
-    let folder = scratch();
-    command.arg("-o").arg(folder.path().join("record"));
-    run(command.args(["--scheme", "4K max 0 0 2s max pageout"])).success();
+    page_out(pid, "6s", &[]);
     let out = proc_bytes(pid, "status", "VmSwap:");
     assert!(out >= 28 * MIB, "{out}");
     let done = run(&mut isotherm([

@@ -1,4 +1,4 @@
-//! What will be refused, known before anything is done: locked memory, devices', a process that takes no advice.
+//! Refusals that are known before an action starts: locked memory, device memory, a process without a main thread.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use super::batch::{self, Block};
 use super::{ProcessActuator, areas_of, refused};
 use crate::probe::ProbeError;
 
-/// How often it is looked whether what is left alone can be reclaimed by now.
+/// Interval between two checks of the excluded ranges against the mappings' flags.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 impl ProcessActuator {
-    /// What would come of `operations`, as far as that is known before: what is there, within the physical memory that
-    /// this is for, and can be reclaimed at all. What else may be in the way, acting finds.
+    /// Predicts the outcomes of `operations` for a dry run: resident pages count as applied, unless they lie outside the
+    /// physical ranges or in mappings that cannot be reclaimed. Other refusals only show when the kernel acts.
     pub fn foresee(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
         let mut outcomes = Vec::with_capacity(operations.len());
         for operation in operations {
@@ -44,8 +44,7 @@ impl ProcessActuator {
         Ok(outcomes)
     }
 
-    /// Refuses what lies in mappings that the kernel reclaims nothing of, before anything is done to it. The operations are of
-    /// one target.
+    /// Refuses the pages of unreclaimable mappings. All `operations` have the same target.
     pub(super) fn refuse_unreclaimable(&mut self, operations: &[Operation], blocks: &mut [Block]) {
         let Some(first) = operations.first() else {
             return;
@@ -65,7 +64,7 @@ impl ProcessActuator {
         }
     }
 
-    /// The outcomes of operations that all lie in mappings of which nothing is ever reclaimed, without looking at them.
+    /// Refuses a batch without reading page tables, if every operation lies in an unreclaimable mapping; else `None`.
     pub(super) fn never_reclaimed(&mut self, batch: &[Operation]) -> Option<Vec<Outcome>> {
         let outcome = |operation: &Operation| {
             let areas = areas_of(&self.areas, operation.target);
@@ -84,8 +83,8 @@ impl ProcessActuator {
         Some(outcomes)
     }
 
-    /// What was refused as nothing of it is ever reclaimed: it is not to be tried again. Now and then it is looked whether
-    /// that is still so.
+    /// Ranges that were refused as unreclaimable, which schemes exclude from now on. Every 10 s the mappings' flags are
+    /// read again.
     pub fn left_alone(&mut self) -> &BTreeMap<TargetId, Vec<AddressRange>> {
         if self.left_alone.is_due() {
             for target in self.left_alone.ranges.keys().copied().collect::<Vec<_>>() {
@@ -98,7 +97,7 @@ impl ProcessActuator {
         &self.left_alone.ranges
     }
 
-    /// Whether `action` is done by advice, and nobody can give any about `target`.
+    /// Whether `action` needs process_madvise(2), and `target` does not accept it.
     pub(super) fn cannot_advise(&self, target: TargetId, action: Action) -> bool {
         let is_advice = !matches!(
             action,
@@ -109,10 +108,10 @@ impl ProcessActuator {
     }
 }
 
-/// What was refused as nothing of it is ever reclaimed.
+/// Ranges that were refused as unreclaimable.
 #[derive(Default)]
 pub(super) struct LeftAlone {
-    /// In address order, apart from each other.
+    /// Disjoint, in address order.
     ranges: BTreeMap<TargetId, Vec<AddressRange>>,
     looked: Option<Instant>,
 }
@@ -124,18 +123,10 @@ impl LeftAlone {
             return;
         }
         let ranges = self.ranges.entry(target).or_default();
-        ranges.extend(parts);
-        ranges.sort_unstable();
-        let all = std::mem::take(ranges);
-        for range in all {
-            match ranges.last_mut() {
-                Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-                _ => ranges.push(range),
-            }
-        }
+        *ranges = AddressRange::union(ranges.iter().copied().chain(parts), 0);
     }
 
-    /// Keeps what lies in one of `areas`, which are in address order.
+    /// Drops the parts outside of `areas`.
     fn keep(&mut self, target: TargetId, areas: impl Iterator<Item = AddressRange>) {
         let before = self.ranges.remove(&target).unwrap_or_default();
         for area in areas {

@@ -1,4 +1,4 @@
-//! Memory that a process maps several times: told once, at its first address.
+//! Counts memory that a process maps at several addresses once, at its lowest address.
 //!
 //! Problem: a page of a file or memfd that is mapped at three addresses (as ZGC does with its heap) has three page table
 //! entries, each with an accessed bit. By address it is three pages, one of which may be hot and the others idle.
@@ -7,8 +7,8 @@
 //! aliases are read with those of the first, and put together: a page is there if one entry has it, and accessed if one
 //! of their bits is set. Monitors that read tables do not see the aliases' own addresses ([`without_aliases`]).
 //!
-//! Limits: private mappings of a file and pages merged by KSM are told by address. Which mappings are aliases is known
-//! when mappings are read. Monitors that sample addresses (DAMON's regions) watch each alias for itself.
+//! Limits: private file mappings and pages merged by KSM count once for each address. Aliases are found when the
+//! mappings are read. Monitors that sample addresses (DAMON's regions) watch each alias separately.
 
 use std::collections::BTreeMap;
 
@@ -18,26 +18,26 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK};
 
 use crate::areas::MappedArea;
 
-/// A range that maps what is mapped at a lower address as well.
+/// A range whose memory is also mapped at a lower address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alias {
-    /// At its own address.
+    /// Its own addresses.
     range: AddressRange,
-    /// Where the first one is.
+    /// The lower addresses of the same memory.
     first: AddressRange,
 }
 
 /// The aliases in an address space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Aliases {
-    /// By their first addresses, each with the end of what comes up to it.
+    /// Sorted by `first.start`, each with the greatest `first.end` so far.
     all: Vec<(Alias, u64)>,
-    /// Pages with one entry, and with several, as read since mappings were read last.
+    /// Pages with one page table entry, and with several, since the last read of the mappings.
     pub(super) nr_single: u64,
     pub(super) nr_several: u64,
 }
 
-/// `areas` less those parts that are aliases.
+/// The ranges of `areas` without aliases.
 pub fn without_aliases(areas: &[MappedArea]) -> Vec<AddressRange> {
     let mut aliases: Vec<AddressRange> = of(areas).iter().map(|alias| alias.range).collect();
     aliases.sort_unstable();
@@ -113,25 +113,13 @@ impl Aliases {
         self.all.is_empty()
     }
 
-    /// What is mapped several times, in address order and in pieces as large as can be.
+    /// The union of all ranges whose memory is mapped several times.
     pub(super) fn held(&self) -> Vec<AddressRange> {
-        let both = self
-            .all
-            .iter()
-            .flat_map(|(alias, _)| [alias.range, alias.first]);
-        let mut ranges: Vec<AddressRange> = both.collect();
-        ranges.sort_unstable();
-        let mut held: Vec<AddressRange> = Vec::new();
-        for range in ranges {
-            match held.last_mut() {
-                Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-                _ => held.push(range),
-            }
-        }
-        held
+        let both = self.all.iter();
+        AddressRange::union(both.flat_map(|(alias, _)| [alias.range, alias.first]), 0)
     }
 
-    /// The aliases of what lies in `range`: that part of it, and where the alias has it.
+    /// The aliases of memory in `range`: the aliased part of `range`, and the alias's start address.
     fn of_range(&self, range: AddressRange) -> impl Iterator<Item = (AddressRange, u64)> {
         let from = self.all.partition_point(|(_, end)| *end <= range.start);
         let near = self.all[from..].iter();
@@ -142,7 +130,7 @@ impl Aliases {
         })
     }
 
-    /// The addresses of the first ones, of those of `blocks` that hold aliases.
+    /// The blocks at first addresses that hold the memory of the aliases in `blocks`.
     pub(super) fn firsts_of(&self, blocks: &[u64]) -> Vec<u64> {
         let mut firsts = Vec::new();
         for (alias, _) in &self.all {
@@ -164,7 +152,7 @@ impl Aliases {
         firsts
     }
 
-    /// Ranges of aliases whose first ones overlap one of `ranges`.
+    /// The aliases' own addresses of the memory in `ranges`.
     pub(super) fn ranges_of(&self, ranges: &[AddressRange]) -> Vec<AddressRange> {
         let of = |range: &AddressRange| self.of_range(*range).collect::<Vec<_>>();
         let aliases = ranges.iter().flat_map(of);
@@ -174,7 +162,7 @@ impl Aliases {
         aliases
     }
 
-    /// The blocks of aliases of what lies in `blocks`.
+    /// The aliases' own blocks of the memory in `blocks`.
     pub(super) fn blocks_of(&self, blocks: &[u64]) -> Vec<u64> {
         let ranges: Vec<AddressRange> = blocks
             .iter()
@@ -189,7 +177,7 @@ impl Aliases {
         found
     }
 
-    /// Adds to `facts` what the tables of aliases say of the same memory.
+    /// Merges the aliases' page table entries into `facts`.
     pub(super) fn merge(&mut self, facts: &mut BlockFacts, others: &BTreeMap<u64, BlockFacts>) {
         let block = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
         let (mut several, mut covered) = (bits::NONE, bits::NONE);
@@ -210,7 +198,7 @@ impl Aliases {
         self.nr_single += u64::from(there - several);
     }
 
-    /// Hands each page of aliases of what lies in `block` to `see`: its place in that, and its own address.
+    /// Calls `see` for each aliased page of `block`: its index in the block, and the alias's address.
     pub(super) fn pages_of(&self, block: u64, mut see: impl FnMut(usize, u64)) {
         let range = AddressRange::new(block, block + BLOCK_SIZE);
         for (part, start) in self.of_range(range) {
@@ -225,7 +213,7 @@ fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
 }
 
-/// What `others` say of the memory from `start` on, as bitmaps of the block that `part` lies in.
+/// The present, accessed and swapped bits of the alias at `start`, shifted into the block of `part`.
 fn moved(
     start: u64,
     part: AddressRange,

@@ -106,7 +106,7 @@ pub struct PageTableProbe {
     pub(super) cost: Cost,
     /// CPU time of this process that went into something else than watching.
     other_cpu: Nanos,
-    /// What targets map several times.
+    /// Aliases of each target that has any.
     pub(super) aliases: BTreeMap<TargetId, Aliases>,
     /// Targets that can be watched no longer, and why.
     failed: BTreeMap<TargetId, String>,

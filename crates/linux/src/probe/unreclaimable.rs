@@ -1,4 +1,4 @@
-//! Which mappings the kernel reclaims nothing of: locked, a device's, or of pooled huge pages.
+//! Finds mappings that the kernel does not reclaim: locked memory, device memory, hugetlbfs.
 //!
 //! `/proc/PID/smaps` tells the flags of mappings, but goes through all their pages for it. A BPF iterator over mappings
 //! (`iter/task_vma`, Linux 5.12) tells the same without looking at pages.
@@ -20,11 +20,11 @@ const WORDS: usize = 3;
 /// Flags of a mapping (include/linux/mm.h), in `page_table.bpf.c` as well.
 const VM_LOCKED: u64 = 0x2000;
 const VM_HUGETLB: u64 = 0x40_0000;
-/// Most bytes that are read of one process: 65,536 such mappings. Of more, those at high addresses are not known.
+/// Bytes to read for one process: 65,536 mappings. Further ones count as reclaimable.
 const BYTES_MAX: u64 = (65_536 * WORDS * 8) as u64;
 
 impl Walker {
-    /// The mappings of a thread's address space of which nothing can be reclaimed, in address order.
+    /// The unreclaimable mappings of a thread's address space, in address order.
     pub(super) fn unreclaimable(
         &self,
         thread: u32,
@@ -39,8 +39,7 @@ impl Walker {
 }
 
 impl PageTableProbe {
-    /// What `target` maps, with which of it cannot be reclaimed. From now on, what it maps several times is read once.
-    /// `None` if it is not watched.
+    /// The mappings of `target`, with the unreclaimable ones marked; `None` if it is not watched. Also updates its aliases.
     pub fn mappings(&mut self, target: TargetId) -> Option<Result<Vec<MappedArea>, ProcessError>> {
         let process = self.process(target)?;
         let mut areas = match process.mappings() {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Process;
 
-/// The thread that is asked, once the main thread has ended; before, 0.
+/// The thread whose `/proc` files are read; 0 means the main thread.
 #[derive(Debug, Default)]
 pub(super) struct Worker(AtomicU32);
 
@@ -26,7 +26,7 @@ impl Process {
         }
     }
 
-    /// Whether the kernel can be advised about its memory: not once its main thread has ended.
+    /// Whether process_madvise(2) accepts it: not once its main thread has ended.
     pub fn takes_advice(&self) -> bool {
         self.memory_thread() == self.pid
     }

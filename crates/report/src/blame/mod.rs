@@ -65,7 +65,7 @@ pub enum Measure {
     Waste,
 }
 
-/// Idle times of which one is taken by default.
+/// Candidates for the default idle time.
 pub const AGES: [Nanos; 5] = [
     Nanos::from_millis(5_000),
     Nanos::from_millis(10_000),
@@ -74,7 +74,7 @@ pub const AGES: [Nanos; 5] = [
     Nanos::from_millis(600_000),
 ];
 
-/// The longest of [`AGES`] that memory watched for so long may well have; two thirds of that time.
+/// The longest of [`AGES`] that is at most two thirds of the watched time.
 fn longest_age(watched: Nanos) -> Nanos {
     let fits = |age: &&Nanos| age.0.saturating_mul(3) <= watched.0.saturating_mul(2);
     *AGES.iter().rev().find(fits).unwrap_or(&AGES[0])

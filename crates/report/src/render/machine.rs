@@ -175,7 +175,7 @@ const AGE_HEADS: [(&str, Align); 6] = [
     ("UNKNOWN", Align::Right),
 ];
 
-/// Cells of a table, where memory was watched for so long. No bytes of a longer idle time: that is not known, not 0.
+/// Table cells of bytes by idle time. Idle times longer than `watched` are unknown, not 0.
 pub(super) fn ages_of(ages: Option<&AgeBytes>, watched: Nanos, style: &Style) -> Vec<String> {
     let Some(ages) = ages else {
         return vec!["-".into(); AGE_HEADS.len()];

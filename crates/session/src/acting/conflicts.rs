@@ -30,7 +30,7 @@ pub(crate) fn all_schemes(spec: &SessionSpec) -> Vec<Scheme> {
     schemes.collect()
 }
 
-/// Filters by control groups that are not there.
+/// Warns of memcg filters whose control group does not exist.
 pub(crate) fn without_group(spec: &SessionSpec) -> Vec<String> {
     let mut warnings = Vec::new();
     for (i, scheme) in all_schemes(spec).iter().enumerate() {
@@ -76,7 +76,7 @@ pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
     warnings
 }
 
-/// Schemes that need swap, where there is none.
+/// Warns of schemes that need swap on a machine without.
 pub(crate) fn for_want_of_swap(schemes: &[Scheme]) -> Vec<String> {
     let mut warnings = Vec::new();
     if swap::facts().total > 0 {

@@ -26,14 +26,14 @@ use crate::start::ram;
 
 /// Who carries out what is planned.
 enum Executor {
-    /// Nobody, in a dry run; of processes, who can tell what would be refused.
+    /// A dry run; the actuator predicts refusals, and does not act.
     None(Option<Box<ProcessActuator>>),
     Processes(Box<ProcessActuator>),
     Physical(Box<PhysicalActuator>),
 }
 
 impl Executor {
-    /// What nobody can reclaim, by what was refused so far.
+    /// Ranges that were refused as unreclaimable.
     fn left_alone(&mut self) -> BTreeMap<TargetId, Vec<AddressRange>> {
         match self {
             Self::Processes(actuator) | Self::None(Some(actuator)) => actuator.left_alone().clone(),
@@ -41,7 +41,7 @@ impl Executor {
         }
     }
 
-    /// Who tells page by page what was paged out, if this is known: in a dry run nothing was.
+    /// The actuator that knows which pages were paged out; `None` in dry runs and for physical memory.
     fn of_processes(&mut self) -> Option<&mut ProcessActuator> {
         match self {
             Self::Processes(actuator) => Some(actuator),

@@ -1,4 +1,4 @@
-//! Which of the pages that schemes paged out have been read back, by page tables.
+//! Finds refaults in page tables: pages that schemes paged out and that are present again.
 //!
 //! Problem: counters of a process do not tell why it faults, and those of the machine not for whom it swaps. A
 //! neighbour that swaps must not stop schemes, nor a file that the target reads for the first time.
@@ -28,7 +28,7 @@ struct Out {
     swapped: Bitmap,
 }
 
-/// What one look found.
+/// The result of one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// Pages that are in memory again.
