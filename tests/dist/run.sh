@@ -45,7 +45,7 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 export SOURCE_DATE_EPOCH FOLDER=$folder FIRST=$folder/first SECOND=$folder/second
 
 if ! DIST=$FIRST scripts/dist tarball deb >"$folder/build" 2>&1; then
-    if grep -q "^dist: rustup has no" "$folder/build"; then
+    if grep -q "^dist: rustup cannot add" "$folder/build"; then
         skip "$(grep "^dist: " "$folder/build")"
     else
         failed=1
