@@ -27,6 +27,7 @@ mod guard;
 mod harmless;
 mod huge;
 mod kernel_damon;
+mod kinds;
 mod many;
 mod page_cache;
 mod pages;

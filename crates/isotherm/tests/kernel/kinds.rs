@@ -1,0 +1,141 @@
+//! Kinds of programs that are easily told wrongly, all at once, each beside what it says of itself.
+//!
+//! Of each figure that of an interpreter which does nothing is taken off.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Running, isotherm, run, scratch, with_swap};
+
+const MIB: u64 = 1 << 20;
+/// Bytes that a figure may differ by.
+const TOLERANCE: u64 = 2 * MIB;
+/// Bytes that may be told as idle later than they are, besides those that are unknown.
+const LATE: u64 = MIB;
+/// Most bytes of a program that may be unknown: those of libraries, which many programs map.
+const UNKNOWN_MAX: u64 = 8 * MIB;
+const PROGRAMS: &str = include_str!("kinds.py");
+
+/// Kinds whose idle memory is known to be unreclaimable only when it is acted on.
+const KEPT_UNSEEN: &[&str] = &["forked"];
+
+/// Names of the kinds, which are the functions without arguments of the programs' file.
+fn kinds() -> Vec<&'static str> {
+    let lines = PROGRAMS.lines();
+    let names = lines.filter_map(|line| line.strip_prefix("def ")?.strip_suffix("():"));
+    names.collect()
+}
+
+/// A program's own figures: process, and bytes that are resident, used, idle, and idle but unreclaimable.
+struct Truth {
+    pid: u32,
+    bytes: [Option<u64>; 4],
+}
+
+/// Waits until the program is ready; `None` where this kernel does not let it.
+fn truth(program: &Running) -> Option<Truth> {
+    let line = crate::common::until("the program to be ready or to fail", || {
+        let (out, failed) = (program.stdout(), program.stderr());
+        let line = out
+            .lines()
+            .find(|line| line.starts_with("ready "))
+            .map(str::to_owned);
+        line.map(Some)
+            .or_else(|| failed.contains("Error").then_some(None))
+    })?;
+    let words = line.split_whitespace().skip(1);
+    let numbers: Vec<Option<u64>> = words.map(|word| word.parse().ok()).collect();
+    let [Some(pid), bytes @ ..] = &numbers[..] else {
+        panic!("no process: {line}");
+    };
+    let mib = |at: usize| bytes[at].map(|mib| mib * MIB);
+    Some(Truth {
+        pid: *pid as u32,
+        bytes: std::array::from_fn(mib),
+    })
+}
+
+/// The same figures as the summary has them, and unknown bytes.
+fn figures(summary: &Value, pid: u32) -> [u64; 5] {
+    let targets = summary["targets"].as_array().expect("targets");
+    let target = targets.iter().find(|target| target["pid"] == pid);
+    let target = target.unwrap_or_else(|| panic!("no target {pid}: {summary}"));
+    let idle = target["idle"].as_array().expect("idle times");
+    let idle = idle
+        .iter()
+        .find(|idle| idle["at_least_ns"] == 5_000_000_000_u64);
+    let figures = [
+        &target["resident_bytes"],
+        &target["working_set_bytes"],
+        &idle.expect("5 s")["bytes"],
+        &target["unreclaimable_bytes"],
+        &target["unknown_bytes"],
+    ];
+    figures.map(|figure| {
+        figure
+            .as_u64()
+            .unwrap_or_else(|| panic!("unknown: {target}"))
+    })
+}
+
+#[test]
+fn kinds_of_programs_are_told_as_they_are() {
+    const TEST: &str = "kinds_of_programs_are_told_as_they_are";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let folder = scratch();
+    let script = folder.path().join("kinds.py");
+    std::fs::write(&script, PROGRAMS).expect("written");
+    let start = |kind| {
+        let mut command = Command::new("python3");
+        Running::start(command.arg("-u").arg(&script).arg(kind))
+    };
+    let programs: Vec<(&str, Running)> = kinds()
+        .into_iter()
+        .map(|kind| (kind, start(kind)))
+        .collect();
+    let mut truths = Vec::new();
+    for (kind, program) in &programs {
+        match truth(program) {
+            Some(truth) => truths.push((*kind, truth)),
+            None => eprintln!("SKIP {TEST}: {kind}: {}", program.stderr().trim()),
+        }
+    }
+    let path = folder.path().join("record");
+    let mut command = isotherm(["record", "--duration", "14s", "--cpu-budget", "5%", "-o"]);
+    command.arg(&path);
+    for (_, truth) in &truths {
+        command.args(["--pid", &truth.pid.to_string()]);
+    }
+    run(&mut command).success();
+    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
+    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let base = truths
+        .iter()
+        .find(|(kind, _)| *kind == "nothing")
+        .expect("it needs nothing");
+    let base = figures(&summary, base.1.pid);
+    let mut wrong = Vec::new();
+    for (kind, truth) in &truths {
+        let told = figures(&summary, truth.pid);
+        for (at, name) in ["resident", "used", "idle", "kept"].into_iter().enumerate() {
+            if name == "kept" && KEPT_UNSEEN.contains(kind) {
+                continue;
+            }
+            let Some(own) = truth.bytes[at] else {
+                continue;
+            };
+            let (told, unknown, wanted) = (told[at], told[4], own + base[at]);
+            let late = if name == "idle" { unknown + LATE } else { 0 };
+            let least = wanted.saturating_sub(late);
+            if told > wanted + TOLERANCE || told + TOLERANCE < least || unknown > UNKNOWN_MAX {
+                let [told, wanted] = [told, wanted].map(|bytes| bytes as f64 / MIB as f64);
+                wrong.push(format!(
+                    "{kind}: {name} {told:.1} MiB instead of {wanted:.1}, {unknown} B unknown"
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(truths.len() >= 25, "{} kinds could be tried", truths.len());
+}
