@@ -33,6 +33,12 @@ impl SessionSpec {
     pub fn acts(&self) -> bool {
         self.contexts.iter().any(|context| context.acting.is_some())
     }
+
+    /// Share of one CPU that watching may take, of all contexts together; `None` where one has no budget.
+    pub fn cpu_budget(&self) -> Option<f64> {
+        let budgets = self.contexts.iter();
+        budgets.map(|context| context.monitor.cpu_budget()).sum()
+    }
 }
 
 /// How stacks of page faults are sampled.

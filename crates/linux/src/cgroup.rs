@@ -116,6 +116,52 @@ fn own_memory(group: &Path) -> Option<GroupMemory> {
     (limit < UNLIMITED).then_some(GroupMemory { limit, used })
 }
 
+/// Bytes that a group and those below it are charged for; `None` where the kernel does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupCharge {
+    /// All of it but swap.
+    pub total: Option<u64>,
+    /// Anonymous memory.
+    pub anonymous: Option<u64>,
+    /// Shared memory: tmpfs, memfd, System V.
+    pub shared: Option<u64>,
+    /// Files' pages, without shared memory.
+    pub page_cache: Option<u64>,
+    /// Memory of the kernel.
+    pub kernel: Option<u64>,
+    /// Swapped-out memory.
+    pub swap: Option<u64>,
+}
+
+/// The charge of the group at `directory`. In version 1 the sums of groups below it are those that begin with `total_`
+/// (Documentation/admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst).
+pub fn charge(directory: &Path) -> GroupCharge {
+    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
+    let number = |name: &str| read(name).trim().parse().ok();
+    charge_of(&read("memory.stat"), number)
+}
+
+fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
+    let fields: BTreeMap<&str, u64> = stat
+        .lines()
+        .filter_map(|line| {
+            let (name, value) = line.split_once(' ')?;
+            Some((name, value.trim().parse().ok()?))
+        })
+        .collect();
+    let get = |v2: &str, v1: &str| fields.get(v1).or_else(|| fields.get(v2)).copied();
+    let shared = get("shmem", "total_shmem");
+    GroupCharge {
+        total: number("memory.current").or_else(|| number("memory.usage_in_bytes")),
+        anonymous: get("anon", "total_rss"),
+        shared,
+        page_cache: get("file", "total_cache")
+            .map(|files| files.saturating_sub(shared.unwrap_or_default())),
+        kernel: get("kernel", "").or_else(|| number("memory.kmem.usage_in_bytes")),
+        swap: number("memory.swap.current").or_else(|| get("", "total_swap")),
+    }
+}
+
 /// Process ids in the group at `directory` and in those below it, ascending. A group that vanishes
 /// meanwhile has none.
 pub fn processes(directory: &Path) -> Vec<u32> {
@@ -306,6 +352,30 @@ mod tests {
         write(&inner, "memory.high", "50\n");
         assert_eq!(headroom_up_to(&inner, top.path()), Some(10));
         assert_eq!(headroom_up_to(&outer, top.path()), Some(30));
+    }
+
+    #[test]
+    fn a_charge_is_of_the_groups_below_as_well() {
+        let v1 = "cache 1\nshmem 2\ntotal_cache 700\ntotal_rss 50\ntotal_shmem 300\ntotal_swap 9\n";
+        let charge = charge_of(v1, |name| (name == "memory.usage_in_bytes").then_some(800));
+        let wanted = GroupCharge {
+            total: Some(800),
+            anonymous: Some(50),
+            shared: Some(300),
+            page_cache: Some(400),
+            kernel: None,
+            swap: Some(9),
+        };
+        assert_eq!(charge, wanted);
+        let v2 = "anon 50\nfile 700\nkernel 20\nshmem 300\n";
+        let charge = charge_of(v2, |name| (name == "memory.swap.current").then_some(9));
+        let wanted = GroupCharge {
+            total: None,
+            kernel: Some(20),
+            ..wanted
+        };
+        assert_eq!(charge, wanted);
+        assert_eq!(charge_of("", |_| None), GroupCharge::default());
     }
 
     #[test]

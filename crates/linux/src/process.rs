@@ -420,6 +420,13 @@ pub fn named(name: &str) -> Vec<u32> {
     pids
 }
 
+/// Pages of a process that KSM has merged with others, or that are merged with them; 0 where the kernel does not tell
+/// (Documentation/admin-guide/mm/ksm.rst).
+pub fn merged_pages(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages")).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
 /// Whether process `pid` has this command name (`/proc/PID/comm`, which the kernel cuts after 15 bytes).
 pub fn has_name(pid: u32, name: &str) -> bool {
     let name = &name.as_bytes()[..name.len().min(15)];

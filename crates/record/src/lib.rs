@@ -41,8 +41,8 @@ pub use item::{
     TargetStart, UsageSample,
 };
 pub use machine::{
-    CacheSample, CachedFile, CachedKind, CachedMemory, HugeMemory, MachineSample, MappedMemory,
-    NodeMemory, TargetGroup, ZoneMemory,
+    CacheSample, CachedFile, CachedKind, CachedMemory, ChargedMemory, HugeMemory, MachineSample,
+    MappedMemory, NodeMemory, TargetGroup, ZoneMemory,
 };
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use printable::{printable, printable_lines};

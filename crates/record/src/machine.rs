@@ -5,8 +5,8 @@ use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{Nanos, TargetId};
 use serde::{Deserialize, Serialize};
 
-/// The machine's memory at a moment: what the kernel says of each node, and of what processes map, whose it is
-/// and when it was accessed.
+/// Memory of the machine at a moment: what the kernel says of each node, and of what processes map, whose it is
+/// and when it was accessed. In a record of several processes it is their memory alone: it has no nodes then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineSample {
@@ -26,6 +26,36 @@ pub struct MachineSample {
     /// Files' pages that no process maps, when all of them have been looked at since the last sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_cache: Option<CacheSample>,
+    /// Charge of the control group whose processes are watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged: Option<ChargedMemory>,
+}
+
+impl MachineSample {
+    /// Whether it is about the targets alone, and not about the machine.
+    pub fn is_of_targets(&self) -> bool {
+        self.nodes.is_empty()
+    }
+}
+
+/// Bytes that a control group and those below it are charged for (`memory.stat`); `None` where the kernel does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ChargedMemory {
+    /// Directory of the group.
+    pub group: String,
+    /// All of it but swap.
+    pub total: Option<u64>,
+    /// Anonymous memory, with what is in the swap cache.
+    pub anonymous: Option<u64>,
+    /// Shared memory: tmpfs, memfd, System V.
+    pub shared: Option<u64>,
+    /// Files' pages in the page cache, mapped or not; without shared memory.
+    pub page_cache: Option<u64>,
+    /// Memory of the kernel: slab, page tables, stacks, sockets, and others.
+    pub kernel: Option<u64>,
+    /// Swapped-out memory.
+    pub swap: Option<u64>,
 }
 
 /// Files' pages that no process maps, as they were found by looking at all of memory once.

@@ -52,8 +52,8 @@ pub struct MappingDiff {
     pub name: String,
     /// The mapping's name.
     pub mapping: String,
-    /// In memory, in the first and the second record.
-    pub resident_bytes: [u64; 2],
+    /// In memory, in the first and the second record; `null` where that is not known.
+    pub resident_bytes: [Option<u64>; 2],
     /// Of these, idle for 5 s or more.
     pub idle_bytes: [u64; 2],
 }
@@ -95,7 +95,9 @@ impl DiffReport {
                 let diff = mappings.entry(key).or_default();
                 (diff.name, diff.mapping) = (name, mapping.mapping.clone());
                 let add = |sum: &mut u64, bytes| *sum = sum.saturating_add(bytes);
-                add(&mut diff.resident_bytes[side], mapping.resident_bytes);
+                if let Some(bytes) = mapping.resident_bytes {
+                    add(diff.resident_bytes[side].get_or_insert(0), bytes);
+                }
                 add(&mut diff.idle_bytes[side], mapping.idle_bytes);
             }
         }
@@ -123,7 +125,7 @@ fn name_of(name: Option<&String>) -> String {
 
 fn change(mapping: &MappingDiff) -> u64 {
     let of = |[a, b]: [u64; 2]| a.abs_diff(b);
-    of(mapping.resident_bytes).max(of(mapping.idle_bytes))
+    of(mapping.resident_bytes.map(Option::unwrap_or_default)).max(of(mapping.idle_bytes))
 }
 
 impl Figures {

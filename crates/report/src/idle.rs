@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::frames_once::{FramesOnce, idle_for};
 use super::latest::{Kept, Latest};
 use super::series::{Percentile, WeightedValues};
 use isotherm_record::item::{Header, Item};
@@ -95,7 +96,8 @@ pub struct IdleReport {
     pub record: RecordInfo,
     /// For each target that was there at the time.
     pub targets: Vec<IdleMemory>,
-    /// The sum, if there is more than one.
+    /// The sum, if there is more than one. Memory that several map counts once where the record tells; percentiles are of
+    /// what each maps.
     pub total: Option<IdleMemory>,
     /// Targets that had ended before.
     pub ended_targets: usize,
@@ -107,6 +109,7 @@ pub struct Idle {
     context: RecordContext,
     options: IdleOptions,
     latest: Latest,
+    frames: FramesOnce,
     rss: BTreeMap<u32, u64>,
 }
 
@@ -118,6 +121,7 @@ impl Idle {
             context: RecordContext::new(header, scope),
             options,
             latest,
+            frames: FramesOnce::new(header, scope),
             rss: BTreeMap::new(),
         }
     }
@@ -130,6 +134,9 @@ impl Accumulate for Idle {
         self.context.observe(item);
         match item {
             Item::Snapshot(snapshot) => self.latest.push(&mut self.context, snapshot, 0),
+            Item::Machine(sample) if self.latest.reaches(self.context.offset(sample.time)) => {
+                self.frames.push(sample);
+            }
             Item::Usage(usage) => {
                 let offset = self.context.offset(usage.time);
                 if self.latest.reaches(offset) {
@@ -160,7 +167,14 @@ impl Accumulate for Idle {
             }
             targets.push(sum.finish(self.context.target_info(target), &self.options));
         }
-        let total = (targets.len() > 1).then(|| total.finish(TargetInfo::all(), &self.options));
+        if let [one] = &mut targets[..] {
+            // Its pages that KSM has merged.
+            *one = counted_once(one.clone(), &self.frames);
+        }
+        let total = (targets.len() > 1).then(|| {
+            let sum = total.finish(TargetInfo::all(), &self.options);
+            counted_once(sum, &self.frames)
+        });
         IdleReport {
             report: "idle",
             version: crate::VERSION,
@@ -170,6 +184,20 @@ impl Accumulate for Idle {
             ended_targets,
         }
     }
+}
+
+/// The sum with memory counted once that several targets map, where there are samples of it.
+fn counted_once(mut sum: IdleMemory, frames: &FramesOnce) -> IdleMemory {
+    let Some(all) = frames.all() else {
+        return sum;
+    };
+    sum.resident_bytes = Some(all.total());
+    sum.accessed_bytes = all.touched;
+    sum.unknown_bytes = all.unknown;
+    for idle in &mut sum.idle {
+        idle.bytes = idle.bytes.and_then(|_| idle_for(all, idle.at_least_ns));
+    }
+    sum
 }
 
 #[derive(Default)]

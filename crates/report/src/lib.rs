@@ -32,6 +32,7 @@ mod exact;
 pub mod flat;
 pub mod footprint;
 pub mod fragmentation;
+mod frames_once;
 pub mod heatmap;
 pub mod idle;
 mod latest;

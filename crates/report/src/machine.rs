@@ -212,6 +212,9 @@ impl Accumulate for Machine {
     fn push(&mut self, item: &Item) {
         self.context.observe(item);
         let Item::Machine(sample) = item else { return };
+        if sample.is_of_targets() {
+            return;
+        }
         for of in &sample.groups {
             self.groups.insert(of.target, of.group.clone());
         }

@@ -12,10 +12,12 @@ use serde::Serialize;
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::frames_once::{FramesOnce, idle_for};
 use super::idle::IdleBytes;
 use super::latest::{Kept, Latest};
 use super::mapping::MappingTable;
 use isotherm_record::item::{CostSample, Header, Item};
+use isotherm_record::machine::ChargedMemory;
 
 /// Idle times that bytes are counted for.
 pub const IDLE_TIMES: [Nanos; 4] = [
@@ -45,7 +47,7 @@ pub struct TargetOverview {
     pub working_set_bytes: u64,
     /// Bytes by least idle time.
     pub idle: Vec<IdleBytes>,
-    /// Bytes idle for [`IDLE`] or longer in unreclaimable mappings.
+    /// Bytes idle for [`IDLE`] or longer in unreclaimable mappings; of all targets, also those that several map.
     pub unreclaimable_bytes: u64,
     /// Of these bytes nothing is known.
     pub unknown_bytes: u64,
@@ -86,8 +88,8 @@ pub struct MappingOverview {
     pub target: TargetInfo,
     /// The name.
     pub mapping: String,
-    /// In memory; addresses where the monitor cannot tell.
-    pub resident_bytes: u64,
+    /// In memory; `null` where the monitor cannot tell: then idle bytes are of addresses.
+    pub resident_bytes: Option<u64>,
     /// Of these, idle for [`IDLE`] or longer.
     pub idle_bytes: u64,
     /// Idle bytes in unreclaimable mappings.
@@ -104,8 +106,12 @@ pub struct Overview {
     pub duration_ns: Nanos,
     /// The largest first.
     pub targets: Vec<TargetOverview>,
-    /// Their sum.
+    /// All of them. Memory that several map counts once where [`Self::counts_pages_once`], else for each.
     pub total: TargetOverview,
+    /// Whether the record tells which memory several targets map.
+    pub counts_pages_once: bool,
+    /// Charge of the control group that was watched.
+    pub charged: Option<ChargedMemory>,
     /// The one with most idle bytes first.
     pub mappings: Vec<MappingOverview>,
     /// Targets that had ended before.
@@ -123,6 +129,7 @@ pub struct Overviews {
     working_sets: BTreeMap<TargetId, Mean>,
     rss: BTreeMap<u32, u64>,
     swap: BTreeMap<u32, u64>,
+    frames: FramesOnce,
     end: Nanos,
     costs: Option<(CostSample, CostSample)>,
 }
@@ -143,6 +150,7 @@ impl Overviews {
             working_sets: BTreeMap::new(),
             rss: BTreeMap::new(),
             swap: BTreeMap::new(),
+            frames: FramesOnce::new(header, scope),
             end: Nanos(0),
             costs: None,
         }
@@ -229,11 +237,12 @@ impl Overviews {
                 *unreclaimable = unreclaimable.saturating_add(part);
             }
         }
+        let is_exact = snapshot.totals().is_exact;
         let overview =
             |(mapping, (resident_bytes, idle_bytes, unreclaimable_bytes))| MappingOverview {
                 target: self.context.target_info(snapshot.target),
                 mapping,
-                resident_bytes,
+                resident_bytes: is_exact.then_some(resident_bytes),
                 idle_bytes,
                 unreclaimable_bytes,
             };
@@ -261,6 +270,9 @@ impl Accumulate for Overviews {
             Item::Usage(usage) if self.context.admits_time(usage.time) => {
                 self.rss.extend(&usage.rss);
                 self.swap.extend(&usage.swap);
+            }
+            Item::Machine(sample) if self.context.admits_time(sample.time) => {
+                self.frames.push(sample);
             }
             Item::Cost(cost) if self.context.admits_time(cost.time) => match &mut self.costs {
                 Some((_, last)) => *last = *cost,
@@ -292,16 +304,49 @@ impl Accumulate for Overviews {
             let cpu = last.cost.monitor_cpu.since(first.cost.monitor_cpu);
             (seconds > 0.0).then(|| cpu.as_secs_f64() / seconds)
         });
+        let mut total = total(&targets);
+        let counts_pages_once = count_once(&mut total, &targets, &self.frames);
+        if let [one] = &mut targets[..] {
+            // Its pages that KSM has merged.
+            let target = std::mem::take(&mut one.target);
+            *one = TargetOverview {
+                target,
+                ..total.clone()
+            };
+        }
         Overview {
             record: self.context.record_info(),
             duration_ns: self.end,
-            total: total(&targets),
+            counts_pages_once,
+            charged: self.frames.charged().cloned(),
+            total,
             targets,
             mappings,
             ended_targets,
             monitor_cpu_share,
         }
     }
+}
+
+/// Counts memory once that several targets map, where there are samples of it.
+fn count_once(total: &mut TargetOverview, targets: &[TargetOverview], frames: &FramesOnce) -> bool {
+    let Some(all) = frames.all() else {
+        return false;
+    };
+    total.resident_bytes = Some(all.total());
+    total.unknown_bytes = all.unknown;
+    total.working_set_bytes = total.working_set_bytes.min(frames.working_set());
+    for idle in &mut total.idle {
+        idle.bytes = idle.bytes.and_then(|_| idle_for(all, idle.at_least_ns));
+    }
+    let alone = targets.iter().filter_map(|of| {
+        let alone = frames.idle_alone(of.target.target?, IDLE);
+        Some(alone.min(of.reclaimable_bytes()?))
+    });
+    let reclaimable = alone.fold(0, u64::saturating_add);
+    let idle = idle_for(all, IDLE).unwrap_or(0);
+    total.unreclaimable_bytes = idle.saturating_sub(reclaimable);
+    true
 }
 
 fn total(targets: &[TargetOverview]) -> TargetOverview {

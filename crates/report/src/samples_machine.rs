@@ -102,6 +102,7 @@ fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
             unused: 32 << 20,
         }],
         page_cache: groups.is_empty().then(page_cache),
+        charged: None,
     })
 }
 

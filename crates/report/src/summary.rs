@@ -5,7 +5,7 @@
 use isotherm_engine::{Nanos, units};
 use serde::Serialize;
 
-use super::overview::{IDLE, MappingOverview, Overview, TargetOverview};
+use super::overview::{IDLE, MappingOverview, Overview};
 
 /// Mappings that are shown.
 const MAPPINGS: usize = 8;
@@ -20,7 +20,8 @@ pub struct Reclaim {
     pub idle_for_ns: Nanos,
     /// So many bytes at most; `null` if nothing was watched for so long.
     pub bytes: Option<u64>,
-    /// Bytes that were idle as long and cannot be paged out: locked, mapped several times, or a device's.
+    /// Bytes that were idle as long and cannot be paged out: locked, mapped several times or by several processes, or a
+    /// device's.
     pub unreclaimable_bytes: u64,
     /// The same as a share of the resident bytes, 0 to 1.
     pub share: Option<f64>,
@@ -52,13 +53,7 @@ impl SummaryReport {
             .mappings
             .retain(|m: &MappingOverview| m.idle_bytes > 0);
         overview.mappings.truncate(MAPPINGS);
-        let savings: Vec<u64> = overview
-            .targets
-            .iter()
-            .filter_map(TargetOverview::reclaimable_bytes)
-            .collect();
-        let bytes =
-            (!savings.is_empty()).then(|| savings.iter().fold(0, |a: u64, b| a.saturating_add(*b)));
+        let bytes = overview.total.reclaimable_bytes();
         let resident = overview.total.resident_bytes.filter(|bytes| *bytes > 0);
         let share = bytes
             .zip(resident)

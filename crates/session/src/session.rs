@@ -60,6 +60,7 @@ pub struct Session {
     first_cost: Option<Cost>,
     /// To be told with the first step.
     notes: Vec<String>,
+    cpu_budget: Option<f64>,
     /// For each context.
     knows_every_page: Vec<bool>,
     clears_refs: bool,
@@ -110,6 +111,7 @@ impl Session {
             header,
             first_cost: None,
             notes,
+            cpu_budget: spec.cpu_budget(),
             knows_every_page: spec.contexts.iter().map(knows_every_page).collect(),
             clears_refs: spec.contexts.iter().any(clears_refs),
             opens_files: spec.contexts.iter().any(watches_page_cache) || spec.stacks.is_some(),
@@ -132,6 +134,11 @@ impl Session {
     /// What to write first.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// Share of one CPU that watching may take, of all contexts together; `None` where there is no budget.
+    pub fn cpu_budget(&self) -> Option<f64> {
+        self.cpu_budget
     }
 
     /// The intervals at present.

@@ -122,6 +122,8 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     let wanted = wanted(&context.targets, group, &mut child, &mut notes)?;
     // After the command was started, which is to have the limit that it would have without us.
     let files = raise_file_limit() / nr.max(1) as u64;
+    let charged = group_directory(&wanted);
+    let is_group = may_share(&context.targets);
     let set = match &memory {
         Some(_) => TargetSet::new(wanted, Vec::new(), files).numbered_from(FIRST_PROCESS),
         None => TargetSet::new(wanted, context.ranges.clone(), files),
@@ -138,13 +140,15 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
                 attributes.max_nr_regions = 1;
             }
             let mut monitor = MonitorLoop::tables(attributes, now);
-            if context.targets.is_machine() {
-                monitor.divide_budget(if memory.is_some() {
-                    BudgetShares::FRAMES
-                } else {
-                    BudgetShares::MACHINE
-                });
-            }
+            monitor.divide_budget(if memory.is_some() {
+                BudgetShares::FRAMES
+            } else if context.targets.is_machine() {
+                BudgetShares::MACHINE
+            } else if is_group {
+                BudgetShares::GROUP
+            } else {
+                BudgetShares::PROCESSES
+            });
             monitor
         }
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
@@ -166,7 +170,14 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     if let Some(acting) = &context.acting {
         monitor.tell_idle_pages(acting.limits.page_ages());
     }
-    let machine = machine_view(context, memory.as_deref(), now, &mut notes)?;
+    let machine = if context.targets.is_machine() {
+        machine_view(context, memory.as_deref(), now, &mut notes)?
+    } else if nr == 1 && matches!(context.monitor, MonitorSpec::Tables(_)) {
+        // A sample does not say which context it belongs to.
+        frames_once(charged, is_group, now, &mut notes)
+    } else {
+        None
+    };
     let mut monitor = VirtualMemory::new(probe, set, monitor, machine);
     if acts {
         monitor = monitor.acted_on();
@@ -215,6 +226,38 @@ pub(crate) fn wanted(
     })
 }
 
+/// Whether several processes are watched, which may map the same memory.
+fn may_share(targets: &TargetSpec) -> bool {
+    targets.follows_children() || targets.processes().len() > 1
+}
+
+/// A view that counts memory once which targets map several times, where this machine tells frames.
+fn frames_once(
+    charged: Option<PathBuf>,
+    is_group: bool,
+    now: Nanos,
+    notes: &mut Vec<String>,
+) -> Option<MachineView> {
+    match MachineView::new(now) {
+        Ok(view) => Some(view.of_group(charged)),
+        Err(error) if is_group => {
+            notes.push(format!(
+                "memory that several processes map counts for each: {error:#}"
+            ));
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// Directory of the control group that is watched.
+fn group_directory(wanted: &Wanted) -> Option<PathBuf> {
+    match wanted {
+        Wanted::Cgroup(directory) => Some(directory.clone()),
+        Wanted::Processes { .. } | Wanted::All { .. } => None,
+    }
+}
+
 /// Where all of the machine is watched by tables: the page cache with it where this kernel lets it be read;
 /// `memory` is what of it is told by frame.
 fn machine_view(
@@ -226,9 +269,6 @@ fn machine_view(
     let MonitorSpec::Tables(attributes) = &context.monitor else {
         return Ok(None);
     };
-    if !context.targets.is_machine() {
-        return Ok(None);
-    }
     let mut view = MachineView::new(now)?;
     match CacheView::new(now) {
         Ok(page_cache) => view = view.with_page_cache(page_cache),

@@ -37,7 +37,7 @@
 /** Functions are a name and a library's name. @typedef {{time_s: number, nr_samples: number, nr_lost: number, names: string[],
  *   functions: [number, number|null][], answers: AnswerJson[]}} BlameJson */
 /** @typedef {{subject: string, duration_s: number, layers: LayersJson, total: CourseJson, courses: CourseJson[], targets: TargetJson[],
- *   ended_targets: number, mappings: {target: string, name: string, resident: number, idle: number}[],
+ *   ended_targets: number, mappings: {target: string, name: string, resident: number|null, idle: number}[],
  *   schemes: SchemeJson[], guards: GuardJson[], processes: {label: string, tried: number, applied: number, refused: [string, number][]}[],
  *   machine: MachineJson|null, tiers: TiersJson|null, curves: CurvesJson|null, blame: BlameJson|null, pictures: {title: string, svg: string, text: string}[]}} RecordJson */
 /** @typedef {{version: number, codes: {most: number, swapped: number, unknown: number}, ramp: [number, number, number][],

@@ -17,6 +17,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::SessionSpec;
 use isotherm_engine::{Cost, MemoryTotals, Nanos};
 use isotherm_record::{Item, Writer, printable};
+use isotherm_report::overview::Overviews;
+use isotherm_report::{Accumulate, Scope};
 use isotherm_session::{Acting, ActingSummary, Session, Step, warnings};
 
 use calibrating::Calibrating;
@@ -223,6 +225,7 @@ fn begin(
     let Some((file, path)) = output else {
         let recording = Recording {
             items,
+            overviews: Some(Overviews::new(session.header(), Scope::default())),
             ..Recording::default()
         };
         return Ok((recording, acting));
@@ -265,6 +268,8 @@ struct Recording {
     nr_snapshots: u64,
     /// Each target's last snapshot: its regions, and what they come to.
     last: BTreeMap<u32, (usize, MemoryTotals)>,
+    /// The figures of `isotherm report summary`.
+    overviews: Option<Overviews>,
     rss: BTreeMap<u32, u64>,
     /// Descendants of targets that are not watched themselves.
     unwatched: BTreeSet<u32>,
@@ -284,6 +289,7 @@ impl Recording {
             is_quiet: false,
             writer: Some(writer),
             path: path.to_owned(),
+            overviews: Some(Overviews::new(session.header(), Scope::default())),
             ..Self::default()
         })
     }
@@ -336,6 +342,9 @@ impl Recording {
 
     fn write_items(&mut self) -> anyhow::Result<()> {
         for item in self.items.drain(..) {
+            if let Some(overviews) = &mut self.overviews {
+                overviews.push(&item);
+            }
             match &item {
                 Item::Snapshot(snapshot) => {
                     self.nr_snapshots += 1;
@@ -468,7 +477,7 @@ impl Recording {
     }
 
     fn summary(
-        &self,
+        &mut self,
         session: &Session,
         elapsed: Nanos,
         path: Option<&Path>,
@@ -476,8 +485,21 @@ impl Recording {
     ) -> Summary {
         let (cost, peak_rss) = session.cost();
         let (regions, total) = self.total();
+        let overview = self.overviews.take().map(Accumulate::finish);
+        let reported = overview
+            .filter(|of| !of.targets.is_empty())
+            .map(|of| of.total);
         let rss = (!self.rss.is_empty()).then(|| self.rss.values().sum());
         let out = acted.as_ref().and_then(|acted| acted.would_be_out_bytes);
+        let resident = match &reported {
+            Some(of) if of.is_exact => of.resident_bytes,
+            _ => total.known_resident(),
+        };
+        // Schemes have paged out more since the last snapshot.
+        let resident = resident.map(|bytes| match rss {
+            Some(rss) if acted.is_some() => bytes.min(rss),
+            _ => bytes,
+        });
         Summary {
             file: path.map(|path| path.display().to_string()),
             seconds: elapsed.as_secs_f64(),
@@ -485,10 +507,12 @@ impl Recording {
             interval_seconds: session.intervals().aggregation.as_secs_f64(),
             regions,
             monitored_bytes: total.addresses,
-            resident_bytes: total.known_resident(),
+            resident_bytes: resident,
             swapped_bytes: total.known_swapped(),
+            working_set_bytes: { reported.as_ref() }
+                .map_or(total.touched, |of| of.working_set_bytes),
             hot_bytes: total.touched,
-            unknown_bytes: total.unknown,
+            unknown_bytes: reported.map_or(total.unknown, |of| of.unknown_bytes),
             rss_bytes: rss,
             rss_bytes_after_dry_run: out
                 .zip(rss)
@@ -508,6 +532,7 @@ impl Recording {
                 },
                 elapsed,
             ),
+            cpu_budget_percent: session.cpu_budget().map(|share| 100.0 * share),
             clears: cost.clears,
             checks: cost.checks,
             refused: cost.refused,

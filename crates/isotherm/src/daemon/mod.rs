@@ -227,9 +227,7 @@ impl Daemon {
             live: &self.live,
             acting: self.acting.status(),
             cost: self.session.cost().0,
-            cpu_budget: { self.spec.contexts.iter() }
-                .map(|context| context.monitor.cpu_budget())
-                .sum(),
+            cpu_budget: self.session.cpu_budget(),
             pods: self.pods.as_mut().map_or(&none, Pods::list),
         };
         metrics.text()

@@ -3,16 +3,20 @@
 use serde_json::Value;
 
 use crate::common::{
-    Running, isotherm, proc_bytes, python, record_pid, run, scratch, until, with_swap,
+    Running, isotherm, proc_bytes, python, record_pid, run, scratch, skip, until, with_swap,
 };
 
 const MIB: u64 = 1 << 20;
 
 /// Records process `pid` for 9 s, and yields the report of this name.
 fn report(pid: u32, name: &str) -> Value {
+    report_with(pid, &[], name)
+}
+
+fn report_with(pid: u32, flags: &[&str], name: &str) -> Value {
     let folder = scratch();
     let path = folder.path().join("record");
-    let recorder = record_pid(pid, &path, &["--duration", "9s"]);
+    let recorder = record_pid(pid, &path, &[&["--duration", "9s"], flags].concat());
     recorder.finish().success();
     let done = run(isotherm(["report", name, "--json"]).arg(&path)).success();
     serde_json::from_str(&done.stdout).expect("a report in JSON")
@@ -206,4 +210,131 @@ fn memory_that_is_mapped_several_times_counts_once() {
         kept >= Some(36 * MIB) && kept <= Some(44 * MIB),
         "{summary}"
     );
+}
+
+/// A program and three children that map 48 MiB together, as PostgreSQL does with its buffers. Each child reads the first 8 of
+/// them all the time, and has 8 MiB of its own that it does not touch again.
+const GROUP: &str = r#"
+import mmap, os, time
+shared = mmap.mmap(-1, 48 << 20)
+for at in range(0, 48 << 20, 4096):
+    shared[at:at + 8] = os.urandom(8)
+ready = []
+for child in range(3):
+    end, own_end = os.pipe()
+    ready.append(end)
+    if os.fork() == 0:
+        own = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for at in range(0, 8 << 20, 4096):
+            own[at:at + 8] = os.urandom(8)
+        for at in range(0, 48 << 20, 4096):
+            shared[at]
+        os.write(own_end, b"x")
+        parent = os.getppid()
+        while os.getppid() == parent:
+            for at in range(0, 8 << 20, 4096):
+                shared[at]
+            time.sleep(0.02)
+        os._exit(0)
+for end in ready:
+    os.read(end, 1)
+print("ready", flush=True)
+time.sleep(600)
+"#;
+
+#[test]
+fn memory_that_a_group_shares_counts_once() {
+    const TEST: &str = "memory_that_a_group_shares_counts_once";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let mut target = Running::start(&mut python(GROUP));
+    target.line("ready");
+    let pid = target.pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .expect("the kernel lists children");
+    let pids = children
+        .split_whitespace()
+        .map(|pid| pid.parse().expect("a number"));
+    let frames: u64 = { pids.chain([pid]) }
+        .map(|pid: u32| proc_bytes(pid, "smaps_rollup", "Pss:"))
+        .sum();
+    let summary = report_with(pid, &["--children"], "summary");
+    let total = &summary["total"];
+    let resident = total["resident_bytes"].as_u64().expect("it is known");
+    // Pss has its part of libraries that others map as well.
+    assert!(
+        (frames - MIB..frames + 20 * MIB).contains(&resident),
+        "{frames} {summary}"
+    );
+    let used = total["working_set_bytes"].as_u64();
+    assert!(used >= Some(6 * MIB) && used <= Some(12 * MIB), "{summary}");
+    // The children's own memory, and what the interpreters do not use.
+    let saved = summary["reclaim"]["bytes"].as_u64();
+    assert!(
+        saved >= Some(22 * MIB) && saved <= Some(46 * MIB),
+        "{summary}"
+    );
+    let kept = summary["reclaim"]["unreclaimable_bytes"].as_u64();
+    assert!(kept >= Some(36 * MIB), "{summary}");
+}
+
+/// 32 MiB of pages that are all the same, which KSM may merge.
+const MERGEABLE: &str = r#"
+import mmap, time
+m = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+m.madvise(12)
+for at in range(0, 32 << 20, 4096):
+    m[at:at + 4096] = b"x" * 4096
+print("ready", flush=True)
+time.sleep(600)
+"#;
+
+/// Lets KSM merge pages fast, and puts back how it was.
+struct Ksm([(&'static str, String); 2]);
+
+impl Ksm {
+    fn run() -> std::io::Result<Self> {
+        let mut before = [("pages_to_scan", "20000"), ("run", "1")].map(|(name, value)| {
+            let path = format!("/sys/kernel/mm/ksm/{name}");
+            let before = std::fs::read_to_string(&path)?;
+            std::fs::write(path, value)?;
+            std::io::Result::Ok((name, before))
+        });
+        before.reverse();
+        let [first, second] = before;
+        Ok(Self([first?, second?]))
+    }
+}
+
+impl Drop for Ksm {
+    fn drop(&mut self) {
+        for (name, before) in &self.0 {
+            std::fs::write(format!("/sys/kernel/mm/ksm/{name}"), before.trim()).ok();
+        }
+    }
+}
+
+#[test]
+fn pages_that_ksm_has_merged_count_once() {
+    const TEST: &str = "pages_that_ksm_has_merged_count_once";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let Ok(_ksm) = Ksm::run() else {
+        skip(TEST, "this kernel has no KSM");
+        return;
+    };
+    let mut target = Running::start(&mut python(MERGEABLE));
+    target.line("ready");
+    let pid = target.pid();
+    until("KSM to merge the pages", || {
+        let merged = std::fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages")).ok()?;
+        (merged.trim().parse::<u64>().ok()? > 8000).then_some(())
+    });
+    let frames = proc_bytes(pid, "smaps_rollup", "Pss:");
+    let summary = report(pid, "summary");
+    let resident = summary["total"]["resident_bytes"].as_u64();
+    assert!(
+        resident >= Some(frames - MIB) && resident <= Some(frames + 16 * MIB),
+        "{frames} {summary}"
+    );
+    let saved = summary["reclaim"]["bytes"].as_u64();
+    assert!(saved <= Some(20 * MIB), "{summary}");
 }

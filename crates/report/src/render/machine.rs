@@ -47,7 +47,12 @@ impl Render for MachineReport {
         }
         match &self.page_cache {
             Some(page_cache) => page_cache.text(style, out),
-            None => Ok(()),
+            None => writeln!(
+                out,
+                "\nNo look at the whole page cache was complete after {}: its ages are unknown. Record for longer, or \
+                 raise --cpu-budget.",
+                style.duration(self.time_ns)
+            ),
         }
     }
 

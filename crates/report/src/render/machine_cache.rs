@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use isotherm_engine::Nanos;
 use isotherm_engine::frames::AgeBytes;
 
 use super::Style;
@@ -12,7 +13,15 @@ use crate::machine::MachineCache;
 /// A row of CSV but its ages: kind, name, process, group, node and bytes.
 type RowStart = [String; 6];
 
+/// Looks after which most ages are known: two rounds, and one that the record may end in.
+const NR_LOOKS: u64 = 3;
+
 impl MachineCache {
+    /// Length of a record in which there are [`NR_LOOKS`] looks as long as the last one.
+    fn enough_ns(&self) -> Nanos {
+        Nanos(NR_LOOKS.saturating_mul(self.took_ns.0))
+    }
+
     pub(super) fn headline(&self, style: &Style) -> String {
         format!(
             "{} of {} files that no process maps: {} active, {} not written yet; seen accessed once: {}, again: {}",
@@ -33,6 +42,14 @@ impl MachineCache {
             style.duration(self.took_ns),
             self.headline(style)
         )?;
+        if 2 * self.bytes.ages.unknown > self.bytes.total() {
+            writeln!(
+                out,
+                "More than half of it is of unknown age: ages are known from the second look on. Record for {} or \
+                 longer, or raise --cpu-budget.",
+                style.duration(self.enough_ns())
+            )?;
+        }
         self.group_table(style).write(out)?;
         tell_more(self.groups.len(), out)?;
         writeln!(out, "\nThe largest cached files:")?;

@@ -8,6 +8,8 @@ use isotherm_engine::units;
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, or_empty, page};
+use isotherm_record::machine::ChargedMemory;
+
 use crate::diff::{DiffReport, Figures};
 use crate::overview::{IDLE, MappingOverview, TargetOverview};
 use crate::summary::SummaryReport;
@@ -35,6 +37,15 @@ impl Render for SummaryReport {
             table.row(target_row(&overview.total, style).to_vec());
         }
         table.write(out)?;
+        if overview.counts_pages_once && overview.targets.len() > 1 {
+            writeln!(
+                out,
+                "The last row counts memory once that several of them map."
+            )?;
+        }
+        if let Some(charged) = &overview.charged {
+            writeln!(out, "{}", charge(charged, style))?;
+        }
         let more = overview.targets.len().saturating_sub(TARGETS);
         if more > 0 {
             writeln!(out, "and {more} more targets")?;
@@ -50,9 +61,13 @@ impl Render for SummaryReport {
                 ("MAPPING", Align::Left),
             ]);
             for mapping in &overview.mappings {
-                let [idle, resident] = [mapping.idle_bytes, mapping.resident_bytes];
+                let [idle, resident] = [Some(mapping.idle_bytes), mapping.resident_bytes];
                 let name = self.mapping_name(mapping);
-                table.row(vec![style.bytes(idle), style.bytes(resident), name]);
+                table.row(vec![
+                    style.maybe_bytes(idle),
+                    style.maybe_bytes(resident),
+                    name,
+                ]);
             }
             table.write(out)?;
         }
@@ -138,7 +153,7 @@ impl SummaryReport {
                     let kept = style.bytes(self.reclaim.unreclaimable_bytes);
                     let _ = write!(
                         text,
-                        " Another {kept} idle cannot be paged out: locked, mapped several times, or a device's."
+                        " Another {kept} idle cannot be paged out: locked, shared, mapped several times, or a device's."
                     );
                 }
                 text
@@ -169,7 +184,7 @@ impl SummaryReport {
                 value: format!(
                     "{} of {} resident",
                     units::format_bytes(mapping.idle_bytes),
-                    units::format_bytes(mapping.resident_bytes)
+                    Style::default().maybe_bytes(mapping.resident_bytes)
                 ),
                 share: mapping.idle_bytes as f64 / most,
                 colour: None,
@@ -177,6 +192,24 @@ impl SummaryReport {
             .collect();
         bars("Most idle memory, by mapping", &self.verdict, &rows)
     }
+}
+
+/// Charge of a control group in one line.
+fn charge(charged: &ChargedMemory, style: &Style) -> String {
+    let parts = [
+        ("anonymous", charged.anonymous),
+        ("shared", charged.shared),
+        ("page cache", charged.page_cache),
+        ("kernel", charged.kernel),
+    ];
+    let parts = parts.map(|(name, bytes)| format!("{name} {}", style.maybe_bytes(bytes)));
+    format!(
+        "{} is charged {}: {}; and {} of swap.",
+        charged.group,
+        style.maybe_bytes(charged.total),
+        parts.join(", "),
+        style.maybe_bytes(charged.swap)
+    )
 }
 
 fn target_row(target: &TargetOverview, style: &Style) -> [String; 7] {
@@ -223,7 +256,7 @@ impl Render for DiffReport {
             ("MAPPING", Align::Left),
         ]);
         for mapping in &self.mappings {
-            let [a, b] = mapping.resident_bytes.map(|n| style.bytes(n));
+            let [a, b] = mapping.resident_bytes.map(|n| style.maybe_bytes(n));
             let [idle_a, idle_b] = mapping.idle_bytes.map(|n| style.bytes(n));
             let name = format!("{}: {}", mapping.name, mapping.mapping);
             table.row(vec![a, b, idle_a, idle_b, name]);
@@ -240,7 +273,7 @@ impl Render for DiffReport {
         for mapping in &self.mappings {
             let pairs = [
                 ("resident", mapping.resident_bytes),
-                ("idle 5 s", mapping.idle_bytes),
+                ("idle 5 s", mapping.idle_bytes.map(Some)),
             ];
             for (what, [a, b]) in pairs {
                 out.serialize((&mapping.name, &mapping.mapping, what, a, b))?;
@@ -309,7 +342,7 @@ impl DiffReport {
     }
 
     fn picture(&self) -> String {
-        let both = |m: &crate::diff::MappingDiff| m.resident_bytes;
+        let both = |m: &crate::diff::MappingDiff| m.resident_bytes.map(Option::unwrap_or_default);
         let most = self
             .mappings
             .iter()
@@ -319,7 +352,10 @@ impl DiffReport {
             .max(1) as f64;
         let mut rows = Vec::new();
         for mapping in &self.mappings {
-            for (side, n) in ["A", "B"].iter().zip(mapping.resident_bytes) {
+            for (side, n) in ["A", "B"]
+                .iter()
+                .zip(mapping.resident_bytes.map(Option::unwrap_or_default))
+            {
                 rows.push(Bar {
                     label: format!("{side} {}", mapping.mapping),
                     value: units::format_bytes(n),

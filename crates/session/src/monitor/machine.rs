@@ -11,19 +11,23 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use isotherm_engine::frames::{AgeBytes, FrameMap, MappedClass, Mapper, NR_MAPPERS, PageAge};
 use isotherm_engine::table::TableMonitor;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
-use isotherm_linux::areas::MappedArea;
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::node::Zone;
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
+use isotherm_linux::process::merged_pages;
 use isotherm_linux::{cgroup, node};
-use isotherm_record::{Item, MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory};
+use isotherm_record::{
+    ChargedMemory, Item, MachineSample, MappedMemory, NodeMemory, TargetGroup, ZoneMemory,
+};
 
 use super::CacheView;
+use super::areas::Areas;
 use super::by_frame::{ByFrame, frames};
 use super::huge::HugePages;
 use crate::targets::TargetSet;
@@ -32,6 +36,16 @@ use crate::targets::TargetSet;
 const INTERVAL_MIN: Nanos = Nanos::from_millis(5_000);
 /// And where memory is told by frame.
 const INTERVAL_MIN_BY_FRAME: Nanos = Nanos::from_millis(1_000);
+
+/// Memory that samples are about.
+enum Scope {
+    /// All of each node.
+    WholeNodes,
+    /// A part of a node: there are no samples.
+    PartOfNodes,
+    /// The targets', and the charge of the control group at this directory.
+    Targets(Option<PathBuf>),
+}
 
 /// Looks at the machine's memory.
 pub(crate) struct MachineView {
@@ -45,8 +59,7 @@ pub(crate) struct MachineView {
     nodes: Vec<(u32, Range<u64>)>,
     /// The only node of the machine.
     is_alone: bool,
-    /// Whole nodes are watched, so that they can be told of.
-    has_whole_nodes: bool,
+    scope: Scope,
     /// Where physical memory is a target.
     by_frame: Option<ByFrame>,
     groups: BTreeMap<TargetId, String>,
@@ -68,7 +81,7 @@ impl MachineView {
             zones: node::zones()?,
             is_alone: nodes.iter().all(|(node, _)| *node == nodes[0].0),
             nodes,
-            has_whole_nodes: true,
+            scope: Scope::WholeNodes,
             by_frame: None,
             groups: BTreeMap::new(),
             huge: HugePages::default(),
@@ -97,10 +110,18 @@ impl MachineView {
                 .collect::<Vec<_>>()
         };
         self.nodes = self.nodes.iter().flat_map(within).collect();
-        self.has_whole_nodes = !is_part;
+        if is_part {
+            self.scope = Scope::PartOfNodes;
+        }
         // The first look comes when there is something to tell.
         self.next = self.next + INTERVAL_MIN_BY_FRAME;
         self.by_frame = Some(by_frame);
+        self
+    }
+
+    /// Reports the memory of the targets alone, and what the control group at `directory` is charged for.
+    pub(crate) fn of_group(mut self, directory: Option<PathBuf>) -> Self {
+        self.scope = Scope::Targets(directory);
         self
     }
 
@@ -134,7 +155,7 @@ impl MachineView {
         targets: &TargetSet,
     ) -> Result<Vec<Item>, ProbeError> {
         self.ends = [now, self.ends[0]];
-        if now < self.next {
+        if now < self.next || self.is_one_process(targets) {
             return Ok(self.look_at_page_cache(now, monitor).into_iter().collect());
         }
         let before = process_cpu();
@@ -170,8 +191,18 @@ impl MachineView {
         monitor: &TableMonitor,
         targets: &TargetSet,
     ) -> Result<Vec<Item>, ProbeError> {
+        if self.is_one_process(targets) {
+            return Ok(Vec::new());
+        }
         let ids = self.put_down(now, self.ends[1], probe, monitor, targets)?;
         self.tell(now, &ids, probe, targets)
+    }
+
+    /// Whether snapshots report all there is: of one process, which maps each frame once unless KSM has merged some.
+    fn is_one_process(&self, targets: &TargetSet) -> bool {
+        matches!(self.scope, Scope::Targets(None))
+            && targets.ids().nth(1).is_none()
+            && targets.pids().all(|(_, pid)| merged_pages(pid) == 0)
     }
 
     /// Puts down by frame what the monitor knows of each page; by the numbers of the targets, which are yielded. What was
@@ -203,10 +234,22 @@ impl MachineView {
         targets: &TargetSet,
     ) -> Result<Vec<Item>, ProbeError> {
         let mut items = Vec::new();
-        if self.has_whole_nodes {
-            let huge = self.huge.look(probe)?;
-            let sample = self.sample(ids, now, targets);
-            items.push(Item::Machine(MachineSample { huge, ..sample }));
+        match &self.scope {
+            Scope::PartOfNodes => {}
+            Scope::WholeNodes => {
+                let huge = self.huge.look(probe)?;
+                let sample = self.sample(ids, now, targets);
+                items.push(Item::Machine(MachineSample { huge, ..sample }));
+            }
+            Scope::Targets(directory) => {
+                let charged = directory.as_deref().map(charged_memory);
+                items.push(Item::Machine(MachineSample {
+                    charged,
+                    nodes: Vec::new(),
+                    zones: Vec::new(),
+                    ..self.sample(ids, now, targets)
+                }));
+            }
         }
         if let Some(by_frame) = &mut self.by_frame {
             // Sums have the page cache beside what is mapped; by address it is among it.
@@ -254,6 +297,7 @@ impl MachineView {
             groups: self.new_groups(targets),
             huge: Vec::new(),
             page_cache: { self.page_cache.as_mut() }.and_then(CacheView::take_sample),
+            charged: None,
         }
     }
 
@@ -361,39 +405,6 @@ impl MachineView {
     }
 }
 
-/// A target's mappings, asked for addresses in their order.
-struct Areas<'a> {
-    rest: &'a [MappedArea],
-    /// The addresses that were found last, and what their pages are; `None` between mappings.
-    found: (std::ops::Range<u64>, Option<MappedClass>),
-}
-
-impl<'a> Areas<'a> {
-    fn new(areas: &'a [MappedArea]) -> Self {
-        Self {
-            rest: areas,
-            found: (0..0, None),
-        }
-    }
-
-    fn class_at(&mut self, address: u64) -> Option<MappedClass> {
-        if !self.found.0.contains(&address) {
-            let ended = self.rest.partition_point(|area| area.range.end <= address);
-            self.rest = &self.rest[ended..];
-            self.found = match self.rest.first() {
-                Some(area) if area.range.start <= address => {
-                    (area.range.start..area.range.end, Some(class_of(area)))
-                }
-                area => {
-                    let end = area.map_or(u64::MAX, |area| area.range.start);
-                    (address..end, None)
-                }
-            };
-        }
-        self.found.1
-    }
-}
-
 /// The node that a frame is on; `None` where there is no RAM.
 pub(super) fn node_in(nodes: &[(u32, Range<u64>)], frame: u64) -> Option<u32> {
     let at = nodes.partition_point(|(_, frames)| frames.end <= frame);
@@ -401,18 +412,17 @@ pub(super) fn node_in(nodes: &[(u32, Range<u64>)], frame: u64) -> Option<u32> {
     frames.contains(&frame).then_some(*node)
 }
 
-/// What pages of a mapping are. Pages of a private mapping of a file that may be written mostly were.
-fn class_of(area: &MappedArea) -> MappedClass {
-    if area.is_file() {
-        if area.permissions.is_private() && area.permissions.is_writable() {
-            MappedClass::Anonymous
-        } else {
-            MappedClass::File
-        }
-    } else if area.permissions.is_private() {
-        MappedClass::Anonymous
-    } else {
-        MappedClass::Shared
+/// Memory that the control group at `directory` is charged for, with the groups below it.
+fn charged_memory(directory: &Path) -> ChargedMemory {
+    let charge = cgroup::charge(directory);
+    ChargedMemory {
+        group: directory.display().to_string(),
+        total: charge.total,
+        anonymous: charge.anonymous,
+        shared: charge.shared,
+        page_cache: charge.page_cache,
+        kernel: charge.kernel,
+        swap: charge.swap,
     }
 }
 
@@ -456,50 +466,7 @@ fn node_memory(node: u32, is_alone: bool) -> NodeMemory {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_linux::areas::Permissions;
-
     use super::*;
-
-    #[test]
-    fn mappings_tell_what_their_pages_are() {
-        let check = |permissions: &str, name: &str, wanted| {
-            let area = MappedArea {
-                range: AddressRange::new(0, PAGE_SIZE),
-                permissions: Permissions::new(permissions).expect("four flags"),
-                name: name.into(),
-                file: None,
-                unreclaimable: None,
-            };
-            assert_eq!(class_of(&area), wanted, "{permissions} {name}");
-        };
-        check("rw-p", "", MappedClass::Anonymous);
-        check("rw-p", "[heap]", MappedClass::Anonymous);
-        check("rw-p", "/lib/libc.so.6", MappedClass::Anonymous);
-        check("r-xp", "/lib/libc.so.6", MappedClass::File);
-        check("rw-s", "/var/lib/data", MappedClass::File);
-        check("rw-s", "/dev/shm/x", MappedClass::Shared);
-        check("rw-s", "/memfd:x (deleted)", MappedClass::Shared);
-        check("rw-s", "", MappedClass::Shared);
-    }
-
-    #[test]
-    fn mappings_are_found_by_address() {
-        let area = |start: u64, end: u64, name: &str| MappedArea {
-            range: AddressRange::new(start, end),
-            permissions: Permissions::new("r--p").expect("four flags"),
-            name: name.into(),
-            file: None,
-            unreclaimable: None,
-        };
-        let all = [area(10, 20, ""), area(20, 30, "/file"), area(50, 60, "")];
-        let mut areas = Areas::new(&all);
-        let (anonymous, file) = (Some(MappedClass::Anonymous), Some(MappedClass::File));
-        let asked = [5, 10, 19, 20, 29, 30, 49, 50, 60, 70];
-        let wanted = [
-            None, anonymous, anonymous, file, file, None, None, anonymous, None, None,
-        ];
-        assert_eq!(asked.map(|address| areas.class_at(address)), wanted);
-    }
 
     #[test]
     fn nodes_are_told_by_their_ranges() {

@@ -1,5 +1,6 @@
 //! Ways of watching, each a [`Monitor`] on this machine.
 
+mod areas;
 mod by_frame;
 mod contexts;
 mod huge;

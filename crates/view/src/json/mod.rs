@@ -130,7 +130,7 @@ struct TargetJson {
 struct MappingJson<'a> {
     target: String,
     name: &'a str,
-    resident: u64,
+    resident: Option<u64>,
     idle: u64,
 }
 

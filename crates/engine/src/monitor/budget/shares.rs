@@ -35,6 +35,12 @@ impl BudgetShares {
         page_cache: 0.0,
         new_page_cache: 0.0,
     };
+    /// Of watching processes that may share memory: what each frame holds is counted, too.
+    pub const GROUP: Self = Self {
+        interval: 0.4,
+        frames: 0.1,
+        ..Self::PROCESSES
+    };
     /// Of watching all that a machine has.
     pub const MACHINE: Self = Self {
         update: 0.1,
@@ -60,6 +66,7 @@ mod tests {
     fn a_fifth_or_more_is_left() {
         for shares in [
             BudgetShares::PROCESSES,
+            BudgetShares::GROUP,
             BudgetShares::MACHINE,
             BudgetShares::FRAMES,
         ] {

@@ -19,6 +19,9 @@ pub(super) struct Summary {
     pub(super) monitored_bytes: u64,
     pub(super) resident_bytes: Option<u64>,
     pub(super) swapped_bytes: Option<u64>,
+    /// Mean of the accessed bytes over time.
+    pub(super) working_set_bytes: u64,
+    /// Bytes accessed in the last snapshot's interval.
     pub(super) hot_bytes: u64,
     pub(super) unknown_bytes: u64,
     pub(super) rss_bytes: Option<u64>,
@@ -28,6 +31,8 @@ pub(super) struct Summary {
     pub(super) children_not_watched: usize,
     pub(super) monitor_cpu_percent: f64,
     pub(super) induced_cpu_percent_estimated: f64,
+    /// The budget of both together, where there is one.
+    pub(super) cpu_budget_percent: Option<f64>,
     pub(super) clears: u64,
     pub(super) checks: u64,
     pub(super) refused: u64,
@@ -39,6 +44,8 @@ pub(super) struct Summary {
 
 /// Intervals of so many seconds are told of.
 const LONG_INTERVAL_S: f64 = 2.0;
+/// Times the budget from which on it is told that more was spent.
+const EXCESS: f64 = 1.1;
 
 impl Summary {
     pub(super) fn text(&self) -> String {
@@ -75,6 +82,7 @@ impl Summary {
                 self.interval_seconds
             ));
         }
+        notes.extend(self.excess());
         let of_children = match self.children_not_watched {
             0 => None,
             1 => Some("1 child process was not".to_owned()),
@@ -91,17 +99,31 @@ impl Summary {
             );
         }
         format!(
-            "recorded {:.1} s in {} snapshots: {watched}, {} accessed in the last{unknown}\n\
+            "recorded {:.1} s in {} snapshots: {watched}, {} in use on average{unknown}\n\
              watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}{acted}{notes}{wrote}",
             self.seconds,
             self.snapshots,
-            format_bytes(self.hot_bytes),
+            format_bytes(self.working_set_bytes),
             self.monitor_cpu_percent,
             self.induced_cpu_percent_estimated,
             self.clears,
             self.refused,
             format_bytes(self.monitor_peak_rss_bytes),
         )
+    }
+}
+
+impl Summary {
+    /// A note where watching took more than its budget.
+    fn excess(&self) -> Option<String> {
+        let budget = self.cpu_budget_percent?;
+        let took = self.monitor_cpu_percent + self.induced_cpu_percent_estimated;
+        (took > budget * EXCESS).then(|| {
+            format!(
+                "\nthat is more than the budget of {budget} %: first looks at processes and their page tables come \
+                 at once; the longer a record is, the nearer it is to its budget"
+            )
+        })
     }
 }
 
