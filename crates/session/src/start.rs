@@ -123,7 +123,6 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     // After the command was started, which is to have the limit that it would have without us.
     let files = raise_file_limit() / nr.max(1) as u64;
     let charged = group_directory(&wanted);
-    let is_group = may_share(&context.targets);
     let set = match &memory {
         Some(_) => TargetSet::new(wanted, Vec::new(), files).numbered_from(FIRST_PROCESS),
         None => TargetSet::new(wanted, context.ranges.clone(), files),
@@ -140,15 +139,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
                 attributes.max_nr_regions = 1;
             }
             let mut monitor = MonitorLoop::tables(attributes, now);
-            monitor.divide_budget(if memory.is_some() {
-                BudgetShares::FRAMES
-            } else if context.targets.is_machine() {
-                BudgetShares::MACHINE
-            } else if is_group {
-                BudgetShares::GROUP
-            } else {
-                BudgetShares::PROCESSES
-            });
+            monitor.divide_budget(shares(&context.targets));
             monitor
         }
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
@@ -174,7 +165,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         machine_view(context, memory.as_deref(), now, &mut notes)?
     } else if nr == 1 && matches!(context.monitor, MonitorSpec::Tables(_)) {
         // A sample does not say which context it belongs to.
-        frames_once(charged, is_group, now, &mut notes)
+        frames_once(&context.targets, charged, now, &mut notes)
     } else {
         None
     };
@@ -226,6 +217,16 @@ pub(crate) fn wanted(
     })
 }
 
+/// Shares of the budget for what is watched.
+fn shares(targets: &TargetSpec) -> BudgetShares {
+    match targets {
+        TargetSpec::Physical { .. } => BudgetShares::FRAMES,
+        TargetSpec::All { .. } => BudgetShares::MACHINE,
+        targets if may_share(targets) => BudgetShares::GROUP,
+        _ => BudgetShares::PROCESSES,
+    }
+}
+
 /// Whether several processes are watched, which may map the same memory.
 fn may_share(targets: &TargetSpec) -> bool {
     targets.follows_children() || targets.processes().len() > 1
@@ -233,14 +234,14 @@ fn may_share(targets: &TargetSpec) -> bool {
 
 /// A view that counts memory once which targets map several times, where this machine tells frames.
 fn frames_once(
+    targets: &TargetSpec,
     charged: Option<PathBuf>,
-    is_group: bool,
     now: Nanos,
     notes: &mut Vec<String>,
 ) -> Option<MachineView> {
     match MachineView::new(now) {
         Ok(view) => Some(view.of_group(charged)),
-        Err(error) if is_group => {
+        Err(error) if may_share(targets) => {
             notes.push(format!(
                 "memory that several processes map counts for each: {error:#}"
             ));

@@ -163,7 +163,7 @@ class Idle(TypedDict):
     report: str
     # For each target that was there at the time.
     targets: list[IdleMemory]
-    # The sum, if there is more than one.
+    # The sum, if there is more than one. Memory that several map counts once where the record tells; percentiles are of what each maps.
     total: NotRequired[IdleMemory | None]
     # The version of this JSON.
     version: int
@@ -383,6 +383,25 @@ class Heatmap(TypedDict):
     version: int
 
 
+class ChargedMemory(TypedDict):
+    """Bytes that a control group and those below it are charged for (`memory.stat`); `None` where the kernel does not tell."""
+
+    # Anonymous memory, with what is in the swap cache.
+    anonymous: NotRequired[int | None]
+    # Directory of the group.
+    group: str
+    # Memory of the kernel: slab, page tables, stacks, sockets, and others.
+    kernel: NotRequired[int | None]
+    # Files' pages in the page cache, mapped or not; without shared memory.
+    page_cache: NotRequired[int | None]
+    # Shared memory: tmpfs, memfd, System V.
+    shared: NotRequired[int | None]
+    # Swapped-out memory.
+    swap: NotRequired[int | None]
+    # All of it but swap.
+    total: NotRequired[int | None]
+
+
 class Reclaim(TypedDict):
     """What the preset `prcl` would page out at the end of the record."""
 
@@ -392,7 +411,7 @@ class Reclaim(TypedDict):
     idle_for_ns: Nanos
     # The same as a share of the resident bytes, 0 to 1.
     share: NotRequired[float | None]
-    # Bytes that were idle as long and cannot be paged out: locked, mapped several times, or a device's.
+    # Bytes that were idle as long and cannot be paged out: locked, mapped several times or by several processes, or a device's.
     unreclaimable_bytes: int
 
 
@@ -409,8 +428,8 @@ class MappingOverview(TypedDict):
     name: NotRequired[str | None]
     # Its process id; 0 for physical memory, `null` where the record does not say.
     pid: NotRequired[int | None]
-    # In memory; addresses where the monitor cannot tell.
-    resident_bytes: int
+    # In memory; `null` where the monitor cannot tell: then idle bytes are of addresses.
+    resident_bytes: NotRequired[int | None]
     # Its number in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
     # Idle bytes in unreclaimable mappings.
@@ -440,7 +459,7 @@ class TargetOverview(TypedDict):
     target: NotRequired[TargetId | None]
     # Of these bytes nothing is known.
     unknown_bytes: int
-    # Bytes idle for `IDLE` or longer in unreclaimable mappings.
+    # Bytes idle for `IDLE` or longer in unreclaimable mappings; of all targets, also those that several map.
     unreclaimable_bytes: int
     # For how long it was watched.
     watched_ns: Nanos
@@ -451,6 +470,10 @@ class TargetOverview(TypedDict):
 class Summary(TypedDict):
     """The result."""
 
+    # Charge of the control group that was watched.
+    charged: NotRequired[ChargedMemory | None]
+    # Whether the record tells which memory several targets map.
+    counts_pages_once: bool
     # From the beginning to the last snapshot.
     duration_ns: Nanos
     # Targets that had ended before.
@@ -469,7 +492,7 @@ class Summary(TypedDict):
     report: str
     # The largest first.
     targets: list[TargetOverview]
-    # Their sum.
+    # All of them. Memory that several map counts once where `Self::counts_pages_once`, else for each.
     total: TargetOverview
     # What the record says in a sentence.
     verdict: str
