@@ -152,10 +152,19 @@ impl LiveState {
         });
     }
 
-    /// Of all targets together.
+    /// All targets together. Resident memory that several map counts once where samples tell; it is as of the last sample.
     pub fn total(&self) -> View {
-        self.targets
-            .values()
-            .fold(View::default(), |sum, target| sum.sum(target.view))
+        let targets = self.targets.values();
+        let sum = targets.fold(View::default(), |sum, target| sum.sum(target.view));
+        match self.machine.mapped_once() {
+            Some(all) if self.targets.len() > 1 => View {
+                resident_bytes: all.total(),
+                hot_bytes: all.touched,
+                idle_bytes: all.total() - all.touched - all.unknown,
+                unknown_bytes: all.unknown,
+                ..sum
+            },
+            _ => sum,
+        }
     }
 }

@@ -71,6 +71,16 @@ impl Machine {
         &self.sample.nodes
     }
 
+    /// All mapped memory, each page once; `None` before the first sample.
+    pub(super) fn mapped_once(&self) -> Option<AgeBytes> {
+        let mapped = &self.sample.mapped;
+        (!mapped.is_empty()).then(|| {
+            let mut all = AgeBytes::default();
+            mapped.iter().for_each(|of| all.add(&of.bytes));
+            all
+        })
+    }
+
     /// Mapped memory of all nodes by when it was accessed; each page counts once.
     pub(super) fn by_owner(&self) -> BTreeMap<(Owner, MappedClass), AgeBytes> {
         let listed = self.largest_groups();
