@@ -14,7 +14,7 @@ pub enum RecordError {
         source: io::Error,
     },
     /// The operating system refused a write.
-    #[error("cannot write the record after byte {offset}; what was written before stays readable")]
+    #[error("cannot write the record after byte {offset}")]
     Write {
         /// How much had been written.
         offset: u64,

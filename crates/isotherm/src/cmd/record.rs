@@ -248,11 +248,11 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
         return;
     };
     if matches!(child.try_wait(), Ok(None)) {
-        // It may take long until the error itself is printed.
-        let error = format!("{error:#}");
+        // It may take long until the whole error is printed.
+        let cause = error.root_cause().to_string();
         warn!(
             "recording has ended, the command goes on: {}",
-            printable(&error)
+            printable(&cause)
         );
     }
     wait_for(Some(child), session.is_stopped());
@@ -270,6 +270,8 @@ struct Recording {
     last: BTreeMap<u32, (usize, MemoryTotals)>,
     /// The figures of `isotherm report summary`.
     overviews: Option<Overviews>,
+    /// The last snapshot of the target that ended last.
+    last_of_ended: Option<(usize, MemoryTotals)>,
     rss: BTreeMap<u32, u64>,
     /// Descendants of targets that are not watched themselves.
     unwatched: BTreeSet<u32>,
@@ -357,7 +359,8 @@ impl Recording {
                     self.last.insert(pages.target.0, view);
                 }
                 Item::TargetExit(exit) => {
-                    self.last.remove(&exit.target.0);
+                    let last = self.last.remove(&exit.target.0);
+                    self.last_of_ended = last.or(self.last_of_ended);
                     self.rss.remove(&exit.target.0);
                 }
                 Item::Usage(usage) => {
@@ -433,13 +436,14 @@ impl Recording {
         self.unwatched.retain(|pid| !watched.contains(pid));
     }
 
+    /// Sums up the last snapshots of the live targets; where all have ended, that of the last one.
     fn total(&self) -> (usize, MemoryTotals) {
         let none = (0, MemoryTotals::default());
-        self.last
-            .values()
-            .fold(none, |(nr, sum), (regions, totals)| {
-                (nr + regions, sum.plus(*totals))
-            })
+        let ended = self.last_of_ended.iter().filter(|_| self.last.is_empty());
+        let all = self.last.values().chain(ended);
+        all.fold(none, |(nr, sum), (regions, totals)| {
+            (nr + regions, sum.plus(*totals))
+        })
     }
 
     /// Writes the last words, and whatever is still in memory.

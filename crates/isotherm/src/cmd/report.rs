@@ -36,7 +36,8 @@ use tracing::info;
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  isotherm report summary redis.isotherm\n  isotherm report heatmap redis.isotherm -o heatmap.html\n\n\
-                  Exit status: 0 reported, 1 the record is damaged (the report is of what comes before), 2 no report."
+                  Exit status: 0 reported (of an unfinished record: what it holds), 1 the record is damaged (the report is of\n\
+                  what comes before), 2 no report."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -258,6 +258,7 @@ fn a_full_disk_is_named_and_what_was_written_is_readable() {
             done.stderr
         );
     }
+    assert_eq!(done.stderr.matches("readable").count(), 1, "{done:?}");
     check_readable(&disk.path());
     check_unharmed(keeper);
 }
@@ -296,6 +297,7 @@ fn a_full_disk_does_not_end_the_command() {
     let done = recorder.finish();
     assert_eq!(done.code(), 2, "{done:?}");
     assert!(done.stderr.contains("goes on"), "{done:?}");
+    assert_eq!(done.stderr.matches("readable").count(), 1, "{done:?}");
     assert!(trace.exists(), "the command was ended");
     check_readable(&disk.path());
 }
