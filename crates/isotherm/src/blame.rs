@@ -5,7 +5,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_record::stacks::STACKS_SETTING;
-use isotherm_record::{FrameTable, Header, Item};
+use isotherm_record::{FrameTable, Header, Item, Naming};
 use isotherm_report::{Accumulate as _, Blame, BlameOptions, Scope};
 use isotherm_session::protocol::{BlameStatus, BlamedFunction};
 use isotherm_symbols::{Places, Symbolizer};
@@ -41,7 +41,9 @@ impl FunctionNames {
 
     /// Names those that have come since. What cannot be named is not looked for again.
     pub(crate) fn name(&self, frames: &mut FrameTable) {
-        let named = self.symbolizer.name_frames(frames, false, &self.places);
+        let named = self
+            .symbolizer
+            .name_frames(frames, Naming::Unnamed, &self.places);
         frames.name(&named.symbols);
         frames.give_up();
     }

@@ -48,7 +48,7 @@ pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use printable::{printable, printable_lines};
 pub use reader::{Reader, Truncation};
 pub use stacks::{
-    CodeModule, FaultSample, FrameSymbol, FrameSymbols, FrameTable, MovedMemory, StackFrame,
-    StackId, StackNode, StackSamples,
+    CodeModule, FaultSample, FrameSymbol, FrameSymbols, FrameTable, MovedMemory, Naming,
+    StackFrame, StackId, StackNode, StackSamples,
 };
 pub use writer::Writer;

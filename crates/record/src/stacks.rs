@@ -193,6 +193,24 @@ pub struct FrameSymbol {
     pub line: Option<u32>,
 }
 
+impl FrameSymbol {
+    /// Whether debug information has told it.
+    pub fn is_by_debug_information(&self) -> bool {
+        self.line.is_some() || !self.inlined.is_empty()
+    }
+}
+
+/// Frames to be named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Those that have no name, and were not given up.
+    Unnamed,
+    /// Those that debug information has not named.
+    WithoutLines,
+    /// All.
+    All,
+}
+
 /// The files and frames that a record has brought so far, and what frames are called.
 #[derive(Clone, Debug, Default)]
 pub struct FrameTable {
@@ -222,13 +240,17 @@ impl FrameTable {
             .extend(symbols.map(|(frame, symbol)| (*frame, symbol.clone())));
     }
 
-    /// Frames in files, by file: their numbers, and where in the file they are. Those that have names already are
-    /// left out, unless they are wanted as well.
-    pub fn in_files(&self, with_named: bool) -> Vec<(&CodeModule, Vec<(u32, u64)>)> {
+    /// Frames in files, by file: their numbers, and where in the file they are.
+    pub fn in_files(&self, naming: Naming) -> Vec<(&CodeModule, Vec<(u32, u64)>)> {
         let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
+        let is_wanted = |number: u32| match (naming, self.symbols.get(&number)) {
+            (Naming::All, _) | (Naming::WithoutLines, None) => true,
+            (Naming::WithoutLines, Some(symbol)) => !symbol.is_by_debug_information(),
+            (Naming::Unnamed, symbol) => symbol.is_none() && number >= self.given_up,
+        };
         for (number, frame) in (0..).zip(&self.frames) {
             if let StackFrame::File { module, offset } = frame
-                && (with_named || number >= self.given_up && !self.symbols.contains_key(&number))
+                && is_wanted(number)
             {
                 by_module
                     .entry(*module)

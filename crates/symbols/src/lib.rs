@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolized};
-use isotherm_record::{CodeModule, FrameSymbol, FrameSymbols, FrameTable, printable};
+use isotherm_record::{CodeModule, FrameSymbol, FrameSymbols, FrameTable, Naming, printable};
 use rustix::fs::{MemfdFlags, memfd_create};
 use thiserror::Error;
 
@@ -232,10 +232,10 @@ pub struct Named {
 }
 
 impl Symbolizer {
-    /// Names the frames that have no name yet, or all, by files that are here.
-    pub fn name_frames(&self, frames: &FrameTable, with_named: bool, places: &Places) -> Named {
+    /// Names the frames that have no name yet, or more, by files that are here.
+    pub fn name_frames(&self, frames: &FrameTable, naming: Naming, places: &Places) -> Named {
         let mut named = Named::default();
-        for (module, places_in_it) in frames.in_files(with_named) {
+        for (module, places_in_it) in frames.in_files(naming) {
             let offsets: Vec<u64> = places_in_it.iter().map(|(_, offset)| *offset).collect();
             let mut found = None;
             let mut failure = None;

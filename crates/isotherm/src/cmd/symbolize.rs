@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use isotherm_engine::Nanos;
-use isotherm_record::{FrameSymbols, FrameTable, Item, Reader, Writer};
+use isotherm_record::{FrameSymbols, FrameTable, Item, Naming, Reader, Writer};
 use isotherm_symbols::{Named, Places, Symbolizer};
 use serde::Serialize;
 use tracing::info;
@@ -18,13 +18,14 @@ use crate::whole_file::WholeFile;
 
 /// Name the functions of a record's stacks, by programs and debug information that are here.
 ///
-/// A recorder names functions by the symbols of what it records, as it ends. Where it was killed, where binaries
-/// are stripped, and for what was inlined, this does so later, and elsewhere: the record keeps the names.
+/// A recorder names functions by the symbols of what it records, as it ends. This does so later, and elsewhere: where
+/// it was killed, and where binaries are stripped. It adds lines and inlined functions, where debug information tells
+/// them. The record keeps the names.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm symbolize service.isotherm                           # by the files that were recorded
   isotherm symbolize service.isotherm --binaries ./rootfs       # on another machine
-  isotherm symbolize --all --debug ./debug in.isotherm -o out.isotherm
+  isotherm symbolize --debug ./debug in.isotherm -o out.isotherm
 Then: isotherm report blame service.isotherm
 
 A file that is another build than was recorded (by its build id) is not used.
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     /// Look for separate debug information here, too [besides /usr/lib/debug]
     #[arg(long, value_name = "DIRECTORY")]
     debug: Vec<PathBuf>,
-    /// Name anew what has a name
+    /// Name anew what has lines or inlined functions already
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -56,8 +57,10 @@ struct Summary {
     places: usize,
     /// Of these, with a name now.
     named: usize,
-    /// Of these, named by this.
+    /// Of these, with a name or lines by this.
     newly_named: usize,
+    /// Places with lines or inlined functions now.
+    with_lines: usize,
     files_without_names: Vec<Unnamed>,
 }
 
@@ -80,7 +83,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         binaries: args.binaries.clone(),
         copies: false,
     };
-    let named = symbolizer.name_frames(&frames, args.all, &places);
+    let naming = if args.all {
+        Naming::All
+    } else {
+        Naming::WithoutLines
+    };
+    let mut named = symbolizer.name_frames(&frames, naming, &places);
+    let known = &frames.symbols;
+    named
+        .symbols
+        .symbols
+        .retain(|frame, symbol| known.get(frame) != Some(symbol));
     let newly_named = named.symbols.symbols.len();
     if newly_named > 0 {
         let symbols = FrameSymbols {
@@ -141,15 +154,17 @@ fn rewrite(args: &Args, symbols: FrameSymbols) -> anyhow::Result<()> {
 }
 
 fn say(args: &Args, frames: &FrameTable, named: Named, newly_named: usize) -> anyhow::Result<()> {
-    let in_files = frames.in_files(true);
-    let without = frames.in_files(false);
-    let count = |files: &[(_, Vec<_>)]| files.iter().map(|(_, places)| places.len()).sum::<usize>();
-    let places = count(&in_files);
+    let count = |naming| -> usize {
+        let files = frames.in_files(naming);
+        files.iter().map(|(_, places)| places.len()).sum()
+    };
+    let places = count(Naming::All);
     let summary = Summary {
         record: args.output.clone().unwrap_or_else(|| args.record.clone()),
         places,
-        named: places - count(&without),
+        named: places - count(Naming::Unnamed),
         newly_named,
+        with_lines: places - count(Naming::WithoutLines),
         files_without_names: { named.failures.into_iter() }
             .map(|(file, why, places)| Unnamed {
                 file,
@@ -163,10 +178,11 @@ fn say(args: &Args, frames: &FrameTable, named: Named, newly_named: usize) -> an
         return Ok(());
     }
     println!(
-        "{}: {} of {} places have names, {} of them new",
+        "{}: {} of {} places have names, {} of them lines or inlined functions; {} are new",
         summary.record.display(),
         summary.named,
         summary.places,
+        summary.with_lines,
         summary.newly_named
     );
     for unnamed in &summary.files_without_names {
