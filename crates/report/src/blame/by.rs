@@ -15,6 +15,8 @@ pub enum By {
     /// The function that wanted the memory.
     #[default]
     Function,
+    /// The innermost function, be it an allocator's, copy's or run time's.
+    Innermost,
     /// All of the stack.
     Stack,
     /// The file that the function is in.
@@ -49,7 +51,7 @@ pub(super) fn sum_up(by: By, stacks: &[StackBytes], context: &RecordContext) -> 
         sum.bytes += stack.bytes;
         sum.likely_bytes += stack.likely_bytes;
     }
-    if by == By::Function {
+    if matches!(by, By::Function | By::Innermost) {
         for stack in stacks {
             let mut functions: Vec<&String> = stack.stack.iter().collect();
             functions.sort_unstable();
@@ -70,11 +72,11 @@ pub(super) fn sum_up(by: By, stacks: &[StackBytes], context: &RecordContext) -> 
 fn name(by: By, stack: &StackBytes, context: &RecordContext) -> String {
     match by {
         By::Function => stack.function.clone(),
+        By::Innermost => stack.stack.last().cloned().unwrap_or_default(),
         By::Stack => stack.stack.join(";"),
         By::Library => {
-            let at = stack.stack.iter().rposition(|name| *name == stack.function);
-            let library = at.and_then(|at| stack.libraries.get(at).cloned().flatten());
-            library.unwrap_or_else(|| "[code made at run time]".to_owned())
+            let library = stack.library();
+            library.unwrap_or("[code made at run time]").to_owned()
         }
         By::Thread => stack.thread.clone(),
         By::Mapping => stack.mapping.to_string(),

@@ -129,6 +129,14 @@ pub struct StackBytes {
     pub likely_bytes: u64,
 }
 
+impl StackBytes {
+    /// The file of the function that wanted it.
+    fn library(&self) -> Option<&str> {
+        let at = self.stack.iter().rposition(|name| *name == self.function)?;
+        self.libraries.get(at)?.as_deref()
+    }
+}
+
 /// Bytes of which nobody knows whose code touched them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -180,6 +188,14 @@ pub struct BlameReport {
     pub blamed: Vec<Blamed>,
     /// By stack, most first.
     pub stacks: Vec<StackBytes>,
+}
+
+impl BlameReport {
+    /// Bytes that a Python interpreter wanted, whose callers in Python are not known.
+    pub(crate) fn unnamed_python_bytes(&self) -> u64 {
+        let is_python = |stack: &&StackBytes| stack.library().is_some_and(stacks::is_python);
+        self.stacks.iter().filter(is_python).map(|s| s.bytes).sum()
+    }
 }
 
 fn serialize_name<S: serde::Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok, S::Error> {
@@ -495,10 +511,7 @@ impl Blame {
             let names: Vec<String> = functions.iter().map(|f| f.name.clone()).collect();
             let key = (*target, thread.clone(), Arc::clone(mapping), names.clone());
             let entry = by_name.entry(key).or_insert_with(|| {
-                let owner = functions.iter().rfind(|function| !function.is_helper());
-                // Of a run time's own work, what it does; not the copy that it does it by.
-                let owner = owner.or_else(|| functions.iter().rfind(|f| f.is_run_time()));
-                let owner = owner.or(functions.last());
+                let owner = stacks::owner(functions);
                 let line = functions.last().and_then(|function| function.line.as_ref());
                 let bytes = StackBytes {
                     target: *target,

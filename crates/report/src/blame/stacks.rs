@@ -104,38 +104,70 @@ impl Function {
     }
 
     /// Whether it only carries out what another function wants: allocators, copies, run times.
-    pub(super) fn is_helper(&self) -> bool {
+    fn is_helper(&self) -> bool {
         let Some(library) = &self.library else {
             return self.name.starts_with('[')
                 || RUNTIME_CODE.iter().any(|prefix| self.name.contains(prefix));
         };
-        // Instances of templates begin with what they return.
-        let name = self.name.split(['<', '(']).find(|part| !part.is_empty());
-        let name = name.unwrap_or_default();
-        let name = name.rsplit(' ').next().unwrap_or(name);
-        HELPER_LIBRARIES
-            .iter()
-            .any(|prefix| library.starts_with(prefix))
-            || HELPER_PATHS.iter().any(|prefix| name.starts_with(prefix))
+        let name = self.name_without_types();
+        begins_with(library, HELPER_LIBRARIES)
+            || begins_with(library, RUN_TIMES)
+            || begins_with(name, HELPER_PATHS)
             || HELPERS.contains(&name)
     }
 
     /// Whether it is of a program that runs another language.
-    pub(super) fn is_run_time(&self) -> bool {
+    fn is_run_time(&self) -> bool {
         let library = self.library.as_deref().unwrap_or_default();
-        RUN_TIMES.iter().any(|prefix| library.starts_with(prefix))
+        begins_with(library, RUN_TIMES)
             || self.is_helper()
                 && ["v8::", "Builtins_"]
                     .iter()
                     .any(|part| self.name.contains(part))
     }
+
+    /// Whether it allocates for the rest of its run time, interprets, or has no name.
+    fn says_nothing(&self) -> bool {
+        let library = self.library.as_deref().unwrap_or_default();
+        let offset = self.name.strip_prefix(library);
+        offset.is_some_and(|offset| offset.starts_with("+0x"))
+            || begins_with(self.name_without_types(), RUN_TIME_HELPERS)
+    }
+
+    fn name_without_types(&self) -> &str {
+        // Instances of templates begin with what they return.
+        let name = self.name.split(['<', '(']).find(|part| !part.is_empty());
+        let name = name.unwrap_or_default();
+        name.rsplit(' ').next().unwrap_or(name)
+    }
 }
 
-/// Programs that run other languages.
-const RUN_TIMES: [&str; 3] = ["libpython", "python3", "libjvm"];
+/// The function that wanted the memory, of those on a stack: the innermost that is no helper. Where a run time alone is
+/// there, its innermost function with a name that neither allocates nor interprets.
+pub(super) fn owner(functions: &[Function]) -> Option<&Function> {
+    let innermost = |is: fn(&Function) -> bool| functions.iter().rfind(|function| is(function));
+    innermost(|function| !function.is_helper())
+        .or_else(|| innermost(|f| f.is_run_time() && !f.says_nothing()))
+        .or_else(|| innermost(Function::is_run_time))
+        .or(functions.last())
+}
 
-/// Libraries whose functions are called for others: C's and C++'s, allocators, and programs that run other languages.
-const HELPER_LIBRARIES: [&str; 18] = [
+/// Whether a library is of a Python interpreter.
+pub(super) fn is_python(library: &str) -> bool {
+    begins_with(library, PYTHON)
+}
+
+fn begins_with(name: &str, prefixes: &[&str]) -> bool {
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Python interpreters.
+const PYTHON: &[&str] = &["libpython", "python3"];
+/// Programs that run other languages.
+const RUN_TIMES: &[&str] = &["libpython", "python3", "libjvm"];
+
+/// Libraries whose functions are called for others: C's and C++'s, and allocators.
+const HELPER_LIBRARIES: &[&str] = &[
     "libc.so",
     "libc-",
     "libc.musl",
@@ -149,14 +181,12 @@ const HELPER_LIBRARIES: [&str; 18] = [
     "libjemalloc",
     "libtcmalloc",
     "libmimalloc",
-    "libpython",
-    "python3",
-    "libjvm",
+    "libtbbmalloc",
     "libjli",
     "[vdso]",
 ];
 /// What is called for others and linked into programs, by where it belongs.
-const HELPER_PATHS: [&str; 19] = [
+const HELPER_PATHS: &[&str] = &[
     "v8::",
     "heap::base::",
     "cppgc::",
@@ -169,30 +199,104 @@ const HELPER_PATHS: [&str; 19] = [
     "hashbrown::",
     "__rust",
     "__rdl",
+    "__rg_",
     "runtime.",
     "internal/",
     "je_",
+    "_rjem_",
     "tc_",
+    "tcmalloc::",
     "mi_",
+    "_mi_",
+    "g_malloc",
+    "g_realloc",
+    "g_slice_",
+    "g_try_",
     "__mem",
     "__libc",
+    "__mmap",
+    "_int_",
 ];
 /// The same, by name.
-const HELPERS: [&str; 14] = [
+const HELPERS: &[&str] = &[
     "malloc",
     "calloc",
     "realloc",
+    "reallocarray",
     "free",
     "memset",
     "memcpy",
     "memmove",
+    "bcopy",
+    "bzero",
+    "strdup",
+    "strndup",
     "mmap",
+    "mremap",
+    "sbrk",
+    "sysmalloc",
     "operator new",
     "new",
     "delete",
     "aligned_alloc",
+    "memalign",
     "posix_memalign",
+    "valloc",
     "_start",
+];
+/// Functions of run times that allocate or interpret, whatever for.
+const RUN_TIME_HELPERS: &[&str] = &[
+    // CPython's allocators.
+    "_PyMem_",
+    "PyMem_",
+    "_PyObject_Malloc",
+    "_PyObject_Calloc",
+    "_PyObject_Realloc",
+    "PyObject_Malloc",
+    "PyObject_Calloc",
+    "PyObject_Realloc",
+    "_PyObject_New",
+    "_PyObject_GC_",
+    "PyObject_GC_",
+    "PyType_GenericAlloc",
+    "PyType_GenericNew",
+    "_PyType_AllocNoTrack",
+    "pymalloc_",
+    "new_arena",
+    "allocate_from_new_pool",
+    // mimalloc, in CPython since 3.13.
+    "mi_",
+    "_mi_",
+    // CPython's interpreter, and how it calls.
+    "_PyEval_",
+    "PyEval_",
+    "_PyFunction_Vectorcall",
+    "_PyVectorcall_",
+    "PyVectorcall_",
+    "_PyObject_Call",
+    "PyObject_Call",
+    "_PyObject_MakeTpCall",
+    "_PyObject_Vectorcall",
+    "PyObject_Vectorcall",
+    "method_vectorcall",
+    "cfunction_",
+    "type_call",
+    "slot_tp_",
+    "pymain_",
+    "Py_RunMain",
+    "Py_BytesMain",
+    "_PyRun_",
+    "PyRun_",
+    "run_mod",
+    "run_eval_code_obj",
+    "main",
+    "_start",
+    // HotSpot's allocations, and how it calls.
+    "MemAllocator::",
+    "CollectedHeap::",
+    "InterpreterRuntime::",
+    "OptoRuntime::",
+    "JavaCalls::",
 ];
 /// Code that was made at run time for others.
 const RUNTIME_CODE: [&str; 6] = [
@@ -253,6 +357,31 @@ mod tests {
         check("JS:~odd", "JS:~odd");
         check("JS: ::", "(anonymous) (:)");
         check("void Service.fillCache()", "void Service.fillCache()");
+    }
+
+    #[test]
+    fn memory_of_an_interpreter_is_laid_to_what_it_is_for() {
+        let check = |names: &[&str], wanted: &str| {
+            let of = |name: &&str| Function {
+                library: Some("python3.11".to_owned()),
+                ..Function::without_file((*name).to_owned())
+            };
+            let functions: Vec<Function> = names.iter().map(of).collect();
+            let owner = owner(&functions).expect("there are functions");
+            assert_eq!(owner.name, wanted);
+        };
+        let begin = ["main", "Py_BytesMain", "_PyEval_EvalFrameDefault"];
+        let with = |rest: &[&'static str]| [&begin[..], rest].concat();
+        check(
+            &with(&[
+                "PyBytes_FromStringAndSize",
+                "_PyObject_Malloc",
+                "python3.11+0x5f10",
+            ]),
+            "PyBytes_FromStringAndSize",
+        );
+        check(&with(&["list_resize", "PyMem_Realloc"]), "list_resize");
+        check(&with(&["_PyObject_Malloc"]), "_PyObject_Malloc");
     }
 
     #[test]

@@ -28,6 +28,13 @@ impl Render for BlameReport {
         }
         self.table(style, out)?;
         writeln!(out)?;
+        if 2 * self.unnamed_python_bytes() > self.blamed_bytes {
+            writeln!(
+                out,
+                "Most of this is laid to the Python interpreter itself. Python 3.12 or later names the program's \
+                 functions: python3 -X perf\n"
+            )?;
+        }
         writeln!(
             out,
             "Who called whom (bytes that it and what it called touched first):\n"
@@ -263,6 +270,7 @@ pub(super) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String 
 pub(super) fn by_name(by: By) -> &'static str {
     match by {
         By::Function => "FUNCTION",
+        By::Innermost => "INNERMOST FUNCTION",
         By::Stack => "STACK",
         By::Library => "LIBRARY",
         By::Thread => "THREAD",
@@ -307,4 +315,28 @@ fn branch(
         branch(child, depth + 1, total, style, out)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blame::samples::report;
+
+    #[test]
+    fn a_python_interpreter_without_names_of_the_program_is_told() {
+        let said = |report: &BlameReport| {
+            let mut out = Vec::new();
+            report.text(&Style::default(), &mut out).expect("a vector");
+            String::from_utf8(out)
+                .expect("text")
+                .matches("-X perf")
+                .count()
+        };
+        let mut report = report();
+        assert_eq!(said(&report), 0);
+        report.stacks[0]
+            .libraries
+            .fill(Some("python3.11".to_owned()));
+        assert_eq!(said(&report), 1);
+    }
 }

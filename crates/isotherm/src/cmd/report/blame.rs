@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::parse_time;
+use isotherm_record::Naming;
 use isotherm_report::blame::{
     BlameDiffReport, By, Measure, folded, folded_diff, pprof, speedscope,
 };
@@ -76,6 +77,8 @@ enum OfArg {
 enum ByArg {
     /// The function that wanted it: the innermost that is no allocator's, copy's or run time's
     Function,
+    /// The innermost function, be it an allocator's, copy's or run time's
+    Innermost,
     /// All of the stack
     Stack,
     /// The file that the function is in
@@ -170,6 +173,7 @@ impl BlameArgs {
             at: self.at,
             by: match self.by {
                 ByArg::Function => By::Function,
+                ByArg::Innermost => By::Innermost,
                 ByArg::Stack => By::Stack,
                 ByArg::Library => By::Library,
                 ByArg::Thread => By::Thread,
@@ -210,7 +214,7 @@ fn name_functions(blame: &mut Blame, binaries: &[PathBuf]) {
         copies: false,
     };
     let frames = blame.frames();
-    let named = symbolizer.name_frames(frames, false, &places);
+    let named = symbolizer.name_frames(frames, Naming::Unnamed, &places);
     frames.name(&named.symbols);
     for (path, why, nr) in &named.failures {
         debug!("{nr} places in {path} have no names: {why}");
