@@ -70,7 +70,7 @@ pub struct MappingChange {
     pub added: Vec<Mapping>,
 }
 
-/// A target appears in the record.
+/// A target appears in the record, or runs another program from now on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetStart {

@@ -122,6 +122,10 @@ pub struct RecordContext {
     record: RecordInfo,
     origin: Option<Nanos>,
     targets: BTreeMap<TargetId, TargetStart>,
+    /// Each process's newest target, in each context.
+    newest: BTreeMap<(u32, Option<String>), TargetId>,
+    /// The target that each process was before it became another program.
+    predecessors: BTreeMap<TargetId, TargetId>,
 }
 
 impl RecordContext {
@@ -139,6 +143,8 @@ impl RecordContext {
             },
             origin: None,
             targets: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            predecessors: BTreeMap::new(),
         }
     }
 
@@ -149,9 +155,23 @@ impl RecordContext {
 
     /// Takes note of target names.
     pub fn observe(&mut self, item: &Item) {
-        if let Item::TargetStart(start) = item {
-            self.targets.insert(start.target, start.clone());
+        let Item::TargetStart(start) = item else {
+            return;
+        };
+        self.targets.insert(start.target, start.clone());
+        if start.pid == 0 {
+            return;
         }
+        let process = (start.pid, start.context.clone());
+        let before = self.newest.insert(process, start.target);
+        if let Some(before) = before.filter(|before| *before != start.target) {
+            self.predecessors.insert(start.target, before);
+        }
+    }
+
+    /// The target that the same process was before it became another program.
+    pub(super) fn predecessor(&self, target: TargetId) -> Option<TargetId> {
+        self.predecessors.get(&target).copied()
     }
 
     /// The same, of a part of a record whose whole is known to begin then.

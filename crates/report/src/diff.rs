@@ -26,8 +26,8 @@ pub struct Figures {
     pub resident_bytes: Option<u64>,
     /// Swapped out at the end; likewise.
     pub swapped_bytes: Option<u64>,
-    /// Mean working set.
-    pub working_set_bytes: u64,
+    /// Mean working set; `null` where one is unknown.
+    pub working_set_bytes: Option<u64>,
     /// Bytes by least idle time, at the end.
     pub idle: Vec<IdleBytes>,
 }
@@ -133,13 +133,12 @@ impl Figures {
         let plus = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         if self.targets == 0 {
             (self.resident_bytes, self.swapped_bytes) = (Some(0), Some(0));
+            self.working_set_bytes = Some(0);
         }
         self.targets += 1;
         self.resident_bytes = plus(self.resident_bytes, target.resident_bytes);
         self.swapped_bytes = plus(self.swapped_bytes, target.swapped_bytes);
-        self.working_set_bytes = self
-            .working_set_bytes
-            .saturating_add(target.working_set_bytes);
+        self.working_set_bytes = plus(self.working_set_bytes, target.working_set_bytes);
         if self.idle.is_empty() {
             self.idle.clone_from(&target.idle);
             return;

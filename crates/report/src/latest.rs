@@ -81,6 +81,11 @@ impl Latest {
             age_before: age_before(snapshot),
         };
         self.kept.insert(snapshot.target, first);
+        // A process has one address space: the memory of its earlier program is gone.
+        let earlier = context.predecessor(snapshot.target);
+        if earlier.is_some_and(|earlier| self.kept.remove(&earlier).is_some()) {
+            self.let_go += 1;
+        }
         if self.kept.len() > MAX_TARGETS {
             self.let_ended_go();
         }
@@ -112,4 +117,38 @@ fn age_before(snapshot: &Snapshot) -> Nanos {
     let ages = snapshot.regions.iter().map(|region| region.age_ns);
     let oldest = ages.max().unwrap_or_default();
     if oldest > interval { oldest } else { Nanos(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_record::{Header, Item, TargetStart};
+
+    use super::*;
+    use crate::Scope;
+
+    #[test]
+    fn a_process_that_becomes_another_program_has_one_address_space() {
+        let mut context = RecordContext::new(&Header::default(), Scope::default());
+        let mut latest = Latest::until(None);
+        // Of three targets, two are one process.
+        for (at, pid) in (0..).zip([7, 8, 7]) {
+            let (time, target) = (Nanos::from_millis(400 * u64::from(at)), TargetId(at));
+            context.observe(&Item::TargetStart(TargetStart {
+                time,
+                target,
+                pid,
+                ..TargetStart::default()
+            }));
+            let snapshot = Snapshot {
+                target,
+                start: time,
+                end: time + Nanos::from_millis(400),
+                ..Snapshot::default()
+            };
+            latest.push(&mut context, &snapshot, 0);
+        }
+        let (kept, let_go) = latest.finish();
+        let kept: Vec<u32> = kept.iter().map(|kept| kept.snapshot.target.0).collect();
+        assert_eq!((kept, let_go), (vec![1, 2], 1));
+    }
 }

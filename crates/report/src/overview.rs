@@ -43,8 +43,8 @@ pub struct TargetOverview {
     pub resident_bytes: Option<u64>,
     /// Swapped out, likewise.
     pub swapped_bytes: Option<u64>,
-    /// Mean working set.
-    pub working_set_bytes: u64,
+    /// Mean working set, at most the resident bytes; `null` where nothing was known in any interval.
+    pub working_set_bytes: Option<u64>,
     /// Bytes by least idle time.
     pub idle: Vec<IdleBytes>,
     /// Bytes idle for [`IDLE`] or longer in unreclaimable mappings; of all targets, also those that several map.
@@ -67,7 +67,9 @@ impl TargetOverview {
             .find(|idle| idle.at_least_ns == IDLE)?
             .bytes?;
         let most = match (self.is_exact, self.resident_bytes) {
-            (false, Some(resident)) => resident.saturating_sub(self.working_set_bytes),
+            (false, Some(resident)) => {
+                resident.saturating_sub(self.working_set_bytes.unwrap_or_default())
+            }
             _ => u64::MAX,
         };
         Some(idle.min(most))
@@ -181,14 +183,11 @@ impl Overviews {
             }
         });
         let id = snapshot.target.0;
-        let mean = self
-            .working_sets
-            .get(&snapshot.target)
-            .copied()
-            .unwrap_or_default();
+        let mean = self.working_sets.get(&snapshot.target);
         let resident_bytes = totals
             .known_resident()
             .or_else(|| self.rss.get(&id).copied());
+        let working_set = mean.map(|mean| (mean.sum / mean.weight).round() as u64);
         TargetOverview {
             target: self.context.target_info(snapshot.target),
             watched_ns: watched,
@@ -196,7 +195,7 @@ impl Overviews {
             swapped_bytes: totals
                 .known_swapped()
                 .or_else(|| self.swap.get(&id).copied()),
-            working_set_bytes: (mean.sum / mean.weight.max(1.0)).round() as u64,
+            working_set_bytes: working_set.map(|used| used.min(resident_bytes.unwrap_or(u64::MAX))),
             idle: idle.to_vec(),
             unreclaimable_bytes: self.unreclaimable(kept),
             unknown_bytes: totals.unknown,
@@ -260,10 +259,14 @@ impl Accumulate for Overviews {
             Item::Snapshot(snapshot) => {
                 if self.context.admits(snapshot) {
                     self.end = self.end.max(self.context.offset(snapshot.end));
-                    let weight = snapshot.end.since(snapshot.start).0.max(1) as f64;
-                    let mean = self.working_sets.entry(snapshot.target).or_default();
-                    mean.sum += weight * snapshot.totals().touched as f64;
-                    mean.weight += weight;
+                    let totals = snapshot.totals();
+                    // Where nothing is known, nothing is known to be unused.
+                    if totals.unknown < totals.resident || totals.resident == 0 {
+                        let weight = snapshot.end.since(snapshot.start).0.max(1) as f64;
+                        let mean = self.working_sets.entry(snapshot.target).or_default();
+                        mean.sum += weight * totals.touched as f64;
+                        mean.weight += weight;
+                    }
                 }
                 self.latest.push(&mut self.context, snapshot, 0);
             }
@@ -375,7 +378,10 @@ fn total(targets: &[TargetOverview]) -> TargetOverview {
             .unwrap_or_default(),
         resident_bytes: sum(|t| t.resident_bytes),
         swapped_bytes: sum(|t| t.swapped_bytes),
-        working_set_bytes: sum(|t| Some(t.working_set_bytes)).unwrap_or(0),
+        working_set_bytes: targets
+            .iter()
+            .filter_map(|t| t.working_set_bytes)
+            .reduce(u64::saturating_add),
         idle: idle.collect(),
         unreclaimable_bytes: sum(|t| Some(t.unreclaimable_bytes)).unwrap_or(0),
         unknown_bytes: sum(|t| Some(t.unknown_bytes)).unwrap_or(0),

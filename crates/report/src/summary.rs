@@ -86,21 +86,27 @@ fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
         several => format!("these {} targets", several.len()),
     };
     let total = &overview.total;
-    let used = units::format_bytes(total.working_set_bytes);
-    let resident = total.resident_bytes.map_or_else(String::new, |resident| {
-        let share = total.working_set_bytes as f64 / resident.max(1) as f64;
-        let share = units::format_share(share.min(1.0));
-        format!(" of {} resident ({share})", units::format_bytes(resident))
-    });
     let verb = if overview.targets.len() == 1 {
         "uses"
     } else {
         "use"
     };
+    let resident = total.resident_bytes.map_or_else(String::new, |resident| {
+        format!(" of {} resident", units::format_bytes(resident))
+    });
+    let used = match (total.working_set_bytes, total.resident_bytes) {
+        (None, _) => format!("how much{resident} {who} {verb} is unknown"),
+        (Some(used), all) => {
+            let share = all.map(|all| used as f64 / all.max(1) as f64);
+            let share = share.map(|share| format!(" ({})", units::format_share(share)));
+            let used = units::format_bytes(used);
+            format!("{who} {verb} {used}{resident}{}", share.unwrap_or_default())
+        }
+    };
     let idle = match reclaim {
         Reclaim { bytes: None, .. } => format!(
             "watched for {} only, too short to tell what stays idle for {}",
-            units::format_time(overview.duration_ns),
+            units::format_time(total.watched_ns),
             units::format_time(IDLE)
         ),
         Reclaim {
@@ -122,7 +128,7 @@ fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
             }
         }
     };
-    format!("{who} {verb} {used}{resident}; {idle}")
+    format!("{used}; {idle}")
 }
 
 fn next(overview: &Overview, reclaim: Reclaim) -> String {

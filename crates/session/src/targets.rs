@@ -1,5 +1,8 @@
 //! Which processes are watched: given by id, with their children, or those of a control group. They
-//! come and go; each gets a number that is never used again.
+//! come and go; each gets a number that is never used again. A process that becomes another program (exec) is
+//! another target where targets come and go. One that the user named keeps its number, and starts again by it.
+
+mod change;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,9 +18,11 @@ use isotherm_linux::probe::{
     PageTableProbe, ProbeError, SecondaryTables, SpaceFacts, WalkerError, without_aliases,
 };
 use isotherm_linux::process::{self, Process, ProcessError, children_of_this_thread};
-use isotherm_record::{Item, Mapping, MappingChange, TargetExit, TargetStart};
+use isotherm_record::{Item, TargetExit, TargetStart};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+
+use change::change;
 
 /// What the user asked to watch.
 #[derive(Clone, Debug)]
@@ -58,8 +63,8 @@ struct Live {
     areas: Vec<MappedArea>,
     /// What was known of the address space when `areas` were read.
     facts: Option<SpaceFacts>,
-    /// Its address space, by the probe's number.
-    space: Option<u64>,
+    /// The identity of its address space.
+    space: Option<(u64, u64)>,
     hidden: Option<SecondaryTables>,
 }
 
@@ -138,7 +143,8 @@ impl TargetSet {
         self.live.get(&id).map_or(&[], |live| &live.areas)
     }
 
-    /// Looks at who is there and what they map. Yields the targets that ended since the last time.
+    /// Looks at who is there and what they map. Yields the targets whose memory is gone since the last time: they
+    /// have ended, or run another program.
     pub(crate) fn update(
         &mut self,
         probe: &mut PageTableProbe,
@@ -173,7 +179,7 @@ impl TargetSet {
         Ok(true)
     }
 
-    /// Finds out who has ended, and who can be watched no longer: that ends nobody else.
+    /// Finds out who has ended, who runs another program, and who can be watched no longer: that ends nobody else.
     fn look_for_ends(
         &mut self,
         probe: &mut PageTableProbe,
@@ -183,9 +189,14 @@ impl TargetSet {
         let mut ended = Vec::new();
         for id in self.ids().collect::<Vec<_>>() {
             let failure = match probe.refresh(id) {
-                Ok(true) => match probe.take_failure(id) {
-                    None if !self.has_become_another(id, probe) => continue,
-                    failure => failure,
+                Ok(true) => match (probe.take_failure(id), self.has_become_another(id, probe)) {
+                    (None, false) => continue,
+                    (None, true) if self.keeps_numbers() => {
+                        self.start_again(id, probe, now, items);
+                        ended.push(id);
+                        continue;
+                    }
+                    (failure, _) => failure,
                 },
                 Ok(false) => None,
                 Err(error) => Some(error.to_string()),
@@ -211,11 +222,32 @@ impl TargetSet {
         ended
     }
 
-    /// Whether it runs another program now (exec), which is another target, where targets come and go. Whom
-    /// the user named stays who he is.
+    /// Whether it runs another program now (exec).
     fn has_become_another(&self, id: TargetId, probe: &PageTableProbe) -> bool {
-        !matches!(self.wanted, Wanted::Processes { .. })
-            && (self.live.get(&id)).is_some_and(|live| live.space != probe.address_space(id))
+        (self.live.get(&id)).is_some_and(|live| live.space != probe.address_space(id))
+    }
+
+    /// Whether a process that runs another program is the same target.
+    fn keeps_numbers(&self) -> bool {
+        matches!(self.wanted, Wanted::Processes { .. })
+    }
+
+    /// Follows a target into another program.
+    fn start_again(
+        &mut self,
+        id: TargetId,
+        probe: &PageTableProbe,
+        now: Nanos,
+        items: &mut Vec<Item>,
+    ) {
+        let name = probe.process(id).map(|process| self.name_of(process));
+        let Some(live) = self.live.get_mut(&id) else {
+            return;
+        };
+        live.space = probe.address_space(id);
+        live.facts = None;
+        live.name = name.unwrap_or_default();
+        items.push(start_of(id, live, now));
     }
 
     /// Takes in who is wanted, as far as there is room.
@@ -355,20 +387,14 @@ impl TargetSet {
                 self.pids.insert(pid);
                 let live = Live {
                     pid,
-                    name: name.clone(),
+                    name,
                     areas: Vec::new(),
                     facts: None,
                     space: probe.address_space(id),
                     hidden: None,
                 };
+                items.push(start_of(id, &live, now));
                 self.live.insert(id, live);
-                items.push(Item::TargetStart(TargetStart {
-                    time: now,
-                    target: id,
-                    pid,
-                    name,
-                    context: None,
-                }));
                 Ok(())
             }
             // Somebody whom the user named must be there; others may have gone again.
@@ -460,6 +486,17 @@ impl TargetSet {
     }
 }
 
+/// Says which program a target is from now on.
+fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
+    Item::TargetStart(TargetStart {
+        time: now,
+        target: id,
+        pid: live.pid,
+        name: live.name.clone(),
+        context: None,
+    })
+}
+
 /// Reads what a target maps.
 fn read_mappings(
     id: TargetId,
@@ -507,70 +544,4 @@ fn adopted(command: u32) -> Vec<u32> {
 fn own_name() -> String {
     let name = std::fs::read_to_string("/proc/self/comm");
     name.unwrap_or_default().trim_end().to_owned()
-}
-
-/// What came and went between two looks at the mappings, both in address order.
-fn change(target: TargetId, time: Nanos, old: &[MappedArea], new: &[MappedArea]) -> MappingChange {
-    let mut change = MappingChange {
-        time,
-        target,
-        ..MappingChange::default()
-    };
-    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
-    loop {
-        match (old.peek(), new.peek()) {
-            (Some(a), Some(b)) if a == b => {
-                old.next();
-                new.next();
-            }
-            (Some(a), b) if b.is_none_or(|b| a.range.start <= b.range.start) => {
-                change.removed.push(a.range);
-                old.next();
-            }
-            (_, Some(b)) => {
-                change.added.push(Mapping {
-                    range: b.range,
-                    permissions: b.permissions.to_string(),
-                    name: b.name.to_string(),
-                    unreclaimable: b.unreclaimable,
-                });
-                new.next();
-            }
-            (_, None) => return change,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use isotherm_linux::areas::Permissions;
-
-    use super::*;
-
-    fn area(start: u64, end: u64, name: &str) -> MappedArea {
-        MappedArea {
-            range: AddressRange::new(start, end),
-            permissions: Permissions::new("rw-p").expect("four flags"),
-            name: name.into(),
-            file: None,
-            unreclaimable: None,
-        }
-    }
-
-    #[test]
-    fn changes_hold_what_came_and_what_went() {
-        let old = [area(1, 2, "a"), area(3, 4, "b"), area(5, 6, "c")];
-        let new = [area(1, 2, "a"), area(3, 9, "b"), area(10, 11, "d")];
-        let change = change(TargetId(0), Nanos(7), &old, &new);
-        assert_eq!(
-            change.removed,
-            [AddressRange::new(3, 4), AddressRange::new(5, 6)]
-        );
-        let added: Vec<_> = change
-            .added
-            .iter()
-            .map(|m| (m.range.start, m.name.as_str()))
-            .collect();
-        assert_eq!(added, [(3, "b"), (10, "d")]);
-    }
 }

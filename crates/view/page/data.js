@@ -9,7 +9,7 @@
 /** Something over time. @typedef {{times_s: Ref, means: Ref}} SeriesJson */
 /** @typedef {SeriesJson & {name: string}} QuantityJson */
 /** @typedef {{label: string, quantities: QuantityJson[]}} CourseJson */
-/** @typedef {{label: string, resident: number|null, swapped: number|null, working_set: number, idle: [number, number|null][],
+/** @typedef {{label: string, resident: number|null, swapped: number|null, working_set: number|null, idle: [number, number|null][],
  *   unknown: number}} TargetJson */
 /** @typedef {{label: string, action: string, dry_run: boolean, nr_tried: number, tried: number, applied: number,
  *   refused: [string, number][], took_s: number, from_s: number, to_s: number, course: SeriesJson, moved: [number, number, number][]}} SchemeJson */

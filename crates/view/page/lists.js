@@ -22,7 +22,7 @@ export function processes(record, open) {
   const ages = record.targets[0]?.idle.map(([age]) => age) ?? [];
   const acted = new Map(record.processes.map(p => [p.label, p]));
   const rows = record.targets.map(t => [
-    t.label, size(t.resident), bytes(t.working_set), ...t.idle.map(([, idle]) => size(idle)), bytes(t.unknown), size(t.swapped),
+    t.label, size(t.resident), size(t.working_set), ...t.idle.map(([, idle]) => size(idle)), bytes(t.unknown), size(t.swapped),
     acted.has(t.label) ? bytes(acted.get(t.label)?.applied ?? 0) : "—",
   ]);
   const head = ["process", "resident", "in use", ...ages.map(age => `idle ${duration(age)}`), "unknown", "swapped out", "acted on"];

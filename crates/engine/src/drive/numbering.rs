@@ -13,8 +13,11 @@ pub struct Numbering {
 }
 
 impl Numbering {
-    /// Gives the next number to a target of the context at this place.
+    /// Gives the next number to a target of the context at this place, which keeps the one that it has.
     pub fn give(&mut self, context: usize, target: TargetId) -> TargetId {
+        if let Some(number) = self.number(context, target) {
+            return number;
+        }
         let number = TargetId(self.targets.len() as u32);
         self.targets.push((context, target));
         self.numbers.insert((context, target), number);

@@ -72,7 +72,8 @@ pub trait TableProbe: AccessProbe {
 
 /// Who is watched.
 pub trait TargetSource<P: AccessProbe> {
-    /// Looks who is there and what they map. Yields the targets that ended since the last time.
+    /// Looks who is there and what they map. Yields the targets whose memory is gone since the last time: they have
+    /// ended, or run another program.
     fn update(&mut self, probe: &mut P, now: Nanos) -> Result<Vec<TargetId>, P::Error>;
 
     /// Only takes in who has come since the last time, and what he maps: for that is looked more often where

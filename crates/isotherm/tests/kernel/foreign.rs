@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::common::{
-    Running, isotherm, proc_bytes, python, record_pid, run, scratch, skip, until, with_swap,
+    Running, isotherm, proc_bytes, python, record_pid, run, scratch, shared, skip, until, with_swap,
 };
 
 const MIB: u64 = 1 << 20;
@@ -337,4 +337,54 @@ fn pages_that_ksm_has_merged_count_once() {
     );
     let saved = summary["reclaim"]["bytes"].as_u64();
     assert!(saved <= Some(20 * MIB), "{summary}");
+}
+
+/// Touches 8 MiB and becomes the same program again, five times a second.
+const EXECS: &str = r#"
+import os, sys, time
+memory = bytearray(os.urandom(1 << 20) * 8)
+if len(sys.argv) == 1:
+    print("ready", flush=True)
+time.sleep(0.15)
+os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "again"])
+"#;
+
+#[test]
+fn what_lives_for_no_whole_interval_is_unknown() {
+    const TEST: &str = "what_lives_for_no_whole_interval_is_unknown";
+    let Some(_turn) = shared(TEST) else { return };
+    let mut target = Running::start(python(EXECS).env("PROGRAM", EXECS));
+    target.line("ready");
+    let summary = report(target.pid(), "summary");
+    let total = &summary["total"];
+    let bytes = |of: &str| total[of].as_u64();
+    assert!(bytes("resident_bytes") >= Some(MIB), "{summary}");
+    assert!(bytes("unknown_bytes") >= Some(MIB), "{summary}");
+    // On a busy machine one of them may have lived for an interval.
+    assert!(
+        bytes("working_set_bytes") <= bytes("resident_bytes"),
+        "{summary}"
+    );
+    assert_eq!(
+        summary["reclaim"]["bytes"].as_u64().unwrap_or(0),
+        0,
+        "{summary}"
+    );
+}
+
+#[test]
+fn a_command_that_becomes_another_is_named_after_that() {
+    const TEST: &str = "a_command_that_becomes_another_is_named_after_that";
+    let Some(_turn) = shared(TEST) else { return };
+    let folder = scratch();
+    let path = folder.path().join("record");
+    let mut command = isotherm(["record", "--quiet", "-o"]);
+    command.arg(&path);
+    run(command.args(["--", "sh", "-c", "sleep 0.2; exec sleep 3"])).success();
+    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
+    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let targets = summary["targets"].as_array().expect("a list");
+    assert_eq!(targets.len(), 1, "{summary}");
+    assert_eq!(targets[0]["name"], "sleep", "{summary}");
+    assert!(summary["total"]["working_set_bytes"].is_u64(), "{summary}");
 }

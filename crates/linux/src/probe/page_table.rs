@@ -169,8 +169,8 @@ impl PageTableProbe {
         self.targets.get(&target).map(|watched| watched.facts)
     }
 
-    /// A number of its address space, as of the last refresh: another one after exec.
-    pub fn address_space(&self, target: TargetId) -> Option<u64> {
+    /// The [identity](AddressSpace::id) of its address space, as of the last refresh: another one after exec.
+    pub fn address_space(&self, target: TargetId) -> Option<(u64, u64)> {
         let space = self.targets.get(&target)?.space?;
         Some(space.id())
     }

@@ -57,8 +57,12 @@ struct Control {
     total_vm: u64,
     map_count: u64,
     locked_vm: u64,
+    exec_id: u64,
 }
-const _: () = assert!(size_of::<Control>() == 96, "the layout in page_table.bpf.c");
+const _: () = assert!(
+    size_of::<Control>() == 104,
+    "the layout in page_table.bpf.c"
+);
 
 type RawRun = [u64; PAGES_PER_RUN];
 
@@ -143,13 +147,14 @@ pub struct AddressSpace {
     task: u64,
     mm: u64,
     pgd: u64,
+    exec_id: u64,
     tgid: u32,
 }
 
 impl AddressSpace {
-    /// What tells it from others that are there at the same time.
-    pub fn id(&self) -> u64 {
-        self.mm
+    /// The address of its `mm_struct`, and the number of the task's calls of exec: the kernel uses such addresses again.
+    pub fn id(&self) -> (u64, u64) {
+        (self.mm, self.exec_id)
     }
 }
 
@@ -254,6 +259,7 @@ impl Walker {
                     task,
                     mm,
                     pgd,
+                    exec_id,
                     tgid,
                     ..
                 } = *control;
@@ -261,6 +267,7 @@ impl Walker {
                     task,
                     mm,
                     pgd,
+                    exec_id,
                     tgid,
                 });
             }
@@ -416,6 +423,7 @@ impl Walker {
         control.task = space.task;
         control.mm = space.mm;
         control.pgd = space.pgd;
+        control.exec_id = space.exec_id;
         control.tgid = space.tgid;
         control.gone = 0;
         control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");

@@ -218,7 +218,7 @@ fn target_row(target: &TargetOverview, style: &Style) -> [String; 7] {
         or_empty(of.pid.filter(|pid| *pid > 0)),
         of.name.clone().unwrap_or_else(|| of.label()),
         style.maybe_bytes(target.resident_bytes),
-        style.bytes(target.working_set_bytes),
+        style.maybe_bytes(target.working_set_bytes),
         style.maybe_bytes(target.idle_bytes()),
         style.maybe_bytes(target.swapped_bytes),
         style.bytes(target.unknown_bytes),
@@ -326,7 +326,7 @@ impl DiffReport {
                 rows.push((target.name.clone(), what, a, b));
             };
             row("resident".into(), both(&|f| f.resident_bytes));
-            row("working set".into(), both(&|f| Some(f.working_set_bytes)));
+            row("working set".into(), both(&|f| f.working_set_bytes));
             row("swapped out".into(), both(&|f| f.swapped_bytes));
             let times = target
                 .a

@@ -113,11 +113,16 @@ impl OwnActing {
                         .spared
                         .as_mut()
                         .is_some_and(|spared| spared.takes(start)) => {}
-                Item::TargetStart(start) => match self.locks.acquire(start)? {
-                    Some(note) => notes.push(note),
-                    None => self.contexts[session.context_of(start.target)]
-                        .add(start.target, session)?,
-                },
+                Item::TargetStart(start) => {
+                    let note = self.locks.acquire(start)?;
+                    if note.is_none() {
+                        let context = &mut self.contexts[session.context_of(start.target)];
+                        // What was paged out of the program that it was is gone.
+                        context.remove(start.target);
+                        context.add(start.target, session)?;
+                    }
+                    notes.extend(note);
+                }
                 Item::TargetExit(exit) => {
                     self.contexts[session.context_of(exit.target)].remove(exit.target);
                     self.locks.release(exit.target);

@@ -19,8 +19,8 @@ impl<'a> TargetTables<'a> {
         Self { probe, targets, id }
     }
 
-    /// A number of its address space: another one after exec.
-    pub(crate) fn space(&self) -> Option<u64> {
+    /// The identity of its address space: another one after exec.
+    pub(crate) fn space(&self) -> Option<(u64, u64)> {
         self.probe.address_space(self.id)
     }
 

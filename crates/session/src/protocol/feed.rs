@@ -7,6 +7,7 @@
 //! comes later is encoded once for all, as batches that fit any record with the same header.
 
 use std::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::rc::Rc;
@@ -145,11 +146,17 @@ impl Roster {
     pub fn push(&mut self, item: &Item) {
         match item {
             Item::TargetStart(start) => {
-                let present = Present {
-                    start: start.clone(),
-                    mappings: BTreeMap::new(),
-                };
-                self.targets.insert(start.target, present);
+                let start = start.clone();
+                match self.targets.entry(start.target) {
+                    // It runs another program: what it no longer maps is told.
+                    Entry::Occupied(mut present) => present.get_mut().start = start,
+                    Entry::Vacant(new) => {
+                        new.insert(Present {
+                            start,
+                            mappings: BTreeMap::new(),
+                        });
+                    }
+                }
             }
             Item::TargetExit(exit) => {
                 self.targets.remove(&exit.target);

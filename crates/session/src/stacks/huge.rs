@@ -59,7 +59,7 @@ pub(super) struct HugePages {
 #[derive(Default)]
 struct OfTarget {
     /// The address space that they are in.
-    space: Option<u64>,
+    space: Option<(u64, u64)>,
     bytes: u64,
     told_bytes: Option<u64>,
     /// As of the last listing, by address; with what is known of those that were read.
@@ -224,7 +224,7 @@ impl HugePages {
 
 impl OfTarget {
     /// These are its huge pages now, in address order.
-    fn update(&mut self, space: Option<u64>, found: &[u64]) {
+    fn update(&mut self, space: Option<(u64, u64)>, found: &[u64]) {
         let is_same = self.space == space;
         self.space = space;
         self.bytes = found.len() as u64 * BLOCK_SIZE;
@@ -310,7 +310,7 @@ mod tests {
         let mut pages = HugePages::new(0.001, Nanos(0));
         let found: Vec<u64> = (0..nr).map(block).collect();
         let of_target = pages.targets.entry(TARGET).or_default();
-        of_target.update(Some(1), &found);
+        of_target.update(Some((1, 0)), &found);
         pages.choose(Nanos(1));
         pages
     }
@@ -374,12 +374,12 @@ mod tests {
         told(&mut pages).expect("what was read");
         take(&mut pages, 0, 1, Nanos(8));
         let of_target = pages.targets.get_mut(&TARGET).expect("the target");
-        of_target.update(Some(1), &[block(0), block(3)]);
+        of_target.update(Some((1, 0)), &[block(0), block(3)]);
         let after = told(&mut pages).expect("two have gone");
         assert_eq!(after.gone, [block(1), block(2)]);
         assert_eq!((after.bytes, after.read.len()), (2 * BLOCK_SIZE, 1));
         let of_target = pages.targets.get_mut(&TARGET).expect("the target");
-        of_target.update(Some(2), &[block(0), block(3)]);
+        of_target.update(Some((2, 0)), &[block(0), block(3)]);
         let after = told(&mut pages).expect("another program");
         assert_eq!((after.gone, after.read), (vec![block(0)], Vec::new()));
         assert_eq!(after.bytes, 2 * BLOCK_SIZE);

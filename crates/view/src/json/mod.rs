@@ -120,7 +120,7 @@ struct TargetJson {
     label: String,
     resident: Option<u64>,
     swapped: Option<u64>,
-    working_set: u64,
+    working_set: Option<u64>,
     /// Least idle time in seconds, bytes.
     idle: Vec<(f64, Option<u64>)>,
     unknown: u64,

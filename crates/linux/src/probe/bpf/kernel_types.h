@@ -41,6 +41,7 @@ struct task_struct {
 	struct files_struct *files;
 	__s32 pid;
 	__s32 tgid;
+	__u64 self_exec_id;
 	struct task_struct *real_parent;
 };
 

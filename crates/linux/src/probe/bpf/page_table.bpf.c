@@ -58,6 +58,7 @@ struct control {
 	__u64 total_vm;    /* walk: pages mapped */
 	__u64 map_count;   /* walk: mappings */
 	__u64 locked_vm;   /* walk: pages that are locked, or pinned on the target's account */
+	__u64 exec_id;     /* how often the task had called exec: an mm_struct's address may be used again */
 };
 
 /* A mapping of which no page can be reclaimed: mirrored in ../unreclaimable.rs. */
@@ -290,6 +291,7 @@ static __always_inline bool still_there(const struct control *c)
 	struct mm_struct *mm = (struct mm_struct *)c->mm;
 
 	return c->task && BPF_CORE_READ(task, tgid) == (__s32)c->tgid &&
+	       BPF_CORE_READ(task, self_exec_id) == c->exec_id &&
 	       (__u64)BPF_CORE_READ(task, mm) == c->mm && (__u64)BPF_CORE_READ(mm, pgd) == c->pgd;
 }
 
@@ -312,6 +314,7 @@ int locate(struct bpf_iter__task *ctx)
 	c->task = (__u64)task;
 	c->mm = (__u64)mm;
 	c->pgd = (__u64)mm->pgd;
+	c->exec_id = task->self_exec_id;
 	c->tgid = task->tgid;
 	c->found = 1;
 	return 0;
