@@ -338,7 +338,8 @@ fn count_once(total: &mut TargetOverview, targets: &[TargetOverview], frames: &F
     };
     total.resident_bytes = Some(all.total());
     total.unknown_bytes = all.unknown;
-    total.working_set_bytes = total.working_set_bytes.min(frames.working_set());
+    let used = total.working_set_bytes;
+    total.working_set_bytes = used.map(|bytes| bytes.min(frames.working_set()));
     for idle in &mut total.idle {
         idle.bytes = idle.bytes.and_then(|_| idle_for(all, idle.at_least_ns));
     }

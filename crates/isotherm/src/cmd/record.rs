@@ -514,7 +514,7 @@ impl Recording {
             resident_bytes: resident,
             swapped_bytes: total.known_swapped(),
             working_set_bytes: { reported.as_ref() }
-                .map_or(total.touched, |of| of.working_set_bytes),
+                .map_or(Some(total.touched), |of| of.working_set_bytes),
             hot_bytes: total.touched,
             unknown_bytes: reported.map_or(total.unknown, |of| of.unknown_bytes),
             rss_bytes: rss,

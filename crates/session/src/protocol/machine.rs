@@ -76,7 +76,9 @@ impl Machine {
         let mapped = &self.sample.mapped;
         (!mapped.is_empty()).then(|| {
             let mut all = AgeBytes::default();
-            mapped.iter().for_each(|of| all.add(&of.bytes));
+            for of in mapped {
+                all.add(&of.bytes);
+            }
             all
         })
     }

@@ -19,8 +19,8 @@ pub(super) struct Summary {
     pub(super) monitored_bytes: u64,
     pub(super) resident_bytes: Option<u64>,
     pub(super) swapped_bytes: Option<u64>,
-    /// Mean of the accessed bytes over time.
-    pub(super) working_set_bytes: u64,
+    /// Mean of the accessed bytes over time; `null` where no target lived for an interval.
+    pub(super) working_set_bytes: Option<u64>,
     /// Bytes accessed in the last snapshot's interval.
     pub(super) hot_bytes: u64,
     pub(super) unknown_bytes: u64,
@@ -103,7 +103,8 @@ impl Summary {
              watching cost {:.2} % of a CPU, and an estimated {:.2} % taken from the targets; {} clears, {} refused; {} of memory{method}{acted}{notes}{wrote}",
             self.seconds,
             self.snapshots,
-            format_bytes(self.working_set_bytes),
+            self.working_set_bytes
+                .map_or_else(|| "?".into(), format_bytes),
             self.monitor_cpu_percent,
             self.induced_cpu_percent_estimated,
             self.clears,
