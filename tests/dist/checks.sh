@@ -32,7 +32,7 @@ lies_in() {
     local file
     for file in bin/isotherm lib/systemd/system/isotherm.service share/bash-completion/completions/isotherm \
         share/fish/vendor_completions.d/isotherm.fish share/isotherm/{grafana/isotherm.json,kubernetes/daemonset.yaml} \
-        share/isotherm/prometheus/isotherm.rules.yaml "${@:2}"; do
+        share/isotherm/{prometheus/isotherm.rules.yaml,service/isotherm.yaml} "${@:2}"; do
         [[ -s $1/$file ]] || {
             echo "no $file"
             return 1
