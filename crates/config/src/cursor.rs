@@ -11,6 +11,9 @@ use crate::node::{Entry, Mark, Node, Value};
 use crate::problem::{PROBLEMS_MAX, Place, Problem, Problems, Severity, nearest, one_of, quoted};
 use crate::unit::{self, Misread};
 
+/// The key by which damo's older files number everything. damo 3.4.3 ignores it.
+const LABEL: &str = "name";
+
 /// What goes wrong with a text.
 pub(crate) struct Log<'a> {
     text: &'a str,
@@ -325,7 +328,7 @@ impl<'a> Fields<'a> {
         let known = self.asked.into_inner();
         let mut lacking = self.lacking.into_inner();
         for entry in self.entries {
-            if known.contains(&entry.key.as_str()) {
+            if entry.key == LABEL || known.contains(&entry.key.as_str()) {
                 continue;
             }
             let suggestion = nearest(&entry.key, &known);

@@ -10,7 +10,8 @@
 //! to move to, `1`, or several with their weights, `1:3,2:1`; that is ours, as the first patches had no
 //! such actions and HMSDK's found the node by its distance. After the action may follow, as in DAMON_RECLAIM's first patches, a quota
 //! `<time> <size> <reset interval>`, then priority weights `<size> <frequency> <age>` and then
-//! watermarks `<metric> <interval> <high> <middle> <low>` in thousandths. An age other than 0 needs
+//! watermarks `<metric> <interval> <high> <middle> <low>` in thousandths. The quota's time may be left
+//! out, as in damo's lines of 9, 12 and 17 words. An age other than 0 needs
 //! a unit: different times took a bare one for microseconds or for aggregation intervals.
 
 use isotherm_engine::Nanos;
@@ -228,7 +229,7 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
     }
     match words.left() {
         0 => return Ok(scheme),
-        2 | 3 | 6 | 11 => {}
+        2 | 3 | 5 | 6 | 10 | 11 => {}
         left => {
             let (word, column) = &words.all[words.next];
             let found = format!("{left} words from {} on", quoted(word));
@@ -240,7 +241,7 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
             });
         }
     }
-    let has_time = words.left() > 2;
+    let has_time = !matches!(words.left(), 2 | 5 | 10);
     scheme.quota = Quota {
         time: if has_time {
             words.read(|word| unit::time(word, MILLISECOND))?
@@ -319,7 +320,7 @@ fn destinations(word: &str) -> Result<Vec<Destination>, Misread> {
 }
 
 fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {
-    let is_on = words.read(|word| match word {
+    let is_on = words.read(|word| match word.to_ascii_lowercase().as_str() {
         "none" => Ok(false),
         "free_mem_rate" => Ok(true),
         _ => Err(Misread {

@@ -5,7 +5,7 @@ use isotherm_engine::scheme::{
     WatermarkMetric, Watermarks,
 };
 use isotherm_engine::snapshot::TargetId;
-use isotherm_engine::units::MICROSECOND;
+use isotherm_engine::units::{Decimal, MICROSECOND};
 
 use crate::cursor::{Cursor, Fields};
 use crate::problem::{Problem, nearest, one_of, quoted};
@@ -99,12 +99,49 @@ fn read_pattern(cursor: &Cursor) -> Option<AccessPattern> {
         .need("nr_accesses")
         .and_then(|c| bounds(&c, unit::frequency));
     let age = fields.need("age").and_then(|c| bounds(&c, unit::age));
+    refuse_bare(
+        &fields,
+        "nr_accesses",
+        "nr_accesses_unit",
+        ["percent", "samples"],
+    );
+    refuse_bare(&fields, "age", "age_unit", ["usec", "aggr_intervals"]);
     fields.finish();
     Some(AccessPattern {
         size: size?,
         nr_accesses: nr_accesses?,
         age: age?,
     })
+}
+
+/// Refuses bare numbers under `key` whose unit, `unit_key`, is the second of `units`. damo 3.4.3 takes
+/// the unit behind a number, ignores `unit_key`, and reads a bare number in the first of `units`.
+fn refuse_bare(
+    fields: &Fields,
+    key: &'static str,
+    unit_key: &'static str,
+    units: [&'static str; 2],
+) {
+    let unit = fields.get(unit_key).and_then(|c| c.word(&units));
+    let bounds = fields.get(key).filter(|_| unit == Some(1));
+    let Some(bounds) = bounds.and_then(|c| c.map()) else {
+        return;
+    };
+    for bound in ["min", "max"].into_iter().filter_map(|end| bounds.get(end)) {
+        let Some(text) = bound.text("a number") else {
+            continue;
+        };
+        let is_bare = |number: Decimal| !number.is_max() && number.to_f64() > 0.0;
+        if Decimal::parse(text.trim()).is_some_and(is_bare) {
+            bound.report(Problem {
+                suggestion: Some(format!("{} {}", text.trim(), units[1])),
+                ..Problem::error(
+                    format!("{} without its unit", quoted(text)),
+                    format!("the unit behind the number, as damo ignores `{unit_key}`"),
+                )
+            });
+        }
+    }
 }
 
 fn bounds<T>(cursor: &Cursor, read: impl Fn(&str) -> Result<T, Misread>) -> Option<Bounds<T>> {

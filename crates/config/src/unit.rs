@@ -103,7 +103,8 @@ pub(crate) fn frequency(text: &str) -> Read<Frequency> {
     if let Some(number) = text.trim().strip_suffix("samples") {
         return u32_or_end(number, text, FREQUENCY).map(Frequency::Samples);
     }
-    let (number, _) = strip_percent(text);
+    let number = text.trim().strip_suffix("percent").map(str::trim_end);
+    let number = number.unwrap_or_else(|| strip_percent(text).0);
     let number = Decimal::parse(number).ok_or_else(|| misread(text, FREQUENCY))?;
     // damo writes "max" as 18,446,744,073,709,551,615 %.
     if number.is_max() {
@@ -120,7 +121,10 @@ pub(crate) fn age(text: &str) -> Read<Age> {
     if let Some(number) = text.trim().strip_suffix("aggr_intervals") {
         return u32_or_end(number, text, AGE).map(Age::Intervals);
     }
-    time(text, MICROSECOND)
+    let number = text.trim().strip_suffix("usec").map(str::trim_end);
+    // Only a number: `5 s usec` is no time.
+    let number = number.filter(|number| Decimal::parse(number).is_some());
+    time(number.unwrap_or(text), MICROSECOND)
         .map(Age::Time)
         .map_err(|misread| Misread {
             expected: AGE,
@@ -273,5 +277,8 @@ mod tests {
         check(frequency("5000000000 samples"), None);
         check(age("50 aggr_intervals"), Some(Age::Intervals(50)));
         check(age("7 s"), Some(Age::Time(Nanos(7_000_000_000))));
+        check(frequency("3 percent"), Some(Frequency::Percent(3.0)));
+        check(age("5,000 usec"), Some(Age::Time(Nanos(5_000_000))));
+        check(age("5 s usec"), None);
     }
 }

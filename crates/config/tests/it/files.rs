@@ -1,7 +1,7 @@
 //! The files that damo and HMSDK write (`fixtures/make.py` has them write), and back again.
 
 use isotherm_config::{
-    Configuration, Format, Method, Operations, hmsdk_demote, hmsdk_promote, load, preset,
+    Configuration, Format, Method, Operations, Request, hmsdk_demote, hmsdk_promote, load, preset,
     scheme_line, to_json, to_yaml,
 };
 use isotherm_engine::scheme::{
@@ -266,16 +266,86 @@ fn what_damo_takes_by_schemes_is_one_context() {
     assert_eq!(scheme.quota.bytes, 500 << 20);
     assert_eq!(scheme.quota.weights, Weights::default());
     assert_eq!(scheme.filters.len(), 2);
-    let limits = isotherm_config::scheme_line("4K max 0 0 5s max pageout 500M 1s").expect("fine");
-    assert_eq!(
-        (
-            limits.quota.time,
-            limits.quota.bytes,
-            limits.quota.reset_interval
-        ),
-        (Nanos(0), 500 << 20, Nanos::from_millis(1000))
-    );
     let problems = load("- {action: pageout}\n- {action: what}\n", Format::Detect);
     let problem = problems.expect_err("refused").to_string();
     assert!(problem.contains("[1].action"), "{problem}");
+}
+
+#[test]
+fn the_services_sample_can_be_run_and_acts_on_nothing() {
+    let sample = read(include_str!("../../../../contrib/isotherm.yaml"));
+    assert_eq!(sample.warnings, []);
+    let spec = Request::default().act(&sample.contexts, None);
+    let spec = spec.expect("it names targets and schemes");
+    for context in &spec.contexts {
+        let actions = context.schemes().iter().map(|scheme| scheme.action);
+        assert_eq!(actions.collect::<Vec<_>>(), [Action::Stat]);
+    }
+}
+
+#[test]
+fn damos_older_lines_have_a_quota_without_a_time() {
+    let check = |words: &str, time, weights: [u32; 3], is_watched: bool| {
+        let line = format!("4K max 0 0 5s max PAGEOUT {words}");
+        let scheme = scheme_line(&line).expect(&line);
+        let quota = &scheme.quota;
+        let ms = Nanos::from_millis;
+        assert_eq!(quota.time, ms(time), "{line}");
+        assert_eq!(
+            (quota.bytes, quota.reset_interval),
+            (500 << 20, ms(1000)),
+            "{line}"
+        );
+        let given = quota.weights;
+        let given = [
+            given.size_permil,
+            given.nr_accesses_permil,
+            given.age_permil,
+        ];
+        assert_eq!(given, weights, "{line}");
+        assert_eq!(scheme.watermarks.is_some(), is_watched, "{line}");
+    };
+    let watermarks = "FREE_MEM_RATE 5s 500 400 200";
+    let default = Weights::default();
+    let default = [
+        default.size_permil,
+        default.nr_accesses_permil,
+        default.age_permil,
+    ];
+    check("500M 1s", 0, default, false);
+    check("500M 1s 0 3 7", 0, [0, 3, 7], false);
+    check(&format!("500M 1s 0 3 7 {watermarks}"), 0, [0, 3, 7], true);
+    check("10ms 500M 1s 0 3 7", 10, [0, 3, 7], false);
+    check(
+        &format!("10ms 500M 1s 0 3 7 {watermarks}"),
+        10,
+        [0, 3, 7],
+        true,
+    );
+}
+
+#[test]
+fn damos_labels_and_units_beside_numbers_change_nothing() {
+    let pattern = |nr_accesses: &str, age: &str| {
+        format!(
+            "- name: '0'\n  action: pageout\n  access_pattern: {{name: a, sz_bytes: {{min: 4K, max: max}}, \
+             nr_accesses: {nr_accesses}, age: {age}}}\n  \
+             filters: [{{name: '0', filter_type: anon, matching: true}}]\n"
+        )
+    };
+    let wanted = read(&pattern(
+        "{min: 0, max: 3 samples}",
+        "{min: 5 aggr_intervals, max: max}",
+    ));
+    let units = pattern(
+        "{min: 0, max: 3 samples}, nr_accesses_unit: samples",
+        "{min: 5 aggr_intervals, max: max}, age_unit: aggr_intervals",
+    );
+    assert_eq!(read(&units), wanted);
+    let units = pattern(
+        "{min: 0, max: 3}, nr_accesses_unit: percent",
+        "{min: 5000, max: max}, age_unit: usec",
+    );
+    let same = pattern("{min: 0 percent, max: 3 %}", "{min: 5000 usec, max: max}");
+    assert_eq!(read(&units), read(&same));
 }
