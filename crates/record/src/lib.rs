@@ -27,6 +27,7 @@ pub mod reader;
 mod rows;
 mod schema;
 pub mod stacks;
+mod suggest;
 pub mod table;
 #[cfg(test)]
 mod tests;

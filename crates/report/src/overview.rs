@@ -120,12 +120,18 @@ pub struct Overview {
     pub ended_targets: usize,
     /// CPU time of the monitor, as a share of one CPU.
     pub monitor_cpu_share: Option<f64>,
+    /// Options by which another command has the same targets.
+    #[serde(skip)]
+    pub target_options: String,
 }
 
 /// The accumulator.
 #[derive(Clone, Debug)]
 pub struct Overviews {
+    header: Header,
     context: RecordContext,
+    /// Process ids of targets that have not ended.
+    live: BTreeMap<TargetId, u32>,
     latest: Latest,
     mappings: MappingTable,
     working_sets: BTreeMap<TargetId, Mean>,
@@ -146,7 +152,9 @@ impl Overviews {
     /// For a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
+            header: header.clone(),
             context: RecordContext::new(header, scope),
+            live: BTreeMap::new(),
             latest: Latest::until(None),
             mappings: MappingTable::default(),
             working_sets: BTreeMap::new(),
@@ -255,6 +263,10 @@ impl Accumulate for Overviews {
     fn push(&mut self, item: &Item) {
         self.context.observe(item);
         match item {
+            Item::TargetStart(start) if self.context.admits_target(start.target) => {
+                self.live.insert(start.target, start.pid);
+            }
+            Item::TargetExit(exit) => drop(self.live.remove(&exit.target)),
             Item::Mappings(change) => self.mappings.apply(change),
             Item::Snapshot(snapshot) => {
                 if self.context.admits(snapshot) {
@@ -317,7 +329,10 @@ impl Accumulate for Overviews {
                 ..total.clone()
             };
         }
+
+        let live: Vec<u32> = self.live.into_values().collect();
         Overview {
+            target_options: self.header.target_options(&live),
             record: self.context.record_info(),
             duration_ns: self.end,
             counts_pages_once,

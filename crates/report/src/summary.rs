@@ -132,17 +132,12 @@ fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
 }
 
 fn next(overview: &Overview, reclaim: Reclaim) -> String {
-    let pid = overview
-        .targets
-        .first()
-        .and_then(|t| t.target.pid)
-        .filter(|pid| *pid > 0);
-    let of_pid = pid.map_or_else(|| "--pid PID".to_owned(), |pid| format!("--pid {pid}"));
+    let targets = &overview.target_options;
     if reclaim.bytes.is_none() {
-        return format!("isotherm record --duration 1min {of_pid}");
+        return format!("isotherm record --duration 1min {targets}");
     }
     if reclaim.share.is_some_and(|share| share >= WORTH_A_TRY) {
-        return format!("isotherm run --dry-run --preset prcl --duration 1min {of_pid}");
+        return format!("isotherm run --dry-run --preset prcl --duration 1min {targets}");
     }
     "isotherm report heatmap -o heatmap.html".into()
 }

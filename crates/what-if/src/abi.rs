@@ -73,7 +73,11 @@ pub extern "C" fn isotherm_foretell() -> u32 {
 /// How to do what the [`Question`] in the input asks; gives a [`crate::Configuration`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_configuration() -> u32 {
-    answer(|state| question(state)?.configuration())
+    answer(|state| {
+        let question = question(state)?;
+        let open = state.open.as_ref().context("no record is open")?;
+        open.configuration(&question)
+    })
 }
 
 fn question(state: &State) -> anyhow::Result<Question> {

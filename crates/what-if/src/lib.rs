@@ -27,6 +27,8 @@ pub struct WhatIf {
     one_in: u32,
     /// The memory of the whole, in those of what is replayed.
     times: f64,
+    /// Options that name the trace's targets.
+    targets: String,
 }
 
 /// What is asked.
@@ -72,6 +74,7 @@ impl WhatIf {
     /// What cannot be read, or replayed.
     pub fn open(record: &[u8], one_in: u32) -> anyhow::Result<Self> {
         let reader = Reader::open(record).context("this is no record")?;
+        let header = reader.header().clone();
         let one_in = one_in.max(1);
         let (replay, times) = if one_in > 1 {
             Replay::read_one_in(reader, "the record", one_in)?
@@ -80,10 +83,28 @@ impl WhatIf {
         };
         let replays = replays(&replay)?;
         Ok(Self {
+            targets: header.target_options(&replay.live),
             replay,
             replays,
             one_in,
             times,
+        })
+    }
+
+    /// How to do what was asked.
+    ///
+    /// # Errors
+    /// A scheme that is none.
+    pub fn configuration(&self, question: &Question) -> anyhow::Result<Configuration> {
+        let plan = question.plan()?;
+        let schemes = question.schemes.iter();
+        let mut words: Vec<String> = schemes.map(|line| format!("--scheme '{line}'")).collect();
+        // Without a limit of its own, the command has the guard's default: what no guard cost here, it may cost a service.
+        let limit = question.max_slowdown;
+        words.extend(limit.map(|share| format!("--max-slowdown {}%", share * 100.0)));
+        Ok(Configuration {
+            yaml: to_yaml(&plan.configuration(&Settings::default())),
+            command: format!("isotherm run {} {}", words.join(" "), self.targets),
         })
     }
 
@@ -165,27 +186,6 @@ impl Question {
             ..Request::default()
         };
         Ok(Plan::new(Vec::new(), request, None)?)
-    }
-
-    /// How to do it.
-    ///
-    /// # Errors
-    /// A scheme that is none.
-    pub fn configuration(&self) -> anyhow::Result<Configuration> {
-        let plan = self.plan()?;
-        let words: Vec<String> = self
-            .schemes
-            .iter()
-            .map(|scheme| format!("--scheme '{scheme}'"))
-            .collect();
-        let guard = match self.max_slowdown {
-            None => "--no-guard".to_owned(),
-            Some(share) => format!("--max-slowdown {}%", share * 100.0),
-        };
-        Ok(Configuration {
-            yaml: to_yaml(&plan.configuration(&Settings::default())),
-            command: format!("isotherm run {} {guard} --pid PID", words.join(" ")),
-        })
     }
 }
 

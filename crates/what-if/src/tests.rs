@@ -43,9 +43,12 @@ fn a_block_stands_for_others() {
 
 #[test]
 fn what_was_asked_can_be_done() {
-    let done = ask("5s", Some(0.01))
-        .configuration()
-        .expect("a configuration");
+    let trace = WhatIf::open(&record(), 1).expect("a trace");
+    let how = |limit| {
+        let done = trace.configuration(&ask("5s", limit));
+        done.expect("a configuration")
+    };
+    let done = how(Some(0.01));
     let problems = isotherm_config::check(&done.yaml, isotherm_config::Format::Detect);
     let wrong: Vec<_> = { problems.iter() }
         .filter(|p| p.severity == isotherm_config::Severity::Error)
@@ -55,6 +58,10 @@ fn what_was_asked_can_be_done() {
     assert_eq!(
         done.command,
         "isotherm run --scheme '4K max 0% 0% 5s max pageout' --max-slowdown 1% --pid PID"
+    );
+    assert_eq!(
+        how(None).command,
+        "isotherm run --scheme '4K max 0% 0% 5s max pageout' --pid PID"
     );
 }
 

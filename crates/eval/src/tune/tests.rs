@@ -61,6 +61,7 @@ fn replay() -> Replay {
         },
         calibration: Calibration::default(),
         notes: Vec::new(),
+        live: Vec::new(),
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Replay {
     pub calibration: Calibration,
     /// What the user should know of how it was read, a sentence each.
     pub notes: Vec<String>,
+    /// Ids of the processes that had not ended when the trace did.
+    pub live: Vec<u32>,
 }
 
 /// What compressed memory takes of what it holds, unless a scenario says otherwise.
@@ -151,14 +153,18 @@ struct Seen {
     /// CPU time of the recorder, by when that was told.
     recorder: BTreeMap<Nanos, Nanos>,
     calibration: Option<CalibrationSample>,
+    /// Ids of processes that have not ended.
+    live: BTreeMap<TargetId, u32>,
 }
 
 impl Seen {
     fn take(&mut self, item: Item) {
         match item {
             Item::TargetStart(start) => {
+                self.live.insert(start.target, start.pid);
                 self.targets.entry(start.target).or_default().name = start.name;
             }
+            Item::TargetExit(exit) => drop(self.live.remove(&exit.target)),
             Item::Mappings(change) => {
                 let traced = self.targets.entry(change.target).or_default();
                 for mapping in change.added {
@@ -218,6 +224,7 @@ impl Seen {
             machine: machine(size, others, &measured.costs),
             calibration: measured.costs,
             notes,
+            live: self.live.into_values().collect(),
         })
     }
 
