@@ -240,6 +240,16 @@ fn btf() -> Check {
 /// The name of their check.
 const CAPABILITIES: &str = "capabilities";
 
+/// Whether this process is in a user namespace of its own: its capabilities count there alone.
+fn is_in_user_namespace() -> bool {
+    read("/proc/self/uid_map").is_ok_and(|map| !maps_every_user(&map))
+}
+
+/// Whether it is the initial namespace's map, in which every user is himself.
+fn maps_every_user(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 fn capabilities() -> Check {
     const SYS_ADMIN: u32 = 21;
     // CAP_DAC_READ_SEARCH opens /proc/kpageflags, whose lack is told by its own check.
@@ -250,6 +260,13 @@ fn capabilities() -> Check {
         ("CAP_PERFMON", 38),
         ("CAP_BPF", 39),
     ];
+    if is_in_user_namespace() {
+        return missing(
+            CAPABILITIES,
+            "those of a user namespace, which count for nothing outside of it",
+            "root of the machine: run it outside of `unshare --user` and of rootless containers",
+        );
+    }
     let status = read("/proc/self/status").unwrap_or_default();
     let effective = status
         .lines()
@@ -293,6 +310,9 @@ fn lockdown() -> Check {
     }
 }
 
+/// The reason for BPF programs not to load in a user namespace, whatever libbpf makes of it.
+const REFUSED: &str = "refused: the kernel loads no BPF program for a user namespace";
+
 fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
     match walker {
         Ok(walker) => ok(
@@ -305,6 +325,7 @@ fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
         Err(error) => missing(
             "page tables by BPF",
             match error {
+                WalkerError::Load { .. } if is_in_user_namespace() => REFUSED.to_owned(),
                 // The error itself sends its reader here.
                 WalkerError::Load { cause } => cause.clone(),
                 error => error.to_string(),
@@ -346,12 +367,16 @@ fn page_cache() -> Check {
     let name = "page cache by BPF";
     match Memmap::new() {
         Ok(_) => ok(name, "program loaded, the kernel's memory map found"),
-        Err(error) => note(
-            name,
-            format!(
-                "{error}; with --all, pages of files that nobody maps have no ages and are not dropped"
-            ),
-        ),
+        Err(error) => {
+            let why = if is_in_user_namespace() {
+                REFUSED.to_owned()
+            } else {
+                error.to_string()
+            };
+            let lost =
+                "with --all, pages of files that nobody maps have no ages and are not dropped";
+            note(name, format!("{why}; {lost}"))
+        }
     }
 }
 
@@ -496,4 +521,15 @@ pub fn can_record() -> Result<(), String> {
     PageTableProbe::new()
         .map(drop)
         .map_err(|error| explain(error).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_user_namespace_is_told_by_its_map() {
+        assert!(super::maps_every_user("0          0 4294967295"));
+        for map in ["0 0 1", "0 1000 1\n1 100000 65536", ""] {
+            assert!(!super::maps_every_user(map), "{map:?}");
+        }
+    }
 }
