@@ -368,10 +368,7 @@ impl Request {
             }
         }
         schemes.extend(more);
-        let is_pageout = |scheme: &Scheme| matches!(scheme.action, Action::Pageout | Action::Stat);
-        if self.acting.goal.is_some() && !schemes.iter().all(is_pageout) {
-            return Err(RequestError::GoalIsForPageout);
-        }
+        ensure_that_goal_fits(self.acting.goal, &schemes)?;
         if let (World::Kernel, Some(goal)) = (self.world, self.acting.goal) {
             let flag = goal_flag(goal);
             return Err(RequestError::KernelHasOtherGoals { flag });
@@ -429,6 +426,28 @@ impl Request {
             None => Ok(()),
         }
     }
+}
+
+impl ActingSpec {
+    /// The same with other schemes.
+    ///
+    /// # Errors
+    /// One of the schemes does not page out, and there is a goal for paging out.
+    pub fn with_schemes(&self, schemes: Vec<Scheme>) -> Result<Self, RequestError> {
+        ensure_that_goal_fits(self.goal, &schemes)?;
+        Ok(Self {
+            schemes,
+            ..self.clone()
+        })
+    }
+}
+
+fn ensure_that_goal_fits(goal: Option<MemoryGoal>, schemes: &[Scheme]) -> Result<(), RequestError> {
+    let is_pageout = |scheme: &Scheme| matches!(scheme.action, Action::Pageout | Action::Stat);
+    if goal.is_some() && !schemes.iter().all(is_pageout) {
+        return Err(RequestError::GoalIsForPageout);
+    }
+    Ok(())
 }
 
 /// The flag by which a goal is said.

@@ -1,8 +1,8 @@
 //! The daemon's protocol: what is said over its unix socket, by both ends.
 //!
 //! A request is a line of JSON, and so is its reply. Requests:
-//! `{"protocol":1,"do":"status"}`, `{"protocol":1,"do":"tune","config":TEXT,"name":FILE}`, and with
-//! `do` alone `reload`, `pause`, `resume`, `follow` and `stop`. A reply has `protocol` and `"ok":true`, with
+//! `{"protocol":1,"do":"status"}`, `{"protocol":1,"do":"tune","config":TEXT,"name":FILE}`,
+//! `{"protocol":1,"do":"schemes","presets":[NAME],"lines":[LINE]}`, and with `do` alone `reload`, `pause`, `resume`, `follow` and `stop`. A reply has `protocol` and `"ok":true`, with
 //! `notes` or the fields of a [`Status`]; or `"ok":false` and an `error`, and then nothing was changed.
 //!
 //! To `follow`, more comes after the reply's line: a record ([`Feed`]).
@@ -45,7 +45,7 @@ pub enum ProtocolError {
     /// Not JSON, or not one of the requests.
     #[error(
         "this is no request, which is a line of JSON: {{\"do\":\"status\"}}, tune (with config and name), \
-         reload, pause, resume, follow or stop"
+         schemes (with presets or lines), reload, pause, resume, follow or stop"
     )]
     NoRequest(#[source] serde_json::Error),
     /// The client was built for another version.
@@ -81,6 +81,15 @@ pub enum Request {
         config: String,
         /// What to call it, e.g. its file.
         name: String,
+    },
+    /// These schemes from now on, and everything else as it is.
+    Schemes {
+        /// Names of presets.
+        #[serde(default)]
+        presets: Vec<String>,
+        /// Schemes in a line each.
+        #[serde(default)]
+        lines: Vec<String>,
     },
     /// Read the files again that were named at the start.
     Reload,
@@ -471,6 +480,13 @@ mod tests {
             Some(Request::Tune {
                 config: "a\nb".into(),
                 name: "f".into()
+            })
+        );
+        assert_eq!(
+            read(r#"{"do":"schemes","presets":["prcl"]}"#).ok(),
+            Some(Request::Schemes {
+                presets: vec!["prcl".into()],
+                lines: Vec::new()
             })
         );
         for bad in [

@@ -16,20 +16,20 @@ use crate::daemon::client::{Request, ask, text};
 /// Where the daemon listens.
 #[derive(clap::Args)]
 struct Where {
-    /// Where the daemon listens
+    /// Talk to the daemon at this socket
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
 }
 
-/// Say what the daemon watches, what its schemes have done, and how the guard stands.
+/// Show what the daemon watches, what its schemes have done, and how the guard stands.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  isotherm status --watch")]
 pub(crate) struct StatusArgs {
-    /// Print it as JSON
+    /// Print the status as JSON
     #[arg(long)]
     json: bool,
 
-    /// Again every second, until Ctrl-C or the daemon's end
+    /// Print the status every second, until Ctrl-C or the daemon's end
     #[arg(long)]
     watch: bool,
 
@@ -37,7 +37,7 @@ pub(crate) struct StatusArgs {
     at: Where,
 }
 
-/// Let the daemon act no more until `isotherm resume`. It goes on watching.
+/// Stop the daemon's schemes until `isotherm resume`. It goes on watching.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  isotherm pause --socket /run/isotherm/redis.sock")]
 pub(crate) struct PauseArgs {
@@ -93,6 +93,19 @@ pub(crate) fn tune(config: &Path, socket: &Path) -> anyhow::Result<ExitCode> {
     let request = Request::Tune {
         config,
         name: name.to_string(),
+    };
+    tell(socket, &request)
+}
+
+/// Gives the daemon at `socket` these schemes, while it runs; its limits stay.
+pub(crate) fn set_schemes(
+    presets: &[String],
+    lines: &[String],
+    socket: &Path,
+) -> anyhow::Result<ExitCode> {
+    let request = Request::Schemes {
+        presets: presets.to_vec(),
+        lines: lines.to_vec(),
     };
     tell(socket, &request)
 }

@@ -35,8 +35,8 @@ use crate::{out, whole_file};
 /// With --live a few runs of the program itself confirm or correct that: of a command, of an experiment's workload, or
 /// windows of a service that goes on. Without RECORD its trace is made first. Needs the privileges of `run`.
 ///
-/// Without both, the schemes of -c replace those of a daemon (`isotherm start`), while it runs. A bad file changes
-/// nothing.
+/// Without both, the schemes and limits of -c replace those of a daemon (`isotherm start`), while it runs; --preset and
+/// --scheme replace its schemes alone. What is refused changes nothing.
 #[derive(clap::Args)]
 #[command(
     group(clap::ArgGroup::new("subject").args(["record", "live"]).multiple(true)),
@@ -45,7 +45,8 @@ use crate::{out, whole_file};
        isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> [-o <FILE>] -- <COMMAND>...
        isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> --eval <EXPERIMENT>
        isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> --pid <PID> --progress-cmd <COMMAND>
-       isotherm tune -c <FILE> [--socket <PATH>]",
+       isotherm tune -c <FILE> [--socket <PATH>]
+       isotherm tune --preset <NAME> [--socket <PATH>]",
     after_help = "Examples:
   isotherm record --pages --duration 2m -o app.isotherm --pid 1234
   isotherm tune app.isotherm --preset prcl --max-slowdown 2% -o tuned.yaml
@@ -64,6 +65,7 @@ Confirmed by live runs:
 
 A daemon:
   isotherm tune -c gentler.yaml
+  isotherm tune --preset damon_reclaim
 
 Exit status: 0 found, 1 no setting is within the limit, 2 failed, 130 stopped by Ctrl-C (what was found is written)."
 )]
@@ -102,10 +104,10 @@ pub(crate) struct Args {
 
 /// What is tuned.
 #[derive(clap::Args, Clone, Debug)]
-#[group(id = "tuned", requires = "subject", multiple = true)]
 #[command(next_help_heading = "What to tune")]
 struct WhatArgs {
-    /// Schemes by name: ethp, prcl, pprcl
+    /// Tune the schemes of this name: ethp, prcl, pprcl; or give them to the daemon, which also takes damon_reclaim and
+    /// lru_sort
     #[arg(long, value_name = "NAME")]
     preset: Vec<String>,
 
@@ -116,15 +118,15 @@ struct WhatArgs {
     /// What to tune, and between which values: NAME, NAME=LOW..HIGH[:STEPS] or NAME=VALUE,VALUE; repeat for more.
     /// age, size, rate and quota of cold memory, density and waste of huge pages, hot-rate of promotion
     /// [default: age and size of cold memory, all of the others but rate and quota]
-    #[arg(long, value_name = "PARAM")]
+    #[arg(long, value_name = "PARAM", requires = "subject")]
     param: Vec<String>,
 
     /// Watch by DAMON's rules (5 ms / 100 ms / 1 s, 10 to 1000 regions), as the kernel does
-    #[arg(long)]
+    #[arg(long, requires = "subject")]
     faithful: bool,
 
     /// Replay without a guard: what the scheme does by itself, or in damo's hands
-    #[arg(long)]
+    #[arg(long, requires = "subject")]
     no_guard: bool,
 }
 
@@ -241,20 +243,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.live.is_wanted() {
         return live::run(args);
     }
+    let WhatArgs { preset, scheme, .. } = &args.what;
+    let socket = args.socket.as_deref();
+    let socket = socket.unwrap_or(Path::new(crate::daemon::SOCKET));
     match (&args.record, &args.config) {
         (Some(record), _) => {
             check_outputs(args)?;
             let stop = crate::stop::by_signals()?;
             tune(args, record, &stop, None)
         }
-        (None, Some(config)) => {
-            let socket = args.socket.as_deref();
-            super::control::tune(config, socket.unwrap_or(Path::new(crate::daemon::SOCKET)))
+        (None, Some(_)) if !preset.is_empty() || !scheme.is_empty() => {
+            bail!("a daemon takes -c, or --preset and --scheme; put all schemes into the file")
+        }
+        (None, Some(config)) => super::control::tune(config, socket),
+        (None, None) if !preset.is_empty() || !scheme.is_empty() => {
+            super::control::set_schemes(preset, scheme, socket)
         }
         (None, None) => bail!(
             "nothing to tune: name the record of a program (isotherm tune app.isotherm --preset prcl), a program to \
-             run (isotherm tune --live --preset prcl -- ./program), or a configuration for a running daemon (isotherm tune \
-             -c FILE)"
+             run (isotherm tune --live --preset prcl -- ./program), or other schemes for a running daemon (isotherm tune \
+             -c FILE, or --preset NAME)"
         ),
     }
 }

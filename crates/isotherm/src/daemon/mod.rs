@@ -26,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{
     ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec, TargetSpec, World,
 };
@@ -44,7 +44,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 pub(crate) use pod_policy::PodPolicySource;
 
 use crate::blame::LiveBlame;
-use crate::flags::{load, lower, parse};
+use crate::flags::{ensure_doable, load, lower, parse};
 use crate::serve::{Answer, Then};
 use notify::Manager;
 use pod_policy::PodPolicyWatch;
@@ -329,6 +329,7 @@ impl Daemon {
         let done = match Request::parse(message) {
             Ok(Request::Status) => return Answer::line(&Reply::done(self.status()), Then::Listen),
             Ok(Request::Tune { config, name }) => self.tune(&config, &name),
+            Ok(Request::Schemes { presets, lines }) => self.set_schemes(presets, lines),
             Ok(Request::Reload) => self.reload(),
             Ok(Request::Pause) => Ok(self.set_paused(true)),
             Ok(Request::Resume) => Ok(self.set_paused(false)),
@@ -399,6 +400,36 @@ impl Daemon {
         let spec = lower(&request, &configuration.contexts)?;
         notes.extend(self.apply(spec, name)?);
         Ok(notes)
+    }
+
+    /// Gives the one context these schemes, and leaves its limits and budgets as they are.
+    fn set_schemes(
+        &mut self,
+        presets: Vec<String>,
+        scheme_lines: Vec<String>,
+    ) -> anyhow::Result<Vec<String>> {
+        let named = presets.iter().map(|name| format!("--preset {name}"));
+        let lines = scheme_lines.iter().map(|line| format!("--scheme '{line}'"));
+        let name = named.chain(lines).collect::<Vec<_>>().join(" ");
+        let asked = ActingRequest {
+            presets,
+            scheme_lines,
+            ..ActingRequest::default()
+        };
+        let (schemes, _) = asked.schemes()?;
+        ensure!(!schemes.is_empty(), "no scheme is named");
+        let mut spec = self.spec.clone();
+        let nr = spec.contexts.len();
+        let [context] = &mut spec.contexts[..] else {
+            bail!(
+                "{} are at work, and {name} does not say for which it is; `isotherm tune -c FILE` does",
+                contexts(nr)
+            );
+        };
+        let acting = context.acting.clone().unwrap_or_default();
+        context.acting = Some(acting.with_schemes(schemes)?);
+        ensure_doable(&spec, acting.is_dry_run)?;
+        self.apply(spec, &name)
     }
 
     /// Reads the files again that were named at the start.

@@ -11,7 +11,7 @@ pub(crate) use acting::{GuardArgs, SchemeArgs, acting};
 pub(crate) use far::FarArgs;
 pub(crate) use file::{load, parse};
 pub(crate) use monitor::MonitorArgs;
-pub(crate) use targets::TargetArgs;
+pub(crate) use targets::{ProcessList, TargetArgs, processes};
 
 use anyhow::ensure;
 use isotherm_config::{ContextConfig, Request, SessionSpec, StacksSpec};
@@ -21,7 +21,7 @@ use tracing::warn;
 pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
     Request {
         targets: targets.spec(),
-        exclude: targets.exclude.clone(),
+        exclude: processes(&targets.exclude),
         ranges: targets.range.clone(),
         children: targets.children,
         monitoring: how.monitoring(),
@@ -52,13 +52,19 @@ pub(crate) fn session(
 /// The same, where the file has been read already.
 pub(crate) fn lower(request: &Request, contexts: &[ContextConfig]) -> anyhow::Result<SessionSpec> {
     let spec = request.act(contexts, None)?;
-    let problems = isotherm_session::lacking(&spec);
-    if request.acting.is_dry_run {
+    ensure_doable(&spec, request.acting.is_dry_run)?;
+    Ok(spec)
+}
+
+/// Refuses what this machine cannot do; a dry run goes on with warnings.
+pub(crate) fn ensure_doable(spec: &SessionSpec, is_dry_run: bool) -> anyhow::Result<()> {
+    let problems = isotherm_session::lacking(spec);
+    if is_dry_run {
         for problem in problems {
             warn!("{problem}; as this is a dry run, it goes on");
         }
     } else {
         ensure!(problems.is_empty(), "{}", problems.join("\n"));
     }
-    Ok(spec)
+    Ok(())
 }

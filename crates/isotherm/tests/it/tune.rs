@@ -99,7 +99,8 @@ fn what_cannot_be_tuned_says_what_to_do() {
             &["app.isotherm", "--preset", "prcl", "--socket", "x"],
             "cannot be used with",
         ),
-        (&["-c", "tuned.yaml", "--preset", "prcl"], "RECORD"),
+        (&["-c", "tuned.yaml", "--preset", "prcl"], "-c, or --preset"),
+        (&["--preset", "prcl", "--param", "age=1s"], "RECORD"),
         (&["-c", "tuned.yaml", "--budget", "7"], "RECORD"),
     ] {
         let done = tune(folder.path(), args);
@@ -112,13 +113,13 @@ fn what_cannot_be_tuned_says_what_to_do() {
     }
     // Without a record it is the daemon that is meant.
     fs::write(folder.path().join("tuned.yaml"), "").expect("ours");
-    let done = tune(
-        folder.path(),
-        &["-c", "tuned.yaml", "--socket", "none.sock"],
-    );
-    assert!(
-        text(&done.stderr).contains("no isotherm answers at none.sock"),
-        "{}",
-        text(&done.stderr)
-    );
+    for schemes in [["-c", "tuned.yaml"], ["--preset", "prcl"]] {
+        let args = [&schemes[..], &["--socket", "none.sock"]].concat();
+        let done = tune(folder.path(), &args);
+        let stderr = text(&done.stderr);
+        assert!(
+            stderr.contains("no isotherm answers at none.sock"),
+            "{stderr}"
+        );
+    }
 }

@@ -120,6 +120,9 @@ fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
     let other = daemon.write("other.damos", "4K max 0 0 1s max cold");
     daemon.say("tune", &["-c", &other]).success();
     assert_eq!(daemon.action(), "cold");
+    daemon.say("tune", &["--preset", "ethp"]).success();
+    assert_eq!(daemon.action(), "hugepage");
+    assert_eq!(daemon.status()["tuned"]["by"], "--preset ethp");
     daemon.process.signal(Signal::SIGHUP);
     until("the first schemes again", || {
         (daemon.action() == "pageout").then_some(())
