@@ -61,7 +61,7 @@ one() {
     # shellcheck disable=SC2016
     "$isotherm" record --stacks --duration "$duration" --stop-command -q -o "$out.isotherm" -- \
         sh -c 'echo $$ >"$0.pid"; exec "$@"' "$out" "$folder/bin/$language" --seconds 60 "$@" >"$out.truth" 2>"$out.log" || true
-    "$isotherm" report blame "$out.isotherm" --json --at-least 5s >"$out.blame" 2>>"$out.log" &&
+    "$isotherm" report blame "$out.isotherm" --json --idle 5s >"$out.blame" 2>>"$out.log" &&
         python3 -B $here/check.py "$out.blame" "$out.truth" >"$out.checked" 2>>"$out.log" &&
         tail -n 1 "$out.checked" >"$out.result" || true
     rm -f "/tmp/perf-$(cat "$out.pid").map"

@@ -88,7 +88,7 @@ enum Command {
         after_help = "Example:\n  isotherm completions bash > /etc/bash_completion.d/isotherm"
     )]
     Completions {
-        /// For which shell.
+        /// Print the script of this shell.
         shell: clap_complete::Shell,
     },
     #[command(hide = true)]

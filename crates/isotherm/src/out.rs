@@ -11,11 +11,11 @@ use serde::Serialize;
 /// How a command prints its result.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct ResultArgs {
-    /// How to print the result
+    /// Print the result in this format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: ResultFormat,
 
-    /// Short for --format json
+    /// Print the result as JSON: short for --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
 }

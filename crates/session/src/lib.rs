@@ -80,5 +80,6 @@ pub use {
     privilege::lacks_privilege,
     session::{Session, Step},
     signals::Signals,
+    start::pids,
     words::limit_words,
 };

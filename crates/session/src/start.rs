@@ -312,8 +312,11 @@ fn spawn(
     started.with_context(|| format!("cannot start {}", program.to_string_lossy()))
 }
 
-/// The ids of the processes that are named, each once. Several of one name are said.
-pub(crate) fn pids(processes: &[ProcessSpec], notes: &mut Vec<String>) -> anyhow::Result<Vec<u32>> {
+/// The ids of the processes that are named, each once. `notes` names several of one name.
+///
+/// # Errors
+/// No process has one of the names.
+pub fn pids(processes: &[ProcessSpec], notes: &mut Vec<String>) -> anyhow::Result<Vec<u32>> {
     let mut pids = Vec::new();
     for process in processes {
         match process {

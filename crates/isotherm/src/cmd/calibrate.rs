@@ -7,12 +7,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use isotherm_config::ProcessSpec;
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::calibration::{Calibration, Measured};
 use isotherm_linux::calibrate::subject::command;
 use isotherm_linux::calibrate::{PAGES, calibrate, content_of, made_up_content};
-use tracing::warn;
+use isotherm_record::printable;
+use tracing::{info, warn};
 
+use crate::flags::{ProcessList, processes};
 use crate::log::draws_progress;
 use crate::whole_file;
 
@@ -29,15 +32,16 @@ Examples:
   isotherm calibrate --pid 1234 --json -o costs.json
   isotherm simulate --trace app.isotherm --costs costs.json --preset prcl")]
 pub(crate) struct Args {
-    /// Measure with pages of this process, which are copied
-    #[arg(long, value_name = "PID")]
-    pid: Option<u32>,
+    /// Measure with copies of pages of these processes, by id or name. Separate several by commas, or repeat the
+    /// option; write a comma in a name as `\,` [default: made-up pages, half random]
+    #[arg(short, long, value_name = "PID|NAME")]
+    pid: Vec<ProcessList>,
 
     /// Measure with the pages on standard input
     #[arg(long, hide = true, conflicts_with = "pid")]
     content: bool,
 
-    /// Also write it to this file, as JSON
+    /// Write the result to this file, too, as JSON [default: none]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -46,10 +50,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut content = match args.pid {
-        Some(pid) => content_of(pid, PAGES)?,
-        None => Vec::new(),
-    };
+    let mut content = content_of_all(&processes(&args.pid))?;
     if args.content {
         let input = std::io::stdin().lock();
         let most = (PAGES as u64) * PAGE_SIZE;
@@ -82,6 +83,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print!("{}", text(&measured));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Pages of these processes, [`PAGES`] at most.
+fn content_of_all(processes: &[ProcessSpec]) -> anyhow::Result<Vec<u8>> {
+    let mut notes = Vec::new();
+    let pids = isotherm_session::pids(processes, &mut notes)?;
+    for note in notes {
+        info!("{}", printable(&note));
+    }
+    let mut content = Vec::new();
+    for pid in &pids {
+        content.extend(content_of(*pid, (PAGES / pids.len()).max(1))?);
+    }
+    content.truncate(PAGES * PAGE_SIZE as usize);
+    Ok(content)
 }
 
 fn progress_bar(is_helper: bool) -> ProgressBar {

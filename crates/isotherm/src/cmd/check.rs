@@ -10,7 +10,7 @@ use isotherm_session::Finding;
 
 use crate::out::{self, ResultArgs};
 
-/// Say what is wrong with a configuration, at which key or line, and what this machine cannot do of
+/// Check a configuration: what is wrong with it, at which key or line, and what this machine cannot do of
 /// it.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
@@ -18,7 +18,7 @@ use crate::out::{self, ResultArgs};
 
 Exit status: 0 it can be run here, 1 it cannot, 2 it could not be read.")]
 pub(crate) struct Args {
-    /// damo's or HMSDK's kdamonds (JSON or YAML), or a .damos file of one-line schemes
+    /// Check this file: damo's or HMSDK's kdamonds (JSON or YAML), or a .damos file of one-line schemes
     #[arg(value_name = "FILE")]
     file: PathBuf,
 

@@ -38,15 +38,15 @@ const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);
   isotherm compact --daemon --duration 5min -o c.isotherm
   isotherm report fragmentation c.isotherm")]
 pub(crate) struct Args {
-    /// Only this NUMA node
+    /// Compact only this NUMA node [default: all]
     #[arg(long, value_name = "N")]
     node: Option<u32>,
 
-    /// Blocks of 2^ORDER pages are to be available; 9 is a huge page of 2 MiB
+    /// Make blocks of 2^ORDER pages available; 9 is a huge page of 2 MiB
     #[arg(long, value_name = "ORDER", default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..=10))]
     order: u8,
 
-    /// How much is to be done for it, 0 (nothing) to 100; more takes more CPU time
+    /// Compact this eagerly, 0 (not at all) to 100; more takes more CPU time
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100))]
     proactiveness: u32,
 
@@ -58,15 +58,15 @@ pub(crate) struct Args {
     #[arg(long)]
     daemon: bool,
 
-    /// Time between two looks
+    /// Look at the nodes this often
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_time, requires = "daemon")]
     check_interval: Nanos,
 
-    /// Stop after this time
+    /// Stop after this time [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "daemon")]
     duration: Option<Nanos>,
 
-    /// Say what would be done, and do nothing; needs no privilege
+    /// Print what would be done, and do nothing; needs no privilege
     #[arg(long)]
     dry_run: bool,
 

@@ -5,15 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_config::{
-    ContextConfig, Method, Monitoring, ProcessSpec, Request, SessionSpec, TargetSpec, World,
-};
+use isotherm_config::{ContextConfig, Method, Monitoring, Request, SessionSpec, TargetSpec, World};
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_time, parse_time, parse_time_span};
 use isotherm_report::render::page;
 use isotherm_session::compare::{ComparedWorld, Comparison, ComparisonSpec, Progress, compare};
 
-use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, acting, load};
+use crate::flags::{GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, load, processes};
 use crate::log::draws_progress;
 use crate::out::{self, ResultArgs};
 
@@ -26,34 +24,34 @@ use crate::out::{self, ResultArgs};
 #[command(after_help = "Examples:
   isotherm compare --pid 1234                   # Isotherm and the kernel's DAMON, with no scheme
   isotherm compare -c kdamonds.json --worlds linux,kernel,simulated --pid 1234
-  isotherm compare --preset prcl --equal-cpu --pid redis-server -o compared.html
+  isotherm compare --preset prcl --equal-cpu --pid redis-server --page compared.html
   isotherm compare --preset prcl --worlds linux,simulated --pid 1234 --json")]
 pub(crate) struct Args {
-    /// Whom to compare: linux (Isotherm's own monitor), faithful (the same by DAMON's rules and the kernel's intervals),
-    /// kernel (the kernel's DAMON), simulated (a replay of exact scans)
+    /// Compare these worlds: linux (Isotherm's own monitor), faithful (the same by DAMON's rules and the kernel's
+    /// intervals), kernel (the kernel's DAMON), simulated (a replay of exact scans)
     #[arg(long, value_enum, value_name = "WHICH", value_delimiter = ',', default_values_t = [WorldName::Linux, WorldName::Kernel])]
     worlds: Vec<WorldName>,
 
-    /// Running processes, by id or name; several with commas or by repeating the flag
+    /// Compare on these running processes, by id or name. Separate several by commas, or repeat the option; write a
+    /// comma in a name as `\,`
     #[arg(
         short,
         long,
         value_name = "PID|NAME",
-        value_delimiter = ',',
         required_unless_present = "cgroup"
     )]
-    pid: Vec<ProcessSpec>,
+    pid: Vec<ProcessList>,
 
-    /// Every process of this control group
+    /// Compare on every process of this control group
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     cgroup: Option<PathBuf>,
 
-    /// How long each turn is; at least twice as long as memory must be idle for the schemes [default: 20s, or 10 s more
-    /// than that]
+    /// Make each turn this long: at least twice as long as memory must be idle for the schemes [default: 20s, or 10 s
+    /// more than that]
     #[arg(long, value_name = "TIME", value_parser = parse_time_span)]
     window: Option<Nanos>,
 
-    /// How many turns each world has
+    /// Give each world this many turns
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
 
@@ -61,13 +59,13 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "cpu_budget")]
     equal_cpu: bool,
 
-    /// Longest time that one exact scan may hold a process up, once a second between turns
+    /// Hold a process up for at most this time at one exact scan, once a second between turns
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "100ms")]
     scan_stall: Nanos,
 
-    /// Write the table as a page (HTML) to this file
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    /// Write a page (HTML) of the table to this file [default: none]
+    #[arg(long, alias = "output", short_alias = 'o', value_name = "FILE")]
+    page: Option<PathBuf>,
 
     #[command(flatten)]
     result: ResultArgs,
@@ -107,8 +105,8 @@ const TO_SETTLE: Nanos = Nanos::from_millis(10_000);
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = comparison(args)?;
     // What cannot be written is to be known before minutes have passed; what is there stays until then.
-    let new_page = args.output.as_ref().filter(|path| !path.exists());
-    if let Some(path) = &args.output {
+    let new_page = args.page.as_ref().filter(|path| !path.exists());
+    if let Some(path) = &args.page {
         isotherm_session::record_file::open(path)?;
     }
     let bar = progress_bar(&spec);
@@ -130,7 +128,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         print!("{}", comparison.text());
     }
-    if let Some(path) = &args.output {
+    if let Some(path) = &args.page {
         crate::whole_file::write(path, html(&comparison).as_bytes())?;
     }
     let has_all = comparison.worlds.iter().all(|world| world.error.is_none());
@@ -202,7 +200,7 @@ fn session(
     let targets = match &args.cgroup {
         Some(path) => TargetSpec::Cgroup(path.clone()),
         None => TargetSpec::Processes {
-            processes: args.pid.clone(),
+            processes: processes(&args.pid),
             children: false,
         },
     };

@@ -55,23 +55,23 @@ Examples:
 Exit status: 0 converted (what the other format cannot hold is counted and said), 2 not converted,
 130 stopped by a signal.")]
 pub(crate) struct Args {
-    /// The file to convert.
+    /// Convert this file.
     #[arg(value_name = "IN")]
     input: PathBuf,
-    /// The file to write, replaced if it is there; `-` is standard output.
+    /// Write this file, replaced if it is there; `-` is standard output.
     #[arg(value_name = "OUT", required_unless_present = "flat")]
     output: Option<PathBuf>,
     /// Write plain tables for analysis instead: regions with process, mapping and times to FILE, memory
     /// use, costs and actions beside it (FILE's name with .rss, .costs and .actions before .parquet).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "from", "to"])]
     flat: Option<PathBuf>,
-    /// The input's format, where its content does not tell.
+    /// Read this format [default: what the input's content tells].
     #[arg(long, value_enum, value_name = "FORMAT")]
     from: Option<Name>,
-    /// The output's format, where its name does not tell.
+    /// Write this format [default: what the output's name ends in].
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: Option<Name>,
-    /// Of a damaged record, convert what stands before the damage.
+    /// Convert what stands before the damage of a damaged record.
     #[arg(long)]
     salvage: bool,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use isotherm_linux::host::{self, CheckOutcome, HostReport};
 
 use crate::out::{self, ResultArgs};
 
-/// Say what this machine can do, what is missing, and what would enable it.
+/// Examine this machine: what works here, what is missing, and what would enable it.
 ///
 /// Changes nothing. Exits with 0 if processes can be recorded, else with 1.
 #[derive(clap::Args)]

@@ -28,33 +28,33 @@ use tracing::info;
   isotherm eval mine.toml -o results --summary      # tables in Markdown")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
-    /// The experiment's file
+    /// Run the experiment of this file
     experiment: PathBuf,
-    /// Folder for the journal and the reports [default: eval-NAME here]
+    /// Write the journal and the reports into this folder [default: eval-NAME here]
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Only these workloads
+    /// Run only these workloads [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Only these configurations (and the first, which the others are compared to)
+    /// Run only these configurations, and the first, which the others are compared to [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     configuration: Vec<String>,
-    /// Repeats instead of the experiment's
+    /// Repeat this many times [default: as the experiment says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
-    /// Another value of one of the experiment's parameters (several times for several)
+    /// Set a parameter of the experiment to another value; repeat for more
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// Where the experiment has changed since: run anew what it changes
+    /// Run again what has changed in the experiment since
     #[arg(long)]
     force: bool,
-    /// Only say what would run, how long it would take, and what cannot and why
+    /// Print what would run, how long it would take, and what cannot and why; run nothing
     #[arg(long, visible_alias = "check", conflicts_with_all = ["report", "summary"])]
     dry_run: bool,
-    /// Only write the reports of what has run
+    /// Write the reports of what has run; run nothing
     #[arg(long, conflicts_with = "summary")]
     report: bool,
-    /// Only print what has run as Markdown tables, the worst cases first
+    /// Print what has run as Markdown tables, the worst cases first; run nothing
     #[arg(long)]
     summary: bool,
 }

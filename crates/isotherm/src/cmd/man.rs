@@ -248,7 +248,7 @@ mod tests {
         let record = page("record.md");
         for part in [
             "# isotherm record\n",
-            "- `-p`, `--pid` `PID|NAME`: Running processes",
+            "- `-p`, `--pid` `PID|NAME`: Watch these running processes",
             " (default: `linux`)\n  - `linux`: Isotherm, on any kernel\n",
             "```text\nisotherm record [OPTIONS] [-- <COMMAND>...]\n```",
             "\n  isotherm record --duration 30s --pid 1234 ",

@@ -50,11 +50,11 @@ const CHILDREN_OF: usize = 64;
   isotherm record --node 1                      # the memory of NUMA node 1, whoever maps it
 Then: isotherm report heatmap")]
 pub(crate) struct Args {
-    /// File to write, `-` for standard output [default: isotherm-DATE-TIME.isotherm here]
+    /// Write the record to this file, `-` for standard output [default: isotherm-DATE-TIME.isotherm here]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// How long to record [default: until the targets end, or Ctrl-C]
+    /// Record for this long [default: until the targets end, or Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
     duration: Option<Nanos>,
 
@@ -266,6 +266,8 @@ struct Recording {
     path: PathBuf,
     items: Vec<Item>,
     nr_snapshots: u64,
+    /// Targets seen so far.
+    nr_targets: usize,
     /// Each target's last snapshot: its regions, and what they come to.
     last: BTreeMap<u32, (usize, MemoryTotals)>,
     /// The figures of `isotherm report summary`.
@@ -348,6 +350,7 @@ impl Recording {
                 overviews.push(&item);
             }
             match &item {
+                Item::TargetStart(_) => self.nr_targets += 1,
                 Item::Snapshot(snapshot) => {
                     self.nr_snapshots += 1;
                     let view = (snapshot.regions.len(), snapshot.totals());
@@ -508,6 +511,7 @@ impl Recording {
             file: path.map(|path| path.display().to_string()),
             seconds: elapsed.as_secs_f64(),
             snapshots: self.nr_snapshots,
+            had_targets: self.nr_targets > 0,
             interval_seconds: session.intervals().aggregation.as_secs_f64(),
             regions,
             monitored_bytes: total.addresses,

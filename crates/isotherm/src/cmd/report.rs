@@ -62,9 +62,9 @@ enum Report {
 /// Which record, which part of it, and where to with the report.
 #[derive(clap::Args)]
 struct CommonArgs {
-    /// The record; `-` reads standard input [default: the newest *.isotherm file here].
+    /// Report on this record; `-` reads standard input [default: the newest *.isotherm file here].
     file: Option<PathBuf>,
-    /// Only the target with this number.
+    /// Report only the target with this number [default: all].
     #[arg(long, value_name = "N")]
     target: Option<u32>,
     /// Leave out what ended before this time since the beginning, e.g. 5s.
@@ -127,7 +127,9 @@ impl CommonArgs {
     }
 }
 
-/// The regions of a snapshot: address, size, access rate, age, mapping.
+/// Show the regions of a snapshot: address, size, access rate, age, mapping.
+///
+/// A region's age is the time since its access rate changed. A region of rate 0 has been idle for its age.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: the ten largest areas that were idle for 30 s or more\n  \
@@ -136,43 +138,43 @@ impl CommonArgs {
 struct AccessArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Which snapshot: `last` of each target, `all`, or a number counting from 0.
+    /// Show this snapshot: the `last` of each target, `all`, or a number counting from 0.
     #[arg(long, default_value = "last", value_parser = which, conflicts_with = "at", value_name = "N|last|all")]
     snapshot: Which,
-    /// The snapshot at this time since the beginning, e.g. 12s.
+    /// Show the snapshot at this time since the beginning, e.g. 12s.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
-    /// By what to sort: lowest address, largest size, highest rate or age, or mapping name first.
+    /// Sort by lowest address, largest size, highest rate or age, or mapping name first.
     #[arg(long, value_enum, default_value_t = SortArg::Address)]
     sort: SortArg,
-    /// Turn the order around.
+    /// Reverse the order.
     #[arg(long)]
     reverse: bool,
-    /// Only regions of at least this size.
+    /// Show only regions of at least this size.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     min_size: Option<u64>,
-    /// Only regions of at most this size.
+    /// Show only regions of at most this size.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     max_size: Option<u64>,
-    /// Only regions known to be accessed at this rate or more often.
+    /// Show only regions known to be accessed at this rate or more often.
     #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     min_rate: Option<f32>,
-    /// Only regions known to be accessed at this rate or less often.
+    /// Show only regions known to be accessed at this rate or less often.
     #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     max_rate: Option<f32>,
-    /// Only regions unchanged for at least so long.
+    /// Show only regions of at least this age.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     min_age: Option<Nanos>,
-    /// Only regions unchanged for at most so long.
+    /// Show only regions of at most this age.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     max_age: Option<Nanos>,
-    /// Only regions whose mapping's name contains this.
+    /// Show only regions whose mapping's name contains this.
     #[arg(long, value_name = "TEXT")]
     mapping: Option<String>,
-    /// At most so many regions.
+    /// Show at most this many regions [default: all].
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// From which access rate on bytes count as hot; less often accessed, they are cold.
+    /// Count bytes as hot from this access rate on, and as cold below it [default: 5%].
     #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     hot: Option<f32>,
 }
@@ -186,7 +188,7 @@ enum SortArg {
     Mapping,
 }
 
-/// Access rate over time and address, as text, a picture, or an interactive page.
+/// Draw the access rate over time and address, as text, a picture, or an interactive page.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: a page to zoom in and to point at\n  isotherm report heatmap -o heatmap.html"
@@ -194,15 +196,15 @@ enum SortArg {
 struct HeatmapArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Steps of time [default: what fits; 512 at most]. A page has all that is known.
+    /// Draw this many steps of time [default: what fits; 512 at most]. A page has all that is known.
     #[arg(long, value_name = "N")]
     columns: Option<usize>,
-    /// Steps of address of each target, about [default: what fits].
+    /// Draw about this many steps of address of each target [default: what fits].
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
 }
 
-/// The working set: how many bytes are in use, as percentiles over time.
+/// Show the working set: how many bytes are in use, as percentiles over time.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: with its course over time, counting what is accessed at 5 % of checks or more\n  \
@@ -211,49 +213,49 @@ struct HeatmapArgs {
 struct WssArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// The access rate from which on a region is in use [default: any access].
+    /// Count a region as in use from this access rate on [default: any access].
     #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     min_rate: Option<f32>,
-    /// Which percentiles.
+    /// Show these percentiles.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::percentile, default_value = "0,25,50,75,100")]
     percentiles: Vec<f64>,
-    /// The working set over time as well.
+    /// Show the working set over time as well.
     #[arg(long)]
     over_time: bool,
 }
 
-/// How much memory has been idle, and for how long.
+/// Show how much memory has been idle, and for how long.
 #[derive(clap::Args)]
 #[command(after_help = "Example: at 20 s into the record\n  isotherm report idle --at 20s")]
 struct IdleArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// When, since the beginning [default: the end].
+    /// Count at this time since the beginning [default: the end].
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
-    /// Least idle times to count bytes for.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_time, default_value = "1s,5s,30s,2m,10m")]
-    at_least: Vec<Nanos>,
-    /// Which percentiles of bytes.
+    /// Count memory idle for at least each of these times.
+    #[arg(long, alias = "at-least", value_name = "LIST", value_delimiter = ',', value_parser = parse_time, default_value = "1s,5s,30s,2m,10m")]
+    idle: Vec<Nanos>,
+    /// Show these percentiles of bytes.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse::percentile, default_value = "0,10,25,50,75,90,99,100")]
     percentiles: Vec<f64>,
 }
 
-/// Resident size, swap, working set and the machine's memory over time.
+/// Show resident size, swap, working set and the machine's memory over time.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  isotherm report footprint -o footprint.svg")]
 struct FootprintArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// The access rate from which on a region is in the working set [default: any access].
+    /// Count a region in the working set from this access rate on [default: any access].
     #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     min_rate: Option<f32>,
-    /// Every step of time as well.
+    /// Show every step of time as well.
     #[arg(long)]
     over_time: bool,
 }
 
-/// How fragmented free memory is, its blocks by size over time, and what compacting did about it.
+/// Show how fragmented free memory is, its blocks by size over time, and what compacting did about it.
 #[derive(clap::Args)]
 #[command(after_help = "Example: what `isotherm compact` has seen and done
   isotherm compact --daemon --duration 5min -o compact.isotherm
@@ -261,7 +263,7 @@ struct FootprintArgs {
 struct FragmentationArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Every step of time as well.
+    /// Show every step of time as well.
     #[arg(long)]
     over_time: bool,
 }
@@ -421,7 +423,7 @@ fn idle(args: IdleArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = IdleOptions {
         at: args.at,
-        at_least: args.at_least,
+        at_least: args.idle,
         percentiles: args.percentiles,
     };
     let make = |header: &_| Idle::new(header, common.scope(), options);

@@ -30,15 +30,15 @@ Examples:
   isotherm reproduce compaction -o published    # and CSV and a page with the figures in that folder
   isotherm reproduce reclaim --json             # each cell, and each mean error")]
 pub(crate) struct Args {
-    /// Which one.
+    /// Reproduce this publication.
     #[arg(value_enum)]
     publication: Publication,
-    /// Write CSV and an HTML page into this folder.
+    /// Write CSV and an HTML page into this folder [default: none].
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
     #[command(flatten)]
     result: crate::out::ResultArgs,
-    /// Runs at the same time; each takes up to 3 GiB.
+    /// Make this many runs at a time; each takes up to 3 GiB.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
 }

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use isotherm_config::ProcessSpec;
 use isotherm_engine::units::{format_bytes, parse_bytes};
 use isotherm_session::restore::{RestoreEnd, RestoreReport, RestoreSpec, restore};
 use tracing::{info, warn};
 
+use crate::flags::{ProcessList, processes};
 use crate::log::draws_progress;
 
 /// Read back into memory what processes have in swap.
@@ -22,17 +22,17 @@ use crate::log::draws_progress;
   isotherm restore --cgroup system.slice/redis.service --rate 100M
 Exit status: 0 all is back that can be, 1 it ended before.")]
 pub(crate) struct Args {
-    /// Running processes, by id or name; several with commas or by repeating the flag
+    /// Read back the memory of these processes, by id or name. Separate several by commas, or repeat the option; write
+    /// a comma in a name as `\,`
     #[arg(
         short,
         long,
         value_name = "PID|NAME",
-        value_delimiter = ',',
         required_unless_present = "cgroup"
     )]
-    pid: Vec<ProcessSpec>,
+    pid: Vec<ProcessList>,
 
-    /// Every process of this control group (v1 or v2)
+    /// Read back the memory of every process of this control group (v1 or v2)
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
 
@@ -46,7 +46,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = RestoreSpec {
-        processes: args.pid.clone(),
+        processes: processes(&args.pid),
         cgroup: args.cgroup.clone(),
         bytes_per_s_max: Some(args.rate),
     };
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     bar.finish_and_clear();
     for note in &report.notes {
-        info!("{note}");
+        info!("{}", isotherm_record::printable(note));
     }
     if args.result.is_json() {
         println!("{}", crate::out::json(&report)?);

@@ -16,6 +16,7 @@ use isotherm_engine::units::parse_time_span;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm run --preset prcl --pid 1234                       # page out what idled for 5 s
+  isotherm run --idle 2min --pid 1234                         # page out what idled for 2 minutes
   isotherm run --dry-run --preset prcl --duration 1m --pid 1234
   isotherm run --preset pprcl --save 4G                       # all processes, until 4 GiB are out
   isotherm run --preset prcl --keep-free 15% --cgroup system.slice/redis.service
@@ -25,11 +26,11 @@ use isotherm_engine::units::parse_time_span;
   isotherm run -c hmsdk.yaml                                  # all its kdamonds, one for each node
 Then: isotherm report footprint run.isotherm")]
 pub(crate) struct Args {
-    /// Record what is seen and done to this file
+    /// Write a record of what is seen and done to this file [default: none]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// How long to run [default: until the targets end, or Ctrl-C]
+    /// Run for this long [default: until the targets end, or Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
     duration: Option<Nanos>,
 

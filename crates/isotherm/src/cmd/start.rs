@@ -26,7 +26,7 @@ use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, acting, watch
   isotherm start --preset damon_reclaim --exclude sshd        # the machine, while memory is short
 Then: isotherm status; isotherm tune -c new.json; isotherm pause; isotherm resume; isotherm stop")]
 pub(crate) struct Args {
-    /// Where to listen for requests
+    /// Listen for requests at this socket
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IP:PORT")]
     metrics: Option<SocketAddr>,
 
-    /// Tell in the metrics which pods control groups are of (`isotherm_pod_info`), by the kubelet's folder of logs
+    /// Name the pods of control groups in the metrics (`isotherm_pod_info`), by the kubelet's folder of logs
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = isotherm_linux::pods::FOLDER, requires = "metrics")]
     pods: Option<PathBuf>,
 
@@ -43,15 +43,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", requires = "node_name")]
     pod_policy: Option<String>,
 
-    /// This node, as the cluster calls it
+    /// Ask for the pods of this node, by the cluster's name for it
     #[arg(long, value_name = "NAME", requires = "pod_policy")]
     node_name: Option<String>,
 
-    /// How often pods' annotations are asked for
+    /// Ask for pods' annotations this often
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = isotherm_engine::units::parse_time, requires = "pod_policy")]
     pod_policy_every: isotherm_engine::Nanos,
 
-    /// Return once it is at work, and leave it in the background. What it says is in PATH.log
+    /// Return once the daemon is at work, and leave it in the background; its log is the socket's path with .log
     #[arg(long)]
     detach: bool,
 

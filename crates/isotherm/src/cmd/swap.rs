@@ -53,7 +53,7 @@ enum What {
     /// Set up a zram device and swap to it
     #[command(after_help = "Example:\n  isotherm swap zram --size 4G")]
     Zram {
-        /// Bytes before compression
+        /// Offer this much swap, counted before compression
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         size: u64,
         #[command(flatten)]

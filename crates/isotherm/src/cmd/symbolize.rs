@@ -31,9 +31,9 @@ Then: isotherm report blame service.isotherm
 A file that is another build than was recorded (by its build id) is not used.
 Exit status: 0 named what could be, 2 the record was left as it is.")]
 pub(crate) struct Args {
-    /// The record
+    /// Name the functions of this record
     record: PathBuf,
-    /// Write to this file instead
+    /// Write to this file [default: the record itself]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Look for programs and libraries here, too: a tree of the recorded machine, files side by side, or by build id
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Look for separate debug information here, too [besides /usr/lib/debug]
     #[arg(long, value_name = "DIRECTORY")]
     debug: Vec<PathBuf>,
-    /// Name anew what has lines or inlined functions already
+    /// Name again what has lines or inlined functions already
     #[arg(long)]
     all: bool,
     #[command(flatten)]

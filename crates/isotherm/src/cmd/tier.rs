@@ -61,11 +61,11 @@ pub(crate) struct PlanArgs {
     #[arg(short, long, num_args = 2, value_names = ["SRC", "DEST"])]
     promote: Vec<u32>,
 
-    /// Of all processes, not only of those in the control group /hmsdk
+    /// Move memory of all processes [default: of those in the control group /hmsdk]
     #[arg(short, long)]
     global: bool,
 
-    /// Cut ranges longer than SIZE (1G, 512M...) into pieces with a kdamond each
+    /// Cut ranges longer than this (1G, 512M...) into pieces with a kdamond each [default: none]
     #[arg(short = 's', long, value_name = "SIZE", value_parser = parse_bytes)]
     region_max_size: Option<u64>,
 
@@ -82,15 +82,15 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "ID=SIZE|START-END", value_parser = node_extent)]
     node: Vec<(u32, Extent)>,
 
-    /// How to write it; without it JSON for a name that ends in .json, else YAML
+    /// Write this format [default: JSON for a name that ends in .json, else YAML]
     #[arg(long, value_enum)]
     format: Option<FormatName>,
 
-    /// Short for --format json
+    /// Write JSON: short for --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
-    /// Where to, replaced if it is there; standard output without it
+    /// Write to this file, replaced if it is there [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

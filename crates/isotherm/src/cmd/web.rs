@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(200);
   isotherm web --daemon
   isotherm web --all --cpu-budget 0.5%")]
 pub(crate) struct Args {
-    /// Records to show [default: the newest *.isotherm file here, unless something is to be watched].
+    /// Show these records [default: the newest *.isotherm file here, unless targets are named].
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "simulated", "command"])]
     files: Vec<PathBuf>,
 
@@ -51,7 +51,7 @@ pub(crate) struct Args {
         conflicts_with_all = ["files", "pid", "cgroup", "all", "physical", "node", "simulated", "command"])]
     daemon: Option<PathBuf>,
 
-    /// Where to listen; port 0 is any that is free.
+    /// Listen on this address; port 0 is any that is free.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 

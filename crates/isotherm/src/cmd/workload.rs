@@ -38,29 +38,29 @@ Examples:
   isotherm workload --truth truth.jsonl experiments/workloads/zigzag.cfg
   isotherm record -o zigzag.isotherm -- isotherm workload experiments/workloads/zigzag.cfg")]
 pub(crate) struct Args {
-    /// The workload's configuration file
+    /// Run the workload of this configuration
     config: PathBuf,
-    /// Rounds through all phases; 0 is until stopped
+    /// Go through all phases this many times; 0 is until stopped
     #[arg(long, default_value_t = 1, value_name = "N")]
     repeat: u64,
     #[command(flatten)]
     result: crate::out::ResultArgs,
-    /// Write what is accessed when to FILE, as JSON lines
+    /// Write what is accessed, and when, to this file, as JSON lines [default: none]
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
-    /// Threads, all of which make each phase's accesses
+    /// Make each phase's accesses in each of this many threads
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Seed for the order of random accesses (not for where hot pieces lie: that is the configuration's)
+    /// Seed the order of random accesses with this number; the places of hot pieces are the configuration's
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Whether the regions are backed by huge pages
+    /// Back the regions by huge pages in this way
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     hugepages: WhenHuge,
     /// Let memory become resident as it is touched, rather than before the first phase
     #[arg(long)]
     sparse: bool,
-    /// Only check the configuration and print what it says
+    /// Check the configuration and print what it says, without running it
     #[arg(long)]
     check: bool,
 }

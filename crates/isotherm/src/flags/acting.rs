@@ -1,4 +1,4 @@
-//! What to do, and what targets may lose by it.
+//! Schemes, and the guard that bounds what targets lose by them.
 
 use std::path::PathBuf;
 
@@ -6,71 +6,76 @@ use anyhow::ensure;
 use isotherm_config::{ActingRequest, MemoryGoal};
 use isotherm_engine::Nanos;
 use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
+use isotherm_engine::units::{parse_bytes, parse_share, parse_time, parse_time_span};
 
-/// What to do.
+/// Options of schemes.
 #[derive(clap::Args, Clone, Debug, Default)]
-#[command(next_help_heading = "What to do")]
+#[command(next_help_heading = "Schemes")]
 pub(crate) struct SchemeArgs {
-    /// A configuration: damo's or HMSDK's kdamonds (JSON or YAML), or a .damos file of one-line
-    /// schemes
+    /// Read schemes, limits and targets from this configuration: damo's or HMSDK's kdamonds (JSON or YAML), or a
+    /// .damos file of one-line schemes
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// A scheme in a line: least and most size, access frequency and age, and the action, e.g.
-    /// '4K max 0 0 5s max pageout'
+    /// Apply this scheme: least and most size, access frequency and age (time since the frequency changed), and the
+    /// action, e.g. '4K max 0 0 5s max pageout'
     #[arg(long, value_name = "LINE")]
     pub(crate) scheme: Vec<String>,
 
-    /// Schemes by name: ethp, prcl, pprcl, damon_reclaim, lru_sort
+    /// Page out memory idle for at least this time: short for --scheme '4K max 0 0 TIME max pageout'
+    #[arg(long, value_name = "TIME", value_parser = parse_time_span)]
+    pub(crate) idle: Option<Nanos>,
+
+    /// Apply the schemes of this name: ethp, prcl, pprcl, damon_reclaim, lru_sort
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Vec<String>,
 
-    /// Share of the targets' memory that huge pages made by schemes may waste: memory that the program has
-    /// not written. The blocks that save most translations for it come first [default: 10%; any with --no-guard]
+    /// Let huge pages that schemes make waste at most this share of the targets' memory: what the program has not
+    /// written. The blocks that save most translations for it come first [default: 10%; any with --no-guard]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) max_waste: Option<f64>,
 
-    /// Page out until so much of the targets is out of memory, e.g. 4G, and again where some came back
+    /// Page out until this much of the targets is out of memory, e.g. 4G, and again after refaults [default: all that
+    /// schemes are about]
     #[arg(long, value_name = "SIZE", value_parser = parse_goal_bytes, conflicts_with = "keep_free")]
     pub(crate) save: Option<u64>,
 
-    /// Page out only while less than this share is free: of the machine, of the --node, or of the --cgroup's
-    /// limit; e.g. 15%
+    /// Page out only while less than this share is free, e.g. 15%: of the machine, of the --node, or of the --cgroup's
+    /// limit [default: always]
     #[arg(long, value_name = "SHARE", value_parser = parse_goal_share)]
     pub(crate) keep_free: Option<f64>,
 
-    /// Do nothing; say and record what would be done
+    /// Act on nothing; say and record what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 /// What targets may lose by being acted on.
 #[derive(clap::Args, Clone, Debug, Default)]
-#[command(next_help_heading = "The guard")]
+#[command(next_help_heading = "Guard")]
 pub(crate) struct GuardArgs {
-    /// Share of their time that targets may lose [default: 1%]
+    /// Let targets lose at most this share of their time [default: 1%]
     #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "no_guard")]
     pub(crate) max_slowdown: Option<f64>,
 
-    /// Refaults (major faults) per second that targets may have, e.g. 100 or 100/s
+    /// Let targets have at most this many refaults (major faults) a second, e.g. 100 or 100/s [default: any]
     #[arg(long, value_name = "N/s", value_parser = parse_rate, conflicts_with = "no_guard")]
     pub(crate) max_refaults: Option<f64>,
 
-    /// Share of time in which some task may wait for memory (PSI)
+    /// Let some task wait for memory for at most this share of the time (PSI) [default: any]
     #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "no_guard")]
     pub(crate) max_psi: Option<f64>,
 
-    /// Time that one target may wait for memory within a second, e.g. 50ms
+    /// Let each target wait for memory for at most this time within a second, e.g. 50ms [default: any]
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "no_guard")]
     pub(crate) max_refault_wait: Option<Nanos>,
 
-    /// Share of one CPU that acting may take where no CPU is idle [default: 5%; none with --no-guard]
+    /// Spend at most this share of one CPU on acting where no CPU is idle [default: 5%; any with --no-guard]
     #[arg(long, value_name = "SHARE", value_parser = parse_budget)]
     pub(crate) act_budget: Option<f64>,
 
-    /// A command that prints how far the targets have got: a number that counts up. Their speed is
-    /// then part of the slowdown
+    /// Measure the targets' speed by this command, which prints how far they have got: a number that counts up. It
+    /// is then part of the slowdown
     #[arg(long, value_name = "COMMAND", conflicts_with = "no_guard")]
     pub(crate) progress_cmd: Option<String>,
 
@@ -121,8 +126,10 @@ fn parse_rate(text: &str) -> anyhow::Result<f64> {
 
 /// What the flags say.
 pub(crate) fn acting(schemes: &SchemeArgs, guard: &GuardArgs) -> ActingRequest {
+    let page_out = |Nanos(ns)| format!("4K max 0 0 {ns}ns max pageout");
+    let lines = schemes.scheme.iter().cloned();
     ActingRequest {
-        scheme_lines: schemes.scheme.clone(),
+        scheme_lines: lines.chain(schemes.idle.map(page_out)).collect(),
         presets: schemes.preset.clone(),
         is_dry_run: schemes.dry_run,
         no_guard: guard.no_guard,
@@ -142,6 +149,18 @@ pub(crate) fn acting(schemes: &SchemeArgs, guard: &GuardArgs) -> ActingRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_memory_is_paged_out_as_by_its_scheme() {
+        let schemes = SchemeArgs {
+            idle: Some(Nanos::from_millis(120_000)),
+            ..SchemeArgs::default()
+        };
+        let request = acting(&schemes, &GuardArgs::default());
+        let wanted = isotherm_config::scheme_line("4K max 0 0 2min max pageout");
+        let (schemes, _) = request.schemes().expect("a scheme");
+        assert_eq!(schemes, [wanted.expect("a scheme")]);
+    }
 
     #[test]
     fn rates_are_read_with_and_without_their_unit() {

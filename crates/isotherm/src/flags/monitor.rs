@@ -1,4 +1,4 @@
-//! How to watch.
+//! Monitoring: the way to watch.
 
 use anyhow::{Context as _, ensure};
 use isotherm_config::{ClearBy, Method, Monitoring};
@@ -6,16 +6,15 @@ use isotherm_engine::scheme::Bounds;
 use isotherm_engine::units::{parse_share, parse_time};
 use isotherm_engine::{IntervalsGoal, Nanos, Strategy};
 
-/// How to watch.
+/// Options of monitoring.
 #[derive(clap::Args, Clone, Debug, PartialEq)]
-#[command(next_help_heading = "How to watch")]
+#[command(next_help_heading = "Monitoring")]
 pub(crate) struct MonitorArgs {
-    /// Most CPU time for watching, with what it takes from the targets, as a share of one CPU
-    /// [default: 1%]
+    /// Spend at most this share of one CPU on watching, with what it takes from the targets [default: 1%]
     #[arg(long, value_name = "SHARE", value_parser = parse_budget)]
     pub(crate) cpu_budget: Option<f64>,
 
-    /// By DAMON's rules: 5 ms / 100 ms / 1 s, 10 to 1000 regions, one page of each at a time
+    /// Watch by DAMON's rules: 5 ms / 100 ms / 1 s, 10 to 1000 regions, one page of each at a time
     #[arg(long, conflicts_with_all = ["pages", "cpu_budget"])]
     pub(crate) faithful: bool,
 
@@ -23,19 +22,19 @@ pub(crate) struct MonitorArgs {
     #[arg(long)]
     pub(crate) pages: bool,
 
-    /// Time between two checks; intervals given by hand switch the budget off
+    /// Check accesses this often; intervals given by hand switch the budget off [default: as the budget allows]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) sample_interval: Option<Nanos>,
 
-    /// Time over which checks are counted; with --pages, the time between two looks [default: 1s]
+    /// Count checks over this time; with --pages, look this often [default: as the budget allows; 1s with --pages]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) aggregation_interval: Option<Nanos>,
 
-    /// Time between two looks at mappings and processes
+    /// Look at mappings and processes this often [default: as the budget allows]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) update_interval: Option<Nanos>,
 
-    /// Least and most regions, e.g. 10-1000
+    /// Keep the number of regions within these, e.g. 10-1000
     #[arg(long, value_name = "MIN-MAX", value_parser = parse_counts)]
     pub(crate) regions: Option<(u32, u32)>,
 
@@ -44,26 +43,24 @@ pub(crate) struct MonitorArgs {
     #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "cpu_budget")]
     pub(crate) access_goal: Option<f64>,
 
-    /// Sample regions as DAMON does, within the budget, but with these improvements on it:
-    /// clusters, populated, weighted, aligned, all or none
+    /// Sample regions as DAMON does, within the budget, with these improvements
     #[arg(long, value_name = "WHICH", value_delimiter = ',', conflicts_with_all = ["faithful", "pages"])]
     pub(crate) strategy: Vec<Improvement>,
 
-    /// Take stacks of page faults, too, for `report blame`: within so much CPU time more, as a share of one CPU
-    /// [default: 0.5%]
+    /// Take stacks of page faults, too, for `report blame`, within this share of one CPU more [default: none; 0.5%
+    /// without SHARE]
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "0.5%", value_parser = parse_budget)]
     pub(crate) stacks: Option<f64>,
 
-    /// Seed of every random choice
+    /// Seed every random choice with this number
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// With --pages: longest time that one look may hold the target up
-    /// [default: 10ms]
+    /// Hold the target up for at most this time at one look of --pages [default: 10ms]
     #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "pages")]
     pub(crate) max_stall: Option<Nanos>,
 
-    /// With --pages: how bits are cleared [default: auto]
+    /// Clear the bits of --pages in this way [default: auto]
     #[arg(long, value_enum, requires = "pages")]
     pub(crate) clear_by: Option<ClearByArg>,
 }

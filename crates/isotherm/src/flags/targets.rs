@@ -1,7 +1,8 @@
-//! What to watch.
+//! Targets: the memory to watch.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ProcessSpec, TargetSpec, ThpPolicy, World};
@@ -27,56 +28,57 @@ impl From<WorldArg> for World {
     }
 }
 
-/// What to watch.
+/// Options of targets.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
-#[command(next_help_heading = "What to watch")]
+#[command(next_help_heading = "Targets")]
 #[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct TargetArgs {
-    /// Running processes, by id or name; several with commas or by repeating the flag
-    #[arg(short, long, value_name = "PID|NAME", value_delimiter = ',')]
-    pub(crate) pid: Vec<ProcessSpec>,
+    /// Watch these running processes, by id or name. Separate several by commas, or repeat the option; write a comma
+    /// in a name as `\,`
+    #[arg(short, long, value_name = "PID|NAME")]
+    pub(crate) pid: Vec<ProcessList>,
 
-    /// Every process of this control group (v1 or v2) and of those below it, as they come and go
+    /// Watch every process of this control group (v1 or v2) and of those below it, as they come and go
     #[arg(long, value_name = "PATH", conflicts_with_all = ["pid", "physical", "command"])]
     pub(crate) cgroup: Option<PathBuf>,
 
-    /// Every process of the machine, as they come and go, under one budget: all but kernel threads and
+    /// Watch every process of the machine, as they come and go, under one budget: all but kernel threads and
     /// isotherm itself
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "physical", "command"])]
     pub(crate) all: bool,
 
-    /// With --all, --physical or --node: but not these processes, by id or name
-    #[arg(long, value_name = "PID|NAME", value_delimiter = ',', conflicts_with_all = ["pid", "cgroup", "command"])]
-    pub(crate) exclude: Vec<ProcessSpec>,
+    /// Leave out these processes of --all, --physical or --node, by id or name as --pid takes them
+    #[arg(long, value_name = "PID|NAME", conflicts_with_all = ["pid", "cgroup", "command"])]
+    pub(crate) exclude: Vec<ProcessList>,
 
-    /// The machine's physical memory, whoever maps it, told by physical address
+    /// Watch the machine's physical memory, whoever maps it, and report it by physical address
     #[arg(long, conflicts_with_all = ["pid", "command"])]
     pub(crate) physical: bool,
 
-    /// Who watches and acts: Isotherm itself, or the kernel's DAMON where there is one
+    /// Let Isotherm itself watch and act, or the kernel's DAMON where there is one
     #[arg(long, value_enum, default_value_t)]
     pub(crate) world: WorldArg,
 
-    /// A simulated process of 1 GiB, where real ones cannot be watched
+    /// Watch a simulated process of 1 GiB, where real ones cannot be watched
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "command"])]
     pub(crate) simulated: bool,
 
-    /// The memory of this NUMA node, whoever maps it (--physical need not be said)
+    /// Watch the memory of this NUMA node, whoever maps it, as --physical does
     #[arg(long, value_name = "N", conflicts_with_all = ["pid", "cgroup", "all", "command"])]
     pub(crate) node: Option<u32>,
 
-    /// Only these addresses (DAMON's initial regions), e.g. 0x7f0000000000-0x7f4000000000; physical ones
-    /// with --physical and --node
+    /// Watch only these addresses (DAMON's initial regions), e.g. 0x7f0000000000-0x7f4000000000; physical ones
+    /// with --physical and --node [default: all]
     #[arg(long, value_name = "A-B", value_parser = parse_range, value_delimiter = ',')]
     pub(crate) range: Vec<AddressRange>,
 
-    /// Watch the processes that descend from the targets, too (of a running process, not those whose
-    /// parent has ended before)
+    /// Watch the processes that descend from the targets, too; of a running process, not those whose
+    /// parent has ended before
     #[arg(long)]
     pub(crate) children: bool,
 
-    /// Huge pages that the command's first faults get: as the system does it, only where the command or a scheme
-    /// asks for them (Linux 6.18), or none, which also keeps schemes from making any
+    /// Give the command's first faults huge pages as the system does it, only where the command or a scheme asks
+    /// for them (Linux 6.18), or never, which also keeps schemes from making any
     #[arg(
         long,
         value_enum,
@@ -86,7 +88,7 @@ pub(crate) struct TargetArgs {
     )]
     pub(crate) thp: WhenThp,
 
-    /// A command to run and watch
+    /// Run this command and watch it
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub(crate) command: Vec<OsString>,
 }
@@ -113,11 +115,11 @@ impl TargetArgs {
         if self.physical || self.node.is_some() {
             return Some(TargetSpec::Physical {
                 node: self.node,
-                exclude: self.exclude.clone(),
+                exclude: processes(&self.exclude),
             });
         }
         if self.all {
-            let exclude = self.exclude.clone();
+            let exclude = processes(&self.exclude);
             return Some(TargetSpec::All { exclude });
         }
         if let Some(path) = &self.cgroup {
@@ -135,12 +137,34 @@ impl TargetArgs {
                 },
             });
         }
-        let processes = self.pid.clone();
+        let processes = processes(&self.pid);
         (!processes.is_empty()).then_some(TargetSpec::Processes {
             processes,
             children,
         })
     }
+}
+
+/// Processes of one argument, such as `1234,redis-server`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessList(Vec<ProcessSpec>);
+
+impl FromStr for ProcessList {
+    type Err = String;
+
+    /// A comma separates processes; `\,` is a comma of a name.
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Neither an argument nor a command name holds NUL.
+        let text = text.replace("\\,", "\0");
+        let process = |part: &str| part.replace('\0', ",").parse::<ProcessSpec>();
+        let processes: Result<Vec<_>, _> = text.split(',').map(process).collect();
+        processes.map(Self)
+    }
+}
+
+/// All processes of an option that may be repeated.
+pub(crate) fn processes(lists: &[ProcessList]) -> Vec<ProcessSpec> {
+    lists.iter().flat_map(|list| list.0.clone()).collect()
 }
 
 /// `A-B`, each a number (0x for hexadecimal, underscores and commas allowed) or a size like 4G.
@@ -171,6 +195,23 @@ fn parse_address(text: &str) -> anyhow::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comma_separates_processes_and_an_escaped_one_is_of_a_name() {
+        let check = |text: &str, wanted: &[ProcessSpec]| {
+            let list: ProcessList = text.parse().expect(text);
+            assert_eq!(processes(&[list]), wanted, "{text}");
+        };
+        let name = |name: &str| ProcessSpec::Name(name.to_owned());
+        check(
+            "7,redis-server",
+            &[ProcessSpec::Pid(7), name("redis-server")],
+        );
+        check(r"a\,b,c\d", &[name("a,b"), name(r"c\d")]);
+        for bad in ["", "a,", "7,,8", "0"] {
+            assert!(bad.parse::<ProcessList>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn ranges_are_checked() {

@@ -102,7 +102,7 @@ fn recorded(program: &Path, how: &str, flags: &[&str]) -> Record {
 
 /// What the report of the record beside `program` says.
 fn blame(program: &Path, flags: &[&str]) -> Value {
-    let mut command = isotherm(["report", "blame", "--at-least", "3s", "--json"]);
+    let mut command = isotherm(["report", "blame", "--idle", "3s", "--json"]);
     command.arg(program.with_file_name("record")).args(flags);
     let done = run(&mut command);
     serde_json::from_str(&done.success().stdout).expect("JSON")

@@ -80,7 +80,7 @@ impl Hostile {
     }
 
     fn report(&self, flags: &[&str]) -> String {
-        let mut command = isotherm(["report", "blame", "--at-least", "2s"]);
+        let mut command = isotherm(["report", "blame", "--idle", "2s"]);
         let done = run(command.arg(self.path("record")).args(flags));
         assert!([0, 1].contains(&done.code()), "{done:?}");
         assert!(!has_raw_control(&done.stderr), "{:?}", done.stderr);

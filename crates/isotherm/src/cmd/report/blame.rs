@@ -20,11 +20,11 @@ use super::CommonArgs;
 use super::output::pipe_may_close;
 use super::source::{Source, exit_code};
 
-/// Whose code made the memory that is idle: bytes by the stack that touched them first.
+/// Show whose code made the memory that is idle: bytes by the stack that touched them first.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm record --stacks -o service.isotherm -- ./service
-  isotherm report blame service.isotherm --at-least 5min
+  isotherm report blame service.isotherm --idle 5min
   isotherm report blame service.isotherm -o blame.svg            # a flame graph
   isotherm report blame service.isotherm -o blame.folded         # for flamegraph.pl
   isotherm report blame service.isotherm -o blame.pb.gz          # for go tool pprof
@@ -37,19 +37,20 @@ touched memory first, not who has it now.")]
 pub(super) struct BlameArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Which memory.
+    /// Lay this memory to code.
     #[arg(long, value_enum, default_value_t = OfArg::Idle)]
     of: OfArg,
-    /// Idle for at least so long [default: the longest of 5 s, 10 s, 30 s, 1 min and 10 min that fits the record].
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    at_least: Option<Nanos>,
-    /// When, since the beginning [default: the end].
+    /// Count memory idle for at least this time [default: the longest of 5 s, 10 s, 30 s, 1 min and 10 min that fits the
+    /// record].
+    #[arg(long, alias = "at-least", value_name = "TIME", value_parser = parse_time)]
+    idle: Option<Nanos>,
+    /// Count at this time since the beginning [default: the end].
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
-    /// What changed since this record.
+    /// Show what changed since this record.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// By what to sum up.
+    /// Sum up by this.
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
     /// Write the stacks as another tool reads them [default: what the output file's name ends in].
@@ -169,7 +170,7 @@ impl BlameArgs {
                 OfArg::Refaulted => Measure::Refaulted,
                 OfArg::Waste => Measure::Waste,
             },
-            at_least: at_least.or(self.at_least),
+            at_least: at_least.or(self.idle),
             at: self.at,
             by: match self.by {
                 ByArg::Function => By::Function,

@@ -8,7 +8,7 @@ use isotherm_report::{EthpCurve, EthpCurveOptions};
 
 use super::CommonArgs;
 
-/// What huge pages would have wasted and covered under any bound, from one page-granular record of a
+/// Show what huge pages would have wasted and covered under any bound, from one page-granular record of a
 /// program without huge pages.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -22,10 +22,10 @@ Examples:
 pub(crate) struct EthpCurveArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// The bound that is marked: the most that huge pages may waste, as a share of resident memory
+    /// Mark this bound: the most that huge pages may waste, as a share of resident memory
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "10%")]
     max_waste: f64,
-    /// A huge page that was idle for so long gives its waste back
+    /// Take the waste of a huge page back once it was idle for at least this time
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "7s")]
     idle: Nanos,
 }

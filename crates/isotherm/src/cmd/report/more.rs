@@ -12,7 +12,7 @@ use super::CommonArgs;
 use super::output::OutputArgs;
 use super::source::{Source, exit_code};
 
-/// A record on one screen: who uses how much, what is cold, what paging out would save, what to do next.
+/// Summarize a record on one screen: who uses how much, what is cold, what paging out would save, what to do next.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  isotherm report summary redis.isotherm")]
 pub(super) struct SummaryArgs {
@@ -20,19 +20,19 @@ pub(super) struct SummaryArgs {
     common: CommonArgs,
 }
 
-/// What changed from one record to another: resident memory, working set and idle memory, by name.
+/// Compare two records: how resident memory, working set and idle memory changed, by name.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  isotherm report diff before.isotherm after.isotherm")]
 pub(super) struct DiffArgs {
-    /// The first record.
+    /// Compare from this record.
     a: PathBuf,
-    /// The second.
+    /// Compare to this record.
     b: PathBuf,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// What schemes tried and did, what was refused and why, and how the guard stood, over time.
+/// Show what schemes tried and did, what was refused and why, and how the guard stood, over time.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   isotherm run --preset prcl -o run.isotherm --duration 5min --pid 1234
@@ -42,7 +42,7 @@ pub(super) struct ActionsArgs {
     common: CommonArgs,
 }
 
-/// What the machine's memory is used for: by class, process, control group and node, and how much is idle.
+/// Show what the machine's memory is used for: by class, process, control group and node, and how much is idle.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   isotherm record --all --duration 1min -o machine.isotherm

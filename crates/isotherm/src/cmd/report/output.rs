@@ -64,19 +64,19 @@ impl Sink {
 /// Options that every report takes.
 #[derive(clap::Args)]
 pub(super) struct OutputArgs {
-    /// How to write it [default: text, or what the output file's name ends in].
+    /// Write this format [default: text, or what the output file's name ends in].
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
-    /// Short for --format json.
+    /// Write JSON: short for --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// Write to this file instead of standard output; `-` is standard output.
+    /// Write to this file; `-` is standard output [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Sizes in bytes and durations in nanoseconds, without units.
+    /// Write sizes in bytes and durations in nanoseconds, without units.
     #[arg(long, visible_alias = "bytes")]
     raw: bool,
-    /// Colours in text.
+    /// Colour text.
     #[arg(long, value_enum, default_value_t = ColourArg::Auto)]
     color: ColourArg,
 }

@@ -8,7 +8,7 @@ use isotherm_report::{ReclaimCurve, ReclaimCurveOptions};
 
 use super::CommonArgs;
 
-/// What reclaiming memory after any time of idleness would have saved and cost, exactly, from one
+/// Show what reclaiming memory after any time of idleness would have saved and cost, exactly, from one
 /// page-granular record.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -20,10 +20,10 @@ Examples:
 pub(crate) struct ReclaimCurveArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Choose the shortest idleness that slows by no more than this, e.g. 1%.
+    /// Choose the shortest idle time that slows the program by no more than this, e.g. 1% [default: none].
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     max_slowdown: Option<f64>,
-    /// Time that the program loses when a page is read back: about 7 us from zram, 100 us from a disk
+    /// Charge the program this time for each page that is read back: about 7 us from zram, 100 us from a disk
     /// [default: what was measured with the record, else 7us]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     refault_cost: Option<Nanos>,
