@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
+use isotherm_record::printable_lines;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -16,11 +17,11 @@ use tracing_subscriber::registry::LookupSpan;
 /// How much is said.
 #[derive(clap::Args)]
 pub(crate) struct Verbosity {
-    /// Say more on standard error: what is watched and done, and how
+    /// Write more to standard error: what is watched and done, and how
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     verbose: bool,
 
-    /// Say nothing but errors
+    /// Write only errors to standard error
     #[arg(short, long, global = true)]
     quiet: bool,
 }
@@ -85,8 +86,9 @@ where
             write!(writer, "<{}>", priority(*event.metadata().level()))?;
         }
         writer.write_str("isotherm: ")?;
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        let mut text = String::new();
+        context.format_fields(Writer::new(&mut text), event)?;
+        writeln!(writer, "{}", printable_lines(&text))
     }
 }
 

@@ -1,5 +1,7 @@
 //! How a daemon's status reads as text. It is taken as JSON: the daemon may be of another version.
 
+use std::borrow::Cow;
+
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_engine::{Nanos, PAGE_SIZE};
 use isotherm_record::printable;
@@ -16,7 +18,7 @@ pub fn status_text(status: &Value) -> String {
     for target in targets.iter().take(TARGETS_SHOWN) {
         lines.push(format!(
             "  {} ({}{}): {} in memory, {}",
-            printable(target["name"].as_str().unwrap_or("?")),
+            text(&target["name"]),
             target["pid"],
             target["context"]
                 .as_str()
@@ -77,17 +79,18 @@ fn head(status: &Value) -> String {
     let uptime = Nanos((status["uptime_s"].as_f64().unwrap_or(0.0) * 1e9) as u64);
     let mut head = format!(
         "isotherm {} (pid {}), at work for {}",
-        status["version"].as_str().unwrap_or("?"),
+        text(&status["version"]),
         status["pid"],
         format_time(uptime),
     );
-    if let Some(config) = status["config"].as_str() {
-        head.push_str(", by ");
-        head.push_str(config);
-    }
-    if let Some(by) = status["tuned"]["by"].as_str() {
-        head.push_str(", tuned by ");
-        head.push_str(by);
+    for (said, by) in [
+        (", by ", &status["config"]),
+        (", tuned by ", &status["tuned"]["by"]),
+    ] {
+        if by.is_string() {
+            head.push_str(said);
+            head.push_str(&text(by));
+        }
     }
     if status["dry_run"] == true {
         head += "; a dry run: nothing is acted on";
@@ -104,7 +107,7 @@ fn head(status: &Value) -> String {
 
 fn view(view: &Value) -> String {
     format!(
-        "{} watched in {} regions of {}: {} hot, {} idle, {} unknown",
+        "{} watched in {} regions of {}: {} accessed in the last interval, {} not, {} unknown",
         bytes(&view["resident_bytes"]),
         view["regions"],
         bytes(&view["watched_bytes"]),
@@ -147,7 +150,7 @@ fn scheme_line(i: usize, scheme: &Value, is_dry: bool, of_kernel: bool) -> Strin
     };
     format!(
         "scheme {i}, {}{}{state}: {} of {} tried {done} acted on{quota}{refused}",
-        scheme["action"].as_str().unwrap_or("?"),
+        text(&scheme["action"]),
         pattern(&scheme["pattern"]),
         bytes(&stats["sz_applied"]),
         bytes(&stats["sz_tried"]),
@@ -217,30 +220,33 @@ fn pod_lines(policy: &Value) -> Vec<String> {
     let nr = |of: &str| policy["nr_pods"][of].as_u64().unwrap_or(0);
     let mut lines = vec![format!(
         "pods of {}: {} may be reclaimed, {} are only reported on, {} are left alone as what they say is wrong",
-        policy["node"].as_str().unwrap_or("?"),
+        text(&policy["node"]),
         nr("reclaim"),
         nr("report"),
         nr("invalid"),
     )];
     let pods = list(&policy["pods"]);
     lines.extend(pods.iter().take(TARGETS_SHOWN).map(|pod| {
-        let text = |key: &str| pod[key].as_str().unwrap_or("?").to_owned();
         let more = pod["min_age"].as_u64();
         let more = more.map(|age| format!(", idle for {}", format_time(Nanos(age))));
-        let more = more.or_else(|| Some(format!(": {}", pod["problem"].as_str()?)));
+        let problem = Some(&pod["problem"]).filter(|problem| problem.is_string());
+        let more = more.or_else(|| Some(format!(": {}", text(problem?))));
         format!(
             "  {}/{}: {}{}",
-            text("namespace"),
-            text("pod"),
-            text("policy"),
+            text(&pod["namespace"]),
+            text(&pod["pod"]),
+            text(&pod["policy"]),
             more.unwrap_or_default()
         )
     }));
     if pods.len() > TARGETS_SHOWN {
         lines.push(format!("  and {} more", pods.len() - TARGETS_SHOWN));
     }
-    if let Some(error) = policy["error"].as_str() {
-        lines.push(format!("  the API server tells no more: {error}"));
+    if policy["error"].is_string() {
+        lines.push(format!(
+            "  the API server tells no more: {}",
+            text(&policy["error"])
+        ));
     }
     lines
 }
@@ -330,6 +336,30 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
+/// A text of the daemon's, on one line.
+fn text(value: &Value) -> Cow<'_, str> {
+    printable(value.as_str().unwrap_or("?"))
+}
+
 fn bytes(value: &Value) -> String {
     value.as_u64().map_or_else(|| "?".into(), format_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn names_stay_on_their_line() {
+        let status = json!({
+            "version": "1", "pid": 7, "config": "a\nb", "tuned": {"by": "c\u{1b}[2J"},
+            "targets": [{"pid": 8, "name": "d\ne"}],
+            "pod_policy": {"node": "f\ng", "pods": [{"pod": "h\ni"}], "error": "j\nk"},
+        });
+        let text = super::status_text(&status);
+        let shown = [r"a\nb", r"c\u{1b}[2J", r"d\ne", r"f\ng", r"h\ni", r"j\nk"];
+        for shown in shown {
+            assert!(text.contains(shown), "{shown} is not in {text}");
+        }
+    }
 }
