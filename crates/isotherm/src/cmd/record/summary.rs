@@ -12,6 +12,9 @@ pub(super) struct Summary {
     pub(super) file: Option<String>,
     pub(super) seconds: f64,
     pub(super) snapshots: u64,
+    /// Whether there was a process to watch; an empty control group has none.
+    #[serde(skip)]
+    pub(super) had_targets: bool,
     /// Between two snapshots, at the end.
     pub(super) interval_seconds: f64,
     pub(super) regions: usize,
@@ -92,9 +95,13 @@ impl Summary {
         notes.extend(of_children.map(|nr| format!("\nat least {nr} watched; --children does")));
         let notes = notes.concat();
         if self.snapshots == 0 {
+            let why = if self.had_targets {
+                "the targets ended before the first was complete"
+            } else {
+                "the control group was empty"
+            };
             return format!(
-                "recorded {:.1} s, and no snapshot: the targets ended before the first was \
-                 complete{notes}{wrote}",
+                "recorded {:.1} s, and no snapshot: {why}{notes}{wrote}",
                 self.seconds
             );
         }
