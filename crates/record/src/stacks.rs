@@ -207,7 +207,7 @@ pub enum Naming {
     Unnamed,
     /// Those that debug information has not named.
     WithoutLines,
-    /// All.
+    /// All frames.
     All,
 }
 
