@@ -81,16 +81,6 @@ pub fn hex((r, g, b): Rgb) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// The character of a rate, where there are no colours. Idle is a dot, not a blank: blank is unmapped.
-pub(super) fn character(rate: Option<f32>) -> char {
-    const CHARACTERS: [char; 9] = ['.', ':', '-', '=', '+', '*', '#', '%', '@'];
-    match rate {
-        None => '?',
-        Some(rate) if rate <= 0.0 => '.',
-        Some(rate) => CHARACTERS[((position(rate) * 8.0).ceil() as usize).clamp(1, 8)],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,14 +93,5 @@ mod tests {
             .map(|i| light(of_rate(i as f32 / 100.0)))
             .collect();
         assert!(steps.windows(2).all(|w| w[0] < w[1]), "{steps:?}");
-    }
-
-    #[test]
-    fn any_access_differs_from_none() {
-        let shown: String = [Some(0.0), Some(0.001), Some(0.25), Some(1.0), None]
-            .map(character)
-            .iter()
-            .collect();
-        assert_eq!(shown, ".:+@?");
     }
 }

@@ -1,7 +1,7 @@
 //! The heatmap as text for a terminal, and as CSV.
 //!
 //! Time runs to the right, addresses upwards. With colours, a character shows two rows, one above the
-//! other; without, one, as a character of a ramp.
+//! other; without, one, as a character of a [`Scale`]. The legend comes first, since maps are long.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::colour::{self, Palette};
+use super::heatmap_scale::{Scale, UNKNOWN};
 use super::{CsvWriter, Render, Style, heatmap_svg, or_empty, page};
 use crate::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
 
@@ -20,15 +21,18 @@ impl Render for HeatmapReport {
         if self.targets.is_empty() {
             return writeln!(out, "no snapshot in this part of the record");
         }
+        let cells = self.targets.iter().flat_map(|target| &target.cells.cells);
+        let scale = Scale::of(cells.filter_map(|cell| cell.access_rate));
+        legend(&scale, style, out)?;
         for target in &self.targets {
             Text {
                 report: self,
                 target,
                 style,
+                scale: &scale,
             }
             .write(out)?;
         }
-        legend(style, out)?;
         match self.targets_left_out {
             0 => Ok(()),
             n => writeln!(out, "{n} smaller targets are left out; --target shows them"),
@@ -102,6 +106,7 @@ struct Text<'a> {
     report: &'a HeatmapReport,
     target: &'a TargetHeatmap,
     style: &'a Style,
+    scale: &'a Scale,
 }
 
 impl Text<'_> {
@@ -170,7 +175,7 @@ impl Text<'_> {
         let cells = self.target.cells.row(row).iter();
         let show = |cell: &Cell| match cell.monitored {
             m if m <= 0.0 => ' ',
-            _ => colour::character(cell.access_rate),
+            _ => self.scale.character(cell.access_rate),
         };
         cells.map(show).collect()
     }
@@ -232,21 +237,53 @@ impl Text<'_> {
     }
 }
 
-fn legend(style: &Style, out: &mut dyn Write) -> io::Result<()> {
+/// The meaning of characters or colours, in lines of whole entries.
+fn legend(scale: &Scale, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     const TICKS: [f32; 7] = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0];
-    write!(out, "access rate:")?;
-    for rate in TICKS {
-        let sample = match style.palette {
-            Palette::Plain => colour::character(Some(rate)).to_string(),
-            palette => colour::escape(palette, 38, colour::of_rate(rate)) + "██\x1b[0m",
-        };
-        write!(out, "  {sample} {}", units::format_rate(Some(rate)))?;
-    }
-    let unknown = match style.palette {
-        Palette::Plain => "?".into(),
-        palette => colour::escape(palette, 38, colour::UNKNOWN) + "▒▒\x1b[0m",
+    // Escape sequences take no room: each entry stands beside its width.
+    let entry = |sample: String, width: usize, text: &str| {
+        (
+            format!("  {sample} {text}"),
+            3 + width + text.chars().count(),
+        )
     };
-    writeln!(out, "  {unknown} unknown  blank: not monitored")
+    let swatch = |rgb, sample: &str, text: &str| {
+        let coloured = colour::escape(style.palette, 38, rgb) + sample + "\x1b[0m";
+        entry(coloured, sample.chars().count(), text)
+    };
+    let rate = |rate| units::format_rate(Some(rate));
+    let (head, mut entries) = if style.palette == Palette::Plain {
+        let steps = scale.steps().chain([(None, UNKNOWN)]);
+        let named = |most: Option<f32>| most.map_or_else(|| "unknown".to_owned(), rate);
+        let entries: Vec<_> = steps
+            .map(|(most, c)| entry(c.into(), 1, &named(most)))
+            .collect();
+        (
+            "access rate (share of checks that found an access), up to:",
+            entries,
+        )
+    } else {
+        let ticks = TICKS.map(|tick| swatch(colour::of_rate(tick), "██", &rate(tick)));
+        let mut entries = ticks.to_vec();
+        entries.push(swatch(colour::UNKNOWN, "▒▒", "unknown"));
+        (
+            "access rate (share of checks that found an access):",
+            entries,
+        )
+    };
+    let blank = "not resident, swapped out or not watched";
+    entries.push(entry("blank:".to_owned(), 6, blank));
+    write!(out, "{head}")?;
+    let mut used = head.chars().count();
+    for (text, width) in entries {
+        if used + width > style.width {
+            writeln!(out)?;
+            used = 0;
+        }
+        used += width;
+        write!(out, "{text}")?;
+    }
+    writeln!(out, "\n")
 }
 
 /// The end of a long path: the file's name tells more than its directories.

@@ -13,6 +13,7 @@ mod flame;
 mod footprint;
 mod fragmentation;
 mod heatmap;
+mod heatmap_scale;
 mod heatmap_svg;
 mod idle;
 mod machine;
