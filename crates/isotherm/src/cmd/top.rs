@@ -14,8 +14,8 @@ use crate::view::{self, LiveSource, ReplaySource};
 
 /// Watch live which memory is hot and which is cold, and what watching costs.
 ///
-/// Keys: q quit, p pause, s sort, t next target, arrows scroll, ? help. A command that is run here
-/// prints nothing: its output would go over the picture.
+/// Several targets are a list: Enter opens the map of one, Esc goes back. Keys: q quit, p pause, s sort, t next target,
+/// arrows move or scroll, ? help. A command that is run here prints nothing: its output would go over the picture.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm top --pid 1234

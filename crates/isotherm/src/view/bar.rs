@@ -9,18 +9,19 @@ use isotherm_report::render::colour::Palette;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Paragraph};
+use ratatui::widgets::Paragraph;
 
 use super::state::{State, Target};
 use super::style::{dim, heat, legend};
+use super::text::section;
 use isotherm_engine::units::format_bytes;
 
 /// An unmapped stretch at least this large is cut out.
 const GAP_MIN: u64 = 64 << 20;
 /// At least so many characters for each stretch, on average.
 const CELLS_PER_STRETCH: usize = 6;
-/// The legend takes this much of the border.
-const LEGEND_WIDTH: u16 = 75;
+/// The title, the bar, and its addresses.
+pub(super) const HEIGHT: u16 = 3;
 
 /// A stretch of addresses and the number of characters that show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +32,19 @@ struct Slot {
 
 /// Draws the bar, a line of addresses, and as much of the past as `area` has room for.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, target: &Target) {
-    let mut block = Block::bordered().title(" heat by address ");
-    if area.width > LEGEND_WIDTH + 20 {
-        block = block.title_top(Line::from(legend(state.palette)).right_aligned());
+    let room = usize::from(area.height.saturating_sub(HEIGHT));
+    let mut title = vec![Line::raw("heat by address")];
+    title.extend(legend(state.palette));
+    if room > 0 && !target.past.is_empty() {
+        title.push(Line::styled("downwards: seconds ago", dim()));
     }
+    let block = section(title, area.width);
     let inner = block.inner(area);
     let slots = slots(&target.snapshot, usize::from(inner.width));
     let mut lines = vec![
         bar(&target.snapshot, &slots, state.palette),
         Line::styled(labels(&slots), dim()),
     ];
-    let room = usize::from(inner.height).saturating_sub(lines.len());
-    if room > 0 && !target.past.is_empty() {
-        block = block.title_bottom(Line::styled(" seconds ago, downwards ", dim()));
-    }
     for snapshot in target.past.iter().rev().take(room) {
         lines.push(bar(snapshot, &slots, state.palette));
     }

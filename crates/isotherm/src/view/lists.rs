@@ -1,141 +1,131 @@
 //! The lists of the hottest and the coldest regions.
 
-use isotherm_engine::units;
+use isotherm_engine::units::{format_bytes, format_rate, format_time};
 use isotherm_engine::{RegionSnapshot, TargetId};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Row, Table};
+use ratatui::text::Line;
+use ratatui::widgets::Row;
 
 use super::state::{Sort, State, Target, shown_bytes};
-use super::style::{bold, dim, heat};
-use isotherm_engine::units::{format_bytes, format_time};
+use super::style::{bold, heat};
+use super::text::{Column, Columns, section, shorten};
 
 /// From here on the two lists stand side by side.
 const SIDE_BY_SIDE: u16 = 110;
-/// Lower than this, and not side by side, there is room for the hot one only.
-const BOTH: u16 = 8;
-/// What the columns before the mapping take, with the spaces between them and the border.
-const OTHER_COLUMNS: u16 = 2 + 1 + 1 + 14 + 1 + 9 + 1 + 7 + 1 + 11 + 1;
+/// The lines of two lists, one above the other, that are no regions: two titles and the heads.
+const OTHER_LINES: u16 = 3;
 
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, id: TargetId, of: &Target) {
-    if area.width < SIDE_BY_SIDE && area.height < BOTH {
-        list(frame, area, state, id, of, true);
-        return;
-    }
-    let layout = if area.width >= SIDE_BY_SIDE {
-        Layout::horizontal([Constraint::Fill(1); 2])
-    } else {
-        Layout::vertical([Constraint::Fill(1); 2])
-    };
-    let [first, second] = layout.areas(area);
-    list(frame, first, state, id, of, true);
-    list(frame, second, state, id, of, false);
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Heat,
+    Address,
+    Size,
+    Rate,
+    Age,
+    Mapping,
 }
 
-fn list(frame: &mut Frame<'_>, area: Rect, state: &State, id: TargetId, of: &Target, hot: bool) {
-    let regions = state.regions(hot);
-    let room = usize::from(area.height.saturating_sub(3));
-    let skip = state.scroll.min(regions.len().saturating_sub(room));
-    let shown = regions.iter().skip(skip).take(room);
-    let mapping_width = usize::from(area.width.saturating_sub(OTHER_COLUMNS));
-    let rows = shown.map(|region| row(state, id, of, (region, hot), mapping_width));
-    let widths = [
-        Constraint::Length(1),
-        Constraint::Length(14),
-        Constraint::Length(9),
-        Constraint::Length(7),
-        Constraint::Length(11),
-        Constraint::Fill(1),
+fn columns(width: u16) -> Columns<Field> {
+    let columns = vec![
+        Column::text(Field::Heat, "", (1, 1), 0),
+        Column::number(Field::Address, "address", 14, 4),
+        Column::number(Field::Size, "size", 8, 0),
+        Column::number(Field::Rate, "rate", 7, 3),
+        Column::number(Field::Age, "age", 11, 2),
+        Column::text(Field::Mapping, "mapping", (12, u16::MAX), 1),
     ];
-    let header = Row::new([
-        Line::raw(""),
-        Line::raw("address").right_aligned(),
-        Line::raw("size").right_aligned(),
-        Line::raw("rate").right_aligned(),
-        Line::raw("age").right_aligned(),
-        Line::raw("mapping"),
-    ]);
-    let block = Block::bordered()
-        .title(title(state.sort, &regions, hot))
-        .title_top(Line::styled(position(skip, room, regions.len()), dim()).right_aligned());
-    let table = Table::new(rows, widths)
-        .header(header.style(dim()))
-        .block(block);
-    frame.render_widget(table, area);
+    Columns::fit(columns, width)
 }
 
-fn title(sort: Sort, regions: &[RegionSnapshot], hot: bool) -> Line<'static> {
-    let bytes: u64 = regions.iter().map(|region| shown_bytes(region, hot)).sum();
-    let name = if hot { "hot" } else { "cold" };
-    let order = match (sort, hot) {
-        (Sort::Size, _) | (Sort::Rate, false) => "largest first",
-        (Sort::Rate, true) => "hottest first",
-        (Sort::Age, true) => "longest first",
-        (Sort::Age, false) => "coldest first",
+/// One of the two lists.
+struct List<'a> {
+    state: &'a State,
+    target: (TargetId, &'a Target),
+    regions: Vec<RegionSnapshot>,
+    hot: bool,
+    with_heads: bool,
+}
+
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, target: (TargetId, &Target)) {
+    let list = |hot: bool, with_heads: bool| List {
+        state,
+        target,
+        regions: state.regions(hot),
+        hot,
+        with_heads,
     };
-    Line::from(vec![
-        Span::styled(format!(" {name} {} ", format_bytes(bytes)), bold()),
-        Span::raw(match regions.len() {
-            1 => "in 1 region ".to_owned(),
-            nr => format!("in {nr} regions, {order} "),
-        }),
-    ])
-}
-
-/// Which part of a list is shown, where it is not all of it.
-fn position(skip: usize, room: usize, total: usize) -> String {
-    if total <= room || room == 0 {
-        String::new()
+    let is_side_by_side = area.width >= SIDE_BY_SIDE;
+    let (hot, cold) = (list(true, true), list(false, is_side_by_side));
+    let [first, second] = if is_side_by_side {
+        let halves = Layout::horizontal([Constraint::Fill(1); 2]);
+        halves.spacing(1).areas(area)
     } else {
-        format!(" {}-{} of {total} ", skip + 1, (skip + room).min(total))
+        // Each has half, and what the other does not need.
+        let rows = area.height.saturating_sub(OTHER_LINES);
+        let least = rows.saturating_sub(cold.regions.len().min(usize::from(rows)) as u16);
+        let wanted = hot.regions.len().min(usize::from(rows)) as u16;
+        let height = wanted.min(least.max(rows.div_ceil(2))) + 2;
+        Layout::vertical([Constraint::Length(height), Constraint::Fill(1)]).areas(area)
+    };
+    hot.draw(frame, first);
+    cold.draw(frame, second);
+}
+
+impl List<'_> {
+    fn draw(&self, frame: &mut Frame<'_>, area: Rect) {
+        let others = 1 + u16::from(self.with_heads);
+        let room = usize::from(area.height.saturating_sub(others));
+        let (skip, nr) = (self.state.scroll, self.regions.len());
+        let skip = skip.min(nr.saturating_sub(room));
+        let columns = columns(area.width);
+        let shown = self.regions.iter().skip(skip).take(room);
+        let rows = shown.map(|region| self.row(&columns, region));
+        let table = columns.table(rows, self.with_heads);
+        let block = section(self.title(skip, room), area.width);
+        frame.render_widget(table.block(block), area);
     }
-}
 
-fn row(
-    state: &State,
-    id: TargetId,
-    of: &Target,
-    (region, hot): (&RegionSnapshot, bool),
-    mapping_width: usize,
-) -> Row<'static> {
-    let rate = of.snapshot.access_rate(region);
-    let mapping = state
-        .mappings
-        .label(id, region.range)
-        .map_or_else(String::new, |label| label.to_string());
-    Row::new([
-        Line::from(heat(state.palette, rate)),
-        Line::raw(format!("{:#x}", region.range.start)).right_aligned(),
-        Line::raw(format_bytes(shown_bytes(region, hot))).right_aligned(),
-        Line::raw(units::format_rate(rate)).right_aligned(),
-        Line::raw(format_time(region.age_ns)).right_aligned(),
-        Line::raw(cut_middle(&mapping, mapping_width)),
-    ])
-}
-
-/// Cuts a text that is too long in its middle: a path's beginning says whose it is, its end what it is.
-fn cut_middle(text: &str, width: usize) -> String {
-    let length = text.chars().count();
-    if length <= width || width == 0 {
-        return text.chars().take(width).collect();
+    /// How much there is, which part of it is shown, and in which order.
+    fn title(&self, skip: usize, room: usize) -> Vec<Line<'static>> {
+        let bytes = self.regions.iter().map(|r| shown_bytes(r, self.hot));
+        let bytes = format_bytes(bytes.sum());
+        let name = if self.hot { "hot" } else { "cold" };
+        let order = match (self.state.sort, self.hot) {
+            (Sort::Size, _) | (Sort::Rate, false) => "largest first",
+            (Sort::Rate, true) => "hottest first",
+            (Sort::Age, true) => "longest first",
+            (Sort::Age, false) => "coldest first",
+        };
+        let part = match self.regions.len() {
+            1 => "1 region".to_owned(),
+            nr if nr <= room || room == 0 => format!("{nr} regions"),
+            nr => format!("{}-{} of {nr} regions", skip + 1, (skip + room).min(nr)),
+        };
+        let mut title = vec![
+            Line::styled(format!("{name} {bytes}"), bold()),
+            Line::raw(part),
+        ];
+        if self.regions.len() > 1 {
+            title.push(Line::raw(order));
+        }
+        title
     }
-    let end = (width - 1) * 2 / 3;
-    let start = width - 1 - end;
-    let kept = text.chars().take(start).chain(std::iter::once('…'));
-    kept.chain(text.chars().skip(length - end)).collect()
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_path_keeps_both_its_ends() {
-        assert_eq!(cut_middle("[heap]", 6), "[heap]");
-        assert_eq!(cut_middle("/usr/lib/libc.so.6", 10), "/us…c.so.6");
-        assert_eq!(cut_middle("ünïcödé", 4), "ü…dé");
-        assert_eq!(cut_middle("abc", 1), "…");
-        assert_eq!(cut_middle("abc", 0), "");
+    fn row(&self, columns: &Columns<Field>, region: &RegionSnapshot) -> Row<'static> {
+        let (id, target) = self.target;
+        let rate = target.snapshot.access_rate(region);
+        columns.row(|field, width| match field {
+            Field::Heat => Line::from(heat(self.state.palette, rate)),
+            Field::Address => Line::raw(format!("{:#x}", region.range.start)),
+            Field::Size => Line::raw(format_bytes(shown_bytes(region, self.hot))),
+            Field::Rate => Line::raw(format_rate(rate)),
+            Field::Age => Line::raw(format_time(region.age_ns)),
+            Field::Mapping => {
+                let label = self.state.mappings.label(id, region.range);
+                let label = label.map_or_else(String::new, |label| label.to_string());
+                Line::raw(shorten(&label, width))
+            }
+        })
     }
 }

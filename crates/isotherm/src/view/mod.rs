@@ -1,4 +1,5 @@
-//! The live view of `isotherm top`: state that items change, a picture of it, and the loop around.
+//! The live view of `isotherm top`: state that items change, a picture of it, and the loop around. Several targets are
+//! a list, from which the map of each is opened.
 
 mod bar;
 mod blame;
@@ -10,8 +11,10 @@ mod page_cache;
 mod source;
 mod state;
 mod style;
+mod targets;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::time::{Duration, Instant};
 
@@ -30,6 +33,8 @@ use state::State;
 const BLAME_EVERY: Nanos = Nanos(5_000_000_000);
 /// How often the picture is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);
+/// How far a page key scrolls.
+const PAGE: isize = 10;
 
 /// Shows what `source` yields until the user quits, a signal comes, or the terminal is closed. The terminal is restored on
 /// the way out, also when something panics (ratatui's hook).
@@ -90,17 +95,23 @@ fn press(state: &mut State, key: KeyEvent) -> bool {
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
         // Any key closes the help, and these do nothing else.
         KeyCode::Char('q' | '?' | 'h') | KeyCode::Esc if help => {}
-        KeyCode::Char('q') | KeyCode::Esc => return false,
-        KeyCode::Char('o') => state.overview = !state.overview,
+        KeyCode::Char('q') => return false,
+        KeyCode::Esc => return state.back(),
+        KeyCode::Char('o') | KeyCode::Backspace => {
+            state.back();
+        }
+        KeyCode::Enter => state.open(),
         KeyCode::Char('p' | ' ') => state.paused = !state.paused,
-        KeyCode::Char('s') => state.sort = state.sort.next(),
+        KeyCode::Char('s') | KeyCode::Right => state.sort(true),
+        KeyCode::Left => state.sort(false),
         KeyCode::Char('t') | KeyCode::Tab => state.next_target(),
         KeyCode::Char('?' | 'h') => state.help = true,
-        KeyCode::Down | KeyCode::Char('j') => state.scroll_by(true, false),
-        KeyCode::Up | KeyCode::Char('k') => state.scroll_by(false, false),
-        KeyCode::PageDown => state.scroll_by(true, true),
-        KeyCode::PageUp => state.scroll_by(false, true),
-        KeyCode::Home => state.scroll = 0,
+        KeyCode::Down | KeyCode::Char('j') => state.move_by(1),
+        KeyCode::Up | KeyCode::Char('k') => state.move_by(-1),
+        KeyCode::PageDown => state.move_by(PAGE),
+        KeyCode::PageUp => state.move_by(-PAGE),
+        KeyCode::Home => state.move_by(isize::MIN),
+        KeyCode::End => state.move_by(isize::MAX),
         _ => {}
     }
     true

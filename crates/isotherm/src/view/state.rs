@@ -10,6 +10,7 @@ use isotherm_report::render::colour::Palette;
 use isotherm_session::protocol::BlameStatus;
 
 use super::page_cache;
+use super::targets::Field;
 
 /// Snapshots whose working set is kept for the sparkline.
 const HISTORY: usize = 240;
@@ -20,10 +21,10 @@ const PAST_STEP: Nanos = Nanos(1_000_000_000);
 const PAST_REGIONS: usize = 400_000;
 /// A view older than this is said to be so.
 const STALE: Nanos = Nanos(2_000_000_000);
-/// How far a page key scrolls.
-const PAGE: usize = 10;
 /// Regions idle for this long count as idle.
 pub(super) const IDLE: Nanos = Nanos(5_000_000_000);
+/// Regions idle for this long count as idle for long. Both are among the bounds by which the page cache is told.
+pub(super) const LONG_IDLE: Nanos = Nanos(120_000_000_000);
 
 /// How the lists of regions are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +51,14 @@ pub(super) struct Target {
     pub(super) name: String,
     pub(super) ended: bool,
     pub(super) snapshot: Snapshot,
+    /// The snapshot's bytes.
+    pub(super) sums: Sums,
     /// Snapshots a second or more apart, before the present one; the latest last.
     pub(super) past: VecDeque<Snapshot>,
     /// When its first snapshot began.
     began: Option<Nanos>,
-    pub(super) rss: Option<u64>,
-    pub(super) swap: Option<u64>,
+    rss: Option<u64>,
+    swap: Option<u64>,
     pub(super) working_sets: VecDeque<u64>,
 }
 
@@ -68,6 +71,18 @@ impl Target {
     pub(super) fn elapsed(&self) -> Nanos {
         self.began
             .map_or(Nanos(0), |began| self.snapshot.end.since(began))
+    }
+
+    /// Resident bytes, by the monitor where it can tell; `None` where nobody can.
+    pub(super) fn resident(&self) -> Option<u64> {
+        let by_monitor = self.has_snapshot() && self.sums.is_exact;
+        by_monitor.then_some(self.sums.total).or(self.rss)
+    }
+
+    /// The same of swapped-out bytes.
+    pub(super) fn swapped(&self) -> Option<u64> {
+        let by_monitor = self.has_snapshot() && self.sums.is_exact;
+        by_monitor.then_some(self.sums.swapped).or(self.swap)
     }
 
     /// Puts what was shown until now into the past, if it is far enough from the last there.
@@ -90,6 +105,8 @@ impl Target {
 pub(super) struct Sums {
     pub(super) accessed: u64,
     pub(super) idle: u64,
+    pub(super) long_idle: u64,
+    pub(super) swapped: u64,
     pub(super) unknown: u64,
     /// All of it: resident memory, or addresses where the source cannot tell.
     pub(super) total: u64,
@@ -110,17 +127,18 @@ impl Sums {
 }
 
 /// Everything that is shown.
-#[expect(clippy::struct_excessive_bools, reason = "each is switched by itself")]
 pub(super) struct State {
     pub(super) title: String,
     pub(super) palette: Palette,
     pub(super) targets: BTreeMap<TargetId, Target>,
-    /// The user's choice; the largest without one.
-    pub(super) selected: Option<TargetId>,
+    /// The target whose map the user opened.
+    pub(super) opened: Option<TargetId>,
+    /// The target that the list's cursor is on; the first without one.
+    cursor: Option<TargetId>,
+    /// The field that the list is sorted by.
+    pub(super) order: Field,
     /// The time now, where items are of now.
     pub(super) now: Option<Nanos>,
-    /// The list of all targets is shown.
-    pub(super) overview: bool,
     pub(super) mappings: MappingTable,
     pub(super) cost: Option<CostSample>,
     /// Monitor and estimated induced CPU over the last second, in percent of one CPU.
@@ -144,9 +162,10 @@ impl State {
             title: title.to_owned(),
             palette,
             targets: BTreeMap::new(),
-            selected: None,
+            opened: None,
+            cursor: None,
+            order: Field::Resident,
             now: None,
-            overview: false,
             mappings: MappingTable::default(),
             cost: None,
             cpu_percent: None,
@@ -209,13 +228,12 @@ impl State {
         let target = self.targets.entry(snapshot.target).or_default();
         target.remember();
         target.began.get_or_insert(snapshot.start);
+        target.sums = sums(&snapshot);
         target.snapshot = snapshot;
         if target.working_sets.len() == HISTORY {
             target.working_sets.pop_front();
         }
-        target
-            .working_sets
-            .push_back(sums(&target.snapshot).accessed);
+        target.working_sets.push_back(target.sums.accessed);
     }
 
     fn show_page_cache(&mut self, sample: &CacheSample) {
@@ -244,30 +262,45 @@ impl State {
         }
     }
 
-    /// The target that is shown: the selected one, or the largest that has not ended and has addresses.
+    /// The target whose map is shown: the opened one, or the only one.
     pub(super) fn target(&self) -> Option<(TargetId, &Target)> {
-        let selected = self
-            .selected
-            .and_then(|id| Some((id, self.targets.get(&id)?)));
-        let mut others = self.by_size().into_iter();
-        selected.or_else(|| others.find(|(id, _)| *id != PAGE_CACHE))
+        let opened = self.opened;
+        let opened = opened.and_then(|id| Some((id, self.targets.get(&id)?)));
+        opened.or_else(|| match self.listed()[..] {
+            [only] => Some(only),
+            _ => None,
+        })
     }
 
-    /// All targets, those that have ended last, physical memory and the largest first.
-    pub(super) fn by_size(&self) -> Vec<(TargetId, &Target)> {
-        let mut targets: Vec<_> = self
+    /// Whether the list is shown, rather than a map.
+    pub(super) fn shows_list(&self) -> bool {
+        self.target().is_none()
+    }
+
+    /// The targets of the list in its order, those that have ended last and physical memory first.
+    pub(super) fn listed(&self) -> Vec<(TargetId, &Target)> {
+        // Physical memory is all of the others', which are then known by name alone.
+        let is_whole = |id: TargetId, target: &Target| target.pid == 0 && id != PAGE_CACHE;
+        let by_frame = self
             .targets
             .iter()
-            .map(|(id, target)| (*id, target))
+            .any(|(id, target)| is_whole(*id, target));
+        let targets = self.targets.iter().map(|(id, target)| (*id, target));
+        let mut listed: Vec<_> = targets
+            .filter(|(_, target)| target.has_snapshot() || !(target.ended || by_frame))
             .collect();
-        let size = |target: &Target| target.rss.unwrap_or_else(|| sums(&target.snapshot).total);
-        // Physical memory is all of the others'.
-        let is_part = |id: TargetId, target: &Target| target.pid != 0 || id == PAGE_CACHE;
-        targets.sort_by_cached_key(|(id, target)| {
-            let smaller = std::cmp::Reverse(size(target));
-            (target.ended, is_part(*id, target), smaller)
+        listed.sort_by_cached_key(|(id, target)| {
+            let name = (self.order == Field::Name).then(|| target.name.clone());
+            let smaller = std::cmp::Reverse(self.order.bytes(target));
+            (target.ended, !is_whole(*id, target), name, smaller)
         });
-        targets
+        listed
+    }
+
+    /// The place of the list's cursor.
+    pub(super) fn cursor(&self, listed: &[(TargetId, &Target)]) -> usize {
+        let place = listed.iter().position(|(id, _)| Some(*id) == self.cursor);
+        place.unwrap_or(0)
     }
 
     /// How old the newest that is shown is, where that is too old to pass for the present.
@@ -285,24 +318,58 @@ impl State {
         (age > STALE && age > interval + interval).then_some(age)
     }
 
-    /// Scrolls the lists by a line or a page, up to the end of the longer one.
-    pub(super) fn scroll_by(&mut self, down: bool, page: bool) {
-        let step = if page { PAGE } else { 1 };
-        if down {
-            let longest = self.regions(true).len().max(self.regions(false).len());
-            self.scroll = (self.scroll + step).min(longest.saturating_sub(1));
+    /// Moves the list's cursor, or scrolls the map's lists, up to the end of the longer one.
+    pub(super) fn move_by(&mut self, lines: isize) {
+        if self.shows_list() {
+            let listed = self.listed();
+            let last = listed.len().saturating_sub(1);
+            let at = self.cursor(&listed).saturating_add_signed(lines).min(last);
+            // At the top it stays at the top, whoever is there.
+            self.cursor = (at > 0).then(|| listed[at].0);
         } else {
-            self.scroll = self.scroll.saturating_sub(step);
+            let longest = self.regions(true).len().max(self.regions(false).len());
+            let at = self.scroll.saturating_add_signed(lines);
+            self.scroll = at.min(longest.saturating_sub(1));
         }
     }
 
-    /// Goes on to the next target by size.
+    /// Sorts the list by the next field or the one before, or the map's lists by the next.
+    pub(super) fn sort(&mut self, forwards: bool) {
+        if self.shows_list() {
+            self.order = self.order.next(forwards);
+        } else {
+            self.sort = self.sort.next();
+        }
+    }
+
+    /// Opens the map of the target that the cursor is on.
+    pub(super) fn open(&mut self) {
+        if self.shows_list() {
+            let listed = self.listed();
+            self.opened = listed.get(self.cursor(&listed)).map(|(id, _)| *id);
+            self.scroll = 0;
+        }
+    }
+
+    /// Goes back to the list; `false` where there is none, or where it is shown.
+    pub(super) fn back(&mut self) -> bool {
+        let Some(opened) = self.opened.take() else {
+            return false;
+        };
+        self.cursor = Some(opened);
+        self.scroll = 0;
+        self.shows_list()
+    }
+
+    /// Opens the map of the next target in the list's order.
     pub(super) fn next_target(&mut self) {
-        let shown = self.target().map(|(id, _)| id);
-        let order: Vec<TargetId> = self.by_size().into_iter().map(|(id, _)| id).collect();
-        let place = order.iter().position(|id| Some(*id) == shown);
-        let next = place.map_or(0, |place| (place + 1) % order.len().max(1));
-        self.selected = order.get(next).copied();
+        let Some((shown, _)) = self.target() else {
+            return;
+        };
+        let listed = self.listed();
+        let at = listed.iter().position(|(id, _)| *id == shown);
+        let next = at.map_or(0, |at| (at + 1) % listed.len());
+        self.opened = listed.get(next).map(|(id, _)| *id);
         self.scroll = 0;
     }
 
@@ -337,12 +404,17 @@ impl State {
 }
 
 /// Adds a snapshot's bytes up.
-pub(super) fn sums(snapshot: &Snapshot) -> Sums {
+fn sums(snapshot: &Snapshot) -> Sums {
     let totals = snapshot.totals();
-    let long = snapshot.regions.iter().filter(|r| r.age_ns >= IDLE);
+    let idle_for = |age: Nanos| {
+        let idle = snapshot.regions.iter().filter(|r| r.age_ns >= age);
+        idle.fold(0, |sum: u64, region| sum.saturating_add(region.idle()))
+    };
     Sums {
         accessed: totals.touched,
-        idle: long.fold(0, |sum: u64, region| sum.saturating_add(region.idle())),
+        idle: idle_for(IDLE),
+        long_idle: idle_for(LONG_IDLE),
+        swapped: totals.swapped,
         unknown: totals.unknown,
         total: totals.resident,
         addresses: totals.addresses,

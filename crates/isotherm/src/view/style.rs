@@ -3,7 +3,7 @@
 
 use isotherm_report::render::colour::{self, Palette};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Span;
+use ratatui::text::{Line, Span};
 
 /// Without colours: a rate above the first shows as the second.
 const RAMP: [(f32, &str); 4] = [(0.75, "█"), (0.25, "▓"), (0.05, "▒"), (0.0, "░")];
@@ -48,21 +48,18 @@ pub(super) fn heat(palette: Palette, rate: Option<f32>) -> Span<'static> {
     }
 }
 
-/// What the cells mean, for a border. The rates are in the middle of the ramp's steps.
-pub(super) fn legend(palette: Palette) -> Vec<Span<'static>> {
+/// The meaning of the cells, part by part. The rates are in the middle of the ramp's steps.
+pub(super) fn legend(palette: Palette) -> Vec<Line<'static>> {
     let entries = [
-        (Some(0.0), "never"),
-        (Some(0.02), ">0"),
-        (Some(0.12), ">5%"),
-        (Some(0.45), ">25%"),
-        (Some(0.95), ">75%"),
-        (None, "unknown"),
+        (Some(0.0), " never"),
+        (Some(0.02), " >0"),
+        (Some(0.12), " >5%"),
+        (Some(0.45), " >25%"),
+        (Some(0.95), " >75%"),
+        (None, " unknown"),
     ];
-    let mut spans = vec![Span::raw(" ")];
-    for (rate, text) in entries {
-        spans.push(heat(palette, rate));
-        spans.push(Span::raw(format!(" {text}  ")));
-    }
-    spans.push(Span::raw("~ gap "));
-    spans
+    let part = |(rate, text)| Line::from(vec![heat(palette, rate), Span::raw(text)]);
+    let mut parts: Vec<Line<'static>> = entries.map(part).into();
+    parts.push(Line::raw("~ gap"));
+    parts
 }

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use isotherm_engine::frames::AgeBytes;
 use isotherm_engine::page_cache::{CachedBytes, PAGE_CACHE};
-use isotherm_engine::{AddressRange, Cost, Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{
+    AddressRange, Cost, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId,
+};
 use isotherm_record::{
-    CacheSample, CachedMemory, CostSample, Item, MachineSample, Mapping, MappingChange,
+    CacheSample, CachedMemory, CostSample, Item, MachineSample, Mapping, MappingChange, TargetExit,
     TargetStart, UsageSample,
 };
 use isotherm_report::render::colour::Palette;
@@ -103,11 +106,11 @@ fn picture(state: &State, width: u16, height: u16) -> String {
     .collect()
 }
 
-/// Compares with the picture in `golden/`; ISOTHERM_BLESS=1 writes it anew.
+/// Compares with the picture in `golden/`; UPDATE_GOLDEN=1 writes it anew.
 fn check(state: &State, width: u16, height: u16, name: &str) {
     let shown = picture(state, width, height);
     let path = format!("{}/src/view/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("ISOTHERM_BLESS").is_some() {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &shown).expect("written");
     }
     let golden = std::fs::read_to_string(&path).expect("a golden picture");
@@ -127,6 +130,7 @@ fn a_usual_terminal_shows_the_lists_one_above_the_other() {
 #[test]
 fn a_small_terminal_shows_what_matters_most() {
     check(&state(), 60, 14, "small");
+    check(&state(), 40, 12, "narrow");
 }
 
 #[test]
@@ -147,8 +151,8 @@ fn colours_show_heat_where_the_terminal_has_them() {
         state.palette = palette;
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a buffer");
         terminal.draw(|frame| draw(frame, &state)).expect("drawn");
-        // The first cell of the bar, below the heading and the border.
-        assert_eq!(terminal.backend().buffer()[(1, 2)].bg, hottest);
+        // The first cell of the bar, below the heading, the gauges and the title.
+        assert_eq!(terminal.backend().buffer()[(0, 4)].bg, hottest);
     }
 }
 
@@ -170,10 +174,11 @@ fn the_past_stands_below_the_present() {
         }));
     }
     let shown = picture(&state, 80, 40);
-    let bars: Vec<char> = shown
+    let below_title = shown
         .lines()
-        .filter_map(|line| line.strip_prefix('│')?.chars().next())
-        .collect();
+        .skip_while(|line| !line.contains("heat by"))
+        .skip(1);
+    let bars: Vec<char> = below_title.filter_map(|line| line.chars().next()).collect();
     // Now, the addresses, a second ago, two seconds ago.
     assert_eq!(bars[..4], ['·', '0', '█', '·'], "{shown}");
 }
@@ -181,7 +186,7 @@ fn the_past_stands_below_the_present() {
 #[test]
 fn only_memory_is_shown_as_hot_or_idle() {
     let mut state = state();
-    let memory = isotherm_engine::RegionMemory {
+    let memory = RegionMemory {
         resident: 8 * MIB,
         touched: 2 * MIB,
         unknown: MIB,
@@ -192,7 +197,7 @@ fn only_memory_is_shown_as_hot_or_idle() {
         ..region(64 * MIB, 64, Some(3.0), 9)
     };
     let hole = RegionSnapshot {
-        memory: Some(isotherm_engine::RegionMemory::default()),
+        memory: Some(RegionMemory::default()),
         ..region(1 << 40, 4096, Some(0.0), 99)
     };
     state.update(&Item::Snapshot(Snapshot {
@@ -209,7 +214,7 @@ fn only_memory_is_shown_as_hot_or_idle() {
         shown.contains("working set is 25 % of 8 MiB resident"),
         "{shown}"
     );
-    assert!(shown.contains("cold 0 B in 0 regions"), "{shown}");
+    assert!(shown.contains("cold 0 B  0 regions"), "{shown}");
 }
 
 #[test]
@@ -221,8 +226,21 @@ fn a_stale_view_says_so() {
     assert!(picture(&state, 120, 34).contains("9 s old: the budget is used up"));
 }
 
-#[test]
-fn the_largest_target_is_shown_first_and_all_are_listed() {
+/// The same region, all of it in memory.
+fn resident(region: RegionSnapshot) -> RegionSnapshot {
+    let memory = RegionMemory {
+        resident: region.resident(),
+        touched: region.touched(),
+        ..RegionMemory::default()
+    };
+    RegionSnapshot {
+        memory: Some(memory),
+        ..region
+    }
+}
+
+/// Four targets: redis of [`state`], a server of 900 MiB, a shell that has ended, and the page cache.
+fn several() -> State {
     let mut state = state();
     for (id, name, mib) in [(1, "shell", 4), (2, "server", 900)] {
         let target = TargetId(id);
@@ -233,23 +251,25 @@ fn the_largest_target_is_shown_first_and_all_are_listed() {
             name: name.into(),
             context: None,
         }));
-        state.update(&Item::Snapshot(Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
-            target,
-            start: Nanos(0),
-            end: Nanos(400_000_000),
-            nr_samples: 20,
-            regions: vec![region(64 * MIB, mib, Some(3.0), 1)],
-        }));
+        for end in 2..=3 {
+            state.update(&Item::Snapshot(Snapshot {
+                blocks: Vec::new(),
+                idle_pages: std::sync::Arc::default(),
+                target,
+                start: Nanos(0),
+                end: Nanos(end * 400_000_000),
+                nr_samples: 20,
+                regions: vec![
+                    resident(region(64 * MIB, mib / end, Some(3.0), 1)),
+                    resident(region(1 << 40, mib - mib / end, Some(0.0), 150)),
+                ],
+            }));
+        }
     }
-    let named = |state: &State| state.target().map(|(_, target)| target.name.clone());
-    assert_eq!(named(&state).as_deref(), Some("server"));
-    state.next_target();
-    assert_eq!(named(&state).as_deref(), Some("redis"));
-    state.next_target();
-    state.next_target();
-    assert_eq!(named(&state).as_deref(), Some("server"));
+    state.update(&Item::TargetExit(TargetExit {
+        target: TargetId(1),
+        ..TargetExit::default()
+    }));
     let mut ages = AgeBytes::default();
     ages.idle[3] = 1500 * MIB;
     let bytes = CachedBytes {
@@ -266,32 +286,61 @@ fn the_largest_target_is_shown_first_and_all_are_listed() {
         }),
         ..MachineSample::default()
     }));
-    assert_eq!(named(&state).as_deref(), Some("server"), "still shown");
-    state.overview = true;
-    let shown = picture(&state, 80, 24);
-    for name in [
-        "4 targets",
-        "server",
-        "redis",
-        "shell",
-        "900 MiB",
-        "page cache",
-        "1.46 GiB",
-    ] {
-        assert!(shown.contains(name), "{shown}");
-    }
-    state.selected = Some(PAGE_CACHE);
-    state.overview = false;
-    let shown = picture(&state, 130, 24);
-    assert!(
-        shown.contains("(other files)") && shown.contains("30 s"),
-        "{shown}"
+    state
+}
+
+#[test]
+fn several_targets_are_a_list() {
+    check(&several(), 80, 24, "list");
+    let mut state = several();
+    check(&state, 40, 12, "list-narrow");
+    state.sort(true);
+    state.sort(true);
+    let by_idle = picture(&state, 40, 12);
+    assert!(by_idle.contains("resident idle 5 s"), "{by_idle}");
+}
+
+#[test]
+fn a_target_of_the_list_is_opened_and_left_again() {
+    let mut state = several();
+    let shown = |state: &State| state.target().map(|(_, target)| target.name.clone());
+    let mut press = |code| {
+        let goes_on = super::press(&mut state, KeyEvent::new(code, KeyModifiers::NONE));
+        goes_on.then(|| shown(&state).unwrap_or_default())
+    };
+    let named = |name: &str| Some(name.to_owned());
+    assert_eq!(press(KeyCode::Down), named(""));
+    assert_eq!(press(KeyCode::Enter), named("server"));
+    assert_eq!(press(KeyCode::Char('t')), named("redis"));
+    assert_eq!(press(KeyCode::Esc), named(""));
+    assert_eq!(
+        press(KeyCode::Enter),
+        named("redis"),
+        "the cursor is where it was"
     );
+    assert_eq!(press(KeyCode::Char('o')), named(""));
+    // The order before that by size is by name: server is after redis.
+    assert_eq!(press(KeyCode::Left), named(""));
+    assert_eq!(press(KeyCode::Down), named(""));
+    assert_eq!(press(KeyCode::Enter), named("server"));
+    assert_eq!(press(KeyCode::Esc), named(""));
+    assert_eq!(press(KeyCode::Home), named(""));
+    assert_eq!(press(KeyCode::Enter), named("page cache"));
+    let page_cache = picture(&state, 130, 24);
+    assert!(
+        page_cache.contains("(other files)") && page_cache.contains("30 s"),
+        "{page_cache}"
+    );
+    assert_eq!(state.opened, Some(PAGE_CACHE));
+    state.back();
+    assert!(!super::press(
+        &mut state,
+        KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE)
+    ));
 }
 
 #[test]
 fn keys_act_on_the_state() {
-    use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
     let mut state = state();
     let mut press = |code, modifiers| super::press(&mut state, KeyEvent::new(code, modifiers));
     let none = KeyModifiers::NONE;
