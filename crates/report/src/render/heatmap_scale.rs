@@ -2,7 +2,7 @@
 //!
 //! Problem: where accessed pages are scattered, nearly all rates are low, and a fixed scale shows them as one character.
 //!
-//! Approach: rates are counted in classes, each up to twice or three times as high as the one before. A class that occurs
+//! Approach: rates are counted in classes, each up to 2.5 times as high as the one before. A class that occurs
 //! has a character of its own, at the place that a fixed scale gives it or at the next free one. While there are more classes
 //! than characters, the two neighbours with the fewest cells are joined.
 
