@@ -165,8 +165,8 @@ fn method(name: &str) -> PyResult<Option<Published>> {
 
 /// What the search tells on its way.
 enum News {
-    /// So many points were tried.
-    Tried(usize),
+    /// So many points were tried, of at most so many.
+    Tried(usize, usize),
     /// A warning.
     Note(String),
 }
@@ -231,7 +231,7 @@ pub(crate) fn tune(
         ..asked.request()?
     };
     let effort = Effort {
-        budget: budget.map_or(BUDGET, |budget| budget.get() as usize),
+        budget: budget.map(|budget| budget.get() as usize),
         jobs: jobs.map(NonZero::get),
         method: self::method(method)?,
     };
@@ -246,9 +246,6 @@ pub(crate) fn tune(
     let tuned = PyClassInitializer::from(report).add_subclass(Tuned { found, asked });
     Py::new(py, tuned)
 }
-
-/// As many as the command tries.
-const BUDGET: usize = 256;
 
 fn search(
     py: Python<'_>,
@@ -265,18 +262,23 @@ fn search(
         .transpose()
         .map_err(|error| raise(error, Doing::Simulating))?;
     let progress = progress.map(|progress| progress.clone().unbind());
-    let nr_most = tuning.nr_most(effort);
     let tell = |py: Python<'_>, news: News| match (news, &progress) {
-        (News::Tried(nr), Some(progress)) => progress.call1(py, (nr, nr_most)).map(drop),
-        (News::Tried(_), None) => Ok(()),
+        (News::Tried(nr, most), Some(progress)) => progress.call1(py, (nr, most)).map(drop),
+        (News::Tried(..), None) => Ok(()),
         (News::Note(note), _) => warn(py, &[note]),
     };
     let stop: Arc<AtomicBool> = Arc::default();
     let found = stoppable(py, &stop, tell, |send| {
+        let mut nr_most = 0;
         let mut on_event = |event: SearchEvent<'_>| {
             let news = match event {
-                SearchEvent::Evaluated(nr) => News::Tried(nr),
+                SearchEvent::Begins(stage) => {
+                    nr_most = stage.nr_most;
+                    return;
+                }
+                SearchEvent::Evaluated(nr) => News::Tried(nr, nr_most),
                 SearchEvent::JournalFailed(error) => News::Note(error.to_string()),
+                SearchEvent::Leads(_) | SearchEvent::Settles => return,
             };
             // Who receives outlives us.
             let _ = send.send(news);

@@ -39,6 +39,13 @@ impl SessionSpec {
         let budgets = self.contexts.iter();
         budgets.map(|context| context.monitor.cpu_budget()).sum()
     }
+
+    /// Longest time of idleness that a scheme asks for; zero if none does.
+    pub fn idle_for(&self) -> Nanos {
+        let schemes = self.contexts.iter().flat_map(ContextSpec::schemes);
+        let times = schemes.filter_map(Scheme::idle_for);
+        times.max().unwrap_or_default()
+    }
 }
 
 /// How stacks of page faults are sampled.

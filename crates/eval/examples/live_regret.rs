@@ -400,7 +400,8 @@ fn main() -> anyhow::Result<()> {
     let truth = Truth::measure(&mut runs, &space, repeats)?;
     runs.finish();
     let of_goal = Truth::of_goal(spec, &mut on_event, repeats)?;
-    let replays = Replays::new(&plan.watching()?, replay, Arc::default())?.context("stopped")?;
+    let replays = Replays::new(&plan.watching()?, replay, Arc::<AtomicBool>::default())?
+        .context("stopped")?;
     let tuner = Tuner {
         space: &space,
         plan: &plan,

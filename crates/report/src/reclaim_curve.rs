@@ -13,7 +13,7 @@
 //! Limits: times are the record's scan times: a stretch counts from the end of the scan interval with
 //! the last access to the beginning of the one with the next, which is what a policy that looks at
 //! the same times would have seen, and the least that it can have been. A page about which a scan knows
-//! nothing is as if accessed, without a refault: unknown is not cold. That the program runs slower
+//! nothing is as if accessed, without a refault: unknown is not cold. So are pages of unreclaimable mappings. That the program runs slower
 //! after refaults, and so accesses later, is not followed.
 //!
 //! A second curve is of a policy under which pages that came back wait longer ([`patience`]).
@@ -24,14 +24,15 @@ pub mod patience;
 
 use std::collections::{BTreeMap, HashMap};
 
-use isotherm_engine::monitor::bits::count;
-use isotherm_engine::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_engine::monitor::bits::{NONE, and, and_not, count, mask, or};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use serde::Serialize;
 
 use super::Accumulate;
 use patience::{Patience, Returned};
 
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
+use super::mapping::MappingTable;
 use isotherm_record::item::{Header, Item};
 use isotherm_record::pages::{PageBits, PageBlock, PageSnapshot};
 
@@ -101,6 +102,8 @@ pub struct ReclaimCurveReport {
     pub resident_mean_bytes: u64,
     /// Mean over time of the memory about which nothing is known, which is never taken.
     pub unknown_mean_bytes: u64,
+    /// Mean over time of the memory in unreclaimable mappings, which is never taken.
+    pub unreclaimable_mean_bytes: u64,
     /// Time that the program loses by a refault.
     pub refault_cost_ns: Nanos,
     /// Where that comes from.
@@ -124,6 +127,7 @@ pub struct ReclaimCurve {
     options: ReclaimCurveOptions,
     /// What a refault costs, as measured by the recorder.
     measured: Option<Nanos>,
+    mappings: MappingTable,
     targets: HashMap<TargetId, Target>,
     counts: Counts,
     /// The shortest scan interval.
@@ -134,6 +138,7 @@ pub struct ReclaimCurve {
     nr_scans: u64,
     resident_page_seconds: f64,
     unknown_page_seconds: f64,
+    unreclaimable_page_seconds: f64,
 }
 
 /// What all stretches of idleness come to.
@@ -175,6 +180,7 @@ impl ReclaimCurve {
             context: RecordContext::new(header, scope),
             options,
             measured: None,
+            mappings: MappingTable::default(),
             targets: HashMap::new(),
             counts: Counts::default(),
             shortest: None,
@@ -184,6 +190,7 @@ impl ReclaimCurve {
             nr_scans: 0,
             resident_page_seconds: 0.0,
             unknown_page_seconds: 0.0,
+            unreclaimable_page_seconds: 0.0,
         }
     }
 
@@ -202,8 +209,17 @@ impl ReclaimCurve {
         );
         let length_s = length.as_secs_f64();
         for block in &pages.blocks {
+            let range = AddressRange::new(block.block, block.block + BLOCK_SIZE);
+            let parts = self.mappings.unreclaimable(pages.target, range);
+            let kept = parts.fold(NONE, |all, part| or(&all, &mask(block.block, part)));
+            let kept = and_not(&and(&block.present, &kept), &block.unknown);
             self.resident_page_seconds += length_s * f64::from(count(&block.present));
             self.unknown_page_seconds += length_s * f64::from(count(&block.unknown));
+            self.unreclaimable_page_seconds += length_s * f64::from(count(&kept));
+            let block = &PageBlock {
+                unknown: or(&block.unknown, &kept),
+                ..*block
+            };
             let state = target.blocks.entry(block.block).or_insert_with(|| Block {
                 present: [0; 8],
                 last: Box::new([0; PAGES_PER_BLOCK]),
@@ -268,6 +284,7 @@ impl Accumulate for ReclaimCurve {
     fn push(&mut self, item: &Item) {
         self.context.observe(item);
         match item {
+            Item::Mappings(change) => self.mappings.apply(change),
             Item::Pages(pages)
                 if self.context.admits_target(pages.target)
                     && self.context.admits_time(pages.start) =>
@@ -316,6 +333,7 @@ impl Accumulate for ReclaimCurve {
             scan_interval_ns: Nanos(self.scanned.0 / self.nr_scans.max(1)),
             resident_mean_bytes: resident,
             unknown_mean_bytes: mean(self.unknown_page_seconds),
+            unreclaimable_mean_bytes: mean(self.unreclaimable_page_seconds),
             refault_cost_ns: refault_cost,
             refault_cost_source,
             max_slowdown: self.options.max_slowdown,

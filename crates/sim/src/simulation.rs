@@ -18,7 +18,7 @@ use isotherm_engine::{
 };
 
 use crate::kcompactd::Round;
-use crate::machine::{Machine, ProbeState, Process, ProcessSpec, SimProbe};
+use crate::machine::{Machine, ProbeState, Process, ProcessSpec, SimProbe, Use};
 use acting::Acting;
 use targets::Targets;
 use world::Followed;
@@ -78,8 +78,8 @@ pub enum Event {
         context: usize,
         /// The process's name, or `physical`.
         name: String,
-        /// What it maps: name and range.
-        mappings: Vec<(String, AddressRange)>,
+        /// Its mappings: name, range and use.
+        mappings: Vec<(String, AddressRange, Use)>,
     },
     /// A target has ended.
     Ended {

@@ -1,5 +1,6 @@
 // Runs in a worker of its own: the simulated machine as WebAssembly. It is told {open} once, then {ask}; it tells
-// {facts}, {answer} or {error}, each with the id of what it answers, and how long it took.
+// {facts}, {answer} or {error}, each with the id of what it answers, and how long it took. While it replays, it tells
+// {share} of that.
 
 /** @type {any} */
 let machine = null;
@@ -33,7 +34,7 @@ addEventListener("message", async event => {
   const {id, open, question} = event.data, began = performance.now();
   try {
     if (open) {
-      const {instance} = await WebAssembly.instantiate(open.wasm, {});
+      const {instance} = await WebAssembly.instantiate(open.wasm, {page: {told: (/** @type {number} */ share) => postMessage({share})}});
       machine = instance.exports;
       put(new Uint8Array(open.record));
       postMessage({id, facts: called(() => machine.isotherm_open(open.oneIn)), took_ms: performance.now() - began});

@@ -8,7 +8,7 @@ import {wide} from "isotherm/lists.js";
 import {draw} from "isotherm/plot.js";
 
 /** @typedef {{value: number, low: number|null, high: number|null}} Estimate */
-/** @typedef {{seconds: number, resident_mean_bytes: number, saved_mean_bytes: number, saved_share: Estimate, slowdown: Estimate,
+/** @typedef {{seconds: number, resident_mean_bytes: number, saved_mean_bytes: number, saved_share: Estimate, steady_share: number|null, needed_ns: number|null, slowdown: Estimate,
  *   acting_cpu_seconds: Estimate, refaults: number, guard_stops: number, was_killed: boolean, resident_bytes: number[]}} Prediction */
 /** @typedef {{program: string, seconds: number, interval_seconds: number, notes: string[], one_in: number, base: Prediction}} Facts */
 /** @typedef {{prediction: Prediction, configuration: {yaml: string, command: string}}} Answer */
@@ -27,7 +27,7 @@ const nameOf = s => `${schemeLine(s)} ${s.guard}`;
 /** A trace on a simulated machine in a worker of its own. It answers one question at a time; of those that wait, the first. */
 class Machine {
   /** @param {{wasm: ArrayBuffer, record: ArrayBuffer, worker: string}} parts @param {number} oneIn
-   * @param {{opened: () => void, answered: () => void, failed: (text: string) => void}} options */
+   * @param {{opened: () => void, answered: () => void, progressed: () => void, failed: (text: string) => void}} options */
   constructor(parts, oneIn, options) {
     this.oneIn = oneIn;
     this.options = options;
@@ -38,14 +38,21 @@ class Machine {
     /** @type {string|null} */
     this.asked = "open";
     this.slowest_ms = 0;
+    /** Of the replay that goes on. */
+    this.share = 0;
     this.worker = new Worker(URL.createObjectURL(new Blob([parts.worker], {type: "text/javascript"})));
     this.worker.addEventListener("message", e => this.told(e.data));
     this.worker.addEventListener("error", e => options.failed(e.message || "the worker has failed"));
     this.worker.postMessage({id: "open", open: {wasm: parts.wasm, record: parts.record, oneIn}});
   }
 
-  /** @param {{id: string, facts?: Facts, answer?: Answer, error?: string, took_ms: number}} what */
+  /** @param {{id: string, share?: number, facts?: Facts, answer?: Answer, error?: string, took_ms: number}} what */
   told(what) {
+    if (what.share !== undefined) {
+      this.share = what.share;
+      this.options.progressed();
+      return;
+    }
     this.asked = null;
     if (what.error) {
       this.options.failed(what.error);
@@ -67,6 +74,7 @@ class Machine {
     const wanted = settings.find(s => !this.answers.has(nameOf(s)));
     if (!wanted) return;
     this.asked = nameOf(wanted);
+    this.share = 0;
     this.worker.postMessage({id: this.asked, question: {schemes: [schemeLine(wanted)], max_slowdown: wanted.guard || null}});
   }
 }
@@ -80,11 +88,24 @@ export class WhatIf {
     this.place = place;
     /** @type {Setting} */
     this.setting = {age: 5, size: "4K", quota: 0, guard: 0};
-    place.replaceChildren(element("p", "The trace is read and replayed once …", "note"));
-    const options = {opened: () => this.opened(), answered: () => { this.show(); this.next(); }, failed: (/** @type {string} */ text) => this.fail(text)};
+    this.state = element("p", "", "note");
+    this.state.setAttribute("role", "status");
+    place.replaceChildren(this.state);
+    const options = {opened: () => this.opened(), answered: () => { this.show(); this.next(); }, progressed: () => this.progress(), failed: (/** @type {string} */ text) => this.fail(text)};
     this.exact = new Machine(parts, 1, options);
     const oneIn = 2 ** Math.min(7, Math.ceil(Math.log2(Math.max(1, parts.record.byteLength / QUICK_BYTES))));
     this.coarse = oneIn > 1 ? new Machine(parts, oneIn, options) : null;
+    this.progress();
+  }
+
+  /** Says what is shown, and how far the replays are that go on. */
+  progress() {
+    const {coarse, exact, facts} = this, known = this.known(this.setting);
+    const done = (/** @type {Machine} */ machine) => `${Math.round(machine.share * 100)} %`;
+    if (!facts) this.state.textContent = `The trace is read and replayed once: ${done(coarse ?? exact)}`;
+    else if (!known) this.state.textContent = `Replaying: ${done(coarse ?? exact)}`;
+    else if (known.oneIn === 1) this.state.textContent = "Exact: the replay of these very numbers";
+    else this.state.textContent = `About: a replay of one block in ${known.oneIn}; the exact one goes on: ${done(exact)}`;
   }
 
   /** @param {string} text */
@@ -140,8 +161,6 @@ export class WhatIf {
     form.append(labelled("of at least", choice("what-size", SIZES.map(s => [s, s.replace("K", " KiB").replace("M", " MiB")]), v => this.set({size: v}))));
     form.append(labelled("at most", choice("what-quota", QUOTAS.map(q => [String(q), q ? `${q} MiB a second` : "all of it"]), v => this.set({quota: Number(v)}))));
     form.append(labelled("guard", choice("what-guard", GUARDS.map(g => [String(g), g ? `${g * 100} % slower` : "none"]), v => this.set({guard: Number(v)}))));
-    this.state = element("p", "", "note");
-    this.state.setAttribute("role", "status");
     this.figures = element("div", "", "figures");
     this.chart = element("div", "", "plot");
     this.curve = element("div", "", "plot");
@@ -162,12 +181,11 @@ export class WhatIf {
   }
 
   show() {
-    const {facts, setting, state, figures, how} = this;
-    if (!facts || !state || !figures || !how || !this.age) return;
+    const {facts, setting, figures, how} = this;
+    if (!facts || !figures || !how || !this.age) return;
     this.age.textContent = duration(setting.age);
     const known = this.known(setting);
-    state.textContent = !known ? "Replaying …" : known.oneIn > 1
-      ? `About: a replay of one block in ${known.oneIn}; the exact one comes in a moment` : "Exact: the replay of these very numbers";
+    this.progress();
     this.place.dataset.state = !known ? "none" : known.oneIn > 1 ? "about" : "exact";
     if (!known) return;
     const p = known.answer.prediction;
@@ -176,6 +194,8 @@ export class WhatIf {
       ["saved", `${bytes(Math.max(0, p.saved_mean_bytes))}, ${percent(Math.max(0, p.saved_share.value))}`], ["slower", signed(p.slowdown.value)],
       ["refaults", p.refaults.toFixed(0)], ["acting", duration(p.acting_cpu_seconds.value)],
     ];
+    if (p.needed_ns) shown.push(["record so long to tell the steady state", duration(p.needed_ns / 1e9)]);
+    else if (p.steady_share !== null) shown.push(["saved in steady state", percent(Math.max(0, p.steady_share))]);
     if (p.guard_stops) shown.push(["guard's stops", p.guard_stops.toFixed(0)]);
     if (p.was_killed) shown.push(["killed", "for want of memory"]);
     figures.replaceChildren(...shown.map(([name, value]) => {

@@ -11,7 +11,7 @@ fn main() -> anyhow::Result<()> {
         .nth(1)
         .context("ask RECORD < QUESTIONS")?;
     let one_in = std::env::args().nth(2).map_or(Ok(1), |word| word.parse())?;
-    let what_if = WhatIf::open(&std::fs::read(path)?, one_in)?;
+    let what_if = WhatIf::open(&std::fs::read(path)?, one_in, |_| {})?;
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, &what_if.facts()?)?;
     writeln!(out)?;

@@ -2,7 +2,7 @@
 //!
 //! The caller asks for room ([`isotherm_input`]), writes there, and calls one of the functions below. Each leaves JSON in the
 //! output, and says whether that is an answer (1) or an error's text (0). One trace is open at a time, in each
-//! instance of the module. `wasm-bindgen` was weighed and not taken: it needs a program of its own version beside Cargo,
+//! instance of the module. While it replays, the module calls `told` of the import `page`. `wasm-bindgen` was weighed and not taken: it needs a program of its own version beside Cargo,
 //! and what it would write is these six functions.
 
 #![expect(
@@ -16,6 +16,16 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::{Question, WhatIf};
+
+#[cfg(target_arch = "wasm32")]
+#[link(wasm_import_module = "page")]
+unsafe extern "C" {
+    /// Told the share of a replay that is done, 0 to 1.
+    safe fn told(share: f64);
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn told(_: f64) {}
 
 #[derive(Default)]
 struct State {
@@ -55,7 +65,7 @@ pub extern "C" fn isotherm_output_bytes() -> usize {
 pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     answer(|state| {
         let record = std::mem::take(&mut state.input);
-        let open = state.open.insert(WhatIf::open(&record, one_in)?);
+        let open = state.open.insert(WhatIf::open(&record, one_in, told)?);
         open.facts()
     })
 }

@@ -9,12 +9,12 @@
 pub mod abi;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use isotherm_config::{ActingRequest, Request, to_yaml};
 use isotherm_engine::guard::GuardLimits;
-use isotherm_eval::tune::{Plan, Prediction, Replays, Settings, trace_facts};
+use isotherm_eval::tune::{EachSecond, Plan, Prediction, Replays, Settings, trace_facts};
 use isotherm_record::Reader;
 use isotherm_session::simulated::Replay;
 use serde::{Deserialize, Serialize};
@@ -25,10 +25,10 @@ pub struct WhatIf {
     replay: Replay,
     replays: Replays,
     one_in: u32,
-    /// The memory of the whole, in those of what is replayed.
-    times: f64,
     /// Options that name the trace's targets.
     targets: String,
+    /// Simulated seconds of the replay that goes on.
+    seconds: Arc<AtomicU64>,
 }
 
 /// What is asked.
@@ -68,26 +68,33 @@ pub struct Configuration {
 }
 
 impl WhatIf {
-    /// Reads a record of page scans, or one block in so many of it, and replays it once.
+    /// Reads a record of page scans, and replays it once, or one block in so many of it. `tell` is called with the share
+    /// of this and each later replay that is done.
     ///
     /// # Errors
     /// What cannot be read, or replayed.
-    pub fn open(record: &[u8], one_in: u32) -> anyhow::Result<Self> {
+    pub fn open(
+        record: &[u8],
+        one_in: u32,
+        tell: impl Fn(f64) + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
         let reader = Reader::open(record).context("this is no record")?;
         let header = reader.header().clone();
         let one_in = one_in.max(1);
-        let (replay, times) = if one_in > 1 {
-            Replay::read_one_in(reader, "the record", one_in)?
-        } else {
-            (Replay::read(reader, "the record")?, 1.0)
-        };
-        let replays = replays(&replay)?;
+        let replay = Replay::read(reader, "the record")?;
+        let all = trace_facts(&replay)?.0.duration.as_secs_f64();
+        let seconds = Arc::new(AtomicU64::new(0));
+        let done = Arc::clone(&seconds);
+        let each_second = EachSecond::new(move || {
+            tell((done.fetch_add(1, Ordering::Relaxed) as f64 / all.max(1.0)).min(1.0));
+            true
+        });
         Ok(Self {
             targets: header.target_options(&replay.live),
+            replays: replays(&replay, one_in, each_second)?,
             replay,
-            replays,
             one_in,
-            times,
+            seconds,
         })
     }
 
@@ -120,7 +127,7 @@ impl WhatIf {
             interval_seconds: times.interval.as_secs_f64(),
             notes: self.replay.notes.clone(),
             one_in: self.one_in,
-            base: self.whole(self.replays.base()),
+            base: self.replays.base(),
         })
     }
 
@@ -129,46 +136,25 @@ impl WhatIf {
     /// # Errors
     /// A scheme that is none.
     pub fn foretell(&self, question: &Question) -> anyhow::Result<Prediction> {
-        let mut spec = question.plan()?.session(&Settings::default())?;
-        for context in &mut spec.contexts {
-            for scheme in context.acting.iter_mut().flat_map(|a| &mut a.schemes) {
-                // 0 is no limit.
-                let bytes = scheme.quota.bytes;
-                scheme.quota.bytes = (bytes / u64::from(self.one_in)).max(bytes.min(1));
-            }
-        }
-        let found = self.replays.predicted(&spec)?.context("it was stopped")?;
-        Ok(self.whole(found))
-    }
-
-    /// What was found of one block in so many, as of all.
-    fn whole(&self, mut of: Prediction) -> Prediction {
-        for bytes in [
-            &mut of.resident_mean_bytes,
-            &mut of.saved_mean_bytes,
-            &mut of.swapped_mean_bytes,
-            &mut of.pool_mean_bytes,
-            &mut of.far_mean_bytes,
-            &mut of.huge_mean_bytes,
-        ] {
-            *bytes *= self.times;
-        }
-        for number in of.resident_bytes.iter_mut().chain([&mut of.refaults]) {
-            *number = (*number as f64 * self.times) as u64;
-        }
-        of
+        let spec = question.plan()?.session(&Settings::default())?;
+        self.seconds.store(0, Ordering::Relaxed);
+        self.replays.predicted(&spec)?.context("it was stopped")
     }
 }
 
-fn replays(replay: &Replay) -> anyhow::Result<Replays> {
+fn replays(replay: &Replay, one_in: u32, each_second: EachSecond) -> anyhow::Result<Replays> {
     // As any plan for pages that are idle does.
     let idle = Question {
         schemes: vec!["4K max 0 0 5s max pageout".to_owned()],
         max_slowdown: None,
     };
     let watching = idle.plan()?.watching()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    Replays::new(&watching, replay.clone(), stop)?.context("it was stopped")
+    let replays = if one_in > 1 {
+        Replays::coarse(&watching, replay, one_in, each_second)?
+    } else {
+        Replays::new(&watching, replay.clone(), each_second)?
+    };
+    replays.context("it was stopped")
 }
 
 impl Question {

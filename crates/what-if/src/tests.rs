@@ -21,7 +21,12 @@ fn record() -> Vec<u8> {
 
 #[test]
 fn a_trace_tells_what_would_come_of_a_scheme() {
-    let trace = WhatIf::open(&record(), 1).expect("a trace");
+    let (told, shares) = std::sync::mpsc::channel();
+    let tell = move |share| told.send(share).expect("nobody has gone");
+    let trace = WhatIf::open(&record(), 1, tell).expect("a trace");
+    let shares: Vec<f64> = shares.try_iter().collect();
+    assert!(shares.is_sorted() && shares.len() > 20, "{shares:?}");
+    assert!(shares.last().is_some_and(|last| *last > 0.9), "{shares:?}");
     let facts = trace.facts().expect("of a program");
     assert_eq!((facts.one_in, &*facts.program), (1, "drawn"));
     let young = trace.foretell(&ask("3s", None)).expect("foretold");
@@ -33,8 +38,8 @@ fn a_trace_tells_what_would_come_of_a_scheme() {
 #[test]
 fn a_block_stands_for_others() {
     let record = record();
-    let all = WhatIf::open(&record, 1).expect("a trace");
-    let some = WhatIf::open(&record, 2).expect("half of it");
+    let all = WhatIf::open(&record, 1, |_| {}).expect("a trace");
+    let some = WhatIf::open(&record, 2, |_| {}).expect("half of it");
     let (all, some) = (all.facts().expect("facts"), some.facts().expect("facts"));
     let ratio = some.base.resident_mean_bytes / all.base.resident_mean_bytes;
     assert!((0.95..1.05).contains(&ratio), "{ratio}");
@@ -68,6 +73,6 @@ fn what_was_asked_can_be_done() {
 #[test]
 fn what_is_no_trace_is_refused() {
     for bytes in [&b""[..], b"nonsense"] {
-        assert!(WhatIf::open(bytes, 1).is_err());
+        assert!(WhatIf::open(bytes, 1, |_| {}).is_err());
     }
 }

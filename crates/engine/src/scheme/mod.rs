@@ -82,4 +82,13 @@ impl Scheme {
     pub fn is_idle_only(&self) -> bool {
         self.pattern.nr_accesses.max.samples(1) <= 0.0
     }
+
+    /// Time that memory must be idle before the scheme acts; `None` for schemes about hot memory, or without such a time.
+    pub fn idle_for(&self) -> Option<Nanos> {
+        let is_hot = matches!(self.action, Action::Hugepage | Action::MigrateHot);
+        match self.pattern.age.min {
+            Age::Time(age) if !is_hot && age > Nanos(0) => Some(age),
+            _ => None,
+        }
+    }
 }

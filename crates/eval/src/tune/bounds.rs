@@ -19,7 +19,7 @@ use isotherm_engine::calibration::{Bound, Calibration};
 use isotherm_sim::cost::MachineCosts;
 use isotherm_sim::machine::MachineSpec;
 
-use super::predict::Prediction;
+use super::predict::{Estimate, Prediction};
 use super::replay::Replays;
 
 /// Another replay of the same.
@@ -33,6 +33,9 @@ struct Variation {
 
 /// How many other machines bounds are found with.
 pub(super) const NR_VARIATIONS: usize = 4;
+
+/// How many replays [`Replays::new`] and [`Replays::bounded`] make together.
+pub const NR_REPLAYS_BOUNDED: u64 = 2 * (1 + NR_VARIATIONS as u64);
 
 const VARIATIONS: [Variation; NR_VARIATIONS] = [
     Variation {
@@ -86,9 +89,18 @@ impl Replays {
     /// # Errors
     /// What cannot be simulated.
     pub fn bounded(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
-        let Some(mut prediction) = self.predict(spec, self.machine())? else {
-            return Ok(None);
-        };
+        match self.predicted(spec)? {
+            Some(prediction) => self.with_bounds(spec, prediction),
+            None => Ok(None),
+        }
+    }
+
+    /// The same of what is predicted already, on machines other than the trace's.
+    pub(super) fn with_bounds(
+        &self,
+        spec: &SessionSpec,
+        mut prediction: Prediction,
+    ) -> anyhow::Result<Option<Prediction>> {
         let mut all = vec![Numbers::of(&prediction)];
         for other in self.others(spec)? {
             let Some(other) = other else {
@@ -103,7 +115,6 @@ impl Replays {
             })
         };
         let (low, high) = range(|numbers| numbers.saved);
-        let off = |value: f64, (all, part): (f64, f64)| all + part * value.abs();
         prediction.saved_share = prediction.saved_share.within(
             low - off(low, SAVED_OFF),
             (high + off(high, SAVED_OFF)).min(1.0),
@@ -135,6 +146,22 @@ impl Replays {
             let joined = joined.map(|one| one.unwrap_or_else(|panic| resume_unwind(panic)));
             joined.collect()
         })
+    }
+}
+
+/// What a number may be off by.
+fn off(value: f64, (all, part): (f64, f64)) -> f64 {
+    all + part * value.abs()
+}
+
+/// A prediction with the narrowest bounds that it can have: as if every variation gave the same.
+pub(super) fn narrowest(prediction: &Prediction) -> Prediction {
+    let (saved, slowdown) = (prediction.saved_share, prediction.slowdown);
+    let bounded = |of: Estimate, by: f64| of.within(of.value - by, of.value + by);
+    Prediction {
+        saved_share: bounded(saved, off(saved.value, SAVED_OFF)),
+        slowdown: bounded(slowdown, off(slowdown.value, SLOWDOWN_OFF)),
+        ..prediction.clone()
     }
 }
 

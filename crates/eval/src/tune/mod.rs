@@ -15,6 +15,7 @@
 
 mod baseline;
 mod bounds;
+mod depth;
 mod front;
 mod journal;
 mod live;
@@ -34,6 +35,7 @@ use std::sync::mpsc;
 
 pub use baseline::Published;
 use baseline::run_method;
+pub use bounds::NR_REPLAYS_BOUNDED;
 pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
 pub use live::{Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, run_live};
@@ -43,9 +45,9 @@ pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
 pub use plan::Plan;
 pub use predict::{Estimate, Prediction};
-pub use replay::{Evaluate, PlannedReplays, Replays, trace_facts};
+pub use replay::{EachSecond, Evaluate, PlannedReplays, Replays, trace_facts};
 pub use request::{Confirm, Effort, Seeks, TuneRequest, Tuning};
-pub use result::{Found, Subject, Trial, Tried, Tuned};
+pub use result::{Coarse, Found, Subject, Trial, Tried, Tuned};
 pub use search::Search;
 pub use space::{Point, Setting, Settings, Space, SpaceError};
 
@@ -61,21 +63,41 @@ pub enum Completion {
 /// What there is to tell of a search.
 #[derive(Debug)]
 pub enum SearchEvent<'a> {
+    /// A part of the search begins.
+    Begins(Stage),
     /// A point was evaluated, or was known; so many are done.
     Evaluated(usize),
+    /// The best so far is this, in words.
+    Leads(String),
+    /// All points were evaluated: how sure the best is follows.
+    Settles,
     /// The journal can be written no more; the search goes on without.
     JournalFailed(&'a JournalError),
+}
+
+/// A part of a search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stage {
+    /// One block in so many is replayed; 1: all.
+    pub one_in: u32,
+    /// Most points that are tried in it.
+    pub nr_most: usize,
+    /// Seconds that it and all later parts take, by the time of a replay without schemes.
+    pub expected_s: f64,
 }
 
 /// Finds how sure the prediction is of the setting that is recommended. With its bounds it may be beyond the limit; then one
 /// that ranks lower is looked at, by steps twice as long each time, and the highest that is within is sought between the two
 /// (Bentley and Yao, *An almost optimal algorithm for unbounded searching*, 1976): bounds mostly get narrower with what a
-/// scheme does.
+/// scheme does. What no bounds bring within is left out, if anything else is there.
 ///
 /// # Errors
 /// A setting that cannot be simulated.
 pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<Completion> {
-    let ranked = search.ranked();
+    let mut ranked = search.ranked();
+    if ranked.iter().any(|point| !search.is_surely_beyond(point)) {
+        ranked.retain(|point| !search.is_surely_beyond(point));
+    }
     // What is not known to be beyond the limit, up to the first that is known to be within.
     let (mut first, mut within, mut step) = (0, ranked.len(), 1);
     while first < within {
@@ -88,7 +110,8 @@ pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Resu
         let point = &ranked[at];
         if !search.observed()[point].slowdown.has_bounds() {
             let spec = replays.plan.session(&search.space().settings(point))?;
-            match replays.replays.bounded(&spec)? {
+            let prediction = search.observed()[point].clone();
+            match replays.replays.with_bounds(&spec, prediction)? {
                 Some(prediction) => search.observe(point.clone(), prediction),
                 None => return Ok(Completion::Stopped),
             }
@@ -149,6 +172,9 @@ pub fn run(
         let completion = evaluate_all(&settings, evaluate, jobs, stop, &mut take)?;
         if completion == Completion::Stopped {
             return Ok(completion);
+        }
+        if let Some(lead) = search.lead() {
+            on_event(SearchEvent::Leads(lead));
         }
     }
 }

@@ -31,7 +31,7 @@ const MIB: f64 = (1 << 20) as f64;
 pub(super) fn page(tuned: &Tuned, plan: &Plan) -> String {
     let title = format!("Tuning {}", isotherm_name(&tuned.program));
     let subtitle = format!(
-        "{} of replay{}; {} resident on average without schemes. Sought: {}. {} of {} settings tried{}.",
+        "{} of replay{}; {} resident on average without schemes. Sought: {}. {}.",
         format_time(tuned.trace_duration_ns),
         if tuned.is_guarded {
             ", guarded"
@@ -40,13 +40,7 @@ pub(super) fn page(tuned: &Tuned, plan: &Plan) -> String {
         },
         format_bytes(tuned.base.resident_mean_bytes as u64),
         tuned.sought,
-        tuned.nr_tried,
-        tuned.nr_points,
-        if tuned.was_stopped {
-            ", then stopped"
-        } else {
-            ""
-        },
+        tuned.effort(),
     );
     let shown = shown(tuned);
     let mut html = begin(&title, &subtitle);
@@ -248,7 +242,8 @@ fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &Plan) -> String {
 
 fn table(tuned: &Tuned, shown: &[&Trial]) -> String {
     let mut html = "<section><h2>The front, as a table</h2><p>From the least slowdown to the most; BETWEEN: where it is \
-                    taken to lie, ? where nobody knows</p><table><tr><th>setting</th>"
+                    taken to lie; STEADY: without the beginning, in which nothing could be idle for so long yet; ? where \
+                    nobody knows</p><table><tr><th>setting</th>"
         .to_owned();
     for head in HEADS {
         let _ = write!(html, "<th>{head}</th>");

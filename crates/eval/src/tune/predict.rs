@@ -1,5 +1,6 @@
 //! What is foretold of one setting of a scheme.
 
+use isotherm_engine::Nanos;
 use serde::{Deserialize, Serialize};
 
 /// A number, and between which bounds it is taken to lie; without bounds where nobody has said how sure
@@ -63,6 +64,13 @@ pub struct Prediction {
     pub saved_mean_bytes: f64,
     /// The same as a share of what is resident without schemes.
     pub saved_share: Estimate,
+    /// The same without the beginning, in which no memory could be idle for as long as the schemes ask for; `null` if that
+    /// is more than half of the time, or not known.
+    #[serde(default)]
+    pub steady_share: Option<f64>,
+    /// Length of a record that tells `steady_share`, where the replayed one is too short.
+    #[serde(default)]
+    pub needed_ns: Option<Nanos>,
     /// How much longer the program takes than by itself, a share of that time.
     pub slowdown: Estimate,
     /// CPU time of acting.

@@ -2,7 +2,11 @@
 //!
 //! The trace is read once and shared; each replay has a machine of its own, so that any number of them runs at a
 //! time. A replay that nobody waits for any more ends within a simulated second.
+//!
+//! A trace can be replayed coarsely: one block in so many, on a machine on which what is done to a page takes as much
+//! longer. Numbers are those of the whole then, too, but not exact ([`Replays::coarse`]).
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -34,13 +38,40 @@ pub trait Evaluate: Sync {
 /// Parts that the resident memory is told in over time.
 const SERIES_PARTS: usize = 120;
 
+/// Called after each simulated second of each replay; says whether it goes on.
+#[derive(Clone)]
+pub struct EachSecond(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl EachSecond {
+    /// Calls `goes_on`.
+    pub fn new(goes_on: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(goes_on))
+    }
+}
+
+impl From<Arc<AtomicBool>> for EachSecond {
+    fn from(stop: Arc<AtomicBool>) -> Self {
+        Self::new(move || !stop.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for EachSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EachSecond")
+    }
+}
+
 /// Replays of one trace.
 #[derive(Debug)]
 pub struct Replays {
     processes: Vec<(Nanos, ProcessSpec)>,
     machine: MachineSpec,
     calibration: Calibration,
-    stop: Arc<AtomicBool>,
+    each_second: EachSecond,
+    /// One block in so many is replayed.
+    one_in: u32,
+    /// Memory of the whole trace, in those of the replayed blocks.
+    times: f64,
     watching: SessionSpec,
     /// The program by itself.
     base: Totals,
@@ -54,6 +85,8 @@ struct Totals {
     /// Of each process that ran.
     progress: Vec<Progress>,
     occupancy: Occupancy,
+    /// Idleness that the schemes ask for.
+    idle_for: Nanos,
     acting_cpu: f64,
     monitor_cpu: f64,
     refaults: u64,
@@ -83,13 +116,40 @@ impl Replays {
     pub fn new(
         watching: &SessionSpec,
         replay: Replay,
-        stop: Arc<AtomicBool>,
+        each_second: impl Into<EachSecond>,
+    ) -> anyhow::Result<Option<Self>> {
+        Self::of(watching, replay, (1, 1.0), each_second.into())
+    }
+
+    /// The same of one block in so many.
+    ///
+    /// # Errors
+    /// What cannot be simulated; that no block is left.
+    pub fn coarse(
+        watching: &SessionSpec,
+        replay: &Replay,
+        one_in: u32,
+        each_second: impl Into<EachSecond>,
+    ) -> anyhow::Result<Option<Self>> {
+        let some = replay.one_in(one_in);
+        let (some, times) =
+            some.with_context(|| format!("of one block in {one_in} none is left"))?;
+        Self::of(watching, some, (one_in, times), each_second.into())
+    }
+
+    fn of(
+        watching: &SessionSpec,
+        replay: Replay,
+        (one_in, times): (u32, f64),
+        each_second: EachSecond,
     ) -> anyhow::Result<Option<Self>> {
         let mut replays = Self {
             processes: replay.processes,
             machine: replay.machine,
             calibration: replay.calibration,
-            stop,
+            each_second,
+            one_in,
+            times,
             watching: watching.clone(),
             base: Totals::default(),
             other_bases: [const { OnceLock::new() }; NR_VARIATIONS],
@@ -168,8 +228,9 @@ impl Replays {
         };
         scenario.machine.seed = spec.seed;
         let end = scenario.end(None)?;
-        let mut simulation = simulation(spec, scenario, end)?;
+        let mut simulation = simulation(&self.scaled(spec), scenario, end)?;
         let mut totals = Totals {
+            idle_for: spec.idle_for(),
             // Nodes beyond the first are what somebody asked for.
             occupancy: Occupancy::new(machine.nodes.len() > 1),
             ..Totals::default()
@@ -179,7 +240,7 @@ impl Replays {
             totals.occupancy.look(&simulation);
             let has_second = events.iter().any(|event| matches!(event, Event::Second));
             events.clear();
-            if has_second && self.stop.load(Ordering::Relaxed) {
+            if has_second && !(self.each_second.0)() {
                 return Ok(None);
             }
         }
@@ -188,19 +249,70 @@ impl Replays {
         Ok(Some(totals))
     }
 
+    /// Scales down what schemes may do in a time to the share of the memory that is replayed.
+    fn scaled(&self, spec: &SessionSpec) -> SessionSpec {
+        let mut spec = spec.clone();
+        for context in &mut spec.contexts {
+            for scheme in context.acting.iter_mut().flat_map(|a| &mut a.schemes) {
+                // 0 is no limit.
+                let bytes = scheme.quota.bytes;
+                scheme.quota.bytes = (bytes / u64::from(self.one_in)).max(bytes.min(1));
+            }
+        }
+        spec
+    }
+
+    /// What was found of one block in so many, as of all.
+    fn whole(&self, mut of: Prediction) -> Prediction {
+        if self.one_in == 1 {
+            return of;
+        }
+        for bytes in [
+            &mut of.resident_mean_bytes,
+            &mut of.saved_mean_bytes,
+            &mut of.swapped_mean_bytes,
+            &mut of.pool_mean_bytes,
+            &mut of.far_mean_bytes,
+            &mut of.huge_mean_bytes,
+        ] {
+            *bytes = rounded(*bytes * self.times);
+        }
+        for number in of.resident_bytes.iter_mut().chain([&mut of.refaults]) {
+            *number = (*number as f64 * self.times) as u64;
+        }
+        of
+    }
+
+    /// Saved memory as a share, without the beginning in which nothing could be idle for long enough; and the length of
+    /// a record that tells it, if this one does not.
+    fn steady(&self, of: &Totals) -> (Option<f64>, Option<Nanos>) {
+        let needed = Nanos(of.idle_for.0.saturating_mul(2));
+        if needed.as_secs_f64() > self.base.occupancy.seconds() {
+            return (None, Some(needed));
+        }
+        let resident = of.occupancy.near_after(of.idle_for);
+        let base = self.base.occupancy.near_after(of.idle_for);
+        let share = resident.zip(base);
+        let share = share.map(|(resident, base)| rounded((base - resident) / base.max(1.0)));
+        (share, None)
+    }
+
     /// A replay beside the one without schemes.
     fn prediction(&self, of: &Totals, by_itself: &Totals) -> Prediction {
+        let (steady_share, needed_ns) = self.steady(of);
         let mean = of.occupancy.mean();
         let (resident, base) = (mean.near(), self.base.occupancy.mean().near());
         // By itself nobody watches it.
         let alone = by_itself.pace(|process| process.work + process.lost);
         let pace = of.pace(Progress::seconds);
         let ends = of.progress.iter().map(|p| p.started + p.seconds());
-        Prediction {
+        self.whole(Prediction {
             seconds: rounded(ends.fold(0.0, f64::max)),
             resident_mean_bytes: rounded(resident),
             saved_mean_bytes: rounded(base - resident),
             saved_share: Estimate::new((base - resident) / base.max(1.0)),
+            steady_share,
+            needed_ns,
             slowdown: Estimate::new(pace / alone.max(1e-9) - 1.0),
             acting_cpu_seconds: Estimate::new(of.acting_cpu),
             monitor_cpu_seconds: rounded(of.monitor_cpu),
@@ -212,7 +324,7 @@ impl Replays {
             guard_stops: of.guard_stops,
             was_killed: of.was_killed,
             resident_bytes: thinned(&of.occupancy.near_by_second(), SERIES_PARTS),
-        }
+        })
     }
 }
 

@@ -7,16 +7,18 @@
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use isotherm_config::{ActingRequest, ContextConfig, Method, Monitoring, Request, RequestError};
 use isotherm_engine::guard::{GuardLimits, MAX_SLOWDOWN};
 use isotherm_session::simulated::Replay;
 
+use super::depth::{BOUNDS, Depth, SETTINGS};
 use super::{
-    Completion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan, PlannedReplays,
-    Prices, Published, Replays, Search, SearchEvent, Space, Subject, TraceTimes, Tuned, run,
-    run_published, settle, trace_facts,
+    Coarse, Completion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan,
+    PlannedReplays, Prices, Published, Replays, Search, SearchEvent, Space, Stage, Subject,
+    TraceTimes, Tuned, run, run_published, settle, trace_facts,
 };
 
 /// What is best, without its limit.
@@ -176,8 +178,8 @@ impl TuneRequest {
 /// How much is tried, and by whom it is chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most points to try.
-    pub budget: usize,
+    /// Most points to try, all in full; `None`: as many as take about a minute, the best of them in full.
+    pub budget: Option<usize>,
     /// Evaluations at a time; one for each CPU where it is not said. Changes nothing of what is found.
     pub jobs: Option<usize>,
     /// A published method instead of the search.
@@ -214,11 +216,6 @@ impl Tuning {
         &self.fingerprint
     }
 
-    /// The most points that are tried.
-    pub fn nr_most(&self, effort: &Effort) -> usize {
-        self.space.len().min(effort.budget)
-    }
-
     /// Searches, and has what was found confirmed where somebody does. What was found, and the plan that its settings are of; `None` where it was asked to stop before
     /// anything was tried.
     ///
@@ -232,14 +229,35 @@ impl Tuning {
         on_event: &mut dyn FnMut(SearchEvent<'_>),
         confirm: Option<&mut Confirm<'_>>,
     ) -> anyhow::Result<Option<(Tuned, Plan)>> {
+        let depth = self.depth(effort);
+        let jobs = effort
+            .jobs
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+        let first = match depth.one_in {
+            1 => None,
+            _ => match self.search_coarsely(depth, jobs, stop, on_event)? {
+                Some(found) => Some(found),
+                None => return Ok(None),
+            },
+        };
         let (plan, seed) = (self.plan, self.seed);
+        let began = Instant::now();
         let replays = Replays::new(&plan.watching()?, self.replay, Arc::clone(stop))?;
         let Some(replays) = replays else {
             return Ok(None);
         };
+        let replay_s = began.elapsed().as_secs_f64();
         let base = replays.base();
         let contexts = plan.contexts();
-        let mut search = Search::new(self.space, self.objective, effort.budget, seed, contexts);
+        let mut search = match &first {
+            Some(first) => first.refined(depth.nr_full, contexts),
+            None => Search::new(self.space, self.objective, depth.nr_full, seed, contexts),
+        };
+        on_event(SearchEvent::Begins(Stage {
+            one_in: 1,
+            nr_most: search.nr_most(),
+            expected_s: replay_s * (search.nr_most() + BOUNDS) as f64 / jobs as f64,
+        }));
         let planned = PlannedReplays {
             replays: &replays,
             plan: &plan,
@@ -251,13 +269,11 @@ impl Tuning {
             let journal = journal.as_deref_mut();
             run_published(how, &mut search, &planned, journal, start, on_event)?
         } else {
-            let jobs = effort
-                .jobs
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get));
             let journal = journal.as_deref_mut();
             run(&mut search, &planned, journal, jobs, stop, on_event)?
         };
         if completion == Completion::Finished {
+            on_event(SearchEvent::Settles);
             completion = settle(&mut search, &planned)?;
         }
         let confirm = confirm.filter(|_| completion == Completion::Finished);
@@ -277,9 +293,53 @@ impl Tuning {
             plan: &plan,
             objective: self.objective,
             base: &base,
+            coarse: first.map(|first| Coarse {
+                one_in: depth.one_in,
+                nr_tried: first.observed().len(),
+            }),
             live: live.as_ref(),
         };
         let tuned = Tuned::of(&subject, &search, completion);
         Ok(Some((tuned, plan)))
+    }
+
+    /// How much is replayed for `effort`: what is asked for, in full, or as much as takes about a minute.
+    fn depth(&self, effort: &Effort) -> Depth {
+        match (effort.budget, effort.method) {
+            (Some(budget), _) => Depth::full(budget),
+            // The published methods have a number of their own.
+            (None, Some(_)) => Depth::full(SETTINGS),
+            (None, None) => Depth::of(&self.replay, self.times, self.space.len()),
+        }
+    }
+
+    /// Tries settings on one block in so many; `None` where it was asked to stop.
+    fn search_coarsely(
+        &self,
+        depth: Depth,
+        jobs: usize,
+        stop: &Arc<AtomicBool>,
+        on_event: &mut dyn FnMut(SearchEvent<'_>),
+    ) -> anyhow::Result<Option<Search>> {
+        let plan = &self.plan;
+        let (watching, one_in) = (plan.watching()?, depth.one_in);
+        let began = Instant::now();
+        let replays = Replays::coarse(&watching, &self.replay, one_in, Arc::clone(stop))?;
+        let Some(replays) = replays else {
+            return Ok(None);
+        };
+        let replay_s = began.elapsed().as_secs_f64() * f64::from(one_in);
+        let space = self.space.clone();
+        let (nr_first, contexts) = (depth.nr_first, plan.contexts());
+        let mut search = Search::new(space, self.objective, nr_first, self.seed, contexts);
+        on_event(SearchEvent::Begins(Stage {
+            one_in,
+            nr_most: search.nr_most(),
+            expected_s: replay_s * depth.nr_replays(self.space.len()) / jobs as f64,
+        }));
+        let replays = &replays;
+        let planned = PlannedReplays { replays, plan };
+        let completion = run(&mut search, &planned, None, jobs, stop, on_event)?;
+        Ok((completion == Completion::Finished).then_some(search))
     }
 }

@@ -38,8 +38,12 @@ pub struct Tuned {
     pub parameters: Vec<Parameter>,
     /// How many points the space has.
     pub nr_points: usize,
-    /// How many of them were tried.
+    /// How many of them were replayed in full.
     pub nr_tried: usize,
+    /// The most of them that could be.
+    pub nr_most: usize,
+    /// The search on some of the blocks that was before; `null` where there was none.
+    pub coarse: Option<Coarse>,
     /// The search was broken off.
     pub was_stopped: bool,
     /// The program without schemes: watched, as under them.
@@ -55,6 +59,16 @@ pub struct Tuned {
     pub tried: Vec<Tried>,
     /// What live runs came to, by which all predictions above are corrected; `null` where there were none.
     pub live: Option<Live>,
+}
+
+/// A search on some of a trace's blocks, whose best settings are replayed in full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Coarse {
+    /// One block in so many was replayed.
+    pub one_in: u32,
+    /// How many points were tried.
+    pub nr_tried: usize,
 }
 
 /// What is recommended.
@@ -108,6 +122,8 @@ pub struct Subject<'a> {
     pub objective: Objective,
     /// The program without schemes.
     pub base: &'a Prediction,
+    /// The search on some of the blocks that was before.
+    pub coarse: Option<Coarse>,
     /// What live runs came to. Where some were made, only what was run is recommended.
     pub live: Option<&'a Live>,
 }
@@ -156,6 +172,8 @@ impl Tuned {
             parameters: search.space().parameters().to_vec(),
             nr_points: search.space().len(),
             nr_tried: search.observed().len(),
+            nr_most: search.nr_most(),
+            coarse: subject.coarse,
             was_stopped: completion == Completion::Stopped,
             base: subject.live.map_or_else(
                 || subject.base.clone(),
@@ -192,17 +210,7 @@ impl Tuned {
             format_bytes(self.base.resident_mean_bytes as u64),
             self.sought,
         );
-        let _ = writeln!(
-            text,
-            "{} of {} settings tried{}",
-            self.nr_tried,
-            self.nr_points,
-            if self.was_stopped {
-                ", then stopped"
-            } else {
-                ""
-            },
-        );
+        let _ = writeln!(text, "{}", self.effort());
         if let Some(live) = &self.live {
             text.push('\n');
             text += &live.text();
@@ -210,9 +218,47 @@ impl Tuned {
         if !self.front.is_empty() {
             text.push('\n');
             text += &self.table().text();
+            text += "STEADY: without the beginning, in which nothing could be idle for so long yet; ?: not known\n";
         }
         let _ = writeln!(text, "\n{}", self.found.why);
+        if let Some(needed) = self.needed() {
+            let _ = writeln!(
+                text,
+                "the record is too short to tell what that saves in the long run; record {} to answer this",
+                format_time(needed)
+            );
+        }
         text
+    }
+
+    /// How many settings were tried, and how.
+    pub(super) fn effort(&self) -> String {
+        let tried = match (self.nr_points <= self.nr_most, self.coarse) {
+            (_, Some(Coarse { one_in, nr_tried })) => format!(
+                "{nr_tried} settings tried on one block in {one_in}, the {} best of them in full",
+                self.nr_tried
+            ),
+            (true, None) => format!("{} of {} settings tried", self.nr_tried, self.nr_most),
+            (false, None) => format!(
+                "{} of at most {} settings tried",
+                self.nr_tried, self.nr_most
+            ),
+        };
+        if self.was_stopped {
+            tried + ", then stopped"
+        } else {
+            tried
+        }
+    }
+
+    /// Length of a record that tells the steady state of what is recommended, if this one does not.
+    fn needed(&self) -> Option<Nanos> {
+        let shown = self
+            .found
+            .recommended
+            .as_ref()
+            .or(self.found.nearest.as_ref());
+        shown?.prediction.needed_ns
     }
 
     /// As a page, with the configuration that `plan` makes of each setting of the front.
@@ -252,23 +298,30 @@ impl Tuned {
 }
 
 /// What a setting comes to, by its columns.
-pub(super) const HEADS: [&str; 7] = [
-    "SAVED", "OF IT", "BETWEEN", "SLOWER", "BETWEEN", "ACTING", "REFAULTS",
+pub(super) const HEADS: [&str; 8] = [
+    "SAVED", "OF IT", "BETWEEN", "STEADY", "SLOWER", "BETWEEN", "ACTING", "REFAULTS",
 ];
 
 /// The same of one.
-pub(super) fn fields(prediction: &Prediction) -> [String; 7] {
+pub(super) fn fields(prediction: &Prediction) -> [String; 8] {
     [
         signed(prediction.saved_mean_bytes, |bytes| {
             format_bytes(bytes as u64)
         }),
         signed(prediction.saved_share.value, format_share),
         bounds(&prediction.saved_share),
+        steady(prediction),
         percent(prediction.slowdown.value),
         bounds(&prediction.slowdown),
         format!("{:.2} s", prediction.acting_cpu_seconds.value),
         prediction.refaults.to_string(),
     ]
+}
+
+/// What is saved without the beginning; `?` where nobody knows.
+fn steady(prediction: &Prediction) -> String {
+    let share = prediction.steady_share;
+    share.map_or_else(|| "?".to_owned(), |share| signed(share, format_share))
 }
 
 /// A column that only some objectives have: its head, and what stands in it.
@@ -351,10 +404,13 @@ fn why(
             _ => String::new(),
         };
         format!(
-            "{} {huge}saves {} ({} of the memory) and makes the program {} slower",
+            "{} {huge}saves {} ({} of the memory{}) and makes the program {} slower",
             trial.settings,
             signed(p.saved_mean_bytes, |bytes| format_bytes(bytes as u64)),
             signed(p.saved_share.value, format_share),
+            p.steady_share.map_or_else(String::new, |share| {
+                format!("; {} in steady state", signed(share, format_share))
+            }),
             percent(p.slowdown.value),
         )
     };

@@ -26,10 +26,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use isotherm_config::ContextConfig;
+use isotherm_engine::units::format_share;
 
+use super::bounds::narrowest;
 use super::front::front;
 use super::objective::Objective;
 use super::predict::Prediction;
+use super::result::{percent, signed};
 use super::space::{Point, Space};
 
 /// Points that are tried before the next are chosen.
@@ -101,6 +104,33 @@ impl Search {
         }
     }
 
+    /// The same search, but of what this one found: by at most `budget` points, no others than this one's. Those come first
+    /// that are best with the bounds that they have at least, then points along the front.
+    pub(super) fn refined(&self, budget: usize, start: &[ContextConfig]) -> Self {
+        let (mut sure, front) = (self.ranked_surely(), self.front());
+        let nr_along = (budget / 3).min(front.len());
+        let along = (0..nr_along).map(|n| front[n * front.len() / nr_along].clone());
+        let mut first: Vec<Point> = self.space.point_of(start).into_iter().collect();
+        let rest = sure.split_off(sure.len().min(budget.saturating_sub(nr_along + 1)));
+        first.extend(sure.into_iter().chain(along).chain(rest));
+        let mut seen = BTreeSet::new();
+        first.retain(|point| self.observed.contains_key(point) && seen.insert(point.clone()));
+        first.truncate(budget);
+        let budget = first.len();
+        first.reverse();
+        Self {
+            space: self.space.clone(),
+            objective: self.objective,
+            budget,
+            is_exhaustive: false,
+            first,
+            suggested: BTreeSet::new(),
+            observed: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            first_step: self.first_step.clone(),
+        }
+    }
+
     /// What it searches.
     pub fn space(&self) -> &Space {
         &self.space
@@ -151,6 +181,39 @@ impl Search {
     /// Whether a point is within the limit.
     pub(super) fn is_within(&self, point: &Point) -> bool {
         self.objective.rank(&self.observed[point]).violation <= 0.0
+    }
+
+    /// All points, the best first, each with the narrowest bounds that it can have.
+    fn ranked_surely(&self) -> Vec<Point> {
+        let ranks = self
+            .observed
+            .iter()
+            .map(|(point, prediction)| (self.objective.rank(&narrowest(prediction)), point));
+        let mut ranks: Vec<_> = ranks.collect();
+        ranks.sort_by(|a, b| a.0.compare(&b.0).then(a.1.cmp(b.1)));
+        ranks.into_iter().map(|(_, point)| point.clone()).collect()
+    }
+
+    /// Whether a point is beyond the limit with any bounds.
+    pub(super) fn is_surely_beyond(&self, point: &Point) -> bool {
+        let narrow = narrowest(&self.observed[point]);
+        self.objective.rank(&narrow).violation > 0.0
+    }
+
+    /// The best so far, in words.
+    pub(super) fn lead(&self) -> Option<String> {
+        let (within, beyond) = self.best();
+        let point = within.or(beyond)?;
+        let prediction = &self.observed[point];
+        let saved = signed(prediction.saved_share.value, format_share);
+        let slower = percent(prediction.slowdown.value);
+        let limit = if within.is_some() {
+            ""
+        } else {
+            " (beyond the limit)"
+        };
+        let settings = self.space.settings(point);
+        Some(format!("{settings} saves {saved}, {slower} slower{limit}"))
     }
 
     /// What is within the limit, the best first; where nothing is, the nearest beyond it.

@@ -74,7 +74,7 @@ fn plan() -> Plan {
 /// Replays of a trace under a plan, which nobody stops.
 fn replays(plan: &Plan, of: Replay) -> Replays {
     let watching = plan.watching().expect("a session");
-    let replays = Replays::new(&watching, of, Arc::default()).expect("it runs");
+    let replays = Replays::new(&watching, of, Arc::<AtomicBool>::default()).expect("it runs");
     replays.expect("not stopped")
 }
 
@@ -122,6 +122,7 @@ fn tuned_of(
         plan: &plan,
         objective: OBJECTIVE,
         base: &base,
+        coarse: None,
         live: None,
     };
     let tuned = Tuned::of(&subject, &search, completion);

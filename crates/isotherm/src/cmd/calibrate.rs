@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::ProcessSpec;
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::calibration::{Calibration, Measured};
@@ -16,7 +15,7 @@ use isotherm_record::printable;
 use tracing::{info, warn};
 
 use crate::flags::{ProcessList, processes};
-use crate::log::draws_progress;
+use crate::progress::{Progress, Unit};
 use crate::whole_file;
 
 /// Measure what acting costs on this machine: paging out and back, faults, huge pages, clears.
@@ -61,11 +60,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if is_made_up {
         content = made_up_content(PAGES);
     }
-    let bar = progress_bar(args.content);
-    let tell = |share: f64| bar.set_position((share * 100.0) as u64);
+    let progress = if args.content {
+        Progress::hidden()
+    } else {
+        Progress::new(Some(100), Unit::Percent)
+    };
+    let tell = |share: f64| progress.set_position((share * 100.0) as u64);
     let measured = calibrate(&content, is_made_up, command(), tell)
         .context("cannot measure; `isotherm doctor` says what works here")?;
-    bar.finish_and_clear();
+    drop(progress);
     if measured.swap.is_none() && !args.content {
         warn!(
             "there is no swap, so what paging out costs was not measured; `isotherm swap zram --size 1G` \
@@ -98,14 +101,6 @@ fn content_of_all(processes: &[ProcessSpec]) -> anyhow::Result<Vec<u8>> {
     }
     content.truncate(PAGES * PAGE_SIZE as usize);
     Ok(content)
-}
-
-fn progress_bar(is_helper: bool) -> ProgressBar {
-    if is_helper || !draws_progress() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:40.cyan/blue} {percent} %");
-    ProgressBar::new(100).with_style(style.expect("a template of ours"))
 }
 
 fn text(measured: &Calibration) -> String {

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::ensure;
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::{ContextConfig, Method, Monitoring, Request, SessionSpec, TargetSpec, World};
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_time, parse_time, parse_time_span};
@@ -12,8 +11,8 @@ use isotherm_report::render::page;
 use isotherm_session::compare::{ComparedWorld, Comparison, ComparisonSpec, Progress, compare};
 
 use crate::flags::{GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, load, processes};
-use crate::log::draws_progress;
 use crate::out::{self, ResultArgs};
+use crate::progress::{self, Unit};
 
 /// Compare worlds on the same processes: what Isotherm's own monitor, the kernel's DAMON and the simulated machine say
 /// of them, how true that is, and what it costs.
@@ -109,9 +108,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.page {
         isotherm_session::record_file::open(path)?;
     }
-    let bar = progress_bar(&spec);
-    let comparison = compare(&spec, &mut |progress| bar.set_message(words(progress)));
-    bar.finish_and_clear();
+    let progress = progress::Progress::new(None, Unit::Unknown);
+    let all = format_time(spec.duration());
+    let comparison = compare(&spec, &mut |at| {
+        progress.set_message(format!("{} (about {all} in all)", words(at)));
+    });
+    drop(progress);
     let comparison = comparison.map_err(|error| {
         if let Some(path) = new_page {
             std::fs::remove_file(path).ok();
@@ -213,18 +215,6 @@ fn session(
         ..Request::default()
     };
     Ok(request.act_or_watch(contexts, None)?)
-}
-
-fn progress_bar(spec: &ComparisonSpec) -> ProgressBar {
-    if !draws_progress() {
-        return ProgressBar::hidden();
-    }
-    let all = format_time(spec.duration());
-    let style = format!("[{{elapsed_precise}} of about {all}] {{spinner}} {{msg}}");
-    let bar = ProgressBar::new_spinner();
-    bar.set_style(ProgressStyle::with_template(&style).expect("a template of ours"));
-    bar.enable_steady_tick(std::time::Duration::from_millis(250));
-    bar
 }
 
 fn words(progress: Progress) -> String {

@@ -5,9 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::log::draws_progress;
+use crate::progress::{Progress, Unit};
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_eval::reproduce::{
     Comparison, Published, Reproduction, RunProgress, Summary, reproduce, text,
 };
@@ -72,13 +71,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut all = Vec::new();
     for experiment in args.publication.experiments() {
-        let bar = progress_bar();
+        let bar = Progress::new(Some(0), Unit::Count("runs"));
         let of_it = reproduce(experiment, args.jobs, &|progress| match progress {
             RunProgress::Planned(nr) => bar.set_length(nr as u64),
             RunProgress::Begun(title) => bar.set_message(title),
             RunProgress::Ended => bar.inc(1),
         })?;
-        bar.finish_and_clear();
+        drop(bar);
         if let Some(folder) = &args.output {
             for (name, text) in &of_it.files {
                 crate::whole_file::write(&folder.join(name), text.as_bytes())?;
@@ -127,12 +126,4 @@ impl Numbers {
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     crate::out::schema::<Numbers>()
-}
-
-fn progress_bar() -> ProgressBar {
-    if !draws_progress() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {eta}  {msg}");
-    ProgressBar::new(0).with_style(style.expect("a template of ours"))
 }

@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_engine::units::{format_bytes, parse_bytes};
 use isotherm_session::restore::{RestoreEnd, RestoreReport, RestoreSpec, restore};
 use tracing::{info, warn};
 
 use crate::flags::{ProcessList, processes};
-use crate::log::draws_progress;
+use crate::progress::{Progress, Unit};
 
 /// Read back into memory what processes have in swap.
 ///
@@ -51,13 +50,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bytes_per_s_max: Some(args.rate),
     };
     let stop = crate::stop::by_signals()?;
-    let bar = progress_bar();
+    let progress = Progress::new(Some(0), Unit::Bytes);
     let report = restore(&spec, |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
+        progress.set_length(total);
+        progress.set_position(done);
         !stop.load(Ordering::Relaxed)
     })?;
-    bar.finish_and_clear();
+    drop(progress);
     for note in &report.notes {
         info!("{}", isotherm_record::printable(note));
     }
@@ -90,16 +89,6 @@ fn text(report: &RestoreReport) -> String {
         "read back {read} of {of} in {:.1} s; {left} are in swap now",
         report.seconds
     )
-}
-
-fn progress_bar() -> ProgressBar {
-    if !draws_progress() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template(
-        "[{elapsed_precise}] {bar:24.cyan/blue} {bytes} of {total_bytes}",
-    );
-    ProgressBar::new(0).with_style(style.expect("a template of ours"))
 }
 
 /// The schema of what is printed.

@@ -5,22 +5,21 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::{Request, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
-use isotherm_eval::tune::{Estimate, Replays};
+use isotherm_eval::tune::{EachSecond, Estimate, NR_REPLAYS_BOUNDED, Replays};
 use isotherm_record::{Reader, Writer};
 use isotherm_session::simulated::{
     Bounded, Foretold, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
 };
 
 use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, load};
-use crate::log::{draws_progress, is_quiet};
-use isotherm_engine::units::{format_time, parse_time};
+use crate::log::is_quiet;
+use crate::progress::{Progress, Unit};
+use isotherm_engine::units::{SECOND, format_time, parse_time};
 use tracing::warn;
 
 /// Try schemes on a simulated machine: terabytes, deterministic, no privilege.
@@ -101,13 +100,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let (scenario, traced) = scenario(args)?;
     let end = scenario.end(args.duration)?;
+    let expected_s = scenario.expected_end(args.duration).0.div_ceil(SECOND.0);
     let spec = session(args)?;
     let mut session = SimulatedSession::start(&spec, scenario, end)?;
     let mut writer = match &args.output {
         Some(path) => Some((create(path, &session)?, path)),
         None => None,
     };
-    let bar = progress_bar(end);
+    let nr_replays = traced.as_ref().map_or(1, |_| 1 + NR_REPLAYS_BOUNDED);
+    let progress = Arc::new(Progress::new(Some(expected_s * nr_replays), Unit::Percent));
     let mut items = Vec::new();
     loop {
         let goes_on = session.step(&mut items);
@@ -117,8 +118,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 written.with_context(|| format!("cannot write {}", path.display()))?;
             }
         }
-        bar.set_position(session.now().0 / 1_000_000);
-        bar.set_message(format_time(session.now()));
+        progress.set_position((session.now().0 / SECOND.0).min(expected_s));
+        progress.set_message(format!("{} simulated", format_time(session.now())));
         if !goes_on {
             break;
         }
@@ -129,11 +130,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         flushed.with_context(|| format!("cannot finish {}", path.display()))?;
     }
     let mut report = session.report();
-    // Ten replays more.
-    bar.set_message("how sure that is");
-    bar.enable_steady_tick(Duration::from_millis(500));
-    report.prediction = traced.map(|replay| foretell(&spec, replay)).transpose()?;
-    bar.finish_and_clear();
+    if let Some(replay) = traced {
+        progress.set_message("computing the bounds");
+        report.prediction = Some(foretell(&spec, replay, &progress)?);
+    }
+    drop(progress);
+    if let Some(needed) = report.needed() {
+        warn!(
+            "{} simulated are too short to tell what is saved in the long run; record {} to answer this",
+            format_time(end.min(Nanos(expected_s * SECOND.0))),
+            format_time(needed)
+        );
+    }
     if let Some(path) = &args.against {
         let cannot = || format!("cannot compare with {}", path.display());
         let live = Reader::open(crate::input::open(path)?.bytes).with_context(cannot)?;
@@ -179,12 +187,21 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, Option<Replay>)> {
 }
 
 /// What comes of it for the traced program, and how sure that is.
-fn foretell(spec: &SessionSpec, replay: Replay) -> anyhow::Result<Foretold> {
+fn foretell(
+    spec: &SessionSpec,
+    replay: Replay,
+    progress: &Arc<Progress>,
+) -> anyhow::Result<Foretold> {
     let mut watching = spec.clone();
     for context in &mut watching.contexts {
         context.acting = None;
     }
-    let replays = Replays::new(&watching, replay, Arc::default())?;
+    let progress = Arc::clone(progress);
+    let each_second = EachSecond::new(move || {
+        progress.inc(1);
+        true
+    });
+    let replays = Replays::new(&watching, replay, each_second)?;
     let foretold = replays.map(|replays| replays.bounded(spec)).transpose()?;
     let foretold = foretold.flatten().context("nobody asked it to stop")?;
     let bounded = |of: Estimate, unit: f64| Bounded {
@@ -194,6 +211,7 @@ fn foretell(spec: &SessionSpec, replay: Replay) -> anyhow::Result<Foretold> {
     };
     Ok(Foretold {
         saved_percent: bounded(foretold.saved_share, 100.0),
+        steady_saved_percent: foretold.steady_share.map(|share| 100.0 * share),
         slowdown_percent: bounded(foretold.slowdown, 100.0),
         acting_cpu_seconds: bounded(foretold.acting_cpu_seconds, 1.0),
     })
@@ -233,13 +251,4 @@ fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<BufW
     let header = session.header(crate::out::command_line());
     Writer::create(BufWriter::new(file), &header)
         .with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn progress_bar(end: Nanos) -> ProgressBar {
-    if !draws_progress() {
-        return ProgressBar::hidden();
-    }
-    let style = "[{elapsed_precise}] {bar:40.cyan/blue} {msg} simulated";
-    let style = ProgressStyle::with_template(style).expect("a template of ours");
-    ProgressBar::new(end.0 / 1_000_000).with_style(style)
 }

@@ -3,27 +3,27 @@
 
 mod live;
 
+use std::cell::RefCell;
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::{Format, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
     Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Plan, Prices, Published, Search,
-    SearchEvent, Seeks, TuneRequest, Tuned, Tuning,
+    SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning,
 };
 use isotherm_session::simulated::read_trace;
 use tracing::{info, warn};
 
 use crate::flags::{FarArgs, load};
-use crate::log::{draws_progress, is_quiet};
+use crate::log::is_quiet;
+use crate::progress::{Progress, Unit, whole_seconds};
 use crate::{out, whole_file};
 
 /// Find the scheme that suits a recorded program best; or give a running daemon other schemes.
@@ -210,9 +210,10 @@ impl MethodName {
 #[group(id = "searched", requires = "subject", multiple = true)]
 #[command(next_help_heading = "The search")]
 struct HowArgs {
-    /// Most settings to try
-    #[arg(long, value_name = "N", default_value_t = NonZero::new(256).expect("not zero"))]
-    budget: NonZero<u32>,
+    /// Most settings to try, all on the whole trace [default: as many as take about a minute; of a large trace, many
+    /// on a part of it, and the best on the whole]
+    #[arg(long, value_name = "N")]
+    budget: Option<NonZero<u32>>,
 
     /// Who chooses what is tried; the published methods go by DAMOOS' score and have a budget of their own
     #[arg(long, value_enum, value_name = "METHOD", default_value_t)]
@@ -292,7 +293,7 @@ fn tune(
         .beside(&args.live.subject());
     let mut journal = open_journal(args, tuning.fingerprint())?;
     let Some((tuned, plan)) = search(args, tuning, journal.as_mut(), stop, live)? else {
-        info!("stopped before anything was tried");
+        info!("stopped before anything was replayed in full");
         return Ok(ExitCode::from(130));
     };
     let written = write(args, &plan, &tuned);
@@ -369,9 +370,7 @@ fn end_journal(args: &Args, journal: Option<Journal>, tuned: &Tuned) {
     };
     if tuned.was_stopped {
         info!(
-            "stopped after {} of at most {} settings; the same command goes on ({})",
-            tuned.nr_tried,
-            tuned.nr_points.min(args.how.budget.get() as usize),
+            "stopped; the same command goes on ({})",
             journal.path().display()
         );
     } else if args.how.resume.is_none()
@@ -389,37 +388,93 @@ fn search(
     live: Option<&mut dyn LiveRuns>,
 ) -> anyhow::Result<Option<(Tuned, Plan)>> {
     let effort = Effort {
-        budget: args.how.budget.get() as usize,
+        budget: args.how.budget.map(|budget| budget.get() as usize),
         jobs: args.how.jobs.map(|jobs| jobs.get() as usize),
         method: args.how.method.published(),
     };
-    let bar = if draws_progress() {
-        let style = "[{elapsed_precise}] {bar:32.cyan/blue} {pos}/{len} settings, {eta} left";
-        let style = ProgressStyle::with_template(style).expect("a template of ours");
-        let bar = ProgressBar::new(tuning.nr_most(&effort) as u64).with_style(style);
-        bar.enable_steady_tick(Duration::from_millis(500));
-        bar
-    } else {
-        ProgressBar::hidden()
-    };
-    let mut on_event = |event: SearchEvent<'_>| match event {
-        SearchEvent::Evaluated(nr) => bar.set_position(nr as u64),
-        SearchEvent::JournalFailed(error) => bar.suspend(|| {
-            warn!("{error}; the search goes on, and cannot be gone on with after an interruption");
-        }),
-    };
-    let found = match live {
+    let progress = RefCell::new(Searching::new());
+    let mut on_event = |event: SearchEvent<'_>| progress.borrow_mut().take(event);
+    match live {
         Some(makes) => {
             let mut confirm = |search: &mut Search, objective, journal: Option<&mut Journal>| {
-                bar.finish_and_clear();
+                progress.borrow_mut().end();
                 live::confirm(args, search, objective, makes, journal)
             };
             tuning.run(&effort, journal, stop, &mut on_event, Some(&mut confirm))
         }
         None => tuning.run(&effort, journal, stop, &mut on_event, None),
-    };
-    bar.finish_and_clear();
-    found
+    }
+}
+
+/// A search that is expected to take at least so many seconds is announced, with its first answer.
+const LONG_S: f64 = 5.0;
+
+/// The progress of a search.
+struct Searching {
+    progress: Progress,
+    /// The next answer is the first of a long search.
+    is_awaited: bool,
+    one_in: u32,
+}
+
+impl Searching {
+    fn new() -> Self {
+        let progress = Progress::new(None, Unit::Unknown);
+        progress.set_message("replaying the program without schemes");
+        Self {
+            progress,
+            is_awaited: false,
+            one_in: 1,
+        }
+    }
+
+    fn take(&mut self, event: SearchEvent<'_>) {
+        match event {
+            SearchEvent::Begins(stage) => self.begin(stage),
+            SearchEvent::Evaluated(nr) => self.progress.set_position(nr as u64),
+            SearchEvent::Leads(lead) => {
+                let of = match self.one_in {
+                    1 => String::new(),
+                    nr => format!(" on one block in {nr}"),
+                };
+                let lead = format!("best so far{of}: {lead}");
+                if std::mem::take(&mut self.is_awaited) {
+                    self.progress.suspend(|| info!("{lead}"));
+                }
+                self.progress.set_message(lead);
+            }
+            SearchEvent::Settles => self
+                .progress
+                .set_message("computing the bounds of the best"),
+            SearchEvent::JournalFailed(error) => self.progress.suspend(|| {
+                warn!(
+                    "{error}; the search goes on, and cannot be gone on with after an interruption"
+                );
+            }),
+        }
+    }
+
+    fn begin(&mut self, stage: Stage) {
+        self.end();
+        let is_first = self.one_in == 1;
+        let (nr, takes) = (stage.nr_most, whole_seconds(stage.expected_s));
+        if stage.expected_s >= LONG_S {
+            match stage.one_in {
+                1 => info!("trying at most {nr} settings on the whole trace: about {takes}"),
+                of => info!(
+                    "trying at most {nr} settings on one block in {of}, then the best on the whole trace: about {takes} \
+                     in all"
+                ),
+            }
+            self.is_awaited = is_first;
+        }
+        self.one_in = stage.one_in;
+        self.progress = Progress::new(Some(nr as u64), Unit::Count("settings"));
+    }
+
+    fn end(&mut self) {
+        self.progress = Progress::hidden();
+    }
 }
 
 /// Writes what is asked for, as far as it was found.

@@ -2,17 +2,30 @@
 
 use proptest::prelude::*;
 
+use isotherm_engine::Unreclaimable;
+use isotherm_record::item::{Mapping, MappingChange};
+
 use super::*;
 use crate::samples::{at, header};
 
 /// Scans of one block, a second each: for each page a character, `#` accessed, `.` idle, `?`
 /// unknown, a space not there.
 fn report(scans: &[&str], max_slowdown: Option<f64>) -> ReclaimCurveReport {
+    report_of(scans, max_slowdown, Vec::new())
+}
+
+/// The same of a process with these mappings.
+fn report_of(scans: &[&str], max_slowdown: Option<f64>, added: Vec<Mapping>) -> ReclaimCurveReport {
     let options = ReclaimCurveOptions {
         refault_cost: Some(Nanos(1_000_000)),
         max_slowdown,
     };
     let mut curve = ReclaimCurve::new(&header(), Scope::default(), options);
+    curve.push(&Item::Mappings(MappingChange {
+        target: TargetId(0),
+        added,
+        ..MappingChange::default()
+    }));
     for (second, picture) in scans.iter().enumerate() {
         let mask = |letters: &str| {
             let pages = picture.chars().enumerate();
@@ -91,6 +104,22 @@ fn unknown_is_not_cold() {
     let report = report(&["#", "?", "?", "?", "#"], None);
     assert_eq!(at_threshold(&report, 1), (0.0, 0.0));
     assert_eq!(report.unknown_mean_bytes, PAGE_SIZE * 3 / 5);
+}
+
+#[test]
+fn unreclaimable_memory_is_never_taken() {
+    let first = AddressRange::new(0x20_0000, 0x20_1000);
+    let locked = Mapping {
+        range: first,
+        permissions: "rw-p".into(),
+        name: String::new(),
+        unreclaimable: Some(Unreclaimable::Locked),
+    };
+    let scans = ["##", "..", "..", "##"];
+    let report = report_of(&scans, None, vec![locked]);
+    assert_eq!(at_threshold(&report, 1), (1.0, 1.0), "the other page's");
+    assert_eq!(report.unreclaimable_mean_bytes, PAGE_SIZE);
+    assert_eq!(report.resident_mean_bytes, 2 * PAGE_SIZE);
 }
 
 #[test]

@@ -156,6 +156,13 @@ impl ReclaimCurveReport {
                 style.bytes(self.unknown_mean_bytes)
             );
         }
+        if self.unreclaimable_mean_bytes > 0 {
+            let _ = write!(
+                facts,
+                "; {} is unreclaimable (locked, for instance), and nothing of it is taken",
+                style.bytes(self.unreclaimable_mean_bytes)
+            );
+        }
         facts += ". Steady: without the beginning, in which nothing could be idle for so long yet";
         if let Some(last) = self
             .shown()

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use isotherm_config::SessionSpec;
 use isotherm_engine::Nanos;
-use isotherm_engine::scheme::{Action, Age};
+use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::statistics::median;
 use serde::{Deserialize, Serialize};
 
@@ -172,13 +172,8 @@ impl ComparisonSpec {
             .worlds
             .first()
             .map(|(_, spec)| spec.contexts[0].schemes());
-        let ages = schemes.unwrap_or_default().iter().filter_map(|scheme| {
-            let is_idle = !matches!(scheme.action, Action::Hugepage | Action::MigrateHot);
-            match scheme.pattern.age.min {
-                Age::Time(age) if is_idle && age > Nanos(0) => Some(age),
-                _ => None,
-            }
-        });
+        let schemes = schemes.unwrap_or_default().iter();
+        let ages = schemes.filter_map(Scheme::idle_for);
         ages.min()
             .unwrap_or(IDLE_FOR)
             .clamp(SCAN_INTERVAL, IDLE_MAX)

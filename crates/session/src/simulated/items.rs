@@ -6,6 +6,7 @@ use isotherm_record::{
     MappingChange, TargetExit, TargetStart, UsageSample,
 };
 use isotherm_sim::kcompactd::Round;
+use isotherm_sim::machine::Use;
 use isotherm_sim::simulation::{Event, Simulation};
 
 /// What is recorded of a simulation.
@@ -29,11 +30,14 @@ impl Recording {
                 name,
                 mappings,
             } => {
-                let added = mappings.iter().map(|(name, range)| Mapping {
+                let added = mappings.iter().map(|(name, range, purpose)| Mapping {
                     range: *range,
                     permissions: "rw-p".to_owned(),
                     name: format!("[{name}]"),
-                    unreclaimable: None,
+                    unreclaimable: match purpose {
+                        Use::Unreclaimable(why) => Some(*why),
+                        _ => None,
+                    },
                 });
                 vec![
                     Item::TargetStart(TargetStart {

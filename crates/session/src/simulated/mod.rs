@@ -54,7 +54,7 @@ impl SimulatedSession {
             header: header(spec, &simulation),
             simulation,
             recording,
-            summary: Summary::default(),
+            summary: Summary::new(spec.idle_for()),
             events: Vec::new(),
         })
     }

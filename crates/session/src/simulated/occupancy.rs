@@ -111,6 +111,16 @@ impl Occupancy {
         self.resident_max
     }
 
+    /// Mean in memory on the first node after the first `skipped`, in whole seconds; `None` if nobody ran then.
+    pub fn near_after(&self, skipped: Nanos) -> Option<f64> {
+        let first = skipped.0.div_ceil(1_000_000_000) as usize;
+        let after = self.near.iter().skip(first);
+        let (sum, seconds) = after.fold((0.0, 0.0), |(sum, all), (of, seconds)| {
+            (sum + of, all + seconds)
+        });
+        (seconds > 0.0).then(|| sum / seconds)
+    }
+
     /// What was in memory on the first node, second by second, in which anybody ran.
     pub fn near_by_second(&self) -> Vec<u64> {
         let ran = self.near.iter().filter(|(_, seconds)| *seconds > 0.0);

@@ -50,6 +50,14 @@ impl Scenario {
         self.starts.extend(replay.processes);
     }
 
+    /// When it ends if no process loses time.
+    pub fn expected_end(&self, duration: Option<Nanos>) -> Nanos {
+        let work =
+            { self.starts.iter() }.map(|(at, process)| *at + process.work.unwrap_or_default());
+        let work = work.max().unwrap_or_default();
+        duration.or(self.duration).unwrap_or(work)
+    }
+
     /// When it is to end: at `duration`, or as the scenario says, or when all processes have ended.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::io::Read;
 
 use anyhow::ensure;
 use indexmap::IndexMap;
-use isotherm_engine::{PAGE_SIZE, Refusal};
+use isotherm_engine::{Nanos, PAGE_SIZE, Refusal};
 use isotherm_record::{Item, Reader};
 use isotherm_sim::memory::Zone;
 use isotherm_sim::simulation::{Event, Simulation};
@@ -15,7 +15,7 @@ use isotherm_sim::statistics::Distribution;
 use serde::Serialize;
 
 use isotherm_engine::scheme::huge::WasteStatus;
-use isotherm_engine::units::format_bytes;
+use isotherm_engine::units::{format_bytes, format_time};
 
 use super::Occupancy;
 
@@ -27,6 +27,8 @@ pub(crate) struct Summary {
     /// Of all processes together.
     all: Occupancy,
     processes: Vec<Usage>,
+    /// Longest idleness that a scheme asks for.
+    idle_for: Nanos,
     /// By context and scheme.
     schemes: BTreeMap<(usize, usize), SchemeReport>,
 }
@@ -59,6 +61,14 @@ fn saved_percent(mean: f64, most: f64) -> f64 {
 }
 
 impl Summary {
+    /// Of a session whose schemes ask for memory that is idle for so long, at most.
+    pub(crate) fn new(idle_for: Nanos) -> Self {
+        Self {
+            idle_for,
+            ..Self::default()
+        }
+    }
+
     /// Something may have happened.
     pub(crate) fn look(&mut self, simulation: &Simulation) {
         self.all.look(simulation);
@@ -144,6 +154,7 @@ impl Summary {
             cost.monitor_cpu.as_secs_f64()
         });
         let seconds = now.as_secs_f64();
+        let is_too_short = 2.0 * self.idle_for.as_secs_f64() > self.all.seconds();
         let stops = (0..simulation.nr_contexts()).map(|at| simulation.guard(at).nr_stops);
         SimulationReport {
             simulated_seconds: seconds,
@@ -165,6 +176,11 @@ impl Summary {
                 .filter_map(|at| simulation.waste(at))
                 .collect(),
             oom_kills: stats.oom_kills,
+            idle_for_seconds: self.idle_for.as_secs_f64(),
+            resident_mean_bytes: self.all.mean().near(),
+            steady_resident_mean_bytes: (!is_too_short)
+                .then(|| self.all.near_after(self.idle_for))
+                .flatten(),
             all: self.all,
             processes,
             schemes: self.schemes.into_values().collect(),
@@ -188,6 +204,12 @@ pub struct SimulationReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     huge_waste: Vec<WasteStatus>,
     oom_kills: u64,
+    /// Longest idleness that a scheme asks for: before that it cannot act.
+    idle_for_seconds: f64,
+    /// Of all processes.
+    resident_mean_bytes: f64,
+    /// The same without the first `idle_for_seconds`; `null` if these are more than half of the time.
+    steady_resident_mean_bytes: Option<f64>,
     #[serde(skip)]
     all: Occupancy,
     processes: Vec<ProcessReport>,
@@ -215,6 +237,9 @@ pub struct Bounded {
 pub struct Foretold {
     /// Memory saved, of that of the program by itself, in percent.
     pub saved_percent: Bounded,
+    /// The same without the beginning, in which no memory could be idle for long enough; `null` if that is more than half
+    /// of the time.
+    pub steady_saved_percent: Option<f64>,
     /// How much longer it takes than by itself, in percent.
     pub slowdown_percent: Bounded,
     /// CPU time of acting.
@@ -227,10 +252,14 @@ impl Foretold {
             let Bounded { value, low, high } = of;
             format!("{value:.digits$} ({low:.digits$} to {high:.digits$})")
         };
+        let steady = self.steady_saved_percent;
         let _ = writeln!(
             text,
-            "foretold, and between which bounds: {} % of its memory saved, {} % slower, {} s of CPU for acting",
+            "foretold, and between which bounds: {} % of its memory saved{}, {} % slower, {} s of CPU for acting",
             bounds(&self.saved_percent, 1),
+            steady.map_or_else(String::new, |steady| format!(
+                " ({steady:.1} % in steady state)"
+            )),
             bounds(&self.slowdown_percent, 2),
             bounds(&self.acting_cpu_seconds, 2),
         );
@@ -335,6 +364,12 @@ impl SimulationReport {
         Ok(())
     }
 
+    /// Length of a record that tells the steady state, if what was simulated is too short for that.
+    pub fn needed(&self) -> Option<Nanos> {
+        let needed = Nanos((2.0 * self.idle_for_seconds * 1e9) as u64);
+        (needed > Nanos(0) && self.steady_resident_mean_bytes.is_none()).then_some(needed)
+    }
+
     /// For people.
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -356,6 +391,18 @@ impl SimulationReport {
                 [process] => process.say(&mut text),
                 alike => say_alike(alike, &mut text),
             }
+        }
+        if let Some(steady) = self
+            .steady_resident_mean_bytes
+            .filter(|_| self.idle_for_seconds > 0.0)
+        {
+            let _ = writeln!(
+                text,
+                "all processes: RSS {} on average; {} without the first {}, in which nothing could be idle for so long yet",
+                format_bytes(self.resident_mean_bytes as u64),
+                format_bytes(steady as u64),
+                format_time(Nanos((self.idle_for_seconds * 1e9) as u64)),
+            );
         }
         for scheme in &self.schemes {
             scheme.say(&mut text);

@@ -6,15 +6,17 @@ mod traced;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::calibration::{Bound, Calibration};
-use isotherm_engine::{BLOCK_SIZE, Nanos, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::{CalibrationSample, Item, Reader, UsageSample, input};
 use isotherm_sim::cost::MachineCosts;
-use isotherm_sim::machine::{MachineSpec, NodeSpec, ProcessSpec, SwapKind};
-use isotherm_sim::statistics::scramble;
+use isotherm_sim::machine::{
+    AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace,
+};
 
 use traced::Traced;
 
@@ -110,28 +112,39 @@ impl Replay {
         Ok(replay)
     }
 
-    /// The same, of one block in so many: on a machine of which each of them stands for all. Gives besides how many times
-    /// what is left the memory of the whole is.
-    ///
-    /// # Errors
-    /// What cannot be read, or replayed; that none of its blocks is left.
-    pub fn read_one_in<R: Read>(
-        mut reader: Reader<R>,
-        name: &str,
-        nr: u32,
-    ) -> anyhow::Result<(Self, f64)> {
-        let mut seen = Seen::default();
-        for item in reader.by_ref() {
-            seen.take(item.with_context(|| format!("cannot read {name}"))?);
+    /// One block in so many, on a machine on which each of them stands for all; and how many times the memory of these
+    /// the whole is. Blocks are taken in the order of how much they are accessed, so that hot and cold memory keep their
+    /// shares. `None` if no block is left.
+    pub fn one_in(&self, nr: u32) -> Option<(Self, f64)> {
+        let mut blocks: Vec<(u64, usize, AreaSpec)> = Vec::new();
+        for (at, (_, process)) in self.processes.iter().enumerate() {
+            let parts = process.areas.iter().flat_map(blocks_of);
+            blocks.extend(parts.map(|part| (counted(&part, Trace::accessed_in), at, part)));
         }
-        let whole = seen.seen_pages();
-        seen.keep_one_in(nr);
-        let times = whole as f64 / seen.seen_pages().max(1) as f64;
-        let mut replay = seen
-            .replay()
-            .with_context(|| format!("{name} cannot be replayed"))?;
-        replay.machine.costs = replay.machine.costs.for_one_in(nr);
-        Ok((replay, times))
+        blocks.sort_by_key(|(accessed, at, part)| (*accessed, *at, part.range.start));
+        let mut some = self.clone();
+        { some.processes.iter_mut() }.for_each(|(_, process)| process.areas.clear());
+        let nr_skipped = nr as usize / 2;
+        for (_, at, part) in blocks.into_iter().skip(nr_skipped).step_by(nr as usize) {
+            some.processes[at].1.areas.push(part);
+        }
+        some.processes
+            .retain(|(_, process)| !process.areas.is_empty());
+        for (_, process) in &mut some.processes {
+            process.areas.sort_by_key(|area| area.range.start);
+        }
+        some.machine.costs = some.machine.costs.for_one_in(nr);
+        let seen = some.seen_pages();
+        (seen > 0).then(|| (some, self.seen_pages() as f64 / seen as f64))
+    }
+
+    /// Pages that were in memory, once for each scan that saw them there.
+    pub fn seen_pages(&self) -> u64 {
+        let areas = self
+            .processes
+            .iter()
+            .flat_map(|(_, process)| &process.areas);
+        areas.map(|area| counted(area, Trace::seen)).sum()
     }
 
     /// Of what a session with page scans told.
@@ -228,17 +241,6 @@ impl Seen {
         })
     }
 
-    /// Leaves out blocks until one in so many is left, whichever these are.
-    fn keep_one_in(&mut self, nr: u32) {
-        for traced in self.targets.values_mut() {
-            for scan in &mut traced.scans {
-                let is_kept =
-                    |block: u64| scramble(block / BLOCK_SIZE).is_multiple_of(u64::from(nr));
-                scan.blocks.retain(|block| is_kept(block.block));
-            }
-        }
-    }
-
     /// Leaves out processes of which nothing was in memory, and the smallest of too many.
     fn keep_largest(&mut self) -> Vec<String> {
         self.targets.retain(|_, traced| traced.seen_pages() > 0);
@@ -262,6 +264,38 @@ impl Seen {
     fn seen_pages(&self) -> u64 {
         self.targets.values().map(Traced::seen_pages).sum()
     }
+}
+
+/// A number that a trace has of its pages, of those of an area.
+fn counted(area: &AreaSpec, of: fn(&Trace, Range<u32>) -> u64) -> u64 {
+    match &area.pattern {
+        Pattern::Trace(trace, first) => of(
+            trace,
+            *first..*first + (area.range.len() / PAGE_SIZE) as u32,
+        ),
+        Pattern::Phases(_) => 0,
+    }
+}
+
+/// A traced area, block by block.
+fn blocks_of(area: &AreaSpec) -> impl Iterator<Item = AreaSpec> {
+    let blocks = area.range.start / BLOCK_SIZE..area.range.end.div_ceil(BLOCK_SIZE);
+    blocks.filter_map(|block| {
+        let block = AddressRange::new(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE);
+        let range = block.intersection(area.range)?;
+        let pattern = match &area.pattern {
+            Pattern::Trace(trace, first) => {
+                let before = (range.start - area.range.start) / PAGE_SIZE;
+                Pattern::Trace(trace.clone(), first + before as u32)
+            }
+            other @ Pattern::Phases(_) => other.clone(),
+        };
+        Some(AreaSpec {
+            range,
+            pattern,
+            ..area.clone()
+        })
+    })
 }
 
 /// One node of so many bytes and compressed swap, with the costs that were measured.

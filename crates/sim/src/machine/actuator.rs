@@ -178,6 +178,11 @@ impl SimActuator<'_> {
         if self.machine.is_contended() {
             return (Err(Refusal::Locked), pages);
         }
+        if operation.action.is_reclaim()
+            && let Use::Unreclaimable(why) = self.machine.use_of(page)
+        {
+            return (Err(why.into()), pages);
+        }
         if operation.idle_only && self.spare_accessed && self.machine.is_accessed(page) {
             self.machine.clear(page);
             return (Err(Refusal::Kept), pages);

@@ -182,7 +182,12 @@ impl Machine {
 
     /// Whether a page is of anonymous memory.
     pub(super) fn is_anonymous(&self, page: Page) -> bool {
-        self.areas[self.area_at(page)].spec.purpose == Use::Anon
+        self.use_of(page) == Use::Anon
+    }
+
+    /// Use of the mapping that a page is of.
+    pub(super) fn use_of(&self, page: Page) -> Use {
+        self.areas[self.area_at(page)].spec.purpose
     }
 
     /// khugepaged's round.

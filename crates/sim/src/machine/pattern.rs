@@ -386,6 +386,27 @@ impl Trace {
         })
     }
 
+    /// The number of scans that saw a page in memory, summed up over `pages`.
+    pub fn seen(&self, pages: Range<u32>) -> u64 {
+        let all = self.ends.len() as u64;
+        let lived = pages.clone().map(|page| self.present_from[page as usize]);
+        let lived = lived.map(|from| all.saturating_sub(u64::from(from)));
+        let first = self
+            .absences
+            .partition_point(|(page, ..)| *page < pages.start);
+        let absences = self.absences[first..].iter();
+        let absences = absences.take_while(|(page, ..)| *page < pages.end);
+        let away = absences.map(|(_, from, until)| until.map_or(all, u64::from) - u64::from(*from));
+        lived.sum::<u64>() - away.sum::<u64>()
+    }
+
+    /// The number of scans that saw a page accessed, summed up over `pages`.
+    pub fn accessed_in(&self, pages: Range<u32>) -> u64 {
+        let words = pages.start as usize * self.words..pages.end as usize * self.words;
+        let set = self.accessed[words].iter();
+        set.map(|word| u64::from(word.count_ones())).sum()
+    }
+
     fn bits(&self, page: u32) -> &[u64] {
         &self.accessed[page as usize * self.words..][..self.words]
     }
@@ -540,6 +561,7 @@ mod tests {
         let absences: Vec<_> = trace.absences(0..3).collect();
         assert_eq!(absences, [(1, at(2), Some(at(5))), (2, at(4), None)]);
         assert_eq!(trace.absences(0..1).count(), 0);
+        assert_eq!([trace.seen(0..1), trace.seen(1..3)], [9, 6 + 2]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Unreclaimable};
 
 use super::Place;
 use super::nodes::Holdings;
@@ -21,6 +21,8 @@ pub enum Use {
     File,
     /// Anonymous or not, other processes map it as well: nobody can page it out alone.
     Shared,
+    /// Anonymous or not, the kernel reclaims no page of it.
+    Unreclaimable(Unreclaimable),
 }
 
 /// A mapping.

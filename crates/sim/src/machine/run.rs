@@ -273,6 +273,7 @@ impl Machine {
         let (purpose, process, offset) = (area.spec.purpose, area.process, page - area.pages.start);
         let (place, cost) = match purpose {
             Use::Shared => return Err(Refusal::Shared),
+            Use::Unreclaimable(why) => return Err(why.into()),
             Use::File => (Place::File, self.spec.costs.drop_page),
             Use::Anon => {
                 let is_full = self.is_swap_full();

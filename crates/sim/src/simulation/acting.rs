@@ -7,17 +7,19 @@ use std::collections::BTreeMap;
 use isotherm_engine::drive::{Context, MonitorLoop};
 use isotherm_engine::guard::{ActMeter, Flows, GuardSignals, Pools, waited_share};
 use isotherm_engine::scheme::SchemeError;
-use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
 
 use super::world::SimulatedWorld;
 use super::{ContextSpec, PHYSICAL, Watch};
-use crate::machine::{Machine, Process, Rules, SimActuator};
+use crate::machine::{Machine, Process, Rules, SimActuator, Use};
 
 /// A context's schemes at work.
 pub(super) struct Acting {
     pub(super) context: Context,
     meter: ActMeter,
     waits: Waits,
+    /// Ranges that were refused as unreclaimable, disjoint and in address order.
+    left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
     is_physical: bool,
     spares_accessed: bool,
 }
@@ -38,6 +40,7 @@ impl Acting {
             context: Context::new(spec.schemes.clone(), spec.guard, spec.dry_run)?,
             meter: ActMeter::new(spec.act_budget),
             waits: Waits::default(),
+            left_alone: BTreeMap::new(),
             is_physical: matches!(spec.watch, Watch::Physical(..)),
             spares_accessed: matches!(spec.watch, Watch::Tables(_)),
         })
@@ -47,6 +50,7 @@ impl Acting {
     pub(super) fn forget(&mut self, target: TargetId) {
         self.context.forget(target);
         self.waits.forget(target);
+        self.left_alone.remove(&target);
     }
 
     /// When what is left of a plan is due, on the monitors' clock.
@@ -86,6 +90,7 @@ impl Acting {
             monitor,
             clock,
             returned,
+            left_alone: self.left_alone.clone(),
             paged_out: BTreeMap::new(),
         };
         let Ok((done, outcomes)) = self.context.step(clock, snapshots, room, &mut world);
@@ -93,6 +98,7 @@ impl Acting {
         for (target, bytes) in std::mem::take(&mut world.paged_out) {
             self.waits.paged_out(target, bytes);
         }
+        self.leave_alone(machine, &done);
         let cpu = machine.stats().acting_cpu.since(cpu_before);
         self.meter
             .end(clock, cpu, interrupted, self.context.guard_mut());
@@ -105,6 +111,31 @@ impl Acting {
             done,
             outcomes,
             took,
+        }
+    }
+}
+
+impl Acting {
+    /// Excludes unreclaimable ranges from schemes once they were tried, as a live run does.
+    fn leave_alone(&mut self, machine: &Machine, done: &[Operation]) {
+        if self.is_physical {
+            return;
+        }
+        for operation in done
+            .iter()
+            .filter(|operation| operation.action.is_reclaim())
+        {
+            let kept = machine
+                .mappings(operation.target)
+                .filter_map(|(_, range, purpose)| {
+                    let is_kept = matches!(purpose, Use::Unreclaimable(_));
+                    operation.range.intersection(range).filter(|_| is_kept)
+                });
+            let mut kept = kept.peekable();
+            if kept.peek().is_some() {
+                let ranges = self.left_alone.entry(operation.target).or_default();
+                *ranges = AddressRange::union(ranges.iter().copied().chain(kept), 0);
+            }
         }
     }
 }

@@ -90,7 +90,7 @@ impl Targets {
                     context,
                     name: process.name().to_owned(),
                     mappings: mappings
-                        .map(|(name, range, _)| (name.to_owned(), range))
+                        .map(|(name, range, purpose)| (name.to_owned(), range, purpose))
                         .collect(),
                 });
             }

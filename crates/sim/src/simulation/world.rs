@@ -109,6 +109,8 @@ pub(super) struct SimulatedWorld<'a> {
     pub(super) clock: Nanos,
     /// Of what was paged out of each target lately, the part that came back.
     pub(super) returned: BTreeMap<TargetId, f64>,
+    /// Ranges of each that were refused as unreclaimable.
+    pub(super) left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
     /// Bytes that were paged out of each since this was made.
     pub(super) paged_out: BTreeMap<TargetId, u64>,
 }
@@ -133,6 +135,7 @@ impl World for SimulatedWorld<'_> {
     fn facts(&mut self, wanted: &[Metric], _: &SchemeEngine, _: &[Snapshot]) -> SystemFacts {
         SystemFacts {
             returned: self.returned.clone(),
+            left_alone: self.left_alone.clone(),
             ..facts(self.actuator.machine, wanted)
         }
     }

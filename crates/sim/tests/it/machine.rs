@@ -3,7 +3,7 @@
 
 use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Destination, Frequency, Scheme};
 use isotherm_engine::table::TableAttributes;
-use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal};
+use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal, Unreclaimable};
 
 use isotherm_sim::machine::{
     AreaSpec, Defrag, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
@@ -109,6 +109,18 @@ fn idle_memory_is_paged_out_and_the_rest_stays() {
     // Compressed to a third.
     let swap = simulation.machine().swap().expect("there is some");
     assert_eq!(swap.pool_pages(), swap.stored().div_ceil(3));
+}
+
+#[test]
+fn unreclaimable_memory_is_refused_once_and_stays() {
+    let spec = machine(&[512], Some(512), ThpMode::Never, 1);
+    let prcl = context(tables(), vec![scheme(Action::Pageout, 5)]);
+    let mut program = process(256, 32, 50.0);
+    program.areas[0].purpose = Use::Unreclaimable(Unreclaimable::Locked);
+    let (simulation, events) = simulate(spec, vec![program], vec![prcl], seconds(30));
+    assert_eq!(simulation.machine().processes()[0].rss(), 256 * MIB);
+    let refused = refused(&events, Refusal::Locked);
+    assert!((200 * MIB..=256 * MIB).contains(&refused), "{refused}");
 }
 
 #[test]

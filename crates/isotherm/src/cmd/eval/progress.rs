@@ -1,17 +1,16 @@
-//! How far an experiment has got, and how long it will still take: on a terminal as a bar, elsewhere
-//! in each run's line.
+//! How far an experiment has got, and how long it will still take: beside the progress, and in each run's line.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_eval::{Experiment, PlannedRun, RunResult, TunedEntry, estimate_s};
 
-use crate::log::{draws_progress, is_quiet};
+use crate::log::is_quiet;
+use crate::progress::{self, Unit};
 use isotherm_engine::units::format_bytes;
 use tracing::warn;
 
 pub(super) struct Progress<'a> {
-    bar: ProgressBar,
+    bar: progress::Progress,
     experiment: &'a Experiment,
     begun: Instant,
     nr: usize,
@@ -26,7 +25,7 @@ impl<'a> Progress<'a> {
     /// Draws once it knows what is to be done.
     pub(super) fn new(experiment: &'a Experiment) -> Self {
         Self {
-            bar: ProgressBar::hidden(),
+            bar: progress::Progress::hidden(),
             experiment,
             begun: Instant::now(),
             nr: 0,
@@ -40,15 +39,7 @@ impl<'a> Progress<'a> {
         self.begun = Instant::now();
         self.nr = runs.len();
         self.whole = runs.iter().map(|run| self.weight(run)).sum();
-        if !draws_progress() {
-            return;
-        }
-        let style = ProgressStyle::with_template(
-            "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg}",
-        );
-        self.bar = ProgressBar::new(runs.len() as u64);
-        self.bar.enable_steady_tick(Duration::from_millis(500));
-        self.bar.set_style(style.expect("a template of ours"));
+        self.bar = progress::Progress::new(Some(runs.len() as u64), Unit::Steps("runs"));
     }
 
     pub(super) fn warn(&self, text: &str) {

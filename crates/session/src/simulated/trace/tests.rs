@@ -1,7 +1,10 @@
 //! Records of several processes are replayed as such.
 
-use isotherm_engine::{AddressRange, PAGE_SIZE};
+use isotherm_engine::monitor::bits;
+use isotherm_engine::{AddressRange, PAGE_SIZE, Unreclaimable};
 use isotherm_record::{Mapping, MappingChange, PageBlock, PageSnapshot, TargetStart};
+
+use isotherm_sim::machine::Use;
 
 use super::*;
 
@@ -9,23 +12,22 @@ fn second(n: u64) -> Nanos {
     Nanos(n * 1_000_000_000)
 }
 
-/// A process of one block, of which so many pages are there, that is scanned in these seconds.
+/// A process of so many pages, all of them there, that is scanned in these seconds.
 fn process(target: u32, name: &str, pages: u32, scans: std::ops::Range<u64>) -> Vec<Item> {
     let start = 0x7f00_0000_0000;
     let target = TargetId(target);
-    let mut block = PageBlock {
-        block: start,
+    let block = |nr: u32| PageBlock {
+        block: start + u64::from(nr) * BLOCK_SIZE,
+        present: bits::mask_of(0..(pages - nr * 512).min(512) as usize),
         ..PageBlock::default()
     };
-    for page in 0..pages as usize {
-        block.present[page / 64] |= 1 << (page % 64);
-    }
+    let blocks: Vec<PageBlock> = (0..pages.div_ceil(512).max(1)).map(block).collect();
     let scan = |n: u64| {
         Item::Pages(PageSnapshot {
             target,
             start: second(n),
             end: second(n + 1),
-            blocks: vec![block],
+            blocks: blocks.clone(),
         })
     };
     let mapping = Mapping {
@@ -86,6 +88,30 @@ fn of_too_many_processes_the_largest_are_replayed() {
         "{:?}",
         replay.notes
     );
+}
+
+#[test]
+fn unreclaimable_mappings_are_replayed_as_such() {
+    let items = process(0, "locked", 4, 0..2).into_iter().map(|mut item| {
+        if let Item::Mappings(change) = &mut item {
+            change.added[0].unreclaimable = Some(Unreclaimable::Locked);
+        }
+        item
+    });
+    let replay = Replay::of(items).expect("it can be replayed");
+    let area = &replay.processes[0].1.areas[0];
+    assert_eq!(area.purpose, Use::Unreclaimable(Unreclaimable::Locked));
+}
+
+#[test]
+fn one_block_in_two_stands_for_all() {
+    let items = process(0, "program", 64 * 512, 0..3);
+    let replay = Replay::of(items.into_iter()).expect("it can be replayed");
+    let whole = replay.largest().expect("one").mapped_bytes();
+    let (some, times) = replay.one_in(2).expect("some blocks are left");
+    let kept = some.largest().expect("one").mapped_bytes();
+    assert_eq!(2 * kept, whole);
+    assert!((times - 2.0).abs() < 1e-9, "{times}");
 }
 
 #[test]

@@ -49,10 +49,11 @@ impl Traced {
             let is_shared = shared
                 .iter()
                 .any(|range| range.intersection(mapping.range).is_some());
-            let purpose = match (is_shared, is_file) {
-                (true, _) => Use::Shared,
-                (false, true) => Use::File,
-                (false, false) => Use::Anon,
+            let purpose = match (mapping.unreclaimable, is_shared, is_file) {
+                (Some(why), ..) => Use::Unreclaimable(why),
+                (None, true, _) => Use::Shared,
+                (None, false, true) => Use::File,
+                (None, false, false) => Use::Anon,
             };
             let first = mapping.range.start / BLOCK_SIZE * BLOCK_SIZE;
             for block in blocks.range(first..mapping.range.end) {
