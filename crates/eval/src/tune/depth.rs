@@ -8,12 +8,14 @@
 //!
 //! **Limits.** A setting that looks bad on some of the blocks is not tried in full.
 
+use isotherm_engine::BLOCK_SIZE;
 use isotherm_session::simulated::Replay;
 
 use super::param::TraceTimes;
 
-/// Pages times seconds of a trace that are replayed in a second of CPU time; measured (docs/tune.md).
-const PACE: f64 = 2e6;
+/// Pages times seconds of a trace that are replayed in a second of CPU time: between the 12 and 24 million of two traces of
+/// 1 GiB (docs/tune.md).
+const PACE: f64 = 16e6;
 /// CPU time of a search, in seconds: two CPUs for less than a minute.
 const CPU_S: f64 = 100.0;
 /// Part of it for settings on some of the blocks.
@@ -24,8 +26,8 @@ pub(super) const SETTINGS: usize = 256;
 pub(super) const BOUNDS: usize = 16;
 /// Fewest settings that are tried in full.
 const FULL_MIN: usize = 8;
-/// Fewest blocks are replayed of one in so many.
-const ONE_IN_MAX: u32 = 128;
+/// Fewest blocks that stand for all.
+const BLOCKS_MIN: u64 = 32;
 
 /// How a trace is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,22 +53,30 @@ impl Depth {
     /// Of a trace, for a space of so many points.
     pub(super) fn of(replay: &Replay, times: TraceTimes, nr_points: usize) -> Self {
         let page_seconds = replay.seen_pages() as f64 * times.interval.as_secs_f64();
-        Self::by_cost(page_seconds / PACE, nr_points)
+        let mapped = replay.processes.iter().map(|(_, process)| process.mapped_bytes());
+        let nr_blocks = mapped.sum::<u64>() / BLOCK_SIZE;
+        Self::by_cost(page_seconds / PACE, nr_blocks, nr_points)
     }
 
-    /// Where a replay takes so many seconds.
-    fn by_cost(replay_s: f64, nr_points: usize) -> Self {
+    /// Of so many blocks, where a replay takes so many seconds.
+    fn by_cost(replay_s: f64, nr_blocks: u64, nr_points: usize) -> Self {
         let nr_first = nr_points.min(SETTINGS);
         if replay_s * (nr_first + BOUNDS) as f64 <= CPU_S {
             return Self::full(SETTINGS);
         }
-        let shares = replay_s * nr_first as f64 / COARSE_S;
-        let one_in = shares.clamp(2.0, f64::from(ONE_IN_MAX)).ceil() as u32;
-        let left = (CPU_S - COARSE_S) / replay_s - BOUNDS as f64;
+        let nr_in = |cpu_s: f64| {
+            let nr = (cpu_s / replay_s - BOUNDS as f64) as usize;
+            nr.clamp(FULL_MIN, nr_first.max(FULL_MIN))
+        };
+        let shares = (replay_s * nr_first as f64 / COARSE_S).ceil() as u64;
+        let one_in = shares.clamp(2, (nr_blocks / BLOCKS_MIN).max(2));
+        if nr_blocks < 2 * BLOCKS_MIN {
+            return Self::full(nr_in(CPU_S));
+        }
         Self {
-            one_in: one_in.next_power_of_two().min(ONE_IN_MAX),
+            one_in: one_in as u32,
             nr_first: SETTINGS,
-            nr_full: (left as usize).clamp(FULL_MIN, nr_first.max(FULL_MIN)),
+            nr_full: nr_in(CPU_S - COARSE_S),
         }
     }
 
@@ -88,17 +98,18 @@ mod tests {
 
     #[test]
     fn a_long_replay_is_made_coarse_first() {
-        let check = |replay_s: f64, nr_points: usize, wanted: (u32, usize, usize)| {
-            let depth = Depth::by_cost(replay_s, nr_points);
+        let check = |replay_s: f64, nr_blocks: u64, wanted: (u32, usize, usize)| {
+            let depth = Depth::by_cost(replay_s, nr_blocks, 429);
             let got = (depth.one_in, depth.nr_first, depth.nr_full);
-            assert_eq!(got, wanted, "{replay_s} s, {nr_points} points");
+            assert_eq!(got, wanted, "{replay_s} s, {nr_blocks} blocks");
         };
-        check(0.1, 429, (1, 256, 256));
-        check(3.0, 16, (1, 256, 256));
-        check(1.0, 429, (16, 256, 59));
-        check(3.0, 429, (32, 256, 9));
-        check(1e6, 429, (128, 256, 8));
-        let depth = Depth::by_cost(1.0, 429);
+        check(0.1, 512, (1, 256, 256));
+        check(1.0, 512, (11, 256, 59));
+        check(3.0, 2048, (31, 256, 9));
+        check(1e6, 2048, (64, 256, 8));
+        check(1.0, 40, (1, 84, 84));
+        assert_eq!(Depth::by_cost(3.0, 2048, 16), Depth::full(SETTINGS));
+        let depth = Depth::by_cost(1.0, 512, 429);
         assert!(depth.nr_replays(429) <= 100.0, "{}", depth.nr_replays(429));
     }
 }

@@ -186,6 +186,13 @@ pub struct Effort {
     pub method: Option<Published>,
 }
 
+impl Effort {
+    fn jobs(&self) -> usize {
+        let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        self.jobs.unwrap_or_else(cpus)
+    }
+}
+
 /// The search of one trace, before anything is replayed.
 #[derive(Debug)]
 pub struct Tuning {
@@ -230,9 +237,7 @@ impl Tuning {
         confirm: Option<&mut Confirm<'_>>,
     ) -> anyhow::Result<Option<(Tuned, Plan)>> {
         let depth = self.depth(effort);
-        let jobs = effort
-            .jobs
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+        let jobs = effort.jobs();
         let first = match depth.one_in {
             1 => None,
             _ => match self.search_coarsely(depth, jobs, stop, on_event)? {
@@ -262,20 +267,8 @@ impl Tuning {
             replays: &replays,
             plan: &plan,
         };
-        let mut completion = if let Some(method) = effort.method {
-            let space = search.space();
-            let start = space.point_of(contexts).unwrap_or_else(|| space.point(0));
-            let how = (method, seed);
-            let journal = journal.as_deref_mut();
-            run_published(how, &mut search, &planned, journal, start, on_event)?
-        } else {
-            let journal = journal.as_deref_mut();
-            run(&mut search, &planned, journal, jobs, stop, on_event)?
-        };
-        if completion == Completion::Finished {
-            on_event(SearchEvent::Settles);
-            completion = settle(&mut search, &planned)?;
-        }
+        let (how, known) = ((effort, seed), journal.as_deref_mut());
+        let mut completion = search_whole(how, &mut search, &planned, known, stop, on_event)?;
         let confirm = confirm.filter(|_| completion == Completion::Finished);
         let live = match confirm {
             Some(confirm) => Some(confirm(&mut search, self.objective, journal)?),
@@ -342,4 +335,27 @@ impl Tuning {
         let completion = run(&mut search, &planned, None, jobs, stop, on_event)?;
         Ok((completion == Completion::Finished).then_some(search))
     }
+}
+
+/// Tries settings on the whole trace, and finds the bounds of the best.
+fn search_whole(
+    (effort, seed): (&Effort, u64),
+    search: &mut Search,
+    planned: &PlannedReplays<'_>,
+    journal: Option<&mut Journal>,
+    stop: &AtomicBool,
+    on_event: &mut dyn FnMut(SearchEvent<'_>),
+) -> anyhow::Result<Completion> {
+    let completion = if let Some(method) = effort.method {
+        let (space, contexts) = (search.space(), planned.plan.contexts());
+        let start = space.point_of(contexts).unwrap_or_else(|| space.point(0));
+        run_published((method, seed), search, planned, journal, start, on_event)?
+    } else {
+        run(search, planned, journal, effort.jobs(), stop, on_event)?
+    };
+    if completion == Completion::Stopped {
+        return Ok(completion);
+    }
+    on_event(SearchEvent::Settles);
+    settle(search, planned)
 }

@@ -293,6 +293,16 @@ fn a_trace_is_replayed_under_a_scheme() {
     let mean = process["rss_mean_bytes"].as_f64().expect("bytes") / BLOCK_SIZE as f64;
     assert!((0.27..0.55).contains(&mean), "{prcl}");
     assert!(process["major_faults"].as_u64() < Some(20), "{prcl}");
+    // Without the beginning less is resident, and more saved.
+    let steady = prcl["steady_resident_mean_bytes"].as_f64();
+    assert!(steady < prcl["resident_mean_bytes"].as_f64(), "{prcl}");
+    let foretold = &prcl["prediction"];
+    let mean = foretold["saved_percent"]["value"].as_f64();
+    assert!(foretold["steady_saved_percent"].as_f64() > mean, "{prcl}");
+    let scheme = "4K max 0 0 30s max pageout";
+    let long = isotherm(&["simulate", "--trace", text(&trace), "--scheme", scheme]);
+    let said = common::text(&long.stderr);
+    assert!(said.contains("record 1 min to answer this"), "{said}");
 }
 
 #[test]

@@ -115,6 +115,12 @@ impl Summary {
         }
     }
 
+    /// Mean resident memory without the beginning; `None` if that is more than half of the time.
+    fn steady_mean(&self) -> Option<f64> {
+        let is_long = 2.0 * self.idle_for.as_secs_f64() <= self.all.seconds();
+        self.all.near_after(self.idle_for).filter(|_| is_long)
+    }
+
     pub(crate) fn report(self, simulation: &Simulation) -> SimulationReport {
         let machine = simulation.machine();
         let now = machine.now();
@@ -154,7 +160,6 @@ impl Summary {
             cost.monitor_cpu.as_secs_f64()
         });
         let seconds = now.as_secs_f64();
-        let is_too_short = 2.0 * self.idle_for.as_secs_f64() > self.all.seconds();
         let stops = (0..simulation.nr_contexts()).map(|at| simulation.guard(at).nr_stops);
         SimulationReport {
             simulated_seconds: seconds,
@@ -178,9 +183,7 @@ impl Summary {
             oom_kills: stats.oom_kills,
             idle_for_seconds: self.idle_for.as_secs_f64(),
             resident_mean_bytes: self.all.mean().near(),
-            steady_resident_mean_bytes: (!is_too_short)
-                .then(|| self.all.near_after(self.idle_for))
-                .flatten(),
+            steady_resident_mean_bytes: self.steady_mean(),
             all: self.all,
             processes,
             schemes: self.schemes.into_values().collect(),

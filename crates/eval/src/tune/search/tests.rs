@@ -153,3 +153,20 @@ fn what_no_setting_keeps_within_is_told_apart() {
     let nearest = search.space().settings(beyond.expect("there are points"));
     assert_eq!(nearest.to_string(), "age 2 s");
 }
+
+#[test]
+fn a_refined_search_tries_the_best_of_a_coarse_one_and_its_front() {
+    let space = space(&["age=1s..2min", "size=4K..16M"]);
+    let coarse = searched(&space, 128, 1, &program(8.0));
+    let mut refined = coarse.refined(12, &contexts());
+    let batch = refined.suggest();
+    assert_eq!((batch.len(), refined.nr_most()), (12, 12));
+    assert!(batch.iter().all(|point| coarse.observed().contains_key(point)));
+    let ranked = coarse.ranked();
+    let best = ranked.iter().find(|point| !coarse.is_surely_beyond(point));
+    assert!(batch.contains(best.expect("one is within")));
+    for point in batch {
+        refined.observe(point.clone(), coarse.observed()[&point].clone());
+    }
+    assert!(refined.suggest().is_empty());
+}
