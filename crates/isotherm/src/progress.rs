@@ -1,5 +1,6 @@
 //! Progress of long work: a bar on a terminal; elsewhere a line on standard error every 10 s.
 
+use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::ops::Deref;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -112,11 +113,11 @@ impl Unit {
         let has_estimate = matches!(self, Self::Bytes | Self::Percent | Self::Count(_));
         if has_estimate && (1..length).contains(&position) {
             let left = bar.elapsed().as_secs_f64() / position as f64 * (length - position) as f64;
-            line += &format!(", about {} left", whole_seconds(left));
+            let _ = write!(line, ", about {} left", whole_seconds(left));
         }
         let message = bar.message();
         if !message.is_empty() {
-            line += &format!("; {message}");
+            let _ = write!(line, "; {message}");
         }
         line
     }

@@ -53,7 +53,10 @@ impl Depth {
     /// Of a trace, for a space of so many points.
     pub(super) fn of(replay: &Replay, times: TraceTimes, nr_points: usize) -> Self {
         let page_seconds = replay.seen_pages() as f64 * times.interval.as_secs_f64();
-        let mapped = replay.processes.iter().map(|(_, process)| process.mapped_bytes());
+        let mapped = replay
+            .processes
+            .iter()
+            .map(|(_, process)| process.mapped_bytes());
         let nr_blocks = mapped.sum::<u64>() / BLOCK_SIZE;
         Self::by_cost(page_seconds / PACE, nr_blocks, nr_points)
     }

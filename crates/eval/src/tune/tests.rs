@@ -194,9 +194,18 @@ fn an_older_age_saves_less_and_loses_less() {
     assert!(young.saved_mean_bytes > old.saved_mean_bytes);
     // Three of 40 s are left out, 20 of 40, and 40 of 40 are too many.
     let steady = |of: &Prediction| of.steady_share.map(|share| share - of.saved_share.value);
-    assert!((0.01..0.06).contains(&steady(&young).expect("known")), "{young:?}");
-    assert!((0.1..0.4).contains(&steady(&old).expect("known")), "{old:?}");
-    assert_eq!((steady(&never), never.needed_ns), (None, Some(Nanos::from_millis(80_000))));
+    assert!(
+        (0.01..0.06).contains(&steady(&young).expect("known")),
+        "{young:?}"
+    );
+    assert!(
+        (0.1..0.4).contains(&steady(&old).expect("known")),
+        "{old:?}"
+    );
+    assert_eq!(
+        (steady(&never), never.needed_ns),
+        (None, Some(Nanos::from_millis(80_000)))
+    );
     // Two blocks of four for most of the time; the third until it is wanted back, then the guard keeps it.
     assert!((0.35..0.5).contains(&young.saved_share.value), "{young:?}");
     assert!((0.15..0.4).contains(&old.saved_share.value), "{old:?}");

@@ -161,7 +161,11 @@ fn a_refined_search_tries_the_best_of_a_coarse_one_and_its_front() {
     let mut refined = coarse.refined(12, &contexts());
     let batch = refined.suggest();
     assert_eq!((batch.len(), refined.nr_most()), (12, 12));
-    assert!(batch.iter().all(|point| coarse.observed().contains_key(point)));
+    assert!(
+        batch
+            .iter()
+            .all(|point| coarse.observed().contains_key(point))
+    );
     let ranked = coarse.ranked();
     let best = ranked.iter().find(|point| !coarse.is_surely_beyond(point));
     assert!(batch.contains(best.expect("one is within")));
