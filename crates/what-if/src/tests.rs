@@ -48,7 +48,7 @@ fn a_block_stands_for_others() {
 
 #[test]
 fn what_was_asked_can_be_done() {
-    let trace = WhatIf::open(&record(), 1).expect("a trace");
+    let trace = WhatIf::open(&record(), 1, |_| {}).expect("a trace");
     let how = |limit| {
         let done = trace.configuration(&ask("5s", limit));
         done.expect("a configuration")
