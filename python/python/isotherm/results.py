@@ -463,8 +463,8 @@ class TargetOverview(TypedDict):
     unreclaimable_bytes: int
     # For how long it was watched.
     watched_ns: Nanos
-    # Mean working set.
-    working_set_bytes: int
+    # Mean working set, at most the resident bytes; `null` where nothing was known in any interval.
+    working_set_bytes: NotRequired[int | None]
 
 
 class Summary(TypedDict):
@@ -580,6 +580,8 @@ class ReclaimCurve(TypedDict):
     scan_interval_ns: Nanos
     # Mean over time of the memory about which nothing is known, which is never taken.
     unknown_mean_bytes: int
+    # Mean over time of the memory in unreclaimable mappings, which is never taken.
+    unreclaimable_mean_bytes: int
     # The version of this JSON.
     version: int
 
@@ -605,6 +607,15 @@ class Check(TypedDict):
     version: int
     # What is in its way here, though it can be run: no swap, a control group that is not there.
     warnings: list[str]
+
+
+class Coarse(TypedDict):
+    """A search on some of a trace's blocks, whose best settings are replayed in full."""
+
+    # How many points were tried.
+    nr_tried: int
+    # One block in so many was replayed.
+    one_in: int
 
 
 class Estimate(TypedDict):
@@ -655,6 +666,8 @@ class Prediction(TypedDict):
     huge_mean_bytes: float
     # CPU time of watching.
     monitor_cpu_seconds: float
+    # Length of a record that tells `steady_share`, where the replayed one is too short.
+    needed_ns: NotRequired[Nanos | None]
     # Mean memory that compressed swap takes, bytes.
     pool_mean_bytes: float
     # Pages that were accessed while they were out of memory.
@@ -671,6 +684,8 @@ class Prediction(TypedDict):
     seconds: float
     # How much longer the program takes than by itself, a share of that time.
     slowdown: Estimate
+    # The same without the beginning, in which no memory could be idle for as long as the schemes ask for; `null` if that is more than half of the time, or not known.
+    steady_share: NotRequired[float | None]
     # Mean memory that is paged out, bytes, before compression.
     swapped_mean_bytes: float
     # It was killed for want of memory.
@@ -792,6 +807,8 @@ class Tune(TypedDict):
 
     # The program without schemes: watched, as under them.
     base: Prediction
+    # The search on some of the blocks that was before; `null` where there was none.
+    coarse: NotRequired[Coarse | None]
     # The settings that no other beats in memory and time, from the least slowdown to the most.
     front: list[Trial]
     # The schemes as they were given; `null` where that is not in the space.
@@ -802,9 +819,11 @@ class Tune(TypedDict):
     live: NotRequired[Live | None]
     # The best of those beyond it, where none is within.
     nearest: NotRequired[Trial | None]
+    # The most of them that could be.
+    nr_most: int
     # How many points the space has.
     nr_points: int
-    # How many of them were tried.
+    # How many of them were replayed in full.
     nr_tried: int
     # What was sought.
     objective: Objective
