@@ -178,7 +178,7 @@ fn an_older_age_saves_less_and_loses_less() {
     let (times, _) = trace_facts(&replay()).expect("a trace");
     let replays = replays(&plan, replay());
     let space =
-        Space::new(&["age=3s,20s,40s".to_owned()], plan.contexts(), times).expect("a space");
+        Space::new(&["age=3s,18s,40s".to_owned()], plan.contexts(), times).expect("a space");
     let planned = PlannedReplays {
         replays: &replays,
         plan: &plan,
@@ -192,7 +192,7 @@ fn an_older_age_saves_less_and_loses_less() {
     };
     let (young, old, never) = (foretold(0), foretold(1), foretold(2));
     assert!(young.saved_mean_bytes > old.saved_mean_bytes);
-    // Three of 40 s are left out, 20 of 40, and 40 of 40 are too many.
+    // Three of 40 s are left out, 18 of 40, and 40 of 40 are too many.
     let steady = |of: &Prediction| of.steady_share.map(|share| share - of.saved_share.value);
     assert!(
         (0.01..0.06).contains(&steady(&young).expect("known")),

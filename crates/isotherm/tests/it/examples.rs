@@ -26,6 +26,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
     ("status", "asks a daemon: tests/kernel/daemon.rs"),
     ("tune -c", "tells a daemon: tests/kernel/daemon.rs"),
+    (
+        "tune --preset prcl --budget",
+        "tells a daemon: tests/kernel/daemon.rs",
+    ),
     ("tune --live", "acts on a program: tests/kernel/tune.rs"),
     ("pause", "tells a daemon: tests/kernel/daemon.rs"),
     ("resume", "tells a daemon: tests/kernel/daemon.rs"),

@@ -143,7 +143,7 @@ fn the_output_files_name_says_the_format() {
         ("x.svg", "<svg"),
         ("x.csv", "target,"),
         ("x.json", "{"),
-        ("x", "target 0"),
+        ("x", "access rate"),
     ] {
         let directory = TempDir::new().expect("a directory");
         let output = run(directory.path(), &["heatmap", "-", "-o", name], &record());
