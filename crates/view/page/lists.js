@@ -40,7 +40,7 @@ export function processes(record, open) {
   if (record.ended_targets) parts.push(note(`${record.ended_targets} had ended before.`));
   if (record.layers.left_out) parts.push(note(`The heat maps are of the largest; ${record.layers.left_out} have none.`));
   if (record.mappings.length) {
-    const lines = record.mappings.map(m => [m.name, m.target, bytes(m.resident), bytes(m.idle)]);
+    const lines = record.mappings.map(m => [m.name, m.target, size(m.resident), bytes(m.idle)]);
     parts.push(wide(table(["mapping", "process", "resident", "idle for 5 s"], lines, "Mappings, those with most idle memory first")));
   }
   return parts;

@@ -65,7 +65,7 @@ pub extern "C" fn isotherm_output_bytes() -> usize {
 pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     answer(|state| {
         let record = std::mem::take(&mut state.input);
-        let open = state.open.insert(WhatIf::open(&record, one_in, told)?);
+        let open = state.open.insert(WhatIf::open(&record, one_in, |share| told(share))?);
         open.facts()
     })
 }

@@ -10,11 +10,11 @@ use libbpf_rs::libbpf_sys::{
 };
 
 /// `PERF_EVENT_IOC_PERIOD`: `_IOW('$', 4, __u64)`.
-const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
+const IOC_PERIOD: libc::Ioctl = 0x4008_2404;
 
 /// `PERF_EVENT_IOC_ENABLE` and `PERF_EVENT_IOC_DISABLE`: `_IO('$', 0)` and `_IO('$', 1)`.
-const IOC_ENABLE: libc::c_ulong = 0x2400;
-const IOC_DISABLE: libc::c_ulong = 0x2401;
+const IOC_ENABLE: libc::Ioctl = 0x2400;
+const IOC_DISABLE: libc::Ioctl = 0x2401;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FD_CLOEXEC: libc::c_ulong = 8;
 
