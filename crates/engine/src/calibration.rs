@@ -93,6 +93,8 @@ pub struct Calibration {
     pub clear_range_ns: Option<Measured>,
     /// And for each of its pages.
     pub clear_page_ns: Option<Measured>,
+    /// A page's next access takes longer once its accessed bit was cleared; in random order.
+    pub set_again_ns: Option<Measured>,
     /// What measuring took.
     pub took_seconds: f64,
 }

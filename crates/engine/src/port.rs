@@ -320,6 +320,7 @@ impl Outcome {
             Refusal::NotPresent,
             Refusal::Unmapped,
             Refusal::Exited,
+            Refusal::Unsupported,
             Refusal::Unobservable,
             Refusal::Refaulted,
         ] {

@@ -354,7 +354,7 @@ pub struct CalibrationSample {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<u32, Vec<AddressRange>>,
     /// What was measured.
-    pub costs: Calibration,
+    pub costs: Box<Calibration>,
 }
 
 /// Anything that stands in a record after its header.

@@ -18,14 +18,20 @@ use serde::Serialize;
 use crate::{Question, WhatIf};
 
 #[cfg(target_arch = "wasm32")]
-#[link(wasm_import_module = "page")]
-unsafe extern "C" {
-    /// Told the share of a replay that is done, 0 to 1.
-    safe fn told(share: f64);
+mod page {
+    #[link(wasm_import_module = "page")]
+    unsafe extern "C" {
+        pub(super) safe fn told(share: f64);
+    }
 }
 
-#[cfg(not(target_arch = "wasm32"))]
-fn told(_: f64) {}
+/// Tells the page the share of a replay that is done, 0 to 1.
+fn told(share: f64) {
+    #[cfg(target_arch = "wasm32")]
+    page::told(share);
+    #[cfg(not(target_arch = "wasm32"))]
+    let _ = share;
+}
 
 #[derive(Default)]
 struct State {
@@ -65,7 +71,7 @@ pub extern "C" fn isotherm_output_bytes() -> usize {
 pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     answer(|state| {
         let record = std::mem::take(&mut state.input);
-        let open = state.open.insert(WhatIf::open(&record, one_in, |share| told(share))?);
+        let open = state.open.insert(WhatIf::open(&record, one_in, told)?);
         open.facts()
     })
 }

@@ -894,6 +894,8 @@ class Calibration(TypedDict):
     page_out_whole_ns: NotRequired[Measured | None]
     # What a page takes that comes back, in the program's own time; in random order, so that caches help little.
     refault_ns: NotRequired[Measured | None]
+    # A page's next access takes longer once its accessed bit was cleared; in random order.
+    set_again_ns: NotRequired[Measured | None]
     # Where pages were paged out to (`zram (lz4)`); nothing if there was no swap.
     swap: NotRequired[str | None]
     # What measuring took.

@@ -62,6 +62,11 @@ pub trait TableProbe: AccessProbe {
         Ok(false)
     }
 
+    /// Charges what targets lost by setting so many accessed bits again.
+    fn charge_set_again(&mut self, nr_bits: u64) {
+        let _ = nr_bits;
+    }
+
     /// Whether the target's page tables do not show all accesses to its memory, as others map it
     /// beside them: KVM guests, devices.
     fn hides_accesses(&self, target: TargetId) -> bool {
@@ -336,6 +341,10 @@ impl TableLoop {
             }
             self.read_target(id, now, probe)?;
         }
+        // It follows from clears, and is no part of what each interval costs.
+        let before = probe.cost();
+        probe.charge_set_again(self.monitor.take_set_again());
+        self.monitor.note_other_work(&before, &probe.cost());
         Ok(())
     }
 

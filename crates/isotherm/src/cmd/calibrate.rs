@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use isotherm_config::ProcessSpec;
 use isotherm_engine::PAGE_SIZE;
-use isotherm_engine::calibration::{Calibration, Measured};
+use isotherm_engine::calibration::Calibration;
 use isotherm_linux::calibrate::subject::command;
 use isotherm_linux::calibrate::{PAGES, calibrate, content_of, made_up_content};
 use isotherm_record::printable;
@@ -103,60 +103,43 @@ fn content_of_all(processes: &[ProcessSpec]) -> anyhow::Result<Vec<u8>> {
     Ok(content)
 }
 
+/// A line about a part of the time above it.
+const LOST: &str = "  of which a working thread loses";
+
 fn text(measured: &Calibration) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: Option<Measured>, unit: f64, of: &str| {
-        let value = match value {
-            None => "?".to_owned(),
-            Some(value) => {
-                let [low, middle, high] = [value.min, value.median, value.max].map(|ns| ns / unit);
-                format!("{middle:.2} {of} ({low:.2} to {high:.2})")
-            }
+    let of = measured;
+    for (name, value) in [
+        ("a page's first fault", of.minor_fault_ns),
+        ("a huge page's first fault", of.huge_fault_ns),
+        ("2 MiB made a huge page", of.collapse_ns),
+        ("a range's accessed bits cleared", of.clear_range_ns),
+        ("and each of its pages", of.clear_page_ns),
+        ("and each page's next access", of.set_again_ns),
+        ("a page paged out in a whole block", of.page_out_whole_ns),
+        (LOST, of.page_out_whole_lost),
+        (
+            "a page paged out alone, program asleep",
+            of.page_out_alone_ns,
+        ),
+        ("  program at work", of.page_out_running_ns),
+        (LOST, of.page_out_running_lost),
+        ("a page that comes back", of.refault_ns),
+    ] {
+        let (unit, word) = if name == LOST {
+            (0.01, "%")
+        } else {
+            (1e3, "us")
         };
+        let value = value.map_or_else(
+            || "?".to_owned(),
+            |value| {
+                let [low, middle, high] = [value.min, value.median, value.max].map(|v| v / unit);
+                format!("{middle:.2} {word} ({low:.2} to {high:.2})")
+            },
+        );
         let _ = writeln!(text, "{name:<44}{value}");
-    };
-    let us = 1e3;
-    line("a page's first fault", measured.minor_fault_ns, us, "us");
-    line(
-        "a huge page's first fault",
-        measured.huge_fault_ns,
-        us,
-        "us",
-    );
-    line("2 MiB made a huge page", measured.collapse_ns, us, "us");
-    line(
-        "a range's accessed bits cleared",
-        measured.clear_range_ns,
-        us,
-        "us",
-    );
-    line("and each of its pages", measured.clear_page_ns, us, "us");
-    line(
-        "a page paged out in a whole block",
-        measured.page_out_whole_ns,
-        us,
-        "us",
-    );
-    line(
-        "  of which a working thread loses",
-        measured.page_out_whole_lost,
-        0.01,
-        "%",
-    );
-    line(
-        "a page paged out alone, program asleep",
-        measured.page_out_alone_ns,
-        us,
-        "us",
-    );
-    line("  program at work", measured.page_out_running_ns, us, "us");
-    line(
-        "  of which a working thread loses",
-        measured.page_out_running_lost,
-        0.01,
-        "%",
-    );
-    line("a page that comes back", measured.refault_ns, us, "us");
+    }
     let ratio = measured.compression_ratio;
     let ratio = ratio.map_or("?".to_owned(), |ratio| format!("{ratio:.2}"));
     let swap = measured.swap.as_deref().unwrap_or("there is no swap");

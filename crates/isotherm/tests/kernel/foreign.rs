@@ -38,7 +38,18 @@ fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
         .args(["--scheme", "4K max 0 0 2s max pageout"])
         .args(flags);
     let done = run(&mut command).success();
-    serde_json::from_str(&done.stdout).expect("run --json prints JSON")
+    let summary: Value = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
+    let scheme = &summary["schemes"][0];
+    let refused = scheme["refused"].as_object().into_iter().flatten();
+    let refused: u64 = refused.filter_map(|(_, bytes)| bytes.as_u64()).sum();
+    let applied = scheme["sz_applied"].as_u64().unwrap_or(0);
+    // Every byte that was tried has one outcome.
+    assert_eq!(
+        scheme["sz_tried"].as_u64(),
+        Some(applied + refused),
+        "{summary}"
+    );
+    summary
 }
 
 /// Two mappings of 32 MiB, none of which is touched again; the first is locked.

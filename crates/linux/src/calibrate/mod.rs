@@ -124,6 +124,7 @@ struct Sums {
     collapse: Vec<f64>,
     clear_range: Vec<f64>,
     clear_page: Vec<f64>,
+    set_again: Vec<f64>,
 }
 
 impl Sums {
@@ -139,6 +140,7 @@ impl Sums {
         result.collapse_ns = Measured::of(&self.collapse);
         result.clear_range_ns = Measured::of(&self.clear_range);
         result.clear_page_ns = Measured::of(&self.clear_page);
+        result.set_again_ns = Measured::of(&self.set_again);
     }
 }
 
@@ -256,6 +258,9 @@ impl Bench {
         let page = ((whole - single) / (pages - 1.0)).max(0.0);
         sums.clear_page.push(page);
         sums.clear_range.push((single - page).max(0.0));
+        let [set_again, warm] = [self.subject.touch(false)?, self.subject.touch(false)?]
+            .map(|took| took.cpu_ns / took.units.max(1.0));
+        sums.set_again.push((set_again - warm).max(0.0));
         Ok(())
     }
 

@@ -4,6 +4,7 @@ mod aliases;
 mod clear_refs;
 pub mod entry;
 pub mod huge;
+mod induced;
 pub(crate) mod object;
 pub mod page_table;
 pub mod physical;

@@ -22,6 +22,7 @@ use thiserror::Error;
 use super::aliases::Aliases;
 use super::clear_refs::ClearRefs;
 use super::entry::Leaf;
+use super::induced::Induced;
 use super::scan::ClearMethod;
 use super::secondary::Secondary;
 use super::walker::{AddressSpace, SpaceFacts, Walker, WalkerError};
@@ -62,32 +63,6 @@ enum PageState {
     Excluded(Gap),
 }
 
-/// Estimates the CPU time that clears take from a running target.
-///
-/// A clear is slower while the target runs, because the caller waits for the other processors to
-/// flush their TLBs. What exceeds the fastest clear ever seen is that waiting; the target spends
-/// about 0.6 of it in the flush and in refilling (5.9 us against 0.85 us, and 3 us stolen from the
-/// target, on the machines of docs/benchmarks.md). An estimate, and named so wherever it is shown.
-#[derive(Debug, Default)]
-struct Induced {
-    fastest_clear_ns: Option<f64>,
-    total_ns: f64,
-}
-
-impl Induced {
-    const SHARE_OF_WAIT: f64 = 0.6;
-
-    fn add(&mut self, clears: usize, elapsed_ns: f64) {
-        if clears == 0 {
-            return;
-        }
-        let each = elapsed_ns / clears as f64;
-        let fastest = self.fastest_clear_ns.map_or(each, |f| f.min(each));
-        self.fastest_clear_ns = Some(fastest);
-        self.total_ns += (each - fastest) * clears as f64 * Self::SHARE_OF_WAIT;
-    }
-}
-
 /// The probe.
 pub struct PageTableProbe {
     pub(super) walker: Walker,
@@ -126,7 +101,7 @@ impl PageTableProbe {
             leaves: Vec::new(),
             ranges: Vec::new(),
             outcomes: Vec::new(),
-            induced: Induced::default(),
+            induced: Induced::measured(),
             clear_refs: ClearRefs::default(),
             cost: Cost::default(),
             other_cpu: Nanos(0),
@@ -234,6 +209,11 @@ impl PageTableProbe {
             watched.secondary = Secondary::of(&watched.process, watched.facts);
         }
         Ok(watched.space.is_some())
+    }
+
+    /// Adds to the estimate what targets lose by setting so many cleared bits again.
+    pub(super) fn add_set_again(&mut self, nr_bits: u64) {
+        self.induced.add_set_again(nr_bits);
     }
 
     /// Clears the accessed bits of `ranges`, past those that are refused.
@@ -488,7 +468,7 @@ impl AccessProbe for PageTableProbe {
     fn cost(&self) -> Cost {
         Cost {
             monitor_cpu: process_cpu().since(self.other_cpu),
-            induced_cpu: Nanos(self.induced.total_ns as u64),
+            induced_cpu: Nanos(self.induced.total_ns() as u64),
             ..self.cost
         }
     }

@@ -315,6 +315,10 @@ impl TableProbe for PageTableProbe {
         Ok(Self::clear_space(self, target, nr_pages, hold_max))
     }
 
+    fn charge_set_again(&mut self, nr_bits: u64) {
+        self.add_set_again(nr_bits);
+    }
+
     fn hides_accesses(&self, target: TargetId) -> bool {
         Self::hides_accesses(self, target)
     }

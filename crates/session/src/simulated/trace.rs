@@ -235,7 +235,7 @@ impl Seen {
         Ok(Replay {
             processes,
             machine: machine(size, others, &measured.costs),
-            calibration: measured.costs,
+            calibration: *measured.costs,
             notes,
             live: self.live.into_values().collect(),
         })

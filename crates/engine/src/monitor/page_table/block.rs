@@ -150,8 +150,9 @@ impl Block {
     }
 
     /// Takes in what the tables say at the end of an interval. `is_new`: the block had no table when
-    /// the interval began, so that whatever is there came in it.
-    pub(super) fn look(&mut self, facts: &BlockFacts, watched: &Bitmap, is_new: bool) {
+    /// the interval began, so that whatever is there came in it. Yields how many page table entries were clear and
+    /// are set.
+    pub(super) fn look(&mut self, facts: &BlockFacts, watched: &Bitmap, is_new: bool) -> u32 {
         let present = and(&facts.present, watched);
         let accessed = and(&facts.accessed, &present);
         let swapped = and(&facts.swapped, watched);
@@ -168,6 +169,7 @@ impl Block {
             NONE
         };
         let watching = or(&self.armed, &appeared);
+        let nr_set_again = count(&and(&self.armed, &accessed));
         self.watching = watching;
         // Also what somebody else cleared.
         self.armed = and_not(&present, &accessed);
@@ -180,6 +182,11 @@ impl Block {
                 // What came clear after all is unclearable no more.
                 unclearable.pages = and(&unclearable.pages, &accessed);
             }
+        }
+        if self.huge {
+            nr_set_again.min(1)
+        } else {
+            nr_set_again
         }
     }
 

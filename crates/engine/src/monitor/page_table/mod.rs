@@ -162,6 +162,8 @@ pub struct TableMonitor {
     /// What the clears in progress were foretold to cost, in microseconds.
     planned_us: f32,
     nr_unclearable: u64,
+    /// Cleared bits that were found set, since this was last asked.
+    nr_set_again: u64,
     /// Targets whose address space is cleared as a whole.
     spaces: Vec<TargetId>,
     /// How many times longer than the shortest the interval is, so that more is watched in each.
@@ -195,6 +197,7 @@ impl TableMonitor {
             fixed_cost: FixedCost::default(),
             planned_us: 0.0,
             nr_unclearable: 0,
+            nr_set_again: 0,
             spaces: Vec::new(),
             stretch: 1.0,
             nr_touched: 0.0,
@@ -313,7 +316,12 @@ impl TableMonitor {
         let was_watched = target.from <= interval_start;
         let block = &mut target.blocks[at];
         let is_new = was_watched && block.made_at > ticks(target.from.since(self.started));
-        block.look(facts, &watched, is_new);
+        self.nr_set_again += u64::from(block.look(facts, &watched, is_new));
+    }
+
+    /// Accessed bits that targets have set again since this was last asked, each in a page table entry that was cleared.
+    pub fn take_set_again(&mut self) -> u64 {
+        std::mem::take(&mut self.nr_set_again)
     }
 
     /// Ends the interval: yields a snapshot of each target over it. What is known of it can be asked for until

@@ -163,7 +163,7 @@ impl Calibrating {
                 time: now,
                 refuse_huge,
                 shared,
-                costs,
+                costs: Box::new(costs),
             }),
             Err(error) => Item::Note {
                 time: now,
