@@ -3,8 +3,7 @@
 //!
 //! An answer takes a tenth of a second to seconds. So a trace can be opened coarsely, for while somebody moves a slider:
 //! one block in so many is replayed, on a machine on which what is done to a page takes as much longer
-//! ([`Facts::one_in`]). Of traces of redis, a JVM, DuckDB and a program of 4 GiB one block in 16 comes within 8 points of
-//! the memory that all save, and within a sixth of the slowdown.
+//! ([`Facts::one_in`]).
 
 pub mod abi;
 

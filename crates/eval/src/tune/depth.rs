@@ -13,8 +13,8 @@ use isotherm_session::simulated::Replay;
 
 use super::param::TraceTimes;
 
-/// Pages times seconds of a trace that are replayed in a second of CPU time: between the 12 and 24 million of two traces of
-/// 1 GiB (docs/tune.md).
+/// Pages times seconds of a trace that are replayed in a second of CPU time. Of two traces of 1 GiB it was 12 and 44 million
+/// (docs/tune.md, "What it takes").
 const PACE: f64 = 16e6;
 /// CPU time of a search, in seconds: two CPUs for less than a minute.
 const CPU_S: f64 = 100.0;
