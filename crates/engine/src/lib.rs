@@ -7,6 +7,7 @@
 pub mod address;
 pub mod attributes;
 pub mod calibration;
+mod charge;
 pub mod compaction;
 pub mod drive;
 pub mod guard;
@@ -23,6 +24,7 @@ mod picture;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 pub use attributes::{Attributes, AttributesError, CpuBudget, IntervalsGoal, Strategy};
+pub use charge::GroupCharge;
 pub use compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };

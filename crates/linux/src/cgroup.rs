@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use isotherm_engine::GroupCharge;
 use isotherm_engine::scheme::OpsFilter;
 use thiserror::Error;
 
@@ -114,23 +115,6 @@ fn own_memory(group: &Path) -> Option<GroupMemory> {
     let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
     let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
     (limit < UNLIMITED).then_some(GroupMemory { limit, used })
-}
-
-/// Bytes that a group and those below it are charged for; `None` where the kernel does not tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupCharge {
-    /// All of it but swap.
-    pub total: Option<u64>,
-    /// Anonymous memory.
-    pub anonymous: Option<u64>,
-    /// Shared memory: tmpfs, memfd, System V.
-    pub shared: Option<u64>,
-    /// Files' pages, without shared memory.
-    pub page_cache: Option<u64>,
-    /// Memory of the kernel.
-    pub kernel: Option<u64>,
-    /// Swapped-out memory.
-    pub swap: Option<u64>,
 }
 
 /// The charge of the group at `directory`. In version 1 the sums of groups below it are those that begin with `total_`

@@ -2,7 +2,7 @@
 
 use isotherm_engine::frames::{AgeBytes, MappedClass};
 use isotherm_engine::page_cache::CachedBytes;
-use isotherm_engine::{Nanos, TargetId};
+use isotherm_engine::{GroupCharge, Nanos, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// Memory of the machine at a moment: what the kernel says of each node, and of what processes map, whose it is
@@ -32,30 +32,26 @@ pub struct MachineSample {
 }
 
 impl MachineSample {
+    /// All mapped memory.
+    pub fn mapped_once(&self) -> AgeBytes {
+        self.mapped.iter().map(|memory| &memory.bytes).sum()
+    }
+
     /// Whether it is about the targets alone, and not about the machine.
     pub fn is_of_targets(&self) -> bool {
         self.nodes.is_empty()
     }
 }
 
-/// Bytes that a control group and those below it are charged for (`memory.stat`); `None` where the kernel does not tell.
+/// A control group's charge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChargedMemory {
     /// Directory of the group.
     pub group: String,
-    /// All of it but swap.
-    pub total: Option<u64>,
-    /// Anonymous memory, with what is in the swap cache.
-    pub anonymous: Option<u64>,
-    /// Shared memory: tmpfs, memfd, System V.
-    pub shared: Option<u64>,
-    /// Files' pages in the page cache, mapped or not; without shared memory.
-    pub page_cache: Option<u64>,
-    /// Memory of the kernel: slab, page tables, stacks, sockets, and others.
-    pub kernel: Option<u64>,
-    /// Swapped-out memory.
-    pub swap: Option<u64>,
+    /// The charge.
+    #[serde(flatten)]
+    pub charge: GroupCharge,
 }
 
 /// Files' pages that no process maps, as they were found by looking at all of memory once.

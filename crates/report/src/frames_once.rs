@@ -2,7 +2,7 @@
 //!
 //! Problem: processes of a group map much of their memory together, so the sum of what each maps is more than they use.
 //!
-//! Approach: samples of the record count each frame once, whoever maps it
+//! Approach: samples of the record count each frame once, however many processes map it
 //! ([`MachineSample::mapped`](isotherm_record::MachineSample)). The sum over targets takes its bytes from the last sample, and
 //! its working set from the mean of all.
 
@@ -45,10 +45,9 @@ impl FramesOnce {
         if !self.is_of_targets {
             return;
         }
-        self.all = AgeBytes::default();
+        self.all = sample.mapped_once();
         self.alone.clear();
         for memory in &sample.mapped {
-            self.all.add(&memory.bytes);
             if let Some(target) = memory.target {
                 self.alone.entry(target).or_default().add(&memory.bytes);
             }

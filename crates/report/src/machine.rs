@@ -268,19 +268,10 @@ impl Accumulate for Machine {
         let unknown_use = mapped
             .saturating_sub(seen)
             .saturating_add(bytes_of(MemoryClass::Other));
-        let user = classes.iter().filter_map(|class| class.ages);
-        let user = user.fold(AgeBytes::default(), |mut all, ages| {
-            all.add(&ages);
-            all
-        });
-        let mut several = AgeBytes::default();
-        for memory in sample
-            .mapped
-            .iter()
-            .filter(|memory| memory.target.is_none())
-        {
-            several.add(&memory.bytes);
-        }
+        let user = classes.iter().filter_map(|class| class.ages.as_ref());
+        let user: AgeBytes = user.sum();
+        let several = sample.mapped.iter().filter(|of| of.target.is_none());
+        let several = several.map(|memory| &memory.bytes).sum();
         let processes = self.processes(sample);
         Some(MachineReport {
             report: "machine",
@@ -397,19 +388,13 @@ fn node_of(
 ) -> MachineNode {
     let cached = page_cache.map_or(&[][..], |cache| &cache.memory);
     let cached = { cached.iter() }.filter(|memory| memory.node == node.node);
-    let cached = cached.fold(AgeBytes::default(), |mut all, memory| {
-        all.add(&memory.bytes.ages);
-        all
-    });
-    let seen = |class: MappedClass| {
+    let cached: AgeBytes = cached.map(|memory| &memory.bytes.ages).sum();
+    let seen = |class: MappedClass| -> AgeBytes {
         let of_node = sample
             .mapped
             .iter()
             .filter(|m| m.node == node.node && m.class == class);
-        of_node.fold(AgeBytes::default(), |mut all, memory| {
-            all.add(&memory.bytes);
-            all
-        })
+        of_node.map(|memory| &memory.bytes).sum()
     };
     let (anonymous, files) = (seen(MappedClass::Anonymous), seen(MappedClass::File));
     let shared = seen(MappedClass::Shared);

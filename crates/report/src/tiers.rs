@@ -120,10 +120,7 @@ impl Tiers {
             let used = memory.total.saturating_sub(memory.free);
             node.used.push(time, Nanos(1), used);
             let on_it = sample.mapped.iter().filter(|m| m.node == memory.node);
-            let ages = on_it.fold(AgeBytes::default(), |mut all, mapped| {
-                all.add(&mapped.bytes);
-                all
-            });
+            let ages: AgeBytes = on_it.map(|mapped| &mapped.bytes).sum();
             node.mapped.push(time, Nanos(1), ages.total());
             node.idle.push(time, Nanos(1), ages.idle_from(IDLE));
         }

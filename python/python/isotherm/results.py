@@ -163,7 +163,7 @@ class Idle(TypedDict):
     report: str
     # For each target that was there at the time.
     targets: list[IdleMemory]
-    # The sum, if there is more than one. Memory that several map counts once where the record tells; percentiles are of what each maps.
+    # The sum, if there is more than one. Memory that several targets map counts once where the record has samples of frames; in percentiles it counts for each.
     total: NotRequired[IdleMemory | None]
     # The version of this JSON.
     version: int
@@ -384,9 +384,9 @@ class Heatmap(TypedDict):
 
 
 class ChargedMemory(TypedDict):
-    """Bytes that a control group and those below it are charged for (`memory.stat`); `None` where the kernel does not tell."""
+    """A control group's charge."""
 
-    # Anonymous memory, with what is in the swap cache.
+    # Anonymous memory.
     anonymous: NotRequired[int | None]
     # Directory of the group.
     group: str
@@ -398,7 +398,7 @@ class ChargedMemory(TypedDict):
     shared: NotRequired[int | None]
     # Swapped-out memory.
     swap: NotRequired[int | None]
-    # All of it but swap.
+    # All memory, without swap.
     total: NotRequired[int | None]
 
 
@@ -472,7 +472,7 @@ class Summary(TypedDict):
 
     # Charge of the control group that was watched.
     charged: NotRequired[ChargedMemory | None]
-    # Whether the record tells which memory several targets map.
+    # Whether the record has samples of frames, so that memory that several targets map counts once.
     counts_pages_once: bool
     # From the beginning to the last snapshot.
     duration_ns: Nanos
@@ -547,7 +547,7 @@ class ReclaimPoint(TypedDict):
     saved_share: float
     # Share of its time that the program would have lost by reading back.
     slowdown: float
-    # The same over the record without its first `threshold_ns`, in which no page can reach the threshold; `null` if that is more than half of the record.
+    # `saved_share` without the first `threshold_ns` of the record, in which no page can reach the threshold; `null` if that is more than half of the record.
     steady_share: NotRequired[float | None]
     # Memory is reclaimed after being idle for this long.
     threshold_ns: Nanos
@@ -610,11 +610,11 @@ class Check(TypedDict):
 
 
 class Coarse(TypedDict):
-    """A search on some of a trace's blocks, whose best settings are replayed in full."""
+    """A search on a sample of the blocks, whose best settings are then replayed in full."""
 
-    # How many points were tried.
+    # Number of points replayed on the sample.
     nr_tried: int
-    # One block in so many was replayed.
+    # One block of this many was replayed.
     one_in: int
 
 
@@ -666,7 +666,7 @@ class Prediction(TypedDict):
     huge_mean_bytes: float
     # CPU time of watching.
     monitor_cpu_seconds: float
-    # Length of a record that tells `steady_share`, where the replayed one is too short.
+    # Record length that `steady_share` needs, where the replayed record is too short.
     needed_ns: NotRequired[Nanos | None]
     # Mean memory that compressed swap takes, bytes.
     pool_mean_bytes: float
@@ -684,7 +684,7 @@ class Prediction(TypedDict):
     seconds: float
     # How much longer the program takes than by itself, a share of that time.
     slowdown: Estimate
-    # The same without the beginning, in which no memory could be idle for as long as the schemes ask for; `null` if that is more than half of the time, or not known.
+    # `saved_share` without the beginning, in which no memory could be idle for the schemes' minimum age; `null` if that is more than half of the time, or not known.
     steady_share: NotRequired[float | None]
     # Mean memory that is paged out, bytes, before compression.
     swapped_mean_bytes: float
@@ -807,7 +807,7 @@ class Tune(TypedDict):
 
     # The program without schemes: watched, as under them.
     base: Prediction
-    # The search on some of the blocks that was before; `null` where there was none.
+    # The search on a sample of the blocks that came first; `null` where there was none.
     coarse: NotRequired[Coarse | None]
     # The settings that no other beats in memory and time, from the least slowdown to the most.
     front: list[Trial]
@@ -819,11 +819,11 @@ class Tune(TypedDict):
     live: NotRequired[Live | None]
     # The best of those beyond it, where none is within.
     nearest: NotRequired[Trial | None]
-    # The most of them that could be.
+    # Limit of that number.
     nr_most: int
     # How many points the space has.
     nr_points: int
-    # How many of them were replayed in full.
+    # Number of points replayed in full.
     nr_tried: int
     # What was sought.
     objective: Objective

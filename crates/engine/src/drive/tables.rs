@@ -62,7 +62,7 @@ pub trait TableProbe: AccessProbe {
         Ok(false)
     }
 
-    /// Charges what targets lost by setting so many accessed bits again.
+    /// Charges the time that targets lost by setting `nr_bits` accessed bits again.
     fn charge_set_again(&mut self, nr_bits: u64) {
         let _ = nr_bits;
     }
@@ -341,7 +341,7 @@ impl TableLoop {
             }
             self.read_target(id, now, probe)?;
         }
-        // It follows from clears, and is no part of what each interval costs.
+        // Clears cause this cost, so it is no part of the cost of each interval.
         let before = probe.cost();
         probe.charge_set_again(self.monitor.take_set_again());
         self.monitor.note_other_work(&before, &probe.cost());

@@ -98,6 +98,15 @@ impl AgeBytes {
     }
 }
 
+impl<'a> std::iter::Sum<&'a Self> for AgeBytes {
+    fn sum<I: Iterator<Item = &'a Self>>(parts: I) -> Self {
+        parts.fold(Self::default(), |mut all, part| {
+            all.add(part);
+            all
+        })
+    }
+}
+
 /// Who maps memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mapper {

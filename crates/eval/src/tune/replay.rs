@@ -3,8 +3,8 @@
 //! The trace is read once and shared; each replay has a machine of its own, so that any number of them runs at a
 //! time. A replay that nobody waits for any more ends within a simulated second.
 //!
-//! A trace can be replayed coarsely: one block in so many, on a machine on which what is done to a page takes as much
-//! longer. Numbers are those of the whole then, too, but not exact ([`Replays::coarse`]).
+//! A sample of the trace's blocks can stand for all of them. Each operation on a page then takes as many times longer, and
+//! results are scaled up; they are not exact ([`Replays::coarse`]).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,9 +68,9 @@ pub struct Replays {
     machine: MachineSpec,
     calibration: Calibration,
     each_second: EachSecond,
-    /// One block in so many is replayed.
+    /// One block of this many is replayed.
     one_in: u32,
-    /// Memory of the whole trace, in those of the replayed blocks.
+    /// Ratio of the whole trace's memory to that of the replayed blocks.
     times: f64,
     watching: SessionSpec,
     /// The program by itself.
@@ -85,7 +85,7 @@ struct Totals {
     /// Of each process that ran.
     progress: Vec<Progress>,
     occupancy: Occupancy,
-    /// Idleness that the schemes ask for.
+    /// Longest minimum age of the schemes.
     idle_for: Nanos,
     acting_cpu: f64,
     monitor_cpu: f64,
@@ -121,10 +121,10 @@ impl Replays {
         Self::of(watching, replay, (1, 1.0), each_second.into())
     }
 
-    /// The same of one block in so many.
+    /// Replays one block of `one_in`.
     ///
     /// # Errors
-    /// What cannot be simulated; that no block is left.
+    /// Fails if the trace cannot be simulated, or if the sample has no block.
     pub fn coarse(
         watching: &SessionSpec,
         replay: &Replay,
@@ -262,7 +262,7 @@ impl Replays {
         spec
     }
 
-    /// What was found of one block in so many, as of all.
+    /// Scales a sample's prediction up to the whole trace.
     fn whole(&self, mut of: Prediction) -> Prediction {
         if self.one_in == 1 {
             return of;
@@ -283,17 +283,13 @@ impl Replays {
         of
     }
 
-    /// Saved memory as a share, without the beginning in which nothing could be idle for long enough; and the length of
-    /// a record that tells it, if this one does not.
+    /// Saved share in steady state; or the record length that it needs, if this record is too short.
     fn steady(&self, of: &Totals) -> (Option<f64>, Option<Nanos>) {
-        let needed = Nanos(of.idle_for.0.saturating_mul(2));
-        if needed.as_secs_f64() > self.base.occupancy.seconds() {
-            return (None, Some(needed));
-        }
-        let resident = of.occupancy.near_after(of.idle_for);
-        let base = self.base.occupancy.near_after(of.idle_for);
-        let share = resident.zip(base);
-        let share = share.map(|(resident, base)| rounded((base - resident) / base.max(1.0)));
+        let Some(base) = self.base.occupancy.steady_near(of.idle_for) else {
+            return (None, Some(Occupancy::needed_for(of.idle_for)));
+        };
+        let resident = of.occupancy.steady_near(of.idle_for);
+        let share = resident.map(|resident| rounded((base - resident) / base.max(1.0)));
         (share, None)
     }
 

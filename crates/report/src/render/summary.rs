@@ -195,20 +195,19 @@ impl SummaryReport {
 }
 
 /// Charge of a control group in one line.
-fn charge(charged: &ChargedMemory, style: &Style) -> String {
+fn charge(ChargedMemory { group, charge }: &ChargedMemory, style: &Style) -> String {
     let parts = [
-        ("anonymous", charged.anonymous),
-        ("shared", charged.shared),
-        ("page cache", charged.page_cache),
-        ("kernel", charged.kernel),
+        ("anonymous", charge.anonymous),
+        ("shared", charge.shared),
+        ("page cache", charge.page_cache),
+        ("kernel", charge.kernel),
     ];
     let parts = parts.map(|(name, bytes)| format!("{name} {}", style.maybe_bytes(bytes)));
     format!(
-        "{} is charged {}: {}; and {} of swap.",
-        charged.group,
-        style.maybe_bytes(charged.total),
+        "{group} is charged {}: {}; and {} of swap.",
+        style.maybe_bytes(charge.total),
         parts.join(", "),
-        style.maybe_bytes(charged.swap)
+        style.maybe_bytes(charge.swap)
     )
 }
 

@@ -36,7 +36,7 @@ impl<'a> Areas<'a> {
     }
 }
 
-/// What pages of a mapping are. Pages of a private mapping of a file that may be written mostly were.
+/// Class of a mapping's pages. In a writable private mapping of a file most pages have been written, so they are anonymous.
 fn class_of(area: &MappedArea) -> MappedClass {
     if area.is_file() {
         if area.permissions.is_private() && area.permissions.is_writable() {

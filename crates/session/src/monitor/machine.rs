@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use isotherm_engine::frames::{AgeBytes, FrameMap, MappedClass, Mapper, NR_MAPPERS, PageAge};
 use isotherm_engine::table::TableMonitor;
@@ -155,7 +155,10 @@ impl MachineView {
         targets: &TargetSet,
     ) -> Result<Vec<Item>, ProbeError> {
         self.ends = [now, self.ends[0]];
-        if now < self.next || self.is_one_process(targets) {
+        if now >= self.next && self.is_one_process(targets) {
+            self.next = now + INTERVAL_MIN_BY_FRAME;
+        }
+        if now < self.next {
             return Ok(self.look_at_page_cache(now, monitor).into_iter().collect());
         }
         let before = process_cpu();
@@ -242,7 +245,10 @@ impl MachineView {
                 items.push(Item::Machine(MachineSample { huge, ..sample }));
             }
             Scope::Targets(directory) => {
-                let charged = directory.as_deref().map(charged_memory);
+                let charged = directory.as_deref().map(|group| ChargedMemory {
+                    group: group.display().to_string(),
+                    charge: cgroup::charge(group),
+                });
                 items.push(Item::Machine(MachineSample {
                     charged,
                     nodes: Vec::new(),
@@ -410,20 +416,6 @@ pub(super) fn node_in(nodes: &[(u32, Range<u64>)], frame: u64) -> Option<u32> {
     let at = nodes.partition_point(|(_, frames)| frames.end <= frame);
     let (node, frames) = nodes.get(at)?;
     frames.contains(&frame).then_some(*node)
-}
-
-/// Memory that the control group at `directory` is charged for, with the groups below it.
-fn charged_memory(directory: &Path) -> ChargedMemory {
-    let charge = cgroup::charge(directory);
-    ChargedMemory {
-        group: directory.display().to_string(),
-        total: charge.total,
-        anonymous: charge.anonymous,
-        shared: charge.shared,
-        page_cache: charge.page_cache,
-        kernel: charge.kernel,
-        swap: charge.swap,
-    }
 }
 
 /// The kernel's account of a node; of the only one it is the machine's, which some virtual machines keep right

@@ -148,7 +148,7 @@ impl Roster {
             Item::TargetStart(start) => {
                 let start = start.clone();
                 match self.targets.entry(start.target) {
-                    // It runs another program: what it no longer maps is told.
+                    // After exec, items for its old mappings follow.
                     Entry::Occupied(mut present) => present.get_mut().start = start,
                     Entry::Vacant(new) => {
                         new.insert(Present {

@@ -152,7 +152,7 @@ impl LiveState {
         });
     }
 
-    /// All targets together. Resident memory that several map counts once where samples tell; it is as of the last sample.
+    /// The sum of all targets. Where there are samples of frames, resident memory counts once and is that of the last sample.
     pub fn total(&self) -> View {
         let targets = self.targets.values();
         let sum = targets.fold(View::default(), |sum, target| sum.sum(target.view));

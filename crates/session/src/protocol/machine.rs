@@ -73,14 +73,7 @@ impl Machine {
 
     /// All mapped memory, each page once; `None` before the first sample.
     pub(super) fn mapped_once(&self) -> Option<AgeBytes> {
-        let mapped = &self.sample.mapped;
-        (!mapped.is_empty()).then(|| {
-            let mut all = AgeBytes::default();
-            for of in mapped {
-                all.add(&of.bytes);
-            }
-            all
-        })
+        (!self.sample.mapped.is_empty()).then(|| self.sample.mapped_once())
     }
 
     /// Mapped memory of all nodes by when it was accessed; each page counts once.

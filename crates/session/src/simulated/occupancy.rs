@@ -111,9 +111,18 @@ impl Occupancy {
         self.resident_max
     }
 
-    /// Mean in memory on the first node after the first `skipped`, in whole seconds; `None` if nobody ran then.
-    pub fn near_after(&self, skipped: Nanos) -> Option<f64> {
-        let first = skipped.0.div_ceil(1_000_000_000) as usize;
+    /// Record length that [`Self::steady_near`] needs: twice the minimum age.
+    pub const fn needed_for(idle_for: Nanos) -> Nanos {
+        Nanos(idle_for.0.saturating_mul(2))
+    }
+
+    /// Mean in memory on the first node without the beginning, in which no memory could be idle for `idle_for`; `None` if
+    /// that is more than half of the time.
+    pub fn steady_near(&self, idle_for: Nanos) -> Option<f64> {
+        if Self::needed_for(idle_for).as_secs_f64() > self.seconds {
+            return None;
+        }
+        let first = idle_for.0.div_ceil(1_000_000_000) as usize;
         let after = self.near.iter().skip(first);
         let (sum, seconds) = after.fold((0.0, 0.0), |(sum, all), (of, seconds)| {
             (sum + of, all + seconds)

@@ -27,7 +27,7 @@ pub(crate) struct Summary {
     /// Of all processes together.
     all: Occupancy,
     processes: Vec<Usage>,
-    /// Longest idleness that a scheme asks for.
+    /// Longest minimum age of the schemes.
     idle_for: Nanos,
     /// By context and scheme.
     schemes: BTreeMap<(usize, usize), SchemeReport>,
@@ -61,7 +61,7 @@ fn saved_percent(mean: f64, most: f64) -> f64 {
 }
 
 impl Summary {
-    /// Of a session whose schemes ask for memory that is idle for so long, at most.
+    /// Summary of a session; `idle_for` is the longest minimum age of its schemes.
     pub(crate) fn new(idle_for: Nanos) -> Self {
         Self {
             idle_for,
@@ -113,12 +113,6 @@ impl Summary {
             }
             _ => {}
         }
-    }
-
-    /// Mean resident memory without the beginning; `None` if that is more than half of the time.
-    fn steady_mean(&self) -> Option<f64> {
-        let is_long = 2.0 * self.idle_for.as_secs_f64() <= self.all.seconds();
-        self.all.near_after(self.idle_for).filter(|_| is_long)
     }
 
     pub(crate) fn report(self, simulation: &Simulation) -> SimulationReport {
@@ -183,7 +177,7 @@ impl Summary {
             oom_kills: stats.oom_kills,
             idle_for_seconds: self.idle_for.as_secs_f64(),
             resident_mean_bytes: self.all.mean().near(),
-            steady_resident_mean_bytes: self.steady_mean(),
+            steady_resident_mean_bytes: self.all.steady_near(self.idle_for),
             all: self.all,
             processes,
             schemes: self.schemes.into_values().collect(),
@@ -207,11 +201,11 @@ pub struct SimulationReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     huge_waste: Vec<WasteStatus>,
     oom_kills: u64,
-    /// Longest idleness that a scheme asks for: before that it cannot act.
+    /// Longest minimum age of the schemes: earlier no memory can reach it.
     idle_for_seconds: f64,
-    /// Of all processes.
+    /// Mean resident memory of all processes.
     resident_mean_bytes: f64,
-    /// The same without the first `idle_for_seconds`; `null` if these are more than half of the time.
+    /// `resident_mean_bytes` without the first `idle_for_seconds`; `null` if these are more than half of the time.
     steady_resident_mean_bytes: Option<f64>,
     #[serde(skip)]
     all: Occupancy,
@@ -240,8 +234,8 @@ pub struct Bounded {
 pub struct Foretold {
     /// Memory saved, of that of the program by itself, in percent.
     pub saved_percent: Bounded,
-    /// The same without the beginning, in which no memory could be idle for long enough; `null` if that is more than half
-    /// of the time.
+    /// `saved_percent` without the beginning, in which no memory could reach the minimum age; `null` if that is more than
+    /// half of the time.
     pub steady_saved_percent: Option<f64>,
     /// How much longer it takes than by itself, in percent.
     pub slowdown_percent: Bounded,
@@ -367,9 +361,9 @@ impl SimulationReport {
         Ok(())
     }
 
-    /// Length of a record that tells the steady state, if what was simulated is too short for that.
+    /// Record length that the steady state needs, if the simulated time is too short.
     pub fn needed(&self) -> Option<Nanos> {
-        let needed = Nanos((2.0 * self.idle_for_seconds * 1e9) as u64);
+        let needed = Occupancy::needed_for(Nanos((self.idle_for_seconds * 1e9) as u64));
         (needed > Nanos(0) && self.steady_resident_mean_bytes.is_none()).then_some(needed)
     }
 
@@ -401,7 +395,7 @@ impl SimulationReport {
         {
             let _ = writeln!(
                 text,
-                "all processes: RSS {} on average; {} without the first {}, in which nothing could be idle for so long yet",
+                "all processes: RSS {} on average; {} without the first {}, in which no memory could be idle for that long",
                 format_bytes(self.resident_mean_bytes as u64),
                 format_bytes(steady as u64),
                 format_time(Nanos((self.idle_for_seconds * 1e9) as u64)),

@@ -112,9 +112,9 @@ impl Replay {
         Ok(replay)
     }
 
-    /// One block in so many, on a machine on which each of them stands for all; and how many times the memory of these
-    /// the whole is. Blocks are taken in the order of how much they are accessed, so that hot and cold memory keep their
-    /// shares. `None` if no block is left.
+    /// A sample of one block of `nr`, on a machine whose costs a page are `nr` times as high; and the ratio of the whole
+    /// trace's memory to the sample's. Blocks are drawn in the order of their accesses, so that hot and cold memory keep
+    /// their shares. `None` if no block is left.
     pub fn one_in(&self, nr: u32) -> Option<(Self, f64)> {
         let mut blocks: Vec<(u64, usize, AreaSpec)> = Vec::new();
         for (at, (_, process)) in self.processes.iter().enumerate() {
@@ -266,7 +266,7 @@ impl Seen {
     }
 }
 
-/// A number that a trace has of its pages, of those of an area.
+/// Sum of a trace's figure over the pages of an area.
 fn counted(area: &AreaSpec, of: fn(&Trace, Range<u32>) -> u64) -> u64 {
     match &area.pattern {
         Pattern::Trace(trace, first) => of(

@@ -35,7 +35,7 @@ impl BudgetShares {
         page_cache: 0.0,
         new_page_cache: 0.0,
     };
-    /// Of watching processes that may share memory: what each frame holds is counted, too.
+    /// Shares for processes that may share memory, whose frames are read as well.
     pub const GROUP: Self = Self {
         interval: 0.4,
         frames: 0.1,

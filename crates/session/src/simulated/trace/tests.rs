@@ -12,7 +12,7 @@ fn second(n: u64) -> Nanos {
     Nanos(n * 1_000_000_000)
 }
 
-/// A process of so many pages, all of them there, that is scanned in these seconds.
+/// A process of `pages` resident pages that is scanned in these seconds.
 fn process(target: u32, name: &str, pages: u32, scans: std::ops::Range<u64>) -> Vec<Item> {
     let start = 0x7f00_0000_0000;
     let target = TargetId(target);
