@@ -163,9 +163,9 @@ fn method(name: &str) -> PyResult<Option<Published>> {
     })
 }
 
-/// What the search tells on its way.
+/// News of a search.
 enum News {
-    /// So many points were tried, of at most so many.
+    /// Number of tried points, and the most that are tried.
     Tried(usize, usize),
     /// A warning.
     Note(String),

@@ -429,7 +429,7 @@ impl Request {
 }
 
 impl ActingSpec {
-    /// The same with other schemes.
+    /// A copy with other schemes.
     ///
     /// # Errors
     /// One of the schemes does not page out, and there is a goal for paging out.

@@ -420,7 +420,7 @@ pub fn named(name: &str) -> Vec<u32> {
     pids
 }
 
-/// Pages of a process that KSM has merged with others, or that are merged with them; 0 where the kernel does not tell
+/// Pages of a process that KSM has merged with equal pages; 0 where the kernel does not report them
 /// (Documentation/admin-guide/mm/ksm.rst).
 pub fn merged_pages(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages")).unwrap_or_default();

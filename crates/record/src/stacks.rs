@@ -194,7 +194,7 @@ pub struct FrameSymbol {
 }
 
 impl FrameSymbol {
-    /// Whether debug information has told it.
+    /// Whether it comes from debug information.
     pub fn is_by_debug_information(&self) -> bool {
         self.line.is_some() || !self.inlined.is_empty()
     }
@@ -203,9 +203,9 @@ impl FrameSymbol {
 /// Frames to be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// Those that have no name, and were not given up.
+    /// Frames without a name, but for those that cannot be named.
     Unnamed,
-    /// Those that debug information has not named.
+    /// Frames without lines and inlined functions.
     WithoutLines,
     /// All frames.
     All,

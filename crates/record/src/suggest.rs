@@ -1,7 +1,7 @@
 //! Options by which another command has the targets of a record.
 //!
-//! The record's command line names the targets as its user does. A process id of it may be nobody's, or another's, once
-//! the process has ended: then a placeholder stands for it.
+//! The record's command line names the targets as its user does. Once a process has ended its id is free, or another
+//! process's: then a placeholder stands for it.
 
 use crate::item::Header;
 use crate::printable::printable;

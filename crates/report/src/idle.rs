@@ -96,8 +96,8 @@ pub struct IdleReport {
     pub record: RecordInfo,
     /// For each target that was there at the time.
     pub targets: Vec<IdleMemory>,
-    /// The sum, if there is more than one. Memory that several map counts once where the record tells; percentiles are of
-    /// what each maps.
+    /// The sum, if there is more than one. Memory that several targets map counts once where the record has samples of
+    /// frames; in percentiles it counts for each.
     pub total: Option<IdleMemory>,
     /// Targets that had ended before.
     pub ended_targets: usize,

@@ -110,7 +110,7 @@ pub struct Overview {
     pub targets: Vec<TargetOverview>,
     /// All of them. Memory that several map counts once where [`Self::counts_pages_once`], else for each.
     pub total: TargetOverview,
-    /// Whether the record tells which memory several targets map.
+    /// Whether the record has samples of frames, so that memory that several targets map counts once.
     pub counts_pages_once: bool,
     /// Charge of the control group that was watched.
     pub charged: Option<ChargedMemory>,

@@ -75,7 +75,7 @@ pub struct ReclaimPoint {
     pub saved_mean_bytes: u64,
     /// The same as a share of the mean resident memory.
     pub saved_share: f64,
-    /// The same over the record without its first `threshold_ns`, in which no page can reach the threshold; `null` if
+    /// `saved_share` without the first `threshold_ns` of the record, in which no page can reach the threshold; `null` if
     /// that is more than half of the record.
     pub steady_share: Option<f64>,
     /// Pages read back per second.

@@ -232,7 +232,7 @@ fn may_share(targets: &TargetSpec) -> bool {
     targets.follows_children() || targets.processes().len() > 1
 }
 
-/// A view that counts memory once which targets map several times, where this machine tells frames.
+/// A view that counts each frame of the targets once; `None` where frames cannot be read.
 fn frames_once(
     targets: &TargetSpec,
     charged: Option<PathBuf>,

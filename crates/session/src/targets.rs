@@ -179,7 +179,7 @@ impl TargetSet {
         Ok(true)
     }
 
-    /// Finds out who has ended, who runs another program, and who can be watched no longer: that ends nobody else.
+    /// Finds targets that have ended, have called exec, or can be watched no longer. The others go on.
     fn look_for_ends(
         &mut self,
         probe: &mut PageTableProbe,

@@ -194,7 +194,7 @@ export class WhatIf {
       ["saved", `${bytes(Math.max(0, p.saved_mean_bytes))}, ${percent(Math.max(0, p.saved_share.value))}`], ["slower", signed(p.slowdown.value)],
       ["refaults", p.refaults.toFixed(0)], ["acting", duration(p.acting_cpu_seconds.value)],
     ];
-    if (p.needed_ns) shown.push(["record so long to tell the steady state", duration(p.needed_ns / 1e9)]);
+    if (p.needed_ns) shown.push(["record length that the steady state needs", duration(p.needed_ns / 1e9)]);
     else if (p.steady_share !== null) shown.push(["saved in steady state", percent(Math.max(0, p.steady_share))]);
     if (p.guard_stops) shown.push(["guard's stops", p.guard_stops.toFixed(0)]);
     if (p.was_killed) shown.push(["killed", "for want of memory"]);

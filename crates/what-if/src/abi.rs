@@ -25,7 +25,7 @@ mod page {
     }
 }
 
-/// Tells the page the share of a replay that is done, 0 to 1.
+/// Reports the finished share of a replay to the page, 0 to 1.
 fn told(share: f64) {
     #[cfg(target_arch = "wasm32")]
     page::told(share);

@@ -26,7 +26,7 @@ pub struct WhatIf {
     one_in: u32,
     /// Options that name the trace's targets.
     targets: String,
-    /// Simulated seconds of the replay that goes on.
+    /// Finished simulated seconds of the current replay.
     seconds: Arc<AtomicU64>,
 }
 
@@ -67,11 +67,11 @@ pub struct Configuration {
 }
 
 impl WhatIf {
-    /// Reads a record of page scans, and replays it once, or one block in so many of it. `tell` is called with the share
-    /// of this and each later replay that is done.
+    /// Reads a record of page scans, and replays it once, or one block of `one_in`. `tell` gets the finished share of this
+    /// and each later replay.
     ///
     /// # Errors
-    /// What cannot be read, or replayed.
+    /// Fails if the record cannot be read or replayed.
     pub fn open(
         record: &[u8],
         one_in: u32,

@@ -34,7 +34,7 @@ struct Variation {
 /// How many other machines bounds are found with.
 pub(super) const NR_VARIATIONS: usize = 4;
 
-/// How many replays [`Replays::new`] and [`Replays::bounded`] make together.
+/// Number of replays that [`Replays::new`] and [`Replays::bounded`] make together.
 pub const NR_REPLAYS_BOUNDED: u64 = 2 * (1 + NR_VARIATIONS as u64);
 
 const VARIATIONS: [Variation; NR_VARIATIONS] = [
@@ -95,7 +95,7 @@ impl Replays {
         }
     }
 
-    /// The same of what is predicted already, on machines other than the trace's.
+    /// Adds bounds to a prediction, from replays on machines that differ from the trace's.
     pub(super) fn with_bounds(
         &self,
         spec: &SessionSpec,
@@ -149,7 +149,7 @@ impl Replays {
     }
 }
 
-/// What a number may be off by.
+/// Possible error of a predicted number: a constant, and a share of its value.
 fn off(value: f64, (all, part): (f64, f64)) -> f64 {
     all + part * value.abs()
 }

@@ -1,12 +1,12 @@
-//! How much of a trace is replayed under how many settings, where nobody says.
+//! Chooses the number of settings, and the part of the trace that each replays, where no budget is given.
 //!
 //! **Problem.** A replay of a large trace takes seconds of CPU time, and a search wants some hundred.
 //!
-//! **Approach.** What a replay takes follows from the memory and the length of the trace. Where all settings in full would
-//! take longer than [`CPU_S`], they are tried on one block in so many, and the best of them in full. The numbers follow from
-//! the trace alone, so that the answer is the same on every machine.
+//! **Approach.** The CPU time of a replay follows from the trace's memory and length. Where all settings in full would take
+//! longer than [`CPU_S`], a sample of the blocks is replayed first, and then the best settings in full. The numbers follow
+//! from the trace alone, so the answer is the same on every machine.
 //!
-//! **Limits.** A setting that looks bad on some of the blocks is not tried in full.
+//! **Limits.** A setting that is bad on the sample is not replayed in full.
 
 use isotherm_engine::BLOCK_SIZE;
 use isotherm_session::simulated::Replay;
@@ -18,25 +18,25 @@ use super::param::TraceTimes;
 const PACE: f64 = 16e6;
 /// CPU time of a search, in seconds: two CPUs for less than a minute.
 const CPU_S: f64 = 100.0;
-/// Part of it for settings on some of the blocks.
+/// Part of [`CPU_S`] for replays of the sample.
 const COARSE_S: f64 = 25.0;
 /// Most settings that are tried.
 pub(super) const SETTINGS: usize = 256;
-/// Replays that the bounds of the best take, about: of four other machines, without schemes and under three settings.
+/// Approximate number of replays for the bounds: four other machines, without schemes and under three settings.
 pub(super) const BOUNDS: usize = 16;
 /// Fewest settings that are tried in full.
 const FULL_MIN: usize = 8;
-/// Fewest blocks that stand for all.
+/// Fewest blocks of a sample.
 const BLOCKS_MIN: u64 = 32;
 
-/// How a trace is searched.
+/// Size of the sample, and numbers of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Depth {
-    /// One block in so many is replayed first; 1: all settings are tried in full at once.
+    /// The sample has one block of this many; 1: there is no sample, and all settings are replayed in full.
     pub(super) one_in: u32,
-    /// Most settings that are tried first.
+    /// Most settings that are replayed on the sample.
     pub(super) nr_first: usize,
-    /// Most settings that are tried in full.
+    /// Most settings that are replayed in full.
     pub(super) nr_full: usize,
 }
 
@@ -50,7 +50,7 @@ impl Depth {
         }
     }
 
-    /// Of a trace, for a space of so many points.
+    /// Depth for a trace and a space of `nr_points` settings.
     pub(super) fn of(replay: &Replay, times: TraceTimes, nr_points: usize) -> Self {
         let page_seconds = replay.seen_pages() as f64 * times.interval.as_secs_f64();
         let mapped = replay
@@ -61,7 +61,7 @@ impl Depth {
         Self::by_cost(page_seconds / PACE, nr_blocks, nr_points)
     }
 
-    /// Of so many blocks, where a replay takes so many seconds.
+    /// Depth for a trace of `nr_blocks` blocks, of which a replay takes `replay_s` seconds of CPU time.
     fn by_cost(replay_s: f64, nr_blocks: u64, nr_points: usize) -> Self {
         let nr_first = nr_points.min(SETTINGS);
         if replay_s * (nr_first + BOUNDS) as f64 <= CPU_S {
@@ -83,7 +83,7 @@ impl Depth {
         }
     }
 
-    /// Replays in full that all of it takes, in the time of one.
+    /// CPU time of the search, in replays of the whole trace.
     pub(super) fn nr_replays(self, nr_points: usize) -> f64 {
         let first = nr_points.min(self.nr_first) as f64 / f64::from(self.one_in);
         let full = nr_points.min(self.nr_full) + BOUNDS;

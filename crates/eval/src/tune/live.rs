@@ -504,7 +504,7 @@ fn with(foretold: &Prediction, without: f64, saved: f64, slowdown: f64) -> Predi
         resident_mean_bytes: rounded(without * (1.0 - saved)),
         saved_mean_bytes: rounded(without * saved),
         saved_share: Estimate::new(saved),
-        // Live runs tell the mean alone.
+        // Live runs measure the mean alone.
         steady_share: None,
         needed_ns: None,
         slowdown: Estimate::new(slowdown),

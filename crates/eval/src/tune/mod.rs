@@ -67,9 +67,9 @@ pub enum SearchEvent<'a> {
     Begins(Stage),
     /// A point was evaluated, or was known; so many are done.
     Evaluated(usize),
-    /// The best so far is this, in words.
+    /// A new best setting, in words.
     Leads(String),
-    /// All points were evaluated: how sure the best is follows.
+    /// All points were evaluated; bounds of the best follow.
     Settles,
     /// The journal can be written no more; the search goes on without.
     JournalFailed(&'a JournalError),
@@ -78,11 +78,11 @@ pub enum SearchEvent<'a> {
 /// A part of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stage {
-    /// One block in so many is replayed; 1: all.
+    /// One block of this many is replayed; 1: all blocks.
     pub one_in: u32,
-    /// Most points that are tried in it.
+    /// Most points that it evaluates.
     pub nr_most: usize,
-    /// Seconds that it and all later parts take, by the time of a replay without schemes.
+    /// Predicted seconds of this part and all later ones, from the time of a replay without schemes.
     pub expected_s: f64,
 }
 

@@ -242,8 +242,8 @@ fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &Plan) -> String {
 
 fn table(tuned: &Tuned, shown: &[&Trial]) -> String {
     let mut html = "<section><h2>The front, as a table</h2><p>From the least slowdown to the most; BETWEEN: where it is \
-                    taken to lie; STEADY: without the beginning, in which nothing could be idle for so long yet; ? where \
-                    nobody knows</p><table><tr><th>setting</th>"
+                    taken to lie; STEADY: without the beginning, in which no memory could reach the minimum age; ?: not \
+                    known</p><table><tr><th>setting</th>"
         .to_owned();
     for head in HEADS {
         let _ = write!(html, "<th>{head}</th>");

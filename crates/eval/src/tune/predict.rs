@@ -64,11 +64,11 @@ pub struct Prediction {
     pub saved_mean_bytes: f64,
     /// The same as a share of what is resident without schemes.
     pub saved_share: Estimate,
-    /// The same without the beginning, in which no memory could be idle for as long as the schemes ask for; `null` if that
+    /// `saved_share` without the beginning, in which no memory could be idle for the schemes' minimum age; `null` if that
     /// is more than half of the time, or not known.
     #[serde(default)]
     pub steady_share: Option<f64>,
-    /// Length of a record that tells `steady_share`, where the replayed one is too short.
+    /// Record length that `steady_share` needs, where the replayed record is too short.
     #[serde(default)]
     pub needed_ns: Option<Nanos>,
     /// How much longer the program takes than by itself, a share of that time.

@@ -178,7 +178,7 @@ impl TuneRequest {
 /// How much is tried, and by whom it is chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most points to try, all in full; `None`: as many as take about a minute, the best of them in full.
+    /// Most points to replay in full; `None`: as many as take about a minute.
     pub budget: Option<usize>,
     /// Evaluations at a time; one for each CPU where it is not said. Changes nothing of what is found.
     pub jobs: Option<usize>,
@@ -296,7 +296,7 @@ impl Tuning {
         Ok(Some((tuned, plan)))
     }
 
-    /// How much is replayed for `effort`: what is asked for, in full, or as much as takes about a minute.
+    /// Depth of the search: the budget of `effort` in full, or without one a search of about a minute.
     fn depth(&self, effort: &Effort) -> Depth {
         match (effort.budget, effort.method) {
             (Some(budget), _) => Depth::full(budget),
@@ -306,7 +306,7 @@ impl Tuning {
         }
     }
 
-    /// Tries settings on one block in so many; `None` where it was asked to stop.
+    /// Replays settings on a sample of the blocks; `None` if it was stopped.
     fn search_coarsely(
         &self,
         depth: Depth,

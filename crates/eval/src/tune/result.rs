@@ -38,11 +38,11 @@ pub struct Tuned {
     pub parameters: Vec<Parameter>,
     /// How many points the space has.
     pub nr_points: usize,
-    /// How many of them were replayed in full.
+    /// Number of points replayed in full.
     pub nr_tried: usize,
-    /// The most of them that could be.
+    /// Limit of that number.
     pub nr_most: usize,
-    /// The search on some of the blocks that was before; `null` where there was none.
+    /// The search on a sample of the blocks that came first; `null` where there was none.
     pub coarse: Option<Coarse>,
     /// The search was broken off.
     pub was_stopped: bool,
@@ -61,13 +61,13 @@ pub struct Tuned {
     pub live: Option<Live>,
 }
 
-/// A search on some of a trace's blocks, whose best settings are replayed in full.
+/// A search on a sample of the blocks, whose best settings are then replayed in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Coarse {
-    /// One block in so many was replayed.
+    /// One block of this many was replayed.
     pub one_in: u32,
-    /// How many points were tried.
+    /// Number of points replayed on the sample.
     pub nr_tried: usize,
 }
 
@@ -231,7 +231,7 @@ impl Tuned {
         text
     }
 
-    /// How many settings were tried, and how.
+    /// Number of settings and the way they were replayed, in words.
     pub(super) fn effort(&self) -> String {
         let tried = match (self.nr_points <= self.nr_most, self.coarse) {
             (_, Some(Coarse { one_in, nr_tried })) => format!(
@@ -251,7 +251,7 @@ impl Tuned {
         }
     }
 
-    /// Length of a record that tells the steady state of what is recommended, if this one does not.
+    /// Record length that the recommended setting's steady state needs, if this record is too short.
     fn needed(&self) -> Option<Nanos> {
         let shown = self
             .found
@@ -318,7 +318,7 @@ pub(super) fn fields(prediction: &Prediction) -> [String; 8] {
     ]
 }
 
-/// What is saved without the beginning; `?` where nobody knows.
+/// Saved share in steady state; `?` where it is not known.
 fn steady(prediction: &Prediction) -> String {
     let share = prediction.steady_share;
     share.map_or_else(|| "?".to_owned(), |share| signed(share, format_share))

@@ -104,8 +104,8 @@ impl Search {
         }
     }
 
-    /// The same search, but of what this one found: by at most `budget` points, no others than this one's. Those come first
-    /// that are best with the bounds that they have at least, then points along the front.
+    /// A search of at most `budget` of this search's points: first the best by their narrowest bounds, then points along
+    /// the front.
     pub(super) fn refined(&self, budget: usize, start: &[ContextConfig]) -> Self {
         let (mut sure, front) = (self.ranked_surely(), self.front());
         let nr_along = (budget / 3).min(front.len());
@@ -183,7 +183,7 @@ impl Search {
         self.objective.rank(&self.observed[point]).violation <= 0.0
     }
 
-    /// All points, the best first, each with the narrowest bounds that it can have.
+    /// All points, the best by their narrowest possible bounds first.
     fn ranked_surely(&self) -> Vec<Point> {
         let ranks = self
             .observed
@@ -194,13 +194,13 @@ impl Search {
         ranks.into_iter().map(|(_, point)| point.clone()).collect()
     }
 
-    /// Whether a point is beyond the limit with any bounds.
+    /// Whether a point exceeds the limit even with its narrowest possible bounds.
     pub(super) fn is_surely_beyond(&self, point: &Point) -> bool {
         let narrow = narrowest(&self.observed[point]);
         self.objective.rank(&narrow).violation > 0.0
     }
 
-    /// The best so far, in words.
+    /// The best point so far, in words.
     pub(super) fn lead(&self) -> Option<String> {
         let (within, beyond) = self.best();
         let point = within.or(beyond)?;

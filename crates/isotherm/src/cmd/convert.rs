@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// use, costs and actions beside it (FILE's name with .rss, .costs and .actions before .parquet).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "from", "to"])]
     flat: Option<PathBuf>,
-    /// Read this format [default: what the input's content tells].
+    /// Read this format [default: recognised by the input's content]
     #[arg(long, value_enum, value_name = "FORMAT")]
     from: Option<Name>,
     /// Write this format [default: what the output's name ends in].

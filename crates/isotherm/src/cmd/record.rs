@@ -248,7 +248,7 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
         return;
     };
     if matches!(child.try_wait(), Ok(None)) {
-        // It may take long until the whole error is printed.
+        // The command may run for long before the error is printed.
         let cause = error.root_cause().to_string();
         warn!(
             "recording has ended, the command goes on: {}",
@@ -457,7 +457,7 @@ impl Recording {
         result: &anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         isotherm_session::finish(session, acting, &mut self.items);
-        // What failed is not replayed.
+        // A failed recording is not replayed.
         if let Some(calibrating) = self.calibrating.take().filter(|_| result.is_ok()) {
             self.items.push(calibrating.finish(session.now()));
         }

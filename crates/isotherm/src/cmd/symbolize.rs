@@ -19,8 +19,8 @@ use crate::whole_file::WholeFile;
 /// Name the functions of a record's stacks, by programs and debug information that are here.
 ///
 /// A recorder names functions by the symbols of what it records, as it ends. This does so later, and elsewhere: where
-/// it was killed, and where binaries are stripped. It adds lines and inlined functions, where debug information tells
-/// them. The record keeps the names.
+/// it was killed, and where binaries are stripped. It adds lines and inlined functions that debug
+/// information has. The record keeps the names.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm symbolize service.isotherm                           # by the files that were recorded
@@ -57,7 +57,7 @@ struct Summary {
     places: usize,
     /// Of these, with a name now.
     named: usize,
-    /// Of these, with a name or lines by this.
+    /// Of these, places that this run has given a name or lines.
     newly_named: usize,
     /// Places with lines or inlined functions now.
     with_lines: usize,

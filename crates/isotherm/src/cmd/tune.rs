@@ -406,7 +406,7 @@ fn search(
     }
 }
 
-/// A search that is expected to take at least so many seconds is announced, with its first answer.
+/// Predicted seconds from which a search announces its time and first answer.
 const LONG_S: f64 = 5.0;
 
 /// The progress of a search.

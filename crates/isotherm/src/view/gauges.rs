@@ -93,7 +93,7 @@ fn kinds(sums: Sums) -> [(Option<f32>, String, u64); 4] {
     ]
 }
 
-/// What watching costs.
+/// Cost of watching, as lines.
 pub(super) fn cost(state: &State) -> Vec<Line<'static>> {
     let (Some(cost), Some((own, induced))) = (&state.cost, state.cpu_percent) else {
         return vec![Line::raw("measuring the cost ...")];

@@ -86,7 +86,7 @@ impl List<'_> {
         frame.render_widget(table.block(block), area);
     }
 
-    /// How much there is, which part of it is shown, and in which order.
+    /// Number of lines, the part that is shown, and the order.
     fn title(&self, skip: usize, room: usize) -> Vec<Line<'static>> {
         let bytes = self.regions.iter().map(|r| shown_bytes(r, self.hot));
         let bytes = format_bytes(bytes.sum());

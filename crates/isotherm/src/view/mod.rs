@@ -33,7 +33,7 @@ use state::State;
 const BLAME_EVERY: Nanos = Nanos(5_000_000_000);
 /// How often the picture is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);
-/// How far a page key scrolls.
+/// Lines that a page key scrolls.
 const PAGE: isize = 10;
 
 /// Shows what `source` yields until the user quits, a signal comes, or the terminal is closed. The terminal is restored on

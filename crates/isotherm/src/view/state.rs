@@ -23,7 +23,7 @@ const PAST_REGIONS: usize = 400_000;
 const STALE: Nanos = Nanos(2_000_000_000);
 /// Regions idle for this long count as idle.
 pub(super) const IDLE: Nanos = Nanos(5_000_000_000);
-/// Regions idle for this long count as idle for long. Both are among the bounds by which the page cache is told.
+/// Regions idle for this long count as idle for long. Both times are among `AGE_BOUNDS`, so the page cache has them, too.
 pub(super) const LONG_IDLE: Nanos = Nanos(120_000_000_000);
 
 /// How the lists of regions are ordered.
@@ -73,13 +73,13 @@ impl Target {
             .map_or(Nanos(0), |began| self.snapshot.end.since(began))
     }
 
-    /// Resident bytes, by the monitor where it can tell; `None` where nobody can.
+    /// Resident bytes: the monitor's where it knows them, else RSS; `None` without either.
     pub(super) fn resident(&self) -> Option<u64> {
         let by_monitor = self.has_snapshot() && self.sums.is_exact;
         by_monitor.then_some(self.sums.total).or(self.rss)
     }
 
-    /// The same of swapped-out bytes.
+    /// Swapped-out bytes: the monitor's where it knows them, else VmSwap; `None` without either.
     pub(super) fn swapped(&self) -> Option<u64> {
         let by_monitor = self.has_snapshot() && self.sums.is_exact;
         by_monitor.then_some(self.sums.swapped).or(self.swap)
@@ -324,7 +324,7 @@ impl State {
             let listed = self.listed();
             let last = listed.len().saturating_sub(1);
             let at = self.cursor(&listed).saturating_add_signed(lines).min(last);
-            // At the top it stays at the top, whoever is there.
+            // A cursor on the first line stays there when targets change places.
             self.cursor = (at > 0).then(|| listed[at].0);
         } else {
             let longest = self.regions(true).len().max(self.regions(false).len());

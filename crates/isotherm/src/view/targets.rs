@@ -11,7 +11,7 @@ use super::state::{IDLE, LONG_IDLE, State, Target};
 use super::style::dim;
 use super::text::{Column, Columns, shorten, trend};
 
-/// What the list says of a target.
+/// Column of the list of targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Pid,
@@ -44,7 +44,7 @@ impl Field {
         ORDERS[(at + if forwards { 1 } else { nr - 1 }) % nr]
     }
 
-    /// The bytes that it tells of a target; `None` where they are not known.
+    /// Bytes of a target in this column; `None` where they are not known.
     pub(super) fn bytes(self, target: &Target) -> Option<u64> {
         let by_monitor = target.has_snapshot().then_some(target.sums);
         match self {

@@ -226,7 +226,7 @@ fn a_stale_view_says_so() {
     assert!(picture(&state, 120, 34).contains("9 s old: the budget is used up"));
 }
 
-/// The same region, all of it in memory.
+/// A region that is resident as a whole.
 fn resident(region: RegionSnapshot) -> RegionSnapshot {
     let memory = RegionMemory {
         resident: region.resident(),

@@ -117,7 +117,7 @@ impl<F: Copy> Columns<F> {
         Self(widened.collect())
     }
 
-    /// A row of cells, each told its width.
+    /// A row of cells; `cell` gets the width of its column.
     pub(super) fn row<'a>(&self, cell: impl Fn(F, usize) -> Line<'a>) -> Row<'a> {
         let cell = |(column, width): &(Column<F>, u16)| {
             cell(column.field, usize::from(*width)).alignment(column.alignment)

@@ -1,4 +1,4 @@
-"""Programs of kinds that are easily told wrongly: `kinds.py KIND`.
+"""Programs whose memory is easily reported wrongly: `kinds.py KIND`.
 
 Each says with which process it has how many MiB, uses, does not use, and cannot be paged out of the unused, or `-`:
 `ready PID RESIDENT USED IDLE KEPT`. What the interpreter has besides is what the kind `nothing` has.

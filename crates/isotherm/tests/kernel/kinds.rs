@@ -1,6 +1,6 @@
-//! Kinds of programs that are easily told wrongly, all at once, each beside what it says of itself.
+//! Programs whose memory is easily reported wrongly, all in one recording, each compared with its own figures.
 //!
-//! Of each figure that of an interpreter which does nothing is taken off.
+//! The figures of an interpreter that does nothing are subtracted.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::common::{Running, isotherm, run, scratch, with_swap};
 const MIB: u64 = 1 << 20;
 /// Bytes that a figure may differ by.
 const TOLERANCE: u64 = 2 * MIB;
-/// Bytes that may be told as idle later than they are, besides those that are unknown.
+/// Idle bytes that the report may miss, besides unknown ones.
 const LATE: u64 = MIB;
 /// Most bytes of a program that may be unknown: those of libraries, which many programs map.
 const UNKNOWN_MAX: u64 = 8 * MIB;
@@ -56,7 +56,7 @@ fn truth(program: &Running) -> Option<Truth> {
     })
 }
 
-/// The same figures as the summary has them, and unknown bytes.
+/// The summary's figures, and unknown bytes.
 fn figures(summary: &Value, pid: u32) -> [u64; 5] {
     let targets = summary["targets"].as_array().expect("targets");
     let target = targets.iter().find(|target| target["pid"] == pid);

@@ -229,7 +229,7 @@ fn memory_may_vanish_while_it_is_sampled() {
         &[][..],
         &["--faithful"],
         &["--strategy", "all"],
-        // How long a scan holds the target up is another matter.
+        // The time that a scan holds the target up is not tested here.
         &[
             "--pages",
             "--aggregation-interval",

@@ -1,7 +1,7 @@
 //! Estimates what clears take from the targets.
 //!
 //! Problem: after a clear the processor sets the bit again by a locked update of the page table entry, and the clear has emptied the TLB of
-//! the page. Under nested paging both take longer. No counter tells how long.
+//! the page. Under nested paging both take longer. The kernel has no counter for it.
 //!
 //! Approach: pages of this process are read one after the other, each at the place that the one before names, in turns with and
 //! without a clear before. The median difference counts.
@@ -19,7 +19,7 @@ const NR_PAGES: usize = 1024;
 const NR_TURNS: usize = 9;
 /// Steps through the pages have no factor in common with their number, so each is read once.
 const STRIDE: usize = 389;
-/// Where it cannot be measured.
+/// Value where the memory for measuring cannot be had.
 const DEFAULT_NS: f64 = 50.0;
 
 /// Estimates the CPU time that clears take from a running target.
@@ -71,7 +71,7 @@ fn set_again_ns() -> f64 {
 
 fn measure() -> Option<f64> {
     let length = NR_PAGES * PAGE_SIZE as usize;
-    // SAFETY: new memory of our own, which nobody else knows.
+    // SAFETY: a new mapping, to which nothing else refers.
     let memory = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

@@ -211,7 +211,7 @@ impl PageTableProbe {
         Ok(watched.space.is_some())
     }
 
-    /// Adds to the estimate what targets lose by setting so many cleared bits again.
+    /// Adds the time that targets lose by setting `nr_bits` cleared bits again.
     pub(super) fn add_set_again(&mut self, nr_bits: u64) {
         self.induced.add_set_again(nr_bits);
     }

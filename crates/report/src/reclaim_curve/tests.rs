@@ -14,7 +14,7 @@ fn report(scans: &[&str], max_slowdown: Option<f64>) -> ReclaimCurveReport {
     report_of(scans, max_slowdown, Vec::new())
 }
 
-/// The same of a process with these mappings.
+/// A report of such scans and these mappings.
 fn report_of(scans: &[&str], max_slowdown: Option<f64>, added: Vec<Mapping>) -> ReclaimCurveReport {
     let options = ReclaimCurveOptions {
         refault_cost: Some(Nanos(1_000_000)),

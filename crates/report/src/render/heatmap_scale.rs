@@ -25,7 +25,7 @@ const ENDS: [f32; 14] = [
 pub(super) struct Scale(Vec<(f32, char)>);
 
 impl Scale {
-    /// The scale that tells these rates apart.
+    /// A scale that distinguishes these rates.
     pub(super) fn of(rates: impl Iterator<Item = f32>) -> Self {
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
         for rate in rates.filter(|rate| *rate > 0.0) {

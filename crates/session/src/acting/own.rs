@@ -117,7 +117,7 @@ impl OwnActing {
                     let note = self.locks.acquire(start)?;
                     if note.is_none() {
                         let context = &mut self.contexts[session.context_of(start.target)];
-                        // What was paged out of the program that it was is gone.
+                        // After exec nothing that was paged out before is left.
                         context.remove(start.target);
                         context.add(start.target, session)?;
                     }

@@ -1,4 +1,4 @@
-//! How far an experiment has got, and how long it will still take: beside the progress, and in each run's line.
+//! Progress of an experiment and its remaining time, beside the bar and in each run's line.
 
 use std::time::Instant;
 

@@ -34,7 +34,7 @@ pub(super) struct Summary {
     pub(super) children_not_watched: usize,
     pub(super) monitor_cpu_percent: f64,
     pub(super) induced_cpu_percent_estimated: f64,
-    /// The budget of both together, where there is one.
+    /// CPU budget of the monitor and of what it takes from targets together; `null` without a budget.
     pub(super) cpu_budget_percent: Option<f64>,
     pub(super) clears: u64,
     pub(super) checks: u64,
@@ -47,7 +47,7 @@ pub(super) struct Summary {
 
 /// Intervals of so many seconds are told of.
 const LONG_INTERVAL_S: f64 = 2.0;
-/// Times the budget from which on it is told that more was spent.
+/// Ratio of spent time to budget from which the closing lines mention the excess.
 const EXCESS: f64 = 1.1;
 
 impl Summary {
@@ -128,8 +128,8 @@ impl Summary {
         let took = self.monitor_cpu_percent + self.induced_cpu_percent_estimated;
         (took > budget * EXCESS).then(|| {
             format!(
-                "\nthat is more than the budget of {budget} %: first looks at processes and their page tables come \
-                 at once; the longer a record is, the nearer it is to its budget"
+                "\nthat is more than the budget of {budget} %: the first scan of processes and page tables is not \
+                 spread; a longer record comes closer to its budget"
             )
         })
     }
