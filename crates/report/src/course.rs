@@ -185,9 +185,10 @@ impl Course {
 
     fn push_snapshot(&mut self, snapshot: &Snapshot) {
         let counts = Counts::of(snapshot);
-        let offset = self.context.offset(snapshot.start);
+        // The end of the interval: that is when its ages are reached.
+        let offset = self.context.offset(snapshot.end);
         let length = snapshot.end.since(snapshot.start);
-        self.end = self.end.max(offset + length);
+        self.end = self.end.max(offset);
         if let Some(own) = self.of(snapshot.target) {
             own.push(offset, length, counts);
         }
@@ -197,7 +198,7 @@ impl Course {
 
     fn push_round(&mut self, round: Option<Round<Counts>>) {
         if let Some(Round { start, end, sum }) = round {
-            let offset = self.context.offset(start);
+            let offset = self.context.offset(end);
             self.total.push(offset, end.since(start), sum);
         }
     }
@@ -326,6 +327,9 @@ mod tests {
         assert_eq!(found.targets.len(), 2);
         assert_eq!(pages(&found.targets[0], Quantity::IdleFor(1)), [8]);
         assert_eq!(pages(&found.targets[0], Quantity::Idle), [0]);
+        let idle = found.total.quantities.iter().find(|q| q.quantity == Quantity::IdleFor(1));
+        let times: Vec<Nanos> = idle.into_iter().flat_map(|q| &q.points).map(|p| p.time_ns).collect();
+        assert_eq!(times, [Nanos::from_millis(1000)], "at the end of the interval, when it had that age");
         assert_eq!(found.duration_ns, Nanos::from_millis(1000));
     }
 

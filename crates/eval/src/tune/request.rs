@@ -17,7 +17,7 @@ use isotherm_session::simulated::Replay;
 use super::depth::{BOUNDS, Depth, SETTINGS};
 use super::{
     Coarse, Completion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan,
-    PlannedReplays, Prices, Published, Replays, Search, SearchEvent, Space, Stage, Subject,
+    PlannedReplays, Prediction, Prices, Published, Replays, Search, SearchEvent, Space, Stage, Subject,
     TraceTimes, Tuned, run, run_published, settle, trace_facts,
 };
 
@@ -223,11 +223,11 @@ impl Tuning {
         &self.fingerprint
     }
 
-    /// Searches, and has what was found confirmed where somebody does. What was found, and the plan that its settings are of; `None` where it was asked to stop before
-    /// anything was tried.
+    /// Searches, and has live runs confirm the result where `confirm` makes them. Gives the result and the plan that its
+    /// settings belong to; `None` if the search was stopped before its first result.
     ///
     /// # Errors
-    /// What cannot be replayed, or run.
+    /// Fails if the trace cannot be replayed, or the program cannot be run.
     pub fn run(
         self,
         effort: &Effort,
@@ -240,22 +240,24 @@ impl Tuning {
         let jobs = effort.jobs();
         let first = match depth.one_in {
             1 => None,
-            _ => match self.search_coarsely(depth, jobs, stop, on_event)? {
-                Some(found) => Some(found),
+            _ => match self.search_sample(depth, jobs, stop, on_event)? {
+                Some(sampled) if sampled.completion == Completion::Finished => Some(sampled),
+                Some(sampled) => return Ok(Some(self.result_of_sample(&sampled))),
                 None => return Ok(None),
             },
         };
-        let (plan, seed) = (self.plan, self.seed);
         let began = Instant::now();
-        let replays = Replays::new(&plan.watching()?, self.replay, Arc::clone(stop))?;
+        let watching = self.plan.watching()?;
+        let replays = Replays::new(&watching, self.replay.clone(), Arc::clone(stop))?;
         let Some(replays) = replays else {
-            return Ok(None);
+            return Ok(first.map(|sampled| self.result_of_sample(&sampled)));
         };
+        let (plan, seed) = (self.plan, self.seed);
         let replay_s = began.elapsed().as_secs_f64();
         let base = replays.base();
         let contexts = plan.contexts();
         let mut search = match &first {
-            Some(first) => first.refined(depth.nr_full, contexts),
+            Some(first) => first.search.refined(depth.nr_full, contexts),
             None => Search::new(self.space, self.objective, depth.nr_full, seed, contexts),
         };
         on_event(SearchEvent::Begins(Stage {
@@ -286,10 +288,7 @@ impl Tuning {
             plan: &plan,
             objective: self.objective,
             base: &base,
-            coarse: first.map(|first| Coarse {
-                one_in: depth.one_in,
-                nr_tried: first.observed().len(),
-            }),
+            coarse: first.map(|first| first.facts()),
             live: live.as_ref(),
         };
         let tuned = Tuned::of(&subject, &search, completion);
@@ -306,14 +305,14 @@ impl Tuning {
         }
     }
 
-    /// Replays settings on a sample of the blocks; `None` if it was stopped.
-    fn search_coarsely(
+    /// Replays settings on a sample of the blocks; `None` if it was stopped before the first result.
+    fn search_sample(
         &self,
         depth: Depth,
         jobs: usize,
         stop: &Arc<AtomicBool>,
         on_event: &mut dyn FnMut(SearchEvent<'_>),
-    ) -> anyhow::Result<Option<Search>> {
+    ) -> anyhow::Result<Option<Sampled>> {
         let plan = &self.plan;
         let (watching, one_in) = (plan.watching()?, depth.one_in);
         let began = Instant::now();
@@ -330,10 +329,54 @@ impl Tuning {
             nr_most: search.nr_most(),
             expected_s: replay_s * depth.nr_replays(self.space.len()) / jobs as f64,
         }));
-        let replays = &replays;
-        let planned = PlannedReplays { replays, plan };
+        let planned = PlannedReplays {
+            replays: &replays,
+            plan,
+        };
         let completion = run(&mut search, &planned, None, jobs, stop, on_event)?;
-        Ok((completion == Completion::Finished).then_some(search))
+        let sampled = Sampled {
+            base: replays.base(),
+            search,
+            one_in,
+            completion,
+        };
+        Ok((!sampled.search.observed().is_empty()).then_some(sampled))
+    }
+
+    /// Result of a search that was stopped before a setting was replayed on the whole trace.
+    fn result_of_sample(self, sampled: &Sampled) -> (Tuned, Plan) {
+        let subject = Subject {
+            program: &self.program,
+            times: self.times,
+            plan: &self.plan,
+            objective: self.objective,
+            base: &sampled.base,
+            coarse: Some(sampled.facts()),
+            live: None,
+        };
+        let tuned = Tuned {
+            nr_tried: 0,
+            ..Tuned::of(&subject, &sampled.search, Completion::Stopped)
+        };
+        (tuned, self.plan)
+    }
+}
+
+/// A search on a sample of the blocks.
+struct Sampled {
+    /// The program without schemes.
+    base: Prediction,
+    search: Search,
+    one_in: u32,
+    completion: Completion,
+}
+
+impl Sampled {
+    fn facts(&self) -> Coarse {
+        Coarse {
+            one_in: self.one_in,
+            nr_tried: self.search.observed().len(),
+        }
     }
 }
 

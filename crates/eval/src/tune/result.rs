@@ -234,6 +234,9 @@ impl Tuned {
     /// Number of settings and the way they were replayed, in words.
     pub(super) fn effort(&self) -> String {
         let tried = match (self.nr_points <= self.nr_most, self.coarse) {
+            (_, Some(Coarse { one_in, nr_tried })) if self.nr_tried == 0 => {
+                format!("{nr_tried} settings tried on one block in {one_in}, none in full")
+            }
             (_, Some(Coarse { one_in, nr_tried })) => format!(
                 "{nr_tried} settings tried on one block in {one_in}, the {} best of them in full",
                 self.nr_tried

@@ -24,14 +24,13 @@ use tracing::warn;
 
 /// Try schemes on a simulated machine: terabytes, deterministic, no privilege.
 ///
-/// The scenario says what the machine is made of and what runs on it; a trace (`record --pages`)
-/// replays what a real program did. Monitors, schemes and the guard are the live ones. What comes out
-/// are predictions: docs/simulator.md says from which measured costs.
+/// A scenario describes the machine and its programs; a trace (`record --pages`) replays a real program. Monitors,
+/// schemes and the guard are those of live runs. Results are predictions from measured costs: see docs/simulator.md.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   isotherm record --pages --duration 2m -o app.isotherm --pid 1234
-  isotherm simulate --trace app.isotherm --preset prcl          # what would prcl save and cost it?
+  isotherm simulate --trace app.isotherm --preset prcl          # predicts savings and slowdown
   isotherm simulate --trace app.isotherm --preset prcl --no-guard --against live.isotherm
   isotherm simulate scenario.yaml --scheme '4K max 0 0 30s max pageout' -o sim.isotherm
   isotherm simulate scenario.yaml -c kdamonds.yaml --json
@@ -45,27 +44,27 @@ A scenario (experiments/scenarios/ holds more):
     mappings:
     - {name: heap, size: 2 GiB, access: [{pattern: uniform, hot: 10%, rate: 1000000}]}")]
 pub(crate) struct Args {
-    /// The machine and what runs on it (YAML or JSON)
+    /// Scenario (YAML or JSON): the machine and its programs
     #[arg(value_name = "SCENARIO")]
     scenario: Option<PathBuf>,
 
-    /// Replay the program of this record, made by `record --pages`, instead of or beside a scenario's
+    /// Replay the program of this record (made by `record --pages`), instead of a scenario or beside it
     #[arg(long, value_name = "RECORD")]
     trace: Option<PathBuf>,
 
-    /// Costs of acting as `isotherm calibrate` measured them, instead of those that the trace was recorded with
+    /// Compute with these costs of acting, measured by `isotherm calibrate` [default: those in the trace]
     #[arg(long, value_name = "FILE", requires = "trace")]
     costs: Option<PathBuf>,
 
-    /// How long to simulate [default: the scenario's, or until all processes have ended]
+    /// Simulate this time [default: the scenario's duration, or until all processes have ended]
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
     duration: Option<Nanos>,
 
-    /// Watch physical memory, by regions
+    /// Watch physical memory instead of processes, by regions
     #[arg(long)]
     physical: bool,
 
-    /// Write what is seen and done to this file, as `run` does
+    /// Write the record of the simulated run to this file, as `run` does
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -74,10 +73,10 @@ pub(crate) struct Args {
     against: Option<PathBuf>,
 
     #[command(flatten)]
-    far: FarArgs,
+    result: crate::out::ResultArgs,
 
     #[command(flatten)]
-    result: crate::out::ResultArgs,
+    far: FarArgs,
 
     #[command(flatten)]
     schemes: SchemeArgs,

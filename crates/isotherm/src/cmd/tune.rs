@@ -26,17 +26,18 @@ use crate::log::is_quiet;
 use crate::progress::{Progress, Unit, whole_seconds};
 use crate::{out, whole_file};
 
-/// Find the scheme that suits a recorded program best; or give a running daemon other schemes.
+/// Find the best settings of a scheme for a recorded program; or replace the schemes of a running daemon.
 ///
-/// With RECORD (of `record --pages`) schemes are tried on it, on the simulated machine: what each would have saved and
-/// cost. The trade-off is printed, and the best setting within the limit is written to a configuration that `run -c`,
-/// damo and HMSDK read. Needs no privilege. docs/tune.md has the rest.
+/// With RECORD (made by `record --pages`), tune replays the program on a simulated machine under many settings. It
+/// prints what each would have saved and cost. -o writes the best setting within the limit as a configuration that
+/// `run -c`, damo and HMSDK read. No privilege is needed. docs/tune.md has more.
 ///
-/// With --live a few runs of the program itself confirm or correct that: of a command, of an experiment's workload, or
-/// windows of a service that goes on. Without RECORD its trace is made first. Needs the privileges of `run`.
+/// With --live, a few runs of the program itself confirm or correct the replays: runs of a command or of an
+/// experiment's workload, or windows of a running service. Without RECORD, tune records the program first. The
+/// privileges of `run` are needed.
 ///
-/// Without both, the schemes and limits of -c replace those of a daemon (`isotherm start`), while it runs; --preset and
-/// --scheme replace its schemes alone. What is refused changes nothing.
+/// Without both, -c replaces the schemes and limits of a running daemon (`isotherm start`); --preset and --scheme
+/// replace its schemes alone. A configuration that is refused changes nothing.
 #[derive(clap::Args)]
 #[command(
     group(clap::ArgGroup::new("subject").args(["record", "live"]).multiple(true)),
@@ -44,7 +45,7 @@ use crate::{out, whole_file};
        isotherm tune [OPTIONS] <RECORD> -c <FILE> [-o <FILE>]
        isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> [-o <FILE>] -- <COMMAND>...
        isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> --eval <EXPERIMENT>
-       isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> --pid <PID> --progress-cmd <COMMAND>
+       isotherm tune --live [OPTIONS] [RECORD] --preset <NAME> --pid <PID|NAME> --progress-cmd <COMMAND>
        isotherm tune -c <FILE> [--socket <PATH>]
        isotherm tune --preset <NAME> [--socket <PATH>]",
     after_help = "Examples:
@@ -70,18 +71,21 @@ A daemon:
 Exit status: 0 found, 1 no setting is within the limit, 2 failed, 130 stopped by Ctrl-C (what was found is written)."
 )]
 pub(crate) struct Args {
-    /// The trace of a program, made by `record --pages`; with --live it is made where there is none
+    /// Record of the program, made by `record --pages`; --live makes it if it does not exist
     #[arg(value_name = "RECORD")]
     record: Option<PathBuf>,
 
-    /// With RECORD: the schemes to tune (damo's or HMSDK's kdamonds in JSON or YAML, or one-line schemes). Without: what
-    /// replaces the daemon's schemes and guard
+    /// Read the schemes from this file: damo's or HMSDK's kdamonds in JSON or YAML, or one-line schemes. Without RECORD,
+    /// they and the file's limits replace the daemon's
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Where the daemon listens [default: /run/isotherm/isotherm.sock]
+    /// Connect to the daemon at this socket [default: /run/isotherm/isotherm.sock]
     #[arg(long, value_name = "PATH", conflicts_with = "record")]
     socket: Option<PathBuf>,
+
+    #[command(flatten)]
+    result: out::ResultArgs,
 
     #[command(flatten)]
     what: WhatArgs,
@@ -97,9 +101,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     live: live::LiveArgs,
-
-    #[command(flatten)]
-    result: out::ResultArgs,
 }
 
 /// What is tuned.
@@ -111,13 +112,13 @@ struct WhatArgs {
     #[arg(long, value_name = "NAME")]
     preset: Vec<String>,
 
-    /// A scheme in a line, e.g. '4K max 0 0 5s max pageout'
+    /// Tune this scheme, e.g. '4K max 0 0 5s max pageout'; or give it to the daemon
     #[arg(long, value_name = "LINE")]
     scheme: Vec<String>,
 
-    /// What to tune, and between which values: NAME, NAME=LOW..HIGH[:STEPS] or NAME=VALUE,VALUE; repeat for more.
-    /// age, size, rate and quota of cold memory, density and waste of huge pages, hot-rate of promotion
-    /// [default: age and size of cold memory, all of the others but rate and quota]
+    /// Tune this parameter over these values: NAME, NAME=LOW..HIGH[:STEPS] or NAME=VALUE,VALUE; may be repeated.
+    /// Names: age, size, rate and quota (cold memory), density and waste (huge pages), hot-rate (promotion)
+    /// [default: all but rate and quota]
     #[arg(long, value_name = "PARAM", requires = "subject")]
     param: Vec<String>,
 
@@ -125,7 +126,7 @@ struct WhatArgs {
     #[arg(long, requires = "subject")]
     faithful: bool,
 
-    /// Replay without a guard: what the scheme does by itself, or in damo's hands
+    /// Replay without a guard, as damo applies schemes
     #[arg(long, requires = "subject")]
     no_guard: bool,
 }
@@ -133,22 +134,22 @@ struct WhatArgs {
 /// What is sought.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "sought", requires = "subject", multiple = true)]
-#[command(next_help_heading = "What is sought")]
+#[command(next_help_heading = "Objective")]
 struct SoughtArgs {
-    /// What is best [default: memory; slowdown with --max-memory, cost with --price, huge for schemes that make huge
-    /// pages only]
+    /// Choose the best setting by this objective [default: memory; slowdown with --max-memory, cost with --price, huge
+    /// for schemes that only make huge pages]
     #[arg(long, value_enum, value_name = "WHAT")]
     objective: Option<ObjectiveName>,
 
-    /// Share of its time that the program may lose: the limit of what is sought, and of the guard [default: 1%]
+    /// Let the program lose at most this share of its time; also the guard's limit [default: 1%]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     max_slowdown: Option<f64>,
 
-    /// Memory that may be resident on average: a size, or a share of that without schemes, e.g. 600M or 60%
+    /// Let at most this much memory be resident on average: a size, or a share of that without schemes, e.g. 600M or 60%
     #[arg(long, value_name = "SIZE|SHARE", value_parser = MemoryLimit::parse)]
     max_memory: Option<MemoryLimit>,
 
-    /// What a month costs, in any currency: dram= and cxl= for a GiB, cpu= for a CPU
+    /// Compute costs by these prices for a month, in any currency: dram= and cxl= for a GiB, cpu= for a CPU
     #[arg(long, value_name = "NAME=PRICE,...", value_parser = Prices::parse)]
     price: Option<Prices>,
 }
@@ -182,7 +183,7 @@ impl ObjectiveName {
 /// Who chooses the settings that are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum MethodName {
-    /// All of a small space; else rounds about the best and the front's gaps
+    /// Try all settings of a small space; of a large one, settings near the best and in gaps of the front
     #[default]
     Search,
     /// DAMOOS' grid: 4 ages, then 5 sizes
@@ -208,22 +209,22 @@ impl MethodName {
 /// How it is searched, and what is written.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "searched", requires = "subject", multiple = true)]
-#[command(next_help_heading = "The search")]
+#[command(next_help_heading = "Search")]
 struct HowArgs {
-    /// Most settings to try, all on the whole trace [default: as many as take about a minute; of a large trace, many
-    /// on a part of it, and the best on the whole]
+    /// Replay at most this number of settings, all on the whole trace [default: as many as take about a minute; of a
+    /// large trace, first on a sample of its blocks, then the best on the whole]
     #[arg(long, value_name = "N")]
     budget: Option<NonZero<u32>>,
 
-    /// Who chooses what is tried; the published methods go by DAMOOS' score and have a budget of their own
+    /// Search by this method; published methods use DAMOOS' score and a budget of their own
     #[arg(long, value_enum, value_name = "METHOD", default_value_t)]
     method: MethodName,
 
-    /// Settings to try at a time; changes nothing of what is found [default: one for each CPU]
+    /// Replay this number of settings at a time; the result does not depend on it [default: one for each CPU]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZero<u32>>,
 
-    /// Seed of every random choice
+    /// Seed every random choice with this number
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
@@ -231,11 +232,11 @@ struct HowArgs {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Write a page of the trade-off to this file: needs nothing but itself
+    /// Write the trade-off as a web page to this file
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
 
-    /// Keep every result in this journal, and go on with what it holds [default: OUTPUT.journal, removed at the end]
+    /// Write each result to this journal, and resume from the results in it [default: OUTPUT.journal, removed at the end]
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
 }
@@ -293,7 +294,7 @@ fn tune(
         .beside(&args.live.subject());
     let mut journal = open_journal(args, tuning.fingerprint())?;
     let Some((tuned, plan)) = search(args, tuning, journal.as_mut(), stop, live)? else {
-        info!("stopped before anything was replayed in full");
+        info!("stopped before the first result");
         return Ok(ExitCode::from(130));
     };
     let written = write(args, &plan, &tuned);

@@ -8,13 +8,13 @@ use isotherm_session::simulated::{FarMemory, Replay};
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Far memory")]
 pub(crate) struct FarArgs {
-    /// Replay on a machine with this much memory on a second node (1), where an access takes LATENCY [default: no such
+    /// Add a second node (1) of this size to the simulated machine, where an access takes LATENCY [default: no such
     /// node; 250ns without LATENCY]
     #[arg(long, value_name = "SIZE[,LATENCY]", value_parser = FarMemory::parse_node, requires = "memory_bound")]
     far: Option<(u64, Nanos)>,
 
-    /// Assume that the program waits for memory for this share of its time where all memory is near. No trace tells
-    /// that; `perf stat -M tma_memory_bound` does
+    /// Assume that the program waits for memory for this share of its time while all memory is near; `perf stat -M
+    /// tma_memory_bound` measures it
     #[arg(long, value_name = "SHARE", value_parser = parse_share, requires = "far")]
     memory_bound: Option<f64>,
 }

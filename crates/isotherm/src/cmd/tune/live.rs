@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
+use isotherm_config::ProcessSpec;
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::Action;
 use isotherm_engine::units::{format_bytes, format_time, parse_time};
@@ -20,6 +21,7 @@ use isotherm_eval::tune::{
 };
 use isotherm_eval::{Experiment, Workload};
 use isotherm_linux::{host, swap};
+use isotherm_session::pids;
 use isotherm_session::simulated::read_trace;
 use tracing::{info, warn};
 
@@ -40,7 +42,7 @@ pub(super) struct LiveArgs {
     #[arg(long)]
     live: bool,
 
-    /// Most runs with schemes. As many and one are made without, before and between them
+    /// Make at most this number of runs with schemes, and one more without: before, between and after them
     #[arg(long, value_name = "N", requires = "live", default_value_t = NonZero::new(5).expect("not zero"))]
     runs: NonZero<u32>,
 
@@ -48,28 +50,28 @@ pub(super) struct LiveArgs {
     #[arg(long, value_name = "EXPERIMENT", requires = "live", conflicts_with_all = ["pid", "command"])]
     eval: Option<PathBuf>,
 
-    /// Which workload of it [default: its only one]
+    /// Run this workload of the experiment [default: its only one]
     #[arg(long, value_name = "NAME", requires = "eval")]
     workload: Option<String>,
 
-    /// Tune in windows of this process' life, which is not ended; needs --progress-cmd
-    #[arg(long, value_name = "PID", requires_all = ["live", "progress_cmd"], conflicts_with = "command")]
-    pid: Option<u32>,
+    /// Tune this running process, by id or name, in windows of time; needs --progress-cmd
+    #[arg(long, value_name = "PID|NAME", requires_all = ["live", "progress_cmd"], conflicts_with = "command")]
+    pid: Option<ProcessSpec>,
 
-    /// A command that prints how far the process is: a number that counts up, such as requests served
+    /// Measure the process' progress by this command, which prints a number that counts up, such as requests served
     #[arg(long, value_name = "COMMAND", requires = "pid")]
     progress_cmd: Option<String>,
 
-    /// How long a window is [default: as long as RECORD, else 30s]
+    /// Let each window last for this time [default: as long as RECORD, else 30s]
     #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "pid")]
     window: Option<Nanos>,
 
-    /// For a command that runs for a fixed time: a regular expression for what it prints, whose last match is what it
-    /// did in a second
+    /// Take work done in a second from the output of a command that runs for a fixed time: the last match of this
+    /// regular expression
     #[arg(long, value_name = "REGEX", requires = "command")]
     throughput: Option<String>,
 
-    /// The program to run, several times
+    /// Run this program, several times
     #[arg(last = true, value_name = "COMMAND", requires = "live")]
     command: Vec<OsString>,
 }
@@ -85,7 +87,7 @@ impl LiveArgs {
             return String::new();
         }
         let programs = (&self.eval, &self.workload, &self.command, &self.throughput);
-        let service = (self.pid, &self.progress_cmd, self.window);
+        let service = (&self.pid, &self.progress_cmd, self.window);
         format!("{programs:?} {service:?}")
     }
 }
@@ -129,13 +131,13 @@ struct Spec<'a> {
 impl Spec<'_> {
     fn tune_what_is_named(&self) -> anyhow::Result<ExitCode> {
         let live = &self.args.live;
-        match (&live.eval, live.pid) {
+        match (&live.eval, &live.pid) {
             (Some(path), _) => {
                 let experiment = read_experiment(path)?;
                 let workload = workload_of(&experiment, live.workload.as_deref(), path)?;
                 self.tune_program(&experiment, path, workload)
             }
-            (None, Some(pid)) => self.tune_service(pid),
+            (None, Some(process)) => self.tune_service(pid_of(process)?),
             (None, None) => {
                 ensure!(
                     !live.command.is_empty(),
@@ -254,6 +256,19 @@ impl Spec<'_> {
         let took = Nanos(begun.elapsed().as_nanos() as u64);
         info!("recorded in {}: {}", format_time(took), path.display());
         Ok(Some(path))
+    }
+}
+
+/// Id of the one process that is named.
+fn pid_of(process: &ProcessSpec) -> anyhow::Result<u32> {
+    let found = pids(std::slice::from_ref(process), &mut Vec::new())?;
+    match found[..] {
+        [pid] => Ok(pid),
+        _ => bail!(
+            "{} processes are named '{process}' ({}); give the id of one",
+            found.len(),
+            found.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+        ),
     }
 }
 
