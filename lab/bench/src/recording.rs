@@ -39,6 +39,8 @@ pub(super) struct Recorded {
     pub(super) rss_max: u64,
     /// Ranges of pages cleared, per second.
     pub(super) clears_per_second: Option<f64>,
+    /// Cost samples, in order of time.
+    pub(super) costs: Vec<CostSample>,
 }
 
 impl Recording {
@@ -125,5 +127,6 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Recorded> {
         cpu_measured: 0.0,
         rss_max: costs.iter().map(|cost| cost.monitor_rss).max().unwrap_or(0),
         clears_per_second: per_second(|c| c.cost.clears as f64),
+        costs,
     })
 }

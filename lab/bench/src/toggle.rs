@@ -5,9 +5,11 @@
 //! happens to lie); neighbouring seconds of the same run much less. A recorder that was stopped has time
 //! to make up for when it goes on, so its cost here is, if anything, too high.
 
+use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use isotherm_engine::Nanos;
+use isotherm_record::CostSample;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -19,7 +21,8 @@ use super::workload::Workload;
 use super::{BenchContext, BenchOutcome, accuracy};
 
 const MODES: [&str; 2] = ["default=", "physical=--physical"];
-const WORKLOADS: [&str; 3] = ["static_1g", "scattered_4g", "zigzag"];
+/// Reads that each wait for the one before, random accesses of a dense and of a scattered part, sequential accesses.
+const WORKLOADS: [&str; 4] = ["chain_2g", "static_1g", "scattered_4g", "zigzag"];
 /// Until the recorder knows the program.
 const LEARN: Duration = Duration::from_secs(10);
 const TURN: Duration = Duration::from_secs(1);
@@ -33,13 +36,22 @@ struct Loss {
     mean_percent: f64,
     /// Standard error of the mean.
     error_percent: f64,
+    /// Time that the recorder says it took from the target, as a share of the seconds in which it ran.
+    reported_percent: f64,
 }
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     let modes = accuracy::modes(context, &MODES)?;
     let mut table = Table::new(
         "speed lost in seconds with the recorder, against those before and after it",
-        &["workload", "recording", "pairs", "loss %", "standard error"],
+        &[
+            "workload",
+            "recording",
+            "pairs",
+            "loss %",
+            "standard error",
+            "reported %",
+        ],
     );
     let mut losses = Vec::new();
     for workload in WORKLOADS {
@@ -47,7 +59,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             continue;
         }
         for mode in &modes {
-            let percents = measure(context, workload, mode)?;
+            let (percents, reported_percent) = measure(context, workload, mode)?;
             let (mean, error) = mean_and_error(&percents);
             table.row(vec![
                 workload.into(),
@@ -55,6 +67,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
                 percents.len().to_string(),
                 format!("{mean:.2}"),
                 format!("{error:.2}"),
+                format!("{reported_percent:.2}"),
             ]);
             losses.push(Loss {
                 workload: workload.into(),
@@ -62,6 +75,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
                 pairs: percents.len(),
                 mean_percent: mean,
                 error_percent: error,
+                reported_percent,
             });
         }
     }
@@ -71,8 +85,12 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// The loss of every second with the recorder.
-fn measure(context: &BenchContext, name: &str, mode: &super::Mode) -> anyhow::Result<Vec<f64>> {
+/// The loss of each second with the recorder in percent, and the loss that the recorder reports.
+fn measure(
+    context: &BenchContext,
+    name: &str,
+    mode: &super::Mode,
+) -> anyhow::Result<(Vec<f64>, f64)> {
     let mut workload = Workload::start(context, &accuracy::config_path(context, name))?;
     let turns = (context.duration.as_secs() * u64::from(context.repeats)).max(4) as usize;
     let time = LEARN + TURN * (turns as u32 + 2);
@@ -91,16 +109,30 @@ fn measure(context: &BenchContext, name: &str, mode: &super::Mode) -> anyhow::Re
         moments.push(now()?);
     }
     kill(Pid::from_raw(recording.id() as i32), Signal::SIGCONT)?;
-    recording.finish(context)?;
+    let recorded = recording.finish(context)?;
     workload.check_running()?;
     let rates = workload.rates(&moments)?;
     let with = (1..rates.len().saturating_sub(1)).step_by(2);
-    Ok(with
-        .map(|at| {
-            let without = f64::midpoint(rates[at - 1], rates[at + 1]);
-            100.0 * (1.0 - rates[at] / without)
-        })
-        .collect())
+    let percents = with.map(|at| {
+        let without = f64::midpoint(rates[at - 1], rates[at + 1]);
+        100.0 * (1.0 - rates[at] / without)
+    });
+    let runs = LEARN..LEARN + TURN * turns as u32;
+    let induced = induced_within(&recorded.costs, &runs);
+    let running = TURN.as_secs_f64() * (turns / 2) as f64;
+    Ok((percents.collect(), 100.0 * induced / running))
+}
+
+/// Seconds that the recorder reports to have taken from the target within `runs`, since its first cost sample.
+fn induced_within(costs: &[CostSample], runs: &Range<Duration>) -> f64 {
+    let first = costs.first().map_or(Nanos(0), |cost| cost.time);
+    let within = costs.iter().filter(|cost| {
+        let since = Duration::from_nanos(cost.time.since(first).0);
+        runs.contains(&since)
+    });
+    let mut induced = within.map(|cost| cost.cost.induced_cpu.as_secs_f64());
+    let from = induced.next().unwrap_or(0.0);
+    induced.last().map_or(0.0, |to| to - from)
 }
 
 /// By the clock that the workload tells its progress by.
