@@ -100,7 +100,7 @@ impl Shown for CheckReport {
     }
 }
 
-/// A report: a mapping of its documented JSON (docs/record.md), and the same for people.
+/// A report: a mapping of its documented JSON (docs/json.md), and the same for people.
 ///
 /// Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit; points in time are
 /// nanoseconds since the beginning of the record. What is not known is `None`, never 0.

@@ -1,4 +1,4 @@
-//! Writes docs/schema and the tables of docs/record.md, and fails where they are stale. `UPDATE_GOLDEN=1`
+//! Writes docs/schema and the tables of docs/record.md and docs/json.md, and fails where they are stale. `UPDATE_GOLDEN=1`
 //! renews them.
 
 use std::fmt::Write as _;
@@ -169,11 +169,14 @@ fn schemas_are_those_of_the_types() {
 
 #[test]
 fn the_tables_of_the_documentation_are_those_of_the_types() {
-    let path = docs().join("record.md");
-    let found = fs::read_to_string(&path).expect("docs/record.md");
-    let mut wanted = between(&found, "flat", &flat_tables());
-    wanted = between(&wanted, "json", &json_tables());
-    compare(&path, &wanted);
+    for (page, mark, tables) in [
+        ("record.md", "flat", flat_tables()),
+        ("json.md", "json", json_tables()),
+    ] {
+        let path = docs().join(page);
+        let found = fs::read_to_string(&path).expect(page);
+        compare(&path, &between(&found, mark, &tables));
+    }
 }
 
 /// `text` with `new` between the marks of this name.
@@ -214,7 +217,7 @@ fn json_tables() -> String {
     let mut text = String::new();
     for (name, what, schema) in schemas() {
         let link = format!("[schema/{name}.json](schema/{name}.json)");
-        let _ = writeln!(text, "\n### {what}\n\n{link}\n");
+        let _ = writeln!(text, "\n## {what}\n\n{link}\n");
         let properties = schema.get("properties").and_then(Value::as_object);
         let Some(properties) = properties else {
             continue;
