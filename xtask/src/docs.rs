@@ -1,4 +1,5 @@
-//! The documents: links in them lead somewhere, and the book's list of chapters (docs/SUMMARY.md) is complete.
+//! Checks the documents: links lead somewhere, the book's list of chapters (docs/SUMMARY.md) is complete, and each page is
+//! short enough to be read.
 //!
 //! Headings' anchors are made as GitHub and mdBook make them. What is in blocks or spans of code is no link.
 //! Links to other sites are not followed.
@@ -9,6 +10,16 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context;
+
+/// Longest page in lines; generated tables do not count.
+const PAGE_LINES: usize = 300;
+/// Longest line of prose in characters. Tables and code may be longer.
+const LINE_CHARS: usize = 120;
+/// Pages with a limit of their own: name, lines, bytes.
+const SHORT_PAGES: [(&str, usize, usize); 2] =
+    [("README.md", 120, 8_000), ("ARCHITECTURE.md", 130, 10_000)];
+/// A list of all that changed, which is not read as a page.
+const CHANGELOG: &str = "CHANGELOG.md";
 
 /// The book's list of chapters.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
@@ -40,7 +51,31 @@ pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
         }
     }
     faults.extend(summary_faults(&documents));
+    for (path, text) in &documents {
+        faults.extend(size_faults(&path.display().to_string(), text));
+    }
     Ok(faults)
+}
+
+/// Pages and lines that are too long.
+fn size_faults(path: &str, text: &str) -> Vec<String> {
+    let short = SHORT_PAGES.iter().find(|(name, ..)| *name == path);
+    let (most, bytes) = short.map_or((PAGE_LINES, usize::MAX), |(_, lines, bytes)| (*lines, *bytes));
+    let own = match text.split_once("\n<!-- ") {
+        Some((before, _)) => before,
+        None => text,
+    };
+    let mut faults = Vec::new();
+    if path != CHANGELOG && (own.lines().count() > most || text.len() > bytes) {
+        faults.push(format!("{path}: longer than {most} lines, or than its bytes; split it"));
+    }
+    for (at, (line, is_prose)) in lines(text).enumerate() {
+        let is_long = line.trim_end().chars().count() > LINE_CHARS;
+        if is_prose && is_long && !line.starts_with('|') {
+            faults.push(format!("{path}:{}: over {LINE_CHARS} characters", at + 1));
+        }
+    }
+    faults
 }
 
 /// The documents at the top and below docs/, relative to `root`.
@@ -269,6 +304,19 @@ mod tests {
                 "docs/a.md:11: `p.svg#a`: only documents have anchors",
             ],
         );
+    }
+
+    #[test]
+    fn pages_and_lines_have_a_length() {
+        let long = "x".repeat(LINE_CHARS + 1);
+        let text = format!("# A\n{long}\n| {long} |\n\n    {long}\n\n```text\n{long}\n```\n");
+        assert_eq!(size_faults("docs/a.md", &text), ["docs/a.md:2: over 120 characters"]);
+        let lines = |nr: usize| "a\n".repeat(nr);
+        assert_eq!(size_faults("docs/a.md", &lines(PAGE_LINES)).len(), 0);
+        assert_eq!(size_faults("docs/a.md", &lines(PAGE_LINES + 1)).len(), 1);
+        assert_eq!(size_faults("README.md", &lines(121)).len(), 1);
+        assert_eq!(size_faults("README.md", &"a".repeat(119).repeat(80)).len(), 2);
+        assert_eq!(size_faults("docs/a.md", &("\n<!-- json -->\n".to_owned() + &lines(400))).len(), 0);
     }
 
     #[test]
