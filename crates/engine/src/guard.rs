@@ -1,14 +1,13 @@
-//! The guard: how fast schemes may act, so that what they act on is not slowed.
+//! The guard limits how fast schemes may act, so that their targets are not slowed.
 //!
-//! Problem: what a scheme costs its target shows only after it has acted (refaults, pressure, lost
-//! speed), and a scheme that is right for most memory may be wrong for some, or from now on.
+//! Problem: the cost of a scheme shows only after it has acted (refaults, pressure, lost speed). A scheme that suits
+//! most memory may be wrong for some of it, or become wrong later.
 //!
-//! Approach: a rate of bytes per second that schemes may act on, ruled by the *strain*, the largest
-//! of signal / limit over the limits that the user set. Below the limit the law is TMO's (Weiner et
-//! al., *TMO: Transparent Memory Offloading in Datacenters*, ASPLOS 2022, and its senpai): the more
-//! strain, the less is asked for. Senpai asks for a fixed share times `1 - strain`; here the share
-//! itself is found, by growing while there is room (as in congestion control, additive increase and
-//! multiplicative decrease: Chiu and Jain, 1989):
+//! Approach: a rate limits the bytes per second that schemes may act on. The *strain* rules it: the largest of signal /
+//! limit over the limits that the user set. Below the limit the law is that of TMO (Weiner et al., *TMO: Transparent
+//! Memory Offloading in Datacenters*, ASPLOS 2022) and its senpai: the higher the strain, the lower the rate. Senpai
+//! uses a fixed share times `1 - strain`. Here the share itself is found: it grows while the strain is below the limit,
+//! as in congestion control (additive increase and multiplicative decrease: Chiu and Jain, 1989):
 //!
 //! ```text
 //! start            5 % of the targets' memory per second
@@ -19,29 +18,29 @@
 //! least            0.0083 % per second: senpai's pace (0.05 % every 6 s)
 //! ```
 //!
-//! **Debt.** A limit on the slowdown also limits what is lost in all ([`Ledger`]): `max_slowdown` of
-//! the time since the start, and of the last ten minutes. A loss is
+//! **Debt.** A limit on the slowdown also limits the total loss ([`Ledger`]) to `max_slowdown` of the time since the
+//! start, and of the last ten minutes. A loss is
 //!
-//! - the time that a target's threads waited for memory that schemes took (of several targets the one
-//!   that waited longest: each has its own time to lose), at most the time that passed;
-//! - the CPU time that acting took from a machine that had none to spare, by the targets' part of the
-//!   CPU time that was used. It is not divided by the number of CPUs: a thread that is held up may
-//!   hold a lock that all others wait for, and does in programs that share one.
+//! - the time that a target's threads waited for memory that schemes took, at most the time that passed; of several
+//!   targets the one that waited longest counts, as each has its own time to lose;
+//! - the CPU time that acting took from a machine without idle CPUs, times the targets' part of the CPU time in use. It
+//!   is not divided by the number of CPUs: a delayed thread may hold a lock that all others wait for, which happens in
+//!   programs that share one.
 //!
-//! What is overdrawn by more than a step closes the guard until it is paid back. CPU time alone does
-//! not get that far: a step is no longer than what is left of the ledger ([`Guard::loss_room_ns`]).
+//! A debt above one step closes the guard until it is paid back. CPU time alone does not cause such a debt: a step is
+//! no longer than the ledger's balance ([`Guard::loss_room_ns`]).
 //!
-//! **Patience.** Where waits for processes' memory that came back take most of what may be lost, memory must be idle
-//! twice, four times, ... as long as schemes ask before it is paged out ([`Guard::patience`]).
+//! **Back-off.** Waits for processes' memory that is read back may take most of the allowed loss. Memory must then be
+//! idle twice, four times, ... as long as schemes ask before it is paged out ([`Guard::patience`]).
 //!
-//! **Pools.** Memory of processes and the page cache each have a rate and a hold-off of their own
-//! ([`Pool`]), so that files that are read again do not hold up idle memory that nobody touches. Where a
-//! limit is exceeded, that pool stops which most of what was waited is due to, and each that exceeds it
-//! alone; both where nobody knows. The ledger is common.
+//! **Pools.** Memory of processes and the page cache each have their own rate and hold-off ([`Pool`]). Files that are
+//! read again thus do not delay the reclaim of idle process memory. If a limit is exceeded, the pool that caused most
+//! of the wait stops, and so does each pool that exceeds the limit alone. Both stop if the cause is unknown. They share
+//! the ledger.
 //!
-//! Limits: loss shows only after it has occurred, so a first burst after a long quiet may overdraw by
-//! all that it reads back; that is paid back later, not undone. Memory that was reclaimed before the
-//! stop stays reclaimed until it is touched. Without limits nothing is slowed and nothing stopped.
+//! Limits: a loss shows only after it has occurred, so a first burst after a long quiet may overdraw by all that it
+//! reads back. That is paid back later, not undone. Memory that was reclaimed before the stop stays reclaimed until it
+//! is touched. Without limits nothing is slowed or stopped.
 
 mod act_meter;
 mod budget;
@@ -68,21 +67,21 @@ pub use ledger::{Account, Ledger};
 pub use rate::{Pool, PoolStatus};
 pub use refaults::RefaultHistory;
 
-/// Share of their time that targets may lose unless the user says otherwise.
+/// Default share of their time that targets may lose.
 pub const MAX_SLOWDOWN: f64 = 0.01;
-/// Share of one CPU that acting may take from busy ones unless the user says otherwise.
+/// Default share of one CPU that acting may take from busy CPUs.
 pub const ACT_BUDGET: f64 = 0.05;
 
-/// A target that runs less than this in a second is not slowed by a few refaults.
+/// Least CPU time per second that refaults are related to: a few refaults do not slow a target that runs less.
 const LEAST_CPU_PER_S: f64 = 0.02;
 
-/// The share of their time that targets lose to `faults` in so many seconds, in which they ran for
-/// `cpu_s` seconds.
+/// Returns the share of their time that targets lose to `faults` in `seconds`, during which they ran for `cpu_s`
+/// seconds.
 pub fn waited_share(faults: u64, cost: Nanos, cpu_s: f64, seconds: f64) -> f64 {
     faults as f64 * cost.as_secs_f64() / cpu_s.max(LEAST_CPU_PER_S * seconds)
 }
 
-/// What must not be exceeded. `None`: no such limit.
+/// Limits that the guard keeps. `None`: no such limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardLimits {
@@ -98,7 +97,7 @@ pub struct GuardLimits {
 }
 
 impl GuardLimits {
-    /// These, and those of `general` where there is none.
+    /// Returns these limits, completed by those of `general`.
     #[must_use]
     pub fn or(self, general: Self) -> Self {
         Self {
@@ -109,7 +108,8 @@ impl GuardLimits {
         }
     }
 
-    /// Which ages of single pages schemes see: without a guard they do what they say, as DAMON's do.
+    /// Returns the ages of single pages that schemes see. Without a guard schemes act exactly as configured, as in
+    /// DAMON.
     pub fn page_ages(&self) -> PageAges {
         if self.is_limited() {
             PageAges::LessByReturns
@@ -118,7 +118,7 @@ impl GuardLimits {
         }
     }
 
-    /// Whether there is any.
+    /// Returns whether any limit is set.
     pub fn is_limited(&self) -> bool {
         self.max_slowdown.is_some()
             || self.max_refaults_per_s.is_some()
@@ -127,7 +127,7 @@ impl GuardLimits {
     }
 }
 
-/// What was measured over the last second. `None`: not known, which is no strain but no room either.
+/// Signals of the last second. `None`: unknown, which neither stops the guard nor lets its rate grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardSignals {
@@ -137,15 +137,15 @@ pub struct GuardSignals {
     pub refaults_per_s: Option<f64>,
     /// Share of time in which some task waited for memory.
     pub psi: Option<f64>,
-    /// Time that the target which waited longest has waited for memory since the last observation.
+    /// Time that the longest-waiting target has waited for memory since the last observation.
     #[serde(default)]
     pub waited: Option<Nanos>,
-    /// By what that was measured.
+    /// Source of that time.
     #[serde(default)]
     pub waited_by: Option<WaitSource>,
 }
 
-/// By what it is measured how long targets wait for memory; the worst of what there is counts.
+/// Source of the targets' waits for memory; the source with the longest wait counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -154,15 +154,15 @@ pub enum WaitSource {
     Delays,
     /// Pressure (PSI) of the targets' control group.
     Pressure,
-    /// Refaults, times what one costs here.
+    /// Refaults, times the measured cost of one on this machine.
     Refaults,
-    /// Pages of files that came back, times what reading one takes here.
+    /// Pages of files that were read back, times the measured time of one read on this machine.
     Files,
-    /// The progress command: speed that was lost.
+    /// The progress command: lost speed.
     Progress,
 }
 
-/// Which limit was exceeded.
+/// The limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -177,60 +177,61 @@ pub enum Limit {
     RefaultWait,
 }
 
-/// How the guard stands.
+/// State of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardStatus {
-    /// Whether schemes may act on processes' memory at all now.
+    /// Whether schemes may now act on processes' memory at all.
     pub is_open: bool,
-    /// Bytes per second of it that they may act on; `None` without limits.
+    /// Bytes per second of processes' memory that schemes may act on; `None` without limits.
     pub bytes_per_s: Option<u64>,
     /// The largest of signal / limit; `None` where no limited signal is known.
     pub strain: Option<f64>,
     /// The last limit that was exceeded.
     pub exceeded: Option<Limit>,
-    /// How often one was.
+    /// Times that a limit was exceeded.
     pub nr_stops: u64,
-    /// When schemes may act on processes' memory again, while they may not.
+    /// Time at which schemes may act on processes' memory again; `None` while they may.
     pub until: Option<Nanos>,
-    /// What was measured last.
+    /// Signals of the last observation.
     pub signals: GuardSignals,
-    /// A limited signal is not known, so the rate does not grow.
+    /// Whether a limited signal is unknown, so that the rate does not grow.
     #[serde(default)]
     pub is_blind: bool,
-    /// Closed until a debt is paid back.
+    /// Whether the guard is closed until a debt is paid back.
     #[serde(default)]
     pub is_in_debt: bool,
-    /// What targets have lost since the start.
+    /// Losses of the targets since the start.
     #[serde(default)]
     pub since_start: Account,
-    /// And in the last ten minutes.
+    /// Losses of the targets in the last ten minutes.
     #[serde(default)]
     pub recent: Account,
-    /// How the budget of acting stands.
+    /// State of the budget of acting.
     #[serde(default)]
     pub budget: ActBudgetStatus,
-    /// How it stands with the page cache, where schemes act on that as well.
+    /// State of the page cache's pool, if schemes act on the page cache as well.
     #[serde(default)]
     pub page_cache: Option<PoolStatus>,
-    /// Processes' memory must be idle so many times as long as schemes ask; 1, and 0 in older records: as they ask.
+    /// Factor on the idle time that schemes ask of processes' memory. 1, and 0 in older records, means as long as they
+    /// ask.
     #[serde(default)]
     pub patience: u32,
 }
 
-/// What there is of each pool, and how far the page cache is what was waited for.
+/// Size of each pool, and the page cache's part of the waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pools {
-    /// Bytes that processes have in memory.
+    /// Resident bytes of processes.
     pub resident: u64,
-    /// Bytes of page cache, where schemes act on that as well.
+    /// Bytes of page cache, if schemes act on the page cache as well.
     pub page_cache: Option<u64>,
-    /// The part of what was waited that is due to the page cache, 0 to 1; `None`: nobody knows.
+    /// Part of the waits that the page cache caused, 0 to 1; `None`: unknown.
     pub cache_share: Option<f64>,
 }
 
 impl Pools {
-    /// Whether a strain of all together is too much for `pool`: what it does alone, or most of it.
+    /// Returns whether the common strain stops `pool`: it caused most of it, or exceeds the limit alone.
     fn are_strained_by(self, pool: Pool, strain: f64) -> bool {
         let share = self.cache_share.map_or(1.0, |share| match pool {
             Pool::Processes => 1.0 - share,
@@ -239,7 +240,7 @@ impl Pools {
         strain >= 1.0 && (share >= 0.5 || share * strain >= 1.0)
     }
 
-    /// Processes' memory alone.
+    /// Returns pools with processes' memory only.
     pub fn processes(resident: u64) -> Self {
         Self {
             resident,
@@ -249,13 +250,13 @@ impl Pools {
     }
 }
 
-/// The controller.
+/// Controller that limits how fast schemes act.
 #[derive(Clone, Debug)]
 pub struct Guard {
     limits: GuardLimits,
     processes: Rate,
     page_cache: Rate,
-    /// Whether the page cache is acted on as well.
+    /// Whether schemes act on the page cache as well.
     has_page_cache: bool,
     last: Option<Nanos>,
     strain: Option<f64>,
@@ -270,7 +271,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A guard that has observed nothing yet, and so allows nothing yet, if it has limits.
+    /// Returns a guard without observations. If it has limits, it allows nothing before the first one.
     pub fn new(limits: GuardLimits) -> Self {
         Self {
             limits,
@@ -290,12 +291,12 @@ impl Guard {
         }
     }
 
-    /// So many bytes are to be paged out until a goal is reached; `None`: there is no goal.
+    /// Sets how many bytes may be paged out until a goal is reached; `None`: there is no goal.
     pub fn set_goal_room(&mut self, bytes: Option<u64>) {
         self.goal_room = bytes;
     }
 
-    /// What it keeps to.
+    /// Returns the limits.
     pub fn limits(&self) -> GuardLimits {
         self.limits
     }
@@ -305,8 +306,8 @@ impl Guard {
         self.limits = limits;
     }
 
-    /// Takes in what was measured since the last time, about a second ago, and how much memory there is.
-    /// Says whether this opened or closed the guard for any of it.
+    /// Takes in the signals since the last call, about a second ago, and the size of the pools. Returns whether that
+    /// opened or closed any pool.
     pub fn observe(&mut self, now: Nanos, signals: GuardSignals, pools: Pools) -> bool {
         let were_open = Pool::ALL.map(|pool| self.is_open(pool));
         let elapsed = self.last.map_or(1.0, |last| now.since(last).as_secs_f64());
@@ -334,19 +335,19 @@ impl Guard {
         were_open != Pool::ALL.map(|pool| self.is_open(pool))
     }
 
-    /// Acting took so much time of the targets' (CPU that nobody had to spare).
+    /// Charges CPU time that acting took from the targets (on busy CPUs).
     pub fn taken(&mut self, now: Nanos, lost: Nanos) {
         if self.limits.max_slowdown.is_some() {
             self.ledger.add(now, Nanos(0), lost);
         }
     }
 
-    /// What targets may still lose, in nanoseconds; `None`: anything.
+    /// Returns the time that targets may still lose, in nanoseconds; `None`: no limit.
     pub fn loss_room_ns(&self) -> Option<f64> {
         self.limits.max_slowdown.map(|_| self.ledger.room_ns())
     }
 
-    /// Bytes of `pool` that may be acted on now; `None`: as many as schemes want.
+    /// Returns the bytes of `pool` that may be acted on now; `None`: no limit.
     pub fn allowance(&self, pool: Pool) -> Option<u64> {
         if !self.limits.is_limited() {
             return None;
@@ -358,22 +359,22 @@ impl Guard {
         })
     }
 
-    /// How many times as long as schemes ask processes' memory must be idle before it is paged out.
+    /// Returns the factor on the idle time that schemes ask of processes' memory before it is paged out.
     pub fn patience(&self) -> u32 {
         self.patience.factor()
     }
 
-    /// Whether nothing may be acted on now.
+    /// Returns whether nothing may be acted on now.
     pub fn is_resting(&self) -> bool {
         Pool::ALL.map(|pool| self.allowance(pool)) == [Some(0); 2]
     }
 
-    /// Whether as much was paged out as is to be.
+    /// Returns whether the goal is reached: no bytes are left to page out.
     pub fn has_reached_goal(&self) -> bool {
         self.goal_room == Some(0)
     }
 
-    /// Bytes of `pool` that `action` may be applied to now; `None`: to as many as schemes want.
+    /// Returns the bytes of `pool` that `action` may be applied to now; `None`: no limit.
     pub fn allowance_of(&self, pool: Pool, action: Action) -> Option<u64> {
         let goal = self.goal_room.filter(|_| action == Action::Pageout);
         match (self.allowance(pool), goal) {
@@ -382,7 +383,7 @@ impl Guard {
         }
     }
 
-    /// `action` was applied to `bytes` of `pool`.
+    /// Charges `bytes` of `pool` that `action` was applied to.
     pub fn charge(&mut self, pool: Pool, action: Action, bytes: u64) {
         if let Some(room) = self
             .goal_room
@@ -394,7 +395,7 @@ impl Guard {
         self.rate_mut(pool).charge(bytes);
     }
 
-    /// How it stands.
+    /// Returns the guard's state.
     pub fn status(&self) -> GuardStatus {
         let is_limited = self.limits.is_limited();
         let page_cache = self.has_page_cache && is_limited;
@@ -438,7 +439,7 @@ impl Guard {
         self.last.is_some() && !self.rate(pool).is_held() && !self.is_in_debt
     }
 
-    /// When it opens again, as far as can be foreseen.
+    /// Returns the predicted time at which `pool` opens again.
     fn until(&self, pool: Pool) -> Option<Nanos> {
         let paid = self.last.zip(self.limits.max_slowdown);
         let paid = paid.filter(|_| self.is_in_debt).map(|(last, share)| {
@@ -448,7 +449,7 @@ impl Guard {
         self.rate(pool).status().until.max(paid)
     }
 
-    /// Enters a second in the ledger.
+    /// Enters the time since the last observation in the ledger.
     fn update_debt(&mut self, now: Nanos, elapsed: f64, waited: Option<Nanos>, pools: Pools) {
         let Some(share) = self.limits.max_slowdown else {
             self.is_in_debt = false;
@@ -473,7 +474,7 @@ impl Guard {
         }
     }
 
-    /// Whether a signal is missing that is limited.
+    /// Returns whether any limited signal is missing.
     fn lacks_any(&self, signals: GuardSignals) -> bool {
         let limits = &self.limits;
         (limits.max_slowdown.is_some() && signals.slowdown.is_none())

@@ -1,7 +1,7 @@
-//! The seams: what a world (this machine, a simulated one, kernel DAMON) gives to the engine.
+//! The seams: traits and types by which a world (this machine, a simulated one, kernel DAMON) serves the engine.
 //!
-//! The engine never calls these itself; a driver passes answers in and carries plans out. They are
-//! defined here so that every world implements the same words.
+//! The engine never calls these itself; a driver passes answers in and executes plans. They are defined here so that
+//! every world implements the same types.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::snapshot::TargetId;
 /// Some neighbouring pages whose accessed bits are to be watched together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sample {
-    /// Whose memory.
+    /// Target that the pages belong to.
     pub target: TargetId,
     /// First page; a multiple of the page size.
     pub address: u64,
-    /// How many pages from there, at least 1.
+    /// Number of pages from there, at least 1.
     pub nr_pages: u32,
 }
 
-/// Why nothing can be said about a sample.
+/// Reason why the state of a sample is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Gap {
-    /// The target exited, or became another program.
+    /// The target exited, or executed another program.
     Exited,
     /// Nothing is mapped there any more.
     Unmapped,
@@ -44,15 +44,15 @@ pub enum Gap {
     Unreadable,
 }
 
-/// What became of one armed [`Sample`].
+/// Result of one [`Sample`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// `accessed` of `observed` pages were accessed since the sample was armed. A page that was not
-    /// there at either end is observed and idle; one that appeared in between was accessed.
+    /// `accessed` of `observed` pages were accessed since sampling began. A page that was absent at either end is
+    /// observed and idle; one that appeared in between was accessed.
     Seen {
-        /// Pages about which something is known, at least 1.
+        /// Pages with a known state, at least 1.
         observed: u32,
-        /// Of these, the accessed ones.
+        /// Accessed pages among the observed ones.
         accessed: u32,
     },
     /// Nothing is known.
@@ -65,14 +65,14 @@ impl Touch {
         observed: 1,
         accessed: 1,
     };
-    /// A single page that was not.
+    /// A single page that was not accessed.
     pub const IDLE: Self = Self::Seen {
         observed: 1,
         accessed: 0,
     };
 }
 
-/// What watching has cost since the probe was made. All counters only grow.
+/// Cost of monitoring since the probe was created. All counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cost {
@@ -89,7 +89,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -104,52 +104,51 @@ impl Cost {
 
 /// Reads and clears accessed bits.
 pub trait AccessProbe {
-    /// What makes the probe useless as a whole (a single target's end does not: that is a [`Gap`]).
+    /// Error that makes the probe useless as a whole (a single target's end does not: that is a [`Gap`]).
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Starts to watch `samples`, and forgets those armed before.
+    /// Starts to watch `samples`, and forgets the previous ones.
     fn arm(&mut self, samples: &[Sample]) -> Result<(), Self::Error>;
 
-    /// Says what became of the samples armed last: one answer for each, in their order.
+    /// Appends the results of the current samples: one for each, in their order.
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), Self::Error>;
 
-    /// What that has cost so far.
+    /// Returns the cost so far.
     fn cost(&self) -> Cost;
 }
 
-/// Something to do to one range of a target's memory.
+/// An action on one range of a target's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
-    /// The scheme that asks for it, by its place in the configuration.
+    /// Index in the configuration of the scheme that asks for it.
     pub scheme: usize,
     pub action: Action,
-    /// Where to, for actions that move memory.
+    /// Destination nodes, for actions that move memory.
     pub destinations: Arc<[Destination]>,
-    /// Whose memory.
+    /// Target that the memory belongs to.
     pub target: TargetId,
-    /// Where; whole pages.
+    /// Address range of whole pages.
     pub range: AddressRange,
-    /// How many bytes of it hold memory: what the action can be about. All of the range where the
-    /// monitor cannot tell.
+    /// Bytes of the range that hold memory and that the action can apply to. It is all of the range where the monitor
+    /// does not know.
     pub bytes: u64,
-    /// How long it has been as the scheme wants it.
+    /// Time for which the memory has matched the scheme's pattern.
     pub age: Nanos,
-    /// Rules that only the world can apply, page by page, in order; each with its `matching` and
-    /// `allow`. Pages that none matches are acted on if `pass_unmatched`.
+    /// Rules that only the world can apply, page by page, in order; each with its `matching` and `allow`.
     pub filters: Arc<[(OpsFilter, bool, bool)]>,
-    /// What becomes of pages that no filter matches.
+    /// Whether pages that match no filter are acted on.
     pub pass_unmatched: bool,
-    /// The scheme is about memory that is not accessed: pages that were, since it was looked at, are
-    /// not meant.
+    /// Whether the scheme is about memory that is not accessed: pages that were accessed since the last check are
+    /// excluded.
     pub idle_only: bool,
-    /// Only these pages of the block that `range` lies in; `None`: all of `range`.
+    /// Pages of the block that `range` lies in; `None`: all of `range`.
     pub pages: Option<Box<Bitmap>>,
-    /// Of those that make huge pages: only these blocks, in order; `None`: as the actuator sees fit.
+    /// Blocks to make huge, in order, for actions that make huge pages; `None`: the actuator decides.
     pub blocks: Option<Arc<[u64]>>,
 }
 
 impl Operation {
-    /// The memory that it is about.
+    /// Returns the pool that its memory belongs to.
     pub fn pool(&self) -> Pool {
         if self.target == PAGE_CACHE {
             Pool::PageCache
@@ -158,7 +157,7 @@ impl Operation {
         }
     }
 
-    /// The part of it that is about `range`, one of its own parts; memory counts as spread evenly.
+    /// Returns the part of it that is about `range`, one of its own parts; memory counts as spread evenly.
     #[must_use]
     pub fn part(&self, range: AddressRange) -> Self {
         let mut part = self.clone();
@@ -174,20 +173,20 @@ impl Operation {
         part
     }
 
-    /// Its pages of the block at `block`.
+    /// Returns its pages of the block at `block`.
     pub fn pages_of(&self, block: u64) -> Bitmap {
         let mask = bits::mask(block, self.range);
         let pages = self.pages.as_ref();
         pages.map_or(mask, |pages| bits::and(pages, &mask))
     }
 
-    /// Whether a huge page may be made of the block at `block`, as far as the engine has decided on it.
+    /// Returns whether the block at `block` may become a huge page; `None`: the engine has not decided.
     pub fn means_block(&self, block: u64) -> Option<bool> {
         let blocks = self.blocks.as_ref()?;
         Some(blocks.binary_search(&block).is_ok())
     }
 
-    /// The addresses that it is about: of its range, or of its pages.
+    /// Returns the addresses that it is about: its range, or those of its pages.
     pub fn stretches(&self) -> Vec<AddressRange> {
         let Some(pages) = &self.pages else {
             return vec![self.range];
@@ -197,7 +196,7 @@ impl Operation {
         stretches
     }
 
-    /// How many bytes of addresses that is, whatever they hold.
+    /// Returns the size of these addresses in bytes, regardless of what they hold.
     pub fn extent(&self) -> u64 {
         let pages = self.pages.as_ref();
         pages.map_or(self.range.len(), |pages| bits::bytes(pages))
@@ -208,7 +207,7 @@ fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
 }
 
-/// Why the kernel reclaims no page of a mapping, by the mapping's flags (`can_madv_lru_vma()` in mm/madvise.c).
+/// Reason why the kernel reclaims no page of a mapping, by the mapping's flags (`can_madv_lru_vma()` in mm/madvise.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -223,7 +222,7 @@ pub enum Unreclaimable {
     Several,
 }
 
-/// Why memory was not acted on.
+/// Reason why memory was not acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -236,37 +235,37 @@ pub enum Refusal {
     Shared,
     /// It is locked, or special.
     Locked,
-    /// It belongs to a file that we may not write.
+    /// It belongs to a file that Isotherm may not write.
     NotOurFile,
     /// Nothing is mapped there.
     Unmapped,
-    /// Nothing is there to act on: the pages are not in memory, or are as wanted already.
+    /// No page is left to act on: the pages are not in memory, or are already in the wanted state.
     NotPresent,
-    /// It is of a file and has not been written to it yet.
+    /// It belongs to a file and has not been written back yet.
     Dirty,
-    /// It was accessed in the meantime, or the kernel kept it for a reason it does not tell.
+    /// It was accessed in the meantime, or the kernel kept it for a reason that it does not report.
     Kept,
-    /// It came back soon after it had been reclaimed, and is kept for longer this time.
+    /// It was read back soon after it had been reclaimed, and is protected for longer this time.
     Refaulted,
     /// It was paged out before, and compressed swap did not make it smaller.
     Incompressible,
     /// Too little of a block is in use for a huge page.
     Sparse,
-    /// A huge page of it would waste more than it may.
+    /// A huge page of it would exceed the limit on waste.
     Wasteful,
-    /// The program has written it: it is not what a huge page wastes.
+    /// The program has written it, so it is not waste of a huge page.
     Written,
-    /// No room at the destination, or for a huge page.
+    /// No memory is free at the destination, or for a huge page.
     NoRoom,
-    /// The target exited, or became another program.
+    /// The target exited, or executed another program.
     Exited,
     /// This machine cannot do it.
     Unsupported,
-    /// Not permitted.
+    /// The kernel did not permit it.
     Denied,
-    /// It looks idle, but accesses to it cannot all be seen: of a KVM guest, of a device.
+    /// It looks idle, but not all accesses to it can be seen: those of a KVM guest or of a device.
     Unobservable,
-    /// Something else; the log has the kernel's answer.
+    /// Another reason; the log has the kernel's answer.
     Other,
 }
 
@@ -280,23 +279,23 @@ impl From<Unreclaimable> for Refusal {
     }
 }
 
-/// What became of one [`Operation`].
+/// Result of one [`Operation`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Bytes that passed the operation's filters.
     pub filter_passed: u64,
-    /// Bytes that the action was applied to, as seen afterwards.
+    /// Bytes that the action was applied to, as checked afterwards.
     pub applied: u64,
-    /// Bytes that it was not applied to, by reason.
+    /// Bytes that the action was not applied to, by reason.
     pub refused: BTreeMap<Refusal, u64>,
-    /// Time that it took.
+    /// Time that the operation took.
     pub took: Nanos,
-    /// Which of what was applied went from which node to which, for actions that move memory.
+    /// Bytes moved from node to node, for actions that move memory.
     pub moved: NodeMoves,
 }
 
 impl Outcome {
-    /// What a dry run reports: that all of it was done, in no time.
+    /// Returns the outcome that a dry run reports: the action was applied to all bytes, in no time.
     pub fn assumed(operation: &Operation) -> Self {
         let bytes = operation.bytes;
         Self {
@@ -306,8 +305,7 @@ impl Outcome {
         }
     }
 
-    /// What was refused of what was tried. Actuators account for whole ranges; a range's holes were
-    /// never tried.
+    /// Returns the refused bytes without the range's holes. Actuators account for whole ranges; holes were never tried.
     pub fn refused_of_tried(&self, operation: &Operation) -> BTreeMap<Refusal, u64> {
         let sum = |refused: &BTreeMap<Refusal, u64>| {
             let bytes = refused.values();
@@ -315,7 +313,7 @@ impl Outcome {
         };
         let mut refused = self.refused.clone();
         let mut holes = sum(&refused).saturating_sub(operation.bytes.min(operation.extent()));
-        // Those that are told of a range as a whole.
+        // These reasons are reported for a range as a whole.
         for why in [
             Refusal::NotPresent,
             Refusal::Unmapped,
@@ -335,15 +333,15 @@ impl Outcome {
     }
 }
 
-/// Carries out what schemes ask for.
+/// Executes the operations of schemes.
 pub trait Actuator {
-    /// What makes the actuator useless as a whole; that one range is refused is an [`Outcome`].
+    /// Error that makes the actuator useless as a whole; the refusal of one range is an [`Outcome`].
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Why `action` cannot be done here, if it cannot.
+    /// Returns why `action` is unavailable here; `None` if it is available.
     fn lacks(&self, action: Action) -> Option<String>;
 
-    /// Carries out `operations`: one outcome for each, in their order.
+    /// Executes `operations` and appends one outcome for each, in their order.
     fn act(
         &mut self,
         operations: &[Operation],
@@ -386,9 +384,9 @@ mod tests {
         check(300, 100, &[(Locked, 150), (NotPresent, 750)], &[150, 50]);
         check(300, 0, &[(Exited, 1000)], &[300]);
         check(300, 100, &[(Unmapped, 600), (NotPresent, 300)], &[200]);
-        // More was there than was thought.
+        // The range held more memory than the monitor knew.
         check(300, 400, &[(Locked, 100), (NotPresent, 500)], &[100]);
-        // The monitor could not tell.
+        // The monitor did not know how much memory the range held.
         check(1000, 400, &[(NotPresent, 600)], &[600]);
     }
 }

@@ -1,31 +1,29 @@
-//! How long a step of acting may take, when the next one is due, and what a step costs the targets.
+//! Meter of acting: how long a step may take, when the next one is due, and what a step costs the targets.
 //!
-//! The same on this machine, where time and CPUs are measured, and on a simulated one, where they are computed.
+//! It serves this machine, where time and CPUs are measured, and simulated ones, where they are computed.
 
 use super::{ActBudget, ActBudgetStatus, Guard, STEP, room_of};
 use crate::address::Nanos;
 
-/// Between two steps of acting others have their turn, and it is seen who has something to do.
+/// Time between two steps of acting, in which other threads run and idle CPUs are measured.
 const BETWEEN_STEPS: Nanos = Nanos::from_millis(20);
-/// A step that has less time than this does little for what a step costs in any case; then it is waited until
-/// more may be taken.
+/// Least time of a step: a shorter one achieves little for its fixed cost. The next step then comes after [`PAUSE`].
 const LITTLE: Nanos = Nanos::from_millis(2);
 const PAUSE: Nanos = Nanos::from_millis(200);
 
-/// The budget of acting, and by what part acting slows the targets.
+/// The budget of acting, and the share of acting's time that the targets lose.
 #[derive(Clone, Debug)]
 pub struct ActMeter {
     budget: ActBudget,
-    /// The part of the CPU time in use that is the targets': of what acting takes from others, they
-    /// lose so much.
+    /// Targets' part of the CPU time in use: they lose this part of the CPU time that acting takes from others.
     target_share: f64,
-    /// Share of acting's time that targets have lost lately, as it interrupted them.
+    /// Share of acting's time that targets have lost lately to its interrupts.
     interrupting: f64,
     next_step: Nanos,
 }
 
 impl ActMeter {
-    /// Acting may take `share` of one CPU where none is idle; `None`: as much as it wants.
+    /// Returns a meter that lets acting take `share` of one CPU while none is idle; `None`: no limit.
     pub fn new(share: Option<f64>) -> Self {
         Self {
             budget: ActBudget::new(share),
@@ -35,7 +33,7 @@ impl ActMeter {
         }
     }
 
-    /// How the budget stands.
+    /// Returns the budget's state.
     pub fn status(&self) -> ActBudgetStatus {
         self.budget.status()
     }
@@ -45,17 +43,18 @@ impl ActMeter {
         self.budget.set_share(share);
     }
 
-    /// Targets have `share` of the CPU time in use, 0 to 1.
+    /// Sets the targets' share of the CPU time in use, 0 to 1.
     pub fn set_target_share(&mut self, share: f64) {
         self.target_share = share;
     }
 
-    /// When a plan that was not finished goes on.
+    /// Returns when an unfinished plan continues.
     pub fn next_step(&self) -> Nanos {
         self.next_step
     }
 
-    /// A step begins, and so many CPUs were idle since the last one (`None`: not known). Yields how long it may take.
+    /// Begins a step, with the CPUs that were idle since the last one (`None`: unknown). Returns how long the step may
+    /// take.
     pub fn begin(&mut self, now: Nanos, idle_cpus: Option<f64>, guard: &Guard) -> Nanos {
         self.budget.refill(now, idle_cpus);
         let taken = self.budget.taken_share() * self.target_share;
@@ -67,17 +66,18 @@ impl ActMeter {
         room
     }
 
-    /// It is over, took so much CPU time, and targets lost `interrupted` of theirs meanwhile.
+    /// Ends a step that took `cpu` of CPU time, and during which targets lost `interrupted` of theirs.
     pub fn end(&mut self, now: Nanos, cpu: Nanos, interrupted: Nanos, guard: &mut Guard) {
         let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
         let interrupted = interrupted.min(cpu).0 as f64;
-        // Both at once: while it took the one's processor, it interrupted the other.
+        // The larger of the two counts: both happen at once, on the CPU that acting took and on those that it
+        // interrupted.
         guard.taken(now, Nanos(taken.max(interrupted) as u64));
         let share = interrupted / (cpu.0 as f64).max(1.0);
         self.interrupting += (share - self.interrupting) / 2.0;
     }
 
-    /// Somebody else acted, and took so much CPU time for it while so many CPUs were idle.
+    /// Charges CPU time of another process that acted, while `idle_cpus` CPUs were idle.
     pub fn others_acted(
         &mut self,
         now: Nanos,
@@ -90,14 +90,14 @@ impl ActMeter {
         guard.taken(now, Nanos(taken as u64));
     }
 
-    /// CPU time that others may take for acting in the next second; `None`: any.
+    /// Returns the CPU time that other processes may take for acting in the next second; `None`: no limit.
     pub fn time_per_s(&self, guard: &Guard) -> Option<Nanos> {
         let of_busy = self.budget.taken_share();
         let of_targets = of_busy * self.target_share;
         let share = self.budget.status().share;
         let by_budget = share.map(|share| share * 1e9 / of_busy);
         let by_loss = guard.loss_room_ns().map(|room| room.max(0.0) / of_targets);
-        // What has no limit comes to more than a second, or to nothing that could be divided by.
+        // Without a limit, the quotient exceeds a second or is not finite.
         let least = [by_budget, by_loss].into_iter().flatten();
         let least = least.filter(|ns| ns.is_finite() && *ns < 1e9);
         least.reduce(f64::min).map(|ns| Nanos(ns as u64))

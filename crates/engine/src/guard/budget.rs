@@ -1,39 +1,38 @@
-//! The budget of acting: CPU time that schemes may take from those who want it.
+//! The budget of acting: CPU time that schemes may take from other threads.
 //!
-//! Problem: paging out costs 1 to 5 ms of CPU a MiB, nearly all of it compression in the kernel. On
-//! an idle processor that is free; on a busy one it is taken from whoever runs there.
+//! Problem: paging out costs 1 to 5 ms of CPU a MiB, nearly all of it compression in the kernel. On an idle processor
+//! that is free; on a busy one it is taken from the threads that run there.
 //!
-//! Approach: a token bucket in CPU time. It fills at `share` of one CPU, up to what a second brings.
-//! Acting is measured, and charged by the part that was not free: `1 - min(1, idle CPUs)`, where
-//! idle CPUs are the mean number that had nothing to do *while nothing was acted on*; acting is one
-//! thread, so one idle CPU is enough for it.
+//! Approach: a token bucket in CPU time. It fills at `share` of one CPU, up to the amount of one second. Acting is
+//! measured, and charged by the part that was not free: `1 - min(1, idle CPUs)`. Idle CPUs are the mean number that had
+//! nothing to do *while nothing was acted on*. Acting is one thread, so one idle CPU is enough for it.
 //!
-//! Limits: idle time is a mean over some 200 ms, so a burst of work that begins while schemes act is
-//! seen one step late. What cannot be read counts as busy.
+//! Limits: idle time is a mean over some 200 ms, so a burst of work that begins while schemes act is seen one step
+//! late. An unreadable value counts as busy.
 
 use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
 
-/// Longest time that carrying out may take between two observations.
+/// Longest time that acting may take between two observations.
 pub const STEP: Nanos = Nanos::from_millis(50);
 
-/// Tokens are saved up for this long, in seconds.
+/// Time for which tokens are saved up, in seconds.
 const BURST_S: f64 = 1.0;
 
-/// How the budget of acting stands.
+/// State of the budget of acting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ActBudgetStatus {
-    /// Share of one CPU that acting may take where none is idle; `None`: as much as it wants.
+    /// Share of one CPU that acting may take while none is idle; `None`: no limit.
     pub share: Option<f64>,
     /// CPU time that acting has taken.
     pub spent: Nanos,
-    /// Of that, what was taken from busy CPUs.
+    /// Part of that time that was taken from busy CPUs.
     pub charged: Nanos,
-    /// Idle CPUs, as last measured; `None` where that is not known, which counts as none.
+    /// Idle CPUs, as last measured; `None`: unknown, which counts as none.
     pub idle_cpus: Option<f64>,
-    /// It is used up for now.
+    /// Whether it is used up for now.
     pub is_exhausted: bool,
 }
 
@@ -49,7 +48,7 @@ pub struct ActBudget {
 }
 
 impl ActBudget {
-    /// A budget of `share` of one CPU, or none.
+    /// Returns a budget of `share` of one CPU; `None`: no limit.
     pub fn new(share: Option<f64>) -> Self {
         Self {
             share,
@@ -62,7 +61,8 @@ impl ActBudget {
         self.share = share;
     }
 
-    /// Time has passed, and so many CPUs were idle in it (while nothing was acted on).
+    /// Adds the tokens of the time since the last call, in which `idle_cpus` CPUs were idle (while nothing was acted
+    /// on).
     pub fn refill(&mut self, now: Nanos, idle_cpus: Option<f64>) {
         self.idle_cpus = idle_cpus;
         let elapsed = self.last.map_or(Nanos(0), |last| now.since(last));
@@ -72,12 +72,12 @@ impl ActBudget {
         self.tokens_ns = (self.tokens_ns + share * elapsed.0 as f64).min(most);
     }
 
-    /// The part of acting's CPU time that somebody else wanted, 0 to 1.
+    /// Returns the part of acting's CPU time that other threads wanted, 0 to 1.
     pub fn taken_share(&self) -> f64 {
         1.0 - self.idle_cpus.unwrap_or(0.0).clamp(0.0, 1.0)
     }
 
-    /// Acting took `cpu`. Yields what of it was taken from others.
+    /// Charges `cpu` of acting. Returns the part that was taken from others.
     pub fn charge(&mut self, cpu: Nanos) -> Nanos {
         let taken = cpu.0 as f64 * self.taken_share();
         self.spent = self.spent + cpu;
@@ -86,7 +86,7 @@ impl ActBudget {
         Nanos(taken as u64)
     }
 
-    /// How long acting may take now: at most [`STEP`].
+    /// Returns how long acting may take now: at most [`STEP`].
     pub fn room(&self) -> Nanos {
         match self.share {
             None => STEP,
@@ -94,7 +94,7 @@ impl ActBudget {
         }
     }
 
-    /// How it stands.
+    /// Returns the budget's state.
     pub fn status(&self) -> ActBudgetStatus {
         ActBudgetStatus {
             share: self.share,
@@ -106,8 +106,8 @@ impl ActBudget {
     }
 }
 
-/// How long may be acted, at most [`STEP`], if `ns` may be taken from others and `taken_share` of
-/// the time is.
+/// Returns how long acting may take, at most [`STEP`], if it may take `ns` from others and takes `taken_share` of its
+/// time from them.
 pub fn room_of(ns: f64, taken_share: f64) -> Nanos {
     if taken_share <= 1e-3 {
         return STEP;
@@ -123,7 +123,7 @@ mod tests {
         Nanos::from_millis(n)
     }
 
-    /// CPU time that acting takes in `seconds`, doing all that it may.
+    /// Returns the CPU time that acting takes in `seconds` if it takes all that it may.
     fn taken_in(seconds: u64, share: f64, idle_cpus: Option<f64>) -> f64 {
         let mut budget = ActBudget::new(Some(share));
         for tick in 0..seconds * 20 {
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(budget.room(), Nanos(0));
         budget.refill(ms(3_600_000), Some(0.0));
         assert_eq!(budget.room(), STEP);
-        // A second's worth, and as much again too much.
+        // Twice the amount of one second.
         budget.charge(ms(200));
         budget.refill(ms(3_600_900), Some(0.0));
         assert!(budget.status().is_exhausted);

@@ -1,16 +1,16 @@
-//! How much of what went out comes back.
+//! The share of pages paged out that is read back.
 
 use std::collections::BTreeMap;
 
 use crate::address::Nanos;
 use crate::snapshot::TargetId;
 
-/// What went out, and what came back of it, counts half after so long.
+/// Half-life of both counts, in seconds.
 const HALVE_AFTER: f64 = 60.0;
-/// Fewer pages than this tell little about others.
+/// Least number of pages paged out that allows a statement about others.
 const LEAST: f64 = 256.0;
 
-/// Pages that went out, and that came back, of late.
+/// Decaying counts of pages that were paged out and read back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flows {
     out: f64,
@@ -19,7 +19,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// So many pages more went out, and so many came back.
+    /// Adds `out` pages that were paged out, and `back` that were read back.
     pub fn add(&mut self, now: Nanos, out: u64, back: u64) {
         let weight = self.weight(now);
         self.out = self.out * weight + out as f64;
@@ -27,13 +27,13 @@ impl Flows {
         self.changed = now;
     }
 
-    /// The part that came back, 0 to 1; `None`: too little went out lately to tell.
+    /// Returns the part that was read back, 0 to 1; `None` if too little was paged out lately.
     pub fn returned(&self, now: Nanos) -> Option<f64> {
         let is_known = self.out * self.weight(now) >= LEAST;
         is_known.then(|| (self.back / self.out).min(1.0))
     }
 
-    /// Of what went out of each target lately, the part that came back; without those of which nothing did.
+    /// Returns the part of each target's recent page-outs that was read back; targets without any are left out.
     pub fn returned_of(flows: &BTreeMap<TargetId, Self>, now: Nanos) -> BTreeMap<TargetId, f64> {
         let known = flows.iter();
         let known = known.filter_map(|(target, flows)| Some((*target, flows.returned(now)?)));

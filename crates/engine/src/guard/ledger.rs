@@ -1,9 +1,8 @@
-//! The ledger: what targets have lost, against what they may lose.
+//! The ledger: losses of the targets, against the losses that are allowed.
 //!
-//! Two accounts, one since the start and one of the last ten minutes; each is granted `max_slowdown`
-//! of the time that passes, and charged with every loss. What is overdrawn must be paid back, by
-//! time passing without acting. Ten quiet minutes are not spent at once: the second account forgets
-//! them.
+//! There are two accounts, one since the start and one of the last ten minutes. Each is granted `max_slowdown` of the
+//! time that passes, and charged with every loss. An overdraft must be paid back, by time passing without acting. Ten
+//! quiet minutes are not spent at once: the second account forgets them.
 
 use std::collections::VecDeque;
 
@@ -11,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
 
-/// What the second account covers.
+/// Period of the second account.
 const WINDOW: Nanos = Nanos::from_millis(600_000);
-/// It forgets in parts of this.
+/// Resolution in which the second account forgets.
 const SLOT: Nanos = Nanos::from_millis(10_000);
 
 /// One account.
@@ -22,12 +21,12 @@ const SLOT: Nanos = Nanos::from_millis(10_000);
 pub struct Account {
     /// Time that targets have lost.
     pub lost: Nanos,
-    /// Time that they might have lost.
+    /// Time that they were allowed to lose.
     pub allowed: Nanos,
 }
 
 impl Account {
-    /// What may still be lost, in nanoseconds; below zero is debt.
+    /// Returns the time that may still be lost, in nanoseconds; below zero it is a debt.
     pub fn room_ns(self) -> f64 {
         self.allowed.0 as f64 - self.lost.0 as f64
     }
@@ -46,7 +45,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Until `now`, `allowed` more may be lost and `lost` was.
+    /// Adds the loss `allowed` and the time `lost` until `now`.
     pub fn add(&mut self, now: Nanos, allowed: Nanos, lost: Nanos) {
         self.since_start.add(allowed, lost);
         while self
@@ -62,12 +61,12 @@ impl Ledger {
         }
     }
 
-    /// Since the start.
+    /// Returns the account since the start.
     pub fn since_start(&self) -> Account {
         self.since_start
     }
 
-    /// Of the last ten minutes.
+    /// Returns the account of the last ten minutes.
     pub fn recent(&self) -> Account {
         let mut sum = Account::default();
         for (_, account) in &self.slots {
@@ -76,7 +75,7 @@ impl Ledger {
         sum
     }
 
-    /// What may still be lost by both accounts, in nanoseconds; below zero is debt.
+    /// Returns the time that may still be lost by both accounts, in nanoseconds; below zero it is a debt.
     pub fn room_ns(&self) -> f64 {
         self.since_start.room_ns().min(self.recent().room_ns())
     }

@@ -1,34 +1,35 @@
-//! How much longer than schemes ask memory must be idle, where what they took comes back.
+//! Back-off: the factor by which memory must be idle longer than schemes ask, when pages are read back.
 //!
-//! Problem: what a page costs is the same whenever it is paged out and comes back; what it saves is the time that it
-//! stays away. Where a program reads all of its memory, some of it more often than the rest, that time is about as long as
-//! it has been idle (the longer a page was idle the longer it will be). So a guard that allows to lose so much a second
-//! buys most with the oldest pages, and is wasted on those that schemes just begin to ask for.
+//! Problem: the cost of a page is the same whenever it is paged out and read back; its benefit is the time that it
+//! stays away. If a program reads all of its memory, some of it more often than the rest, that time is about as long as
+//! the page has been idle (the longer a page was idle, the longer it will be). A guard that allows a fixed loss per
+//! second thus gains most from the oldest pages. It wastes the loss on pages that schemes have just begun to ask for.
 //!
-//! Approach: the least age of what may be paged out is what the scheme says, times a factor: 1 at first, doubled where
-//! waits for memory that came back take most of what may be lost, and halved again where they take little of it. A
-//! [target](super::Flows) of whose memory a part came back lately needs to be older by the square of what stayed away.
+//! Approach: the least age for a page-out is the scheme's, times a factor. The factor is 1 at first. It doubles if
+//! waits for memory that was read back take most of the allowed loss, and halves if they take little of it. If a part
+//! of a [target's](super::Flows) pages was read back lately, its factor is divided by the square of the part that
+//! stayed away.
 
 use crate::address::Nanos;
 
-/// Waits and what is allowed count half after so long.
+/// Half-life of the waits and of the allowed loss, in seconds.
 const HALVE_AFTER: f64 = 5.0;
-/// More than this is not told apart: one long wait is forgotten as soon as a short one.
+/// Cap on a wait, in multiples of the allowed loss: one long wait is forgotten as soon as a short one.
 const WAITED_MOST: f64 = 2.0;
-/// Above this share of what is allowed it is too much: acting takes the rest.
+/// Share of the allowed loss above which waits are too long: acting takes the rest.
 const MUCH: f64 = 0.75;
-/// Below this there is room for younger memory.
+/// Share of the allowed loss below which younger memory may be paged out.
 const LITTLE: f64 = 0.25;
-/// Until what was taken of another age shows in what comes back.
+/// Least time between two increases: until page-outs of another age show in the refaults.
 const RAISE_EVERY: Nanos = Nanos::from_millis(20_000);
 const LOWER_EVERY: Nanos = Nanos::from_millis(60_000);
-/// Of a scheme of 5 s: five minutes.
+/// Largest exponent. A scheme of 5 s then asks for five minutes.
 const MOST: u32 = 6;
 
-/// The factor, and what it follows from.
+/// The factor, and the sums that it follows from.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Patience {
-    /// Its logarithm.
+    /// Binary logarithm of the factor.
     exponent: u32,
     changed: Nanos,
     allowed: f64,
@@ -36,7 +37,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// In the second until `now` so much might be lost, and so long was waited.
+    /// Takes in the seconds `elapsed` until `now`, with the loss that was allowed and the time that was waited.
     pub(super) fn observe(&mut self, now: Nanos, elapsed: f64, allowed: Nanos, waited: Nanos) {
         let weight = libm::pow(0.5, elapsed / HALVE_AFTER);
         self.allowed = self.allowed * weight + allowed.0 as f64;
@@ -53,7 +54,7 @@ impl Patience {
         }
     }
 
-    /// By which least ages are multiplied.
+    /// Returns the factor for least ages.
     pub(super) fn factor(&self) -> u32 {
         1 << self.exponent
     }
@@ -67,7 +68,7 @@ mod tests {
         Nanos(n * 1_000_000_000)
     }
 
-    /// From a second on to another, with so many ms of wait in each, of 10 that are allowed.
+    /// Observes the seconds from `from` to `to`, each with `waited_ms` of wait and 10 ms of allowed loss.
     fn run(patience: &mut Patience, from: u64, to: u64, waited_ms: u64) -> u32 {
         for n in from..to {
             let (allowed, waited) = (Nanos::from_millis(10), Nanos::from_millis(waited_ms));

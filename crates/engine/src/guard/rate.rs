@@ -1,4 +1,4 @@
-//! How fast one pool of memory may be acted on: the law of the guard's description.
+//! Rate at which one pool of memory may be acted on: the law in the guard's description.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,50 +6,50 @@ use crate::address::Nanos;
 
 /// Share of the memory that may be acted on in the first second.
 const START_PER_S: f64 = 0.05;
-/// The least that it comes down to.
+/// Lower bound of the rate, as a share of the memory per second.
 pub(super) const LEAST_PER_S: f64 = 0.000_083;
-/// All of it in a second: no limit worth the name.
+/// Upper bound: all of the memory in a second, which is no effective limit.
 const MOST_PER_S: f64 = 1.0;
 const GROWTH: f64 = 0.5;
 pub(super) const HOLD_OFF_MIN: Nanos = Nanos::from_millis(5_000);
 pub(super) const HOLD_OFF_MAX: Nanos = Nanos::from_millis(300_000);
 
-/// Memory that the guard holds back by itself: what one comes to cost is not the other's to wait for.
+/// Memory that the guard stops separately: the cost of one pool does not stop the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Pool {
-    /// What processes have and map.
+    /// Memory of processes, and the files that they map.
     Processes,
-    /// The page cache that nobody maps.
+    /// The unmapped page cache.
     PageCache,
 }
 
 impl Pool {
-    /// All of them.
+    /// All pools.
     pub const ALL: [Self; 2] = [Self::Processes, Self::PageCache];
 }
 
-/// How one pool stands.
+/// State of one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PoolStatus {
     /// Whether it may be acted on now.
     pub is_open: bool,
-    /// Bytes per second that may be.
+    /// Bytes per second that may be acted on.
     pub bytes_per_s: u64,
-    /// How often it was stopped.
+    /// Times that it was stopped.
     pub nr_stops: u64,
-    /// When it may be acted on again, while it may not.
+    /// Time at which it may be acted on again; `None` while it may.
     pub until: Option<Nanos>,
 }
 
 /// The rate of one pool.
 #[derive(Clone, Debug)]
 pub(super) struct Rate {
-    /// Share of its memory per second.
+    /// Share of the pool's memory per second.
     share_per_s: f64,
-    /// Bytes that it has.
+    /// Bytes of the pool.
     bytes: u64,
     /// Bytes that may be acted on before the next observation.
     allowance: f64,
@@ -74,10 +74,10 @@ impl Rate {
         }
     }
 
-    /// It strains too much. Says whether that closed it.
+    /// Closes the pool, as the strain reached its limit. Returns whether that closed it.
     pub(super) fn stop(&mut self, now: Nanos) -> bool {
         self.quiet_since = now;
-        // While it is closed the strain is what the last stop was for.
+        // While the pool is closed, the strain is still that of the last stop.
         if self.closed_until.is_some() {
             return false;
         }
@@ -88,7 +88,8 @@ impl Rate {
         true
     }
 
-    /// It does not. `strain` is `None` where it is not known, or not all of it.
+    /// Lets the rate grow, and reopens the pool after its hold-off. `strain` is `None` if any limited signal is
+    /// unknown.
     pub(super) fn go_on(&mut self, now: Nanos, strain: Option<f64>) {
         if let Some(until) = self.closed_until {
             if now >= until {
@@ -109,16 +110,16 @@ impl Rate {
         }
     }
 
-    /// `elapsed` seconds have passed; there are so many bytes of it.
+    /// Sets the allowance for the next observation, after `elapsed` seconds; the pool has `bytes`.
     pub(super) fn refill(&mut self, elapsed: f64, bytes: u64) {
         self.bytes = bytes;
         self.was_used_up = false;
-        // What was not used is not saved up; what was taken too much is paid off.
+        // An unused allowance is not saved up; an overdraft is paid off.
         let debt = self.allowance.min(0.0);
         self.allowance = debt + self.share_per_s * bytes as f64 * elapsed.clamp(0.0, 5.0);
     }
 
-    /// Bytes that may be acted on.
+    /// Returns the bytes that may be acted on.
     pub(super) fn allowance(&self) -> u64 {
         if self.is_held() {
             0
@@ -132,12 +133,11 @@ impl Rate {
         self.was_used_up |= self.allowance <= 0.0;
     }
 
-    /// Whether it waits for its hold-off to pass.
+    /// Returns whether it waits for its hold-off to pass.
     pub(super) fn is_held(&self) -> bool {
         self.closed_until.is_some()
     }
 
-    /// How it stands.
     pub(super) fn status(&self) -> PoolStatus {
         PoolStatus {
             is_open: !self.is_held(),

@@ -1,17 +1,17 @@
-//! Memory that came back is kept longer: a history of refaults by 2 MiB block.
+//! A history of refaults by 2 MiB block protects blocks that were read back.
 //!
-//! Problem: a program that touches memory every 30 s loses it after every burst, if 5 s of idleness
-//! are enough; each time it waits for all of it.
+//! Problem: a program may touch memory every 30 s. If 5 s of idleness suffice for a page-out, it loses that memory
+//! after every burst and waits for all of it each time.
 //!
-//! Approach: what was paged out is noted, with the pages that stayed. When a scheme wants such a block
-//! again and pages have come back in the meantime, that was a refault: from then on the block must
-//! have been untouched for four times the least age, and for twice as long after each further one
-//! (at most an hour). A burst every 30 s is learned after two, of 5 s. It halves again for every
-//! sixteen times of it, and at least ten minutes, without a refault.
+//! Approach: each page-out is noted, with the number of pages that stayed. When a scheme selects such a block again and
+//! pages have been read back in the meantime, that was a refault. From then on the block must have been untouched for
+//! 20 s, four times a least age of 5 s, and for twice as long after each further refault (at most an hour). With a
+//! least age of 5 s, a burst every 30 s is learned after two refaults. The time halves again after sixteen times
+//! itself, and at least ten minutes, without a refault.
 //!
-//! Limits: a block that was freed and used anew looks like one that came back, and is kept longer for
-//! nothing. Fewer than 16 pages of a block that come back do not count: keeping 2 MiB for them would
-//! cost more than they do. At most 65,536 blocks (128 GiB) are known; what is beyond is not kept.
+//! Limits: a block that was freed and used anew looks like a refault and is protected in vain. Fewer than 16 pages of a
+//! block that are read back do not count: keeping 2 MiB for them would cost more than the refaults. At most 65,536
+//! blocks (128 GiB) are tracked; blocks beyond that are not protected.
 
 use std::collections::BTreeMap;
 
@@ -21,25 +21,25 @@ use crate::scheme::Action;
 use crate::snapshot::{Snapshot, TargetId};
 
 const BLOCKS_MAX: usize = 65_536;
-/// What is kept after the first refault; each further one doubles it.
+/// Protection after the first refault; each further one doubles it.
 const FIRST: Nanos = Nanos::from_millis(20_000);
 const MOST: Nanos = Nanos::from_millis(3_600_000);
-/// It halves after so many times itself, and after [`HALVE_AFTER_MIN`] at the earliest.
+/// Number of protection times after which it halves, but not before [`HALVE_AFTER_MIN`].
 const HALVE_AFTER: u64 = 16;
 const HALVE_AFTER_MIN: Nanos = Nanos::from_millis(600_000);
-/// So many pages must have come back.
+/// Least number of pages read back that make a refault.
 const RETURNED_MIN: u32 = 16;
 
-/// What is known of a block.
+/// State of a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// It was paged out, but for so many pages.
+    /// Pages that stayed in memory when the block was paged out; `None`: it was not paged out since its last refault.
     left: Option<u32>,
-    /// How long it must be untouched.
+    /// Time for which it must be untouched.
     min_age: Nanos,
-    /// When it was last seen to be touched.
+    /// Time of the last access seen.
     touched: Nanos,
-    /// When `min_age` last changed.
+    /// Time of the last change of `min_age`.
     changed: Nanos,
 }
 
@@ -51,7 +51,7 @@ pub struct RefaultHistory {
 }
 
 impl RefaultHistory {
-    /// Takes in which blocks were touched: those of accessed regions.
+    /// Takes in the accesses of a snapshot: blocks of accessed regions count as touched.
     pub fn look(&mut self, snapshot: &Snapshot) {
         for region in &snapshot.regions {
             if region.nr_accesses.is_some_and(|n| n <= 0.0) {
@@ -65,7 +65,8 @@ impl RefaultHistory {
         }
     }
 
-    /// The blocks of `plan` that were paged out: whether they came back is to be [found](Self::found).
+    /// Returns the blocks of `plan` that were paged out. The caller reports their pages in memory with
+    /// [`found`](Self::found).
     pub fn candidates(&self, plan: &[Operation]) -> BTreeMap<TargetId, Vec<u64>> {
         let mut candidates: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
         for operation in plan.iter().filter(|o| is_meant(o)) {
@@ -84,7 +85,7 @@ impl RefaultHistory {
         candidates
     }
 
-    /// So many pages of a candidate are in memory.
+    /// Takes in that `present` pages of a candidate are in memory.
     pub fn found(&mut self, now: Nanos, target: TargetId, block: u64, present: u32) {
         let Some(known) = self.blocks.get_mut(&(target, block)) else {
             return;
@@ -103,7 +104,7 @@ impl RefaultHistory {
         self.nr_refaults += 1;
     }
 
-    /// Divides `plan` into what may be done and what is to be kept for now.
+    /// Divides `plan` into operations that may be executed and memory that is protected for now.
     pub fn sift(&mut self, now: Nanos, plan: Vec<Operation>) -> (Vec<Operation>, Vec<Operation>) {
         let (mut fine, mut kept) = (Vec::with_capacity(plan.len()), Vec::new());
         for operation in plan {
@@ -131,7 +132,7 @@ impl RefaultHistory {
         (fine, kept)
     }
 
-    /// A block was paged out, but for so many pages.
+    /// Notes that a block was paged out, except for `left` pages.
     pub fn paged_out(&mut self, target: TargetId, block: u64, left: u32) {
         if self.blocks.len() >= BLOCKS_MAX && !self.blocks.contains_key(&(target, block)) {
             return;
@@ -139,25 +140,25 @@ impl RefaultHistory {
         self.blocks.entry((target, block)).or_default().left = Some(left);
     }
 
-    /// A target is no more.
+    /// Forgets a target that exited.
     pub fn forget(&mut self, target: TargetId) {
         self.blocks.retain(|(of, _), _| *of != target);
     }
 
-    /// Blocks that came back, since the start.
+    /// Returns the number of refaulted blocks since the start.
     pub fn nr_refaults(&self) -> u64 {
         self.nr_refaults
     }
 }
 
-/// Whether memory is kept from it: a scheme about memory that is in use means what it does, and single
-/// pages that came back wait by themselves ([`crate::monitor::idle_pages`]).
+/// Returns whether the history applies to `operation`. Schemes about memory in use are executed as configured, and
+/// single pages that were read back have their own protection ([`crate::monitor::idle_pages`]).
 fn is_meant(operation: &Operation) -> bool {
     operation.action == Action::Pageout && operation.idle_only && operation.pages.is_none()
 }
 
 impl Known {
-    /// Whether it is to be kept at `now`. Its age halves on the way, when that is due.
+    /// Returns whether the block is protected at `now`. Halves `min_age` if that is due.
     fn is_kept(&mut self, now: Nanos) -> bool {
         let due = Nanos(self.min_age.0 * HALVE_AFTER).max(HALVE_AFTER_MIN);
         if self.min_age > Nanos(0) && now.since(self.changed) >= due {
@@ -171,7 +172,7 @@ impl Known {
     }
 }
 
-/// The addresses of the first block of `range`, and of what comes after its last.
+/// Returns the address of the first block of `range`, and the end of `range`.
 fn blocks_of(range: AddressRange) -> (u64, u64) {
     (range.start & !(BLOCK_SIZE - 1), range.end)
 }
@@ -220,8 +221,8 @@ mod tests {
         }
     }
 
-    /// How often a block is paged out and comes back in `seconds`, if it is touched every `period` and a scheme
-    /// takes what is idle for 5 s.
+    /// Returns how often a block is paged out and read back in `seconds`, if it is touched every `period` seconds and a
+    /// scheme pages out memory that is idle for 5 s.
     fn refaults(period: u64, seconds: u64) -> u64 {
         let mut history = RefaultHistory::default();
         let (mut present, mut touched) = (512, 0);
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(refaults(30, 600), 2);
         assert_eq!(refaults(15, 600), 1);
         assert!(refaults(120, 1800) <= 4);
-        // Later it is tried again, but seldom.
+        // Later, page-outs are tried again, but seldom.
         let in_a_day = refaults(30, 86_400);
         assert!((3..150).contains(&in_a_day), "{in_a_day}");
     }

@@ -1,4 +1,4 @@
-//! The guard in scripted seconds: what it allows after which signals.
+//! Tests of the guard in scripted seconds: the allowance after given signals.
 
 use super::*;
 
@@ -196,7 +196,7 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
             guard.charge(Pool::Processes, Action::Pageout, more);
             out += more;
         }
-        // And what one burst overdraws.
+        // The last addend is the overdraft of one burst.
         let allowed = 0.01 * SECONDS as f64 + 0.9;
         assert!((lost as f64) / 1e3 < allowed, "every {period} s: {lost} ms");
     }
