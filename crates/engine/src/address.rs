@@ -1,4 +1,4 @@
-//! Addresses, ranges of them, and durations: the units every other module speaks in.
+//! Addresses, ranges of addresses, and durations: the units that all other modules use.
 //!
 //! An address is a plain `u64`, virtual or physical according to the target it belongs to; a
 //! duration or a point in time is [`Nanos`]. Ranges are half open, as everywhere in the kernel.
@@ -36,7 +36,7 @@ impl Nanos {
         Self(us * 1_000)
     }
 
-    /// As seconds.
+    /// Returns the duration in seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
@@ -79,7 +79,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// `[start, end)`.
+    /// Returns `[start, end)`.
     ///
     /// # Panics
     /// If `start >= end`: a caller's bug. Use [`AddressRange::checked`] for input.
@@ -88,7 +88,7 @@ impl AddressRange {
         Self { start, end }
     }
 
-    /// `[start, end)`, or `None` if that holds no byte.
+    /// Returns `[start, end)`, or `None` if that holds no byte.
     pub const fn checked(start: u64, end: u64) -> Option<Self> {
         if start < end {
             Some(Self { start, end })
@@ -103,12 +103,12 @@ impl AddressRange {
         self.end - self.start
     }
 
-    /// Whether `address` lies in the range.
+    /// Returns whether `address` lies in the range.
     pub const fn contains(self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// The union of `ranges` in address order; ranges at most `gap` bytes apart become one.
+    /// Returns the union of `ranges` in address order; ranges at most `gap` bytes apart become one.
     pub fn union(ranges: impl IntoIterator<Item = Self>, gap: u64) -> Vec<Self> {
         let mut sorted: Vec<Self> = ranges.into_iter().collect();
         sorted.sort_unstable();
@@ -124,7 +124,7 @@ impl AddressRange {
         union
     }
 
-    /// The part that both ranges share.
+    /// Returns the part that both ranges share.
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::checked(self.start.max(other.start), self.end.min(other.end))
     }

@@ -1,49 +1,48 @@
-//! What a monitoring context is told: DAMON's monitoring attributes, and what is Isotherm's own.
+//! Configuration of a monitoring context: DAMON's monitoring attributes, and those of Isotherm.
 //!
 //! The names and the defaults of [`Attributes::faithful`] are DAMON's (`struct damon_attrs`,
-//! `Documentation/admin-guide/mm/damon/usage.rst`). The default attributes are Isotherm's: a budget
-//! instead of intervals, 20 ms / 400 ms to start from since a hot page is then almost surely touched
-//! between two checks, and every [`Strategy`] on.
+//! `Documentation/admin-guide/mm/damon/usage.rst`). The default attributes are Isotherm's: a budget instead of
+//! intervals, and every [`Strategy`] on. They start from 20 ms / 400 ms, since a hot page is then almost surely touched
+//! between two checks.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 
-/// The share of one CPU that watching may take, with what it takes from the targets, unless the user
-/// says otherwise.
+/// Default share of one CPU that monitoring may take, the time that it takes from the targets included.
 pub const CPU_BUDGET: f64 = 0.01;
-/// The most checks per aggregation interval; keeps every count well inside 32 bits.
+/// Upper bound of checks per aggregation interval; it keeps every count well inside 32 bits.
 const NR_SAMPLES_MAX: u64 = 1 << 16;
-/// The most regions: at about 64 bytes each, 1 GiB.
+/// Upper bound of regions: at about 64 bytes each, they take 1 GiB.
 const NR_REGIONS_MAX: u32 = 1 << 24;
 
-/// How to monitor.
+/// Attributes of monitoring.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attributes {
     /// Time between two checks.
     pub sample_interval: Nanos,
-    /// Time over which checks are counted; then regions are merged, shown and split.
+    /// Time over which checks are counted; then regions are merged, published and split.
     pub aggregation_interval: Nanos,
-    /// Time between two looks at the targets' mappings.
+    /// Time between two reads of the targets' mappings.
     pub update_interval: Nanos,
-    /// No region grows beyond the monitored bytes divided by this.
+    /// Divisor of the monitored bytes: no region grows beyond the quotient.
     pub min_nr_regions: u32,
-    /// Regions are split only as far as this allows, all targets together.
+    /// Upper bound of regions, all targets together: regions are not split beyond it.
     pub max_nr_regions: u32,
-    /// Tunes the intervals towards a ratio of observed accesses.
+    /// Goal that tunes the intervals towards a ratio of observed accesses.
     pub intervals_goal: Option<IntervalsGoal>,
-    /// What is done better than, or just like, DAMON does it.
+    /// Parts of the algorithm that follow DAMON or improve on it.
     pub strategy: Strategy,
-    /// Lets measured cost rule the intervals and the number of samples.
+    /// Budget that sets the intervals and the number of samples by measured cost.
     pub cpu_budget: Option<CpuBudget>,
     /// Seed of every random choice.
     pub seed: u64,
 }
 
 impl Attributes {
-    /// DAMON's own: 5 ms / 100 ms / 1 s, 10 to 1000 regions, one page of each region per check.
+    /// Returns DAMON's defaults: 5 ms / 100 ms / 1 s, 10 to 1000 regions, one page of each region per check.
     pub const fn faithful() -> Self {
         Self {
             sample_interval: Nanos::from_millis(5),
@@ -58,12 +57,12 @@ impl Attributes {
         }
     }
 
-    /// How many checks make an aggregation interval.
+    /// Returns the number of checks in an aggregation interval.
     pub fn nr_samples(&self) -> u32 {
         (self.aggregation_interval.0 / self.sample_interval.0.max(1)).max(1) as u32
     }
 
-    /// Whether an engine can work with these.
+    /// Checks whether an engine can work with these attributes.
     pub fn validate(&self) -> Result<(), AttributesError> {
         let intervals = [
             ("sampling", self.sample_interval),
@@ -113,16 +112,15 @@ impl Default for Attributes {
     }
 }
 
-/// How samples and regions are chosen. Each part can be switched on alone, so that each can be
-/// measured against the faithful algorithm.
+/// Choice of samples and regions. Each part can be switched on alone, to measure it against the faithful algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Strategy {
-    /// Neighbouring pages watched together in one sample: a power of two up to 512. DAMON watches 1.
+    /// Number of neighbouring pages in one sample: a power of two up to 512. DAMON watches 1.
     pub cluster_pages: u32,
-    /// Watch only what is populated, instead of the three ranges around the two largest gaps.
+    /// Watch only populated memory, instead of the three ranges around the two largest gaps.
     pub populated_only: bool,
-    /// Take more samples where they tell most, instead of one per region and check.
+    /// Take more samples where they reveal most, instead of one per region and check.
     pub weighted_samples: bool,
     /// Split where page tables and mappings end, and around samples that were unlike their region,
     /// instead of anywhere.
@@ -130,7 +128,7 @@ pub struct Strategy {
 }
 
 impl Strategy {
-    /// DAMON's: one page per region and check, three ranges, splits anywhere.
+    /// Returns DAMON's strategy: one page per region and check, three ranges, splits anywhere.
     pub const fn faithful() -> Self {
         Self {
             cluster_pages: 1,
@@ -140,7 +138,7 @@ impl Strategy {
         }
     }
 
-    /// Whether counts are whole numbers, as DAMON's are: a check then answers just yes or no.
+    /// Returns whether counts are whole numbers, as DAMON's are: a check then answers just yes or no.
     pub const fn counts_whole(self) -> bool {
         self.cluster_pages == 1 && !self.weighted_samples
     }
@@ -171,7 +169,7 @@ impl Default for Strategy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IntervalsGoal {
-    /// Accesses to observe, per 10,000 of the most that could be.
+    /// Accesses to observe, per 10,000 of the possible ones.
     pub access_bp: u32,
     /// Aggregation intervals between two tunings.
     pub aggregations: u32,
@@ -199,7 +197,7 @@ impl IntervalsGoal {
 }
 
 impl Default for IntervalsGoal {
-    /// damo's: 4 % every 3 aggregations, between 5 ms and 10 s.
+    /// Returns damo's default: 4 % every 3 aggregations, between 5 ms and 10 s.
     fn default() -> Self {
         Self {
             access_bp: 400,
@@ -210,18 +208,18 @@ impl Default for IntervalsGoal {
     }
 }
 
-/// How much CPU time monitoring may take, and how far it may stretch the sampling interval for that.
+/// Limit on the CPU time of monitoring, and on the sampling interval that may be chosen for it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuBudget {
-    /// Share of one CPU, what is taken from the targets included: 0.01 is 1 %.
+    /// Share of one CPU, the time that it takes from the targets included: 0.01 is 1 %.
     pub share: f64,
-    /// Largest sampling interval. The least is the one that the attributes begin with.
+    /// Largest sampling interval. The least is the attributes' initial one.
     pub max_sample_interval: Nanos,
 }
 
 impl CpuBudget {
-    /// `share` of one CPU, sampling every 10 s at least.
+    /// Returns a budget of `share` of one CPU, with a sampling interval of at most 10 s.
     pub const fn new(share: f64) -> Self {
         Self {
             share,
@@ -250,7 +248,7 @@ impl Default for CpuBudget {
     }
 }
 
-/// Why attributes were refused.
+/// Reason why attributes were refused.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum AttributesError {
     #[error("the {which} interval is zero; give it at least a millisecond or so")]

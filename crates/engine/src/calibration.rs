@@ -1,11 +1,11 @@
-//! What managing memory costs on one machine, measured there: for predictions instead of constants.
+//! Cost of memory management on one machine, measured there: predictions use it instead of constants.
 //!
-//! Problem: what paging out takes depends on what is compressed, on the kernel, on how dear an interrupt is, and on
-//! whether the program runs meanwhile; between machines and programs that is a factor of ten.
+//! Problem: the time of a page-out depends on the compressed content, the kernel, the cost of an interrupt, and whether
+//! the program runs meanwhile. Between machines and programs that is a factor of ten.
 //!
-//! Approach: the operations that schemes are made of are carried out on memory of a program of our own that holds
-//! pages of the program in question, several times each (`isotherm_linux::calibrate`). A trace keeps what was measured,
-//! so that a replay elsewhere is of the machine that it was recorded on.
+//! Approach: the schemes' operations are executed several times each on memory of a helper program that holds pages of
+//! the program in question (`isotherm_linux::calibrate`). A trace keeps the measurements, so that a replay elsewhere
+//! predicts the machine that it was recorded on.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Of single measurements; `None` if there are none.
+    /// Returns the summary of single measurements; `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
         let summary = Summary::of(values.iter().copied())?;
         Some(Self {
@@ -34,7 +34,7 @@ impl Measured {
         })
     }
 
-    /// The one that `bound` asks for.
+    /// Returns the measurement that `bound` selects.
     pub fn at(&self, bound: Bound) -> f64 {
         match bound {
             Bound::Low => self.min,
@@ -44,7 +44,7 @@ impl Measured {
     }
 }
 
-/// Which of several measurements.
+/// Choice among several measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bound {
     /// The least.
@@ -56,46 +56,46 @@ pub enum Bound {
     High,
 }
 
-/// What was measured; `None`: it could not be.
+/// Measurements of one machine. `None`: it could not be measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Calibration {
     /// CPUs of the machine.
     pub cpus: u32,
-    /// Its kernel.
+    /// Kernel of the machine.
     pub kernel: String,
-    /// Where pages were paged out to (`zram (lz4)`); nothing if there was no swap.
+    /// Swap device that pages were paged out to (`zram (lz4)`); `None` if there was no swap.
     pub swap: Option<String>,
-    /// How many pages of the program in question were what was paged out; 0: made-up content.
+    /// Number of the program's pages that were paged out; 0: made-up content.
     pub content_pages: u64,
-    /// Bytes that compressed swap holds for each that it takes.
+    /// Bytes that compressed swap holds for each byte that it takes.
     pub compression_ratio: Option<f64>,
-    /// CPU time of acting a page, where blocks of 2 MiB go whole.
+    /// CPU time of acting per page, if blocks of 2 MiB are paged out whole.
     pub page_out_whole_ns: Option<Measured>,
-    /// The part of that time that a thread loses which works on the same memory's program meanwhile, 0 to 1.
+    /// Part of that time that a running thread of the same program loses, 0 to 1.
     pub page_out_whole_lost: Option<Measured>,
-    /// CPU time of acting a page, where pages go one by one and the program sleeps.
+    /// CPU time of acting per page, if pages are paged out one by one and the program sleeps.
     pub page_out_alone_ns: Option<Measured>,
-    /// The same, where a thread of the program works meanwhile.
+    /// CPU time of acting per page, if pages are paged out one by one and a thread of the program runs.
     pub page_out_running_ns: Option<Measured>,
     /// The part of that time that the thread loses, 0 to 1.
     pub page_out_running_lost: Option<Measured>,
-    /// What a page takes that comes back, in the program's own time; in random order, so that caches help little.
+    /// Time of the program to read one page back; in random order, so that caches help little.
     pub refault_ns: Option<Measured>,
-    /// A page's first fault.
+    /// Time of a page's first fault.
     pub minor_fault_ns: Option<Measured>,
-    /// The first fault of a huge page.
+    /// Time of the first fault of a huge page.
     pub huge_fault_ns: Option<Measured>,
-    /// 2 MiB are made a huge page.
+    /// Time to collapse 2 MiB into a huge page.
     pub collapse_ns: Option<Measured>,
-    /// A range's accessed bits are cleared while the program runs: what it takes besides its pages.
+    /// Fixed time to clear the accessed bits of a range while the program runs, without its pages.
     pub clear_range_ns: Option<Measured>,
-    /// And for each of its pages.
+    /// Time to clear the accessed bit of each page of the range.
     pub clear_page_ns: Option<Measured>,
-    /// A page's next access takes longer once its accessed bit was cleared; in random order.
+    /// Additional time of a page's next access after its accessed bit was cleared; in random order.
     pub set_again_ns: Option<Measured>,
-    /// What measuring took.
+    /// Seconds that the measurements took.
     pub took_seconds: f64,
 }
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes that a control group and those below it are charged for (`memory.stat`); `None` where the kernel does not report
-/// them.
+/// Bytes that a control group and its descendants are charged for (`memory.stat`); `None` where the kernel does not
+/// report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupCharge {
@@ -13,7 +13,7 @@ pub struct GroupCharge {
     pub anonymous: Option<u64>,
     /// Shared memory: tmpfs, memfd, System V.
     pub shared: Option<u64>,
-    /// Files' pages in the page cache, mapped or not; without shared memory.
+    /// Page cache, mapped or not; without shared memory.
     pub page_cache: Option<u64>,
     /// Memory of the kernel: slab, page tables, stacks, sockets, and others.
     pub kernel: Option<u64>,

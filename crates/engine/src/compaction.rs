@@ -1,9 +1,9 @@
-//! Proactive compaction: when a node's free memory is so fragmented that it should be compacted
-//! ahead of demand, and when that should stop.
+//! Proactive compaction: decides when a node's free memory is so fragmented that it should be compacted ahead of
+//! demand, and when that should stop.
 //!
-//! Problem: who needs a large block (a huge page) of fragmented memory waits while the kernel
-//! compacts for it. Compacting beforehand spares that wait, but costs CPU time and moves pages that
-//! are in use, and is wasted where pages cannot be moved.
+//! Problem: a thread that needs a large block (a huge page) of fragmented memory waits while the kernel compacts for
+//! it. Compacting beforehand avoids that wait. But it costs CPU time, moves pages that are in use, and is wasted where
+//! pages cannot be moved.
 //!
 //! Approach: that of Nitin Gupta, *Proactive Compaction for the Linux kernel* (2020; Linux 5.9),
 //! for any order:
@@ -14,19 +14,18 @@
 //! low  = 100 - proactiveness (at least 5)           high = min(low + 10, 100)
 //! ```
 //!
-//! A node whose score exceeds `high` is compacted until it is down to `low`; it is looked at every
-//! 500 ms. Nothing is done while the node's kswapd runs, nor in a zone whose lock was contended. A
-//! round that brings nothing defers the next by 64 checks: 32 s, as the kernel's does.
+//! A node whose score exceeds `high` is compacted until it is down to `low`; it is checked every 500 ms. Nothing is
+//! done while the node's kswapd runs, nor in a zone whose lock was contended. A round without progress defers the next
+//! by 64 checks: 32 s, as the kernel's does.
 //!
-//! A zone is done when its own extfrag, *not* weighted, is down to `low`, as in the kernel since
-//! 5.12 (the document, and the kernel before, weigh it, and so never compact a node that consists of
-//! several middling zones, whose weighted scores are all below `low`, however high their sum). That
-//! small zones are not worth the time, for which the document weighs them, holds here too: the zone
-//! that adds most to the node's score comes first, and the round is over once the node is at `low`.
+//! A zone is done when its own extfrag, *not* weighted, is down to `low`, as in the kernel since 5.12. The document,
+//! and the kernel before, weigh it. They never compact a node of several middling zones whose weighted scores are all
+//! below `low`, however high their sum. The document weighs zones because small ones are not worth the time. That holds
+//! here too: the zone that adds most to the node's score comes first, and the round is over once the node is at `low`.
 //!
-//! Limits: the score says nothing of demand; a node without huge pages that nobody asks for is
-//! compacted as well. The kernel takes any drop of its integer score for progress; here that must be
-//! a whole point, as free lists move by themselves.
+//! Limits: the score is independent of demand; a node without huge pages that no process asks for is compacted as well.
+//! The kernel takes any drop of its integer score for progress. Here that must be a whole point, as free lists change
+//! on their own.
 
 mod round;
 
@@ -36,42 +35,41 @@ use crate::address::Nanos;
 
 pub use round::RoundEnd;
 
-/// Orders of a buddy allocator: blocks of 1, 2, 4, ... 1024 pages.
+/// Number of orders of a buddy allocator: blocks of 1, 2, 4, ... 1024 pages.
 pub const NR_ORDERS: usize = 11;
 
 /// Checks that are left out after a round without progress, as a power of two: the kernel's
 /// `COMPACT_MAX_DEFER_SHIFT`.
 const DEFER_SHIFT: u32 = 6;
-/// However proactive, memory that is less fragmented than this is not compacted further: the kernel's
-/// floor.
+/// Lower bound of the low threshold, the kernel's: less fragmented memory is not compacted further, however high the
+/// proactiveness.
 const LOW_MIN: f64 = 5.0;
-/// Between the score at which a round ends and that at which the next one starts.
+/// Difference between the score at which a round starts and that at which it ends.
 const HYSTERESIS: f64 = 10.0;
-/// Points that a round must bring.
+/// Least progress of a round, in points.
 const PROGRESS_MIN: f64 = 1.0;
 
-/// What is known of one zone.
+/// State of one zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ZoneFacts {
-    /// `DMA32`, `Normal`, `Movable`...
+    /// Name of the zone: `DMA32`, `Normal`, `Movable`...
     pub name: String,
-    /// Pages that the zone holds, whoever has them.
+    /// Pages of the zone, free or in use.
     pub present_pages: u64,
-    /// Free blocks of each order.
+    /// Number of free blocks of each order.
     pub free_blocks: [u64; NR_ORDERS],
-    /// Whether the last step in it had to wait for a lock. A world that cannot know says `false`.
+    /// Whether the last step in it had to wait for a lock. A world that cannot know reports `false`.
     pub contended: bool,
 }
 
 impl ZoneFacts {
-    /// Free pages.
+    /// Returns the number of free pages.
     pub fn free_pages(&self) -> u64 {
         self.pages_from(0)
     }
 
-    /// Share of the free pages that lies in blocks too small for `order`, 0 to 100; 0 where nothing
-    /// is free.
+    /// Returns the share of the free pages that lies in blocks too small for `order`, 0 to 100; 0 if nothing is free.
     pub fn extfrag(&self, order: u8) -> f64 {
         let free = self.free_pages();
         if free == 0 {
@@ -81,29 +79,29 @@ impl ZoneFacts {
         100.0 * (free - suitable) as f64 / free as f64
     }
 
-    /// Free pages in blocks of at least `order`.
+    /// Returns the free pages in blocks of at least `order`.
     fn pages_from(&self, order: usize) -> u64 {
         let blocks = self.free_blocks.iter().enumerate().skip(order);
-        // Facts may come from a file that says anything.
+        // Facts may come from a file with any content.
         blocks.fold(0, |sum: u64, (order, blocks)| {
             sum.saturating_add(blocks.saturating_mul(1 << order))
         })
     }
 }
 
-/// What is known of one node.
+/// State of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeFacts {
-    /// Its number.
+    /// Number of the node.
     pub node: u32,
-    /// Its zones.
+    /// Zones of the node.
     pub zones: Vec<ZoneFacts>,
     /// Whether its kswapd is reclaiming.
     pub kswapd_active: bool,
 }
 
-/// What zone number `zone` of the node adds to [`node_score`].
+/// Returns the contribution of zone number `zone` of the node to [`node_score`].
 ///
 /// # Panics
 /// If the node has no such zone.
@@ -117,7 +115,7 @@ pub fn zone_score(facts: &NodeFacts, zone: usize, order: u8) -> f64 {
     zone.present_pages as f64 / node_pages as f64 * zone.extfrag(order)
 }
 
-/// How fragmented the node is with respect to blocks of 2^`order` pages, 0 to 100.
+/// Returns the fragmentation of the node with respect to blocks of 2^`order` pages, 0 to 100.
 pub fn node_score(facts: &NodeFacts, order: u8) -> f64 {
     let score = (0..facts.zones.len())
         .map(|zone| zone_score(facts, zone, order))
@@ -126,20 +124,20 @@ pub fn node_score(facts: &NodeFacts, order: u8) -> f64 {
     score.min(100.0)
 }
 
-/// What is wanted.
+/// Attributes of compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CompactionAttributes {
-    /// Blocks of 2^order pages are to be available; 9 is a huge page of 2 MiB.
+    /// Order of the blocks that should be available, 2^order pages each; 9 is a huge page of 2 MiB.
     pub order: u8,
-    /// How much is done for it, 0 to 100; 0 is nothing at all.
+    /// Effort of compaction, 0 to 100; 0 is none at all.
     pub proactiveness: u32,
-    /// Time between two looks at a node.
+    /// Time between two checks of a node.
     pub check_interval: Nanos,
 }
 
 impl Default for CompactionAttributes {
-    /// The kernel's: huge pages, 20, every 500 ms.
+    /// Returns the kernel's defaults: huge pages, 20, every 500 ms.
     fn default() -> Self {
         Self {
             order: 9,
@@ -150,103 +148,103 @@ impl Default for CompactionAttributes {
 }
 
 impl CompactionAttributes {
-    /// Score at which compacting ends: 100 - proactiveness, but at least 5, the kernel's floor, below
-    /// which the document has none.
+    /// Returns the score at which compacting ends: 100 - proactiveness, but at least 5. That floor is the kernel's; the
+    /// document has none.
     pub fn low(&self) -> f64 {
         (100.0 - f64::from(self.proactiveness)).max(LOW_MIN)
     }
 
-    /// Score above which it starts: 10 points more, at most 100.
+    /// Returns the score above which it starts: 10 points more, at most 100.
     pub fn high(&self) -> f64 {
         (self.low() + HYSTERESIS).min(100.0)
     }
 
-    /// Time without checks after a round that brought nothing.
+    /// Returns the time without checks after a round that achieved nothing.
     pub fn deferral(&self) -> Nanos {
         Nanos(self.check_interval.0.saturating_mul(1 << DEFER_SHIFT))
     }
 }
 
-/// What to do about a node now.
+/// Decision on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionDecision {
     /// Nothing: the score is not above the high threshold, or proactiveness is 0.
     Nothing,
-    /// It would be time, but not now.
+    /// Compaction is due, but other work has precedence now.
     BackOff(BackOff),
-    /// A recent round brought nothing: nothing before `until`.
+    /// A recent round achieved nothing: no compaction before `until`.
     Deferred {
-        /// When the node is looked at again.
+        /// Time of the node's next check.
         until: Nanos,
     },
-    /// Compact these zones, in this order, each for as long as
-    /// [`CompactionController::keeps_going`] says; then say [`CompactionController::done`].
+    /// Compact these zones, in this order, each while [`CompactionController::keeps_going`] returns `true`; then call
+    /// [`CompactionController::done`].
     Compact {
-        /// Their places in [`NodeFacts::zones`]; at least one.
+        /// Indices in [`NodeFacts::zones`]; at least one.
         zones: Vec<usize>,
     },
 }
 
-/// Why compacting is put off or broken off.
+/// Reason why compaction is put off or broken off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BackOff {
-    /// kswapd reclaims on this node: it makes the holes that compaction fills, afterwards.
+    /// kswapd reclaims on this node: compaction should follow, as it fills the holes that kswapd makes.
     Kswapd,
-    /// The lock was contended in the zone: others need it more.
+    /// The zone's lock was contended: other threads need it more.
     Contended,
 }
 
-/// Why a zone is not compacted further.
+/// Reason why a zone is not compacted further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// The zone, or the whole node, is down to the low threshold.
     AtLow,
-    /// For the time being.
+    /// Compaction is put off for the time being.
     BackOff(BackOff),
 }
 
-/// What a controller is at.
+/// Activity of a controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionState {
-    /// Nothing is to be done.
+    /// Nothing needs to be done.
     #[default]
     Idle,
-    /// A round is going on.
+    /// A round is in progress.
     Compacting,
-    /// Put off to the next check.
+    /// Compaction is put off to the next check.
     BackedOff(BackOff),
-    /// Put off until then, as the last round brought nothing.
+    /// Compaction is put off until `until`, as the last round achieved nothing.
     Deferred {
-        /// When the node is looked at again.
+        /// Time of the node's next check.
         until: Nanos,
     },
 }
 
-/// How a controller stands.
+/// State of a controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CompactionStatus {
-    /// The node's score when it was last looked at; `None` before that.
+    /// The node's score at the last check; `None` before the first.
     pub score: Option<f64>,
-    /// What it is at.
+    /// Current activity.
     pub state: CompactionState,
     /// Rounds of compaction begun.
     pub nr_rounds: u64,
-    /// Rounds put off or broken off for others' sake.
+    /// Rounds put off or broken off for kswapd or a contended lock.
     pub nr_back_offs: u64,
-    /// Rounds that brought nothing.
+    /// Rounds that achieved nothing.
     pub nr_deferrals: u64,
 }
 
-/// Decides about one node.
+/// Controller of compaction on one node.
 ///
 /// ```text
 /// let mut controller = CompactionController::new(attributes);
@@ -270,7 +268,7 @@ pub struct CompactionController {
 }
 
 impl CompactionController {
-    /// A controller of a node that it has not seen yet.
+    /// Returns a controller of a node that it has not checked yet.
     pub fn new(attributes: CompactionAttributes) -> Self {
         Self {
             attributes,
@@ -280,12 +278,12 @@ impl CompactionController {
         }
     }
 
-    /// What is wanted of it.
+    /// Returns the attributes.
     pub fn attributes(&self) -> &CompactionAttributes {
         &self.attributes
     }
 
-    /// Changes what is wanted. As in the kernel, that ends a deferral.
+    /// Changes the attributes. As in the kernel, that ends a deferral.
     pub fn set_attributes(&mut self, attributes: CompactionAttributes) {
         self.attributes = attributes;
         if matches!(self.status.state, CompactionState::Deferred { .. }) {
@@ -294,22 +292,22 @@ impl CompactionController {
         }
     }
 
-    /// How it stands.
+    /// Returns the controller's state.
     pub fn status(&self) -> CompactionStatus {
         self.status
     }
 
-    /// When the node should be looked at next; at once, as long as a round goes on.
+    /// Returns the time of the node's next check; that of the last check while a round is in progress.
     pub fn next_check(&self) -> Nanos {
         self.next_check
     }
 
-    /// Looks at the node. A call before [`CompactionController::next_check`] is no harm.
+    /// Checks the node. A call before [`CompactionController::next_check`] does no harm.
     pub fn check(&mut self, now: Nanos, facts: &NodeFacts) -> CompactionDecision {
         let score = node_score(facts, self.attributes.order);
         self.status.score = Some(score);
         if let CompactionState::Deferred { until } = self.status.state {
-            // A clock that was set back must not prolong it.
+            // A clock that was set back must not prolong the deferral.
             if now < until && until.since(now) <= self.attributes.deferral() {
                 return CompactionDecision::Deferred { until };
             }
@@ -333,7 +331,7 @@ impl CompactionController {
         CompactionDecision::Compact { zones }
     }
 
-    /// Whether to compact zone number `zone` further; asked before each step.
+    /// Returns whether to compact zone number `zone` further; asked before each step.
     ///
     /// # Panics
     /// If the node has no such zone.
@@ -341,7 +339,7 @@ impl CompactionController {
         self.stop(facts, zone).is_none()
     }
 
-    /// Why zone number `zone` is not to be compacted further; `None`: it is.
+    /// Returns why zone number `zone` should not be compacted further; `None`: it should.
     ///
     /// # Panics
     /// If the node has no such zone.
@@ -359,7 +357,7 @@ impl CompactionController {
         }
     }
 
-    /// The round is over: what the node looks like now says whether the next one is put off.
+    /// Ends the round. The node's score then decides whether the next one is deferred.
     pub fn done(&mut self, now: Nanos, facts: &NodeFacts) {
         let score = node_score(facts, self.attributes.order);
         self.status.score = Some(score);
@@ -383,7 +381,7 @@ impl CompactionController {
         CompactionDecision::BackOff(why)
     }
 
-    /// The zones above the low threshold, what adds most to the node's score first.
+    /// Returns the zones above the low threshold, with the largest contribution to the node's score first.
     fn worth_compacting(&self, facts: &NodeFacts) -> Vec<usize> {
         let order = self.attributes.order;
         let mut zones: Vec<usize> = (0..facts.zones.len())
@@ -398,7 +396,7 @@ impl CompactionController {
 mod tests {
     use super::*;
 
-    /// Zones as `pages:free pages in blocks of order 0:free blocks of order 9`, `!` where contended.
+    /// Parses zones such as `pages:free pages in blocks of order 0:free blocks of order 9`, with `!` if contended.
     fn node(text: &str) -> NodeFacts {
         let zone = |text: &str| {
             let mut numbers = text
@@ -565,7 +563,7 @@ mod tests {
             controller.check(until, &unmovable),
             CompactionDecision::Compact { zones: vec![0] }
         );
-        // A hair is no progress.
+        // Less than a point is no progress.
         controller.done(ms(32_200), &node("4096:512000:1"));
         assert_eq!(controller.status().nr_deferrals, 2);
     }

@@ -18,7 +18,7 @@
 //! least            0.0083 % per second: senpai's pace (0.05 % every 6 s)
 //! ```
 //!
-//! **Debt.** A limit on the slowdown also limits the total loss ([`Ledger`]) to `max_slowdown` of the time since the
+//! **Debt.** A limit on the slowdown also limits the total loss ([`Ledger`]): to `max_slowdown` of the time since the
 //! start, and of the last ten minutes. A loss is
 //!
 //! - the time that a target's threads waited for memory that schemes took, at most the time that passed; of several

@@ -34,7 +34,7 @@ pub use monitor::budget::{BudgetController, BudgetShares};
 pub use monitor::frames;
 pub use monitor::layout::{self, Layout};
 pub use monitor::page_cache;
-// The monitors under the names that other crates know them by.
+// Other crates use the monitors under these names.
 pub use monitor::page_table as table;
 pub use monitor::region as engine;
 pub use monitor::region::{Engine, Facts, Plan};

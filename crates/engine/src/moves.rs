@@ -1,33 +1,33 @@
-//! What went from node to node: bytes by where they came from and where they went.
+//! Memory moves between nodes: bytes by source and destination.
 //!
-//! Who watches memory of several tiers wants to see promotions and demotions move, each way on its own. Which
-//! of two nodes is the faster one is not known here, so nothing is called a promotion.
+//! Users who watch memory of several tiers want to see promotions and demotions separately. The faster one of two nodes
+//! is not known here, so no move is called a promotion.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes that went from one node to another.
+/// Bytes that moved from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeMove {
-    /// Where they were.
+    /// Source node.
     pub from: u32,
-    /// Where they are now.
+    /// Destination node.
     pub to: u32,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// Bytes by both nodes, in their order; they only grow.
+/// Bytes by both nodes, in the order of nodes; they only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct NodeMoves(Vec<NodeMove>);
 
-/// Ways that are kept apart: as many as 32 nodes have. A stranger's record may name more.
+/// Largest number of distinct pairs: those of 32 nodes. A record of unknown origin may name more.
 const WAYS_MAX: usize = 1024;
 
 impl NodeMoves {
-    /// So many bytes went from `from` to `to`.
+    /// Adds `bytes` that moved from `from` to `to`.
     pub fn add(&mut self, from: u32, to: u32, bytes: u64) {
         if bytes == 0 {
             return;
@@ -47,12 +47,12 @@ impl NodeMoves {
         }
     }
 
-    /// Whether nothing went anywhere.
+    /// Returns whether nothing moved.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One by one, in the order of nodes.
+    /// Iterates over the moves, in the order of nodes.
     pub fn iter(&self) -> std::slice::Iter<'_, NodeMove> {
         self.0.iter()
     }

@@ -1,5 +1,5 @@
-//! Regions and ranges as text, for tests: `[0,4)=9@3 [4,8)=?` is pages 0 to 3 with nine accesses of
-//! age 3, then four pages of which nothing is known. Addresses are in pages.
+//! Regions and ranges as text, for tests: `[0,4)=9@3 [4,8)=?` is pages 0 to 3 with nine accesses of age 3, then four
+//! pages with unknown accesses. Addresses are in pages.
 
 use crate::address::{AddressRange, PAGE_SIZE};
 use crate::monitor::region::Region;
@@ -17,7 +17,7 @@ pub(crate) fn ranges_of(picture: &str) -> Vec<AddressRange> {
     picture.split_whitespace().map(range_of).collect()
 }
 
-/// Regions whose interval has just ended; the one before was the same.
+/// Returns regions whose interval has just ended; the previous interval was equal.
 pub(crate) fn regions_of(picture: &str) -> Vec<Region> {
     let region_of = |text: &str| {
         let (range, rest) = text.split_once('=').unwrap_or((text, "0"));

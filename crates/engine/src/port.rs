@@ -16,7 +16,7 @@ use crate::moves::NodeMoves;
 use crate::scheme::{Action, Destination, OpsFilter};
 use crate::snapshot::TargetId;
 
-/// Some neighbouring pages whose accessed bits are to be watched together.
+/// Some neighbouring pages whose accessed bits are watched together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sample {
     /// Target that the pages belong to.

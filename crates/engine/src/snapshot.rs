@@ -1,9 +1,8 @@
-//! What monitoring yields: for every aggregation interval, how often each region was accessed.
+//! Results of monitoring: for every aggregation interval, the access frequency of each region.
 //!
-//! A [`Snapshot`] is what every source of access information ends in (the sampling engine, the
-//! page-granular scanner, kernel DAMON, a record that is read back) and what every consumer starts
-//! from (schemes, reports, the record's writer). Terms are DAMON's
-//! (`Documentation/mm/damon/design.rst`).
+//! Every source of access information produces a [`Snapshot`]: the sampling engine, the page-granular scanner, kernel
+//! DAMON, or a record that is read back. Every consumer starts from it: schemes, reports, the record's writer. Terms
+//! are DAMON's (`Documentation/mm/damon/design.rst`).
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::address::{AddressRange, Nanos};
 use crate::monitor::block_pages::BlockPages;
 use crate::monitor::idle_pages::IdlePages;
 
-/// Which monitoring target of the context: an index, stable for the whole run, never reused.
+/// Index of a monitoring target in its context; stable for the whole run, never reused.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -25,38 +24,36 @@ pub struct TargetId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionSnapshot {
-    /// Where the region is.
     pub range: AddressRange,
-    /// Accesses seen in the aggregation interval, from 0 to the snapshot's `nr_samples`; a fraction
-    /// where several neighbouring pages were sampled at once. `None`: nothing could be observed
-    /// here in this interval, which is *not* the same as cold.
+    /// Accesses seen in the aggregation interval, from 0 to the snapshot's `nr_samples`; a fraction where several
+    /// neighbouring pages were sampled at once. `None`: unobservable in this interval, which is *not* the same as cold.
     pub nr_accesses: Option<f32>,
-    /// For how many aggregation intervals the region has had about this access frequency.
+    /// Number of aggregation intervals for which the region has had about this access frequency.
     pub age: u32,
-    /// The same as a duration: intervals may be retuned while `age` counts.
+    /// The age as a duration: intervals may be retuned while `age` counts.
     pub age_ns: Nanos,
-    /// What of the region's addresses holds memory; `None` where the source cannot tell (DAMON's
-    /// regions are of addresses alone).
+    /// Memory at the region's addresses; `None` where the source does not know (DAMON's regions are of addresses
+    /// alone).
     pub memory: Option<RegionMemory>,
 }
 
-/// What a region's addresses hold, in bytes. Only resident memory is hot, cold or idle: holes and
-/// swapped-out pages are neither.
+/// Memory at a region's addresses, in bytes. Only resident memory is hot, cold or idle: holes and swapped-out pages are
+/// neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionMemory {
-    /// In memory at the end of the interval, as `VmRSS` counts it.
+    /// Resident at the end of the interval, as `VmRSS` counts it.
     pub resident: u64,
     /// Of the resident bytes, those touched at least once in the interval.
     pub touched: u64,
-    /// Of the resident bytes, those of which it cannot be known whether they were touched.
+    /// Of the resident bytes, those with an unknown access state.
     pub unknown: u64,
     /// Swapped out; not resident.
     pub swapped: u64,
 }
 
 impl RegionMemory {
-    /// The sum of two neighbours.
+    /// Returns the sum of two neighbours.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -67,7 +64,7 @@ impl RegionMemory {
         }
     }
 
-    /// What is left of it without `part`.
+    /// Returns the remainder without `part`.
     #[must_use]
     pub const fn less(self, part: Self) -> Self {
         Self {
@@ -78,7 +75,7 @@ impl RegionMemory {
         }
     }
 
-    /// The share of it that `part` of `whole` bytes of addresses holds, if it is spread evenly.
+    /// Returns the share that `part` of `whole` bytes of addresses holds, if memory is spread evenly.
     #[must_use]
     pub fn share(self, part: u64, whole: u64) -> Self {
         let of =
@@ -93,19 +90,19 @@ impl RegionMemory {
 }
 
 impl RegionSnapshot {
-    /// Bytes of memory in it; all of its addresses where the source cannot tell.
+    /// Returns the resident bytes; all of its addresses where the source does not know.
     pub fn resident(&self) -> u64 {
         self.memory.map_or(self.range.len(), |m| m.resident)
     }
 
-    /// Bytes touched in the interval; all of an accessed region where the source cannot tell.
+    /// Returns the bytes touched in the interval; all of an accessed region where the source does not know.
     pub fn touched(&self) -> u64 {
         let accessed = self.nr_accesses.is_some_and(|n| n > 0.0);
         let all = if accessed { self.range.len() } else { 0 };
         self.memory.map_or(all, |m| m.touched)
     }
 
-    /// Bytes of which it is not known whether they were touched.
+    /// Returns the bytes with an unknown access state.
     pub fn unknown(&self) -> u64 {
         let all = if self.nr_accesses.is_none() {
             self.range.len()
@@ -115,21 +112,21 @@ impl RegionSnapshot {
         self.memory.map_or(all, |m| m.unknown)
     }
 
-    /// Bytes that are there and were not touched.
+    /// Returns the resident bytes that were not touched.
     pub fn untouched(&self) -> u64 {
         self.resident()
             .saturating_sub(self.touched())
             .saturating_sub(self.unknown())
     }
 
-    /// Bytes that are neither in memory nor swapped out: addresses that nothing was ever put at.
+    /// Returns the bytes that are neither in memory nor swapped out: addresses that never held anything.
     pub fn holes(&self) -> u64 {
         let held = |m: RegionMemory| m.resident.saturating_add(m.swapped);
         self.memory
             .map_or(0, |m| self.range.len().saturating_sub(held(m)))
     }
 
-    /// Bytes that have been idle for the region's age; none while any of it is accessed.
+    /// Returns the bytes that have been idle for the region's age; none while any of the region is accessed.
     pub fn idle(&self) -> u64 {
         if self.nr_accesses.is_some_and(|n| n <= 0.0) {
             self.untouched()
@@ -138,7 +135,7 @@ impl RegionSnapshot {
         }
     }
 
-    /// The part of it that lies in `range`, one of its own parts; memory counts as spread evenly.
+    /// Returns the part of it that lies in `range`, one of its own parts; memory counts as spread evenly.
     #[must_use]
     pub fn part(&self, range: AddressRange) -> Self {
         let share = |m: RegionMemory| m.share(range.len(), self.range.len());
@@ -150,22 +147,22 @@ impl RegionSnapshot {
     }
 }
 
-/// What the regions of a snapshot, or of several, come to in bytes.
+/// Totals of the regions of a snapshot, or of several, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryTotals {
-    /// Addresses that are watched, whatever they hold.
+    /// Monitored addresses, regardless of what they hold.
     pub addresses: u64,
-    /// In memory; all addresses where the source cannot tell.
+    /// In memory; all addresses where the source does not know.
     pub resident: u64,
     /// Of the resident bytes, those touched in the interval.
     pub touched: u64,
-    /// Of the resident bytes, those of which nothing is known.
+    /// Of the resident bytes, those with an unknown access state.
     pub unknown: u64,
     /// Of the resident bytes, the others.
     pub untouched: u64,
     /// Swapped out.
     pub swapped: u64,
-    /// Every source could tell what is memory and what is not.
+    /// Whether every source knew the memory of its regions.
     pub is_exact: bool,
 }
 
@@ -197,8 +194,7 @@ impl MemoryTotals {
         });
     }
 
-    /// The sum of both. It saturates: a record of another tool may claim more memory than there are
-    /// addresses.
+    /// Returns the sum of both. It saturates: a record of another tool may claim more memory than there are addresses.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -212,12 +208,12 @@ impl MemoryTotals {
         }
     }
 
-    /// Resident bytes, where the source tells what is memory.
+    /// Returns the resident bytes, if every source knew the memory of its regions.
     pub fn known_resident(&self) -> Option<u64> {
         self.is_exact.then_some(self.resident)
     }
 
-    /// Swapped-out bytes, where the source tells what is memory.
+    /// Returns the swapped-out bytes, if every source knew the memory of its regions.
     pub fn known_swapped(&self) -> Option<u64> {
         self.is_exact.then_some(self.swapped)
     }
@@ -227,35 +223,35 @@ impl MemoryTotals {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Snapshot {
-    /// Whose memory.
+    /// Target that the regions belong to.
     pub target: TargetId,
-    /// When the aggregation interval began.
+    /// Start of the aggregation interval.
     pub start: Nanos,
-    /// When it ended.
+    /// End of the aggregation interval.
     pub end: Nanos,
-    /// How many times each region was checked in the interval: the most that `nr_accesses` can be.
+    /// Number of checks of each region in the interval: the upper bound of `nr_accesses`.
     pub nr_samples: u32,
     /// The regions.
     pub regions: Vec<RegionSnapshot>,
-    /// Blocks whose pages are known one by one where regions only say how many of them were touched, in
-    /// address order; [`Snapshot::by_page`] makes regions of them.
+    /// Blocks with known single pages, in address order; regions only count the touched pages of such blocks.
+    /// [`Snapshot::by_page`] turns them into regions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<BlockPages>,
-    /// Blocks of which some pages are in use and others idle, in address order, where the monitor was
-    /// asked to tell: for acting on the idle ones. They are not recorded.
+    /// Blocks with some pages in use and others idle, in address order, for acting on the idle ones. The monitor fills
+    /// them on request. They are not recorded.
     #[serde(skip)]
     pub idle_pages: Arc<Vec<IdlePages>>,
 }
 
 impl Snapshot {
-    /// A region's accesses as a share of the checks made, 0 to 1; `None` where unknown.
+    /// Returns a region's accesses as a share of the checks made, 0 to 1; `None` if unknown.
     pub fn access_rate(&self, region: &RegionSnapshot) -> Option<f32> {
         region
             .nr_accesses
             .map(|n| n / self.nr_samples.max(1) as f32)
     }
 
-    /// What all regions come to.
+    /// Returns the totals of all regions.
     pub fn totals(&self) -> MemoryTotals {
         let mut totals = MemoryTotals::default();
         self.regions.iter().for_each(|region| totals.add(region));

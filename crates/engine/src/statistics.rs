@@ -1,10 +1,10 @@
-//! Medians and percentiles of a few values, for everyone who counts.
+//! Medians and percentiles of a few values, for all crates.
 //!
-//! A series too long to keep has a weighted, bounded distribution instead (`isotherm-report`).
+//! Series that are too long to keep use a weighted, bounded distribution instead (`isotherm-report`).
 
 use serde::Serialize;
 
-/// The middle value; the mean of the two middle ones. `None` of nothing.
+/// Returns the middle value, or the mean of the two middle ones; `None` if there are no values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     median_of_sorted(&values)
@@ -15,19 +15,19 @@ fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     Some(f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]))
 }
 
-/// The least of some sorted values that at least so many percent of them do not exceed (the nearest
-/// rank). `None` of nothing.
+/// Returns the least of sorted values that at least `percent` percent of them do not exceed (the nearest rank); `None`
+/// if there are no values.
 pub fn nearest_rank<T: Copy>(sorted: &[T], percent: u32) -> Option<T> {
     let rank = (sorted.len() * percent as usize).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Some values in short.
+/// Summary of some values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many.
+    /// Number of values.
     pub n: usize,
-    /// Middle one, or mean of the two middle ones.
+    /// Middle value, or mean of the two middle ones.
     pub median: f64,
     /// Arithmetic mean.
     pub mean: f64,
@@ -36,7 +36,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// `None` of no values. Values that are not numbers are our own mistake.
+    /// Summarises values; `None` if there are none. Values that are not finite are a bug of the caller.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         assert!(values.iter().all(|v| v.is_finite()), "only numbers");
@@ -50,25 +50,25 @@ impl Summary {
         })
     }
 
-    /// Greatest less least, in percent of the median; `None` about zero.
+    /// Returns the difference between greatest and least, in percent of the median; `None` if the median is zero.
     pub fn spread_percent(&self) -> Option<f64> {
         (self.median.abs() > 0.0).then(|| 100.0 * (self.max - self.min) / self.median.abs())
     }
 }
 
-/// A mean of a few differences, and where the true one lies with 95 % confidence.
+/// Mean of a few differences, and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// How many.
+    /// Number of differences.
     pub n: usize,
     /// Arithmetic mean.
     pub mean: f64,
-    /// Half the width of Student's 95 % interval about it; `None` of a single value.
+    /// Half the width of Student's 95 % interval about the mean; `None` for a single value.
     pub half_width: Option<f64>,
 }
 
 impl Interval {
-    /// `None` of no values.
+    /// Computes the interval of `values`; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().collect();
         let n = values.len();
@@ -85,20 +85,20 @@ impl Interval {
         })
     }
 
-    /// Least and greatest; `None` of a single value, which says nothing of noise.
+    /// Returns least and greatest; `None` for a single value, which contains no information on noise.
     pub fn bounds(&self) -> Option<(f64, f64)> {
         let half = self.half_width?;
         Some((self.mean - half, self.mean + half))
     }
 
-    /// Whether `value` may be the true one; it may be, of a single value.
+    /// Returns whether `value` may be the true mean; always true for a single difference.
     pub fn may_be(&self, value: f64) -> bool {
         self.bounds()
             .is_none_or(|(low, high)| low <= value && value <= high)
     }
 }
 
-/// The 0.975 quantile of Student's distribution. Beyond ten degrees of freedom that of ten, which is
+/// Returns the 0.975 quantile of Student's distribution. Beyond ten degrees of freedom it returns that of ten, which is
 /// at most 14 % too wide.
 fn student_t(degrees: usize) -> f64 {
     const QUANTILES: [f64; 10] = [

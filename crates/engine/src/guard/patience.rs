@@ -1,9 +1,9 @@
 //! Back-off: the factor by which memory must be idle longer than schemes ask, when pages are read back.
 //!
 //! Problem: the cost of a page is the same whenever it is paged out and read back; its benefit is the time that it
-//! stays away. If a program reads all of its memory, some of it more often than the rest, that time is about as long as
-//! the page has been idle (the longer a page was idle, the longer it will be). A guard that allows a fixed loss per
-//! second thus gains most from the oldest pages. It wastes the loss on pages that schemes have just begun to ask for.
+//! stays away. If a program reads all of its memory, some of it more often than the rest, that time is about the page's
+//! idle time: the longer a page was idle, the longer it will be. A guard that allows a fixed loss per second thus gains
+//! most from the oldest pages. It wastes the loss on pages that schemes have just begun to ask for.
 //!
 //! Approach: the least age for a page-out is the scheme's, times a factor. The factor is 1 at first. It doubles if
 //! waits for memory that was read back take most of the allowed loss, and halves if they take little of it. If a part

@@ -5,9 +5,9 @@
 //!
 //! Approach: each page-out is noted, with the number of pages that stayed. When a scheme selects such a block again and
 //! pages have been read back in the meantime, that was a refault. From then on the block must have been untouched for
-//! 20 s, four times a least age of 5 s, and for twice as long after each further refault (at most an hour). With a
-//! least age of 5 s, a burst every 30 s is learned after two refaults. The time halves again after sixteen times
-//! itself, and at least ten minutes, without a refault.
+//! 20 s (four times a least age of 5 s). Each further refault doubles that, up to an hour. With a least age of 5 s, a
+//! burst every 30 s is learned after two refaults. The time halves again after sixteen times itself, and at least ten
+//! minutes, without a refault.
 //!
 //! Limits: a block that was freed and used anew looks like a refault and is protected in vain. Fewer than 16 pages of a
 //! block that are read back do not count: keeping 2 MiB for them would cost more than the refaults. At most 65,536
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Returns how often a block is paged out and read back in `seconds`, if it is touched every `period` seconds and a
+    /// Returns how often a block is paged out and read back in `seconds`. It is touched every `period` seconds, and a
     /// scheme pages out memory that is idle for 5 s.
     fn refaults(period: u64, seconds: u64) -> u64 {
         let mut history = RefaultHistory::default();

@@ -1,29 +1,28 @@
-//! The schemes engine: what is accessed in, what to do out.
+//! The schemes engine: takes accesses, and decides on operations.
 //!
-//! Problem: users say what is to be done with memory of which access pattern, how much of it at most
-//! and when ([`Scheme`]). With every snapshot it must follow from that which ranges are acted on now.
+//! Problem: users configure actions for access patterns, their limits and their conditions ([`Scheme`]). With every
+//! snapshot the engine must derive the ranges to act on now.
 //!
-//! Approach: DAMOS's, step by step (`kdamond_apply_schemes` in the kernel's `mm/damon/core.c`, as
-//! of 6.18 and the development tree after it). With each call of [`SchemeEngine::plan`]: schemes that rest by their
-//! watermarks, and those whose apply interval has not passed, are left out; the others' quotas are
-//! brought up to date ([`super::charge`], [`super::goal`]) and, where not all memory fits, the least
-//! priority that does is found ([`super::priority`]); then every region is walked once, in address
-//! order, with all schemes in their order (`walk.rs`). The driver carries the plan out and reports
-//! with [`SchemeEngine::done`], which charges quotas, counts, and says whose age begins anew.
+//! Approach: DAMOS's, step by step (`kdamond_apply_schemes` in the kernel's `mm/damon/core.c`, as of 6.18 and the
+//! development tree after it). Each call of [`SchemeEngine::plan`] leaves out schemes that are inactive by their
+//! watermarks, and those whose apply interval has not passed. It updates the others' quotas ([`super::charge`],
+//! [`super::goal`]). If not all memory fits, it finds the least priority that does ([`super::priority`]). Then every
+//! region is walked once, in address order, with all schemes in their order (`walk.rs`). The driver executes the plan
+//! and reports with [`SchemeEngine::done`], which charges quotas, counts, and returns the memory whose age restarts.
 //!
-//! A dry run is the same plan: its driver reports [`crate::Outcome::assumed`] instead of acting.
+//! A dry run uses the same plan: its driver reports [`crate::Outcome::assumed`] instead of acting.
 //!
-//! Limits: a plan is for one aggregation interval of all targets together. Schemes are applied when
-//! snapshots come: an apply interval is rounded up to the next of them. What is planned must be
-//! reported before the next plan, or it counts as not done.
+//! Limits: a plan is for one aggregation interval of all targets together. Schemes are applied when snapshots arrive:
+//! an apply interval is rounded up to the next of them. An operation must be reported before the next plan, or it
+//! counts as not done.
 //!
-//! What the kernel does otherwise, beside what [`super::charge`], [`super::goal`],
-//! [`super::filter`], [`super::watermark`] and `walk.rs` say of themselves:
-//! - after a window whose quota was used up it also skips one more page, and all that is left of the
-//!   target's last region: here nothing is skipped that has not had its turn;
-//! - where an address filter divides a region, it charges and counts the whole region: here only the
-//!   part that is acted on;
-//! - it has whole numbers of accesses: here 0.5 is neither idle nor at least one access.
+//! Differences from the kernel, beside those that [`super::charge`], [`super::goal`], [`super::filter`],
+//! [`super::watermark`] and `walk.rs` describe:
+//! - after a window whose quota was used up the kernel also skips one more page, and the rest of the target's last
+//!   region; here no memory is skipped that has not had its turn;
+//! - where an address filter divides a region, the kernel charges and counts the whole region; here only the part that
+//!   is acted on;
+//! - the kernel has whole numbers of accesses; here 0.5 is neither idle nor at least one access.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -43,7 +42,7 @@ use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::port::{Operation, Outcome};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
-/// Decides what is done with which memory.
+/// Decides on the actions for each range of memory.
 ///
 /// ```text
 /// let mut engine = SchemeEngine::new(schemes)?;
@@ -59,47 +58,47 @@ pub struct SchemeEngine {
     is_paused: bool,
 }
 
-/// A scheme and all that has become of it.
+/// A scheme and its state.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) scheme: Scheme,
     pub(super) filters: FilterSet,
-    /// Where to, if it moves memory.
+    /// Destination nodes, if it moves memory.
     pub(super) destinations: Arc<[Destination]>,
     pub(super) stats: Stats,
     pub(super) charge: Charge,
     watermark: WatermarkState,
-    /// When it is to be applied next; `None` before its first snapshot, or without an interval.
+    /// Time of its next application; `None` before its first snapshot, or without an interval.
     next_apply: Option<Nanos>,
     pub(super) tried: Vec<TriedRegion>,
-    /// Outcomes of `tried` before this one are known, as they come in its order.
+    /// Number of `tried` regions with known outcomes, which arrive in the order of `tried`.
     nr_accounted: usize,
 }
 
-/// How a scheme stands.
+/// State of a scheme.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeStatus<'a> {
-    /// What it does, as configured.
+    /// Configured action.
     pub action: Action,
-    /// Which memory it is about, as configured.
+    /// Configured access pattern.
     pub pattern: &'a AccessPattern,
-    /// Whether its watermarks let it work.
+    /// Whether its watermarks activate it.
     pub is_active: bool,
-    /// Whether it was applied to as many snapshots as it was made for.
+    /// Whether it has been applied to its maximum number of snapshots.
     pub is_finished: bool,
-    /// When it is to be applied next; `None`: with the next snapshot.
+    /// Time of its next application; `None`: with the next snapshot.
     pub next_apply: Option<Nanos>,
-    /// When its watermarks are looked at next; `None` without watermarks, or before the first look.
+    /// Time of its next check of watermarks; `None` without watermarks, or before the first check.
     pub next_check: Option<Nanos>,
-    /// What its quota allows, and what is used of it.
+    /// State of its quota.
     pub quota: &'a QuotaState,
-    /// What it has done.
+    /// Statistics.
     pub stats: &'a Stats,
 }
 
 impl SchemeEngine {
-    /// An engine for `schemes`; their order is that in which they see each region.
+    /// Returns an engine for `schemes`; each region is offered to them in their order.
     pub fn new(schemes: Vec<Scheme>) -> Result<Self, SchemeError> {
         check(&schemes)?;
         Ok(Self {
@@ -108,9 +107,9 @@ impl SchemeEngine {
         })
     }
 
-    /// What is to be done, after `snapshots`: those of all targets over one aggregation interval, in
-    /// an order that stays the same. Each operation lies within one region, or names pages of one block,
-    /// and is in whole pages.
+    /// Returns the operations that follow from `snapshots`: those of all targets over one aggregation interval, in an
+    /// order that stays the same. Each operation lies within one region, or names pages of one block, and consists of
+    /// whole pages.
     ///
     /// A region that one scheme acts on (other than by `stat`) has age 0 for the schemes after it.
     pub fn plan(
@@ -154,8 +153,8 @@ impl SchemeEngine {
         planned.map(take).collect()
     }
 
-    /// Takes in what became of planned `operations`: all of the last plan, or those that were carried
-    /// out, in the plan's order, with one outcome for each. Returns the memory whose age begins anew.
+    /// Takes in the outcomes of planned `operations`: all of the last plan, or those that were executed. They are in
+    /// the plan's order, with one outcome for each. Returns the memory whose age restarts.
     ///
     /// # Panics
     /// If there are not as many outcomes as operations.
@@ -167,7 +166,7 @@ impl SchemeEngine {
         assert_eq!(operations.len(), outcomes.len(), "an outcome for each");
         let mut renewed: Vec<(TargetId, AddressRange)> = Vec::new();
         for (operation, outcome) in operations.iter().zip(outcomes) {
-            // The schemes may have been exchanged in the meantime.
+            // The schemes may have been replaced in the meantime.
             if let Some(state) = self.states.get_mut(operation.scheme) {
                 state.account(operation, outcome);
             }
@@ -190,8 +189,8 @@ impl SchemeEngine {
         renewed
     }
 
-    /// Looks at the watermarks that it is time for. [`SchemeEngine::plan`] does it as well; while the
-    /// engine [is idle](SchemeEngine::is_idle), and nothing is monitored, only this does.
+    /// Checks the watermarks that are due. [`SchemeEngine::plan`] does it as well. Nothing is planned while the engine
+    /// [is idle](SchemeEngine::is_idle), so that its driver must call this.
     pub fn check_watermarks(&mut self, now: Nanos, system: &SystemFacts) {
         for state in &mut self.states {
             if let Some(marks) = &state.scheme.watermarks {
@@ -200,26 +199,25 @@ impl SchemeEngine {
         }
     }
 
-    /// Whether every scheme rests by its watermarks: nothing needs to be monitored until
-    /// [`SchemeEngine::next_check`].
+    /// Returns whether watermarks deactivate every scheme: no monitoring is needed until [`SchemeEngine::next_check`].
     pub fn is_idle(&self) -> bool {
         !self.states.is_empty() && self.states.iter().all(|state| !state.watermark.is_open)
     }
 
-    /// When watermarks are to be looked at next; `None` where no scheme has been looked at yet.
+    /// Returns the time of the next check of watermarks; `None` if none was checked yet.
     pub fn next_check(&self) -> Option<Nanos> {
         let next = |state: &State| state.watermark.next_check;
         self.states.iter().filter_map(next).min()
     }
 
-    /// What a plan at `now` needs to know of the system: sorted, each once.
+    /// Returns the metrics that a plan at `now` needs, sorted and without duplicates.
     pub fn wanted_metrics(&self, now: Nanos) -> Vec<Metric> {
         let is_checked = |state: &State| state.watermark.is_due(now);
         let is_tuned = |state: &State| state.charge.is_window_over(&state.scheme.quota, now);
         self.metrics_where(is_checked, is_tuned)
     }
 
-    /// What plans will need to know of the system at one time or another: sorted, each once.
+    /// Returns the metrics that any plan will need, sorted and without duplicates.
     pub fn metrics(&self) -> Vec<Metric> {
         self.metrics_where(|_| true, |_| true)
     }
@@ -244,8 +242,8 @@ impl SchemeEngine {
         metrics
     }
 
-    /// Memory that has the access pattern of a scheme, whatever its filters and quota say: what
-    /// `node_eligible_mem_bp` is a share of, as in the kernel.
+    /// Returns the memory that matches a scheme's access pattern, regardless of its filters and quota.
+    /// `node_eligible_mem_bp` is a share of it, as in the kernel.
     pub fn matching<'a>(
         &'a self,
         scheme: usize,
@@ -260,22 +258,22 @@ impl SchemeEngine {
         })
     }
 
-    /// The schemes, with the goals' current values that were set since.
+    /// Returns the schemes, with the current values of their goals.
     pub fn schemes(&self) -> impl ExactSizeIterator<Item = &Scheme> {
         self.states.iter().map(|state| &state.scheme)
     }
 
-    /// What a scheme has done; `None` if there is no such scheme.
+    /// Returns a scheme's statistics; `None` if there is no such scheme.
     pub fn stats(&self, scheme: usize) -> Option<&Stats> {
         self.states.get(scheme).map(|state| &state.stats)
     }
 
-    /// What a scheme's last application tried, in the order of addresses.
+    /// Returns the regions that a scheme's last application tried, in the order of addresses.
     pub fn tried_regions(&self, scheme: usize) -> &[TriedRegion] {
         self.states.get(scheme).map_or(&[], |state| &state.tried)
     }
 
-    /// How each scheme stands.
+    /// Returns the state of each scheme.
     pub fn status(&self) -> impl ExactSizeIterator<Item = SchemeStatus<'_>> {
         self.states.iter().map(|state| SchemeStatus {
             action: state.scheme.action,
@@ -289,10 +287,10 @@ impl SchemeEngine {
         })
     }
 
-    /// Exchanges the schemes while running. As in the kernel's commit, each new one takes the place
-    /// of the old one with the same index, with its statistics, what it has used of its quota and
-    /// whether it rests; what is left over begins anew or ends. A new quota applies at once, where
-    /// the kernel waits for its next window. On an error everything stays as it is.
+    /// Replaces the schemes while running. As in the kernel's commit, each new one takes the place of the old one with
+    /// the same index. It keeps that one's statistics, its charged quota and whether it is active. Additional schemes
+    /// start anew, surplus ones end. A new quota applies at once, where the kernel waits for its next window. On an
+    /// error everything stays as it is.
     pub fn set_schemes(&mut self, schemes: Vec<Scheme>) -> Result<(), SchemeError> {
         check(&schemes)?;
         self.states.truncate(schemes.len());
@@ -305,7 +303,7 @@ impl SchemeEngine {
         Ok(())
     }
 
-    /// Feeds in what a `user_input` goal came to. Says whether there is such a goal.
+    /// Sets the current value of a `user_input` goal. Returns whether there is such a goal.
     #[must_use = "there may be no such goal"]
     pub fn set_goal_value(&mut self, scheme: usize, goal: usize, current_value: u64) -> bool {
         let goals = self
@@ -321,24 +319,27 @@ impl SchemeEngine {
         }
     }
 
-    /// Stops planning, or goes on. Windows and intervals go on in the meantime.
+    /// Stops or resumes planning. Windows and intervals continue in the meantime.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }
 
-    /// Whether planning is stopped.
+    /// Returns whether planning is stopped.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 }
 
-/// Puts last what is about idle memory that is worth waiting for: single pages, and all that is to be paged out; of it,
-/// what has been idle for longest comes first, whosever it is. If the guard stops before all is done, it was spent on
-/// what is least likely to come back. Times are told apart as up to twice each other; of one time what can be paged out in whole
-/// blocks of 2 MiB comes before what is scattered, which takes several times as long a page, and that from its target
-/// (`isotherm_linux::act`): what may be lost buys more memory so.
+/// Moves the operations that benefit from order to the end: those on single idle pages, then page-outs of idle memory.
+/// Among them, the memory of all targets that has been idle for longest comes first. If the guard stops before the
+/// plan's end, the loss was spent on the memory that is least likely to be read back.
 ///
-/// Of a target of which much came back lately an age says less than of others ([`SystemFacts::age_counts`]).
+/// Ages are compared by powers of two. Within one class, page-outs of whole 2 MiB blocks come before scattered pages.
+/// Those take several times as long a page, and that time from their target (`isotherm_linux::act`), so that whole
+/// blocks free more memory for the same loss.
+///
+/// If much of a target was read back lately, its ages count less than those of other targets
+/// ([`SystemFacts::age_counts`]).
 fn coldest_first(planned: &mut [(Operation, TriedRegion)], system: &SystemFacts) {
     let age = |operation: &Operation| {
         let counts = operation.age.as_secs_f64() * system.age_counts(operation.target);
@@ -356,7 +357,7 @@ fn coldest_first(planned: &mut [(Operation, TriedRegion)], system: &SystemFacts)
     });
 }
 
-/// Where a scheme moves memory, if it does.
+/// Returns a scheme's destinations, if it moves memory.
 fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
     if scheme.action.migrates() {
         scheme.destinations.as_slice().into()
@@ -398,8 +399,8 @@ impl State {
         self.scheme = scheme;
     }
 
-    /// Whether it is to be applied now; if so, sets the next time. Times lie on a grid that begins
-    /// with the first snapshot, so that late snapshots do not add up to fewer applications.
+    /// Returns whether it should be applied now; if so, sets the next time. Times lie on a grid that begins with the
+    /// first snapshot, so that late snapshots do not reduce the number of applications.
     fn take_turn(&mut self, now: Nanos, began: Nanos) -> bool {
         let interval = self.scheme.apply_interval;
         if interval == Nanos(0) {

@@ -1,9 +1,8 @@
-//! Operation schemes: what to do with memory of which access pattern.
+//! Operation schemes: actions for memory with given access patterns.
 //!
-//! The model is DAMOS's, the kernel's DAMON-based operation schemes
-//! (`Documentation/mm/damon/design.rst`, `mm/damon/core.c`), with its names. `pattern`, `action`,
-//! `quota`, `filter` and `watermark` hold what a user says; `engine` what follows from it: read it
-//! first.
+//! The model is DAMOS's, the kernel's DAMON-based operation schemes (`Documentation/mm/damon/design.rst`,
+//! `mm/damon/core.c`), with its names. `pattern`, `action`, `quota`, `filter` and `watermark` hold the user's
+//! configuration. `engine` executes it: read it first.
 
 pub mod action;
 pub mod charge;
@@ -41,30 +40,30 @@ pub use quota::{FailCharge, Goal, GoalMetric, Quota, Tuner, Weights};
 pub use stats::{Stats, TriedRegion};
 pub use watermark::{WatermarkMetric, Watermarks};
 
-/// What to do with memory of an access pattern, how much of it, and when.
+/// An action for memory with an access pattern, with its limits and conditions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Scheme {
-    /// Which memory.
+    /// Access pattern of the memory.
     pub pattern: AccessPattern,
-    /// What to do with it.
+    /// Action on the memory.
     pub action: Action,
-    /// Where `migrate_hot` and `migrate_cold` move it; several with weights share it out.
+    /// Destination nodes of `migrate_hot` and `migrate_cold`; several with weights share the memory.
     pub destinations: Vec<Destination>,
     /// Shortest time between two applications; zero is every aggregation interval.
     pub apply_interval: Nanos,
-    /// How much of it at most.
+    /// Limit on the memory that it acts on.
     pub quota: Quota,
-    /// Under which state of the system; `None` always.
+    /// Watermarks that switch it on and off; `None`: always on.
     pub watermarks: Option<Watermarks>,
-    /// Which memory of that pattern is left alone, or alone is meant; the first match decides.
+    /// Filters that exclude or select memory of the pattern; the first match decides.
     pub filters: Vec<Filter>,
-    /// Stops after it was applied to this many snapshots; 0 is no limit.
+    /// Number of snapshots after which it stops; 0 is no limit.
     pub max_nr_snapshots: u64,
 }
 
 impl Scheme {
-    /// `action` for memory of `pattern`, without a limit or filter.
+    /// Returns a scheme with `action` for memory of `pattern`, without limit or filter.
     pub fn new(pattern: AccessPattern, action: Action) -> Self {
         Self {
             pattern,
@@ -78,12 +77,13 @@ impl Scheme {
         }
     }
 
-    /// Whether it is about memory that is not accessed.
+    /// Returns whether it is about memory that is not accessed.
     pub fn is_idle_only(&self) -> bool {
         self.pattern.nr_accesses.max.samples(1) <= 0.0
     }
 
-    /// Time that memory must be idle before the scheme acts; `None` for schemes about hot memory, or without such a time.
+    /// Returns the time that memory must be idle before the scheme acts; `None` for schemes about hot memory, or
+    /// without such a time.
     pub fn idle_for(&self) -> Option<Nanos> {
         let is_hot = matches!(self.action, Action::Hugepage | Action::MigrateHot);
         match self.pattern.age.min {
