@@ -44,9 +44,9 @@ pub struct RegionSnapshot {
 pub struct RegionMemory {
     /// Resident at the end of the interval, as `VmRSS` counts it.
     pub resident: u64,
-    /// Of the resident bytes, those touched at least once in the interval.
+    /// Resident bytes that were touched at least once in the interval.
     pub touched: u64,
-    /// Of the resident bytes, those with an unknown access state.
+    /// Resident bytes with an unknown access state.
     pub unknown: u64,
     /// Swapped out; not resident.
     pub swapped: u64,
@@ -154,11 +154,11 @@ pub struct MemoryTotals {
     pub addresses: u64,
     /// In memory; all addresses where the source does not know.
     pub resident: u64,
-    /// Of the resident bytes, those touched in the interval.
+    /// Resident bytes that were touched in the interval.
     pub touched: u64,
-    /// Of the resident bytes, those with an unknown access state.
+    /// Resident bytes with an unknown access state.
     pub unknown: u64,
-    /// Of the resident bytes, the others.
+    /// Resident bytes that were not touched.
     pub untouched: u64,
     /// Swapped out.
     pub swapped: u64,

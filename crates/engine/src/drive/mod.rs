@@ -1,9 +1,8 @@
-//! The loops around the engine, which every world shares: what is looked at and done in which order.
+//! Loops around the engine that every world shares: they fix the order of reading, deciding and acting.
 //!
-//! The engine is handed facts and hands out plans; here a world's probe and actuator are called, by
-//! the traits of [`crate::port`], so that a real process and a simulated one are watched and acted
-//! on by the same code. Still no clock, no file and no system call: time is told, and all else is the
-//! world's.
+//! The engine takes facts and returns plans. The loops call a world's probe and actuator by the traits of
+//! [`crate::port`]: the same code monitors a real process and a simulated one. They read no clock and no file and make
+//! no system call: the caller passes the time, and all else is the world's.
 
 mod context;
 mod dry_run;

@@ -1,4 +1,4 @@
-//! Either monitor's loop, with the same verbs.
+//! Common interface of both monitors' loops.
 
 use super::{RegionLoop, TableLoop, TableProbe, TargetSource};
 use crate::address::{AddressRange, Nanos};
@@ -12,28 +12,28 @@ use crate::snapshot::{Snapshot, TargetId};
 /// The loop of a monitor.
 #[derive(Debug)]
 pub enum MonitorLoop {
-    /// By page tables.
+    /// Page-table monitor.
     Tables(Box<TableLoop>),
-    /// By regions.
+    /// Region monitor.
     Regions(Box<RegionLoop>),
 }
 
 impl MonitorLoop {
-    /// One that watches page tables.
+    /// Returns a loop that reads page tables.
     pub fn tables(attributes: TableAttributes, now: Nanos) -> Self {
         Self::Tables(Box::new(TableLoop::new(attributes, now)))
     }
 
-    /// One that watches regions.
+    /// Returns a loop that samples regions.
     ///
     /// # Errors
-    /// What is wrong with `attributes`.
+    /// Fails if `attributes` are invalid.
     pub fn regions(attributes: Attributes) -> Result<Self, AttributesError> {
         Ok(Self::Regions(Box::new(RegionLoop::new(attributes)?)))
     }
 
-    /// Does what is due at `now` and appends the snapshots that are finished. Yields when to come
-    /// back; `None` if nobody is left.
+    /// Does the work that is due at `now` and appends the finished snapshots. Returns when to call again; `None` if no
+    /// target is left.
     pub fn step<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -47,8 +47,7 @@ impl MonitorLoop {
         }
     }
 
-    /// Ends the interval before its time, as nothing comes after, and yields what is known by page tables, where they are
-    /// watched.
+    /// Ends the interval early, as none follows. Returns the page-table monitor, or `None` for the region monitor.
     pub fn end_interval<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -62,7 +61,7 @@ impl MonitorLoop {
         Ok(Some(tables.monitor()))
     }
 
-    /// Divides the budget otherwise than for watching processes, where there is one.
+    /// Changes the division of the budget, for monitors with a divided budget.
     pub fn divide_budget(&mut self, shares: BudgetShares) {
         match self {
             Self::Tables(tables) => tables.divide_budget(shares),
@@ -70,8 +69,7 @@ impl MonitorLoop {
         }
     }
 
-    /// So much CPU time was spent on something that has a rhythm of its own: it is part of the cost, but not of what
-    /// each interval costs.
+    /// Notes CPU time of work with its own rhythm: it is part of the cost, but not of each interval's.
     pub fn note_other_cpu(&mut self, cpu: Nanos) {
         match self {
             Self::Tables(tables) => tables.note_other_cpu(cpu),
@@ -79,7 +77,7 @@ impl MonitorLoop {
         }
     }
 
-    /// From now on snapshots tell [which pages are idle](Snapshot::idle_pages), where the monitor knows.
+    /// Makes snapshots contain [idle pages](Snapshot::idle_pages) from now on, if the monitor knows them.
     pub fn tell_idle_pages(&mut self, ages: PageAges) {
         match self {
             Self::Tables(tables) => tables.tell_idle_pages(ages),
@@ -87,7 +85,7 @@ impl MonitorLoop {
         }
     }
 
-    /// The next step looks who is there.
+    /// Makes the next step check which targets are alive.
     pub fn look_for_ends(&mut self, now: Nanos) {
         match self {
             Self::Tables(tables) => tables.look_for_ends(now),
@@ -95,7 +93,7 @@ impl MonitorLoop {
         }
     }
 
-    /// Memory was acted on at `now`: its age counts anew.
+    /// Restarts the age of memory that was acted on at `now`.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
         match self {
             Self::Tables(tables) => tables.reset_age(target, range, now),
@@ -103,7 +101,7 @@ impl MonitorLoop {
         }
     }
 
-    /// How often nothing could be known of a page or sample.
+    /// Returns the number of pages or samples with an unknown access state.
     pub fn nr_unknown(&self) -> u64 {
         match self {
             Self::Tables(tables) => tables.nr_unknown(),
@@ -111,7 +109,7 @@ impl MonitorLoop {
         }
     }
 
-    /// The intervals in force.
+    /// Returns the current intervals.
     pub fn intervals(&self) -> Intervals {
         match self {
             Self::Tables(tables) => tables.intervals(),

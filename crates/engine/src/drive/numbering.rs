@@ -1,19 +1,19 @@
-//! Targets of several contexts in one record: each context numbers its own from 0.
+//! Numbering of several contexts' targets in one record: each context numbers its own from 0.
 
 use std::collections::BTreeMap;
 
 use crate::snapshot::TargetId;
 
-/// The record's numbers for the contexts' targets.
+/// Numbers of the contexts' targets in the record.
 #[derive(Clone, Debug, Default)]
 pub struct Numbering {
-    /// By the record's number: whose target it is, and its number there.
+    /// Context and target, indexed by the record's number.
     targets: Vec<(usize, TargetId)>,
     numbers: BTreeMap<(usize, TargetId), TargetId>,
 }
 
 impl Numbering {
-    /// Gives the next number to a target of the context at this place, which keeps the one that it has.
+    /// Returns the record's number for a target of the context with this index; assigns the next number if it has none.
     pub fn give(&mut self, context: usize, target: TargetId) -> TargetId {
         if let Some(number) = self.number(context, target) {
             return number;
@@ -24,12 +24,12 @@ impl Numbering {
         number
     }
 
-    /// The record's number for a context's target, if it was given one.
+    /// Returns the record's number for a context's target, if it has one.
     pub fn number(&self, context: usize, target: TargetId) -> Option<TargetId> {
         self.numbers.get(&(context, target)).copied()
     }
 
-    /// The place of the context that a number belongs to, and the target's number there.
+    /// Returns the index of the context that a number belongs to, and the target's number in it.
     pub fn context(&self, number: TargetId) -> Option<(usize, TargetId)> {
         self.targets.get(number.0 as usize).copied()
     }

@@ -1,4 +1,4 @@
-//! The region monitor's loop: what became of the samples, who is there, what is sampled next.
+//! The region monitor's loop: reads the samples' results, updates the targets, and samples again.
 
 use super::TargetSource;
 use crate::address::{AddressRange, Nanos};
@@ -9,7 +9,7 @@ use crate::monitor::region::{Engine, Facts};
 use crate::port::{AccessProbe, Touch};
 use crate::snapshot::{Snapshot, TargetId};
 
-/// The loop.
+/// Loop of the region monitor.
 #[derive(Debug)]
 pub struct RegionLoop {
     engine: Engine,
@@ -21,10 +21,10 @@ pub struct RegionLoop {
 }
 
 impl RegionLoop {
-    /// A loop that has not looked yet.
+    /// Returns a loop that has not sampled yet.
     ///
     /// # Errors
-    /// What is wrong with `attributes`.
+    /// Fails if `attributes` are invalid.
     pub fn new(attributes: Attributes) -> Result<Self, AttributesError> {
         Ok(Self {
             populated_only: attributes.strategy.populated_only,
@@ -36,8 +36,8 @@ impl RegionLoop {
         })
     }
 
-    /// Does what is due at `now` and appends the snapshots that are finished. Yields when to come
-    /// back; `None` if nobody is left.
+    /// Does the work that is due at `now` and appends the finished snapshots. Returns when to call again; `None` if no
+    /// target is left.
     pub fn step<P: AccessProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -50,7 +50,7 @@ impl RegionLoop {
         self.nr_samples += self.touches.len() as u64;
         self.nr_unknown += self.touches.iter().filter(unknown).count() as u64;
         let (mut layouts, mut ended) = (Vec::new(), Vec::new());
-        // What is wanted is told with the very next tick.
+        // Layouts that the engine asked for are passed with the very next tick.
         if std::mem::take(&mut self.layouts_wanted) {
             ended = targets.update(probe, now)?;
             if targets.is_over() {
@@ -98,27 +98,27 @@ impl RegionLoop {
         Ok(layouts)
     }
 
-    /// The next step looks who is there.
+    /// Makes the next step check which targets are alive.
     pub fn look_for_ends(&mut self) {
         self.layouts_wanted = true;
     }
 
-    /// Memory was acted on: its age counts anew.
+    /// Restarts the age of memory that was acted on.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         self.engine.reset_age(target, range);
     }
 
-    /// Samples so far.
+    /// Returns the number of samples so far.
     pub fn nr_samples(&self) -> u64 {
         self.nr_samples
     }
 
-    /// Of these, the ones about which nothing could be known.
+    /// Returns the number of samples with an unknown result.
     pub fn nr_unknown(&self) -> u64 {
         self.nr_unknown
     }
 
-    /// The intervals in force.
+    /// Returns the current intervals.
     pub fn intervals(&self) -> Intervals {
         self.engine.intervals()
     }

@@ -1,4 +1,4 @@
-//! What can be done with a region's memory: DAMOS's actions.
+//! Actions on a region's memory: DAMOS's.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,24 +30,23 @@ pub enum Action {
     MigrateHot,
     /// Move it to another node, the coldest first.
     MigrateCold,
-    /// Nothing: only count it.
+    /// Only count it.
     Stat,
 }
 
-/// Which memory an action takes first, where a quota leaves some of it (`damos_pageout_score` and its
-/// kin in mm/damon/ops-common.c).
+/// Order in which an action takes memory, if a quota does not allow all of it (`damos_pageout_score` and related
+/// functions in mm/damon/ops-common.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The hottest.
     HotFirst,
     /// The coldest.
     ColdFirst,
-    /// None before another.
+    /// No order.
     Equal,
 }
 
-/// What an action is for or against; two schemes of which one is for and one against the same undo each
-/// other's work.
+/// Effect of an action on memory. Two schemes with contrary effects on the same memory undo each other's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Memory is in huge pages, or not.
@@ -57,7 +56,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Whether one is for what the other is against.
+    /// Returns whether the two effects are contrary.
     pub fn is_contrary(self, other: Self) -> bool {
         match (self, other) {
             (Self::HugePages(one), Self::HugePages(other))
@@ -83,12 +82,12 @@ impl Action {
         Self::Stat,
     ];
 
-    /// Names under which actions were published before DAMOS had their present ones: `DAMOS_DEMOTE` and
-    /// `DAMOS_PROMOTE` of *HMSDK v2.0* and of the first patches for tiered memory.
+    /// Names under which actions were published before DAMOS had its present ones: `DAMOS_DEMOTE` and `DAMOS_PROMOTE`
+    /// of *HMSDK v2.0* and of the first patches for tiered memory.
     pub const FORMER_NAMES: [(&'static str, Self); 2] =
         [("demote", Self::MigrateCold), ("promote", Self::MigrateHot)];
 
-    /// DAMOS's name.
+    /// Returns DAMOS's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Willneed => "willneed",
@@ -105,7 +104,7 @@ impl Action {
         }
     }
 
-    /// Which memory comes first.
+    /// Returns the order in which it takes memory.
     pub const fn order(self) -> Order {
         match self {
             Self::LruPrio | Self::MigrateHot => Order::HotFirst,
@@ -119,7 +118,7 @@ impl Action {
         }
     }
 
-    /// What it does to memory, if anything.
+    /// Returns its effect on memory, if it has one.
     pub const fn effect(self) -> Option<Effect> {
         match self {
             Self::Hugepage | Self::Collapse => Some(Effect::HugePages(true)),
@@ -132,12 +131,12 @@ impl Action {
         }
     }
 
-    /// Whether the kernel applies it through the LRU lists, which hold no locked memory.
+    /// Returns whether the kernel applies it through the LRU lists, which hold no locked memory.
     pub const fn is_reclaim(self) -> bool {
         matches!(self, Self::Pageout | Self::Cold | Self::LruDeprio)
     }
 
-    /// Whether it moves memory to another node, so that a destination must be named.
+    /// Returns whether it moves memory to another node, so that a destination must be named.
     pub const fn migrates(self) -> bool {
         matches!(self, Self::MigrateHot | Self::MigrateCold)
     }
@@ -152,8 +151,8 @@ impl fmt::Display for Action {
 impl FromStr for Action {
     type Err = ();
 
-    /// A name of today or of former times, in capitals and as the kernel's constant as well:
-    /// `pageout`, `DEMOTE`, `DAMOS_MIGRATE_HOT`.
+    /// Parses a present or former name, in capitals and as the kernel's constant as well: `pageout`, `DEMOTE`,
+    /// `DAMOS_MIGRATE_HOT`.
     fn from_str(name: &str) -> Result<Self, ()> {
         let plain = name.to_ascii_lowercase();
         let plain = plain.strip_prefix("damos_").unwrap_or(&plain);
@@ -170,7 +169,7 @@ impl FromStr for Action {
 pub struct Destination {
     /// NUMA node.
     pub node: u32,
-    /// Its share, relative to the other destinations' weights; not zero.
+    /// Weight relative to the other destinations' weights; not zero.
     pub weight: u32,
 }
 

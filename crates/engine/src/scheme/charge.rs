@@ -1,20 +1,20 @@
-//! How much of its quota a scheme has used, and where it goes on.
+//! Use of a scheme's quota, and the place where the next window continues.
 //!
-//! Problem: a quota is for a window of time, and what does not fit into one must come first in the
-//! next, or the memory at the lowest addresses would always be acted on and the rest never.
+//! Problem: a quota is for a window of time. Memory that does not fit into one window must come first in the next.
+//! Otherwise the memory at the lowest addresses would always be acted on, and the rest never.
 //!
 //! Approach: DAMON's (`damos_adjust_quota`, `damos_set_effective_quota`, `damos_charge_quota` and
-//! `damos_skip_charged_region` in `mm/damon/core.c`). The time, the bytes and the goals each give a
-//! number of bytes; the least of them is the *effective* quota of the window. Time becomes bytes by
-//! the throughput so far, 4 MiB in a millisecond to begin with. Where a window's quota is used up,
-//! the place is kept, and the next window starts there.
+//! `damos_skip_charged_region` in `mm/damon/core.c`). The time, the bytes and the goals each give a number of bytes;
+//! the least of them is the *effective* quota of the window. Time is converted to bytes by the throughput so far,
+//! initially 4 MiB in a millisecond. Where a window's quota is used up, the place is kept, and the next window starts
+//! there.
 //!
-//! Bytes are *reserved* when they are planned and *charged* when their outcome is known: the kernel
-//! knows the outcome before it goes on to the next region, a plan does not. So a failure that is
-//! charged less makes room in the window's next plan instead of in the same one.
+//! Bytes are *reserved* when they are planned and *charged* when their outcome is known. The kernel knows the outcome
+//! before it visits the next region; a plan does not. A reduced charge for failures thus frees quota for the window's
+//! next plan instead of the same one.
 //!
-//! What the kernel does otherwise: where the rest of a quota is less than a page (as in most that
-//! goals tune) it neither counts the quota as exceeded nor keeps the place; here both are done.
+//! Difference from the kernel: the rest of a quota may be less than a page (as in most that goals tune). The kernel
+//! then neither counts the quota as exceeded nor keeps the place; here both are done.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,47 +24,47 @@ use super::quota::{FailCharge, Quota};
 use crate::address::{Nanos, PAGE_SIZE};
 use crate::snapshot::TargetId;
 
-/// Bytes per millisecond where nothing has been measured: 1,024 pages.
+/// Bytes per millisecond before the first measurement: 1,024 pages.
 const THROUGHPUT_START: u64 = 1024 * PAGE_SIZE;
 
 /// The state of a scheme's quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QuotaState {
-    /// Bytes that the window may use; `None` without a limit, and before the first window. DAMOS's
-    /// `effective_bytes`, except that there 0 is no limit and here 0 is nothing.
+    /// Bytes that the window may use; `None` without a limit, and before the first window. In DAMOS's `effective_bytes`
+    /// 0 is no limit; here 0 is no memory.
     pub effective: Option<u64>,
-    /// Bytes of it that are used, those included whose outcome is not known yet.
+    /// Used bytes of the quota, including those with an unknown outcome.
     pub charged: u64,
-    /// Regions that score less than this have to wait; see [`super::priority`].
+    /// Score below which regions must wait; see [`super::priority`].
     pub min_score: u32,
-    /// When the window began; `None` before the first.
+    /// Start of the window; `None` before the first.
     pub window_start: Option<Nanos>,
-    /// What each goal came to.
+    /// State of each goal.
     pub goals: Vec<GoalState>,
 }
 
-/// A place in memory, for going on from.
+/// A place in memory where a walk resumes.
 pub(super) type Place = (TargetId, u64);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Charge {
     pub(super) state: QuotaState,
-    /// Of what is charged, what was planned and is not done yet.
+    /// Charged bytes that are planned but not done yet.
     reserved: u64,
-    /// What the goals allow, in ten-thousandths of a byte.
+    /// Bytes that the goals allow, in ten-thousandths of a byte.
     goal_bp: u64,
-    /// Charged in all windows before this one.
+    /// Bytes charged in all earlier windows.
     total_bytes: u64,
     total_time: Nanos,
-    /// Memory before this place has had its turn.
+    /// Place before which memory has had its turn.
     resume: Option<Place>,
-    /// The first place in this window for which too little was left.
+    /// First place in this window for which less than a page was left.
     stopped: Option<Place>,
 }
 
 impl Charge {
-    /// Starts a new window if it is time to. Says whether the quota of the last one was used up.
+    /// Starts a new window if that is due. Returns whether the quota of the last one was used up.
     pub(super) fn roll(
         &mut self,
         quota: &Quota,
@@ -72,7 +72,7 @@ impl Charge {
         now: Nanos,
         facts: &SystemFacts,
     ) -> bool {
-        // What was planned and never reported was not done.
+        // Operations that were planned but never reported count as not done.
         self.state.charged -= std::mem::take(&mut self.reserved);
         if !quota.is_limited() {
             self.lift();
@@ -98,13 +98,13 @@ impl Charge {
         was_exceeded
     }
 
-    /// Whether a plan at `now` would start a new window.
+    /// Returns whether a plan at `now` would start a new window.
     pub(super) fn is_window_over(&self, quota: &Quota, now: Nanos) -> bool {
         let is_over = |start| now.since(start) >= quota.reset_interval;
         quota.is_limited() && self.state.window_start.is_none_or(is_over)
     }
 
-    /// Follows a changed quota within the window, without tuning. The kernel waits for the next.
+    /// Follows a changed quota within the window, without tuning. The kernel waits for the next window.
     pub(super) fn retune(&mut self, quota: &Quota) {
         self.state
             .goals
@@ -140,7 +140,7 @@ impl Charge {
         self.state.effective = Some(effective);
     }
 
-    /// Bytes that can be acted on in `time`, by what was measured so far.
+    /// Returns the bytes that can be acted on in `time`, by the measured throughput.
     fn bytes_in(&self, time: Nanos) -> u64 {
         let (bytes, per) = if self.total_time > Nanos(0) {
             (self.total_bytes, self.total_time)
@@ -155,7 +155,7 @@ impl Charge {
         self.left().is_some_and(|left| left == 0)
     }
 
-    /// Bytes that the window has left; `None` without a limit.
+    /// Returns the bytes that the window has left; `None` without a limit.
     pub(super) fn left(&self) -> Option<u64> {
         self.state
             .effective
@@ -174,7 +174,7 @@ impl Charge {
         }
     }
 
-    /// Notes that for the memory at `place` less than a page was left.
+    /// Notes that less than a page was left for the memory at `place`.
     pub(super) fn stop_at(&mut self, place: Place) {
         self.stopped.get_or_insert(place);
     }
@@ -197,7 +197,7 @@ impl Charge {
         self.state.charged = (self.state.charged - reserved).saturating_add(charge);
     }
 
-    /// From where on memory has its turn; `None` from the first.
+    /// Returns the place at which the next window resumes; `None`: at the first.
     pub(super) fn resume(&self) -> Option<Place> {
         self.resume
     }

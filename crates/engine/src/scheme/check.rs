@@ -1,44 +1,44 @@
-//! What makes a scheme one that cannot be worked with.
+//! Validation of schemes.
 
 use thiserror::Error;
 
 use super::pattern::{Age, Frequency};
 use super::{Scheme, Watermarks};
 
-/// A scheme was refused.
+/// Error of an invalid scheme.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[error("scheme {scheme} ({action}): {fault}")]
 pub struct SchemeError {
-    /// Its place in the configuration, from 0.
+    /// Index of the scheme in the configuration, from 0.
     pub scheme: usize,
-    /// What it was to do, by name.
+    /// Name of its action.
     pub action: &'static str,
-    /// What is wrong.
+    /// Fault of the scheme.
     pub fault: SchemeFault,
 }
 
-/// What is wrong with a scheme.
+/// Fault of an invalid scheme.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SchemeFault {
     /// No memory can have the pattern.
     #[error("its least {0} is above its most, so that no memory matches; exchange the two")]
     EmptyPattern(&'static str),
-    /// A share that is none.
+    /// A percentage is outside 0 to 100.
     #[error("its access frequency is not a share of 0 % to 100 %")]
     Share,
-    /// Nothing says where to.
+    /// A migration has no destination.
     #[error("it moves memory but does not say where to; name a node")]
     NoDestination,
-    /// All memory would go elsewhere.
+    /// A destination's weight is zero, so that all memory would move to the others.
     #[error("the weight of node {0} is 0; leave the node out, or give it a weight")]
     NoWeight(u32),
-    /// A goal is a share of its target.
+    /// A target value is zero, but a score is a share of it.
     #[error("the target value of its goal {0} is 0; say what the metric should come to")]
     NoTargetValue(usize),
-    /// A fraction of nothing.
+    /// The denominator of a fraction is zero.
     #[error("the denominator of its charge for failures is 0; leave both out for a full charge")]
     NoDenominator,
-    /// A scheme could not rest, or never wake.
+    /// Watermarks out of order: the scheme could never become inactive, or active again.
     #[error("its watermarks are not in order: low <= mid <= high is needed, not {0}, {1}, {2}")]
     Watermarks(u32, u32, u32),
 }
@@ -99,7 +99,7 @@ fn check_pattern(scheme: &Scheme) -> Result<(), SchemeFault> {
             return Err(SchemeFault::Share);
         }
     }
-    // Bounds in different units can only be compared once the intervals are known.
+    // Bounds in different units can only be compared with known intervals.
     let is_empty = match (pattern.nr_accesses.min, pattern.nr_accesses.max) {
         (Frequency::Samples(min), Frequency::Samples(max)) => min > max,
         (Frequency::Percent(min), Frequency::Percent(max)) => min > max,

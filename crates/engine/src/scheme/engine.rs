@@ -157,7 +157,7 @@ impl SchemeEngine {
     /// the plan's order, with one outcome for each. Returns the memory whose age restarts.
     ///
     /// # Panics
-    /// If there are not as many outcomes as operations.
+    /// If the numbers of outcomes and operations differ.
     pub fn done(
         &mut self,
         operations: &[Operation],
@@ -335,8 +335,8 @@ impl SchemeEngine {
 /// plan's end, the loss was spent on the memory that is least likely to be read back.
 ///
 /// Ages are compared by powers of two. Within one class, page-outs of whole 2 MiB blocks come before scattered pages.
-/// Those take several times as long a page, and that time from their target (`isotherm_linux::act`), so that whole
-/// blocks free more memory for the same loss.
+/// Those take several times as long a page, and that time from their target (`isotherm_linux::act`). Whole blocks thus
+/// free more memory for the same loss.
 ///
 /// If much of a target was read back lately, its ages count less than those of other targets
 /// ([`SystemFacts::age_counts`]).

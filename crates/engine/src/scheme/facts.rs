@@ -1,5 +1,4 @@
-//! What goals and watermarks measure of the system. Whatever is missing is unknown, which is not
-//! zero.
+//! Measurements of the system that goals and watermarks use. A missing value is unknown, which is not zero.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +7,15 @@ use crate::address::{AddressRange, Nanos};
 use crate::monitor::page_cache::PAGE_CACHE;
 use crate::snapshot::TargetId;
 
-/// Of a scheme of 5 s: 21 minutes.
+/// Upper bound of the factor on ages. A scheme of 5 s then asks for 21 minutes.
 const OLDER_MAX: f64 = 256.0;
 
 /// A node's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// All of it.
+    /// Total memory.
     pub total: u64,
-    /// Of that, what is free.
+    /// Free memory.
     pub free: u64,
 }
 
@@ -29,8 +28,7 @@ pub struct LruMemory {
     pub inactive: u64,
 }
 
-/// The state of the system, as far as it is known. [`super::SchemeEngine::wanted_metrics`] says what
-/// of it is needed.
+/// Known state of the system. [`super::SchemeEngine::wanted_metrics`] lists the metrics that are needed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemFacts {
     /// Free memory in thousandths of all.
@@ -40,34 +38,34 @@ pub struct SystemFacts {
     pub some_mem_psi_total_us: Option<u64>,
     /// Memory of each node.
     pub nodes: BTreeMap<u32, NodeMemory>,
-    /// Bytes that a control group has on a node, by node and path.
+    /// Bytes that a control group uses on a node, by node and path.
     pub node_memcg_used: BTreeMap<(u32, String), u64>,
     /// Memory by activity.
     pub lru: Option<LruMemory>,
-    /// By scheme and node: of the memory that has the scheme's pattern, the ten-thousandths that lie
-    /// on the node. [`super::SchemeEngine::matching`] gives that memory's ranges.
+    /// Share of the memory matching the scheme's pattern that lies on the node, in ten-thousandths, by scheme and node.
+    /// [`super::SchemeEngine::matching`] gives that memory's ranges.
     pub eligible_bp: BTreeMap<(usize, u32), u64>,
-    /// Of what was paged out of a target lately, the part that came back, 0 to 1; none: nothing did.
+    /// Part of a target's recent page-outs that was read back, 0 to 1; targets without an entry had no pages read back.
     pub returned: BTreeMap<TargetId, f64>,
-    /// What is to be paged out of processes must be idle so many times as long as schemes say ([`crate::Guard::patience`]);
-    /// 0 and 1: as they say.
+    /// Factor on the idle time that schemes ask of processes' memory before it is paged out
+    /// ([`crate::Guard::patience`]); 0 and 1: as long as they ask.
     pub patience: u32,
     /// Unreclaimable ranges of each target, disjoint and in address order. Schemes that reclaim exclude them.
     pub left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
-    /// Memory of these targets that schemes take for idle must be idle for at least so long, whatever they say.
+    /// Least idle time of these targets' memory, for schemes about idle memory. It applies beyond the schemes' own.
     pub least_age: BTreeMap<TargetId, Nanos>,
 }
 
-/// What is asked of ages beyond what schemes say.
+/// Demands on ages beyond those of schemes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    /// Of what schemes about idle memory are for.
+    /// Least age of memory for schemes about idle memory.
     pub(super) at_least: Nanos,
-    /// So many times as old as that, what they page out.
+    /// Factor on the age that page-out schemes ask for.
     pub(super) older: f64,
 }
 
-/// One thing to be measured.
+/// A metric to be measured.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     /// [`SystemFacts::free_mem_permil`].
@@ -84,7 +82,7 @@ pub enum Metric {
     Eligible(usize, u32),
 }
 
-/// What must be measured for a goal of the scheme with this index.
+/// Returns the metrics that a goal of the scheme with this index needs.
 pub(super) fn metrics_of(goal: &Goal, scheme: usize) -> Vec<Metric> {
     match &goal.metric {
         GoalMetric::UserInput => Vec::new(),
@@ -103,15 +101,15 @@ pub(super) fn metrics_of(goal: &Goal, scheme: usize) -> Vec<Metric> {
 }
 
 impl SystemFacts {
-    /// Of an age in `target`, the part that counts: the square of the part of its memory that stayed away. What is saved
-    /// goes down by that part, and what it costs goes up.
+    /// Returns the factor by which ages in `target` count: the square of the part of its memory that stayed away. The
+    /// benefit shrinks by that part, and the cost grows by it.
     pub(super) fn age_counts(&self, target: TargetId) -> f64 {
         let stayed = 1.0 - self.returned.get(&target).copied().unwrap_or(0.0);
         stayed * stayed
     }
 
-    /// How many times as old as schemes say memory of `target` must be that is paged out. Without strain all goes that they
-    /// ask for.
+    /// Returns the factor on the age that schemes ask of `target`'s memory before it is paged out. Without back-off it
+    /// is 1.
     fn older(&self, target: TargetId) -> f64 {
         if self.patience <= 1 || target == PAGE_CACHE {
             return 1.0;
@@ -119,7 +117,7 @@ impl SystemFacts {
         (f64::from(self.patience) / self.age_counts(target).max(1e-3)).min(OLDER_MAX)
     }
 
-    /// What is asked of the ages of `target`'s memory beyond what schemes say.
+    /// Returns the demands on ages of `target`'s memory beyond those of schemes.
     pub(super) fn asked(&self, target: TargetId) -> Asked {
         Asked {
             at_least: self.least_age.get(&target).copied().unwrap_or_default(),
@@ -127,7 +125,7 @@ impl SystemFacts {
         }
     }
 
-    /// What a goal's metric comes to. For `some_mem_psi_us`, which is a difference, the total.
+    /// Returns the value of a goal's metric. For `some_mem_psi_us`, which is a difference, it returns the total.
     pub(super) fn value(&self, goal: &Goal, scheme: usize) -> Option<u64> {
         let node = |node: &u32| self.nodes.get(node).filter(|memory| memory.total > 0);
         let memcg = |node: &u32, path: &String| self.node_memcg_used.get(&(*node, path.clone()));
@@ -167,7 +165,7 @@ impl SystemFacts {
     }
 }
 
-/// `part / whole` in ten-thousandths, rounded down; `whole` is not zero.
+/// Returns `part / whole` in ten-thousandths, rounded down; `whole` is not zero.
 pub(super) fn ten_thousandths(part: u64, whole: u64) -> u64 {
     let bp = u128::from(part) * 10_000 / u128::from(whole);
     u64::try_from(bp).unwrap_or(u64::MAX)

@@ -1,12 +1,12 @@
-//! Filters: which memory, of that with a scheme's pattern, the action is for.
+//! Filters: restrict an action to a part of the memory with a scheme's pattern.
 //!
-//! The rules are the kernel's (`damos_core_filter_out`, `damos_set_filters_default_reject` in
-//! `mm/damon/core.c`). Those that the engine can apply by itself come first, wherever they stand in
-//! the list; each kind keeps its order. What the engine's own filters allow by a match, the others
-//! are not asked about; if there are others, what matches none of the engine's goes on to them.
+//! The rules are the kernel's (`damos_core_filter_out`, `damos_set_filters_default_reject` in `mm/damon/core.c`).
+//! Filters that the engine can apply alone come first, wherever they stand in the list; each kind keeps its order.
+//! Memory that a match of the engine's own filters allows is not passed to the others. If there are others, they decide
+//! on memory that matches none of the engine's.
 //!
-//! What the kernel does otherwise: it rounds both ends of an address filter down to a page. Here a
-//! page that lies across an end is left alone.
+//! Difference from the kernel: it rounds both ends of an address filter down to a page. Here a page that lies across an
+//! end is left alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,34 +16,34 @@ use serde::{Deserialize, Serialize};
 use crate::address::{AddressRange, PAGE_SIZE};
 use crate::snapshot::TargetId;
 
-/// One rule. The first that matches decides; if none does, the opposite of the last one's `allow`
-/// (of the engine's own and of the world's each, see above).
+/// One rule. The first that matches decides. If none does, the opposite of the last one's `allow` applies, separately
+/// for the engine's own rules and the world's (see above).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Filter {
-    /// What it looks at.
+    /// Property that the filter checks.
     pub kind: FilterKind,
-    /// Whether it matches memory that is so, or memory that is not.
+    /// Whether it matches memory with the property, or memory without it.
     pub matching: bool,
     /// Whether matching memory is acted on, or left alone.
     pub allow: bool,
 }
 
-/// What a filter looks at.
+/// Property that a filter checks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FilterKind {
-    /// Lies in this range. Handled by the engine: what it leaves out is not even tried.
+    /// Lies in this range. Handled by the engine: excluded memory is not even tried.
     Addr(AddressRange),
     /// Belongs to this target. Handled by the engine.
     Target(TargetId),
-    /// Something only the world knows, page by page: counts as tried.
+    /// A property of single pages that only the world knows: excluded memory counts as tried.
     Ops(OpsFilter),
 }
 
 impl FilterKind {
-    /// DAMOS's name.
+    /// Returns DAMOS's name.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Addr(_) => "addr",
@@ -58,7 +58,7 @@ impl FilterKind {
     }
 }
 
-/// What is known of pages only where they are.
+/// Property of single pages that only the world knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -76,30 +76,30 @@ pub enum OpsFilter {
     Young,
     /// In a folio of a size within these bounds, in bytes.
     HugepageSize { min: u64, max: u64 },
-    /// File pages that nobody maps.
+    /// Unmapped file pages.
     Unmapped,
 }
 
-/// A scheme's filters, sorted by who applies them.
+/// A scheme's filters: the engine's own and the world's.
 #[derive(Clone, Debug)]
 pub(super) struct FilterSet {
     core: Vec<CoreRule>,
-    /// What becomes of memory that no rule of `core` matches.
+    /// Verdict on memory that no rule of `core` matches.
     core_default: Verdict,
-    /// As in [`crate::port::Operation::filters`].
+    /// Rules as in [`crate::port::Operation::filters`].
     pub(super) ops: Arc<[(OpsFilter, bool, bool)]>,
-    /// As in [`crate::port::Operation::pass_unmatched`].
+    /// Default as in [`crate::port::Operation::pass_unmatched`].
     pub(super) ops_pass_unmatched: bool,
     /// [`super::SystemFacts::left_alone`], for schemes that reclaim.
     left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
 }
 
-/// What the engine's own filters say of some memory.
+/// Verdict of the engine's own filters on some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Leave it alone.
     Reject,
-    /// Act on what the world's filters let through.
+    /// Act on the memory that the world's filters let through.
     Ask,
     /// Act on it.
     Allow,
@@ -114,7 +114,7 @@ struct CoreRule {
 
 #[derive(Clone, Debug)]
 enum CoreFilter {
-    /// From and to, whole pages; may be empty.
+    /// Start and end, whole pages; may be empty.
     Addr(u64, u64),
     Target(TargetId),
 }
@@ -164,8 +164,8 @@ impl FilterSet {
         }
     }
 
-    /// What becomes of `range`, or rather of its part up to the address that is returned with it:
-    /// a rule may end there. The rest is to be evaluated by itself.
+    /// Returns the verdict on the first part of `range`, and the address at which that part ends, since a rule may end
+    /// there. The rest must be evaluated separately.
     pub(super) fn evaluate(&self, target: TargetId, range: AddressRange) -> (Verdict, u64) {
         let mut end = range.end;
         if let Some(ranges) = self.left_alone.get(&target) {
@@ -202,7 +202,7 @@ impl FilterSet {
         (self.core_default, end)
     }
 
-    /// Bytes of `range` that the engine's own filters do not reject.
+    /// Returns the bytes of `range` that the engine's own filters do not reject.
     pub(super) fn passed(&self, target: TargetId, range: AddressRange) -> u64 {
         let mut passed = 0;
         let mut rest = Some(range);
@@ -217,7 +217,8 @@ impl FilterSet {
     }
 }
 
-/// The whole pages in `range`, or those that it touches: so that none is acted on by halves.
+/// Returns the whole pages in `range` if it selects memory to act on, else the pages that it touches: no page is acted
+/// on in part.
 fn whole_pages(range: AddressRange, is_for_action: bool) -> CoreFilter {
     let down = |address: u64| address / PAGE_SIZE * PAGE_SIZE;
     let up = |address: u64| {

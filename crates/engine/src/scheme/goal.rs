@@ -1,19 +1,17 @@
-//! How a quota follows its goals.
+//! Tuning of a quota towards its goals.
 //!
-//! Approach: DAMON's feedback loop (`damon_feed_loop_next_input` and `damos_goal_tune_esz_bp_*` in
-//! `mm/damon/core.c`). The score is the highest of `current / target` over all goals, in
-//! ten-thousandths: the one that makes the scheme least aggressive. `consist` changes the quota in
-//! proportion to what is missing, from one byte on; `temporal` gives all until the score reaches
-//! 10,000, then nothing.
+//! Approach: DAMON's feedback loop (`damon_feed_loop_next_input` and `damos_goal_tune_esz_bp_*` in `mm/damon/core.c`).
+//! The score is the highest of `current / target` over all goals, in ten-thousandths: the one that makes the scheme
+//! least aggressive. `consist` changes the quota in proportion to the deviation, from one byte on. `temporal` gives the
+//! full quota until the score reaches 10,000, then none.
 //!
-//! Limits: `consist` at most doubles the quota in a window, so that from one byte it takes twelve
-//! windows to a page and thirty to a gigabyte.
+//! Limits: `consist` at most doubles the quota in a window. From one byte it thus takes twelve windows to a page and
+//! thirty to a gigabyte.
 //!
-//! What the kernel does otherwise: it reads what cannot be read as zero, which raises the quota, and
-//! it takes the first pressure reading for pressure since the system started. Here the quota is not
-//! raised while a goal is unknown (known ones may lower it), and a first pressure reading is only a
-//! beginning. The kernel takes the quota of a reached `temporal` goal, 0, for no quota at all; here
-//! 0 is nothing, which is what its documentation says.
+//! Differences from the kernel: it reads an unreadable metric as zero, which raises the quota. It takes the first
+//! pressure reading for pressure since the system started. Here the quota is not raised while a goal is unknown (known
+//! ones may lower it), and a first pressure reading only starts the difference. The kernel takes the quota of a reached
+//! `temporal` goal, 0, for no quota at all. Here 0 allows no memory, as its documentation says.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,23 +20,23 @@ use super::quota::{GoalMetric, Quota, Tuner};
 
 /// The score of a goal that is just reached.
 const REACHED: u64 = 10_000;
-/// The least quota, in ten-thousandths of a byte; below it a proportion could become zero for good.
+/// Least quota, in ten-thousandths of a byte; below it a proportion could become zero for good.
 const INPUT_MIN: u64 = 10_000;
 
-/// What a goal came to in the last window.
+/// State of a goal in the last window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GoalState {
-    /// What was measured, in the metric's unit; `None` where it could not be: then it does not tune.
+    /// Measured value, in the metric's unit; `None`: it could not be measured, and does not tune.
     pub current: Option<u64>,
-    /// That, as ten-thousandths of what it should be.
+    /// Measured value in ten-thousandths of the desired one.
     pub score_bp: Option<u64>,
     /// The pressure counter at the last reading.
     #[serde(skip)]
     pub(super) last_psi_total_us: Option<u64>,
 }
 
-/// The next quota in ten-thousandths of a byte, after `last`. Updates `states`, one for each goal.
+/// Returns the next quota in ten-thousandths of a byte, after `last`. Updates `states`, one for each goal.
 pub(super) fn tune(
     quota: &Quota,
     scheme: usize,
@@ -74,7 +72,7 @@ pub(super) fn tune(
     if all_known { next } else { next.min(last) }
 }
 
-/// `last` changed in proportion to what `score` lacks of, or exceeds, 10,000.
+/// Returns `last`, changed in proportion to the difference between `score` and 10,000.
 fn next_input(last: u64, score: u64) -> u64 {
     if score >= 2 * REACHED {
         return INPUT_MIN;

@@ -1,18 +1,18 @@
-//! Which blocks of memory are worth a huge page, and how much may be spent on them.
+//! Selection of blocks that are worth a huge page, under a limit on the waste.
 //!
-//! Problem: a huge page saves translations, one for each page of it that is used, and costs the pages of its
-//! block that nobody writes: its waste. Programs that use a part of every 2 MiB (grids with padded rows, slab
-//! heaps) grow by half and more if all that is hot becomes huge; and some of their blocks save ten times
-//! what others do, for the same waste.
+//! Problem: a huge page saves translations, one for each of its pages that is used. It costs the pages of its block
+//! that are never written: its waste. Programs that use a part of every 2 MiB (grids with padded rows, slab heaps) grow
+//! by half and more with huge pages for all hot memory. Some of their blocks save ten times as much as others, for the
+//! same waste.
 //!
-//! Approach: blocks are ranked by waste per translation saved ([`rank`]), and taken from the best on while
-//! the waste of all huge pages that schemes have made stays below a share of the targets' memory
-//! ([`MAX_WASTE`]). What is saved is what accessed bits tell: how many of its pages were touched in an
-//! interval. `nohugepage` is the other half: it gives the waste of idle huge pages back.
+//! Approach: blocks are ranked by waste per translation saved ([`rank`]). They are taken from the best on, while the
+//! waste of all schemes' huge pages stays below a share of the targets' memory ([`MAX_WASTE`]). Accessed bits give the
+//! savings: the number of the block's pages that were touched in an interval. `nohugepage` is the counterpart: it frees
+//! the waste of idle huge pages.
 //!
-//! Limits: a page that is touched once in an interval counts as much as one that is touched a thousand
-//! times, and a scan as much as random accesses, which miss the TLB far more often. Only the waste of huge
-//! pages counts that schemes have made; `isotherm report machine` tells that of others.
+//! Limits: a page that is touched once in an interval counts as much as one that is touched a thousand times. A scan
+//! counts as much as random accesses, which miss the TLB far more often. Only the waste of huge pages that schemes have
+//! made counts; `isotherm report machine` reports that of others.
 
 use std::cmp::Ordering;
 
@@ -22,29 +22,29 @@ use crate::address::{PAGE_SIZE, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap};
 use crate::snapshot::TargetId;
 
-/// A huge page is split for its waste where that is so many pages at least: below, what its data lose (one
-/// translation for all of it) is worth more.
+/// Least number of wasted pages for which a huge page is split. Below it, the loss of its data (one translation for all
+/// of it) outweighs the waste.
 pub const UNUSED_MIN: u32 = 16;
-/// Share of the targets' memory that huge pages of schemes may waste, unless the user says otherwise.
+/// Default share of the targets' memory that huge pages of schemes may waste.
 pub const MAX_WASTE: f64 = 0.1;
-/// Translations that a huge page must save in an interval at least: fewer are not worth the copying.
+/// Least number of translations that a huge page must save in an interval: fewer are not worth the copying.
 pub const SAVED_MIN: f64 = 8.0;
 
-/// What the world tells of a block.
+/// State of a block, as reported by the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockUse {
-    /// Its address.
+    /// Address of the block.
     pub block: u64,
-    /// One 2 MiB leaf maps it.
+    /// Whether one 2 MiB leaf maps it.
     pub is_huge: bool,
-    /// Its pages in memory.
+    /// Pages in memory.
     pub present: Bitmap,
-    /// Pages in memory that the program has not written, where its content was looked at.
+    /// Number of pages in memory that the program has not written; `None` if their content was not checked.
     pub unused: Option<u32>,
 }
 
 impl BlockUse {
-    /// Pages that a huge page would add.
+    /// Returns the number of pages that a huge page would add.
     pub fn missing(&self) -> u32 {
         PAGES_PER_BLOCK as u32 - bits::count(&self.present)
     }
@@ -53,19 +53,18 @@ impl BlockUse {
 /// A block that may become a huge page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Whose memory.
+    /// Target that the block belongs to.
     pub target: TargetId,
-    /// Its address.
+    /// Address of the block.
     pub block: u64,
-    /// Translations that a huge page saves in an interval.
+    /// Number of translations that a huge page saves in an interval.
     pub saved: f64,
-    /// Pages that it adds.
+    /// Number of pages that a huge page adds.
     pub waste: u32,
 }
 
 impl Candidate {
-    /// Which one comes first: the one that wastes less for each translation; among equals, the one that saves
-    /// more.
+    /// Compares two candidates: less waste per translation comes first; among equals, more translations saved.
     fn order(&self, other: &Self) -> Ordering {
         let cross = |one: &Self, other: &Self| f64::from(one.waste) * other.saved;
         cross(self, other)
@@ -75,14 +74,14 @@ impl Candidate {
     }
 }
 
-/// Sorts candidates, the best first, without those that save next to nothing.
+/// Sorts candidates, the best first, and removes those that save next to nothing.
 pub fn rank(candidates: &mut Vec<Candidate>) {
     candidates.retain(|candidate| candidate.saved >= SAVED_MIN);
     candidates.sort_unstable_by(Candidate::order);
 }
 
-/// Those of ranked `candidates` whose waste goes into `room` pages, the best first. A block without waste
-/// always does.
+/// Returns the ranked `candidates` whose waste fits into `room` pages, the best first. A block without waste always
+/// fits.
 pub fn fitting(candidates: &[Candidate], room: u64) -> impl Iterator<Item = &Candidate> {
     let mut left = room;
     candidates.iter().filter(move |candidate| {
@@ -95,23 +94,23 @@ pub fn fitting(candidates: &[Candidate], room: u64) -> impl Iterator<Item = &Can
     })
 }
 
-/// How huge pages stand that schemes have made under a bound.
+/// State of the huge pages that schemes have made under a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WasteStatus {
-    /// The bound: a share of the targets' memory.
+    /// Limit: a share of the targets' memory.
     pub max_share: f64,
-    /// The bound in bytes, of their memory as of now.
+    /// Limit in bytes, of their current memory.
     pub max: u64,
-    /// Memory in huge pages that schemes have made, and that still are.
+    /// Bytes of the huge pages that schemes have made and that are still huge.
     pub huge: u64,
-    /// What of it nobody has written, as far as it was looked at: all that was added, where it was not yet.
+    /// Bytes of them that were never written. Where that was not checked yet, all added pages count.
     pub wasted: u64,
-    /// Memory that the schemes' pattern fits and that the bound keeps in small pages.
+    /// Bytes that match the schemes' pattern and that the limit keeps in small pages.
     pub kept_small: u64,
 }
 
-/// Pages as bytes.
+/// Converts pages to bytes.
 pub(crate) const fn bytes(pages: u64) -> u64 {
     pages * PAGE_SIZE
 }
@@ -129,7 +128,7 @@ mod tests {
         }
     }
 
-    /// Which blocks of (translations saved, waste) are taken, if so much may be wasted.
+    /// Returns the blocks of (translations saved, waste) that are taken, if `room` pages may be wasted.
     fn taken(blocks: &[(f64, u32)], room: u64) -> Vec<u64> {
         let blocks = (0..).zip(blocks);
         let mut all: Vec<Candidate> = blocks
@@ -143,9 +142,9 @@ mod tests {
     fn blocks_that_waste_least_for_what_they_save_come_first() {
         let blocks = [(256.0, 256), (512.0, 0), (400.0, 112), (100.0, 0)];
         assert_eq!(taken(&blocks, 1000), [1, 3, 2, 0]);
-        // The last one fits no more.
+        // The last one does not fit any more.
         assert_eq!(taken(&blocks, 300), [1, 3, 2]);
-        // What costs nothing is always taken.
+        // A block without waste is always taken.
         assert_eq!(taken(&blocks, 0), [1, 3]);
     }
 

@@ -1,16 +1,13 @@
 //! Idle pages of memory that is in use, page by page.
 //!
-//! Problem: a heap or a cache mixes hot and cold pages within every 2 MiB, so that no region of it is
-//! idle for long; a scheme about idle memory finds nothing there, though a fifth of its pages were not
-//! touched for minutes.
+//! Problem: a heap or a cache mixes hot and cold pages within every 2 MiB, so that no region of it is idle for long. A
+//! scheme about idle memory finds nothing there, even if a fifth of its pages were not touched for minutes.
 //!
-//! Approach: where a region does not have the pattern of a scheme that is about idle memory and takes
-//! it away, those of its pages are taken that the monitor knows to be idle
-//! ([`Snapshot::idle_pages`](crate::Snapshot::idle_pages)), a block at a time: such an operation names
-//! its pages. Their size is what they hold, their age the mean.
+//! Approach: if a region does not match the pattern of a scheme that reclaims or demotes idle memory, its idle pages
+//! are taken. The monitor knows them ([`Snapshot::idle_pages`](crate::Snapshot::idle_pages)). They are taken a block at
+//! a time: such an operation names its pages. Their size is the memory that they hold, their age the mean.
 //!
-//! Limits: DAMON has nothing like it. Goals that ask for the memory that is eligible count regions
-//! only.
+//! Limits: DAMON has no equivalent. Goals on eligible memory count regions only.
 
 use std::collections::BTreeMap;
 
@@ -31,11 +28,11 @@ use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
 pub(super) struct IdlePart {
     block: u64,
     pages: Bitmap,
-    /// As if they were a region.
+    /// The pages in the form of a region.
     pub(super) region: RegionSnapshot,
 }
 
-/// Whether `scheme` is about idle memory that it takes away, or only counts.
+/// Returns whether `scheme` is about idle memory that it reclaims or demotes, or only counts.
 fn takes_pages(scheme: &Scheme) -> bool {
     let takes = matches!(
         scheme.action,
@@ -44,8 +41,8 @@ fn takes_pages(scheme: &Scheme) -> bool {
     takes && scheme.is_idle_only()
 }
 
-/// What idle pages of `range` are for `scheme`, whose pattern is `pattern`, by block and class of age. `idle`
-/// is that of a snapshot over `interval`.
+/// Returns the idle pages of `range` that match `scheme`, whose pattern is `pattern`, by block and class of age. `idle`
+/// belongs to a snapshot over `interval`.
 pub(super) fn idle_parts<'a>(
     idle: &'a [IdlePages],
     interval: Nanos,
@@ -71,12 +68,12 @@ pub(super) fn idle_parts<'a>(
     })
 }
 
-/// Ages are told apart as up to twice, four and eight times the least that is asked for, and above.
+/// Number of age classes: up to twice, four and eight times the least age, and above.
 const CLASSES: usize = 4;
-/// Where any age will do.
+/// Base of the classes if the pattern has no least age.
 const LEAST_AGE: Nanos = Nanos::from_millis(1000);
 
-/// The least and the greatest age of a class, from young to old, if the least at all is `min`.
+/// Returns the least and the greatest age of a class, from young to old, if the pattern's least age is `min`.
 fn ages_of_class(class: usize, min: Nanos) -> (Nanos, Nanos) {
     let at = |class: usize| min.max(LEAST_AGE).0.saturating_mul(1 << class);
     let least = if class == 0 { min.0 } else { at(class) };
@@ -88,7 +85,7 @@ fn ages_of_class(class: usize, min: Nanos) -> (Nanos, Nanos) {
     (Nanos(least), Nanos(next))
 }
 
-/// The length of a snapshot's interval.
+/// Returns the length of a snapshot's interval.
 pub(super) fn interval_of(snapshot: &Snapshot) -> Nanos {
     snapshot.end.since(snapshot.start)
 }
@@ -116,18 +113,18 @@ impl IdlePart {
     }
 }
 
-/// From the first to the last of `pages`.
+/// Returns the range from the first to the last of `pages`.
 fn span(block: u64, pages: &Bitmap) -> Option<AddressRange> {
     let at = |page: usize| block + page as u64 * PAGE_SIZE;
     AddressRange::checked(at(bits::next(pages, 0)?), at(bits::end(pages)))
 }
 
-/// Pages of the snapshot that is walked.
+/// Idle pages of the snapshot that is walked.
 #[derive(Debug, Default)]
 pub(super) struct WalkedPages<'a> {
     pub(super) idle: &'a [IdlePages],
     pub(super) interval: Nanos,
-    /// Pages that schemes of this walk take already, by block: they have age 0 for those after.
+    /// Pages that schemes of this walk have taken, by block: they have age 0 for the schemes after.
     taken: BTreeMap<u64, Bitmap>,
 }
 
@@ -140,7 +137,7 @@ impl<'a> WalkedPages<'a> {
         }
     }
 
-    /// A scheme takes `range`, all of it.
+    /// Marks all of `range` as taken by a scheme.
     pub(super) fn take_range(&mut self, range: AddressRange) {
         let first = self.idle.partition_point(|b| b.range().end <= range.start);
         for block in self.idle[first..]
@@ -163,7 +160,7 @@ impl<'a> WalkedPages<'a> {
 }
 
 impl Walk<'_> {
-    /// Takes what pages of `region`, which does not have the scheme's pattern, have it by themselves.
+    /// Takes the pages of `region` that match the scheme's pattern on their own; the region itself does not match.
     pub(super) fn apply_pages(
         &mut self,
         index: usize,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::Nanos;
 use crate::snapshot::RegionSnapshot;
 
-/// From `min` to `max`, both included.
+/// Closed interval from `min` to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bounds<T> {
@@ -14,14 +14,14 @@ pub struct Bounds<T> {
 }
 
 impl<T: PartialOrd> Bounds<T> {
-    /// Whether `value` lies within.
+    /// Returns whether `value` lies within.
     pub fn contains(&self, value: &T) -> bool {
         self.min <= *value && *value <= self.max
     }
 }
 
-/// How often memory is accessed. A number of samples means what it means in the intervals that the
-/// user set; a share means the same whatever the intervals are.
+/// Access frequency of memory. The meaning of a number of samples depends on the user's intervals; a share means the
+/// same for all intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -33,7 +33,7 @@ pub enum Frequency {
 }
 
 impl Frequency {
-    /// As accesses per aggregation interval of `nr_samples` checks.
+    /// Returns the accesses per aggregation interval of `nr_samples` checks.
     pub fn samples(self, nr_samples: u32) -> f64 {
         match self {
             Self::Samples(samples) => f64::from(samples),
@@ -43,17 +43,17 @@ impl Frequency {
     }
 }
 
-/// For how long memory has been accessed about as often as now.
+/// Time for which memory has been accessed about as often as now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Age {
-    /// Aggregation intervals.
+    /// Number of aggregation intervals.
     Intervals(u32),
     Time(Nanos),
 }
 
-/// Which regions a scheme is about.
+/// Access pattern of the regions that a scheme is about.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AccessPattern {
@@ -65,7 +65,7 @@ pub struct AccessPattern {
 }
 
 impl AccessPattern {
-    /// Everything that is known.
+    /// All memory with a known access state.
     pub const ANY: Self = Self {
         size: Bounds {
             min: 0,
@@ -81,13 +81,13 @@ impl AccessPattern {
         },
     };
 
-    /// Whether a region, one of a snapshot whose regions were checked `nr_samples` times, has this
-    /// pattern. A region of which nothing is known has none: unknown is not cold.
+    /// Returns whether a region matches, in a snapshot whose regions were checked `nr_samples` times. A region with an
+    /// unknown access state does not match: unknown is not cold.
     pub fn matches(&self, region: &RegionSnapshot, nr_samples: u32) -> bool {
         self.for_samples(nr_samples).matches(region)
     }
 
-    /// The pattern for snapshots whose regions were checked `nr_samples` times: quicker to compare.
+    /// Returns the pattern for snapshots whose regions were checked `nr_samples` times: quicker to compare.
     pub(super) fn for_samples(&self, nr_samples: u32) -> PatternForSamples {
         let Bounds { min, max } = self.nr_accesses;
         let (intervals_min, time_min) = match self.age.min {
@@ -126,7 +126,7 @@ pub(super) struct PatternForSamples {
 }
 
 impl PatternForSamples {
-    /// The ages that memory may have, in snapshots over `interval`.
+    /// Returns the least and the greatest age of the pattern, in snapshots over `interval`.
     pub(super) fn ages(&self, interval: Nanos) -> (Nanos, Nanos) {
         let time = |intervals: u32| match intervals {
             u32::MAX => Nanos(u64::MAX),
@@ -136,7 +136,7 @@ impl PatternForSamples {
         (self.time.min.max(min), self.time.max.min(max))
     }
 
-    /// The same, of memory that is at least `factor` times as old; of any age, at least so many seconds.
+    /// Multiplies the least age by `factor`; a least age in time counts as one second at least.
     #[must_use]
     pub(super) fn older_by(mut self, factor: f64) -> Self {
         if factor > 1.0 {
@@ -149,14 +149,14 @@ impl PatternForSamples {
         self
     }
 
-    /// The same, of memory that is at least this old.
+    /// Raises the least age to `age`.
     #[must_use]
     pub(super) fn at_least(mut self, age: Nanos) -> Self {
         self.time.min = self.time.min.max(age);
         self
     }
 
-    /// Whether so many bytes are neither too few nor too many.
+    /// Returns whether `bytes` lie within the pattern's sizes.
     pub(super) fn has_size(&self, bytes: u64) -> bool {
         self.size.contains(&bytes)
     }

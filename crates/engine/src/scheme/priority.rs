@@ -1,25 +1,24 @@
-//! Which memory comes first where a quota does not allow all of it.
+//! Priority of memory if a quota does not allow all of it.
 //!
-//! Approach: DAMON's (`damon_hot_score` in `mm/damon/ops-common.c`). A region's score, 0 to 99, is
-//! the weighted mean of its access frequency and of the logarithm of its age; memory that is not
-//! accessed at all gets colder with age, other memory hotter. A histogram of bytes by score then
-//! gives the least score whose memory, with all above it, fills the quota.
+//! Approach: DAMON's (`damon_hot_score` in `mm/damon/ops-common.c`). A region's score, 0 to 99, is the weighted mean of
+//! its access frequency and of the logarithm of its age; memory that is not accessed at all gets colder with age, other
+//! memory hotter. In a histogram of bytes by score, the memory of the least score and all above it fills the quota.
 //!
-//! Limits: the weight of the size is accepted and ignored, as in the kernel. Both weights zero make
-//! all memory equal.
+//! Limits: the weight of the size is accepted and ignored, as in the kernel. If both weights are zero, all memory is
+//! equal.
 
 use super::quota::Weights;
 use super::{Action, Order};
 use crate::snapshot::RegionSnapshot;
 
-/// The highest score.
+/// Highest score.
 pub const SCORE_MAX: u32 = 99;
 
 const SUBSCORE_MAX: u64 = 100;
 const AGE_IN_LOG_MAX: u64 = 32;
 
-/// How much `action` is for this region: 0 to [`SCORE_MAX`]. What is unknown counts as not accessed;
-/// it matches no pattern, so that its score is never asked for.
+/// Returns how well this region suits `action`: 0 to [`SCORE_MAX`]. An unknown frequency counts as not accessed. Such a
+/// region matches no pattern, so that its score is never used.
 pub fn score(action: Action, region: &RegionSnapshot, nr_samples: u32, weights: Weights) -> u32 {
     match action.order() {
         Order::HotFirst => hotness(region, nr_samples, weights),
@@ -67,8 +66,8 @@ impl Histogram {
         *sum = sum.saturating_add(bytes);
     }
 
-    /// The least score whose memory, with that of all higher scores, fills `quota`; 0 if all memory
-    /// together does not.
+    /// Returns the least score at which its memory and that of all higher scores fill `quota`; 0 if all memory together
+    /// does not fill it.
     pub(super) fn least_that_fits(&self, quota: u64) -> u32 {
         let mut sum = 0_u64;
         for (score, bytes) in self.bytes.iter().enumerate().rev() {

@@ -1,10 +1,10 @@
-//! Quotas: how much a scheme may do in a while.
+//! Quotas: limits on a scheme's work in a period of time.
 
 use serde::{Deserialize, Serialize};
 
 use crate::address::Nanos;
 
-/// A limit on what a scheme does in each reset interval. Zeros and no goal: no limit.
+/// A limit on a scheme's work in each reset interval. Zeros and no goal: no limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Quota {
@@ -12,15 +12,15 @@ pub struct Quota {
     pub time: Nanos,
     /// Bytes that it may be tried on; zero for no such limit.
     pub bytes: u64,
-    /// How long a limit is for.
+    /// Time that a limit is for.
     pub reset_interval: Nanos,
-    /// What counts, where not all fits.
+    /// Weights of the priority if not all memory fits.
     pub weights: Weights,
-    /// What the limit is tuned towards.
+    /// Goals that the limit is tuned towards.
     pub goals: Vec<Goal>,
-    /// How it is tuned.
+    /// Tuner of the limit.
     pub tuner: Tuner,
-    /// How much a byte counts that was tried in vain; `None`: as much as any other.
+    /// Charge for bytes that the action failed on; `None`: as for any other.
     pub fail_charge: Option<FailCharge>,
 }
 
@@ -39,14 +39,13 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// Whether it limits anything.
+    /// Returns whether it limits anything.
     pub fn is_limited(&self) -> bool {
         self.time > Nanos(0) || self.bytes > 0 || !self.goals.is_empty()
     }
 }
 
-/// What makes a region come before others, in thousandths. Size is accepted and, as in the kernel,
-/// does not count.
+/// Weights of a region's priority, in thousandths. The size is accepted but, as in the kernel, does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Weights {
@@ -56,30 +55,30 @@ pub struct Weights {
     pub age_permil: u32,
 }
 
-/// `numerator / denominator` of the bytes that an action failed on are charged.
+/// Charge for failures: `numerator / denominator` of the bytes that an action failed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FailCharge {
-    /// Above the line.
+    /// Numerator of the fraction.
     pub numerator: u32,
-    /// Below it; not zero.
+    /// Denominator of the fraction; not zero.
     pub denominator: u32,
 }
 
-/// How quotas follow their goals.
+/// Rule by which quotas follow their goals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Tuner {
-    /// In proportion to what is missing; for goals that need lasting work.
+    /// Changes the quota in proportion to the deviation; for goals that need lasting work.
     #[default]
     Consist,
-    /// All or nothing, until it is reached; for goals that stay reached.
+    /// Uses the full quota until the goal is reached, then none; for goals that stay reached.
     Temporal,
 }
 
 impl Tuner {
-    /// DAMOS's name.
+    /// Returns DAMOS's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Consist => "consist",
@@ -88,19 +87,19 @@ impl Tuner {
     }
 }
 
-/// What a quota is tuned towards.
+/// A goal that a quota is tuned towards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Goal {
-    /// What is measured.
+    /// Measured metric.
     pub metric: GoalMetric,
-    /// What it should come to, in the metric's own unit.
+    /// Desired value, in the metric's own unit.
     pub target_value: u64,
-    /// What it came to, where the user says so (`user_input`).
+    /// Current value, if the user provides it (`user_input`).
     pub current_value: u64,
 }
 
-/// What a goal measures. `bp` is a ten-thousandth.
+/// Metric of a goal. `bp` is a ten-thousandth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -113,16 +112,16 @@ pub enum GoalMetric {
     NodeMemUsedBp { node: u32 },
     /// Free memory of a node.
     NodeMemFreeBp { node: u32 },
-    /// A control group's memory on a node, as a share of the node's.
+    /// A control group's memory on a node, as a share of the node's memory.
     NodeMemcgUsedBp {
-        /// Which node.
+        /// Node number.
         node: u32,
         /// Path of the group below the cgroup file system.
         memcg_path: String,
     },
     /// All but a control group's memory on a node.
     NodeMemcgFreeBp {
-        /// Which node.
+        /// Node number.
         node: u32,
         /// Path of the group below the cgroup file system.
         memcg_path: String,
@@ -136,7 +135,7 @@ pub enum GoalMetric {
 }
 
 impl GoalMetric {
-    /// DAMOS's name.
+    /// Returns DAMOS's name.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::UserInput => "user_input",
@@ -151,7 +150,7 @@ impl GoalMetric {
         }
     }
 
-    /// The node that it is about, if it is about one.
+    /// Returns the node that it is about, if it is about one.
     pub const fn node(&self) -> Option<u32> {
         match self {
             Self::NodeMemUsedBp { node }
@@ -163,7 +162,7 @@ impl GoalMetric {
         }
     }
 
-    /// The path of the control group that it is about, if it is about one.
+    /// Returns the path of the control group that it is about, if it is about one.
     pub fn memcg_path(&self) -> Option<&str> {
         match self {
             Self::NodeMemcgUsedBp { memcg_path, .. } | Self::NodeMemcgFreeBp { memcg_path, .. } => {

@@ -1,4 +1,4 @@
-//! What a scheme has done so far, in DAMOS's counters.
+//! Statistics of a scheme, in DAMOS's counters.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::snapshot::TargetId;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stats {
-    /// Regions that the action was tried on, those included of which no whole page fitted into the
-    /// quota (as in the kernel).
+    /// Regions that the action was tried on, including those of which no whole page fitted into the quota (as in the
+    /// kernel).
     pub nr_tried: u64,
-    /// Their bytes of memory, as far as they fitted.
+    /// Bytes of memory in these regions, as far as they fitted.
     pub sz_tried: u64,
     /// Regions of which at least a part was acted on.
     pub nr_applied: u64,
@@ -30,9 +30,9 @@ pub struct Stats {
     pub nr_snapshots: u64,
     /// Bytes that were not acted on, by reason. Not in the kernel.
     pub refused: BTreeMap<Refusal, u64>,
-    /// Time that all of it took. Not in the kernel.
+    /// Total time of the operations. Not in the kernel.
     pub took: Nanos,
-    /// Bytes that went from node to node. Not in the kernel.
+    /// Bytes moved from node to node. Not in the kernel.
     #[serde(default)]
     pub moved: NodeMoves,
 }
@@ -56,12 +56,12 @@ impl Stats {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriedRegion {
-    /// Whose memory.
+    /// Target that the region belongs to.
     pub target: TargetId,
     pub range: AddressRange,
     /// Accesses seen in the aggregation interval.
     pub nr_accesses: f32,
-    /// Age in aggregation intervals when it was tried.
+    /// Age in aggregation intervals at that time.
     pub age: u32,
     /// Bytes that passed the operation's filters; `None` until its outcome is known.
     pub sz_filter_passed: Option<u64>,

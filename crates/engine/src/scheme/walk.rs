@@ -1,13 +1,12 @@
-//! One target's regions, once, with every scheme that has its turn: what `damon_do_apply_schemes` and
-//! `damos_apply_scheme` of the kernel's `mm/damon/core.c` do.
+//! A walk over one target's regions, once, with every scheme that has its turn. It corresponds to
+//! `damon_do_apply_schemes` and `damos_apply_scheme` in the kernel's `mm/damon/core.c`.
 //!
-//! A scheme may divide the region that it looks at: where the quota ends, where the last window
-//! stopped, at the border of an address filter. As in the kernel the schemes after it then see the
-//! first part, and the second part comes next. The parts live for the walk only: what is monitored
-//! stays as it is, but for the ages.
+//! A scheme may divide the region that it visits: where the quota ends, where the last window stopped, at the border of
+//! an address filter. As in the kernel the schemes after it then see the first part, and the second part comes next.
+//! The parts exist for the walk only: the monitor's regions stay unchanged, except for the ages.
 //!
-//! What the kernel does otherwise: it shows the second part to the schemes before as well, which have
-//! seen the whole and may act on that part a second time. Here every scheme sees memory once.
+//! Difference from the kernel: it shows the second part to the schemes before as well, which have seen the whole and
+//! may act on that part a second time. Here every scheme sees memory once.
 
 use std::sync::Arc;
 
@@ -23,21 +22,21 @@ use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::port::Operation;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
-/// What is common to all regions of a walk.
+/// State that all regions of a walk share.
 pub(super) struct Walk<'a> {
     pub(super) target: TargetId,
     nr_samples: u32,
     pub(super) operations: &'a mut Vec<(Operation, TriedRegion)>,
     pub(super) pages: WalkedPages<'a>,
-    /// The second parts of divided regions, the next one last, each with the turn that divided it.
+    /// Second parts of divided regions, the next one last, each with the turn that divided it.
     rest: Vec<(usize, RegionSnapshot)>,
     is_last_region: bool,
-    /// Which of the live schemes has its turn.
+    /// Index of the live scheme that has its turn.
     turn: usize,
 }
 
-/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index. Of ages, `asked` is asked beyond what
-/// they say.
+/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index. `asked` tightens the schemes'
+/// bounds on ages.
 pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
     asked: Asked,
@@ -88,15 +87,14 @@ pub(super) fn walk<'a>(
     }
 }
 
-/// The index of the last region that holds a page.
+/// Returns the index of the last region that holds a page.
 pub(super) fn last_region(snapshot: &Snapshot) -> Option<usize> {
     let holds_page = |region: &RegionSnapshot| whole_pages(region.range).is_some();
     snapshot.regions.iter().rposition(holds_page)
 }
 
-/// How many of `addresses`, a part of the region's, hold what `action` can be about: memory, or for
-/// `willneed` what is swapped out as well. DAMON counts addresses; so does this where the monitor
-/// cannot tell what they hold.
+/// Returns the bytes among `addresses`, a part of the region's, that `action` can apply to: memory, and for `willneed`
+/// swapped-out memory as well. DAMON counts addresses; so does this where the monitor does not know what they hold.
 pub(super) fn memory_in(action: Action, region: &RegionSnapshot, addresses: u64) -> u64 {
     let swapped = region.memory.map_or(0, |memory| memory.swapped);
     let bytes = match action {
@@ -107,7 +105,7 @@ pub(super) fn memory_in(action: Action, region: &RegionSnapshot, addresses: u64)
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// Records of other tools may have regions that begin or end within a page.
+/// Returns the whole pages in `range`. Records of other tools may have regions that begin or end within a page.
 fn whole_pages(range: AddressRange) -> Option<AddressRange> {
     let start = range.start.checked_next_multiple_of(PAGE_SIZE)?;
     AddressRange::checked(start, range.end / PAGE_SIZE * PAGE_SIZE)
@@ -138,7 +136,7 @@ impl Walk<'_> {
         self.is_last_region && self.rest.is_empty()
     }
 
-    /// Whether `region` had its turn in the last window.
+    /// Returns whether `region` had its turn in the last window.
     fn skips(&mut self, state: &mut State, region: &mut RegionSnapshot) -> bool {
         let Some((target, address)) = state.charge.resume() else {
             return false;
@@ -161,7 +159,7 @@ impl Walk<'_> {
     }
 
     pub(super) fn has_priority(&self, state: &State, region: &RegionSnapshot) -> bool {
-        // Without a limit, or where all fits, this spares computing the score.
+        // Without a limit, or if all memory fits, this avoids computing the score.
         let min_score = state.charge.state.min_score;
         min_score == 0 || {
             let Scheme { action, quota, .. } = &state.scheme;
@@ -179,7 +177,7 @@ impl Walk<'_> {
         if let Some(left) = state.charge.left()
             && left < all
         {
-            // So many addresses hold what is left, if memory is spread evenly.
+            // Number of addresses that hold the rest of the quota, if memory is spread evenly.
             let addresses = u128::from(left) * u128::from(region.range.len()) / u128::from(all);
             let whole = addresses as u64 / PAGE_SIZE * PAGE_SIZE;
             if whole == 0 {
@@ -206,7 +204,7 @@ impl Walk<'_> {
         let tried = TriedRegion {
             target: self.target,
             range: region.range,
-            // Only what is known matches.
+            // Only regions with known accesses match.
             nr_accesses: region.nr_accesses.unwrap_or(0.0),
             age: region.age,
             sz_filter_passed: None,

@@ -1,15 +1,15 @@
-//! Watermarks: in which state of the system a scheme works.
+//! Watermarks: states of the system in which a scheme is active.
 //!
-//! The rule is `damos_wmark_wait_us` of the kernel's `mm/damon/core.c`. The kernel applies it with
-//! every sample while some scheme works and once per `interval` while all rest; here it is applied
-//! once per `interval` throughout, which is what the kernel's documentation says.
+//! The rule is `damos_wmark_wait_us` of the kernel's `mm/damon/core.c`. The kernel applies it with every sample while
+//! some scheme is active and once per `interval` while none is. Here it is applied once per `interval` throughout, as
+//! the kernel's documentation says.
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::SystemFacts;
 use crate::address::Nanos;
 
-/// What watermarks measure.
+/// Metric of watermarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -18,33 +18,33 @@ pub enum WatermarkMetric {
     FreeMemRate,
 }
 
-/// A scheme rests above `high` and below `low`; once it rests it wakes only below `mid`. Between
-/// `mid` and `high` it goes on with what it does.
+/// Bounds of a metric. A scheme is inactive above `high` and below `low`; an inactive scheme becomes active only below
+/// `mid`. Between `mid` and `high` it keeps its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watermarks {
-    /// What is measured.
+    /// Measured metric.
     pub metric: WatermarkMetric,
-    /// How often.
+    /// Time between two checks.
     pub interval: Nanos,
-    /// Above this it rests: nothing needs to be done.
+    /// Value above which it is inactive: no action is needed.
     pub high_permil: u32,
-    /// From rest, it works again only below this.
+    /// Value below which an inactive scheme becomes active again.
     pub mid_permil: u32,
-    /// Below this it rests: what it does would only add to the pressure.
+    /// Value below which it is inactive: its work would only add to the pressure.
     pub low_permil: u32,
 }
 
-/// Whether a scheme works, as its watermarks have it.
+/// State of a scheme's watermarks: active or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WatermarkState {
     pub(super) is_open: bool,
-    /// When to look again; `None` at once.
+    /// Time of the next check; `None`: at once.
     pub(super) next_check: Option<Nanos>,
 }
 
 impl WatermarkState {
-    /// Schemes begin at work, as in the kernel.
+    /// Initial state: schemes begin active, as in the kernel.
     pub(super) const OPEN: Self = Self {
         is_open: true,
         next_check: None,
@@ -54,7 +54,7 @@ impl WatermarkState {
         self.next_check.is_none_or(|next| now >= next)
     }
 
-    /// Looks at the system if it is time to. What is unknown changes nothing.
+    /// Checks the metric if that is due. An unknown value changes nothing.
     pub(super) fn update(&mut self, marks: &Watermarks, now: Nanos, facts: &SystemFacts) {
         if !self.is_due(now) {
             return;

@@ -14,7 +14,7 @@ fn exchanged_schemes_keep_what_they_have_done() {
     bound(&mut bench, 8);
     assert_eq!(bench.engine.schemes().len(), 1);
     assert_eq!(bench.stats().sz_tried, pages(3));
-    // What was used of the old quota is used of the new one, at once.
+    // Bytes charged to the old quota are charged to the new one at once.
     bench.check("[0,9)=0", "[0,5)");
     bound(&mut bench, 6);
     bench.check("[0,9)=0", "");
@@ -86,7 +86,7 @@ fn outcomes_of_schemes_that_are_gone_do_no_harm() {
     assert_eq!(bench.quota().charged, 0);
 }
 
-/// That a scheme is refused after `change`, and why.
+/// Checks that a scheme is refused after `change`, with the wanted message.
 #[track_caller]
 fn check_refusal(change: impl FnOnce(&mut Scheme), wanted: &str) {
     let mut scheme = everything(Action::MigrateCold);

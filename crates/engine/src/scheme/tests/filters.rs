@@ -1,4 +1,4 @@
-//! Which memory of a pattern is left alone.
+//! Tests of filters.
 
 use super::*;
 
@@ -120,8 +120,8 @@ fn the_world_is_asked_about_what_the_engines_own_filters_do_not_decide() {
         &[anon(true, REJECT), anon(false, ALLOW)],
         &[("[0,8)", 2, false)],
     );
-    // A match of the engine's own decides, wherever the filter stands; what it does not match would
-    // be rejected by itself, but goes on where the world is to be asked.
+    // A match of the engine's own filter decides, wherever it stands. Other memory would be rejected by that filter
+    // alone, but is passed to the world's filters if there are any.
     let wanted = [("[0,4)", 0, true), ("[4,8)", 1, false)];
     check(&[anon(true, ALLOW), addr(0, 4, INSIDE, ALLOW)], &wanted);
     check(&[addr(0, 4, INSIDE, ALLOW), anon(true, ALLOW)], &wanted);
@@ -136,7 +136,7 @@ fn filtered_memory_has_no_part_in_the_quota() {
     let mut scheme = limited(Action::Pageout, 4, SECOND);
     scheme.filters = vec![addr(0, 4, INSIDE, REJECT)];
     scheme.quota.weights.age_permil = 1000;
-    // The coldest memory is filtered: the next coldest has its turn.
+    // The coldest memory is filtered out: the next coldest has its turn.
     let memory = "[0,4)=0@100 [4,8)=0@10 [8,20)=5@9";
     Bench::new(std::slice::from_ref(&scheme)).check(memory, "[4,8)");
     scheme.quota.weights.age_permil = 0;

@@ -1,7 +1,6 @@
-//! What schemes do, in pictures: `[0,4)=9@3` is pages 0 to 3 with nine accesses of twenty, for three
-//! intervals of a second; `?` is unknown. Several targets are separated by `|`. A plan's operations
-//! are ranges of pages, those of other schemes than the first with `#1` and so on before them; those
-//! of other targets than the first follow a `|` each.
+//! Tests of schemes, in pictures: `[0,4)=9@3` is pages 0 to 3 with nine accesses of twenty, for three intervals of a
+//! second; `?` is unknown. Several targets are separated by `|`. A plan's operations are ranges of pages. Those of
+//! later schemes have `#1` and so on before them; those of later targets follow a `|` each.
 
 mod commit;
 mod filters;
@@ -20,7 +19,7 @@ use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 const SECOND: Nanos = Nanos::from_millis(1000);
 
-/// The snapshots of a picture, over the second that ends at `now` seconds.
+/// Returns the snapshots of a picture, over the second that ends at `now` seconds.
 fn snapshots_of(picture: &str, now: u64) -> Vec<Snapshot> {
     let targets = picture.split('|').zip(0..);
     let snapshot_of = |(regions, target)| Snapshot {
@@ -68,7 +67,7 @@ struct Bench {
     engine: SchemeEngine,
     now: u64,
     system: SystemFacts,
-    /// What becomes of an operation.
+    /// Outcome of an operation.
     outcome: fn(&Operation) -> Outcome,
 }
 
@@ -82,7 +81,7 @@ impl Bench {
         }
     }
 
-    /// A second later, memory is as in `picture`: `wanted` is what is done.
+    /// Advances by a second, with memory as in `picture`, and checks that `wanted` is done.
     #[track_caller]
     fn check(&mut self, picture: &str, wanted: &str) -> &mut Self {
         let operations = self.plan(picture);
@@ -113,7 +112,7 @@ impl Bench {
     }
 }
 
-/// What `schemes` do once with memory as in `picture`.
+/// Checks that `schemes` do `wanted` once, with memory as in `picture`.
 #[track_caller]
 fn check(schemes: &[Scheme], picture: &str, wanted: &str) {
     Bench::new(schemes).check(picture, wanted);
@@ -123,7 +122,7 @@ fn everything(action: Action) -> Scheme {
     Scheme::new(AccessPattern::ANY, action)
 }
 
-/// `action` for idle memory.
+/// Returns a scheme with `action` for idle memory.
 fn idle(action: Action) -> Scheme {
     let mut scheme = everything(action);
     scheme.pattern.nr_accesses.max = Frequency::Samples(0);
@@ -138,7 +137,7 @@ fn range(start: u64, end: u64) -> AddressRange {
     AddressRange::new(pages(start), pages(end))
 }
 
-/// As [`everything`], at most this many pages in each `reset_interval`.
+/// Returns [`everything`] with a quota of `nr_pages` pages in each `reset_interval`.
 fn limited(action: Action, nr_pages: u64, reset_interval: Nanos) -> Scheme {
     let mut scheme = everything(action);
     scheme.quota.bytes = pages(nr_pages);

@@ -7,8 +7,8 @@ use crate::address::BLOCK_SIZE;
 use crate::monitor::bits::{self, Bitmap, mask_of};
 use crate::monitor::idle_pages::IdlePages;
 
-/// Two blocks in use as a whole. Of the first, pages 10 to 19 are idle for 10 s and 30 to 39 for 60 s; of the
-/// second, 0 to 4 for 30 s.
+/// Returns two blocks that are in use as a whole. In the first, pages 10 to 19 are idle for 10 s and 30 to 39 for 60 s;
+/// in the second, 0 to 4 for 30 s.
 fn in_use() -> Snapshot {
     let mut snapshot = snapshots_of("[0,1024)=9@3", 1).remove(0);
     let mut idle = [IdlePages::new(0), IdlePages::new(BLOCK_SIZE)];
@@ -37,7 +37,7 @@ fn idle_for(seconds: u64, action: Action) -> Scheme {
     Scheme::new(pattern, action)
 }
 
-/// What `schemes` plan: by block, the pages.
+/// Returns the pages that `schemes` plan, by block.
 fn plan(engine: &mut SchemeEngine, snapshot: Snapshot) -> Vec<(usize, u64, Bitmap)> {
     let operations = engine.plan(SECOND, &[snapshot], &SystemFacts::default());
     let outcomes: Vec<Outcome> = operations.iter().map(Outcome::assumed).collect();
@@ -154,7 +154,7 @@ fn where_much_comes_back_only_what_is_older_is_paged_out() {
     );
 }
 
-/// Of one target it is asked by whoever owns it, whatever schemes say; patience is of that.
+/// `least_age` sets a least age for one target, whatever schemes ask; the back-off factor multiplies it.
 #[test]
 fn a_target_may_ask_for_more_age_than_schemes() {
     let snapshots = snapshots_of("[0,10)=0@60 [10,20)=0@15|[0,4)=0@20", 100);
@@ -174,7 +174,7 @@ fn a_target_may_ask_for_more_age_than_schemes() {
     assert_eq!(places(pageout(), 30, 2), [(0, 0), (1, 0)], "60 s and 20 s");
     assert_eq!(places(pageout(), 31, 2), [(1, 0)]);
     assert_eq!(places(idle_for(10, Action::Stat), 61, 1), [(1, 0)]);
-    // Single pages as well.
+    // Single pages follow the same rule.
     let taken = |seconds: u64| {
         let facts = SystemFacts {
             least_age: [(in_use().target, Nanos(seconds * SECOND.0))].into(),
@@ -210,7 +210,7 @@ fn no_page_is_taken_twice() {
     let mut planned = plan(&mut engine(&schemes), in_use());
     planned.sort_unstable();
     assert_eq!(planned, wanted);
-    // Counting takes nothing.
+    // Counting does not take pages from later schemes.
     let schemes = [idle_for(20, Action::Stat), idle_for(20, Action::Cold)];
     assert_eq!(plan(&mut engine(&schemes), in_use()).len(), 4);
 }

@@ -1,4 +1,4 @@
-//! Which memory a scheme is for, and what one scheme's work means to the next.
+//! Tests of patterns, and of the effect of one scheme's work on the next.
 
 use super::*;
 
@@ -85,14 +85,14 @@ fn the_age_begins_anew_for_the_schemes_after_one_that_acts() {
 
 #[test]
 fn what_a_scheme_divides_is_divided_for_the_others() {
-    // The first scheme's quota ends at page 3: the second sees two regions, too small for it.
+    // The first scheme's quota ends at page 3. The second scheme sees two regions, which are too small for it.
     let mut large = everything(Action::Stat);
     large.pattern.size.min = pages(6);
     let schemes = [limited(Action::Cold, 3, SECOND), large];
     check(&schemes, "[0,8)=0", "[0,3)");
     check(&schemes, "[0,9)=0", "[0,3) #1[3,9)");
     check(&schemes, "[0,3)=0 [3,9)=0", "[0,3) #1[3,9)");
-    // The first has seen the whole: it does not act on the part a second time.
+    // The first scheme has seen the whole region: it does not act on the part a second time.
     let schemes = [everything(Action::Stat), limited(Action::Cold, 3, SECOND)];
     check(&schemes, "[0,9)=0", "[0,9) #1[0,3)");
 }
@@ -158,7 +158,7 @@ fn hot_memory_scores_high_for_some_actions_and_cold_memory_for_others() {
     check(0, 1, "[0,1)=0@4000000000", 0);
     check(1, 1, "[0,1)=20@8", 77);
     check(3, 1, "[0,1)=10@0", 49);
-    // Without weights all memory is alike; the size has no say.
+    // Without weights all memory is equal; the size does not count.
     check(0, 0, "[0,1)=20@8", 0);
     check(0, 0, "[0,100)=20@8", 0);
 }

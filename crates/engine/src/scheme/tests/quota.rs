@@ -1,4 +1,4 @@
-//! How much is done at most, and which memory comes first.
+//! Tests of quotas and priorities.
 
 use super::*;
 use crate::moves::NodeMoves;
@@ -21,7 +21,7 @@ fn tuned(tuner: Tuner, goals: &[Goal]) -> Scheme {
     scheme
 }
 
-/// Half of what was asked for.
+/// Returns an outcome with half of the bytes applied.
 fn half(operation: &Operation) -> Outcome {
     let applied = operation.range.len() / 2;
     Outcome {
@@ -39,7 +39,7 @@ fn the_next_window_goes_on_where_the_quota_ended() {
     let memory = "[0,2)=0 [2,4)=0 [4,6)=0";
     bench.check(memory, "[0,2) [2,3)");
     bench.check(memory, "[3,4) [4,6)");
-    // All had its turn, but as in the kernel it takes a snapshot to find that out.
+    // All memory had its turn, but as in the kernel it takes a snapshot to detect that.
     bench.check(memory, "");
     bench.check(memory, "[0,2) [2,3)");
     assert_eq!(bench.stats().qt_exceeds, 2);
@@ -49,7 +49,7 @@ fn the_next_window_goes_on_where_the_quota_ended() {
     bench.check(memory, "| [1,4)");
     bench.check(memory, "| | [0,1)");
     bench.check(memory, "[0,2) | [0,1)");
-    // The target in which the window ended has ended as well, or has no memory left.
+    // The target in which the window ended has exited, or has no memory left.
     bench.check("[0,2)=0", "[0,2)");
     bench.check("[0,2)=0 | [0,9)=0", "[0,2) | [0,1)");
     bench.check("[0,2)=0 |", "[0,2)");
@@ -75,7 +75,7 @@ fn less_than_a_page_is_only_tried() {
     let mut bench = Bench::new(&[scheme]);
     let memory = "[0,3)=0 [3,5)=0 [5,6)=0";
     bench.check(memory, "[0,2)");
-    // The rest of the first region, and the two others.
+    // The count includes the rest of the first region, and the two others.
     let stats = bench.stats();
     assert_eq!((stats.nr_tried, stats.sz_tried), (4, pages(2)));
     bench.check(memory, "[2,3) [3,4)");
@@ -98,7 +98,7 @@ fn the_coldest_or_the_hottest_memory_comes_first() {
     check(&first(Action::MigrateHot, 1, 0), memory, "[8,12)");
     check(&first(Action::MigrateHot, 0, 1), memory, "[0,4)");
     check(&first(Action::Cold, 1, 1), memory, "[0,4)");
-    // Where the best score does not fill the quota, the next is taken in.
+    // If the best score does not fill the quota, the next one is added.
     let memory = "[0,9)=9@1 [10,13)=20@1 [14,15)=0";
     check(&first(Action::LruPrio, 1, 0), memory, "[0,4)");
 }
@@ -156,7 +156,7 @@ fn failures_are_charged_as_far_as_is_wanted() {
     charged(share(1, 4), 5, "[8,11)");
     charged(share(1, 1), 8, "");
     charged(share(3, 1), 16, "");
-    // Where more was applied to than was asked for, what was asked for is charged.
+    // If the action applied to more than the operation's bytes, only those are charged.
     let mut scheme = limited(Action::Collapse, 8, MANY);
     scheme.quota.fail_charge = share(1, 2);
     let mut bench = Bench::new(&[scheme]);
@@ -202,7 +202,7 @@ fn what_is_done_is_counted() {
     let first = tried(0, 2, 0.0, 0, Some(0));
     let wanted = [first, tried(2, 6, 1.0, 7, Some(pages(4)))];
     assert_eq!(bench.engine.tried_regions(0), wanted);
-    // What is not reported is planned only.
+    // An operation without an outcome is only planned.
     bench.plan("[0,2)=0");
     let wanted = [tried(0, 2, 0.0, 0, None)];
     assert_eq!(bench.engine.tried_regions(0), wanted);

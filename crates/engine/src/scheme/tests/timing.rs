@@ -1,4 +1,4 @@
-//! When schemes work.
+//! Tests of watermarks, intervals and limits on snapshots.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn with_watermarks(high: u32, mid: u32, low: u32) -> Scheme {
     scheme
 }
 
-/// `free` permil and whether the scheme works then, second by second.
+/// Checks steps of a second each: the `free` permil, and whether the scheme is active then.
 #[track_caller]
 fn check_watermarks(steps: &[(Option<u32>, bool)]) {
     let mut bench = Bench::new(&[with_watermarks(500, 400, 200)]);
@@ -30,7 +30,7 @@ fn check_watermarks(steps: &[(Option<u32>, bool)]) {
 fn schemes_rest_by_their_watermarks() {
     check_watermarks(&[(Some(500), true), (Some(501), false)]);
     check_watermarks(&[(Some(200), true), (Some(199), false)]);
-    // From rest, below high is not enough.
+    // An inactive scheme does not become active just below `high`.
     check_watermarks(&[
         (Some(501), false),
         (Some(500), false),
@@ -40,7 +40,7 @@ fn schemes_rest_by_their_watermarks() {
         (Some(199), false),
         (Some(200), true),
     ]);
-    // What is unknown changes nothing.
+    // An unknown value changes nothing.
     check_watermarks(&[(None, true), (Some(600), false), (None, false)]);
 }
 
@@ -121,8 +121,8 @@ fn a_scheme_ends_after_so_many_snapshots() {
     bench.check("[2,3)=0", "");
     let status = bench.engine.status().next().expect("a scheme");
     assert!(status.is_finished && status.is_active);
-    // As in the kernel, each target's regions are a snapshot, and one that the quota kept from being
-    // walked to its end is none.
+    // As in the kernel, each target's regions are a snapshot. A snapshot that is not walked to its end because of the
+    // quota does not count.
     check(
         std::slice::from_ref(&scheme),
         "[0,1)=0 | [0,1)=0 | [0,1)=0",
