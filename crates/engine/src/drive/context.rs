@@ -1,9 +1,9 @@
-//! Acting in one context: what its schemes plan from snapshots is carried out as far as the guard
-//! allows, and what came of it goes back to the schemes and to the monitor.
+//! Acting in one context: executes its schemes' plans as far as the guard allows, and reports the outcomes to the
+//! schemes and the monitor.
 //!
-//! This is the order of `kdamond_apply_schemes()` in the kernel's `mm/damon/core.c`, with three steps
-//! of our own: memory that came back soon after it was paged out is kept ([`RefaultHistory`]), the
-//! guard says how much may be done, and what does not go into a step waits for the next.
+//! This is the order of `kdamond_apply_schemes()` in the kernel's `mm/damon/core.c`, with three additional steps.
+//! Memory that was read back soon after a page-out is protected ([`RefaultHistory`]). The guard limits the work.
+//! Operations that do not fit into a step wait for the next.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -19,7 +19,7 @@ use crate::snapshot::{Snapshot, TargetId};
 
 /// The world that a context acts in: this machine, or a simulated one.
 pub trait World: Actuator {
-    /// Measures what goals and watermarks are about: those in `wanted`, and no more.
+    /// Measures the metrics in `wanted`, and no others, for goals and watermarks.
     fn facts(
         &mut self,
         wanted: &[Metric],
@@ -27,7 +27,7 @@ pub trait World: Actuator {
         snapshots: &[Snapshot],
     ) -> SystemFacts;
 
-    /// What would come of carrying out `operations`, in a dry run: all of it, unless a world knows better.
+    /// Appends the outcomes that `operations` would have, in a dry run. By default all of them succeed.
     fn assume(
         &mut self,
         operations: &[Operation],
@@ -37,20 +37,20 @@ pub trait World: Actuator {
         Ok(())
     }
 
-    /// Memory was acted on: its age counts anew.
+    /// Restarts the age of memory that was acted on.
     fn reset_age(&mut self, target: TargetId, range: AddressRange);
 
-    /// Whether the end was asked for: then nothing further is begun.
+    /// Returns whether the user asked to stop: then no further work is begun.
     fn is_stopped(&self) -> bool {
         false
     }
 
-    /// Whether [`World::present`] can be asked, by which is known what came back.
+    /// Returns whether [`World::present`] works, which reveals the pages that were read back.
     fn knows_present(&self) -> bool {
         false
     }
 
-    /// How many pages of each of `blocks` are in memory; of a target that has ended, none is told.
+    /// Passes the number of resident pages of each of `blocks` to `look`; none for a target that has exited.
     fn present(
         &mut self,
         target: TargetId,
@@ -61,13 +61,13 @@ pub trait World: Actuator {
         Ok(())
     }
 
-    /// Whether [`World::block_uses`] can be asked, by which is known what a huge page would waste.
+    /// Returns whether [`World::block_uses`] works, which reveals the waste of a huge page.
     fn knows_blocks(&self) -> bool {
         false
     }
 
-    /// What each of `blocks` is like; with what of it is unused, if it `is_read`. Of a target that has ended,
-    /// none is told.
+    /// Passes the state of each of `blocks` to `look`, with its unused pages if it `is_read`. It passes none for a
+    /// target that has exited.
     fn block_uses(
         &mut self,
         target: TargetId,
@@ -79,40 +79,40 @@ pub trait World: Actuator {
         Ok(())
     }
 
-    /// So much was paged out.
+    /// Notes that `bytes` of `target` were paged out.
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
         let _ = (target, bytes);
     }
 }
 
-/// A context's schemes at work.
+/// Schemes of a context, with their guard and their plans.
 #[derive(Debug)]
 pub struct Context {
     schemes: SchemeEngine,
     guard: Guard,
-    /// What a dry run has counted already; `None`: it is none.
+    /// Memory that a dry run has counted already; `None`: it is no dry run.
     dry_run: Option<DryRun>,
     history: RefaultHistory,
     huge: HugeBound,
-    /// Of [`Pool::ALL`].
+    /// Plans by pool, in the order of [`Pool::ALL`].
     lanes: [Lane; 2],
-    /// The pool that had the first turn at the last step.
+    /// Pool that had the first turn in the last step.
     turn: Pool,
 }
 
-/// What is to be done to the memory of one pool, which the guard may hold up without the other.
+/// Plans for the memory of one pool, which the guard may stop separately.
 #[derive(Debug, Default)]
 struct Lane {
     pace: Pace,
-    /// What is left of plans that did not go into one step.
+    /// Planned operations that did not fit into one step.
     rest: VecDeque<Operation>,
 }
 
 impl Context {
-    /// One that has not acted yet. In a dry run nothing is done, and all of it is taken to be.
+    /// Returns a context that has not acted yet. A dry run executes nothing, and assumes that everything succeeds.
     ///
     /// # Errors
-    /// What is wrong with a scheme.
+    /// Fails if a scheme is invalid.
     pub fn new(
         schemes: Vec<Scheme>,
         limits: GuardLimits,
@@ -129,58 +129,58 @@ impl Context {
         })
     }
 
-    /// Its schemes.
+    /// Returns its schemes.
     pub fn schemes(&self) -> &SchemeEngine {
         &self.schemes
     }
 
-    /// Exchanges its schemes; what was planned by the former is dropped.
+    /// Replaces its schemes and drops the plans of the former ones.
     ///
     /// # Errors
-    /// What is wrong with a scheme. Then everything stays as it is.
+    /// Fails if a scheme is invalid. Then everything stays as it is.
     pub fn set_schemes(&mut self, schemes: Vec<Scheme>) -> Result<(), SchemeError> {
         self.schemes.set_schemes(schemes)?;
         self.drop_rest();
         Ok(())
     }
 
-    /// Stops acting, or goes on.
+    /// Stops or resumes acting.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.schemes.set_paused(is_paused);
         self.drop_rest();
     }
 
-    /// Its guard.
+    /// Returns its guard.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// Its guard, to tell it what was lost.
+    /// Returns its guard, for reporting losses.
     pub fn guard_mut(&mut self) -> &mut Guard {
         &mut self.guard
     }
 
-    /// Huge pages that schemes make may waste this share of the targets' memory; `None`: any.
+    /// Limits the waste of huge pages that schemes make to this share of the targets' memory; `None`: no limit.
     pub fn set_max_waste(&mut self, max_waste: Option<f64>) {
         self.huge.set(max_waste);
     }
 
-    /// How huge pages stand that were made under a bound on their waste.
+    /// Returns the state of the huge pages that were made under a limit on their waste.
     pub fn waste(&self) -> Option<WasteStatus> {
         self.huge.status()
     }
 
-    /// Whether nothing is done.
+    /// Returns whether it is a dry run.
     pub fn is_dry_run(&self) -> bool {
         self.dry_run.is_some()
     }
 
-    /// Bytes that would be out of memory now, had the dry run been none.
+    /// Returns the bytes that would be paged out now if the schemes had really acted.
     pub fn would_be_out(&self) -> u64 {
         self.dry_run.as_ref().map_or(0, DryRun::paged_out)
     }
 
-    /// `target` is no more.
+    /// Forgets a target that exited.
     pub fn forget(&mut self, target: TargetId) {
         self.history.forget(target);
         self.huge.forget(target);
@@ -190,8 +190,8 @@ impl Context {
         }
     }
 
-    /// Looks at watermarks that it is time for. Yields when to look again, if all schemes rest by them: until then
-    /// nothing needs to be watched.
+    /// Checks the watermarks that are due. If they deactivate all schemes, returns the time of the next check: until
+    /// then no monitoring is needed.
     pub fn rests_until<W: World>(&mut self, now: Nanos, world: &mut W) -> Option<Nanos> {
         let schemes = &mut self.schemes;
         if !schemes.schemes().any(|scheme| scheme.watermarks.is_some()) {
@@ -205,34 +205,34 @@ impl Context {
         check.filter(|_| schemes.is_idle())
     }
 
-    /// Whether a plan has not been finished.
+    /// Returns whether a plan is unfinished.
     pub fn has_rest(&self) -> bool {
         self.lanes.iter().any(|lane| !lane.rest.is_empty())
     }
 
-    /// What is left of a plan is not wanted any more.
+    /// Drops unfinished plans.
     pub fn drop_rest(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.rest.clear());
     }
 
-    /// Whose memory is in what is left of plans.
+    /// Returns the targets of unfinished plans.
     pub fn targets_of_rest(&self) -> BTreeSet<TargetId> {
         let rest = self.lanes.iter().flat_map(|lane| &lane.rest);
         rest.map(|operation| operation.target).collect()
     }
 
-    /// What is left of a plan for this target is not wanted any more.
+    /// Drops unfinished plans for this target.
     pub fn drop_rest_of(&mut self, target: TargetId) {
         for lane in &mut self.lanes {
             lane.rest.retain(|operation| operation.target != target);
         }
     }
 
-    /// Does what follows from `snapshots`, or goes on with what is left of a plan, as far as that goes
-    /// into `room` of time. Yields what was done and what came of it.
+    /// Plans for `snapshots` and executes pending operations, as far as they fit into `room` of time. Returns the
+    /// operations and their outcomes.
     ///
     /// # Errors
-    /// What makes the world's actuator useless as a whole.
+    /// Fails if the world's actuator is useless as a whole.
     pub fn step<W: World>(
         &mut self,
         now: Nanos,
@@ -264,8 +264,8 @@ impl Context {
         Ok((done, outcomes))
     }
 
-    /// Plans anew for the targets of the snapshots. Yields what is not to be done: memory that came back is
-    /// kept, and small pages of which huge ones would waste too much.
+    /// Plans anew for the targets of the snapshots. Returns operations that are not executed, with their outcomes:
+    /// protected memory, and small pages whose huge pages would waste too much.
     fn plan<W: World>(
         &mut self,
         now: Nanos,
@@ -301,7 +301,7 @@ impl Context {
         Ok(kept.chain(kept_small).collect())
     }
 
-    /// Divides a plan into what may be done, and what came back too soon the last time.
+    /// Divides a plan into operations to execute, and memory that refaulted too soon the last time.
     fn keep_refaulted<W: World>(
         &mut self,
         now: Nanos,
@@ -309,7 +309,7 @@ impl Context {
         plan: Vec<Operation>,
         world: &mut W,
     ) -> Result<(Vec<Operation>, Vec<Operation>), W::Error> {
-        // Without a guard schemes do what they say, as DAMON's do.
+        // Without a guard schemes act exactly as configured, as in DAMON.
         if !world.knows_present() || self.is_dry_run() || !self.guard.limits().is_limited() {
             return Ok((plan, Vec::new()));
         }
@@ -325,8 +325,8 @@ impl Context {
         Ok(self.history.sift(now, plan))
     }
 
-    /// Carries out as much of what is planned as the guard allows and as goes into `room`. Pools take turns: a
-    /// long plan for the one does not hold up the other, of which a byte may cost a tenth.
+    /// Executes planned operations as far as the guard allows and as they fit into `room`. Pools take turns. A long
+    /// plan for one pool thus does not delay the other, whose bytes may cost a tenth.
     fn carry_out<W: World>(&mut self, room: Nanos, world: &mut W) -> Result<Carried, W::Error> {
         let is_dry_run = self.is_dry_run();
         let mut pools = Pool::ALL;
@@ -363,7 +363,7 @@ impl Context {
         Ok(carried)
     }
 
-    /// What was paged out may come back.
+    /// Notes page-outs, so that later refaults are recognised.
     fn note_paged_out<W: World>(
         &mut self,
         carried: &Carried,

@@ -1,17 +1,17 @@
-//! What a dry run has assumed to be done, so that it counts each byte once.
+//! State of a dry run: the operations that were assumed to be done, so that each byte is counted once.
 //!
-//! Problem: nothing is done in a dry run, so the same idle memory has a scheme's pattern at every
-//! snapshot. Counted each time, 134 MiB become gigabytes within a minute.
+//! Problem: a dry run executes nothing, so the same idle memory matches a scheme's pattern at every snapshot. Counted
+//! each time, 134 MiB become gigabytes within a minute.
 //!
-//! Approach: the ranges that an action was assumed to be applied to are remembered for each scheme
-//! and target. A plan is reduced to what is not among them ([`DryRun::fresh`]). Of memory that the
-//! scheme is idle about, a range is forgotten when a snapshot no longer shows it untouched: it was
-//! read back (and may be acted on again, which counts again), or unmapped. Where single pages were
-//! acted on, and where a region is touched of which some pages are known to be idle still, these are
-//! remembered one by one.
+//! Approach: the ranges that an action was assumed to be applied to are remembered for each scheme and target. A plan
+//! is reduced to memory outside them ([`DryRun::fresh`]). For schemes about idle memory, a range is forgotten when a
+//! snapshot no longer shows it untouched. It was read back (and may be acted on again, which counts again), or
+//! unmapped. Single pages are remembered one by one if an action named them, or if their region is touched and they are
+//! known to be still idle.
 //!
-//! Limits: of a region of which a part is touched, what is not known page by page is read back whole. Quotas are charged for the reduced
-//! plan only, once their window ends; within a window, memory that was counted before takes room.
+//! Limits: if a part of a region is touched, all of its pages without a known state count as read back. Quotas are
+//! charged for the reduced plan only, once their window ends. Within a window, memory that was counted before uses up
+//! quota.
 
 use std::collections::BTreeMap;
 
@@ -21,20 +21,19 @@ use crate::port::Operation;
 use crate::scheme::Action;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
-/// Whose memory, and which scheme's action: `None` stands for all schemes that page out, since a page
-/// leaves once.
+/// Target, and the scheme of the action. `None` stands for all schemes that page out, since a page leaves once.
 type Key = (TargetId, Option<usize>);
 
-/// The memory of an action.
+/// Memory that an action was assumed to be applied to.
 #[derive(Clone, Debug, Default)]
 struct Applied {
-    /// In address order, not touching each other.
+    /// Ranges in address order that do not touch each other.
     ranges: Vec<AddressRange>,
     /// Single pages, by block; none lies in `ranges`.
     pages: BTreeMap<u64, Bitmap>,
-    /// The scheme is about idle memory: what is touched is no longer as the action left it.
+    /// Whether the scheme is about idle memory: touched memory is then no longer in the state that the action left.
     idle_only: bool,
-    /// Bytes of memory in `ranges`, by the last snapshot, and of `pages`.
+    /// Bytes of memory in `ranges`, by the last snapshot, and in `pages`.
     bytes: u64,
 }
 
@@ -45,7 +44,7 @@ pub struct DryRun {
 }
 
 impl DryRun {
-    /// Takes in what was seen of a target: what was touched since has come back.
+    /// Takes in snapshots: memory that was touched since counts as read back.
     pub fn observe(&mut self, snapshots: &[Snapshot]) {
         for snapshot in snapshots {
             let of_target = (snapshot.target, None)..=(snapshot.target, Some(usize::MAX));
@@ -55,7 +54,7 @@ impl DryRun {
         }
     }
 
-    /// What of `plan` has not been assumed to be done before.
+    /// Returns the part of `plan` that has not been assumed to be done before.
     pub fn fresh(&self, plan: &[Operation]) -> Vec<Operation> {
         let mut fresh = Vec::with_capacity(plan.len());
         for operation in plan {
@@ -69,7 +68,7 @@ impl DryRun {
         fresh
     }
 
-    /// Assumes that `operations` were carried out.
+    /// Assumes that `operations` were executed.
     pub fn assume(&mut self, operations: &[Operation]) {
         for operation in operations {
             if operation.action == Action::Stat {
@@ -83,7 +82,7 @@ impl DryRun {
         self.applied.values_mut().for_each(Applied::unite);
     }
 
-    /// Bytes that would be out of memory now.
+    /// Returns the bytes that would be paged out now.
     pub fn paged_out(&self) -> u64 {
         let keys = self
             .applied
@@ -92,7 +91,7 @@ impl DryRun {
         keys.map(|(_, applied)| applied.bytes).sum()
     }
 
-    /// `target` is no more.
+    /// Forgets a target that exited.
     pub fn forget(&mut self, target: TargetId) {
         self.applied.retain(|(of, _), _| *of != target);
     }
@@ -104,7 +103,7 @@ fn key(operation: &Operation) -> Key {
 }
 
 impl Applied {
-    /// Appends what of `operation` is not among it.
+    /// Appends the part of `operation` that it does not contain.
     fn add_fresh(&self, operation: &Operation, fresh: &mut Vec<Operation>) {
         for range in gaps(operation.range, &self.ranges) {
             let mut part = operation.part(range);
@@ -171,13 +170,13 @@ impl Applied {
         }
         bytes += pages.values().map(bits::bytes).sum::<u64>();
         (self.ranges, self.pages) = (still, pages);
-        // What has come into memory since was touched, wherever that shows.
+        // Memory that has become resident since was touched, even if its region does not show it.
         self.bytes = bytes.min(self.bytes);
         self.unite();
     }
 
-    /// Adds those of its pages in `range`, a region of `snapshot`, that are as the action left them to `still`; those
-    /// of the ranges `over` as well, if the region is touched (`is_back`).
+    /// Adds the pages in `range`, a region of `snapshot`, that are still in the state that the action left to `still`.
+    /// If the region is touched (`is_back`), pages of the ranges `over` are included.
     fn observe_pages(
         &self,
         snapshot: &Snapshot,
@@ -222,7 +221,7 @@ impl Applied {
     }
 }
 
-/// Of `pages`, by block, those of the blocks that `range` overlaps.
+/// Returns the entries of `pages` for the blocks that `range` overlaps.
 fn blocks_in(
     pages: &BTreeMap<u64, Bitmap>,
     range: AddressRange,
@@ -241,12 +240,12 @@ const fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
 }
 
-/// Whether any of a region was touched in the interval.
+/// Returns whether any of a region was touched in the interval.
 fn is_touched(region: &RegionSnapshot) -> bool {
     region.nr_accesses.is_some_and(|n| n > 0.0)
 }
 
-/// The parts of `range` that none of `taken`, in address order, covers.
+/// Returns the parts of `range` that no range of `taken`, in address order, covers.
 fn gaps(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
     let mut gaps = Vec::new();
     let mut start = range.start;
@@ -290,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Regions of pages, half of which hold memory.
+    /// Returns a snapshot of regions, given in pages, half of which hold memory.
     fn snapshot(regions: &[(u64, u64, Option<f32>)]) -> Snapshot {
         let region = |&(start, end, nr_accesses): &(u64, u64, Option<f32>)| {
             let range = range(start, end);
@@ -380,7 +379,7 @@ mod tests {
         dry.assume(&[of_pages(0..8)]);
         assert_eq!(bytes(&dry.fresh(&[of_pages(4..10)])), 2);
         assert_eq!(dry.fresh(&[of_pages(2..6)]), []);
-        // Its block stays in use, and two of them were touched.
+        // Its block stays in use, and two of its pages were touched.
         let mut seen = snapshot(&[(0, 512, Some(3.0))]);
         let mut idle = IdlePages::new(0);
         (2..12).for_each(|page| idle.add(page, Nanos(0), 0));
@@ -388,7 +387,7 @@ mod tests {
         dry.observe(std::slice::from_ref(&seen));
         assert_eq!(dry.paged_out(), 6 * PAGE);
         assert_eq!(bytes(&dry.fresh(&[of_pages(0..8)])), 2);
-        // A range that is touched in part is remembered by page, and a region counts what is new of it.
+        // A range that is touched in part is remembered by page, and only its new pages count.
         dry.assume(&[operation(0, Action::Pageout, (8, 24))]);
         dry.observe(&[seen]);
         assert_eq!(bytes(&dry.fresh(&[of_pages(8..24)])), 12);

@@ -1,10 +1,10 @@
-//! Huge pages within a bound on their waste: which blocks of a plan become huge.
+//! Huge pages under a limit on their waste: selects the blocks of a plan that become huge.
 //!
-//! Schemes plan by regions; what a huge page would waste is known by block, and by the page tables only. So
-//! the blocks that a plan would make huge are looked at first, ranked ([`scheme::huge`](crate::scheme::huge)),
-//! and the operations told which of them are meant. What was made huge is kept in mind: it is looked at again
-//! with every plan (a huge page that is none any more wastes nothing), and a few of them are read, since what
-//! the program writes later is no waste.
+//! Schemes plan by regions; the waste of a huge page is known by block, and from the page tables only. So the blocks
+//! that a plan would make huge are read first and ranked ([`scheme::huge`](crate::scheme::huge)). The selected ones are
+//! stored in the operations. Blocks that were made huge are remembered and checked again with every plan: a huge page
+//! that was split wastes nothing. The content of a few of them is read, since pages that the program writes later are
+//! no waste.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use crate::scheme::Action;
 use crate::scheme::huge::{BlockUse, Candidate, WasteStatus, bytes, fitting, rank};
 use crate::snapshot::{Snapshot, TargetId};
 
-/// Most blocks of one target that a plan looks at: 256 GiB. Others wait until these are huge.
+/// Upper bound of one target's blocks that a plan reads: 256 GiB. Others wait until these are huge.
 const BLOCKS_MAX: usize = 1 << 17;
-/// Huge pages whose content is read with every plan, for what is still unused of them: 4 ms.
+/// Number of huge pages whose content is read with every plan to count their unused pages; it takes 4 ms.
 const READ_PER_PLAN: usize = 16;
 
-/// What a plan comes to: what is to be carried out, and what is not done, with what came of that.
+/// Result of narrowing a plan: the operations to execute, and those that are not, with their outcomes.
 pub(super) type Narrowed = (Vec<Operation>, Vec<(Operation, Outcome)>);
 
-/// Keeps huge pages within a bound.
+/// Limit on the waste of huge pages.
 #[derive(Debug, Default)]
 pub(super) struct HugeBound {
-    /// Share of the targets' memory; `None`: no bound.
+    /// Share of the targets' memory; `None`: no limit.
     max_waste: Option<f64>,
-    /// Memory of each target when it was seen last.
+    /// Resident bytes of each target in its last snapshot.
     resident: BTreeMap<TargetId, u64>,
-    /// What was meant to become huge, with the pages that it added or that are unused of it.
+    /// Blocks selected to become huge, with the number of pages that were added or are still unused.
     made: BTreeMap<(TargetId, u64), u32>,
-    /// Where reading goes on.
+    /// Position at which reading continues.
     next_read: (TargetId, u64),
     status: WasteStatus,
 }
@@ -44,7 +44,7 @@ impl HugeBound {
         self.max_waste = max_waste;
     }
 
-    /// How it stands; `None` without a bound, or before anything was to become huge.
+    /// Returns the state; `None` without a limit, or before any block was selected.
     pub(super) fn status(&self) -> Option<WasteStatus> {
         (self.status.max_share > 0.0 || self.status.huge > 0).then_some(self.status)
     }
@@ -54,7 +54,7 @@ impl HugeBound {
         self.made.retain(|(of, _), _| *of != target);
     }
 
-    /// Says of operations that make huge pages which blocks are meant.
+    /// Stores the selected blocks in operations that make huge pages.
     pub(super) fn narrow<W: World>(
         &mut self,
         plan: Vec<Operation>,
@@ -105,7 +105,7 @@ impl HugeBound {
         Ok(divide(plan, &chosen, &blocks))
     }
 
-    /// Forgets what is not huge any more, and looks how much of the rest is still unused.
+    /// Forgets blocks that are not huge any more, and reads a few others to count their unused pages.
     fn look_again<W: World>(&mut self, world: &mut W) -> Result<(), W::Error> {
         let targets: BTreeSet<TargetId> = self.made.keys().map(|(target, _)| *target).collect();
         let mut still = BTreeMap::new();
@@ -145,7 +145,7 @@ impl HugeBound {
     }
 }
 
-/// A block that a plan is about.
+/// A block of a plan.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     now: BlockUse,
@@ -158,7 +158,7 @@ fn makes_huge(operation: &Operation) -> bool {
     matches!(operation.action, Action::Hugepage | Action::Collapse)
 }
 
-/// What the blocks are like that `plan` would make huge pages of one target, and what that would save.
+/// Returns the state of one target's blocks that `plan` would make huge, and the translations that would save.
 fn look_at<W: World>(
     snapshot: &Snapshot,
     plan: &[Operation],
@@ -195,13 +195,13 @@ fn look_at<W: World>(
     Ok(blocks)
 }
 
-/// The blocks that a range has a part of.
+/// Returns the blocks that overlap `range`.
 fn blocks_of(range: AddressRange) -> impl Iterator<Item = u64> {
     let first = range.start & !(BLOCK_SIZE - 1);
     (first..range.end).step_by(BLOCK_SIZE as usize)
 }
 
-/// Share of the pages there that were touched in the interval.
+/// Returns the share of the resident pages that were touched in the interval.
 fn touched_share(snapshot: &Snapshot, range: AddressRange) -> f64 {
     let regions = &snapshot.regions;
     let at = regions.partition_point(|region| region.range.end <= range.start);
@@ -214,7 +214,7 @@ fn touched_share(snapshot: &Snapshot, range: AddressRange) -> f64 {
     }
 }
 
-/// Tells operations which blocks are meant; those of which none is are not carried out.
+/// Stores the chosen blocks in operations; those without a chosen block are not executed.
 fn divide(
     plan: Vec<Operation>,
     chosen: &BTreeMap<TargetId, BTreeSet<u64>>,
@@ -247,7 +247,7 @@ fn divide(
     (todo, left)
 }
 
-/// What is told of an operation none of whose blocks is meant.
+/// Returns the outcome of an operation without a chosen block.
 fn kept_small(operation: &Operation, blocks: Option<&Blocks>) -> Outcome {
     let first = operation.range.start & !(BLOCK_SIZE - 1);
     let mut outcome = Outcome::default();

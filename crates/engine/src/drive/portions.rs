@@ -1,9 +1,8 @@
-//! A plan in portions: no portion is larger than what may be done now.
+//! Execution of a plan in portions: no portion exceeds the current limits.
 //!
-//! A region may be gigabytes, and the guard allow megabytes, or a step 50 ms. So operations are cut
-//! at the borders of 2 MiB blocks (of which huge pages are made) and their parts' outcomes joined
-//! again, as the schemes count regions, not parts. How much goes into a step follows from how fast
-//! the same action was lately ([`Pace`]).
+//! A region may be gigabytes, while the guard allows megabytes, or a step 50 ms. So operations are cut at the borders
+//! of 2 MiB blocks (of which huge pages are made). The outcomes of their parts are joined again, as the schemes count
+//! regions, not parts. The size of a step follows from the recent speed of the same action ([`Pace`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -13,23 +12,23 @@ use crate::guard::{Guard, Pool};
 use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
 
-/// Most bytes of one portion.
+/// Upper bound of one portion in bytes.
 const PORTION_MAX: u64 = 64 << 20;
-/// Most bytes of a portion while little is found in memory: what comes next may be all there.
+/// Upper bound of a portion in bytes while little of the memory is resident: all of the next portion may be.
 const SPARSE_MAX: u64 = 16 << 20;
-/// A portion of an action whose speed is not known yet.
+/// Size of a portion for an action with an unknown speed.
 const FIRST_PORTION: u64 = 2 * BLOCK_SIZE;
 
-/// How fast actions are carried out: bytes of memory that is there, per nanosecond.
+/// Speed of actions, in bytes of resident memory per nanosecond.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     speeds: BTreeMap<Action, f64>,
-    /// Little was found lately: portions may be so many times as large.
+    /// Factor on portions, raised while little of the memory is resident.
     stretch: u64,
 }
 
 impl Pace {
-    /// The bytes of the next portion, if it may take `left`. Sized as if all of it were there.
+    /// Returns the bytes of the next portion, if it may take `left`. It assumes that all of the memory is resident.
     fn portion(&self, action: Action, left: Nanos) -> u64 {
         let Some(speed) = self.speeds.get(&action) else {
             return FIRST_PORTION;
@@ -39,7 +38,7 @@ impl Pace {
         bytes.max(stretched.min(SPARSE_MAX))
     }
 
-    /// What a portion came to.
+    /// Learns the speed from a portion and its outcomes.
     fn learn(&mut self, action: Action, portion: &[Operation], outcomes: &[Outcome]) {
         let took: u64 = outcomes.iter().map(|outcome| outcome.took.0).sum();
         let asked: u64 = portion.iter().map(Operation::extent).sum();
@@ -58,28 +57,28 @@ impl Pace {
         }
         let speed = there as f64 / took as f64;
         let known = self.speeds.entry(action).or_insert(speed);
-        // Slower is believed at once, faster by and by.
+        // A lower speed is adopted at once, a higher one gradually.
         *known = speed.min(f64::midpoint(*known, speed));
     }
 }
 
-/// What came of carrying out a plan.
+/// Result of executing a plan.
 #[derive(Debug, Default)]
 pub struct Carried {
-    /// What was done.
+    /// Executed operations.
     pub done: Vec<Operation>,
-    /// The outcome of each.
+    /// Outcome of each operation.
     pub outcomes: Vec<Outcome>,
 }
 
 impl Carried {
-    /// Appends what came of more.
+    /// Appends the result of further execution.
     pub fn append(&mut self, mut more: Self) {
         self.done.append(&mut more.done);
         self.outcomes.append(&mut more.outcomes);
     }
 
-    /// How long all of it took.
+    /// Returns the total time.
     pub fn took(&self) -> Nanos {
         self.outcomes
             .iter()
@@ -87,9 +86,9 @@ impl Carried {
     }
 }
 
-/// Carries out as much of `plan`, which is about `pool`, as `guard` allows and as goes into `room` of time, by
-/// `act`, which appends an outcome for each operation and says whether to go on. If there is any room, something
-/// is done, be it a block. What was done is taken off the plan, unless `act` fails.
+/// Executes as much of `plan`, which is about `pool`, as `guard` allows and as fits into `room` of time. `act` appends
+/// an outcome for each operation and returns whether to continue. If any time is available, at least a block is
+/// executed. Executed operations are removed from the plan, unless `act` fails.
 pub fn carry_out<E>(
     plan: &mut VecDeque<Operation>,
     (guard, pool): (&mut Guard, Pool),
@@ -134,18 +133,18 @@ pub fn carry_out<E>(
     Ok(Carried { done, outcomes })
 }
 
-/// A plan that is being carried out.
+/// A plan in execution.
 struct Portions<'a> {
     plan: &'a [Operation],
-    /// The operation that comes next, and how much of it has been taken already.
+    /// Index of the next operation; `taken` is the number of its bytes that have been taken already.
     next: usize,
     taken: u64,
-    /// The operations whose parts the last portion holds.
+    /// Operations in the last portion, by index.
     in_hand: Vec<usize>,
     parts: Vec<AddressRange>,
     done: Vec<Operation>,
     outcomes: Vec<Outcome>,
-    /// The operation that [`Portions::done`] ends with.
+    /// Index of the last operation in `done`.
     last_done: Option<usize>,
 }
 
@@ -163,13 +162,13 @@ impl<'a> Portions<'a> {
         }
     }
 
-    /// What comes next.
+    /// Returns the action of the next operation.
     fn next_action(&self) -> Option<Action> {
         Some(self.plan.get(self.next)?.action)
     }
 
-    /// Takes at most `bytes`, but at least to the next border of a block, of what comes next: all of
-    /// it harmless (only counting), or of one action.
+    /// Takes at most `bytes`, but at least up to the next border of a block, of the next operations of one action.
+    /// Harmless operations (only counting) are taken whole.
     fn take(&mut self, bytes: u64, portion: &mut Vec<Operation>) {
         portion.clear();
         self.in_hand.clear();
@@ -198,7 +197,7 @@ impl<'a> Portions<'a> {
             };
             let part = AddressRange::new(start, start + length);
             let part_of = operation.part(part);
-            // Of single pages only these count.
+            // For single pages, only their own bytes count.
             let extent = part_of.extent();
             portion.push(part_of);
             self.in_hand.push(self.next);
@@ -217,7 +216,7 @@ impl<'a> Portions<'a> {
         }
     }
 
-    /// What became of the last portion.
+    /// Adds the outcomes of the last portion.
     fn done(&mut self, outcomes: &[Outcome]) {
         assert_eq!(self.in_hand.len(), outcomes.len(), "an outcome for each");
         for ((&which, part), outcome) in self.in_hand.iter().zip(&self.parts).zip(outcomes) {
@@ -237,8 +236,8 @@ impl<'a> Portions<'a> {
     }
 }
 
-/// How far from `start` on to go for about `bytes`: to the last border of a block within, or else to
-/// the next one.
+/// Returns the length from `start` for about `bytes`: up to the last border of a block within them, or else to the next
+/// one.
 fn cut(start: u64, bytes: u64) -> u64 {
     let within = (start + bytes) / BLOCK_SIZE * BLOCK_SIZE;
     if within > start {
@@ -284,7 +283,7 @@ mod tests {
         }
     }
 
-    /// The portions of a plan, in MiB, when each may be of `bytes`.
+    /// Returns the portions of a plan, in MiB, if each may have `bytes`.
     fn portions(plan: &[Operation], bytes: u64) -> Vec<Vec<(u64, u64)>> {
         let (mut portions, mut portion, mut all) = (Portions::new(plan), Vec::new(), Vec::new());
         loop {
@@ -357,8 +356,7 @@ mod tests {
         );
     }
 
-    /// Carries out `plan` in steps, each page in `ns` where `is_there`. Yields for each step how long it took and the
-    /// bytes done.
+    /// Executes `plan` in steps; each page where `is_there` takes `ns`. Returns the time and the bytes of each step.
     fn steps(plan: &[Operation], ns: u64, is_there: impl Fn(u64) -> bool) -> Vec<(Nanos, u64)> {
         let mut guard = Guard::new(GuardLimits::default());
         let (mut pace, mut steps) = (Pace::default(), Vec::new());
@@ -397,7 +395,7 @@ mod tests {
         for ns in [500, 4_000, 18_000, 60_000] {
             let steps = steps(&plan, ns, |_| true);
             assert_eq!(steps.iter().map(|step| step.1).sum::<u64>(), 2300 * MIB);
-            // The very first portion is a guess, and no portion is less than a block.
+            // The first portion is a guess, and no portion is less than a block.
             let longest = steps[1..].iter().map(|step| step.0).max().expect("steps");
             let block = Nanos(512 * ns + 10_000);
             assert!(longest <= STEP + block, "{ns} ns: {longest:?}");

@@ -1,4 +1,4 @@
-//! The table monitor's loop: who is there, what their tables say, what is cleared next.
+//! The page-table monitor's loop: updates the targets, reads their tables, and clears accessed bits.
 
 use crate::address::{AddressRange, Nanos};
 use crate::monitor::Intervals;
@@ -10,27 +10,27 @@ use crate::monitor::page_table::{
 use crate::port::{AccessProbe, Cost};
 use crate::snapshot::{Snapshot, TargetId};
 
-/// Shortest time between two looks at who is there and what they map.
+/// Shortest time between two updates of targets and their mappings.
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);
-/// The longest time between two looks at the layout.
+/// Longest time between two updates.
 const UPDATE_MAX: Nanos = Nanos::from_millis(60_000);
-/// Shortest time between two looks at who is new.
+/// Shortest time between two searches for new targets.
 const FOLLOW_MIN: Nanos = Nanos::from_millis(1_000);
-/// Up to so many targets, new page tables are looked for at the end of each interval.
+/// Number of targets up to which new page tables are searched at the end of each interval.
 const TARGETS_WITH_FRESH_BLOCKS: usize = 64;
 
-/// A probe that can read whole page tables, too.
+/// A probe that can also read whole page tables.
 pub trait TableProbe: AccessProbe {
-    /// The 2 MiB blocks of `ranges` that have a page table, in address order; `None` if the target
-    /// has ended or become another program.
+    /// Returns the 2 MiB blocks of `ranges` that have a page table, in address order; `None` if the target has exited
+    /// or executed another program.
     fn occupied_blocks(
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
     ) -> Result<Option<Vec<u64>>, Self::Error>;
 
-    /// Says what the tables of `blocks` look like, one after the other. `false` if the target has
-    /// ended or become another program.
+    /// Passes the tables of `blocks` to `look`, one after the other. Returns `false` if the target has exited or
+    /// executed another program.
     fn read_blocks(
         &mut self,
         target: TargetId,
@@ -41,7 +41,7 @@ pub trait TableProbe: AccessProbe {
     /// Clears the accessed bits of `ranges`, in address order.
     fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), Self::Error>;
 
-    /// Whether the accessed bit of the page at `address` can be cleared by `by` at all.
+    /// Returns whether the accessed bit of the page at `address` can be cleared by `by` at all.
     fn is_clearable(
         &mut self,
         target: TargetId,
@@ -49,9 +49,8 @@ pub trait TableProbe: AccessProbe {
         by: ClearedBy,
     ) -> Result<bool, Self::Error>;
 
-    /// Clears the accessed bits of all memory of `target`, of what it shares, too. `false` if that
-    /// cannot be done, or would hold the target, with its `nr_pages` resident pages, up for longer
-    /// than `hold_max`.
+    /// Clears the accessed bits of all memory of `target`, including shared memory. Returns `false` if that is
+    /// impossible, or would delay the target, with its `nr_pages` resident pages, for longer than `hold_max`.
     fn clear_space(
         &mut self,
         target: TargetId,
@@ -67,28 +66,28 @@ pub trait TableProbe: AccessProbe {
         let _ = nr_bits;
     }
 
-    /// Whether the target's page tables do not show all accesses to its memory, as others map it
-    /// beside them: KVM guests, devices.
+    /// Returns whether the target's page tables do not show all accesses to its memory, as others map it beside them:
+    /// KVM guests, devices.
     fn hides_accesses(&self, target: TargetId) -> bool {
         let _ = target;
         false
     }
 }
 
-/// Who is watched.
+/// The monitored targets.
 pub trait TargetSource<P: AccessProbe> {
-    /// Looks who is there and what they map. Yields the targets whose memory is gone since the last time: they have
-    /// ended, or run another program.
+    /// Updates the targets and their mappings. Returns the targets whose memory is gone since the last call: they have
+    /// exited, or executed another program.
     fn update(&mut self, probe: &mut P, now: Nanos) -> Result<Vec<TargetId>, P::Error>;
 
-    /// Only takes in who has come since the last time, and what he maps: for that is looked more often where
-    /// an update takes long. `false`: nobody comes whom an update would not find soon enough.
+    /// Takes in only the targets that are new since the last call, with their mappings. It is called more often than
+    /// `update` where an update takes long. Returns `false` if updates find new targets soon enough.
     fn follow(&mut self, probe: &mut P, now: Nanos) -> Result<bool, P::Error> {
         let _ = (probe, now);
         Ok(false)
     }
 
-    /// An interval has ended, and the next one has not begun: what `monitor` knows of it can be looked at.
+    /// Receives `monitor` between two intervals: the last one has ended, and the next one has not begun.
     fn interval_ended(
         &mut self,
         probe: &mut P,
@@ -99,22 +98,22 @@ pub trait TargetSource<P: AccessProbe> {
         Ok(())
     }
 
-    /// Whether nobody is left, and nobody will come.
+    /// Returns whether no target is left, and none will come.
     fn is_over(&self) -> bool;
 
-    /// The live targets.
+    /// Returns the live targets.
     fn ids(&self) -> Vec<TargetId>;
 
-    /// What a target maps, as far as it is to be watched, in address order.
+    /// Returns the monitored mappings of a target, in address order.
     fn mappings(&self, target: TargetId) -> Vec<MappedRange>;
 
-    /// The only addresses to watch of each target, mapped or not (DAMON's initial regions), if there is
-    /// such a limit.
+    /// Returns the only addresses to watch of each target, mapped or not (DAMON's initial regions), if there is such a
+    /// limit.
     fn limits(&self) -> Option<&[AddressRange]> {
         None
     }
 
-    /// The parts of `mappings` that have page tables; `None` if that is not known.
+    /// Returns the parts of `mappings` that have page tables; `None` if that is unknown.
     fn populated(
         &mut self,
         probe: &mut P,
@@ -126,7 +125,7 @@ pub trait TargetSource<P: AccessProbe> {
     }
 }
 
-/// The loop.
+/// Loop of the page-table monitor.
 #[derive(Debug)]
 pub struct TableLoop {
     monitor: TableMonitor,
@@ -134,12 +133,12 @@ pub struct TableLoop {
     next_update: Nanos,
     update_interval: Nanos,
     next_follow: Nanos,
-    /// What comes with the start is not what updates take.
+    /// Whether the first update is done: its cost does not predict that of later ones.
     has_started: bool,
 }
 
 impl TableLoop {
-    /// A loop that has not looked yet.
+    /// Returns a loop that has not read any tables yet.
     pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
         Self {
             monitor: TableMonitor::new(attributes, now),
@@ -151,23 +150,23 @@ impl TableLoop {
         }
     }
 
-    /// What it knows.
+    /// Returns the monitor.
     pub fn monitor(&self) -> &TableMonitor {
         &self.monitor
     }
 
-    /// Divides the budget otherwise than for watching processes.
+    /// Changes the division of the budget.
     pub fn divide_budget(&mut self, shares: BudgetShares) {
         self.monitor.divide_budget(shares);
     }
 
-    /// So much CPU time was spent on something that has a rhythm of its own.
+    /// Notes CPU time of work with its own rhythm.
     pub fn note_other_cpu(&mut self, cpu: Nanos) {
         self.monitor.note_other_cpu(cpu);
     }
 
-    /// Does what is due at `now` and appends the snapshots that are finished. Yields when to come
-    /// back; `None` if nobody is left.
+    /// Does the work that is due at `now` and appends the finished snapshots. Returns when to call again; `None` if no
+    /// target is left.
     pub fn step<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -200,7 +199,7 @@ impl TableLoop {
         Ok(Some(next.max(now + Nanos(1))))
     }
 
-    /// Ends the interval, be it before its time where nothing comes after: what is known is as of `now`.
+    /// Ends the interval, if need be early, and returns its snapshots as of `now`.
     pub fn end_interval<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -211,27 +210,27 @@ impl TableLoop {
         Ok(self.monitor.end_interval(now))
     }
 
-    /// From now on snapshots tell which pages are idle, with such `ages`.
+    /// Makes snapshots contain idle pages with `ages` from now on.
     pub fn tell_idle_pages(&mut self, ages: PageAges) {
         self.monitor.tell_idle_pages(ages);
     }
 
-    /// The next step looks who is there.
+    /// Makes the next step check which targets are alive.
     pub fn look_for_ends(&mut self, now: Nanos) {
         self.next_update = now;
     }
 
-    /// Memory was acted on at `now`: its age counts anew.
+    /// Restarts the age of memory that was acted on at `now`.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
         self.monitor.reset_age(target, range, now);
     }
 
-    /// How often nothing could be known of pages, as their bits cannot be cleared.
+    /// Returns the number of pages with an unknown access state, as their accessed bits cannot be cleared.
     pub fn nr_unknown(&self) -> u64 {
         self.monitor.nr_unclearable()
     }
 
-    /// The intervals in force.
+    /// Returns the current intervals.
     pub fn intervals(&self) -> Intervals {
         Intervals {
             sample: self.attributes.window,
@@ -240,7 +239,7 @@ impl TableLoop {
         }
     }
 
-    /// Looks at targets, mappings and which page tables there are.
+    /// Updates targets, mappings and the sets of page tables.
     fn update<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -263,7 +262,7 @@ impl TableLoop {
         Ok(())
     }
 
-    /// Takes in who is new, between updates.
+    /// Takes in new targets between updates.
     fn follow<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -285,7 +284,7 @@ impl TableLoop {
         Ok(())
     }
 
-    /// How long to wait before what took so many seconds of CPU time is done again.
+    /// Returns the time after which work that took `spent` seconds of CPU time may be repeated.
     fn wait(&self, spent: f64, share: impl Fn(&BudgetShares) -> f64) -> Nanos {
         Nanos((spent / self.monitor.rate(share) * 1e9) as u64).min(UPDATE_MAX)
     }
@@ -303,13 +302,13 @@ impl TableLoop {
             .set_hides_accesses(id, probe.hides_accesses(id));
         self.update_blocks(id, now, probe)?;
         if is_new {
-            // What appears from now on is seen to appear.
+            // Pages that appear from now on are recognised as new.
             self.read_target(id, now, probe)?;
         }
         Ok(())
     }
 
-    /// What was spent since `before`, in seconds of CPU time, is not for what every interval costs.
+    /// Notes the cost since `before`, which is no part of each interval's cost. Returns its CPU time in seconds.
     fn note_spent<P: TableProbe>(&mut self, before: &Cost, probe: &P) -> f64 {
         let after = probe.cost();
         self.monitor.note_other_work(before, &after);
@@ -359,13 +358,13 @@ impl TableLoop {
         if !blocks.is_empty()
             && !probe.read_blocks(id, &blocks, |facts| monitor.take_answers(id, &facts))?
         {
-            // It ended, or became another program: find out at once.
+            // The target has exited or executed another program: the next step detects that at once.
             self.next_update = now;
         }
         Ok(())
     }
 
-    /// Clears what is worth it at the start of an interval, and looks what came of that.
+    /// Clears the accessed bits that are worth it at the start of an interval, and reads the result.
     fn clear<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
         let before = probe.cost();
         let ranges = self.monitor.plan_samples(now, &before);
@@ -423,7 +422,7 @@ impl TableLoop {
     }
 }
 
-/// Ranges, in order, with those that touch made one: each costs a flush.
+/// Joins adjacent ranges, which are in address order: each range costs a flush.
 fn joined(ranges: &[AddressRange]) -> Vec<AddressRange> {
     let mut joined: Vec<AddressRange> = Vec::with_capacity(ranges.len());
     for range in ranges {

@@ -1,9 +1,9 @@
 //! Selection of blocks that are worth a huge page, under a limit on the waste.
 //!
 //! Problem: a huge page saves translations, one for each of its pages that is used. It costs the pages of its block
-//! that are never written: its waste. Programs that use a part of every 2 MiB (grids with padded rows, slab heaps) grow
-//! by half and more with huge pages for all hot memory. Some of their blocks save ten times as much as others, for the
-//! same waste.
+//! that are never written: its waste. Programs that use part of every 2 MiB (grids with padded rows, slab heaps) grow
+//! by half and more if all hot memory becomes huge. Some of their blocks save ten times as much as others, for the same
+//! waste.
 //!
 //! Approach: blocks are ranked by waste per translation saved ([`rank`]). They are taken from the best on, while the
 //! waste of all schemes' huge pages stays below a share of the targets' memory ([`MAX_WASTE`]). Accessed bits give the
