@@ -6,8 +6,8 @@
 //! Approach: the ranges that an action was assumed to be applied to are remembered for each scheme and target. A plan
 //! is reduced to memory outside them ([`DryRun::fresh`]). For schemes about idle memory, a range is forgotten when a
 //! snapshot no longer shows it untouched. It was read back (and may be acted on again, which counts again), or
-//! unmapped. Single pages are remembered one by one if an action named them, or if their region is touched and they are
-//! known to be still idle.
+//! unmapped. Single pages are remembered one by one if an action named them. So are the idle pages of touched regions,
+//! if they are known.
 //!
 //! Limits: if a part of a region is touched, all of its pages without a known state count as read back. Quotas are
 //! charged for the reduced plan only, once their window ends. Within a window, memory that was counted before uses up
@@ -387,7 +387,7 @@ mod tests {
         dry.observe(std::slice::from_ref(&seen));
         assert_eq!(dry.paged_out(), 6 * PAGE);
         assert_eq!(bytes(&dry.fresh(&[of_pages(0..8)])), 2);
-        // A range that is touched in part is remembered by page, and only its new pages count.
+        // A range that is touched in part is remembered by page. A region counts only pages that are not remembered.
         dry.assume(&[operation(0, Action::Pageout, (8, 24))]);
         dry.observe(&[seen]);
         assert_eq!(bytes(&dry.fresh(&[of_pages(8..24)])), 12);

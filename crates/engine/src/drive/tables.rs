@@ -76,8 +76,8 @@ pub trait TableProbe: AccessProbe {
 
 /// The monitored targets.
 pub trait TargetSource<P: AccessProbe> {
-    /// Updates the targets and their mappings. Returns the targets whose memory is gone since the last call: they have
-    /// exited, or executed another program.
+    /// Updates the targets and their mappings. Returns the targets that have exited or executed another program since
+    /// the last call: their memory is gone.
     fn update(&mut self, probe: &mut P, now: Nanos) -> Result<Vec<TargetId>, P::Error>;
 
     /// Takes in only the targets that are new since the last call, with their mappings. It is called more often than

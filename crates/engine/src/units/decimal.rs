@@ -1,6 +1,6 @@
-//! Decimal numbers, exactly.
+//! Exact decimal numbers.
 
-/// A number of at least zero: `digits * 10^-scale`.
+/// A non-negative number: `digits * 10^-scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decimal {
     digits: u128,
@@ -8,9 +8,8 @@ pub struct Decimal {
 }
 
 impl Decimal {
-    /// Reads `1.5`, `4,096`, `.5` or `2.5e-1`. Commas separate thousands, as damo prints them; a
-    /// decimal comma is not guessed at. `None` for anything else, and for more digits than 128 bits
-    /// hold.
+    /// Parses `1.5`, `4,096`, `.5` or `2.5e-1`. Commas separate thousands, as damo prints them; a decimal comma is not
+    /// guessed. Returns `None` for anything else, and for more digits than 128 bits hold.
     pub fn parse(text: &str) -> Option<Self> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             Some((mantissa, exponent)) => (mantissa, exponent.parse::<i16>().ok()?),
@@ -40,7 +39,7 @@ impl Decimal {
         (nr_digits > 0).then_some(Self { digits, scale })
     }
 
-    /// The number that `text` begins with, as text, and what follows it.
+    /// Returns the number at the start of `text`, as text, and the rest.
     pub(super) fn split(text: &str) -> (&str, &str) {
         let text = text.trim();
         let is_part = |c: char| c.is_ascii_digit() || matches!(c, ',' | '.');
@@ -60,13 +59,12 @@ impl Decimal {
         (number, rest.trim_start())
     }
 
-    /// Whether it is zero.
+    /// Returns whether it is zero.
     pub const fn is_zero(self) -> bool {
         self.digits == 0
     }
 
-    /// The whole part of this times `factor`, and whether nothing was dropped; `None` where it is too
-    /// large for 128 bits.
+    /// Returns the whole part of `self * factor`, and whether that is exact; `None` if it is too large for 128 bits.
     pub fn times(self, factor: u64) -> Option<(u128, bool)> {
         let product = self.digits.checked_mul(u128::from(factor))?;
         if product == 0 {
@@ -80,7 +78,7 @@ impl Decimal {
         }
     }
 
-    /// A hundredth of it.
+    /// Returns a hundredth of it.
     #[must_use]
     pub const fn per_cent(self) -> Self {
         Self {
@@ -89,7 +87,7 @@ impl Decimal {
         }
     }
 
-    /// Whether it is 2^64 - 1, which is damo's `max`, in whatever unit damo wrote it.
+    /// Returns whether it is 2^64 - 1, which is damo's `max`, in any unit that damo writes.
     pub fn is_max(self) -> bool {
         let mut digits = self.digits;
         while digits > u128::from(u64::MAX) && digits.is_multiple_of(10) {
@@ -98,7 +96,7 @@ impl Decimal {
         digits == u128::from(u64::MAX)
     }
 
-    /// The nearest binary fraction.
+    /// Returns the nearest binary fraction.
     pub fn to_f64(self) -> f64 {
         // One correctly rounded conversion of the decimal text.
         let text = format!("{}e{}", self.digits, -self.scale);

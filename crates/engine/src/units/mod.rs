@@ -1,21 +1,20 @@
-//! Sizes, times, shares and rates, as people and other tools write them and as Isotherm prints them.
+//! Sizes, times, shares and rates: parsing of the notations of users and other tools, and printing.
 //!
-//! Problem: the same quantities come in by flags, by configuration files and by other tools' records
-//! (damo writes `"5 ms"`, `"4,096"`, `"0.3 %"`, `"max"`), and go out in every view. Where each place
-//! parsed and rounded for itself, `report --from 5` was accepted and `record --duration 5` was not.
+//! Problem: the same quantities come from flags, configuration files and other tools' records, and are printed in every
+//! view. damo writes `"5 ms"`, `"4,096"`, `"0.3 %"`, `"max"`. With separate parsers and rounding, `report --from 5` was
+//! accepted and `record --duration 5` was not.
 //!
-//! Approach: one grammar. A quantity is a [`Decimal`] with a unit behind it; a time may be a sum of
-//! those (`1 m 30 s`). Decimals are exact: nothing passes through a binary fraction, and what is
-//! smaller than the smallest unit is dropped, as damo does. Sizes are powers of 1024 whatever the
-//! suffix (`K`, `KB`, `KiB`), as in the kernel and in damo. Units are not case-sensitive, and the
-//! usual long forms work (`sec`, `minutes`). What is printed can be read back.
+//! Approach: one grammar. A quantity is a [`Decimal`] with a unit behind it; a time may be a sum of those (`1 m 30 s`).
+//! Decimals are exact: nothing passes through a binary fraction. Fractions of the smallest unit are dropped, as damo
+//! does. Sizes are powers of 1024 with any suffix (`K`, `KB`, `KiB`), as in the kernel and in damo. Units are not
+//! case-sensitive, and the usual long forms work (`sec`, `minutes`). Printed quantities can be parsed again.
 //!
-//! A number without a unit is refused where several units are equally likely. Files of other tools
-//! say by the key which unit is meant (`_us`, `_permil`): [`parse_time_in`].
+//! A number without a unit is refused where several units are equally likely. In files of other tools the key names the
+//! unit (`_us`, `_permil`): [`parse_time_in`].
 //!
 //! Source: damo 3.4.3, `_damo_fmt_str.py`.
 //!
-//! Limits: no negative quantities; what exceeds 64 bits is refused, not clipped.
+//! Limits: no negative quantities; values above 64 bits are refused, not clipped.
 
 mod decimal;
 mod parse;

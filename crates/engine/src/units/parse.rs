@@ -1,4 +1,4 @@
-//! From text.
+//! Parsing of quantities.
 
 use thiserror::Error;
 
@@ -29,10 +29,10 @@ const TIMES: &[(&str, Nanos)] = &[
     ("days", DAY),
 ];
 
-/// The letters of binary units; each is 1024 of the one before.
+/// Letters of binary units; each is 1024 of the one before.
 const BINARY: [&str; 6] = ["k", "m", "g", "t", "p", "e"];
 
-/// What was to be read.
+/// Kind of quantity that is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// A size in bytes.
@@ -52,7 +52,7 @@ impl Quantity {
         }
     }
 
-    /// What one looks like.
+    /// Returns examples.
     pub const fn example(self) -> &'static str {
         match self {
             Self::Size => "4096, 2M or 1.5 GiB",
@@ -78,49 +78,49 @@ impl Quantity {
     }
 }
 
-/// Why a text is not the quantity that was asked for.
+/// Reason why a text is not the requested quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnitError {
-    /// No number stands where one must.
+    /// A number is missing.
     #[error("`{text}` is not a {}: it has no number; write for example `{}`", .quantity.name(), .quantity.example())]
     NoNumber {
-        /// What was given.
+        /// Text that was given.
         text: String,
-        /// What was asked for.
+        /// Requested quantity.
         quantity: Quantity,
     },
-    /// A number with nothing behind it, where several units are equally likely.
+    /// A number has no unit, but several units are equally likely.
     #[error("`{text}` has no unit; write for example `{}`", .quantity.example())]
     NoUnit {
-        /// What was given.
+        /// Text that was given.
         text: String,
-        /// What was asked for.
+        /// Requested quantity.
         quantity: Quantity,
     },
-    /// A unit that this quantity does not have.
+    /// The unit does not belong to this quantity.
     #[error("`{unit}` in `{text}` is not a unit of a {}; known are {}; write for example `{}`", .quantity.name(), .quantity.units(), .quantity.example())]
     UnknownUnit {
-        /// What was given.
+        /// Text that was given.
         text: String,
-        /// The part that is not known.
+        /// Unknown part of the text.
         unit: String,
-        /// What was asked for.
+        /// Requested quantity.
         quantity: Quantity,
     },
-    /// More than the quantity can hold.
+    /// The value exceeds the quantity's upper bound.
     #[error("`{text}` is too large for a {}; the most is {}", .quantity.name(), .quantity.most())]
     TooLarge {
-        /// What was given.
+        /// Text that was given.
         text: String,
-        /// What was asked for.
+        /// Requested quantity.
         quantity: Quantity,
     },
-    /// Nothing, where something must be.
+    /// The time is zero, which is not allowed.
     #[error("nothing happens in no time; try 30s")]
     NoTime,
 }
 
-/// What is being read, for errors.
+/// Text and quantity that are being parsed, for errors.
 #[derive(Clone, Copy)]
 struct Reading<'a> {
     text: &'a str,
@@ -158,10 +158,10 @@ impl Reading<'_> {
     }
 }
 
-/// Reads a size in bytes: `4096`, `4,096`, `4K`, `2MiB`, `1.5 G`, `min` (none), `max`.
+/// Parses a size in bytes: `4096`, `4,096`, `4K`, `2MiB`, `1.5 G`, `min` (0), `max`.
 ///
 /// # Errors
-/// What is wrong with it, and what would do.
+/// Fails if `text` is not a size. The error shows an example.
 pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     let reading = Reading {
         text,
@@ -184,27 +184,27 @@ pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     u64::try_from(bytes).map_err(|_| reading.too_large())
 }
 
-/// Reads a time: `5ms`, `30s`, `2 min`, `1h 30m`, `1,000 us`, `min` (none), `max`. A number needs its
-/// unit (but `0` does not).
+/// Parses a time: `5ms`, `30s`, `2 min`, `1h 30m`, `1,000 us`, `min` (0), `max`. A number needs its unit (but `0` does
+/// not).
 ///
 /// # Errors
-/// What is wrong with it, and what would do.
+/// Fails if `text` is not a time. The error shows an example.
 pub fn parse_time(text: &str) -> Result<Nanos, UnitError> {
     time(text, None)
 }
 
-/// The same where a number without a unit counts `bare` each.
+/// Parses a time as [`parse_time`] does; a number without a unit counts `bare` each.
 ///
 /// # Errors
-/// What is wrong with it, and what would do.
+/// Fails if `text` is not a time. The error shows an example.
 pub fn parse_time_in(text: &str, bare: Nanos) -> Result<Nanos, UnitError> {
     time(text, Some(bare))
 }
 
-/// Reads a time that is not zero.
+/// Parses a time that is not zero.
 ///
 /// # Errors
-/// What is wrong with it, and what would do.
+/// Fails if `text` is not a time, or zero. The error shows an example.
 pub fn parse_time_span(text: &str) -> Result<Nanos, UnitError> {
     match parse_time(text)? {
         Nanos(0) => Err(UnitError::NoTime),
@@ -253,11 +253,11 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
     Ok(Nanos(total))
 }
 
-/// Reads a share of a whole, as 0 to 1: `1%`, `0.3 %`, `100 percent`. The `%` must be there: whether a
-/// bare `0.5` means a half or half a per cent cannot be told.
+/// Parses a share of a whole, as 0 to 1: `1%`, `0.3 %`, `100 percent`. The `%` is required: a bare `0.5` may mean a
+/// half or half a per cent.
 ///
 /// # Errors
-/// What is wrong with it, and what would do.
+/// Fails if `text` is not a share. The error shows an example.
 pub fn parse_share(text: &str) -> Result<f64, UnitError> {
     let reading = Reading {
         text,
@@ -277,14 +277,14 @@ pub fn parse_share(text: &str) -> Result<f64, UnitError> {
     Ok(share)
 }
 
-/// Whether a word by itself is a unit of the number before it, as in `0 %` or `5 s`. `min` is not: it
-/// is the least that there can be.
+/// Returns whether a word alone is a unit of the number before it, as in `0 %` or `5 s`. `min` is not: it is the least
+/// value.
 pub fn is_unit(word: &str) -> bool {
     let is_named = || size_unit(word).is_some() || time_unit(word).is_some();
     word == "%" || !word.is_empty() && bound(word).is_none() && is_named()
 }
 
-/// damo's words for the least and the most that there can be.
+/// Parses damo's words for the least and the greatest value.
 fn bound(text: &str) -> Option<u64> {
     let text = text.trim();
     if text.eq_ignore_ascii_case("max") {
@@ -297,7 +297,7 @@ fn bound(text: &str) -> Option<u64> {
 }
 
 fn size_unit(unit: &str) -> Option<u64> {
-    // `1e` is rather a torn `1e3` than an exbibyte.
+    // `1e` is rather a truncated `1e3` than an exbibyte.
     let unit = Some(unit.trim_end()).filter(|unit| *unit != "e")?;
     let unit = unit.to_ascii_lowercase();
     let letter = unit.strip_suffix('b').unwrap_or(&unit);

@@ -1,10 +1,10 @@
-//! To text.
+//! Printing of quantities.
 
 use super::{DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
 use crate::address::Nanos;
 
-/// A size with three digits that tell, in the largest binary unit that it fills: `4 KiB`, `1.50 GiB`,
-/// `812 MiB`.
+/// Formats a size with three significant digits in the largest binary unit that it fills: `4 KiB`, `1.50 GiB`, `812
+/// MiB`.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -20,7 +20,7 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{} {}", three_digits(value), UNITS[unit])
 }
 
-/// A time: `120 ns`, `350 ms`, `3.2 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`.
+/// Formats a time: `120 ns`, `350 ms`, `3.2 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`.
 pub fn format_time(time: Nanos) -> String {
     let seconds = time.as_secs_f64();
     let in_units = |unit: Nanos| three_digits(time.0 as f64 / unit.0 as f64);
@@ -33,7 +33,7 @@ pub fn format_time(time: Nanos) -> String {
             format!("{count} {} {rest} {}", large.1, small.1)
         }
     };
-    // Each up to where rounding makes it one of the next unit.
+    // Each unit is used up to the value that rounds to one of the next unit.
     match time.0 {
         0 => "0 s".to_owned(),
         1..1_000 => format!("{} ns", time.0),
@@ -46,8 +46,7 @@ pub fn format_time(time: Nanos) -> String {
     }
 }
 
-/// A share of 0 to 1 as a percentage: `0.05 %`, `1.3 %`, `37 %`. What is not zero is never printed as
-/// zero.
+/// Formats a share of 0 to 1 as a percentage: `0.05 %`, `1.3 %`, `37 %`. A non-zero share is never printed as zero.
 pub fn format_share(share: f64) -> String {
     let percent = share * 100.0;
     if percent <= 0.0 {
@@ -63,7 +62,7 @@ pub fn format_share(share: f64) -> String {
     }
 }
 
-/// An access rate; `?` where it is not known.
+/// Formats an access rate; `?` if it is unknown.
 pub fn format_rate(rate: Option<f32>) -> String {
     rate.map_or_else(|| "?".to_owned(), |rate| format_share(f64::from(rate)))
 }

@@ -1,4 +1,4 @@
-//! What a world has to say for schemes to act in it: [`Actuator`] and [`World`].
+//! Tests of the traits by which schemes act in a world: [`Actuator`] and [`World`].
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use isotherm_engine::{
     Snapshot, TargetId,
 };
 
-/// A world of pages that are in memory, of which one is locked.
+/// A world of resident pages, one of which is locked.
 struct Pages {
     present: BTreeSet<u64>,
     locked: u64,

@@ -1,4 +1,4 @@
-//! What holds for the compaction controller whatever a node looks like and whatever becomes of it.
+//! Properties of the compaction controller for arbitrary nodes and outcomes.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::{
@@ -43,7 +43,7 @@ fn any_attributes() -> impl Strategy<Value = CompactionAttributes> {
     })
 }
 
-/// Joins small blocks of a zone to one of the wanted order, as far as there are any.
+/// Joins small blocks of a zone to one of the wanted order, if there are any.
 fn compact_a_little(zone: &mut ZoneFacts, order: usize) {
     for small in (0..order).rev() {
         let joined = (zone.free_blocks[small] >> (order - small)).min(1 << 20);
@@ -53,7 +53,7 @@ fn compact_a_little(zone: &mut ZoneFacts, order: usize) {
             return;
         }
     }
-    // What is left cannot be joined: the scanners have met.
+    // The remaining blocks cannot be joined: the scanners have met.
     zone.free_blocks[..order].fill(0);
 }
 

@@ -1,5 +1,5 @@
-//! The loops that real and simulated machines share: fed the same facts, they do the same, in whatever
-//! world; and what is done is what was planned, as far as the guard allows.
+//! Tests of the loops that real and simulated machines share. With the same facts they do the same in all worlds. They
+//! execute their plans as far as the guard allows.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,14 +17,14 @@ use isotherm_engine::{
 const BLOCKS: u64 = 8;
 const TARGET: TargetId = TargetId(3);
 
-/// A process of eight blocks, the first of which is touched between any two looks.
+/// A process of eight blocks; the first one is touched between any two reads.
 #[derive(Default)]
 struct Script {
-    /// Blocks whose bits were cleared and not set since.
+    /// Blocks with accessed bits that were cleared and not set since.
     clear: [bool; BLOCKS as usize],
     armed: Vec<Sample>,
     cost: Cost,
-    /// What was asked of it, in its order.
+    /// Calls that it received, in their order.
     asked: Vec<String>,
     is_gone: bool,
 }
@@ -105,7 +105,7 @@ impl TableProbe for Script {
     }
 }
 
-/// That process, while it is there.
+/// The target source of that process.
 struct One {
     is_gone: bool,
 }
@@ -130,7 +130,7 @@ impl TargetSource<Script> for One {
     }
 }
 
-/// Runs for so many seconds; what was asked of the probe, and what it yielded.
+/// Runs for `seconds`. Returns the calls that the probe received, and the snapshots.
 fn watched(seconds: u64) -> (Vec<String>, Vec<Snapshot>) {
     let (mut probe, mut targets) = (Script::default(), One { is_gone: false });
     let mut look = TableLoop::new(TableAttributes::default(), Nanos(0));
@@ -210,7 +210,7 @@ fn no_more_is_done_than_the_guard_allows() {
     let Carried { done, outcomes } = carried;
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
-    // Five hundredths of a GiB in the first second, and the block that this ends in.
+    // The allowance is five hundredths of a GiB in the first second, plus the rest of the block that this ends in.
     assert!(
         applied > 50 << 20 && applied <= (52 << 20) + BLOCK_SIZE,
         "{}",

@@ -1,11 +1,11 @@
-//! The loop, seen from outside: what a driver tells it, and what comes back.
+//! Tests of the region monitor's loop from the outside: a driver's facts, and the resulting plans.
 
 use isotherm_engine::{
     AddressRange, Attributes, Cost, CpuBudget, Engine, Facts, Gap, IntervalsGoal, Layout, Nanos,
     PAGE_SIZE, Plan, Sample, Snapshot, TargetId, Touch,
 };
 
-/// Drives an engine in a world where `answer` says what became of each sample.
+/// Drives an engine in a world where `answer` gives the result of each sample.
 struct Driver<A> {
     engine: Engine,
     answer: A,
@@ -46,7 +46,7 @@ impl<A: FnMut(&Sample) -> Touch> Driver<A> {
         self.tick(vec![(TargetId(target), Layout::Fixed(vec![range]))], &[]);
     }
 
-    /// Goes on to the next snapshots.
+    /// Ticks until the next snapshots, and returns them.
     fn snapshots(&mut self) -> Vec<Snapshot> {
         loop {
             self.tick(Vec::new(), &[]);
@@ -56,7 +56,7 @@ impl<A: FnMut(&Sample) -> Touch> Driver<A> {
         }
     }
 
-    /// Those of the one target there is, after `nr` intervals.
+    /// Returns the only target's snapshot after `nr` intervals.
     fn snapshot_after(&mut self, nr: usize) -> Snapshot {
         (0..nr)
             .map(|_| self.snapshots())
@@ -66,7 +66,7 @@ impl<A: FnMut(&Sample) -> Touch> Driver<A> {
     }
 }
 
-/// `[0,20)=20@3 ...`, in pages; regions that differ in nothing but their borders are joined.
+/// Prints a snapshot as `[0,20)=20@3 ...`, in pages; regions that differ only in their borders are joined.
 fn picture(snapshot: &Snapshot) -> String {
     let mut joined: Vec<(u64, u64, String)> = Vec::new();
     for region in &snapshot.regions {
@@ -108,7 +108,7 @@ fn snapshots_tell_how_often_and_since_when() {
         always(Touch::IDLE),
         "[0,1000)=0@5",
     );
-    // From none to all is a change, which the first interval shows.
+    // From no access to full access is a change, which the first interval shows.
     check(
         Attributes::faithful(),
         5,
@@ -126,7 +126,7 @@ fn snapshots_tell_how_often_and_since_when() {
 fn unknown_is_not_cold() {
     let unknown = Touch::Unknown(Gap::Unclearable);
     check(Attributes::faithful(), 3, always(unknown), "[0,1000)=?@0");
-    // Every other check told nothing: the rest is scaled up.
+    // Every other check was unknown: the rest is scaled up.
     let mut odd = false;
     let flicker = move |_: &Sample| {
         odd = !odd;
@@ -135,7 +135,7 @@ fn unknown_is_not_cold() {
     let mut driver = Driver::new(Attributes::faithful(), flicker);
     driver.watch(0, 0..1);
     assert_eq!(picture(&driver.snapshot_after(1)), "[0,1)=20@0");
-    // A probe that failed altogether.
+    // This probe fails altogether.
     let mut driver = Driver::new(Attributes::faithful(), always(Touch::ACCESSED));
     driver.watch(0, 0..1000);
     driver.snapshot_after(2);
@@ -235,7 +235,7 @@ fn a_budget_stretches_the_interval_when_watching_is_dear() {
     driver.watch(0, 0..100_000);
     let mut spent = Vec::new();
     while driver.now < Nanos::from_millis(60_000) {
-        // Each tick 2 ms, and 100 us a sample.
+        // Each tick costs 2 ms, and each sample 100 us.
         let work = 2_000_000 + 100_000 * driver.plan.samples.len() as u64;
         driver.cost.monitor_cpu = driver.cost.monitor_cpu + Nanos(work);
         spent.push((driver.now, driver.cost.monitor_cpu));

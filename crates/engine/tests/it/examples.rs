@@ -1,4 +1,4 @@
-//! The examples of documentation comments, whole.
+//! The complete examples of documentation comments.
 
 use isotherm_engine::compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
@@ -13,7 +13,7 @@ fn a_budget_sets_the_pace_of_work() {
     let mut controller = BudgetController::new(0.01, 0.01..=4.0);
     let mut cost = Cost::default();
     for tick in 0..3000 {
-        // Each 20 ms some work that takes 1 ms at pace 1: 5 % of a CPU.
+        // Work every 20 ms takes 1 ms at pace 1: 5 % of a CPU.
         cost.monitor_cpu = cost.monitor_cpu + Nanos((1e6 * controller.pace()) as u64);
         controller.update(Nanos::from_millis(20 * tick), cost);
     }
@@ -58,7 +58,7 @@ fn a_compaction_controller_is_asked_before_each_step() {
     let decision = controller.check(Nanos(0), &facts);
     assert_eq!(decision, CompactionDecision::Compact { zones: vec![0] });
     while controller.keeps_going(&facts, 0) {
-        // A step of compaction; here, one that makes a whole huge page.
+        // A step of compaction makes a whole huge page here.
         facts.zones[0].free_blocks[0] -= 512;
         facts.zones[0].free_blocks[9] += 1;
     }

@@ -1,5 +1,5 @@
-//! What holds for the engine whatever the world does: layouts that come, change and go, pages that
-//! are touched, idle or unknown, in any order.
+//! Properties of the engine in arbitrary worlds: layouts appear, change and disappear; pages are touched, idle or
+//! unknown, in any order.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use isotherm_engine::{
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Generator;
 
-/// What happens between two ticks.
+/// Event between two ticks.
 #[derive(Clone, Debug)]
 enum Event {
     Nothing,
@@ -71,7 +71,7 @@ fn any_attributes() -> impl Generator<Value = Attributes> {
         )
 }
 
-/// Sampled pages are accessed, idle or unknown by their address and the tick.
+/// Returns whether sampled pages are accessed, idle or unknown, by their address and the tick.
 fn touch(address: u64, nr_pages: u32, tick: usize) -> Touch {
     let mixed = (address / PAGE_SIZE / 700 + tick as u64 / 9).wrapping_mul(0x9e37_79b9) >> 7;
     match mixed % 5 {

@@ -1,4 +1,4 @@
-//! What holds for schemes whatever they are and whatever memory is like.
+//! Properties of arbitrary schemes on arbitrary memory.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ fn any_scheme() -> impl Strategy<Value = Scheme> {
     )
 }
 
-/// Regions by the pages before them, their pages, accesses (above 20: unknown) and age.
+/// Regions, each with the pages before it, its pages, its accesses (above 20: unknown) and its age.
 type Memory = Vec<Vec<(u64, u64, u32, u32)>>;
 
 fn any_memory() -> impl Strategy<Value = Memory> {
@@ -158,7 +158,7 @@ fn snapshots_of(memory: &Memory, now: u64) -> Vec<Snapshot> {
     memory.iter().zip(0..).map(snapshot_of).collect()
 }
 
-/// Less than all, now and then, by address.
+/// Returns an outcome that applies to none, half or all of the bytes, by address.
 fn outcome_of(operation: &Operation) -> Outcome {
     let mut outcome = Outcome::assumed(operation);
     outcome.took = Nanos(operation.range.start / PAGE_SIZE % 7 * 1000);
@@ -170,7 +170,7 @@ fn outcome_of(operation: &Operation) -> Outcome {
     outcome
 }
 
-/// What a page's filters say, page by page: the definition, by which the engine's way is checked.
+/// Returns a page's result of the filters, page by page: the definition that the engine is checked against.
 fn is_allowed(filters: &[Filter], target: TargetId, address: u64) -> bool {
     let is_ops = |filter: &&Filter| matches!(filter.kind, FilterKind::Ops(_));
     for filter in filters {
@@ -201,7 +201,7 @@ fn check_place(
     let region = snapshot.regions.iter().find(is_within);
     prop_assert!(region.is_some(), "{operation:?} is in no region");
     let region = region.expect("just asserted");
-    // Schemes before this one may have divided the region, and begun its age anew.
+    // Earlier schemes may have divided the region, and restarted its age.
     let mut part = *region;
     part.range = operation.range;
     let mut pattern = AccessPattern {
@@ -222,7 +222,7 @@ fn check_place(
     Ok(())
 }
 
-/// Operations of a scheme come in the order of addresses and do not overlap.
+/// Checks that operations of a scheme are in the order of addresses and do not overlap.
 fn check_apart(operations: &[Operation]) -> Result<(), TestCaseError> {
     let mut ends = BTreeMap::new();
     for operation in operations {
@@ -235,7 +235,7 @@ fn check_apart(operations: &[Operation]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What counts of an operation: by default all of it, whatever came of it.
+/// Returns the bytes that an operation is charged with: by default all of it, for any outcome.
 fn charge(scheme: &Scheme, operation: &Operation, outcome: &Outcome) -> u64 {
     let bytes = operation.range.len();
     scheme.quota.fail_charge.map_or(bytes, |fail| {
@@ -253,7 +253,7 @@ proptest! {
         memories in prop::collection::vec(any_memory(), 1..12),
     ) {
         let mut engine = SchemeEngine::new(schemes.clone()).expect("good schemes");
-        // What was charged in each scheme's windows, by when they began.
+        // Bytes charged in each scheme's windows, by the start of the window.
         let mut charged: BTreeMap<(usize, Option<Nanos>), u64> = BTreeMap::new();
         for (memory, now) in memories.iter().zip(1..) {
             let snapshots = snapshots_of(memory, now);
@@ -287,7 +287,8 @@ proptest! {
         schemes in prop::collection::vec(any_scheme(), 1..5),
         memories in prop::collection::vec(any_memory(), 1..8),
     ) {
-        // A real run in which all works as a dry run assumes; and a second one, as all is determined.
+        // A real run in which everything succeeds, as a dry run assumes, is compared with a second one: all is
+        // deterministic.
         let run = |outcome: fn(&Operation) -> Outcome| {
             let mut engine = SchemeEngine::new(schemes.clone()).expect("good schemes");
             let mut plans = Vec::new();
@@ -342,8 +343,8 @@ proptest! {
     }
 }
 
-/// Sizes are of memory: a region that holds little uses up little of a quota, and one that holds
-/// nothing is not acted on.
+/// Sizes are sizes of memory. A region with little memory uses up little of a quota, and one without memory is not
+/// acted on.
 #[test]
 fn quotas_and_counters_are_of_memory() {
     use isotherm_engine::RegionMemory;

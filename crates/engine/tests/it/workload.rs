@@ -1,10 +1,10 @@
-//! Whether the engine finds what is hot, in synthetic memory of known truth.
+//! Tests of whether the engine finds hot memory, in synthetic memory with known truth.
 
 use isotherm_engine::{Attributes, Strategy};
 
 use crate::world::{Score, World, scattered};
 
-/// Precision and recall by bytes; and that the hot memory was found in time.
+/// Checks precision and recall by bytes, and that the hot memory was found in time.
 fn check(world: &World, attributes: Attributes, least: f64, seconds_max: f64) -> Score {
     let score = world.run(attributes, 30.0, 10.0);
     assert!(score.precision >= least, "precision: {score:?}");
@@ -78,7 +78,7 @@ fn two_hundred_hot_megabytes_in_sixteen_gigabytes_are_found_within_ten_seconds()
 fn ten_steps_of_five_seconds_are_followed() {
     let stairs = |second: f64| vec![(100 * ((second / 5.0) as u64 % 10), 100)];
     let world = World::with_hot_at(1000, stairs, 200.0);
-    // An aggregation across a step sees both; hence less than in the static worlds.
+    // An aggregation interval across a step sees both, so that the bound is lower than in the static worlds.
     let score = world.run(Attributes::default(), 50.0, 5.0);
     assert!(score.precision >= 0.85 && score.recall >= 0.85, "{score:?}");
     let score = world.run(Attributes::faithful(), 50.0, 5.0);

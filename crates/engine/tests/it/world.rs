@@ -1,8 +1,8 @@
-//! A synthetic memory of known truth, enough of a world to run the engine in.
+//! A synthetic memory of known truth: a world that suffices to run the engine.
 //!
-//! Every page of a hot range is touched at random at the range's rate (a Poisson process, so that a
-//! page is found accessed after `t` seconds with probability 1 - exp(-rate t)); all else is idle.
-//! Costs are those measured in docs/benchmarks.md for a running target.
+//! Every page of a hot range is touched at random at the range's rate. That is a Poisson process, so that a page is
+//! found accessed after `t` seconds with probability 1 - exp(-rate t). All other memory is idle. Costs are those
+//! measured in docs/benchmarks.md for a running target.
 
 use isotherm_engine::{
     AddressRange, Attributes, Cost, Engine, Facts, Layout, Nanos, Sample, Snapshot, TargetId, Touch,
@@ -11,23 +11,23 @@ use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 const MIB: u64 = 1 << 20;
-/// Where the heap begins, in MiB.
+/// Start of the heap, in MiB.
 const BASE: u64 = 1 << 20;
 
-/// Fixed cost of a tick; reading a bit; clearing a cluster; what that takes from the target.
+/// Cost of a tick, of reading a bit, of clearing a cluster, and the time that this takes from the target.
 const TICK_NS: u64 = 15_000;
 const CHECK_NS: u64 = 28;
 const CLEAR_NS: u64 = 6_000;
 const INDUCED_NS: u64 = 3_000;
 
-/// Memory that is touched `rate` times a second, page by page.
+/// Memory with pages that are each touched `rate` times a second.
 #[derive(Clone, Debug)]
 pub(crate) struct Hot {
     pub(crate) range: AddressRange,
     pub(crate) rate: f64,
 }
 
-/// A process whose memory `hot_at` is hot at a given second.
+/// A process with memory that `hot_at` makes hot at a given second.
 pub(crate) struct World {
     pub(crate) mappings: Vec<AddressRange>,
     pub(crate) populated: Vec<AddressRange>,
@@ -35,7 +35,7 @@ pub(crate) struct World {
     pub(crate) seed: u64,
 }
 
-/// What a run came to; precision and recall by bytes, as means over the snapshots that count.
+/// Result of a run; precision and recall by bytes, as means over the scored snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Score {
     pub(crate) precision: f64,
@@ -43,13 +43,13 @@ pub(crate) struct Score {
     pub(crate) nr_regions: f64,
     /// Share of one CPU.
     pub(crate) cpu: f64,
-    /// Until precision and recall were both at least 0.9, in seconds.
+    /// Seconds until precision and recall were both at least 0.9.
     pub(crate) found_after: Option<f64>,
-    /// Mean error of the access rate by bytes, over all that is monitored.
+    /// Mean error of the access rate by bytes, over all monitored memory.
     pub(crate) rate_error: f64,
 }
 
-/// `nr` hot pieces of 2 MiB, in MiB, all over `total`.
+/// Returns `nr` hot pieces of 2 MiB, in MiB, spread over `total`.
 pub(crate) fn scattered(nr: u64, total: u64) -> Vec<(u64, u64)> {
     let starts: std::collections::BTreeSet<u64> = (0..nr)
         .map(|i| i * 2_654_435_761 % (total / 2) * 2)
@@ -62,13 +62,13 @@ fn megabytes(from: u64, size: u64) -> AddressRange {
 }
 
 impl World {
-    /// One mapping of `size` MiB, all populated, with hot pieces given as (start, size) in MiB.
+    /// Returns a world with one mapping of `size` MiB, all populated, and hot pieces given as (start, size) in MiB.
     pub(crate) fn with_hot(size: u64, hot: &[(u64, u64)], rate: f64) -> Self {
         let hot = hot.to_vec();
         Self::with_hot_at(size, move |_| hot.clone(), rate)
     }
 
-    /// The same, with hot pieces that change over the seconds.
+    /// Returns such a world with hot pieces that change over the seconds.
     pub(crate) fn with_hot_at(
         size: u64,
         hot: impl Fn(f64) -> Vec<(u64, u64)> + 'static,
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Adds a mapping of `size` MiB after the heap of which nothing is populated.
+    /// Extends the heap's mapping by `size` MiB that are not populated.
     #[allow(dead_code, reason = "each test that shares this file uses a part")]
     pub(crate) fn reserve(&mut self, size: u64) {
         let end = self.mappings[1].end;
@@ -183,7 +183,7 @@ fn look(sample: &Sample, hot: &[Hot], window: f64, rng: &mut Pcg64Mcg, cost: &mu
     }
 }
 
-/// A region counts as hot from a quarter of the checks on.
+/// Scores a snapshot: a region counts as hot if at least a quarter of the checks found it accessed.
 fn score_of(snapshot: &Snapshot, hot: &[Hot]) -> Score {
     let (mut claimed, mut right, mut error, mut monitored) = (0.0, 0.0, 0.0, 0.0);
     let wanted: f64 = hot.iter().map(|hot| hot.range.len() as f64).sum();
