@@ -1,13 +1,13 @@
-//! The tree, claimed: nobody else's kdamonds are touched, what was there is put back at the end.
+//! A claim on the tree: it leaves the kdamonds of other users alone, and restores the former tree at the end.
 //!
-//! Problem: the tree has one number of kdamonds for all users, and setting it removes every kdamond's configuration;
-//! who drives DAMON can neither share it nor leave it as it found it without taking notes. Approach: [`Claim::take`]
-//! refuses while any kdamond runs, and writes down all that the tree holds; [`Claim::start`] writes the
-//! configuration, looks at what the kernel takes of it before anything is turned on, and undoes all where it does
-//! not; [`Claim::release`] (or a drop) puts the former tree back. After a SIGKILL the next claim does it by the note.
+//! Problem: the tree has one number of kdamonds for all users, and setting it removes every kdamond's configuration. A
+//! program that drives DAMON can neither share the tree nor leave it unchanged without notes. Approach: [`Claim::take`]
+//! refuses while any kdamond runs, and notes the whole content of the tree. [`Claim::start`] writes the configuration.
+//! Before it turns anything on it checks what the kernel accepts, and undoes everything if that is incomplete.
+//! [`Claim::release`] (or a drop) restores the former tree. After a SIGKILL the next claim restores it from the note.
 //!
-//! Limits: regions that a `stat` scheme had found, statistics and a stopped kdamond's last results are not brought
-//! back; the kernel has no way to set them.
+//! Limits: regions that a `stat` scheme had found, statistics and a stopped kdamond's last results are not restored;
+//! the kernel has no way to set them.
 
 use std::io;
 use std::path::Path;
@@ -22,28 +22,28 @@ use crate::patience::{EBUSY, EINVAL, Patience, patiently};
 use crate::tree::{EntryKind, Tree, TreePath};
 use crate::writes::{Layout, Write, goals, skeleton, values};
 
-/// Deeper than this lies nothing in the tree.
+/// Upper bound of the tree's depth.
 const DEPTH_MAX: usize = 16;
 
-/// The tree in our hands.
+/// The tree while this process owns it.
 #[derive(Debug)]
 pub struct Claim<T: Tree> {
     pub(crate) tree: T,
     pub(crate) place: NotePlace,
     note: Note,
-    /// The kernel's modules that use DAMON by themselves, to name them.
+    /// Kernel modules that use DAMON on their own, to name them in errors.
     modules: Vec<Module>,
-    /// What of the former owner was put in order.
+    /// Report on the former owner's state that was restored.
     pub(crate) recovered: Option<String>,
     is_released: bool,
 }
 
 impl<T: Tree> Claim<T> {
-    /// Takes the tree if nobody uses it, and puts in order what an Isotherm left that was killed. Notes are kept in
-    /// `directory`; `boot` is the kernel's boot id; `modules` are those that may use DAMON besides.
+    /// Claims the tree if it is unused, and restores it after an Isotherm that was killed. Notes are kept in
+    /// `directory`; `boot` is the kernel's boot id; `modules` are kernel modules that may use DAMON as well.
     ///
     /// # Errors
-    /// [`DamonError::InUse`] where a kdamond runs; what the tree or the directory refuses.
+    /// Fails with [`DamonError::InUse`] if a kdamond runs, or with the error of the tree or the directory.
     pub fn take(
         tree: T,
         directory: &Path,
@@ -73,36 +73,36 @@ impl<T: Tree> Claim<T> {
         Ok(claim)
     }
 
-    /// What was put in order of an owner that had been killed, to be said.
+    /// Returns a report on the state of a killed owner that was restored, for the user.
     pub fn recovered(&self) -> Option<&str> {
         self.recovered.as_deref()
     }
 
-    /// Sets up a kdamond for each context and turns all on. Where one fails, none is left, and it can be tried again.
+    /// Sets up a kdamond for each context and turns all on. If one fails, none is left, and the call may be repeated.
     ///
     /// # Errors
-    /// [`DamonError::Lacks`] with everything that this kernel cannot do, before anything runs;
-    /// [`DamonError::Refused`] where the kernel does not turn a kdamond on.
+    /// Fails with [`DamonError::Lacks`] before anything runs, listing everything that this kernel lacks. Fails with
+    /// [`DamonError::Refused`] if the kernel does not turn a kdamond on.
     pub fn start(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
         let result = self.set_up(contexts).and_then(|()| self.turn_on());
         if result.is_err() {
-            // What failed first is what is to be said.
+            // The first failure is the one to report.
             let _ = self.begin_anew();
         }
         result
     }
 
-    /// Whether this kernel takes the contexts, without anything running.
+    /// Checks whether this kernel accepts the contexts, without running anything.
     ///
     /// # Errors
-    /// As [`Claim::start`], but for what is only known once a kdamond runs.
+    /// Fails as [`Claim::start`] does, except for errors that only a running kdamond shows.
     pub fn check(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
         let result = self.set_up(contexts);
         self.begin_anew()?;
         result
     }
 
-    /// Undoes all; the claim stays. What is left in the tree stays noted, for the end.
+    /// Undoes everything and keeps the claim. Anything that is left in the tree stays noted, for the end.
     fn begin_anew(&mut self) -> Result<(), DamonError> {
         if !self.undo(&self.note.clone()).is_empty() {
             return Ok(());
@@ -127,7 +127,7 @@ impl<T: Tree> Claim<T> {
         self.remember(&written)
     }
 
-    /// Notes what was written, as it reads now.
+    /// Notes the written files with their present text.
     fn remember(&mut self, written: &[TreePath]) -> Result<(), DamonError> {
         for path in written {
             let text = self.read(path)?;
@@ -136,7 +136,7 @@ impl<T: Tree> Claim<T> {
         self.place.write(&self.note)
     }
 
-    /// Writes a context; what this kernel lacks for it comes back.
+    /// Writes a context and returns the features that this kernel lacks for it.
     fn write_context(
         &mut self,
         at: usize,
@@ -154,7 +154,7 @@ impl<T: Tree> Claim<T> {
         Ok(lacks)
     }
 
-    /// Sets files in order. One that is not there, or does not take a value, is something that the kernel lacks.
+    /// Sets files in order. A file that is missing, or does not accept its value, is a feature that the kernel lacks.
     fn write_all(
         &mut self,
         writes: &[Write],
@@ -185,7 +185,7 @@ impl<T: Tree> Claim<T> {
                     Err(error) => return Err(error),
                 }
             };
-            // One word for all files of the same part.
+            // All files of the same part share one entry.
             if lacks
                 .last()
                 .is_none_or(|last| last.asked_by != write.asked_by)
@@ -207,7 +207,7 @@ impl<T: Tree> Claim<T> {
     }
 
     fn turn_on_one(&mut self, at: usize) -> Result<(), DamonError> {
-        // Noted first: after a SIGKILL in between it is still ours.
+        // The note comes first: after a SIGKILL in between, the kdamond still counts as ours.
         self.note_pid(at, UNKNOWN_PID)?;
         let state = TreePath::kdamond(at).join("state");
         if let Err(error) = self.write(&state, "on") {
@@ -249,27 +249,27 @@ impl<T: Tree> Claim<T> {
         }
     }
 
-    /// Replaces a running kdamond's configuration, in one step as seen by it.
+    /// Replaces a running kdamond's configuration; for the kdamond that is one step.
     ///
     /// # Errors
-    /// As [`Claim::start`], the kdamond then goes on as before; [`DamonError::Changed`] where somebody else has changed
-    /// the tree.
+    /// Fails as [`Claim::start`] does; the kdamond then continues as before. Fails with [`DamonError::Changed`] if
+    /// another program has changed the tree.
     pub fn commit(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
         self.require_unchanged()?;
         self.rewrite(at, context)?;
         self.command(at, "commit")
     }
 
-    /// Whether a commit can take single targets away (`obsolete_target`, Linux 6.19) from a kdamond that has any.
+    /// Returns whether a commit can remove single targets (`obsolete_target`, Linux 6.19) from a kdamond that has any.
     pub fn drops_targets(&self, at: usize) -> bool {
         let target = TreePath::kdamond(at).join("contexts/0/targets/0");
         self.tree.kind(&target.join("obsolete_target")).is_some()
     }
 
-    /// Turns a kdamond off and on again, with another configuration: what it knew is gone.
+    /// Turns a kdamond off and on again, with another configuration: its results are lost.
     ///
     /// # Errors
-    /// As [`Claim::commit`]; the kdamond is off then.
+    /// Fails as [`Claim::commit`] does; the kdamond is off then.
     pub fn restart(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
         self.require_unchanged()?;
         self.turn_off(at)?;
@@ -285,7 +285,7 @@ impl<T: Tree> Claim<T> {
     /// Turns a kdamond off, if it is on.
     ///
     /// # Errors
-    /// What the tree refuses.
+    /// Fails if the tree refuses a write.
     pub fn turn_off(&mut self, at: usize) -> Result<(), DamonError> {
         if self.is_on(at)? {
             self.command(at, "off")?;
@@ -293,19 +293,19 @@ impl<T: Tree> Claim<T> {
         Ok(())
     }
 
-    /// Writes another configuration, and a note of it: it comes into force with the next commit.
+    /// Writes another configuration, and a note of it: the next commit puts it into force.
     ///
     /// # Errors
-    /// As [`Claim::start`].
+    /// Fails as [`Claim::start`] does.
     pub fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
         let kdamond = format!("{}/", TreePath::kdamond(at));
-        // Noted first: after a SIGKILL in between, the files are neither as they were nor as they were to be.
+        // The note comes first: after a SIGKILL in between, the files have neither the old nor the new values.
         let of_others = |(path, _): &(String, String)| !path.starts_with(&kdamond);
         self.note.written.retain(of_others);
         self.place.write(&self.note)?;
         let mut written = Vec::new();
         let lacks = self.write_context(at, context, &mut written)?;
-        // Whatever came of it: that is how the tree is now.
+        // The note is of the present tree, whatever the result was.
         self.remember(&written)?;
         if lacks.is_empty() {
             Ok(())
@@ -314,10 +314,10 @@ impl<T: Tree> Claim<T> {
         }
     }
 
-    /// Tells a running kdamond what users' goals came to.
+    /// Passes the current values of users' goals to a running kdamond.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// Fails if the kernel refuses a write.
     pub fn commit_goals(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
         for write in goals(&TreePath::kdamond(at), context) {
             if self.tree.kind(&write.path).is_some() {
@@ -327,10 +327,10 @@ impl<T: Tree> Claim<T> {
         self.command(at, "commit_schemes_quota_goals")
     }
 
-    /// Turns everything off and puts the former tree back. What could not be put back is told.
+    /// Turns everything off and restores the former tree. Returns the errors of files that could not be restored.
     ///
     /// # Errors
-    /// [`DamonError::Changed`] where somebody else has changed the tree: it is left as it is.
+    /// Fails with [`DamonError::Changed`] if another program has changed the tree: it is left as it is.
     pub fn release(mut self) -> Result<Vec<String>, DamonError> {
         self.put_back()
     }
@@ -354,7 +354,7 @@ impl<T: Tree> Claim<T> {
     fn require_unused(&self) -> Result<(), DamonError> {
         for at in 0..self.nr_kdamonds()? {
             let is_on = self.is_on(at).or_else(|error| match error {
-                // Held for as long as an aggregation interval by who asks for regions: they will do so again.
+                // A reader of regions holds the lock for up to an aggregation interval, and will do so again.
                 DamonError::Read { source, .. } if source.raw_os_error() == Some(EBUSY) => Ok(true),
                 error => Err(error),
             });
@@ -369,7 +369,7 @@ impl<T: Tree> Claim<T> {
         Ok(())
     }
 
-    /// What somebody else's kdamond does, as far as its directory tells.
+    /// Describes another user's kdamond, by the content of its directory.
     fn what_it_does(&self, at: usize) -> String {
         let context = TreePath::kdamond(at).join("contexts/0");
         let Ok(operations) = self.read(&context.join("operations")) else {
@@ -383,7 +383,7 @@ impl<T: Tree> Claim<T> {
         )
     }
 
-    /// All that can be set, and to what it is.
+    /// Returns all writable files with their present texts.
     fn save(&self) -> Result<Vec<(String, String)>, DamonError> {
         let mut saved = Vec::new();
         self.save_below(&TreePath::kdamonds(), 0, &mut saved)?;
@@ -419,30 +419,30 @@ impl<T: Tree> Claim<T> {
         Ok(())
     }
 
-    /// How many kdamonds there are.
+    /// Returns the number of kdamonds.
     pub(crate) fn nr_kdamonds(&self) -> Result<usize, DamonError> {
         let nr: u64 = self.number(&TreePath::kdamonds().join("nr_kdamonds"))?;
         Ok(nr as usize)
     }
 
-    /// Whether a kdamond runs.
+    /// Returns whether a kdamond runs.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn is_on(&self, at: usize) -> Result<bool, DamonError> {
         Ok(self.read(&TreePath::kdamond(at).join("state"))? == "on")
     }
 
-    /// The process id of a kdamond's thread, while it runs.
+    /// Returns the process id of a kdamond's thread, while it runs.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn pid(&self, at: usize) -> Result<Option<i64>, DamonError> {
         let pid: i64 = self.number(&TreePath::kdamond(at).join("pid"))?;
         Ok((pid > 0).then_some(pid))
     }
 
-    /// Has a kdamond do something.
+    /// Sends a command to a kdamond.
     pub(crate) fn command(&mut self, at: usize, word: &str) -> Result<(), DamonError> {
         self.write(&TreePath::kdamond(at).join("state"), word)
     }
@@ -464,7 +464,7 @@ impl<T: Tree> Claim<T> {
     }
 
     fn patience(&self) -> Patience {
-        // One that is being turned on may meet a module that has DAMON for good.
+        // A module may hold DAMON for good while a kdamond is being turned on.
         if self.note.pids.iter().any(|pid| *pid != UNKNOWN_PID) {
             Patience::ForKdamonds
         } else {
@@ -484,12 +484,12 @@ impl<T: Tree> Claim<T> {
 
 impl<T: Tree> Drop for Claim<T> {
     fn drop(&mut self) {
-        // Nobody is there to be told.
+        // A drop cannot report an error.
         let _ = self.put_back();
     }
 }
 
-/// What the tree takes and the kernel then ignores in silence.
+/// Returns the requests that the tree accepts but the kernel then ignores silently.
 fn ignored(context: &DamonContext, layout: Layout) -> Vec<Lack> {
     let operations = context.operations;
     let mut lacks = Vec::new();
@@ -523,7 +523,7 @@ fn ignored(context: &DamonContext, layout: Layout) -> Vec<Lack> {
     lacks
 }
 
-/// `schemes/0/quotas` as the kernel's documentation has it, for every scheme: without the kdamond.
+/// Returns a path as in the kernel's documentation, such as `schemes/N/quotas`: for every scheme, without the kdamond.
 fn without_numbers(path: &TreePath) -> String {
     let components = path.as_str().split('/');
     let of_context = components.skip_while(|name| *name != "contexts").skip(2);

@@ -1,21 +1,21 @@
-//! What a kdamond is to do, in DAMON's terms.
+//! Configuration of a kdamond, in DAMON's terms.
 
 use isotherm_engine::scheme::{Action, Bounds, Scheme};
 use isotherm_engine::{AddressRange, Intervals, IntervalsGoal};
 
-/// Whose memory is watched, and by which addresses: DAMON's operations set.
+/// Kind of monitored memory and of its addresses: DAMON's operations set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
-    /// A process's, wherever it has mappings.
+    /// Virtual memory of a process, in all of its mappings.
     Vaddr,
-    /// A process's, at fixed addresses.
+    /// Virtual memory of a process, at fixed addresses.
     Fvaddr,
     /// Physical memory.
     Paddr,
 }
 
 impl Operations {
-    /// As the tree has it.
+    /// Returns the name in the tree.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vaddr => "vaddr",
@@ -24,8 +24,8 @@ impl Operations {
         }
     }
 
-    /// Whether it does anything for `action`. The tree takes any action for any operations; those that an operations
-    /// set does not know are ignored in silence (`damon_va_apply_scheme`, `damon_pa_apply_scheme`).
+    /// Returns whether it does anything for `action`. The tree accepts any action for any operations; actions that an
+    /// operations set does not know are ignored silently (`damon_va_apply_scheme`, `damon_pa_apply_scheme`).
     /// `moves_virtual` is whether `vaddr` can move memory, which came with several destinations.
     pub(crate) const fn knows(self, action: Action, moves_virtual: bool) -> bool {
         match action {
@@ -43,43 +43,43 @@ impl Operations {
     }
 }
 
-/// One of the things that a context watches.
+/// A monitored target of a context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DamonTarget {
-    /// The process; `None` for physical memory.
+    /// Process id; `None` for physical memory.
     pub pid: Option<u32>,
-    /// Where at first (`vaddr`, empty for all), or at all (`fvaddr`, `paddr`); sorted, apart from each other.
+    /// Initial regions (`vaddr`, empty for all), or all regions (`fvaddr`, `paddr`); sorted and disjoint.
     pub regions: Vec<AddressRange>,
-    /// To be left out at the next commit.
+    /// Whether the next commit removes it.
     pub is_obsolete: bool,
 }
 
-/// A context: what one kdamond watches, how, and what it does about it.
+/// A context: the targets of one kdamond, its monitoring attributes and its schemes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DamonContext {
-    /// Which addresses.
+    /// Operations set.
     pub operations: Operations,
     pub targets: Vec<DamonTarget>,
-    /// How often is looked.
+    /// Monitoring intervals.
     pub intervals: Intervals,
-    /// Tunes the intervals.
+    /// Goal that tunes the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
-    /// How many regions, of all targets together.
+    /// Bounds on the number of regions, all targets together.
     pub nr_regions: Bounds<u32>,
-    /// It neither watches nor acts.
+    /// Whether it neither monitors nor acts.
     pub is_paused: bool,
-    /// What is done.
+    /// Schemes that it applies.
     pub schemes: Vec<Scheme>,
 }
 
 impl DamonContext {
-    /// Checks of each region in an aggregation interval: the most that `nr_accesses` can be.
+    /// Returns the number of checks of each region in an aggregation interval: the upper bound of `nr_accesses`.
     pub fn nr_samples(&self) -> u32 {
         nr_samples(self.intervals)
     }
 }
 
-/// Checks of each region in an aggregation interval (`damon_max_nr_accesses`).
+/// Returns the number of checks of each region in an aggregation interval (`damon_max_nr_accesses`).
 pub fn nr_samples(intervals: Intervals) -> u32 {
     let count = intervals.aggregation.0 / intervals.sample.0.max(1);
     u32::try_from(count).unwrap_or(u32::MAX).max(1)

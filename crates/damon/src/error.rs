@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel's DAMON.
+//! Errors in driving the kernel's DAMON.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use thiserror::Error;
 
 use crate::tree::TreePath;
 
-/// Why the kernel's DAMON does not do what was asked for.
+/// Error of a request to the kernel's DAMON.
 #[derive(Debug, Error)]
 pub enum DamonError {
-    /// A kernel without it.
+    /// The kernel has no DAMON with sysfs.
     #[error(
         "this kernel has no DAMON that can be driven ({} is not there): it needs CONFIG_DAMON_SYSFS, Linux 5.18 or \
          later. `--world linux`, the default, needs no DAMON",
@@ -30,36 +30,36 @@ pub enum DamonError {
         value: String,
         source: io::Error,
     },
-    /// A file's text is not what such a file holds.
+    /// A file that should hold a number holds another text.
     #[error("{path} of DAMON's tree says '{found}', where a number was to be")]
     NotANumber { path: TreePath, found: String },
-    /// Somebody else has it.
+    /// Another user drives DAMON.
     #[error(
         "kernel DAMON is in use: {by}. It is left alone; end that first, or watch without it (`--world linux`)"
     )]
     InUse { by: String },
-    /// What is asked for is not in this kernel.
+    /// The request needs features that this kernel lacks.
     #[error("this kernel's DAMON lacks what is asked for: {}", list(.0))]
     Lacks(Vec<Lack>),
-    /// It would not begin.
+    /// The kernel did not start a kdamond.
     #[error("kernel DAMON does not start ({source}): {why}")]
     Refused { source: io::Error, why: String },
-    /// Somebody changed the tree while we had it.
+    /// Another program changed the tree while it was claimed.
     #[error(
         "DAMON's tree was changed by somebody else meanwhile ({what}); it is left as it is. `isotherm doctor` shows it"
     )]
     Changed { what: String },
-    /// Our own notes of what was there before could not be kept.
+    /// The note of the former tree could not be kept.
     #[error("cannot keep a note of DAMON's tree in {}: {source}", path.display())]
     Note { path: PathBuf, source: io::Error },
 }
 
-/// One thing that a configuration asks for and this kernel does not have.
+/// A feature that a configuration needs and this kernel lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
-    /// What asks for it.
+    /// Part of the configuration that needs it.
     pub asked_by: String,
-    /// What is missing, and what can be done instead.
+    /// Missing feature, and an alternative.
     pub why: String,
 }
 
@@ -78,7 +78,7 @@ fn list(lacks: &[Lack]) -> String {
 }
 
 impl DamonError {
-    /// Whether a kdamond ended before it did what it was told.
+    /// Returns whether a kdamond ended before it executed its command.
     pub fn is_of_the_end(&self) -> bool {
         const ECANCELED: i32 = 125;
         matches!(self, Self::Write { source, .. } if source.raw_os_error() == Some(ECANCELED))

@@ -1,9 +1,9 @@
-//! A tree in memory that behaves like the kernel's, with its traps, by the version that it plays.
+//! A tree in memory that behaves like the kernel's, with its traps, by the version that it simulates.
 //!
-//! Played: numbers that make directories anew; words and files that a version lacks; modules that share with nobody
-//! (-EBUSY); kdamonds that end when no target is left; the number of kdamonds that cannot change while one runs;
-//! regions that are there only after they were asked for; ages that actions reset. Not played: waiting for the next
-//! apply interval (there is no time here), monitoring itself (a test says which regions there are).
+//! Simulated: numbers that re-create directories; words and files that a version lacks; exclusive modules (-EBUSY);
+//! kdamonds that end when no target is left; a number of kdamonds that cannot change while one runs; regions that exist
+//! only after a request; ages that actions reset. Not simulated: waiting for the next apply interval (there is no time
+//! here), and monitoring itself (a test sets the regions).
 //!
 //! Source: `mm/damon/sysfs.c`, `mm/damon/sysfs-schemes.c`, and the table of versions in the kernel's changelogs.
 
@@ -18,7 +18,7 @@ use crate::tree::{Entry, EntryKind, Tree, TreePath, sort};
 
 mod contents;
 
-/// A kernel's version, as far as DAMON's tree goes: 5.18 to 7.2.
+/// Kernel version, as far as it affects DAMON's tree: 5.18 to 7.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(pub u32, pub u32);
 
@@ -42,10 +42,10 @@ impl Level {
     ];
 }
 
-/// A region as the fake's monitor has it: start, end, accesses, age in intervals.
+/// A region of the fake's monitor: start, end, accesses, age in intervals.
 pub type FakeRegion = (u64, u64, u32, u32);
 
-/// The tree; its clones are the same tree.
+/// The fake tree; its clones are the same tree.
 #[derive(Clone, Debug)]
 pub struct FakeTree(Rc<RefCell<State>>);
 
@@ -53,26 +53,26 @@ pub struct FakeTree(Rc<RefCell<State>>);
 struct State {
     level: Level,
     nodes: BTreeMap<TreePath, Node>,
-    /// Processes that there are.
+    /// Live processes.
     pids: BTreeSet<u32>,
-    /// A module of the kernel's is on.
+    /// Whether a module of the kernel is on.
     is_exclusive: bool,
-    /// What runs: the kdamond's process id.
+    /// Process ids of the running kdamonds, by index.
     running: BTreeMap<usize, i64>,
     next_pid: i64,
     regions: Vec<FakeRegion>,
-    /// How often a configuration took effect.
+    /// Number of configurations that took effect.
     nr_commits: u32,
-    /// How often anything was set.
+    /// Number of writes.
     nr_writes: u64,
-    /// Setting fails from this write on.
+    /// Number of the write from which on all fail.
     fails_at: Option<u64>,
-    /// So many commands meet another program's.
+    /// Number of further commands that find another program's command pending.
     nr_busy: u32,
     keep: Option<Keep>,
 }
 
-/// A moment at which the tree and a note are kept.
+/// A write at which the tree and a note are copied.
 #[derive(Clone, Debug)]
 struct Keep {
     nr_write: u64,
@@ -87,7 +87,7 @@ pub(crate) enum Node {
 }
 
 impl FakeTree {
-    /// A machine's, just booted, with these processes.
+    /// Returns the tree of a freshly booted machine with these processes.
     pub fn new(level: Level, pids: &[u32]) -> Self {
         let mut nodes = BTreeMap::new();
         nodes.insert(TreePath::kdamonds(), Node::Directory);
@@ -108,53 +108,54 @@ impl FakeTree {
         })))
     }
 
-    /// From now on a module of the kernel's uses DAMON, and shares it with nobody.
+    /// Starts an exclusive module of the kernel.
     pub fn start_module(&self) {
         self.0.borrow_mut().is_exclusive = true;
     }
 
-    /// So many commands to running kdamonds meet one of another program's that is not done yet.
+    /// Makes the next `nr` commands to running kdamonds find another program's command pending.
     pub fn keep_busy(&self, nr: u32) {
         self.0.borrow_mut().nr_busy = nr;
     }
 
-    /// A process ends; a kdamond without one left ends with it.
+    /// Ends a process; a kdamond ends if none of its processes is left.
     pub fn end_process(&self, pid: u32) {
         self.0.borrow_mut().end_process(pid);
     }
 
-    /// What its monitor has found.
+    /// Sets the regions that its monitor has found.
     pub fn set_regions(&self, regions: &[FakeRegion]) {
         self.0.borrow_mut().regions = regions.to_vec();
     }
 
-    /// What its monitor has.
+    /// Returns the regions of its monitor.
     pub fn regions(&self) -> Vec<FakeRegion> {
         self.0.borrow().regions.clone()
     }
 
-    /// Whether a kdamond runs.
+    /// Returns whether a kdamond runs.
     pub fn is_on(&self, at: usize) -> bool {
         self.0.borrow().running.contains_key(&at)
     }
 
-    /// How often a running kdamond's configuration was replaced.
+    /// Returns how often a running kdamond's configuration was replaced.
     pub fn nr_commits(&self) -> u32 {
         self.0.borrow().nr_commits
     }
 
-    /// How often something was set.
+    /// Returns the number of writes.
     pub fn nr_writes(&self) -> u64 {
         self.0.borrow().nr_writes
     }
 
-    /// After so many more writes each fails, as if who writes were killed; `None` ends that.
+    /// Makes each write after the next `writes` fail, as if the writer were killed; `None` ends that.
     pub fn fail_after(&self, writes: Option<u64>) {
         let mut state = self.0.borrow_mut();
         state.fails_at = writes.map(|writes| state.nr_writes + writes);
     }
 
-    /// Keeps what a SIGKILL just before this write would leave: the tree, and the note in this file.
+    /// Requests a copy of the state that a SIGKILL just before this write would leave: the tree, and the note in this
+    /// file.
     pub fn keep_at(&self, nr_write: u64, note: &Path) {
         self.0.borrow_mut().keep = Some(Keep {
             nr_write,
@@ -163,7 +164,7 @@ impl FakeTree {
         });
     }
 
-    /// What was kept; nothing if there were not so many writes.
+    /// Returns the copy; `None` if there were fewer writes.
     pub fn kept(&self) -> Option<(Self, Option<Vec<u8>>)> {
         let state = self.0.borrow();
         let (tree, note) = state.keep.as_ref()?.kept.as_ref()?;
@@ -171,7 +172,7 @@ impl FakeTree {
         Some((tree, note.clone()))
     }
 
-    /// A file gets another text, whatever it is.
+    /// Replaces the text of any file.
     pub fn tamper(&self, at: usize, new: &str) {
         let mut state = self.0.borrow_mut();
         let mut files = state.nodes.values_mut().filter_map(|node| match node {
@@ -183,7 +184,7 @@ impl FakeTree {
         }
     }
 
-    /// Every file's text, to compare.
+    /// Returns every file's text, for comparison.
     pub fn texts(&self) -> BTreeMap<String, String> {
         let state = self.0.borrow();
         let files = state.nodes.iter().filter_map(|(path, node)| match node {
@@ -251,7 +252,7 @@ impl Tree for FakeTree {
     }
 }
 
-/// The kdamond whose file of this name it is.
+/// Returns the kdamond that `path` belongs to, if it is its file of this name.
 fn kdamond_of(path: &TreePath, file: &str) -> Option<usize> {
     let rest = path.as_str().strip_prefix("kdamonds/")?;
     rest.strip_suffix(file)?.strip_suffix('/')?.parse().ok()
@@ -309,7 +310,7 @@ impl State {
         }
     }
 
-    /// Makes numbered directories anew.
+    /// Re-creates numbered directories.
     fn set_number(&mut self, path: &TreePath, value: &str) -> io::Result<()> {
         let nr: usize = value.parse().map_err(|_| invalid())?;
         if path.name() == "nr_kdamonds" && !self.running.is_empty() {
@@ -381,7 +382,7 @@ impl State {
         Ok(())
     }
 
-    /// What the kernel checks only when it builds a context.
+    /// Checks the conditions that the kernel checks only when it builds a context.
     fn check(&self, kdamond: usize) -> io::Result<()> {
         let context = TreePath::kdamond(kdamond).join("contexts/0");
         let number = |below: &str| -> u64 { self.text(&context.join(below)).parse().unwrap_or(0) };

@@ -1,4 +1,4 @@
-//! The kernel's DAMON, driven through sysfs: a tree of files that is claimed, written, read and put back.
+//! Access to the kernel's DAMON through sysfs: a tree of files that is claimed, written, read and restored.
 //!
 //! ```text
 //! let tree = DirectoryTree::of_kernel()?;             // no DAMON: there is none
@@ -8,13 +8,14 @@
 //! claim.release()?;                                   // the tree is as it was
 //! ```
 //!
-//! What a kernel can do is asked of its tree, never of its version: a file that is missing, or does not take a word,
-//! is something that it lacks. [`fake`] is a tree in memory with the kernel's traps, by the version that it plays.
+//! The kernel's abilities are read from its tree, never from its version: a missing file, or a word that a file does
+//! not accept, is a missing feature. [`fake`] is a tree in memory with the kernel's traps, by the version that it
+//! simulates.
 //!
-//! The crate `damon` (damon-rs 0.1.1) has typed access to the same files, by capability as well. It was weighed and
-//! not taken: it stops at the first thing that a kernel lacks, where all are to be told at once; what it restores at
-//! a session's end it does not restore after a SIGKILL; it is bound to paths of a file system, so that nothing can
-//! play the kernel's traps to it; and it is young (0.1, one author). It is good to compare with.
+//! The crate `damon` (damon-rs 0.1.1) has typed access to the same files, by capability as well. It was considered and
+//! rejected. It stops at the first feature that a kernel lacks, where all should be reported at once. It does not
+//! restore after a SIGKILL what it restores at a session's end. It is bound to paths of a file system, so that no fake
+//! can simulate the kernel's traps. And it is young (0.1, one author). It is good to compare with.
 
 mod claim;
 mod context;

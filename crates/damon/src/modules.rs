@@ -1,4 +1,4 @@
-//! The kernel's own users of DAMON: modules that run with parameters of their own. They are read, never set.
+//! The kernel's own users of DAMON: modules that run with their own parameters. They are read, never set.
 //!
 //! Source: `Documentation/admin-guide/mm/damon/{reclaim,lru_sort,stat}.rst`.
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Where the kernel has modules' parameters.
+/// Directory of the kernel's module parameters.
 pub const MODULES_ROOT: &str = "/sys/module";
 const NAMES: [(&str, &str); 3] = [
     ("damon_reclaim", "DAMON_RECLAIM"),
@@ -14,17 +14,17 @@ const NAMES: [(&str, &str); 3] = [
     ("damon_stat", "DAMON_STAT"),
 ];
 
-/// One of them, as it was when it was read.
+/// State of one module when it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
-    /// By the kernel's documentation: `DAMON_RECLAIM`, `DAMON_LRU_SORT` or `DAMON_STAT`.
+    /// Name in the kernel's documentation: `DAMON_RECLAIM`, `DAMON_LRU_SORT` or `DAMON_STAT`.
     pub name: &'static str,
-    /// Its parameters, by their names, as text.
+    /// Parameters by name, as text.
     pub parameters: BTreeMap<String, String>,
 }
 
 impl Module {
-    /// Those that this kernel has, below `root`; none where nothing can be read.
+    /// Returns this kernel's modules, below `root`; none if nothing can be read.
     pub fn all(root: &Path) -> Vec<Self> {
         let modules = NAMES.iter().filter_map(|(directory, name)| {
             let entries = fs::read_dir(root.join(directory).join("parameters")).ok()?;
@@ -43,17 +43,17 @@ impl Module {
         modules.collect()
     }
 
-    /// Whether it is on.
+    /// Returns whether it is on.
     pub fn is_enabled(&self) -> bool {
         self.text("enabled") == Some("Y")
     }
 
-    /// The process id of its kdamond, while that runs.
+    /// Returns the process id of its kdamond, while that runs.
     pub fn kdamond_pid(&self) -> Option<u32> {
         self.text("kdamond_pid")?.parse().ok()
     }
 
-    /// The parameter that turns it off, by `N`.
+    /// Returns the parameter that turns it off by `N`.
     pub fn switch(&self) -> String {
         format!(
             "{MODULES_ROOT}/{}/parameters/enabled",
@@ -61,7 +61,7 @@ impl Module {
         )
     }
 
-    /// Its name, and its process where that is known, if it is on.
+    /// Returns its name, and its process if that is known, if it is on.
     pub fn in_use(&self) -> Option<String> {
         self.is_enabled().then(|| match self.kdamond_pid() {
             Some(pid) => format!("{} (process {pid})", self.name),
@@ -69,14 +69,14 @@ impl Module {
         })
     }
 
-    /// For how long the memory at each percentile has been idle, in milliseconds, the most recently accessed first;
-    /// negative for how often memory that is accessed is (`memory_idle_ms_percentiles` of DAMON_STAT).
+    /// Returns the idle time of the memory at each percentile, in milliseconds, the most recently accessed first. It is
+    /// negative for accessed memory, and then its access frequency (`memory_idle_ms_percentiles` of DAMON_STAT).
     pub fn idle_ms_percentiles(&self) -> Option<Vec<i64>> {
         let numbers = self.text("memory_idle_ms_percentiles")?.split(',');
         numbers.map(|number| number.trim().parse().ok()).collect()
     }
 
-    /// DAMON_STAT's estimate, in bytes a second.
+    /// Returns DAMON_STAT's estimate, in bytes a second.
     pub fn bandwidth(&self) -> Option<u64> {
         self.text("estimated_memory_bandwidth")?.parse().ok()
     }

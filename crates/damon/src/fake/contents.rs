@@ -1,4 +1,4 @@
-//! What directories of the fake hold, and which words its files take, by version.
+//! Contents of the fake's directories, and the words that its files accept, by version.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use crate::tree::TreePath;
 
 type Nodes = BTreeMap<TreePath, Node>;
 
-/// A file that can be set.
+/// Adds a writable file.
 pub(super) fn file(nodes: &mut Nodes, path: &TreePath, text: &str) {
     let (text, is_writable) = (text.to_owned(), true);
     nodes.insert(path.clone(), Node::File { text, is_writable });
 }
 
-/// A file that only tells.
+/// Adds a read-only file.
 fn told(nodes: &mut Nodes, path: &TreePath, text: &str) {
     let (text, is_writable) = (text.to_owned(), false);
     nodes.insert(path.clone(), Node::File { text, is_writable });
 }
 
-/// A directory with files that can be set.
+/// Adds a directory with writable files.
 fn files(nodes: &mut Nodes, path: &TreePath, texts: &[(&str, &str)]) {
     nodes.insert(path.clone(), Node::Directory);
     for (name, text) in texts {
@@ -27,7 +27,7 @@ fn files(nodes: &mut Nodes, path: &TreePath, texts: &[(&str, &str)]) {
     }
 }
 
-/// The directory `path`, one of those that the file `number` counts.
+/// Adds the directory `path`, one of those that the file `number` counts.
 pub(super) fn make(nodes: &mut Nodes, level: Level, path: &TreePath, number: &str) {
     match number {
         "nr_kdamonds" => kdamond(nodes, level, path),
@@ -224,7 +224,7 @@ fn filter(nodes: &mut Nodes, level: Level, path: &TreePath) {
     }
 }
 
-/// A region that a scheme was tried on.
+/// Adds a region that a scheme was tried on.
 pub(super) fn region(nodes: &mut Nodes, level: Level, path: &TreePath, region: FakeRegion) {
     nodes.insert(path.clone(), Node::Directory);
     let (start, end, nr_accesses, age) = region;
@@ -237,7 +237,7 @@ pub(super) fn region(nodes: &mut Nodes, level: Level, path: &TreePath, region: F
     }
 }
 
-/// Whether a file takes a value.
+/// Returns whether a file accepts a value.
 pub(super) fn takes(level: Level, path: &TreePath, value: &str) -> bool {
     let since = |words: &[(&str, Level)]| {
         words
@@ -281,7 +281,7 @@ pub(super) fn takes(level: Level, path: &TreePath, value: &str) -> bool {
     }
 }
 
-/// Whether the directory `filters` takes filters of a type.
+/// Returns whether the directory `filters` accepts filters of a type.
 fn takes_filter(level: Level, filters: &TreePath, value: &str) -> bool {
     let (from, is_core) = match value {
         "anon" | "memcg" => (Level(6, 3), false),
