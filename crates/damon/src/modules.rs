@@ -69,8 +69,9 @@ impl Module {
         })
     }
 
-    /// Returns the idle time of the memory at each percentile, in milliseconds, the most recently accessed first. It is
-    /// negative for accessed memory, and then its access frequency (`memory_idle_ms_percentiles` of DAMON_STAT).
+    /// Returns the idle time of the memory at each percentile, in milliseconds, the most recently accessed first. For
+    /// accessed memory it is negative: the time for which it has kept its access frequency
+    /// (`memory_idle_ms_percentiles` of DAMON_STAT).
     pub fn idle_ms_percentiles(&self) -> Option<Vec<i64>> {
         let numbers = self.text("memory_idle_ms_percentiles")?.split(',');
         numbers.map(|number| number.trim().parse().ok()).collect()

@@ -1,7 +1,7 @@
-//! What is to be known of the tree after we were killed: how it was before, and what we made of it.
+//! A note for the time after a SIGKILL: the former tree, and the changes that were made to it.
 //!
-//! The note lies beside Isotherm's other state and is locked while its writer lives; a note that nobody holds is of
-//! one that was killed.
+//! The note is stored with Isotherm's other state and is locked while its writer lives. An unlocked note is that of a
+//! killed process.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -17,35 +17,35 @@ const LOCK: &str = "kernel-damon.lock";
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What is written down.
+/// Content of the note.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
     /// The kernel's `boot_id`: a tree does not survive a boot.
     pub(crate) boot: String,
-    /// The tree before: files and their texts, in the order in which to set them.
+    /// Files of the former tree and their texts, in the order in which to set them.
     pub(crate) before: Vec<(String, String)>,
-    /// What we wrote, as it read afterwards.
+    /// Files that were written, with the texts that were read back afterwards.
     pub(crate) written: Vec<(String, String)>,
-    /// Process ids of the kdamonds that we turned on, or [`UNKNOWN_PID`].
+    /// Process ids of the kdamonds that were turned on, or [`UNKNOWN_PID`].
     pub(crate) pids: Vec<i64>,
-    /// The former tree is being put back: what was written may be there no more.
+    /// Whether the former tree is being restored: written files may be missing then.
     #[serde(default)]
     pub(crate) is_restoring: bool,
 }
 
-/// Of a kdamond that is being turned on.
+/// Process id of a kdamond that is being turned on.
 pub(crate) const UNKNOWN_PID: i64 = -1;
 
-/// The place of the note, held by us alone.
+/// Path of the note, locked by this process.
 #[derive(Debug)]
 pub(crate) struct NotePlace {
     path: PathBuf,
-    /// Closed, and so unlocked, by the kernel when we end, however that is.
+    /// The lock's file, which the kernel closes and thus unlocks when this process ends in any way.
     _lock: File,
 }
 
 impl NotePlace {
-    /// Takes hold of it; the error says who else has.
+    /// Takes the lock; the error names its present owner.
     pub(crate) fn take(directory: &Path) -> Result<Self, DamonError> {
         let path = directory.join(LOCK);
         let wrong = |source| DamonError::Note {
@@ -60,7 +60,7 @@ impl NotePlace {
             .map_err(wrong)?;
         let mut locked = file.try_lock();
         for _ in 0..TRIES {
-            // Whoever was killed just now lets go of it a moment later.
+            // A process that was just killed releases the lock a moment later.
             if !matches!(locked, Err(TryLockError::WouldBlock)) {
                 break;
             }
@@ -88,7 +88,7 @@ impl NotePlace {
         })
     }
 
-    /// What the last one left, if it left anything that can be read.
+    /// Returns the last owner's note, if there is a readable one.
     pub(crate) fn read(&self) -> Option<Note> {
         serde_json::from_slice(&fs::read(&self.path).ok()?).ok()
     }
@@ -106,7 +106,7 @@ impl NotePlace {
         })
     }
 
-    /// There is nothing to undo any more.
+    /// Removes the note, as nothing is left to undo.
     pub(crate) fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -1,5 +1,4 @@
-//! What a kdamond says of itself: schemes' counters, effective quotas, intervals, and the regions that schemes
-//! were tried on.
+//! Reports of a kdamond: schemes' counters, effective quotas, intervals, and the regions that schemes were tried on.
 
 use std::io;
 
@@ -10,16 +9,17 @@ use crate::claim::Claim;
 use crate::error::DamonError;
 use crate::tree::{EntryKind, Tree, TreePath};
 
-/// Counters of one scheme, by DAMOS's names: `nr` counts regions, `sz` bytes. `None` where this kernel has none.
+/// Counters of one scheme, by DAMOS's names: `nr` counts regions, `sz` bytes. `None`: this kernel does not have the
+/// counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelStats {
     /// Regions that it was tried on.
     pub nr_tried: u64,
-    /// Their bytes.
+    /// Bytes of these regions.
     pub sz_tried: u64,
-    /// Regions that something was done to.
+    /// Regions that the action was applied to.
     pub nr_applied: u64,
-    /// Bytes that it was done to.
+    /// Bytes that the action was applied to.
     pub sz_applied: u64,
     /// Bytes that passed filters by page.
     pub sz_ops_filter_passed: Option<u64>,
@@ -27,12 +27,12 @@ pub struct KernelStats {
     pub qt_exceeds: u64,
     /// Snapshots that it was tried on.
     pub nr_snapshots: Option<u64>,
-    /// The quota in force, in bytes a window.
+    /// Current quota, in bytes a window.
     pub effective_bytes: Option<u64>,
 }
 
 impl KernelStats {
-    /// What has come since `before`; the quota in force is that of now. A counter that fell began anew.
+    /// Returns the growth since `before`, with the current quota. A counter that fell has restarted from zero.
     #[must_use]
     pub fn since(&self, before: Option<&Self>) -> Self {
         let zero = Self::default();
@@ -53,7 +53,7 @@ impl KernelStats {
         }
     }
 
-    /// Adds what has come; the quota in force becomes that of `grown`.
+    /// Adds a growth; the current quota becomes that of `grown`.
     pub fn add(&mut self, grown: &Self) {
         let sum_if = |sum: Option<u64>, more: Option<u64>| match (sum, more) {
             (None, None) => None,
@@ -70,26 +70,26 @@ impl KernelStats {
     }
 }
 
-/// A region that a scheme was tried on, as `tried_regions` has it.
+/// A region that a scheme was tried on, from `tried_regions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRegion {
     pub range: AddressRange,
     /// Checks of the last aggregation interval in which it was accessed.
     pub nr_accesses: u32,
-    /// Aggregation intervals for which it has been so.
+    /// Aggregation intervals for which it has had about this access frequency.
     pub age: u32,
-    /// Bytes that passed filters by page, where this kernel tells.
+    /// Bytes that passed filters by page, if this kernel reports them.
     pub sz_filter_passed: Option<u64>,
 }
 
 impl<T: Tree> Claim<T> {
-    /// The counters of a running kdamond's schemes at present.
+    /// Returns the current counters of a running kdamond's schemes.
     ///
     /// # Errors
-    /// What the tree refuses; a kdamond that has ended has none.
+    /// Fails if the tree refuses the command; a kdamond that has ended has no counters.
     pub fn stats(&mut self, at: usize) -> Result<Vec<KernelStats>, DamonError> {
         self.command(at, "update_schemes_stats")?;
-        // Unknown to kernels before 6.9.
+        // Kernels before 6.9 do not know this command.
         let has_quotas = match self.command(at, "update_schemes_effective_quotas") {
             Ok(()) => true,
             Err(DamonError::Write { source, .. })
@@ -128,12 +128,12 @@ impl<T: Tree> Claim<T> {
         is_there.then(|| self.number(path)).transpose()
     }
 
-    /// The intervals that a running kdamond goes by: tuned ones where this kernel tunes them.
+    /// Returns a running kdamond's current intervals; tuned ones where this kernel tunes them.
     ///
     /// # Errors
-    /// What the tree refuses.
+    /// Fails if a file cannot be read.
     pub fn intervals(&mut self, at: usize) -> Result<Intervals, DamonError> {
-        // Unknown to kernels that do not tune them.
+        // Kernels without tuning do not know this command.
         let _ = self.command(at, "update_tuned_intervals");
         let path = TreePath::kdamond(at).join("contexts/0/monitoring_attrs/intervals");
         let time = |name: &str| -> Result<Nanos, DamonError> {
@@ -147,11 +147,11 @@ impl<T: Tree> Claim<T> {
         })
     }
 
-    /// The regions that a scheme was tried on in its last, or next, apply interval: this waits for it. In order of
-    /// addresses; whose they are is not told.
+    /// Returns the regions that a scheme was tried on in its last, or next, apply interval: this waits for it. They are
+    /// in the order of addresses; the kernel does not report their targets.
     ///
     /// # Errors
-    /// What the tree refuses: kernels before 6.2 have none.
+    /// Fails if the tree refuses the command: kernels before 6.2 do not know it.
     pub fn tried_regions(
         &mut self,
         at: usize,
@@ -173,12 +173,12 @@ impl<T: Tree> Claim<T> {
             }
         }
         regions.sort_unstable_by_key(|region: &KernelRegion| region.range);
-        // They are the kernel's memory until they are cleared.
+        // The regions occupy kernel memory until they are cleared.
         self.command(at, "clear_schemes_tried_regions")?;
         Ok(regions)
     }
 
-    /// A region without an extent is none.
+    /// Reads one region; `None` if it is empty.
     fn tried_region(&self, path: &TreePath) -> Result<Option<KernelRegion>, DamonError> {
         let (start, end) = (
             self.number(&path.join("start"))?,

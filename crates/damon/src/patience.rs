@@ -1,4 +1,4 @@
-//! Again while somebody else is at the tree: the kernel does not let anybody wait for its lock, it says EBUSY.
+//! Retries while another process uses the tree: the kernel does not wait for its lock, but returns EBUSY.
 
 use std::io;
 use std::time::Duration;
@@ -8,14 +8,15 @@ pub(crate) const EINVAL: i32 = 22;
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// For how long is tried.
+/// Number of retries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// Nothing of ours runs: another program reads or sets something. Where a module has DAMON, it is EBUSY for good.
+    /// No kdamond of this process runs: another program reads or sets a file. If a module holds DAMON, EBUSY is
+    /// permanent.
     ForOthers,
-    /// Ours runs. Another program may have it do something, too (counters are read so), and the kernel has one such
-    /// command at a time: the kdamond comes to it between two looks, or after a whole aggregation interval, and not
-    /// while it pages something out.
+    /// Kdamonds of this process run. Another program may send them commands, too (counters are read so), and the kernel
+    /// has one pending command at a time. The kdamond executes it between two samples, or after a whole aggregation
+    /// interval, and not while it pages out memory.
     ForKdamonds,
 }
 
@@ -28,7 +29,7 @@ impl Patience {
     }
 }
 
-/// Tries again as long as the tree is busy and there is patience.
+/// Repeats an attempt while it fails with EBUSY and retries are left.
 pub(crate) fn patiently<R>(
     patience: Patience,
     mut attempt: impl FnMut() -> io::Result<R>,

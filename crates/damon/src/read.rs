@@ -1,6 +1,6 @@
-//! A tree, anybody's, read back into contexts. Nothing is set.
+//! Reads any user's tree into contexts. It sets nothing.
 //!
-//! Names that this crate does not know (a newer kernel's actions, metrics, filters) are told, not guessed at.
+//! Names that this crate does not know (a newer kernel's actions, metrics, filters) are reported, not guessed.
 
 use isotherm_engine::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, FailCharge, Filter, FilterKind, Frequency,
@@ -12,21 +12,21 @@ use crate::context::{DamonContext, DamonTarget, Operations};
 use crate::error::DamonError;
 use crate::tree::{Tree, TreePath};
 
-/// Somebody's kdamond.
+/// State of any user's kdamond.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KdamondState {
     /// Its process id, while it runs.
     pub pid: Option<i64>,
-    /// What it is to do; none where none is set up.
+    /// Configured context; `None` if none is set up.
     pub context: Option<DamonContext>,
-    /// What of that has a name that is not known here, by file.
+    /// Parts of the context with an unknown name, by file.
     pub unknown: Vec<String>,
 }
 
-/// All kdamonds of a tree, in order.
+/// Returns all kdamonds of a tree, in order.
 ///
 /// # Errors
-/// If a file cannot be read, or holds no number where one is to be.
+/// Fails if a file cannot be read, or holds no number where one is expected.
 pub fn read_kdamonds(tree: &impl Tree) -> Result<Vec<KdamondState>, DamonError> {
     let mut reader = TreeReader {
         tree,
@@ -70,7 +70,7 @@ impl<T: Tree> TreeReader<'_, T> {
         })
     }
 
-    /// Of a file that not every kernel has.
+    /// Reads a number from a file that not every kernel has.
     fn number_or<N: std::str::FromStr>(&self, path: &TreePath, or: N) -> Result<N, DamonError> {
         match self.tree.kind(path) {
             Some(_) => self.number(path),
@@ -84,7 +84,7 @@ impl<T: Tree> TreeReader<'_, T> {
             .is_ok_and(|text| matches!(text.as_str(), "Y" | "1"))
     }
 
-    /// What a file's word stands for; one that is not known is noted.
+    /// Returns the meaning of a file's word; notes the file if the word is unknown.
     fn word<W>(
         &mut self,
         path: &TreePath,
@@ -182,7 +182,7 @@ impl<T: Tree> TreeReader<'_, T> {
         (0..nr).map(target).collect()
     }
 
-    /// A scheme; none where its action is not known.
+    /// Reads a scheme; `None` if its action is unknown.
     fn scheme(&mut self, path: &TreePath) -> Result<Option<Scheme>, DamonError> {
         let action: Option<Action> = self.word(&path.join("action"), |word| word.parse().ok())?;
         let Some(action) = action else {
@@ -206,7 +206,7 @@ impl<T: Tree> TreeReader<'_, T> {
 
     fn pattern(&self, path: &TreePath) -> Result<AccessPattern, DamonError> {
         let bound = |below: &str| self.number(&path.join(below));
-        // The kernel has them as 32 bits behind files of 64.
+        // The kernel stores 32 bits, but its files accept 64.
         let small = |below: &str| -> Result<u32, DamonError> {
             let number: u64 = self.number(&path.join(below))?;
             Ok(u32::try_from(number).unwrap_or(u32::MAX))

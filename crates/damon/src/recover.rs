@@ -1,19 +1,20 @@
-//! How the tree is put back: at an end, and by the next claim after a SIGKILL.
+//! Restoration of the former tree: at an end, and by the next claim after a SIGKILL.
 //!
-//! A SIGKILL comes at any moment, also while a kdamond is being turned on, its configuration replaced, or the former
-//! tree put back. The note says beforehand what is about to change, so that it never claims more than is certain.
+//! A SIGKILL may come at any moment. A kdamond may be starting then, its configuration being replaced, or the former
+//! tree being restored. The note announces each change beforehand, so that it never claims more than is certain.
 //!
-//! Limits: of a tree that was put back in part, what is set already and what somebody else has set since cannot be
-//! told apart. Where such a tree has as many kdamonds as before, all off, it is put back as a whole.
+//! Limits: in a partly restored tree, restored files and files that another user has set since cannot be distinguished.
+//! If such a tree has the former number of kdamonds, all off, it is restored as a whole.
 
 use crate::claim::Claim;
 use crate::note::{Note, UNKNOWN_PID};
 use crate::tree::{Tree, TreePath};
 
 impl<T: Tree> Claim<T> {
-    /// Puts in order what a killed Isotherm left, if the tree is as it left it; else that is somebody else's now.
+    /// Restores the tree after a killed Isotherm, if that one's changes are still in place; otherwise it belongs to
+    /// another user now.
     pub(crate) fn recover(&mut self, note: &Note) {
-        // One that was killed before it did anything left nothing.
+        // A process that was killed before it wrote anything left nothing.
         let nothing = note.written.is_empty() || self.is_as_before(note);
         if nothing || (self.changed(note).is_some() && !self.is_half_restored(note)) {
             self.place.clear();
@@ -38,7 +39,7 @@ impl<T: Tree> Claim<T> {
         ));
     }
 
-    /// How the tree differs from what a note says that was made of it; nothing if it does not.
+    /// Returns how the tree differs from the changes in a note; `None` if it does not.
     pub(crate) fn changed(&self, note: &Note) -> Option<String> {
         if note.written.is_empty() {
             return None;
@@ -49,7 +50,7 @@ impl<T: Tree> Claim<T> {
             };
             match self.read(&path) {
                 Ok(found) if found == *wanted => {}
-                // The kernel tunes them, and tells if it is asked to.
+                // The kernel tunes these files, and updates them on request.
                 Ok(_) if matches!(path.name(), "sample_us" | "aggr_us") => {}
                 Ok(found) => return Some(format!("{path} is {found}, not {wanted}")),
                 Err(_) => return Some(format!("{path} is no more")),
@@ -71,7 +72,7 @@ impl<T: Tree> Claim<T> {
         None
     }
 
-    /// Whether all is off, and set as a note says that it was before.
+    /// Returns whether all kdamonds are off, and the files are set as in the note's former tree.
     fn is_as_before(&self, note: &Note) -> bool {
         let is_set = |(path, text): &(String, String)| {
             let found = TreePath::parse(path).and_then(|path| self.read(&path).ok());
@@ -80,7 +81,8 @@ impl<T: Tree> Claim<T> {
         !self.any_is_on() && note.before.iter().all(is_set)
     }
 
-    /// Whether a tree that was being put back when its owner was killed is so in part, as far as can be told.
+    /// Returns whether the tree is partly restored, because its owner was killed meanwhile; as far as that is
+    /// detectable.
     fn is_half_restored(&self, note: &Note) -> bool {
         let nr = TreePath::kdamonds().join("nr_kdamonds");
         let is_nr = |(path, _): &&(String, String)| *path == nr.to_string();
@@ -95,7 +97,7 @@ impl<T: Tree> Claim<T> {
         (0..nr).any(|at| self.is_on(at).unwrap_or(true))
     }
 
-    /// Turns all kdamonds off and sets what the note says was there before. What could not be set comes back.
+    /// Turns all kdamonds off and restores the note's former tree. Returns the errors of files that could not be set.
     pub(crate) fn undo(&mut self, note: &Note) -> Vec<String> {
         let begun = Note {
             is_restoring: true,
@@ -123,7 +125,7 @@ impl<T: Tree> Claim<T> {
             let Some(path) = TreePath::parse(path) else {
                 continue;
             };
-            // Most is as a new directory has it.
+            // Most files have the values of a new directory.
             if self.read(&path).is_ok_and(|found| found == *text) {
                 continue;
             }

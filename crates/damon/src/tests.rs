@@ -1,4 +1,4 @@
-//! Claims of trees of every version.
+//! Tests of claims on trees of every version.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn take(tree: &FakeTree, notes: &Path) -> Result<Claim<FakeTree>, DamonError> {
     Claim::take(tree.clone(), notes, BOOT, Vec::new())
 }
 
-/// Of one process, with DAMON's own intervals.
+/// Returns a context of one process, with DAMON's default intervals.
 fn context(schemes: Vec<Scheme>) -> DamonContext {
     DamonContext {
         operations: Operations::Vaddr,
@@ -56,7 +56,7 @@ fn pageout() -> Scheme {
     scheme
 }
 
-/// What somebody else has set up and not turned on.
+/// Sets up a configuration of another user that is not turned on.
 fn leftover(tree: &FakeTree) {
     let mut tree = tree.clone();
     let mut set = |path: &str, value: &str| {
@@ -111,7 +111,7 @@ fn on_every_version_it_runs_and_leaves_the_tree_as_it_was() {
     }
 }
 
-/// All that a new kernel has.
+/// Returns a context that uses all features of a new kernel.
 fn ambitious() -> DamonContext {
     let mut scheme = pageout();
     scheme.action = Action::MigrateCold;
@@ -210,7 +210,7 @@ fn while_another_program_reads_counters_ours_are_waited_for() {
     let (tree, notes) = (FakeTree::new(Level(7, 2), &[PID]), notes());
     let mut claim = take(&tree, notes.path()).expect("a free tree");
     claim.start(&[context(vec![pageout()])]).expect("it runs");
-    // Longer than a file's lock is ever held.
+    // These retries take longer than any holder keeps a file's lock.
     tree.keep_busy(100);
     assert_eq!(claim.stats(0).expect("counters").len(), 1);
     tree.keep_busy(100);
@@ -257,7 +257,7 @@ fn a_kill_at_any_moment_is_put_in_order_by_the_next() {
             let mut claim = take(&tree, notes.path()).expect("nobody uses it");
             tree.fail_after(Some(nr_writes));
             let is_whole = claim.start(&[context(vec![pageout()])]).is_ok();
-            // What it would tidy up fails, too.
+            // The restoration fails, too.
             tree.fail_after(Some(0));
             drop(claim);
             tree.fail_after(None);
@@ -275,7 +275,7 @@ fn a_kill_at_any_moment_is_put_in_order_by_the_next() {
     }
 }
 
-/// A session from its claim to its end: tried, turned on, told of another process, begun anew.
+/// Runs a session from its claim to its end: checked, turned on, committed with another process, restarted.
 fn live(tree: &FakeTree, notes: &Path) {
     let contexts = [context(vec![pageout()]), context(Vec::new())];
     let mut more = contexts[0].clone();
@@ -341,10 +341,9 @@ fn what_somebody_else_has_changed_is_left_to_them() {
         "{error}"
     );
     assert_eq!(tree.nr_writes(), nr_writes);
-    // Nor is it taken for a leftover of ours.
+    // The next claim does not mistake it for our own leftover.
     let error = take(&tree, notes.path()).expect_err("it runs, and is not ours");
     assert!(matches!(error, DamonError::InUse { .. }), "{error}");
-    // Another boot, another tree.
 }
 
 #[test]
@@ -367,7 +366,7 @@ fn regions_are_read_in_order_and_those_that_were_acted_on_are_young() {
         .collect();
     assert_eq!(told, [(4096, 3, 9), (8192, 0, 60), (16384, 0, 70)]);
     assert_eq!(tree.regions()[1], (8192, 16384, 0, 0));
-    // They are gone from the tree.
+    // The regions are cleared from the tree.
     assert!(
         !tree
             .texts()
@@ -455,7 +454,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// Whatever is asked for: it runs as it was said, or what is lacking is told; and the tree is as it was in the end.
+    /// Any request either runs as configured, or reports the missing features; the tree is unchanged in the end.
     #[test]
     fn anything_that_is_accepted_is_there_and_anything_else_leaves_no_trace(
         level in prop::sample::select(Level::ALL.to_vec()),
@@ -480,7 +479,7 @@ proptest! {
                 let kdamonds = read_kdamonds(&tree).expect("a tree of ours");
                 let read = kdamonds[0].context.as_ref().expect("a context");
                 prop_assert!(kdamonds[0].unknown.is_empty());
-                // Shares and times are counts in the kernel: it would be written as it was.
+                // Shares and times are counts in the kernel: the context that was read must give the same writes.
                 let kdamond = TreePath::kdamond(0);
                 let layout = Layout::of(&tree, &kdamond);
                 prop_assert_eq!(values(&kdamond, read, layout), values(&kdamond, &context, layout));
@@ -496,7 +495,7 @@ proptest! {
         prop_assert_eq!(tree.texts(), before);
     }
 
-    /// A tree that says anything is read, or an error: it never ends the program.
+    /// A tree with any content is read, or gives an error: it never ends the program.
     #[test]
     fn no_tree_is_too_strange_to_be_read(
         at in 0_usize..80,
@@ -512,7 +511,7 @@ proptest! {
         let _ = claim.release();
     }
 
-    /// No write leaves the tree, whatever a note says that somebody has tampered with.
+    /// No write leaves the tree, even if somebody has tampered with the note.
     #[test]
     fn paths_from_a_note_stay_in_the_tree(text in ".{0,40}") {
         if let Some(path) = TreePath::parse(&text) {

@@ -8,36 +8,36 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel has it (`Documentation/admin-guide/mm/damon/usage.rst`).
+/// Path of the kernel's tree (`Documentation/admin-guide/mm/damon/usage.rst`).
 pub const SYSFS_ROOT: &str = "/sys/kernel/mm/damon/admin";
 
-/// A place in the tree, relative to its root. Each component consists of `a` to `z`, digits and `_`, so that no path
+/// A path in the tree, relative to its root. Each component consists of `a` to `z`, digits and `_`, so that no path
 /// leaves the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TreePath(String);
 
 impl TreePath {
-    /// The directory that holds all kdamonds.
+    /// Returns the directory that holds all kdamonds.
     pub fn kdamonds() -> Self {
         Self("kdamonds".to_owned())
     }
 
-    /// The kdamond at this place.
+    /// Returns the directory of the kdamond with this index.
     pub fn kdamond(at: usize) -> Self {
         Self::kdamonds().at(at)
     }
 
-    /// From text that was written down; `None` if a component could lead elsewhere.
+    /// Parses a written path; `None` if a component could lead outside the tree.
     pub fn parse(text: &str) -> Option<Self> {
         text.split('/')
             .all(is_component)
             .then(|| Self(text.to_owned()))
     }
 
-    /// What lies at `below`: one or several components.
+    /// Returns the path with `below` appended: one or several components.
     ///
     /// # Panics
-    /// If a component is no name of the tree's: paths are made of this crate's own words.
+    /// If a component is not a valid name in the tree: paths consist of this crate's own words.
     #[must_use]
     pub fn join(&self, below: &str) -> Self {
         assert!(
@@ -50,18 +50,18 @@ impl TreePath {
         Self(format!("{}/{below}", self.0))
     }
 
-    /// The directory of this number.
+    /// Returns the subdirectory with this number.
     #[must_use]
     pub fn at(&self, number: usize) -> Self {
         self.join(&number.to_string())
     }
 
-    /// The last component.
+    /// Returns the last component.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The directory that it lies in; the root's is the root.
+    /// Returns the parent directory; the root's is the root.
     #[must_use]
     pub fn parent(&self) -> Self {
         Self(
@@ -72,7 +72,7 @@ impl TreePath {
         )
     }
 
-    /// As text, `/` between components.
+    /// Returns the text, with `/` between components.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -92,44 +92,44 @@ fn is_component(text: &str) -> bool {
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the entry.
     pub name: String,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: EntryKind,
 }
 
-/// What a name in the tree stands for.
+/// Kind of an entry in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
     /// A directory.
     Directory,
-    /// A file that only tells.
+    /// A read-only file.
     ReadOnly,
-    /// A file that can be set as well.
+    /// A writable file.
     Writable,
 }
 
 /// Access to the tree, the kernel's or one that behaves like it.
 pub trait Tree {
-    /// A file's text, without the end of its line.
+    /// Returns a file's text, without the end of its line.
     ///
     /// # Errors
-    /// The kernel's, by file.
+    /// Fails with the kernel's error, which depends on the file.
     fn read(&self, path: &TreePath) -> io::Result<String>;
 
     /// Sets a file, in one call.
     ///
     /// # Errors
-    /// The kernel's, by file: EINVAL for what it does not know, EBUSY where something runs.
+    /// Fails with the kernel's error: EINVAL for an unknown word, EBUSY while a kdamond or module runs.
     fn write(&mut self, path: &TreePath, value: &str) -> io::Result<()>;
 
-    /// What a directory holds, in order: files by name, then directories, those with numbers by number.
+    /// Returns the content of a directory, in order: files by name, then directories, those with numbers by number.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Fails if the directory cannot be read.
     fn list(&self, path: &TreePath) -> io::Result<Vec<Entry>>;
 
-    /// What is at `path`, if anything.
+    /// Returns the kind of the entry at `path`, if there is one.
     fn kind(&self, path: &TreePath) -> Option<EntryKind> {
         let entries = self.list(&path.parent()).ok()?;
         let entry = entries.into_iter().find(|entry| entry.name == path.name());
@@ -162,18 +162,18 @@ pub struct DirectoryTree {
 }
 
 impl DirectoryTree {
-    /// The kernel's own; `None` where it has no DAMON, or none with sysfs (before 5.18).
+    /// Returns the kernel's own tree; `None` if it has no DAMON, or none with sysfs (before 5.18).
     pub fn of_kernel() -> Option<Self> {
         Self::at(SYSFS_ROOT)
     }
 
-    /// The one below `root`, if there is one.
+    /// Returns the tree below `root`, if there is one.
     pub fn at(root: impl Into<PathBuf>) -> Option<Self> {
         let root = root.into();
         root.join("kdamonds").is_dir().then_some(Self { root })
     }
 
-    /// Where it is.
+    /// Returns the path of the root.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -191,9 +191,9 @@ impl Tree for DirectoryTree {
     }
 
     fn write(&mut self, path: &TreePath, value: &str) -> io::Result<()> {
-        // Not `fs::write`, which would make a file where the kernel has none.
+        // `fs::write` would create a file where the kernel has none.
         let mut file = OpenOptions::new().write(true).open(self.place(path))?;
-        // An empty text would be no call at all.
+        // An empty text would make no system call at all.
         let text = if value.is_empty() { "\n" } else { value };
         let written = file.write(text.as_bytes())?;
         if written < text.len() {
@@ -235,7 +235,7 @@ impl Tree for DirectoryTree {
     }
 }
 
-/// Files first, so that who writes them in order makes directories (`nr_...`) before what is in them.
+/// Sorts files first. A caller who writes them in order then makes directories (`nr_...`) before the files in them.
 pub(crate) fn sort(entries: &mut [Entry]) {
     entries.sort_by_cached_key(|entry| {
         let number: Option<u64> = entry.name.parse().ok();

@@ -1,8 +1,8 @@
-//! A context as writes to a kdamond's directory, in the order that the tree needs: what makes directories before
-//! what is in them.
+//! A context as writes to a kdamond's directory, in the order that the tree needs: files that create directories come
+//! before their content.
 //!
-//! Names and meanings: `Documentation/admin-guide/mm/damon/usage.rst`. A file that a kernel lacks matters only where
-//! the configuration asks for something else than it would get anyway ([`Write::is_default`]).
+//! Names and meanings: `Documentation/admin-guide/mm/damon/usage.rst`. A file that a kernel lacks matters only if the
+//! configuration asks for something other than the kernel's default ([`Write::is_default`]).
 
 use isotherm_engine::scheme::{
     Age, Bounds, FailCharge, Filter, FilterKind, Frequency, Goal, GoalMetric, OpsFilter, Quota,
@@ -13,29 +13,29 @@ use isotherm_engine::{IntervalsGoal, Nanos};
 use crate::context::{DamonContext, DamonTarget, nr_samples};
 use crate::tree::{Tree, TreePath};
 
-/// One file to be set.
+/// A write to one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub path: TreePath,
-    /// To what.
+    /// Value to write.
     pub value: String,
-    /// What of the configuration asks for it, in its words.
+    /// Part of the configuration that asks for it, in the configuration's words.
     pub asked_by: String,
-    /// A kernel without the file does the same.
+    /// Whether a kernel without the file does the same.
     pub is_default: bool,
 }
 
-/// What of the tree depends on the kernel and changes what is written where.
+/// Kernel-dependent properties of the tree that change the paths of writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Filters have two directories, by who applies them (6.16).
+    /// Whether filters have two directories, those of the core and those of the operations set (6.16).
     pub(crate) splits_filters: bool,
-    /// Schemes can have several destinations, and `vaddr` can move memory (6.17).
+    /// Whether schemes can have several destinations, and `vaddr` can move memory (6.17).
     pub(crate) has_dests: bool,
 }
 
 impl Layout {
-    /// Of a kdamond that has a scheme.
+    /// Reads the layout from a kdamond that has a scheme.
     pub(crate) fn of(tree: &impl Tree, kdamond: &TreePath) -> Self {
         let scheme = kdamond.join("contexts/0/schemes/0");
         Self {
@@ -45,8 +45,8 @@ impl Layout {
     }
 }
 
-/// All that is set for contexts, one kdamond for each, on a kernel that has everything: in order, and before anything is
-/// turned on.
+/// Returns all writes for contexts, one kdamond for each, on a kernel that has everything: in order, and before
+/// anything is turned on.
 pub fn plan(contexts: &[DamonContext]) -> Vec<Write> {
     let mut writer = Writer::default();
     writer.about("kdamonds");
@@ -64,7 +64,8 @@ pub fn plan(contexts: &[DamonContext]) -> Vec<Write> {
     writes
 }
 
-/// The directories of a context with so many schemes: to be made before the layout can be seen.
+/// Returns the writes that create a context's directories, including those of its schemes. The layout is visible only
+/// afterwards.
 pub(crate) fn skeleton(kdamond: &TreePath, context: &DamonContext) -> Vec<Write> {
     let mut writer = Writer::default();
     writer.about("a context");
@@ -75,7 +76,7 @@ pub(crate) fn skeleton(kdamond: &TreePath, context: &DamonContext) -> Vec<Write>
     writer.writes
 }
 
-/// All that a context says; its directories of schemes are there.
+/// Returns the writes of a context's configuration; its directories of schemes exist already.
 pub(crate) fn values(kdamond: &TreePath, context: &DamonContext, layout: Layout) -> Vec<Write> {
     let mut writer = Writer::default();
     let of_context = kdamond.join("contexts/0");
@@ -100,7 +101,7 @@ pub(crate) fn values(kdamond: &TreePath, context: &DamonContext, layout: Layout)
     writer.writes
 }
 
-/// The values of quota goals that users feed in, for `commit_schemes_quota_goals`.
+/// Returns the writes of quota goals with their current values, for `commit_schemes_quota_goals`.
 pub(crate) fn goals(kdamond: &TreePath, context: &DamonContext) -> Vec<Write> {
     let mut writer = Writer::default();
     for (at, scheme) in context.schemes.iter().enumerate() {
@@ -114,13 +115,13 @@ pub(crate) fn goals(kdamond: &TreePath, context: &DamonContext) -> Vec<Write> {
 #[derive(Default)]
 struct Writer {
     writes: Vec<Write>,
-    /// What comes before the words of `asked_by`.
+    /// Prefix of `asked_by`.
     in_scheme: String,
     asked_by: String,
 }
 
 impl Writer {
-    /// What is set from now on is asked for by `what`.
+    /// Sets the part of the configuration that asks for the next writes.
     fn about(&mut self, what: impl Into<String>) {
         self.asked_by = what.into();
     }
@@ -157,7 +158,7 @@ fn microseconds(time: Nanos) -> u64 {
 fn attributes(writer: &mut Writer, path: &TreePath, context: &DamonContext) {
     let intervals = path.join("intervals");
     writer.about("intervals");
-    // Each is checked against the others only when the kdamond is turned on.
+    // The kernel checks the intervals against each other only when the kdamond is turned on.
     writer.set(
         &intervals,
         "sample_us",
@@ -295,8 +296,8 @@ fn write_pattern(writer: &mut Writer, path: &TreePath, scheme: &Scheme, context:
     writer.set(&path.join("age"), "max", age.max);
 }
 
-/// In whole accesses, as DAMON counts them: of a share those that lie within it. What would be empty is the nearest
-/// number.
+/// Converts to whole accesses, as DAMON counts them. A share becomes the counts within it; an empty interval becomes
+/// the next higher count.
 pub(crate) fn nr_accesses(pattern: Bounds<Frequency>, nr_samples: u32) -> Bounds<u32> {
     let max = match pattern.max {
         Frequency::Samples(samples) => samples,
@@ -309,7 +310,7 @@ pub(crate) fn nr_accesses(pattern: Bounds<Frequency>, nr_samples: u32) -> Bounds
     }
 }
 
-/// In aggregation intervals, as DAMON counts them.
+/// Converts to aggregation intervals, as DAMON counts them.
 pub(crate) fn ages(pattern: Bounds<Age>, aggregation: Nanos) -> Bounds<u32> {
     let intervals = |nanos: u64| u32::try_from(nanos).unwrap_or(u32::MAX);
     let aggregation = aggregation.0.max(1);
@@ -372,7 +373,7 @@ fn write_goals(writer: &mut Writer, path: &TreePath, goals: &[Goal]) {
         let metric = &goal.metric;
         let name = metric.name();
         writer.about(format!("quota goal `{name}`"));
-        // Before there were metrics, each goal was what a user fed in.
+        // Before metrics existed, each goal was one with a user's values.
         let is_default = *metric == GoalMetric::UserInput;
         writer.set_if_there(&path, "target_metric", name, is_default);
         if let Some(node) = metric.node() {
@@ -447,7 +448,7 @@ mod tests {
         assert_eq!(nr_accesses(share(0.0, 0.0), 20), bounds(0, 0));
         assert_eq!(nr_accesses(share(5.0, 100.0), 20), bounds(1, 20));
         assert_eq!(nr_accesses(share(6.0, 99.0), 20), bounds(2, 19));
-        // Between two counts: the next higher.
+        // A share between two counts becomes the next higher one.
         assert_eq!(nr_accesses(share(1.0, 2.0), 20), bounds(1, 1));
         let any = Bounds {
             min: Frequency::Samples(0),

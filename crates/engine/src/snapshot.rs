@@ -24,6 +24,7 @@ pub struct TargetId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionSnapshot {
+    /// Address range of the region.
     pub range: AddressRange,
     /// Accesses seen in the aggregation interval, from 0 to the snapshot's `nr_samples`; a fraction where several
     /// neighbouring pages were sampled at once. `None`: unobservable in this interval, which is *not* the same as cold.

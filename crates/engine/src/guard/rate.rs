@@ -138,6 +138,7 @@ impl Rate {
         self.closed_until.is_some()
     }
 
+    /// Returns the pool's state.
     pub(super) fn status(&self) -> PoolStatus {
         PoolStatus {
             is_open: !self.is_held(),
