@@ -1,14 +1,15 @@
-//! Whether a file may be handed to who reads its symbols.
+//! Checks whether a file may be passed to a reader of its symbols.
 //!
-//! Problem: blazesym unpacks sections into as much memory as they say or need, and opens whatever a file names as
-//! that with its debug information. A file of a few KiB can so ask for all memory there is, which ends the process,
-//! or name a FIFO, which nobody ever writes to.
+//! Problem: blazesym unpacks sections into as much memory as they claim or need, and opens any path that a file names
+//! as its debug information. A file of a few KiB can thus request all memory, which ends the process. It can also name
+//! a FIFO without a writer.
 //!
-//! Approach: a look at the section headers first. Sections unpack to [`UNPACKED_MAX`] bytes together, no more, which
-//! is tried out; and of all files that a link may mean none is anything but a file. What is read for this is bounded.
+//! Approach: the section headers are checked first. Together, sections may unpack to [`UNPACKED_MAX`] bytes, which is
+//! verified by unpacking. Of all paths that a link may mean, each existing one must be a regular file. The reads for
+//! these checks are bounded.
 //!
-//! Limits: who may change a file between this look and the next is not kept from it; so copies are looked at of
-//! files that are not ours ([`crate::Places::copies`]).
+//! Limits: a user who may change a file can do so between this check and the use. So other users' files are checked as
+//! copies ([`crate::Places::copies`]).
 
 use std::cell::Cell;
 use std::fs::File;
@@ -22,25 +23,26 @@ use object::{CompressionFormat, Object as _, ObjectSection as _};
 
 use crate::SymbolError;
 
-/// Bytes that a file's compressed sections unpack to.
+/// Upper bound of the bytes that a file's compressed sections unpack to.
 const UNPACKED_MAX: u64 = 256 << 20;
-/// Bytes of a table of symbols.
+/// Upper bound of a symbol table in bytes.
 const SYMBOLS_MAX: u64 = 256 << 20;
-/// Bytes of headers and names that are read.
+/// Upper bound of the headers and names that are read, in bytes.
 const READ_MAX: u64 = 64 << 20;
-/// What a string is counted as: it is read in parts of that size.
+/// Bytes that a string counts as: it is read in parts of that size.
 const STRING: u64 = 256;
-/// Sections with the name of another file.
+/// Sections that contain the name of another file.
 const LINKS: [&str; 3] = [".gnu_debuglink", ".gnu_debugaltlink", ".debug_sup"];
-/// A path is no longer.
+/// Upper bound of a path in bytes.
 const PATH_MAX: u64 = 4096;
-/// From a program to its debug information, and from there to what several share.
+/// Upper bound of a chain of links: from a program to its debug information, and from there to the part that several
+/// share.
 const LINKS_MAX: usize = 2;
-/// Files that are looked at for one.
+/// Upper bound of the files that are checked for one file.
 const FILES_MAX: usize = 16;
 
-/// Refuses a file that would take too much; with `directories`, where debug information is looked for, also one that
-/// names what is no file.
+/// Refuses a file that would take too much memory. `directories` are those that are searched for debug information;
+/// with them, files that name something other than a regular file are refused as well.
 pub(crate) fn check(path: &Path, directories: Option<&[PathBuf]>) -> Result<(), SymbolError> {
     check_links(path, directories, LINKS_MAX, &Cell::new(FILES_MAX))
 }
@@ -81,7 +83,7 @@ fn check_links(
         let Some((target, rest)) = found else {
             return Err(SymbolError::Broken(format!("its {name} names nothing")));
         };
-        // Of a program and its debug information it is the same one.
+        // A program and its debug information have the same build id.
         let id = if name == ".gnu_debuglink" {
             own_id
         } else {
@@ -102,7 +104,7 @@ fn check_links(
     Ok(())
 }
 
-/// A section that cannot be told from others, or too many of them.
+/// Returns the error of sections without readable names, or of too many.
 fn nameless() -> SymbolError {
     SymbolError::Broken("its sections have no names, or there are too many".to_owned())
 }
@@ -134,7 +136,7 @@ fn check_sections<'a>(elf: &object::File<'a, Bounded<'a>>, file: &File) -> Resul
     Ok(())
 }
 
-/// Whether a section becomes as many bytes as it says.
+/// Returns whether a section unpacks to the number of bytes that it claims.
 fn unpacks_to(packed: impl Read, format: CompressionFormat, bytes: u64) -> bool {
     let count = |unpacked: &mut dyn Read| {
         let counted = io::copy(&mut unpacked.take(bytes + 1), &mut io::sink());
@@ -149,12 +151,12 @@ fn unpacks_to(packed: impl Read, format: CompressionFormat, bytes: u64) -> bool 
     }
 }
 
-/// The file that a section names, and its build id where that stands there.
+/// Returns the path that a section names, and the build id if the section contains one.
 fn linked(bounded: Bounded<'_>, range: (u64, u64), name: &str) -> Option<(PathBuf, Vec<u8>)> {
     use std::os::unix::ffi::OsStrExt as _;
     let (start, bytes) = range;
     let bytes = bounded.read_bytes_at(start, bytes.min(PATH_MAX)).ok()?;
-    // A version and a flag come first in `.debug_sup`.
+    // In `.debug_sup` a version and a flag come first.
     let bytes = if name == ".debug_sup" {
         bytes.get(3..)?
     } else {
@@ -165,7 +167,7 @@ fn linked(bounded: Bounded<'_>, range: (u64, u64), name: &str) -> Option<(PathBu
     Some((target.to_owned(), bytes[end + 1..].to_vec()))
 }
 
-/// Where blazesym looks for a file that another names.
+/// Returns the paths where blazesym searches a file that another names.
 fn candidates(linker: &Path, target: &Path, id: &[u8], directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut all = Vec::new();
     if let Some((first, rest)) = id.split_first() {
@@ -185,7 +187,7 @@ fn candidates(linker: &Path, target: &Path, id: &[u8], directories: &[PathBuf]) 
     all
 }
 
-/// Reads parts of a file, all of them together no more than is left.
+/// Reader of parts of a file; all of them together are bounded.
 #[derive(Clone, Copy)]
 struct Bounded<'a> {
     cache: &'a ReadCache<&'a File>,
@@ -225,7 +227,7 @@ mod tests {
 
     const COMPRESSED: u64 = 1 << 11;
 
-    /// An ELF file of these sections.
+    /// Returns an ELF file with these sections.
     fn elf(sections: &[(&str, u64, &[u8])]) -> Vec<u8> {
         let names: Vec<u8> = sections
             .iter()

@@ -1,15 +1,15 @@
-//! What the code in files is called: functions' names, and what was inlined where.
+//! Names of code in files: functions, and the functions inlined into them.
 //!
-//! Problem: a record's frames are places in files, and what they are called stands in those files, or in others
-//! that belong to them (`/usr/lib/debug`); the files are anybody's, and may be broken, replaced or cut meanwhile.
+//! Problem: a record's frames are places in files. Their names are in those files, or in others that belong to them
+//! (`/usr/lib/debug`). The files may belong to any user, and may be broken, replaced or truncated meanwhile.
 //!
-//! Approach: blazesym reads symbols and DWARF, and demangles. It maps files into memory, where one that is cut
-//! ends who reads it; so a file of somebody who may do that is copied first ([`Symbolizer::file_names`]). A file
-//! that was replaced since the record is known for that by its build id ([`Symbolizer::path_names`]). What would take
-//! all memory, or never end, is refused before blazesym sees it (`check.rs`), and its panics are caught. What is
-//! wrong with one file leaves its frames without names, and harms no other's.
+//! Approach: blazesym reads symbols and DWARF, and demangles. It maps files into memory, where a truncated file ends
+//! its reader; so a file of a user who may truncate it is copied first ([`Symbolizer::file_names`]). A file that was
+//! replaced since the record is recognised by its build id ([`Symbolizer::path_names`]). Files that would take all
+//! memory, or never end, are refused before blazesym sees them (`check.rs`), and its panics are caught. A fault in one
+//! file leaves its frames without names, and does not affect other files.
 //!
-//! Limits: names are cut at [`NAME_MAX`] bytes, files of more than [`COPY_MAX`] are not copied.
+//! Limits: names are cut at [`NAME_MAX`] bytes, and files of more than [`COPY_MAX`] bytes are not copied.
 
 #![forbid(unsafe_code)]
 
@@ -28,14 +28,14 @@ use isotherm_record::{CodeModule, FrameSymbol, FrameSymbols, FrameTable, Naming,
 use rustix::fs::{MemfdFlags, memfd_create};
 use thiserror::Error;
 
-/// Where a name is cut: templates have longer ones than anybody reads.
+/// Length in bytes at which a name is cut: templates have unreadably long ones.
 pub const NAME_MAX: usize = 1024;
-/// Functions that are inlined at one place, at most.
+/// Upper bound of the functions that are inlined at one place.
 const INLINED_MAX: usize = 64;
-/// Files that are longer are not copied.
+/// Size in bytes above which files are not copied.
 pub const COPY_MAX: u64 = 1 << 30;
 
-/// Why a file's frames have no names.
+/// Reason why a file's frames have no names.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SymbolError {
@@ -62,15 +62,16 @@ pub enum SymbolError {
     Broken(String),
 }
 
-/// Finds names.
+/// Finds names of code in files.
 pub struct Symbolizer {
     inner: blazesym::symbolize::Symbolizer,
-    /// Where debug information is looked for, if it is read.
+    /// Directories that are searched for debug information; `None`: it is not read.
     debug_directories: Option<Vec<PathBuf>>,
 }
 
 impl Symbolizer {
-    /// Finds names in files' own symbols alone: fast, without lines and without what is inlined.
+    /// Returns a symbolizer that finds names in files' own symbols alone: fast, without lines and without inlined
+    /// functions.
     pub fn by_symbols() -> Self {
         let builder = blazesym::symbolize::Symbolizer::builder();
         Self {
@@ -79,8 +80,8 @@ impl Symbolizer {
         }
     }
 
-    /// Finds names, lines and what is inlined by debug information, too, where there is any: in the files,
-    /// below `directories` and in the usual places.
+    /// Returns a symbolizer that also finds names, lines and inlined functions in debug information, where there is
+    /// any. It searches the files, `directories` and the usual places.
     pub fn by_debug_information(directories: &[PathBuf]) -> Self {
         let usual = ["/usr/lib/debug", "/lib/debug"].map(PathBuf::from);
         let all: Vec<PathBuf> = directories.iter().cloned().chain(usual).collect();
@@ -91,11 +92,11 @@ impl Symbolizer {
         }
     }
 
-    /// The names of the code at these offsets of the file at `path`, which is of the build that was recorded if
-    /// that is known.
+    /// Returns the names of the code at these offsets of the file at `path`. If `build_id` is known, the file must be
+    /// that build.
     ///
     /// # Errors
-    /// If the file is not there, is another build, or cannot be read.
+    /// Fails if the file does not exist, is another build, or cannot be read.
     pub fn path_names(
         &self,
         path: &Path,
@@ -137,7 +138,7 @@ impl Symbolizer {
         checked.unwrap_or_else(|_| Err(SymbolError::Broken("its headers make no sense".to_owned())))
     }
 
-    /// The same of a copy.
+    /// Does the same as [`Symbolizer::path_names`] with a copy of the file.
     fn copied_names(
         &self,
         path: &Path,
@@ -157,10 +158,10 @@ impl Symbolizer {
         self.path_names(&copied, build_id, offsets)
     }
 
-    /// The names of the code at these offsets of a file that is not ours: of a copy.
+    /// Returns the names of the code at these offsets of another user's file, which is copied first.
     ///
     /// # Errors
-    /// If it is too long, or cannot be read.
+    /// Fails if the file is too long, or cannot be read.
     pub fn file_names(
         &self,
         file: &File,
@@ -176,7 +177,7 @@ impl Symbolizer {
         let mut elf = Elf::new(path);
         elf.debug_syms = self.debug_directories.is_some();
         let source = Source::Elf(elf);
-        // What is in a file must not end who reads it.
+        // A file's content must not end its reader.
         let found = catch_unwind(AssertUnwindSafe(|| {
             let found = self.inner.symbolize(&source, Input::FileOffset(offsets));
             found.map(|found| found.iter().map(symbol).collect())
@@ -188,18 +189,18 @@ impl Symbolizer {
     }
 }
 
-/// Where files may be besides where they were.
+/// Additional places where files may be.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// Directories with binaries: as a tree of the recorded machine, side by side, or by build id
     /// (`.build-id/ab/cdef...`).
     pub binaries: Vec<PathBuf>,
-    /// Read copies, not the files themselves: somebody else may cut them meanwhile.
+    /// Whether to read copies instead of the files themselves, which another user may truncate meanwhile.
     pub copies: bool,
 }
 
 impl Places {
-    /// Where the file of a module may be, the likeliest first.
+    /// Returns the possible paths of a module's file, the likeliest first.
     fn candidates(&self, module: &CodeModule) -> Vec<PathBuf> {
         let path = module.path.strip_suffix(" (deleted)");
         let path = Path::new(path.unwrap_or(&module.path));
@@ -222,17 +223,17 @@ impl Places {
     }
 }
 
-/// Frames that were given names.
+/// Names that were found for frames.
 #[derive(Debug, Default)]
 pub struct Named {
-    /// By the frames' numbers.
+    /// Names by the frames' numbers.
     pub symbols: FrameSymbols,
-    /// Files whose frames have none, why, and how many these are.
+    /// Files whose frames have no names, with the reason and the number of these frames.
     pub failures: Vec<(String, SymbolError, usize)>,
 }
 
 impl Symbolizer {
-    /// Names the frames that have no name yet, or more, by files that are here.
+    /// Names the frames that `naming` selects, by files on this machine.
     pub fn name_frames(&self, frames: &FrameTable, naming: Naming, places: &Places) -> Named {
         let mut named = Named::default();
         for (module, places_in_it) in frames.in_files(naming) {
@@ -250,7 +251,7 @@ impl Symbolizer {
                         found = Some(names);
                         break;
                     }
-                    // Another build is worth more to know than that there is none elsewhere.
+                    // Another build is more informative than a missing file elsewhere.
                     Err(error) => match failure {
                         Some(SymbolError::OtherBuild { .. }) => {}
                         _ => failure = Some(error),
@@ -274,10 +275,10 @@ impl Symbolizer {
     }
 }
 
-/// The build id of a file, as hexadecimal digits, if it has one.
+/// Returns the build id of a file, as hexadecimal digits, if it has one.
 ///
 /// # Errors
-/// If it is no ELF file.
+/// Fails if it is no ELF file.
 pub fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
     let found = catch_unwind(|| read_elf_build_id(path));
     let found = found.map_err(|_| SymbolError::Broken("its notes make no sense".to_owned()))?;
@@ -285,13 +286,13 @@ pub fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
     Ok(found.map(|id| digits(&id)))
 }
 
-/// As hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 fn digits(bytes: &[u8]) -> String {
     let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
     digits.collect()
 }
 
-/// A copy in memory, which nobody else can cut.
+/// Returns a copy in memory, which no other process can truncate.
 fn copy(file: &File) -> Result<File, SymbolError> {
     let mut file = file.try_clone().map_err(SymbolError::Copy)?;
     let length = file.metadata().map_err(SymbolError::Copy)?.len();
@@ -319,7 +320,7 @@ fn symbol(found: &Symbolized<'_>) -> Option<FrameSymbol> {
     else {
         return None;
     };
-    // The innermost's line is the place's own.
+    // The line of the innermost function is the place's own.
     let innermost = inlined
         .last()
         .map_or(code_info.as_deref(), |last| last.code_info.as_ref());
@@ -341,7 +342,7 @@ fn cut(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Where a function of this program is in its file, by what the kernel says is mapped where.
+    /// Returns the file and the offset in it of a function of this program, from the kernel's list of mappings.
     fn offset_of(address: u64) -> (PathBuf, u64) {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("ours");
         let found = maps.lines().find_map(|line| {
