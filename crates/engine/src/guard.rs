@@ -6,8 +6,8 @@
 //! Approach: a rate limits the bytes per second that schemes may act on. The *strain* rules it: the largest of signal /
 //! limit over the limits that the user set. Below the limit the law is that of TMO (Weiner et al., *TMO: Transparent
 //! Memory Offloading in Datacenters*, ASPLOS 2022) and its senpai: the higher the strain, the lower the rate. Senpai
-//! uses a fixed share times `1 - strain`. Here the share itself is found: it grows while the strain is below the limit,
-//! as in congestion control (additive increase and multiplicative decrease: Chiu and Jain, 1989):
+//! uses a fixed share times `1 - strain`. Here the share itself is found: it grows while the strain is below 1, as in
+//! congestion control (additive increase and multiplicative decrease: Chiu and Jain, 1989):
 //!
 //! ```text
 //! start            5 % of the targets' memory per second
@@ -231,7 +231,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Returns whether the common strain stops `pool`: it caused most of it, or exceeds the limit alone.
+    /// Returns whether the common strain stops `pool`: the pool caused most of it, or exceeds the limit alone.
     fn are_strained_by(self, pool: Pool, strain: f64) -> bool {
         let share = self.cache_share.map_or(1.0, |share| match pool {
             Pool::Processes => 1.0 - share,

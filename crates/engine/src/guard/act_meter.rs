@@ -1,4 +1,4 @@
-//! Meter of acting: how long a step may take, when the next one is due, and what a step costs the targets.
+//! Meter of acting: the time of a step, the time of the next one, and the cost of a step for the targets.
 //!
 //! It serves this machine, where time and CPUs are measured, and simulated ones, where they are computed.
 

@@ -74,7 +74,7 @@ impl Rate {
         }
     }
 
-    /// Closes the pool, as the strain reached its limit. Returns whether that closed it.
+    /// Closes the pool, as its strain reached 1. Returns whether it was open before.
     pub(super) fn stop(&mut self, now: Nanos) -> bool {
         self.quiet_since = now;
         // While the pool is closed, the strain is still that of the last stop.

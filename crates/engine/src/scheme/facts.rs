@@ -22,9 +22,9 @@ pub struct NodeMemory {
 /// Memory on the lists that reclaim works on, in bytes (`Active` and `Inactive` of `/proc/meminfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LruMemory {
-    /// On active lists.
+    /// Memory on active lists.
     pub active: u64,
-    /// On inactive lists.
+    /// Memory on inactive lists.
     pub inactive: u64,
 }
 

@@ -34,9 +34,9 @@ pub struct Filter {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FilterKind {
-    /// Lies in this range. Handled by the engine: excluded memory is not even tried.
+    /// Memory in this range. Handled by the engine: excluded memory is not even tried.
     Addr(AddressRange),
-    /// Belongs to this target. Handled by the engine.
+    /// Memory of this target. Handled by the engine.
     Target(TargetId),
     /// A property of single pages that only the world knows: excluded memory counts as tried.
     Ops(OpsFilter),
@@ -65,16 +65,16 @@ impl FilterKind {
 pub enum OpsFilter {
     /// Anonymous memory.
     Anon,
-    /// On an active list.
+    /// Memory on an active list.
     Active,
-    /// Charged to this control group.
+    /// Memory charged to this control group.
     Memcg {
         /// Path below the cgroup file system.
         path: String,
     },
-    /// Accessed since the last check; the check itself clears the bit.
+    /// Memory accessed since the last check; the check itself clears the bit.
     Young,
-    /// In a folio of a size within these bounds, in bytes.
+    /// Memory in a folio of a size within these bounds, in bytes.
     HugepageSize { min: u64, max: u64 },
     /// Unmapped file pages.
     Unmapped,

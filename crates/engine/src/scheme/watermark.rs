@@ -19,7 +19,7 @@ pub enum WatermarkMetric {
 }
 
 /// Bounds of a metric. A scheme is inactive above `high` and below `low`; an inactive scheme becomes active only below
-/// `mid`. Between `mid` and `high` it keeps its state.
+/// `mid`. Between `mid` and `high` its state does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watermarks {
