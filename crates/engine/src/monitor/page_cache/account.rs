@@ -1,4 +1,4 @@
-//! What the page cache comes to: by file, and by node and control group.
+//! Sums of the page cache by file, and by node and control group.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,32 @@ use super::{CachedFolio, FolioState, SeenFolio};
 use crate::address::PAGE_SIZE;
 use crate::frames::{AgeBytes, NR_AGES, PageAge};
 
-/// Files that are told one by one: of more, those are left out that come last in memory.
+/// Most files that are reported one by one: beyond that, files whose frames come last are left out.
 const FILES_MAX: usize = 1 << 16;
 
-/// Bytes of files in the page cache that no process maps.
+/// Bytes of the page cache that no process maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CachedBytes {
-    /// By when they were accessed.
+    /// Bytes by the time of their last access.
     pub ages: AgeBytes,
     /// On the kernel's active list: read twice or more while they were in memory.
     pub active: u64,
     /// Not written to the file yet.
     pub dirty: u64,
-    /// Accessed in one look since they were first seen.
+    /// Accessed in one scan since they were first seen.
     pub used_once: u64,
-    /// Accessed in several looks since they were first seen.
+    /// Accessed in several scans since they were first seen.
     pub used_again: u64,
 }
 
 impl CachedBytes {
-    /// All of them.
+    /// Returns the sum over all ages.
     pub fn total(&self) -> u64 {
         self.ages.total()
     }
 
-    /// More of them.
+    /// Adds the bytes of `more`.
     pub fn add(&mut self, more: &Self) {
         self.ages.add(&more.ages);
         for (sum, more) in [
@@ -47,7 +47,7 @@ impl CachedBytes {
     }
 }
 
-/// A file's pages, in little room.
+/// A file's page counts in a compact form.
 #[derive(Clone, Copy, Debug, Default)]
 struct FilePages {
     touched: u32,
@@ -104,13 +104,13 @@ impl FilePages {
 pub struct CacheAccount {
     files: BTreeMap<u64, FilePages>,
     totals: BTreeMap<(u32, u64), CachedBytes>,
-    /// Neighbours mostly are of one file.
+    /// Sums of the present file; neighbouring frames mostly belong to one file.
     last: Option<(u64, (u32, u64), FilePages)>,
     left_out: u64,
 }
 
 impl CacheAccount {
-    /// Counts so many pages of a folio, on a node.
+    /// Counts `pages` pages of a folio on a node.
     pub fn add(&mut self, folio: &CachedFolio, seen: SeenFolio, node: u32, pages: u32) {
         let key = (node, folio.group);
         match &mut self.last {
@@ -148,19 +148,19 @@ impl CacheAccount {
         sums.used_again += more.used_again;
     }
 
-    /// By node and control group.
+    /// Returns the sums by node and control group.
     pub fn totals(&mut self) -> &BTreeMap<(u32, u64), CachedBytes> {
         self.settle();
         &self.totals
     }
 
-    /// Files that there are, and bytes of those beyond the most that are told one by one.
+    /// Returns the number of files that are reported one by one, and the bytes of the others.
     pub fn nr_files(&mut self) -> (usize, u64) {
         self.settle();
         (self.files.len(), self.left_out)
     }
 
-    /// All files that are told one by one.
+    /// Returns all files that are reported one by one.
     pub fn files(&mut self) -> impl Iterator<Item = (u64, CachedBytes)> {
         self.settle();
         self.files
@@ -168,7 +168,7 @@ impl CacheAccount {
             .map(|(file, pages)| (*file, pages.bytes()))
     }
 
-    /// The largest files.
+    /// Returns the `nr` largest files.
     pub fn largest(&mut self, nr: usize) -> Vec<(u64, CachedBytes)> {
         self.settle();
         let mut all: Vec<(u32, u64)> = { self.files.iter() }

@@ -1,12 +1,12 @@
-//! The page cache as a target of schemes: a snapshot of what each file's pages come to by age.
+//! The page cache as a target of schemes: a snapshot of each file's bytes by age.
 //!
-//! Problem: schemes are planned from regions of addresses with an age. Approach: each file has a stretch of
-//! addresses of its own, as long as it is cached; in it its idle bytes stand by age, the oldest first. A
-//! region is what of a file is idle for a class of ages; which pages these are is looked up when they are acted
-//! on. So a million folios come to some regions a file, and the engine of schemes is used unchanged.
+//! Problem: schemes are planned from regions of addresses with an age. Approach: each file has a stretch of addresses
+//! of its own while it is cached. Its idle bytes are laid out there by age, the oldest first. A region represents the
+//! bytes of a file that are idle for one class of ages. The pages themselves are looked up when a scheme acts on them.
+//! A million folios become a few regions for each file, and the engine of schemes is used unchanged.
 //!
-//! Limits: ages are told as the least of their class ([`AGE_BOUNDS`]). Of more than [`REGIONS_MAX`] regions the
-//! smallest are left out.
+//! Limits: the reported age is the least of its class ([`AGE_BOUNDS`]). Beyond [`REGIONS_MAX`] regions the smallest are
+//! left out.
 
 use std::collections::BTreeMap;
 
@@ -15,35 +15,35 @@ use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::frames::{AGE_BOUNDS, NR_AGES};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
-/// Whose regions they are.
+/// Target of the regions.
 pub const PAGE_CACHE: TargetId = TargetId(u32::MAX);
 /// Most regions of a snapshot.
 const REGIONS_MAX: usize = 20_000;
-/// Where the first file's addresses begin.
+/// Start of the first file's addresses.
 const FIRST: u64 = 1 << 40;
 
-/// What a region stands for.
+/// The file and the least idle time that a region represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedRegion {
     /// Its addresses.
     pub range: AddressRange,
-    /// Of which file.
+    /// The file.
     pub file: u64,
-    /// For how long its pages have not been accessed, at the least.
+    /// Least time for which its pages have not been accessed.
     pub min_idle: Nanos,
 }
 
-/// Where each file's addresses are.
+/// The addresses of each file.
 #[derive(Debug, Default)]
 pub struct CacheLayout {
     windows: BTreeMap<u64, AddressRange>,
     end: u64,
-    /// Of the last snapshot, in order of addresses.
+    /// Regions of the last snapshot, in order of addresses.
     regions: Vec<CachedRegion>,
 }
 
 impl CacheLayout {
-    /// A snapshot of these files, over the time that looking at them took.
+    /// Returns a snapshot of these files, over the time of their scan.
     pub fn snapshot(
         &mut self,
         start: Nanos,
@@ -83,7 +83,7 @@ impl CacheLayout {
         }
     }
 
-    /// The regions of the last snapshot that `range` has a part of, and these parts.
+    /// Returns the regions of the last snapshot that overlap `range`, and the overlapping parts.
     pub fn find(&self, range: AddressRange) -> impl Iterator<Item = (CachedRegion, AddressRange)> {
         let first = self.regions.partition_point(|r| r.range.end <= range.start);
         let regions = self.regions[first..].iter();
@@ -91,7 +91,7 @@ impl CacheLayout {
         regions.filter_map(move |region| Some((*region, region.range.intersection(range)?)))
     }
 
-    /// A file keeps its addresses while it has room in them.
+    /// Returns a file's addresses; it keeps them while its bytes fit.
     fn window(&mut self, file: u64, bytes: u64) -> AddressRange {
         if let Some(window) = self.windows.get(&file)
             && window.len() >= bytes
@@ -99,7 +99,7 @@ impl CacheLayout {
             return *window;
         }
         let start = self.end.max(FIRST);
-        // Room to grow, and a block between neighbours.
+        // Space to grow, and a block between neighbours.
         let room = (bytes + bytes / 2 + 1).next_multiple_of(BLOCK_SIZE);
         let end = start + room + BLOCK_SIZE;
         self.end = end;
@@ -107,7 +107,7 @@ impl CacheLayout {
     }
 }
 
-/// What of a file is idle, the oldest first.
+/// Adds the idle regions of a file, the oldest first.
 fn regions_of(
     file: u64,
     start: u64,
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Each region as its file, its pages, and the seconds for which it is idle.
+    /// Returns each region as its file, its pages, and its idle time in seconds.
     fn told(layout: &mut CacheLayout, files: &[(u64, CachedBytes)]) -> Vec<(u64, u64, u64)> {
         let (start, end) = (Nanos(0), Nanos(10 * SECOND));
         let snapshot = layout.snapshot(start, end, files.iter().copied());
@@ -193,7 +193,7 @@ mod tests {
         );
         assert_eq!(layout.regions[0].range.start, oldest);
         assert_eq!(layout.regions.iter().filter(|r| r.file == 9).count(), 0);
-        // It has grown out of its room.
+        // The file no longer fits into its addresses.
         told(&mut layout, &[(7, bytes([0, 0, 0, 0, 4000, 2, 0], 3))]);
         assert!(layout.regions[0].range.start > oldest);
     }

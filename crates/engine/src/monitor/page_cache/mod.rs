@@ -1,16 +1,16 @@
-//! Pages of files that no process maps: what is known of when they were accessed.
+//! Page-cache pages that no process maps, and the times of their accesses.
 //!
 //! Problem: a page that is read with read(2) has no accessed bit in any page table.
 //!
-//! Approach: the kernel marks a page of a file when it is read (`PG_referenced`, and `PG_active` the second time;
-//! folio_mark_accessed() in mm/swap.c). All frames are looked at in rounds; a page whose mark is clear has not
-//! been read since it was last seen so. Of a page that was read once the second time is seen as well, as it becomes
-//! active. So only marks of active pages hide what comes after ([`FolioState::hides_next`]). These are cleared, so that the
-//! next look tells again; where one cannot be, what is accessed from then on is unknown.
+//! Approach: the kernel marks a page of a file when it is read. It sets `PG_referenced`, and `PG_active` the second
+//! time (folio_mark_accessed() in mm/swap.c). All frames are scanned in rounds; a page whose mark is clear has not been
+//! read since it was last seen so. After a first read the second one is seen as well, as the page becomes active.
+//! Therefore only marks of active pages hide later accesses ([`FolioState::hides_next`]). These are cleared, and the
+//! next scan sees accesses again. If a mark cannot be cleared, later accesses are unknown.
 //!
-//! Limits: under memory pressure reclaim clears marks, too, of pages that it then takes or makes active; what
-//! leaves no trace between two looks is missed. A page that is read again from where the same open file was read
-//! just before is not marked (filemap_read() in mm/filemap.c). Ages are exact to a round.
+//! Limits: under memory pressure reclaim also clears marks, of pages that it then takes or makes active. Accesses that
+//! leave no trace between two scans are missed. A page is not marked if the same open file read from the same place
+//! just before (filemap_read() in mm/filemap.c). Ages are exact to a round.
 
 mod account;
 mod ages;
@@ -24,12 +24,12 @@ pub use layout::{CacheLayout, CachedRegion, PAGE_CACHE};
 pub use plan::{ClearCost, order_clears};
 pub use returned::{DroppedFile, FileId, ReturnedFiles};
 
-/// What the kernel says of a folio.
+/// The kernel's flags of a folio.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FolioState(pub u16);
 
 impl FolioState {
-    /// It was accessed since this was cleared.
+    /// The folio was accessed since this flag was cleared.
     pub const REFERENCED: u16 = 1;
     /// It is on an active list.
     pub const ACTIVE: u16 = 1 << 1;
@@ -46,20 +46,20 @@ impl FolioState {
     /// It is being read, or otherwise worked on.
     pub const LOCKED: u16 = 1 << 7;
 
-    /// Whether one of these is the case.
+    /// Returns whether one of these flags is set.
     pub const fn has(self, bits: u16) -> bool {
         self.0 & bits != 0
     }
 
-    /// Whether one more access would leave no trace. A marked page on an inactive list becomes active; one that is
-    /// active already, or locked in memory, stays as it is.
+    /// Returns whether one more access would leave no trace. A marked page on an inactive list becomes active; one that
+    /// is active already, or locked in memory, stays as it is.
     pub fn hides_next(self, lru: Lru) -> bool {
         let stays = lru == Lru::MultiGen || self.has(Self::ACTIVE | Self::UNEVICTABLE);
         stays && self.has(Self::REFERENCED)
     }
 }
 
-/// How the kernel keeps its pages, which decides what an access leaves behind (folio_mark_accessed() in mm/swap.c).
+/// The kernel's kind of LRU, which decides the trace of an access (folio_mark_accessed() in mm/swap.c).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lru {
     /// An active and an inactive list.
@@ -77,16 +77,16 @@ pub struct CachedFolio {
     /// It has 1 << `order` pages.
     pub order: u8,
     pub state: FolioState,
-    /// What tells its file from others that are in memory.
+    /// Number that identifies its file among those in memory.
     pub file: u64,
     /// Its first page's place in the file, in pages.
     pub index: u64,
-    /// What tells its control group from others.
+    /// Number that identifies its control group.
     pub group: u64,
 }
 
 impl CachedFolio {
-    /// Its pages.
+    /// Returns the number of its pages.
     pub const fn nr_pages(&self) -> u64 {
         1 << self.order
     }

@@ -1,18 +1,18 @@
-//! Which marks to clear first, where not all of them can be.
+//! Selects the marks to clear first if not all of them can be cleared.
 
 use super::CachedFolio;
 use crate::address::Nanos;
 
-/// Opening a file and mapping a part of it.
+/// Cost of opening a file and mapping a part of it.
 const FILE: f64 = 25_000.0;
-/// Each folio: it gets into our page tables, and is looked at again.
+/// Cost of each folio: it gets into our page tables, and is read again.
 const FOLIO: f64 = 2_500.0;
-/// Each of its pages, so far as the kernel maps them together.
+/// Cost of each of its pages, up to the number that the kernel maps together.
 const PAGE: f64 = 60.0;
 /// Pages that the kernel maps together.
 const AROUND: u64 = 16;
 
-/// What clearing takes: estimates, corrected by what it took.
+/// The cost of clearing: estimates in nanoseconds, corrected by the measured cost.
 #[derive(Clone, Copy, Debug)]
 pub struct ClearCost {
     scale: f64,
@@ -25,13 +25,13 @@ impl Default for ClearCost {
 }
 
 impl ClearCost {
-    /// What was estimated at `estimate` took `spent`.
+    /// Takes in that clears estimated at `estimate` took `spent`.
     pub fn learn(&mut self, estimate: Nanos, spent: Nanos) {
         let ratio = spent.0 as f64 / (estimate.0 as f64).max(1.0);
         self.scale = (self.scale * (0.75 + 0.25 * ratio.clamp(0.1, 10.0))).clamp(0.05, 50.0);
     }
 
-    /// What clearing these is estimated to take, those of a file one after the other.
+    /// Returns the estimated cost of clearing these folios; those of a file must follow each other.
     pub fn of(self, folios: &[CachedFolio]) -> Nanos {
         let files = folios.chunk_by(|a, b| a.file == b.file);
         Nanos(files.map(|folios| self.of_file(folios)).sum::<f64>() as u64)
@@ -43,8 +43,8 @@ impl ClearCost {
     }
 }
 
-/// Folios whose marks are set, file by file and in the order of their places there: those files first of which a
-/// clear tells the most memory for its cost.
+/// Orders folios whose marks are set file by file, and by their place in the file. Files in which a clear covers the
+/// most memory for its cost come first.
 pub fn order_clears(mut wanted: Vec<CachedFolio>, cost: ClearCost) -> Vec<CachedFolio> {
     wanted.sort_unstable_by_key(|folio| (folio.file, folio.index));
     let files = wanted.chunk_by(|a, b| a.file == b.file);

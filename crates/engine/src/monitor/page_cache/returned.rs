@@ -1,24 +1,23 @@
-//! Pages of files that were dropped, and came back.
+//! Dropped pages of files that were read back.
 //!
-//! Problem: the kernel keeps no trace of pages that were dropped for us, so its count of refaults
-//! (`workingset_refault_file`) misses them. Approach: which pages of which file were dropped is noted, and
-//! looked for in the page cache now and then, in turns. A file of which an eighth came back must be idle four
-//! times as long the next time, then sixteen and sixty-four times; that lasts ten minutes after the last
-//! return, and goes down by one step each ten minutes.
+//! Problem: the kernel keeps no trace of pages that were dropped on our request, so its count of refaults
+//! (`workingset_refault_file`) misses them. Approach: the dropped pages of each file are noted, and looked up in the
+//! page cache from time to time, file by file. If an eighth of a file's dropped pages were read back, its pages must be
+//! idle four times as long the next time, then sixteen and sixty-four times. This lasts ten minutes after the last
+//! return, and falls by one step each ten minutes.
 //!
-//! Of large files a sample is noted: groups of 16 pages, chosen by a hash of their place, each standing for as
-//! many others as were left out.
+//! Of large files a sample is noted: groups of 16 pages, chosen by a hash of their place. Each sampled group also
+//! represents the groups that were left out.
 //!
-//! Thousands of files that are read by chance need not be dropped once each to learn that: of a control group
-//! of whose dropped pages an eighth came back lately, all others wait four times as long as well, of a quarter
-//! sixteen and of a half sixty-four times.
+//! Thousands of files with random reads need not be dropped once each to learn that. If an eighth of the lately dropped
+//! pages of a control group were read back, all its other files wait four times as long too. From a quarter on they
+//! wait sixteen times as long, from a half on sixty-four times.
 //!
-//! Of thousands of files a turn takes minutes, in which the guard would not see what dropping them costs. So
-//! of those that nobody has looked for yet the same share is presumed to have come back as of those of the same
-//! control group that were looked for of late; what is found then counts only as far as it is more than was presumed.
+//! With thousands of files a round takes minutes, in which the guard would not see the refaults. Therefore files that
+//! were not checked yet are presumed to have the return share of the recently checked files of their control group.
+//! Later findings count only as far as they exceed the presumed number.
 //!
-//! Limits: of more than [`FILES_MAX`] files, or [`SAMPLES_MAX`] groups of pages in all, those are forgotten
-//! that were dropped first.
+//! Limits: beyond [`FILES_MAX`] files, or [`SAMPLES_MAX`] groups of pages in all, the files next in turn are forgotten.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -26,25 +25,25 @@ use std::ops::Range;
 use crate::address::Nanos;
 use crate::guard::Flows;
 
-/// Files that are looked for.
+/// Most files that are checked for returns.
 const FILES_MAX: usize = 16_384;
 /// Pages of a file that are noted together.
 const GROUP: u64 = u16::BITS as u64;
-/// Such groups of one file, and of all.
+/// Most such groups of one file, and of all.
 const SAMPLE_MAX: usize = 128;
 const SAMPLES_MAX: usize = 1 << 18;
-/// What is not back after so long is forgotten.
+/// Time after which a dropped file is no longer checked.
 const FORGOTTEN_AFTER: Nanos = Nanos::from_millis(1_800_000);
-/// Part of what was dropped that must come back for the file to wait longer.
+/// Divisor for the part of the dropped pages that must return for the file to wait longer.
 const RETURNED_SHARE: u64 = 8;
-/// Each step is four times as long.
+/// Most steps; each step is four times as long.
 const STEPS_MAX: u8 = 3;
-/// A step is forgotten after so long without another return.
+/// Time after which a step expires without another return.
 const STEP_LASTS: Nanos = Nanos::from_millis(600_000);
-/// How much what was found before counts beside what was found since.
+/// Weight of earlier findings against newer ones.
 const FORMER_WEIGHT: f64 = 0.7;
 
-/// A file, by what stays its own: device and inode.
+/// A file by its permanent identity: device and inode.
 pub type FileId = (u64, u64);
 
 /// [`GROUP`] pages of a file.
@@ -52,34 +51,34 @@ pub type FileId = (u64, u64);
 struct Sampled {
     /// The first page.
     first: u64,
-    /// Those that were dropped.
+    /// The pages that were dropped.
     dropped: u16,
-    /// Of these, those that came back.
+    /// The dropped pages that were read back.
     back: u16,
-    /// Those that are cached.
+    /// The pages that are cached.
     cached: u16,
 }
 
-/// What was dropped of a file.
+/// The dropped pages of a file.
 #[derive(Clone, Debug, Default)]
 pub struct DroppedFile {
-    /// Which one.
+    /// The file's identity.
     pub file: FileId,
-    /// Whose it was, most of it.
+    /// Control group that owned most of it.
     group: u64,
-    /// In order of places.
+    /// The noted groups in order of places.
     sample: Vec<Sampled>,
-    /// Each group of the sample stands for 2 to the power of so many.
+    /// Binary logarithm of the number of groups that each sampled group represents.
     thinned: u32,
     dropped: Nanos,
-    /// It was looked for since that.
+    /// The file was checked since it was dropped.
     is_seen: bool,
-    /// That it came back has made it wait longer.
+    /// Its return has already made it wait longer.
     is_counted: bool,
 }
 
 impl DroppedFile {
-    /// These pages were dropped.
+    /// Notes these pages as dropped.
     fn drop_pages(&mut self, places: &[Range<u64>]) {
         for place in places {
             let mut first = place.start / GROUP * GROUP;
@@ -100,7 +99,7 @@ impl DroppedFile {
         }
     }
 
-    /// Leaves out half of the sample while it is too large.
+    /// Removes half of the sample while it is too large.
     fn thin(&mut self) {
         while self.sample.len() > SAMPLE_MAX {
             self.thinned += 1;
@@ -109,7 +108,8 @@ impl DroppedFile {
         }
     }
 
-    /// Where its pages are to be looked for; what is cached there is to be [told](Self::tell_cached).
+    /// Returns the ranges in which to look for its pages; cached pages are passed to
+    /// [`tell_cached`](Self::tell_cached).
     pub fn places(&self) -> Vec<Range<u64>> {
         let mut places: Vec<Range<u64>> = Vec::new();
         for of in &self.sample {
@@ -121,7 +121,7 @@ impl DroppedFile {
         places
     }
 
-    /// These pages are cached.
+    /// Marks these pages as cached.
     pub fn tell_cached(&mut self, pages: &Range<u64>) {
         let first = self
             .sample
@@ -132,7 +132,7 @@ impl DroppedFile {
         }
     }
 
-    /// Takes in what was told to be cached. Yields how many pages are new.
+    /// Takes in the pages that were marked as cached. Returns the number of newly returned pages.
     fn settle(&mut self) -> u64 {
         let mut new = 0;
         for of in &mut self.sample {
@@ -159,7 +159,7 @@ impl DroppedFile {
         self.sum(|of| of.back)
     }
 
-    /// Pages that have not come back, as far as is known.
+    /// Returns the number of pages that are not known to be back.
     fn nr_out(&self) -> u64 {
         self.sum(|of| of.dropped & !of.back)
     }
@@ -176,7 +176,7 @@ impl Sampled {
     }
 }
 
-/// The pages of `range` among those from `first` on.
+/// Returns the pages of `range` among the [`GROUP`] pages from `first` on, as bits.
 fn bits_of(first: u64, range: &Range<u64>) -> u16 {
     let from = range.start.saturating_sub(first).min(GROUP);
     let to = range.end.saturating_sub(first).min(GROUP);
@@ -184,44 +184,45 @@ fn bits_of(first: u64, range: &Range<u64>) -> u16 {
     up_to(to) & !up_to(from)
 }
 
-/// Whether a group of pages is in a sample that is thinned so often: every other one, by chance, each time.
+/// Returns whether a group of pages is in a sample that was thinned `thinned` times. Each time removes every other
+/// group, at random.
 fn is_sampled(first: u64, thinned: u32) -> bool {
     // Fibonacci hashing (Knuth, The Art of Computer Programming, vol. 3, 6.4): high bits are well mixed.
     let hash = (first / GROUP).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     thinned == 0 || hash >> (64 - thinned.min(63)) == 0
 }
 
-/// All of them.
+/// All dropped files that are checked for returns.
 #[derive(Clone, Debug, Default)]
 pub struct ReturnedFiles {
     files: BTreeMap<FileId, DroppedFile>,
     nr_samples: usize,
-    /// The one that is to be looked for next is first.
+    /// The files in the order in which they will be checked.
     turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
     /// By control group.
     groups: BTreeMap<u64, OfGroup>,
 }
 
-/// What is known of the files of a control group.
+/// Known returns of the files of a control group.
 #[derive(Clone, Debug, Default)]
 struct OfGroup {
-    /// Pages of files that were looked for, and those that came back.
+    /// Pages of checked files, and the returned ones among them.
     flows: Flows,
-    /// Pages of files that were looked for the first time since they were dropped, and those of them that had come
-    /// back; what was found before counts less and less.
+    /// Pages of files that were checked for the first time since they were dropped, and the returned ones among them.
+    /// Earlier findings count less and less.
     first_looks: (f64, f64),
-    /// Pages of files that nobody has looked for.
+    /// Pages of files that were not checked yet.
     nr_unseen: u64,
-    /// Of these and those that were looked for since this was last told, so many were presumed to be back.
+    /// Pages that were presumed to be back, in files not yet checked and in files checked since the last report.
     presumed: f64,
-    /// Since that: pages found by first looks, and by others.
+    /// Pages found by first checks since the last report, and pages found by others.
     found_first: u64,
     found_later: u64,
 }
 
 impl OfGroup {
-    /// So many of `nr_out` pages are found to be back.
+    /// Adds a check that found `new` of `nr_out` pages to be back.
     fn found(&mut self, now: Nanos, is_first: bool, nr_out: u64, new: u64) {
         self.flows.add(now, if is_first { nr_out } else { 0 }, new);
         if is_first {
@@ -233,7 +234,7 @@ impl OfGroup {
         }
     }
 
-    /// Pages that came back since this was last asked, those that most likely did included.
+    /// Returns the pages that returned since the last call, including the presumed ones.
     fn take_returned(&mut self) -> u64 {
         let found = std::mem::take(&mut self.found_first) as f64;
         let (pages, back) = self.first_looks;
@@ -244,14 +245,14 @@ impl OfGroup {
         };
         self.first_looks = (pages * FORMER_WEIGHT, back * FORMER_WEIGHT);
         let new = (found + unseen - self.presumed).max(0.0);
-        // Of what was forgotten nothing is presumed any more.
+        // The pages of forgotten files are no longer presumed.
         self.presumed = (self.presumed + new - found).clamp(0.0, self.nr_unseen as f64);
         std::mem::take(&mut self.found_later) + new.round() as u64
     }
 }
 
 impl ReturnedFiles {
-    /// These places of a file of `group` were dropped: pages, in order.
+    /// Notes that these places of a file of `group` were dropped: pages, in order.
     pub fn dropped(&mut self, now: Nanos, file: FileId, group: u64, places: &[Range<u64>]) {
         let mut of_file = self.take(file).unwrap_or_else(|| {
             self.make_room();
@@ -293,7 +294,7 @@ impl ReturnedFiles {
         self.files.insert(file.file, file);
     }
 
-    /// The next to look for.
+    /// Returns the next file to check.
     pub fn next(&mut self, now: Nanos) -> Option<DroppedFile> {
         loop {
             let next = self.turns.pop_front()?;
@@ -304,22 +305,22 @@ impl ReturnedFiles {
         }
     }
 
-    /// Whether `file` is one of them.
+    /// Returns whether `file` is one of them.
     pub fn has(&self, file: FileId) -> bool {
         self.files.contains_key(&file)
     }
 
-    /// Files that are looked for.
+    /// Returns the number of files that are checked.
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no files.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// A file was looked for: it was told what is cached of it.
+    /// Takes in a file that was checked: its cached pages are already marked.
     pub fn found(&mut self, now: Nanos, mut file: DroppedFile) {
         let nr_out = file.nr_out();
         let new = file.settle();
@@ -333,19 +334,19 @@ impl ReturnedFiles {
             let step = (step + 1).min(STEPS_MAX);
             self.steps.insert(file.file, (step, now));
         }
-        // What is still out may come back as well.
+        // The pages that are still out may return too.
         if file.nr_out() > 0 {
             self.turns.push_back(file.file);
             self.put(file);
         }
     }
 
-    /// How many times longer pages of `file` must be idle.
+    /// Returns the factor by which pages of `file` must be idle longer.
     pub fn patience(&self, now: Nanos, file: FileId) -> u64 {
         4u64.pow(u32::from(self.step(now, file)))
     }
 
-    /// How many times longer pages of any file of `group` must be idle.
+    /// Returns the factor by which pages of any file of `group` must be idle longer.
     pub fn patience_of_group(&self, now: Nanos, group: u64) -> u64 {
         let group = self.groups.get(&group);
         let share = group.and_then(|of| of.flows.returned(now)).unwrap_or(0.0);
@@ -363,11 +364,11 @@ impl ReturnedFiles {
         step.saturating_sub(u8::try_from(passed).unwrap_or(u8::MAX))
     }
 
-    /// Pages that came back since this was last asked, those that most likely did included.
+    /// Returns the pages that returned since the last call, including the presumed ones.
     pub fn take_returned(&mut self, now: Nanos) -> u64 {
         let returned = self.groups.values_mut().map(OfGroup::take_returned);
         let returned = returned.sum();
-        // Those of whom nothing is out that was not looked for, and little was lately.
+        // Drops groups without unchecked pages and with few recent findings.
         let is_needed = |of: &OfGroup| of.nr_unseen > 0 || of.flows.returned(now).is_some();
         self.groups.retain(|_, of| is_needed(of));
         returned
@@ -384,7 +385,7 @@ mod tests {
         Nanos::from_millis(n * 1000)
     }
 
-    /// The first of its pages are cached.
+    /// Reports a check that found the first `nr_cached` pages cached.
     fn found(files: &mut ReturnedFiles, now: Nanos, mut file: DroppedFile, nr_cached: u64) {
         file.tell_cached(&(0..nr_cached));
         files.found(now, file);
@@ -416,7 +417,7 @@ mod tests {
             ),
             (50, 4)
         );
-        // The rest.
+        // The other half.
         let dropped = files.next(second(2)).expect("half is still out");
         found(&mut files, second(2), dropped, 100);
         assert_eq!(files.take_returned(second(1)), 50);
@@ -513,7 +514,7 @@ mod tests {
 
     #[test]
     fn of_a_large_file_a_sample_tells() {
-        // Every other page of a GiB; of its second half all that was not dropped was never away.
+        // Every other page of a GiB was dropped; the other pages of its first half were never away.
         let places: Vec<_> = (0..1 << 17).map(|n| n * 2..n * 2 + 1).collect();
         let (mut files, mut returned) = (ReturnedFiles::default(), 0);
         for portion in places.chunks(1000) {

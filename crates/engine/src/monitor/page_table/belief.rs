@@ -1,54 +1,52 @@
-//! What is believed of a block's blind pages, and what a clear is worth.
+//! Beliefs about a block's unsampled pages, and the value of a clear.
 //!
-//! The problem: clearing accessed bits costs CPU time and a TLB flush of the target, so of all pages
-//! whose bit is set only some can be watched in the next interval. Which?
+//! The problem: clearing accessed bits costs CPU time and a TLB flush of the target. Of all pages whose bit is set,
+//! only some can be watched in the next interval. Which?
 //!
-//! The approach: of each block's blind pages a share `touched` is believed to be touched in an
-//! interval, with a `weight` in observed pages (a Beta distribution's mean and count). An observation
-//! moves the mean; without one the weight decays, and what happens beside a block makes it less sure.
-//! A clear's *value* is the number of pages that it is expected to keep from being told wrongly; the
-//! planner takes the clears of the most value for each microsecond that they cost (an index policy, as
-//! for restless bandits: Whittle, "Restless bandits", J. Appl. Probab. 25A, 1988). Discovery, noticing
-//! change and giving up on what does not change all follow from that.
+//! The approach: in each block a share `touched` of the unsampled pages is believed to be touched in an interval. Its
+//! `weight` is a number of observed pages (a Beta distribution's mean and count). An observation moves the mean.
+//! Without one the weight decays, and a change near the block lowers it too. A clear's *value* is the number of pages
+//! that it should protect from a wrong report. The planner takes the clears of the most value for each microsecond of
+//! their cost. This is an index policy, as for restless bandits: Whittle, "Restless bandits", J. Appl. Probab. 25A,
+//! 1988. Discovery, noticing change and giving up on constant blocks all follow from that.
 //!
-//! Limits: the two kinds of clear, 16 pages or all, are weighed by simple estimates, not by solving
-//! for the optimum; a block whose parts behave differently is only known apart once it was cleared
-//! whole.
+//! Limits: the two kinds of clear, 16 pages or all, are weighed by simple estimates, not by solving for the optimum. If
+//! the parts of a block behave differently, they are known apart only after it was cleared whole.
 
-/// Most weight: so many observed pages are believed as much as any number.
+/// Largest weight, in observed pages: more observations add no certainty.
 const WEIGHT_MAX: f32 = 64.0;
-/// What is left of the weight after an interval without an observation, and where the block's armed
-/// pages, untouched, speak for the others.
+/// Factor on the weight after an interval without an observation. The second one applies if the block's sampled pages
+/// stayed untouched, as that is evidence for the others.
 const DECAY: f32 = 0.8;
 const DECAY_IDLE: f32 = 0.97;
-/// An observation that differs by more than this from what was believed says that the block changed.
+/// An observation that differs by more than this from the belief means that the block changed.
 const CHANGE_LEAST: f32 = 0.4;
-/// Weight of what is believed of pages that were just touched after they had been idle: too little to
-/// be told unless their neighbours say the same.
+/// Weight of the belief about pages that were touched just now after being idle. It is too small for a report unless
+/// their neighbours agree.
 const TOUCHED_ONCE_WEIGHT: f32 = 0.2;
-/// Where fewer than this share of the blind pages are left after an observation, what is believed of
-/// the rest is hardly observed any more: it weighs no more than so many pages.
+/// If less than this share of the unsampled pages is left after an observation, the belief about those is hardly
+/// observed any more. Its weight is then limited to [`SELECTED_WEIGHT`] pages.
 const SELECTED_SHARE: f32 = 0.5;
 const SELECTED_WEIGHT: f32 = 2.0;
-/// A page told idle once and for all spares that many later observations.
+/// Later observations saved by each page that a whole clear shows as idle.
 const IDLE_BONUS: f32 = 0.3;
-/// How much a block that moved as one gains from being looked at in parts.
+/// Factor on the gain from a whole clear for a block whose pages were all alike.
 const UNIFORM_DISCOUNT: f32 = 0.1;
 
-/// What is believed of a block's blind pages.
+/// The belief about a block's unsampled pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Belief {
     /// Share of them that is touched in an interval, 0 to 1.
     pub(super) touched: f32,
-    /// How sure that is, in observed pages; 0: nothing is known.
+    /// Certainty of that share, in observed pages; 0: nothing is known.
     pub(super) weight: f32,
     /// Share of sampling windows in which a page that is in use is touched; `None`: not seen yet.
     pub(super) rate: Option<f32>,
-    /// When it was cleared whole, all of it was touched, or nothing.
+    /// When the block was last cleared whole, all of it was touched, or nothing.
     pub(super) is_uniform: bool,
     /// Intervals since it was cleared whole, or first seen.
     pub(super) since_whole: u16,
-    /// Counts its samples, so that each is taken elsewhere.
+    /// Number of samples, so that each is taken at another place.
     pub(super) nr_samples: u32,
 }
 
@@ -66,15 +64,15 @@ impl Default for Belief {
 }
 
 impl Belief {
-    /// `touched` of `watched` pages, which were blind when the interval began, were touched in it.
-    /// Yields the share of all blind pages that is thought to have been, and whether the block changed.
+    /// Takes in that `touched` of `watched` pages, which were unsampled when the interval began, were touched in it.
+    /// Returns the estimated share of all unsampled pages that were touched, and whether the block changed.
     pub(super) fn observe(&mut self, watched: u32, touched: u32) -> (f32, bool) {
         let (n, k) = (watched as f32, touched as f32);
         let seen = k / n;
         let noise = (self.touched * (1.0 - self.touched) / n).sqrt();
         let difference = (seen - self.touched).abs();
         let is_change = self.weight >= 4.0 && difference > CHANGE_LEAST;
-        // The interval's own observation counts most, unless it only confirms.
+        // The interval's own observation counts most, unless it only confirms the belief.
         let prior = if difference <= 2.0 * noise + 0.02 {
             self.weight.min(n)
         } else {
@@ -89,9 +87,9 @@ impl Belief {
         (self.touched, is_change)
     }
 
-    /// After an observation, of the `left` pages that are still blind: those of `blind` that were seen
-    /// to be untouched are watched from now on, so that the touched ones are a larger part of the rest.
-    /// That these are touched again is likely, and not sure.
+    /// Corrects the share after an observation, for the `left` pages that are still unsampled. Pages of `blind` that
+    /// were seen untouched are sampled from now on, so the touched ones are a larger part of the others. It is likely
+    /// but not certain that these are touched again.
     pub(super) fn select(&mut self, blind: u32, left: u32) {
         if left == 0 || left >= blind {
             return;
@@ -103,14 +101,14 @@ impl Belief {
         }
     }
 
-    /// An interval passed without an observation of blind pages. `is_idle`: the block's armed pages
-    /// were not touched either.
+    /// Lowers the weight after an interval without an observation of unsampled pages. `is_idle`: the block's sampled
+    /// pages were not touched either.
     pub(super) fn forget(&mut self, is_idle: bool) {
         let speaks = is_idle && self.touched < 0.2;
         self.weight *= if speaks { DECAY_IDLE } else { DECAY };
     }
 
-    /// Of now `blind` pages, `joined` were touched in the last interval after having been idle.
+    /// Adds `joined` pages to the now `blind` ones: they were touched in the last interval after having been idle.
     pub(super) fn join(&mut self, joined: u32, blind: u32) {
         if joined == 0 || blind == 0 {
             return;
@@ -120,23 +118,23 @@ impl Belief {
         self.weight += (TOUCHED_ONCE_WEIGHT - self.weight) * share;
     }
 
-    /// Something changed nearby: be less sure.
+    /// Lowers the weight after a change nearby.
     pub(super) fn doubt(&mut self) {
         self.weight = self.weight.min(1.0);
     }
 
-    /// Takes in how many of the touched pages were touched in a window.
+    /// Takes in the share of the touched pages that were touched within the window.
     pub(super) fn observe_rate(&mut self, rate: f32) {
         self.rate = Some(self.rate.map_or(rate, |old| old + (rate - old) * 0.3));
     }
 
-    /// Pages that a sample keeps from being told wrongly, of `blind` ones.
+    /// Returns the pages, of `blind` ones, that a sample protects from a wrong report.
     pub(super) fn value_of_sample(&self, blind: u32) -> f32 {
         let m = self.touched.clamp(0.03, 0.97);
         blind as f32 * (m * (1.0 - m) / (1.0 + self.weight)).sqrt()
     }
 
-    /// Pages that clearing all of `blind` keeps from being told wrongly, beyond what a sample does.
+    /// Returns the pages that clearing all of `blind` protects from a wrong report, beyond the effect of a sample.
     pub(super) fn value_of_whole(&self, blind: u32) -> f32 {
         let m = self.touched;
         let mixed = 4.0
@@ -149,7 +147,7 @@ impl Belief {
             };
         let is_sure = self.weight / (self.weight + 4.0);
         let idle = IDLE_BONUS * (1.0 - m) * is_sure;
-        // In the end everything is worth knowing to the page.
+        // In the end every block is worth a look at each page.
         let overdue = f32::from(self.since_whole.min(1000)) / 1000.0 * 0.1;
         blind as f32 * (mixed * is_sure + idle + overdue)
     }

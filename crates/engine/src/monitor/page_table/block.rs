@@ -1,11 +1,11 @@
-//! A block: the 512 pages of one page table, and what is known of their accesses.
+//! A block: the 512 pages of one page table, and the known accesses to them.
 //!
-//! A page is *armed* while its accessed bit is known to be clear: a later look tells exactly whether
-//! it was touched since. Once touched it is *blind*: its bit stays set, and says nothing of what came
-//! after, until it is cleared again. So a look at a block yields exact knowledge of its armed pages,
-//! and an estimate for the blind ones ([`Belief`]).
+//! A page is sampled (`armed`) while its accessed bit is known to be clear: a later read shows exactly whether it was
+//! touched since. Once touched it is unsampled (`blind`): its bit stays set, and shows no later access until it is
+//! cleared again. Reading a block therefore gives exact values for its sampled pages, and an estimate for the unsampled
+//! ones ([`Belief`]).
 //!
-//! Ages are kept for granules of 16 pages; memory for them is taken only where they differ.
+//! Ages are kept for granules of 16 pages; they take memory only if they differ within the block.
 
 mod idle;
 
@@ -25,27 +25,26 @@ pub(super) const GRANULES: usize = PAGES_PER_BLOCK / GRANULE_PAGES;
 /// Bytes of a granule.
 pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
 
-/// Less than this share of blind pages touched counts as none, as the sample that says so is of
-/// about 16 pages.
+/// A smaller share of touched unsampled pages counts as none: the sample behind it has only about 16 pages.
 pub(super) const LEAST_SHARE: f32 = 0.1;
 
-/// From this share of blind pages touched on, all of them are told to have been.
+/// From this share of touched unsampled pages on, all of them are reported as touched.
 pub(super) const SURE_SHARE: f32 = 0.95;
 
-/// What it is worth to know each page of a block of which nothing is, and not only their share.
+/// Value per page of knowing each page of an unknown block, beyond knowing the touched share.
 const FIRST_LOOK_VALUE: f32 = 0.6;
 
-/// Observed pages from which on a belief is told.
+/// Least weight, in observed pages, of a belief that is reported.
 const LEAST_WEIGHT: f32 = 0.5;
 
-/// What the tables of one 2 MiB block say at a moment.
+/// The contents of one 2 MiB block's tables at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockFacts {
-    /// Where the block starts; a multiple of 2 MiB.
+    /// Start address of the block, a multiple of 2 MiB.
     pub address: u64,
-    /// One 2 MiB leaf maps it: all its pages share one accessed bit.
+    /// One 2 MiB leaf maps the block: all its pages share one accessed bit.
     pub huge: bool,
-    /// Bit `i`: page `i` is there, and counts as resident (the shared zero page does not).
+    /// Bit `i`: page `i` is present, and counts as resident (the shared zero page does not).
     pub present: [u64; 8],
     /// Bit `i`: page `i`'s accessed bit is set.
     pub accessed: [u64; 8],
@@ -53,23 +52,23 @@ pub struct BlockFacts {
     pub swapped: [u64; 8],
 }
 
-/// What is known of a granule in the interval that ended last.
+/// State of a granule in the last interval that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// No page is there, nor swapped out.
+    /// No page is present or swapped out.
     Absent,
     Idle,
     Busy,
     Unknown,
 }
 
-/// Pages whose accessed bit cannot be cleared by itself: shared, locked or special.
+/// Pages whose accessed bit cannot be cleared by range: shared, locked or special.
 #[derive(Clone, Debug)]
 struct Unclearable {
     pages: Bitmap,
     retry_at: Nanos,
     nr_tries: u32,
-    /// Clearing the whole address space reaches them: what was seen then speaks for them since.
+    /// Clearing the whole address space reaches them; since then their bits are evidence.
     is_reached: bool,
 }
 
@@ -80,28 +79,29 @@ pub(super) struct Block {
     look: Look,
     pub(super) present: Bitmap,
     pub(super) armed: Bitmap,
-    /// Pages of which the last interval was seen: armed when it began, or not there yet.
+    /// Pages with a known result for the last interval: sampled when it began, or not present yet.
     watching: Bitmap,
-    /// Of these, the ones that were blind when it began, and cleared then; and the touched ones of them.
+    /// Pages of these that were unsampled when the interval began and were cleared then, and the touched ones among
+    /// them.
     pub(super) nr_watched: u16,
     pub(super) nr_watched_touched: u16,
-    /// When it was first heard of, in ticks.
+    /// Time at which the block was first seen, in ticks.
     pub(super) made_at: u32,
     swapped: Option<Box<Bitmap>>,
     unclearable: Option<Box<Unclearable>>,
     pub(super) belief: Belief,
-    /// Share of the blind pages that were touched in the last interval; `None`: not known.
+    /// Share of the unsampled pages that were touched in the last interval; `None`: not known.
     pub(super) estimate: Option<f32>,
     /// Two bits for each granule.
     states: u64,
     since: Since,
-    /// Of a block that is touched in part, since when its other pages have not been.
+    /// Idle times of single pages in a block that is touched in part.
     page_since: Option<Box<PageSince>>,
-    /// Pages that came back after they had been paged out.
+    /// Pages that were read back after a page-out.
     returns: Option<Box<Returns>>,
 }
 
-/// When its tables were looked at last.
+/// The last time that the block's tables were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     Never,
@@ -112,7 +112,7 @@ enum Look {
 }
 
 impl Look {
-    /// An interval later.
+    /// Returns the value one interval later.
     const fn before(self) -> Self {
         match self {
             Self::Never => Self::Never,
@@ -121,9 +121,9 @@ impl Look {
     }
 }
 
-/// The states of a block of which nothing is there.
+/// States of a block without any page.
 const ALL_ABSENT: u64 = 0;
-/// The lower bit of each granule's state.
+/// Lower bit of each granule's state.
 const ONES: u64 = 0x5555_5555_5555_5555;
 
 impl Block {
@@ -149,9 +149,9 @@ impl Block {
         }
     }
 
-    /// Takes in what the tables say at the end of an interval. `is_new`: the block had no table when
-    /// the interval began, so that whatever is there came in it. Yields how many page table entries were clear and
-    /// are set.
+    /// Takes in the tables' contents at the end of an interval. `is_new`: the block had no table when the interval
+    /// began, so all its pages appeared in the interval. Returns the number of page table entries that were clear and
+    /// are set now.
     pub(super) fn look(&mut self, facts: &BlockFacts, watched: &Bitmap, is_new: bool) -> u32 {
         let present = and(&facts.present, watched);
         let accessed = and(&facts.accessed, &present);
@@ -159,7 +159,7 @@ impl Block {
         self.note_returns(&accessed, &or(&present, &swapped));
         self.swapped = (!is_empty(&swapped)).then(|| Box::new(swapped));
         if self.huge != facts.huge {
-            // Collapsed or split: the bits of before were others.
+            // Collapsed or split: the old bits belonged to other entries.
             self.armed = NONE;
         }
         self.huge = facts.huge;
@@ -171,7 +171,7 @@ impl Block {
         let watching = or(&self.armed, &appeared);
         let nr_set_again = count(&and(&self.armed, &accessed));
         self.watching = watching;
-        // Also what somebody else cleared.
+        // Includes pages that another program cleared.
         self.armed = and_not(&present, &accessed);
         self.present = present;
         self.look = Look::Now;
@@ -179,7 +179,7 @@ impl Block {
         if let Some(unclearable) = &mut self.unclearable {
             unclearable.pages = and(&unclearable.pages, &present);
             if !unclearable.is_reached {
-                // What came clear after all is unclearable no more.
+                // A page whose bit is clear after all is no longer unclearable.
                 unclearable.pages = and(&unclearable.pages, &accessed);
             }
         }
@@ -190,17 +190,17 @@ impl Block {
         }
     }
 
-    /// Whether it was looked at when the last interval ended.
+    /// Returns whether the block was read at the end of the last interval.
     pub(super) fn is_fresh(&self) -> bool {
         self.look == Look::Now
     }
 
-    /// Touched in the last interval, as seen.
+    /// Returns the pages that were seen touched in the last interval.
     pub(super) fn touched(&self) -> Bitmap {
         and_not(&and(&self.watching, &self.present), &self.armed)
     }
 
-    /// Nothing was seen of these in the last interval.
+    /// Returns the unsampled pages: the last interval shows nothing about them.
     pub(super) fn blind(&self) -> Bitmap {
         let blind = and_not(&self.present, &self.watching);
         match &self.unclearable {
@@ -209,19 +209,19 @@ impl Block {
         }
     }
 
-    /// Of these nothing was seen, as their bits cannot be cleared: what others map as well, and was not cleared with
-    /// the whole address space.
+    /// Returns the pages without a result because their bits cannot be cleared. Other processes map them too, and they
+    /// were not cleared with the whole address space.
     pub(super) fn unreached(&self) -> Bitmap {
         let unclearable = self.unclearable.as_ref().filter(|u| !u.is_reached);
         unclearable.map_or(NONE, |u| and(&u.pages, &self.present))
     }
 
-    /// `pages` were touched right after they had been cleared.
+    /// Adds `pages` that were touched right after they had been cleared.
     pub(super) fn touched_at_once(&mut self, pages: &Bitmap) {
         self.watching = or(&self.watching, pages);
     }
 
-    /// An interval begins: the tables have not been read at its end yet.
+    /// Begins an interval, at whose end the tables have not been read yet.
     pub(super) fn begin_interval(&mut self) {
         self.look = self.look.before();
         self.nr_watched = 0;
@@ -229,7 +229,7 @@ impl Block {
         self.belief.since_whole = self.belief.since_whole.saturating_add(1);
     }
 
-    /// Estimates the share of blind pages that were touched in an interval in which none was watched.
+    /// Estimates the touched share of the unsampled pages for an interval in which none was watched.
     pub(super) fn estimate_unwatched(&mut self) {
         let nr_touched = count(&self.touched());
         let nr_armed = nr_touched + count(&self.armed);
@@ -240,19 +240,19 @@ impl Block {
         }
         let mut share = self.belief.touched;
         if share < LEAST_SHARE && nr_armed >= GRANULE_PAGES as u32 {
-            // Its armed pages are watched all the same: what happens to them happens to the others.
+            // Its sampled pages are watched nevertheless: the others are assumed to behave like them.
             share = share.max(nr_touched as f32 / nr_armed as f32);
         }
         self.estimate = Some(share);
     }
 
-    /// Pages that were touched after having been idle are blind from now on.
+    /// Counts pages that were touched after having been idle among the unsampled ones.
     pub(super) fn join_touched(&mut self) {
         let joined = count(&self.touched()).saturating_sub(self.nr_watched_touched.into());
         self.belief.join(joined, count(&self.not_armed()));
     }
 
-    /// Share of its pages that were touched in the interval, where that is known.
+    /// Returns the share of its pages that were touched in the interval, if that is known.
     pub(super) fn known_share(&self) -> Option<f32> {
         let present = count(&self.present);
         if present == 0 || !self.is_fresh() {
@@ -263,12 +263,12 @@ impl Block {
         Some((count(&self.touched()) as f32 + blind * estimate) / present as f32)
     }
 
-    /// Whether it was hardly looked at yet: most of its pages may be touched or not.
+    /// Returns whether most of its pages had no result before this interval: they are unsampled or just watched.
     pub(super) fn is_all_blind(&self) -> bool {
         2 * (count(&self.blind()) + u32::from(self.nr_watched)) > count(&self.present)
     }
 
-    /// Nothing could be read at the end of the interval.
+    /// Records that nothing could be read at the end of the interval.
     pub(super) fn miss(&mut self) {
         self.watching = NONE;
         self.armed = NONE;
@@ -276,8 +276,8 @@ impl Block {
         self.look = self.look.before();
     }
 
-    /// Takes in what the tables say right after `pages` were cleared. Yields those that came clear,
-    /// and those that did not.
+    /// Takes in the tables' contents right after `pages` were cleared. Returns the pages whose bit is clear, and those
+    /// whose bit is set.
     pub(super) fn cleared(&mut self, facts: &BlockFacts, pages: &Bitmap) -> (Bitmap, Bitmap) {
         let there = and(pages, &facts.present);
         let clear = and_not(&there, &facts.accessed);
@@ -285,8 +285,8 @@ impl Block {
         (clear, and(&there, &facts.accessed))
     }
 
-    /// Takes in what the tables say right after the whole address space was cleared. Yields the pages
-    /// that came clear, and those that did not.
+    /// Takes in the tables' contents right after the whole address space was cleared. Returns the pages whose bit is
+    /// clear, and those whose bit is set.
     pub(super) fn cleared_whole(&mut self, facts: &BlockFacts) -> (Bitmap, Bitmap) {
         if let Some(unclearable) = &mut self.unclearable {
             unclearable.is_reached = true;
@@ -295,12 +295,12 @@ impl Block {
         self.cleared(facts, &pages)
     }
 
-    /// How many of its blind pages are told wrongly, as expected, if none is watched.
+    /// Returns the expected number of unsampled pages that are reported wrongly if none is watched.
     pub(super) fn doubt(&self) -> f32 {
         self.belief.value_of_sample(count(&self.not_armed()))
     }
 
-    /// What clearing all its blind pages is worth, those too that cannot be cleared by themselves.
+    /// Returns the value of clearing all its unsampled pages, including those that cannot be cleared by range.
     pub(super) fn value_of_space(&self) -> f32 {
         let blind = count(&self.not_armed());
         if blind == 0 {
@@ -314,7 +314,7 @@ impl Block {
         self.belief.value_of_sample(blind) + self.belief.value_of_whole(blind) + first
     }
 
-    /// `pages` cannot be cleared: nothing can be known of them for some time.
+    /// Marks `pages` as unclearable, and defers the next try; the wait doubles with each call, from 1 s to 64 s.
     pub(super) fn give_up(&mut self, pages: &Bitmap, now: Nanos) {
         let unclearable = self.unclearable.get_or_insert_with(|| {
             Box::new(Unclearable {
@@ -330,7 +330,7 @@ impl Block {
         unclearable.retry_at = now + Nanos(wait);
     }
 
-    /// Pages that may be cleared at `now`, so that they can be watched.
+    /// Returns the pages that may be cleared at `now`, to be watched.
     pub(super) fn candidates(&self, now: Nanos) -> Bitmap {
         let pages = self.not_armed();
         match &self.unclearable {
@@ -347,7 +347,7 @@ impl Block {
         AddressRange::new(self.address, self.address + BLOCK_SIZE)
     }
 
-    /// The block's pages that lie in `range`.
+    /// Returns the block's pages that lie in `range`.
     pub(super) fn pages_in(&self, range: AddressRange) -> Bitmap {
         let Some(range) = range.intersection(self.range()) else {
             return NONE;
@@ -356,14 +356,14 @@ impl Block {
         mask_of(page(range.start)..page(range.end))
     }
 
-    /// The addresses of pages `pages`.
+    /// Returns the addresses of the pages `pages`.
     pub(super) fn addresses(&self, pages: std::ops::Range<usize>) -> AddressRange {
         let at = |page: usize| self.address + page as u64 * PAGE_SIZE;
         AddressRange::new(at(pages.start), at(pages.end))
     }
 
-    /// Brings states and ages up to date at the end of an interval. `hides_accesses`: an untouched
-    /// page may have been accessed all the same.
+    /// Updates states and ages at the end of an interval. `hides_accesses`: an untouched page may have been accessed
+    /// nevertheless.
     pub(super) fn update_states(&mut self, now: u32, hides_accesses: bool) {
         self.update_page_since(now);
         let before = self.states;
@@ -385,7 +385,7 @@ impl Block {
         let (changed, there) = (before ^ after, before | after);
         let is_changed = |granule: usize| changed >> (2 * granule) & 3 != 0;
         let is_there = |granule: &usize| there >> (2 * granule) & 3 != 0;
-        // Since when there is nothing does not matter.
+        // The age of absent granules does not matter.
         if (0..GRANULES).filter(is_there).all(is_changed) || before == ALL_ABSENT {
             self.since = Since::All(now);
             return;
@@ -431,7 +431,7 @@ impl Block {
         }
     }
 
-    /// The granules of which something is there, or swapped out.
+    /// Returns the granules with a present or swapped-out page.
     pub(super) fn granules_there(&self) -> impl Iterator<Item = usize> {
         let mut left = (self.states | self.states >> 1) & ONES;
         std::iter::from_fn(move || {
@@ -445,34 +445,34 @@ impl Block {
         self.since.of(granule)
     }
 
-    /// Whether a granule of it is unknown.
+    /// Returns whether one of its granules is unknown.
     pub(super) fn has_unknown(&self) -> bool {
         self.states & self.states >> 1 & ONES != 0
     }
 
-    /// Since when its granules are in their states, in the mean.
+    /// Returns the mean time since which its granules are in their states, in ticks.
     pub(super) fn mean_since(&self) -> f64 {
         self.since.mean()
     }
 
-    /// Whether all granules have one state and one age.
+    /// Returns whether all granules have one state and one age.
     pub(super) fn is_uniform(&self) -> bool {
         let is_one_state = self.states == (self.states & 3) * ONES;
         is_one_state && matches!(self.since, Since::All(_))
     }
 
-    /// How often neighbouring granules differ in their state.
+    /// Returns the number of neighbouring granules that differ in state.
     pub(super) fn nr_state_changes(&self) -> u32 {
         let changes = self.states ^ (self.states << 2 | self.states & 3);
         ((changes | changes >> 1) & ONES).count_ones()
     }
 
-    /// Pages that are known not to have been touched in the last interval.
+    /// Returns the pages that are known as untouched in the last interval.
     pub(super) fn untouched(&self) -> Bitmap {
         and_not(&self.armed, &self.busy())
     }
 
-    /// Lets the granules, and pages, in `range` count their age anew.
+    /// Restarts the age of the granules and pages in `range`.
     pub(super) fn reset_age(&mut self, range: AddressRange, now: u32) {
         let pages = self.pages_in(range);
         if pages == bits::ALL {
@@ -485,12 +485,12 @@ impl Block {
         }
         let there = and_not(&self.present, &pages);
         let of = |map: &Bitmap, g: usize| map[g / 4] >> (g % 4 * GRANULE_PAGES) & 0xFFFF;
-        // A granule of which other pages are there keeps its age.
+        // A granule with present pages outside the range keeps its age.
         let is_whole = |g: &usize| of(&pages, *g) != 0 && of(&there, *g) == 0;
         self.since.set((0..GRANULES).filter(is_whole), now);
     }
 
-    /// Pages that are told to have been touched in the last interval.
+    /// Returns the pages that are reported as touched in the last interval.
     pub(super) fn busy(&self) -> Bitmap {
         if self.estimate.is_some_and(|share| share >= LEAST_SHARE) {
             or(&self.touched(), &self.blind())
@@ -499,13 +499,13 @@ impl Block {
         }
     }
 
-    /// Whether it is only known how many of its blind pages were touched.
+    /// Returns whether only the number of its touched unsampled pages is known.
     pub(super) fn is_guess(&self) -> bool {
         let is_part = |share: f32| (LEAST_SHARE..SURE_SHARE).contains(&share);
         self.estimate.is_some_and(is_part)
     }
 
-    /// Its pages one by one; `None` where it is only known how many were touched.
+    /// Returns the state of each page; `None` if only the number of touched pages is known.
     pub(super) fn by_page(&self, now: u32, hides_accesses: bool) -> Option<BlockPages> {
         let blind = self.blind();
         if !is_empty(&blind) && self.is_guess() {
@@ -536,7 +536,7 @@ impl Block {
         })
     }
 
-    /// What was seen in the last interval.
+    /// Returns the touched and the unsampled pages of the last interval.
     pub(super) fn seen(&self) -> Seen {
         Seen {
             touched: self.touched(),
@@ -544,7 +544,7 @@ impl Block {
         }
     }
 
-    /// How many of `pages` are resident, touched (as an expected value), unknown and swapped.
+    /// Counts the resident, touched (as an expected value), unknown and swapped pages among `pages`.
     pub(super) fn counts(&self, pages: Pages, seen: &Seen, hides_accesses: bool) -> Counts {
         let of = |map: &Bitmap| f64::from(pages.count(map));
         let (present, blind) = (of(&self.present), of(&seen.blind));

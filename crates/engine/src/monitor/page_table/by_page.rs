@@ -1,12 +1,12 @@
-//! Which blocks are told by page: those of regions that can only say how many pages were touched.
+//! Selects the blocks that are reported page by page: those of regions that only give the number of touched pages.
 
 use super::target::{Target, block_of};
 use crate::monitor::block_pages::BlockPages;
 use crate::monitor::by_page::is_mixed;
 use crate::snapshot::RegionSnapshot;
 
-/// The pages of the blocks of `target` that lie in mixed regions, in address order; none if there
-/// are more than `most`.
+/// Returns the pages of the blocks of `target` that lie in mixed regions, in address order. Returns none if there are
+/// more than `most` such blocks.
 pub(super) fn blocks(
     target: &Target,
     regions: &[RegionSnapshot],

@@ -1,12 +1,12 @@
-//! What a snapshot says of idle pages in blocks of which others are in use.
+//! Idle pages of blocks in which other pages are in use, for snapshots.
 
 use super::TableMonitor;
 use super::target::Target;
 use crate::monitor::idle_pages::{IdlePages, PageAges};
 
 impl TableMonitor {
-    /// From now on snapshots tell [which pages are idle](crate::Snapshot::idle_pages), for who acts on them;
-    /// their ages as `ages` says.
+    /// Makes all later snapshots report [idle pages](crate::Snapshot::idle_pages), for callers that act on them. `ages`
+    /// selects the kind of their ages.
     pub fn tell_idle_pages(&mut self, ages: PageAges) {
         self.tells_idle_pages = Some(ages);
     }

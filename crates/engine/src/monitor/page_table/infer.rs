@@ -1,21 +1,21 @@
-//! What watched pages say of those that were not watched.
+//! Inference from watched pages to pages that were not watched.
 
 use super::block;
 use super::target::Target;
 use super::watch::Watch;
 use crate::monitor::bits::{self, and, count, is_empty, or};
 
-/// Most blocks between two known ones that these may speak for.
+/// Largest distance of two known blocks that represent the blocks between them. It is also the reach of
+/// [`infer_from_around`].
 const INFERRED_BLOCKS: usize = 64;
-/// So many watched pages around it speak for a block.
+/// Least number of watched pages around a block from which its share is inferred.
 const LEAST_WATCHED_AROUND: u64 = 32;
-/// Share of the touched pages of a block cleared whole from which on it moved as one.
+/// Touched share of a block cleared whole from which on (or below its complement) its pages count as alike.
 const UNIFORM: f32 = 0.95;
-/// Shares that differ by less agree.
+/// Two shares that differ by at most this agree.
 pub(super) const AGREEMENT: f32 = 0.3;
 
-/// What the watched pages of a block say of its blind ones. Yields what was believed before where
-/// the block changed.
+/// Updates a block's belief and estimate from its watched pages. Returns the earlier belief if the block changed.
 pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     if !block.is_fresh() {
         return None;
@@ -53,8 +53,8 @@ pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     is_change.then_some(before)
 }
 
-/// Lets known blocks speak for those between them of which nothing is known, if they agree: as in
-/// DAMON, a sample speaks for the memory around it until there are better ones.
+/// Estimates unknown blocks between two known ones from these, if the two agree. As in DAMON, a sample represents the
+/// memory around it until there are better ones.
 pub(super) fn infer(target: &mut Target) {
     let mut before: Option<(usize, f32)> = None;
     for at in 0..target.blocks.len() {
@@ -81,8 +81,8 @@ pub(super) fn infer(target: &mut Target) {
     }
 }
 
-/// Lets what was seen of blind pages that had been touched before speak for such pages of the blocks
-/// around, of which nothing is known.
+/// Estimates unsampled pages of unknown blocks from the watched pages of the blocks around them. Only watched pages
+/// that had been touched before are counted.
 pub(super) fn infer_from_around(target: &mut Target) {
     let unknown = |block: &block::Block| {
         block.is_fresh() && block.estimate.is_none() && !is_empty(&block.blind())

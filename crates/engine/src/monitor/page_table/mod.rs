@@ -1,38 +1,35 @@
 //! The page-table monitor: reads every page table, clears few bits. The default for processes.
 //!
-//! The problem: DAMON samples one random page of each region, and the regions must find the hot
-//! areas by splitting at random; small or scattered hot areas in large memory are found late or
-//! never, and every sample costs a TLB flush of the running target. Measured on real kernels
-//! (docs/benchmarks.md), *reading* all accessed bits of a gigabyte costs 0.2 ms, less than *clearing* forty
-//! of them. So reading everything is cheap, and what needs economy is clearing.
+//! The problem: DAMON samples one random page of each region, and the regions must find the hot areas by splitting at
+//! random. Small or scattered hot areas in large memory are found late or never, and every sample costs a TLB flush of
+//! the running target. Measured on real kernels (docs/benchmarks.md), *reading* all accessed bits of a gigabyte costs
+//! 0.2 ms, less than *clearing* forty of them. Reading everything is cheap; clears must be few.
 //!
-//! The approach: time is cut into intervals, each of which ends in a snapshot about *itself*. At its
-//! start some accessed bits are cleared; at its end all tables are read. A page whose bit was clear
-//! at the start is known exactly: touched in the interval, or not. Pages whose bit was set at the
-//! start are blind, and told by an estimate: from those of their block that were cleared (16
-//! neighbours or all), else from what is believed of them since earlier intervals or of their
-//! neighbours. Idle memory, most of memory, stays clear and so exact without any further clear. Which
-//! bits are cleared follows from one rule, what a clear is worth for what it costs
-//! ([`belief`](self::belief)), within a token bucket that fills with the user's CPU budget and pays
-//! what was measured: the monitor's own CPU time, and the estimated flush time in the target. Where
-//! ranges are too many, or others map the memory as well, a whole address space is cleared
-//! ([`space`](self::space)).
+//! The approach: time is cut into intervals, and each ends in a snapshot about *itself*. At its start some accessed
+//! bits are cleared; at its end all tables are read. For a page whose bit was clear at the start the answer is exact:
+//! touched in the interval, or not. A page whose bit was set at the start is unsampled. It is estimated from the
+//! cleared pages of its block (16 neighbours or all). Without any, the estimate comes from the belief of earlier
+//! intervals or from neighbouring blocks. Idle memory, most of memory, stays clear and therefore exact without any
+//! further clear. One rule selects the bits to clear: the value of a clear per cost ([`belief`](self::belief)). A token
+//! bucket limits the clears: it fills with the user's CPU budget and pays the measured cost. That cost is the monitor's
+//! own CPU time and the estimated flush time in the target. If there are too many ranges, or other processes map the
+//! memory too, a whole address space is cleared ([`space`](self::space)).
 //!
-//! What an interval costs in any case (reading, telling) decides how long it is: half of the budget
-//! at most goes there ([`BudgetShares`]), so that with more memory intervals get longer, and the budget holds. They get
-//! longer as well while much is told by estimates that could be watched with more time.
+//! The fixed cost of an interval (reading, reporting) sets its length. At most half of the budget goes there
+//! ([`BudgetShares`]): with more memory, intervals get longer and the budget holds. They also get longer while many
+//! pages are estimated that could be watched with more time.
 //!
-//! Rates are comparable with DAMON's: the share of 20 ms windows in which a page is touched, from
-//! reading what was cleared once more after the first window. Whether a page was touched at all in
-//! the interval is another thing, and told beside it ([`crate::RegionMemory::touched`]).
+//! Rates are comparable with DAMON's: the share of 20 ms windows in which a page is touched. To measure them, the
+//! cleared pages are read once more after the first window. Whether a page was touched at all in the interval is a
+//! separate value ([`crate::RegionMemory::touched`]).
 //!
-//! Where touched pages lie so scattered that they would make too many regions, bitmaps of their blocks
-//! stand beside the regions ([`crate::BlockPages`]).
+//! If touched pages are so scattered that they would make too many regions, the snapshot adds bitmaps of their blocks
+//! ([`crate::BlockPages`]).
 //!
-//! Limits: ages are of 64 KiB, but for blocks of which some pages are in use, touched pages to the page. Which of a block's blind pages were touched
-//! is not known where only some were watched: their number is. A page that cannot be cleared, and
-//! untouched memory of a process whose page tables do not show all accesses (a KVM guest's), is
-//! unknown.
+//! Limits: the resolution of ages is 64 KiB, except in blocks with some pages in use; touched pages are exact to the
+//! page. If only some pages of a block were watched, the number of touched unsampled pages is known, but not their
+//! addresses. A page that cannot be cleared is unknown. Untouched memory is unknown if the page tables of its process
+//! do not show all accesses (a KVM guest).
 
 mod belief;
 mod block;
@@ -74,18 +71,18 @@ use target::Target;
 use watch::Watch;
 pub use watch::{ClearedBy, HOLD_MAX};
 
-/// What the table monitor may spend, and how finely it looks.
+/// The table monitor's budget, intervals and resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TableAttributes {
     /// Share of one CPU for monitoring and what it induces, 0 to 1.
     pub cpu_budget: f64,
-    /// Sampling window: how long after clearing it is looked at how much was touched already.
+    /// Sampling window: the time after a clear at which the touched pages are counted.
     pub window: Nanos,
-    /// Shortest time between two snapshots; longer where reading the tables costs too much.
+    /// Shortest time between two snapshots; longer if reading the tables costs too much.
     pub aggregation_min: Nanos,
-    /// Most regions in a snapshot of all targets together, where they are needed to tell scattered
-    /// pages apart and the budget pays for them.
+    /// Most regions in one snapshot of all targets together, used only to separate scattered pages and if the budget
+    /// pays for them.
     pub max_nr_regions: u32,
 }
 
@@ -100,7 +97,7 @@ impl Default for TableAttributes {
     }
 }
 
-/// What is due.
+/// The next step that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Nothing yet.
@@ -116,32 +113,33 @@ pub enum Due {
 pub struct Uncleared {
     pub target: TargetId,
     pub address: u64,
-    /// How it was to be cleared.
+    /// The method by which it should have been cleared.
     pub by: ClearedBy,
 }
 
-/// More doubtful pages than this share of the touched ones, and these besides, make the interval longer:
-/// what is told of a longer interval that was watched is true, and a guess about a shorter one is not.
+/// Pages in doubt beyond this share of the touched ones plus [`DOUBT_PAGES`] make the interval longer. A longer
+/// interval that was watched gives true values; a shorter one gives guesses.
 const DOUBT_SHARE: f64 = 0.05;
 const DOUBT_PAGES: f64 = 16.0;
 const STRETCH_MAX: f64 = 5.0;
-/// So many regions are told in any case: each 400 ms they are as many rows a second as DAMON's 1,000
-/// each 100 ms. More are told where the interval stays shorter than this for it, and fewer again where
-/// it got longer.
+/// Regions that are always reported. One such snapshot each 400 ms gives the row rate of 1,000 DAMON regions each 100
+/// ms. The number rises while the interval stays below [`INTERVAL_FOR_MORE`], and falls above [`INTERVAL_FOR_FEWER`].
 const REGIONS_AT_LEAST: usize = 4000;
-/// For so many regions that may be told, one block may be told by page.
+/// Allowed regions for each block that may be reported page by page.
 const REGIONS_PER_BLOCK: usize = 4;
 const INTERVAL_FOR_MORE: Nanos = Nanos(1_600_000_000);
 const INTERVAL_FOR_FEWER: Nanos = Nanos(6_000_000_000);
 const INTERVAL_MAX: Nanos = Nanos(60 * 1_000_000_000);
-/// How far around a block that changed, in blocks, others of the same behaviour become less sure.
+/// Distance in blocks from a changed block within which similar blocks lose certainty.
 const DOUBT_REACH: usize = 64;
 
-/// The monitor. A driver (`drive::TableLoop`) asks [`due`](Self::due); at the end of an interval it
-/// hands in what all tables say by [`take_answers`](Self::take_answers), takes the snapshots by
-/// [`end_interval`](Self::end_interval), calls [`begin_interval`](Self::begin_interval), clears what [`plan_samples`](Self::plan_samples) says, and
-/// hands in what came of it by [`cleared`](Self::cleared); a window later what was touched by then,
-/// by [`look_after_window`](Self::look_after_window).
+/// The monitor.
+///
+/// A driver (`drive::TableLoop`) asks [`due`](Self::due). At the end of an interval it passes all tables' bits to
+/// [`take_answers`](Self::take_answers). It takes the snapshots from [`end_interval`](Self::end_interval) and calls
+/// [`begin_interval`](Self::begin_interval). Then it clears the ranges of [`plan_samples`](Self::plan_samples), and
+/// passes the result to [`cleared`](Self::cleared). A window later it passes the touched bits to
+/// [`look_after_window`](Self::look_after_window).
 #[derive(Debug)]
 pub struct TableMonitor {
     attributes: TableAttributes,
@@ -154,27 +152,27 @@ pub struct TableMonitor {
     interval_end: Nanos,
     window_end: Option<Nanos>,
     watches: Vec<Watch>,
-    /// CPU time of the interval that is not for what every interval costs: clears and updates.
+    /// CPU time of the interval that is not part of its fixed cost: clears and updates.
     other_ns: f64,
-    /// The total cost when the last interval ended.
+    /// Total cost at the end of the last interval.
     cost_at_end: Option<f64>,
     fixed_cost: FixedCost,
-    /// What the clears in progress were foretold to cost, in microseconds.
+    /// Predicted cost of the clears in progress, in microseconds.
     planned_us: f32,
     nr_unclearable: u64,
-    /// Cleared bits that were found set, since this was last asked.
+    /// Cleared bits that were found set since the last call of [`take_set_again`](Self::take_set_again).
     nr_set_again: u64,
     /// Targets whose address space is cleared as a whole.
     spaces: Vec<TargetId>,
-    /// How many times longer than the shortest the interval is, so that more is watched in each.
+    /// Factor of the interval over the shortest one; more is watched in a longer interval.
     stretch: f64,
-    /// Pages that the last snapshots tell as touched.
+    /// Touched pages in the last snapshots.
     nr_touched: f64,
     /// Regions of the last snapshots.
     nr_regions: usize,
     /// Most regions in a snapshot at present.
     nr_regions_max: usize,
-    /// Which ages of single pages snapshots tell, if any.
+    /// Kind of page ages that snapshots report, if any.
     tells_idle_pages: Option<PageAges>,
 }
 
@@ -207,7 +205,7 @@ impl TableMonitor {
         }
     }
 
-    /// Divides the budget otherwise than for watching processes.
+    /// Divides the budget in another way than for watching processes.
     pub(crate) fn divide_budget(&mut self, shares: BudgetShares) {
         self.shares = shares;
     }
@@ -217,12 +215,12 @@ impl TableMonitor {
         self.interval
     }
 
-    /// How often pages were found that cannot be cleared.
+    /// Number of times that an unclearable page was found.
     pub fn nr_unclearable(&self) -> u64 {
         self.nr_unclearable
     }
 
-    /// What is due at `now`.
+    /// Returns the step that is due at `now`.
     pub fn due(&self, now: Nanos) -> Due {
         if now >= self.interval_end {
             Due::End
@@ -233,7 +231,7 @@ impl TableMonitor {
         }
     }
 
-    /// When something is due next.
+    /// Time of the next step.
     pub fn next_due(&self) -> Nanos {
         let window = self.window_end.unwrap_or(self.interval_end);
         window.min(self.interval_end)
@@ -244,7 +242,7 @@ impl TableMonitor {
         self.targets.contains_key(&target)
     }
 
-    /// Says what `target` maps, in address order, as far as it is to be watched.
+    /// Sets the watched mappings of `target`, in address order.
     pub fn update_layout(&mut self, target: TargetId, mappings: &[MappedRange], now: Nanos) {
         let target = self.targets.entry(target);
         target
@@ -252,8 +250,8 @@ impl TableMonitor {
             .set_mappings(mappings);
     }
 
-    /// Says which blocks of `target` have page tables, in address order. Blocks that lie in them are
-    /// kept, others forgotten, new ones made.
+    /// Sets the blocks of `target` that have page tables, in address order. Known blocks are kept, others are dropped,
+    /// and new ones are made.
     pub fn set_blocks(&mut self, target: TargetId, blocks: &[u64], now: Nanos) {
         let now = self.ticks(now);
         if let Some(target) = self.targets.get_mut(&target) {
@@ -261,15 +259,15 @@ impl TableMonitor {
         }
     }
 
-    /// Says whether the page tables of `target` do not show all accesses to its memory: then what is
-    /// not seen to be touched is unknown.
+    /// Sets whether the page tables of `target` do not show all accesses to its memory. If so, memory that was not seen
+    /// touched is unknown.
     pub fn set_hides_accesses(&mut self, target: TargetId, hides: bool) {
         if let Some(target) = self.targets.get_mut(&target) {
             target.hides_accesses = hides;
         }
     }
 
-    /// Lets memory in `range` count its age anew from `now`, as an action does in DAMON.
+    /// Restarts the age of memory in `range` at `now`, as an action does in DAMON.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
         let now = self.ticks(now);
         let Some(target) = self.targets.get_mut(&target) else {
@@ -286,7 +284,7 @@ impl TableMonitor {
         }
     }
 
-    /// Forgets `target`.
+    /// Removes `target`.
     pub fn remove(&mut self, target: TargetId) {
         self.targets.remove(&target);
     }
@@ -303,7 +301,7 @@ impl TableMonitor {
         target.map_or_else(Vec::new, |t| t.blocks.iter().map(|b| b.address).collect())
     }
 
-    /// Takes in what a block's tables say at the end of the interval.
+    /// Takes in a block's accessed bits at the end of the interval.
     pub fn take_answers(&mut self, target: TargetId, facts: &BlockFacts) {
         let interval_start = self.interval_start();
         let Some(target) = self.targets.get_mut(&target) else {
@@ -319,13 +317,13 @@ impl TableMonitor {
         self.nr_set_again += u64::from(block.look(facts, &watched, is_new));
     }
 
-    /// Accessed bits that targets have set again since this was last asked, each in a page table entry that was cleared.
+    /// Returns and resets the count of page table entries that were cleared and that targets have set again.
     pub fn take_set_again(&mut self) -> u64 {
         std::mem::take(&mut self.nr_set_again)
     }
 
-    /// Ends the interval: yields a snapshot of each target over it. What is known of it can be asked for until
-    /// the next one begins.
+    /// Ends the interval and returns a snapshot of each target over it. The results can be queried until the next
+    /// interval begins.
     pub fn end_interval(&mut self, now: Nanos) -> Vec<Snapshot> {
         self.observe_watches();
         self.estimate_the_rest();
@@ -342,7 +340,7 @@ impl TableMonitor {
         snapshots
     }
 
-    /// Begins the next interval, after one has ended. `cost` is the total so far.
+    /// Begins the next interval after one has ended. `cost` is the total until now.
     pub fn begin_interval(&mut self, now: Nanos, cost: &Cost) {
         for target in self.targets.values_mut() {
             target.begin_interval(now);
@@ -351,7 +349,7 @@ impl TableMonitor {
         self.choose_detail(self.nr_regions);
     }
 
-    /// What is to be cleared now, in order of target and address. What came of it is to be said by
+    /// Returns the ranges to clear now, in order of target and address. Afterwards the caller reports the result to
     /// [`TableMonitor::cleared`] for all [`TableMonitor::watched_blocks`] that were cleared by range.
     pub fn plan_samples(&mut self, now: Nanos, cost: &Cost) -> Vec<(TargetId, AddressRange)> {
         self.bucket.charge(now, cost);
@@ -372,7 +370,7 @@ impl TableMonitor {
         ranges
     }
 
-    /// The blocks of which pages are watched, by target and in address order, and how they were cleared.
+    /// Returns the blocks with watched pages, by target and in address order, and the way in which they were cleared.
     pub fn watched_blocks(&self) -> Vec<(TargetId, ClearedBy, Vec<u64>)> {
         let groups = self.watches.chunk_by(|a, b| a.target == b.target);
         groups
@@ -383,7 +381,7 @@ impl TableMonitor {
             .collect()
     }
 
-    /// Takes in what the tables of a watched block say right after it was cleared.
+    /// Takes in a watched block's bits right after the clear.
     pub fn cleared(&mut self, target: TargetId, facts: &BlockFacts) {
         let Some((watch, block)) = self.watch_of(target, facts.address) else {
             return;
@@ -391,8 +389,8 @@ impl TableMonitor {
         (watch.watched, watch.uncleared) = block.cleared(facts, &watch.pages);
     }
 
-    /// One page of each watched block of which some bits are set in spite of clearing: were they
-    /// touched at once, or can they not be cleared? To be answered by [`TableMonitor::answer_uncleared`].
+    /// Returns one page of each watched block in which some bits are set in spite of the clear. Either they were
+    /// touched at once, or they cannot be cleared: [`TableMonitor::answer_uncleared`] takes the answer.
     pub fn uncleared(&self) -> Vec<Uncleared> {
         let uncleared = self.watches.iter().filter(|w| !is_empty(&w.uncleared));
         uncleared
@@ -406,7 +404,7 @@ impl TableMonitor {
             .collect()
     }
 
-    /// Says whether the uncleared pages of the block of `address` can be cleared at all.
+    /// Records whether the uncleared pages of the block of `address` can be cleared at all.
     pub fn answer_uncleared(
         &mut self,
         target: TargetId,
@@ -424,7 +422,7 @@ impl TableMonitor {
         }
     }
 
-    /// Says what clearing and looking again cost.
+    /// Records the cost of clearing and of reading again.
     pub fn clears_done(&mut self, before: &Cost, after: &Cost) {
         let took_ns = total_ns(after) - total_ns(before);
         self.other_ns += took_ns;
@@ -432,28 +430,28 @@ impl TableMonitor {
             .learn(self.planned_us, (took_ns / 1000.0) as f32);
     }
 
-    /// Says that CPU time was spent on something that not every interval needs.
+    /// Records CPU time of work that not every interval needs.
     pub fn note_other_work(&mut self, before: &Cost, after: &Cost) {
         self.other_ns += total_ns(after) - total_ns(before);
     }
 
-    /// CPU seconds that the work of one share may take in a second. Each keeps to its own, but what comes besides may
-    /// leave nothing for clears: then all have less.
+    /// Returns the CPU seconds per second for the work of one share. Each share keeps its limit. If work outside the
+    /// shares leaves nothing for clears, all shares shrink.
     pub fn rate(&self, share: impl Fn(&BudgetShares) -> f64) -> f64 {
         self.attributes.cpu_budget * share(&self.shares) / self.bucket.slowness()
     }
 
-    /// CPU time that has been saved up and that clears have no use for.
+    /// Returns saved CPU time that clears do not need.
     pub fn spare(&self) -> Nanos {
         self.bucket.spare()
     }
 
-    /// Says that so much CPU time was spent on something that has a rhythm of its own.
+    /// Records CPU time of work that runs at a rate of its own.
     pub(crate) fn note_other_cpu(&mut self, cpu: Nanos) {
         self.other_ns += cpu.0 as f64;
     }
 
-    /// Takes in what the tables of a watched block say after a window.
+    /// Takes in a watched block's bits after a window.
     pub fn look_after_window(&mut self, target: TargetId, facts: &BlockFacts) {
         if let Some((watch, _)) = self.watch_of(target, facts.address) {
             let mut touched = count(&and(&watch.watched, &facts.accessed));
@@ -464,7 +462,7 @@ impl TableMonitor {
         }
     }
 
-    /// The window is over.
+    /// Ends the window.
     pub fn end_window(&mut self) {
         self.window_end = None;
     }
@@ -491,7 +489,7 @@ impl TableMonitor {
         Nanos(self.interval_end.0.saturating_sub(self.interval.0))
     }
 
-    /// What the watched pages say of their blocks.
+    /// Updates the belief of watched blocks from their watched pages.
     fn observe_watches(&mut self) {
         let mut changed: Vec<(TargetId, usize, f32)> = Vec::new();
         for watch in std::mem::take(&mut self.watches) {
@@ -520,7 +518,7 @@ impl TableMonitor {
         }
     }
 
-    /// Estimates for the blocks that were not watched.
+    /// Estimates the blocks that were not watched.
     fn estimate_the_rest(&mut self) {
         for target in self.targets.values_mut() {
             for block in &mut target.blocks {
@@ -542,7 +540,7 @@ impl TableMonitor {
         let mut blocks_left = self.nr_regions_max / REGIONS_PER_BLOCK;
         let since_start = now.since(self.started);
         for ((id, target), drafts) in self.targets.iter().zip(regions) {
-            // Where the target was added just now there was no interval yet.
+            // A target that was added just now has no interval yet.
             let interval = now.since(target.from);
             if interval == Nanos(0) {
                 continue;
@@ -565,7 +563,7 @@ impl TableMonitor {
         snapshots
     }
 
-    /// Sets how many regions the next snapshots may have; the last had `nr_regions`.
+    /// Sets the most regions of the next snapshots; the last had `nr_regions`.
     fn choose_detail(&mut self, nr_regions: usize) {
         let most = self.attributes.max_nr_regions as usize;
         let least = REGIONS_AT_LEAST.min(most);
@@ -578,8 +576,7 @@ impl TableMonitor {
         }
     }
 
-    /// Sets the length of the next interval, so that what every interval costs stays within its part
-    /// of the budget.
+    /// Sets the length of the next interval such that the fixed cost stays within its part of the budget.
     fn adapt_to_cost(&mut self, now: Nanos, cost: &Cost) {
         let total = total_ns(cost);
         if let Some(before) = self.cost_at_end.replace(total) {

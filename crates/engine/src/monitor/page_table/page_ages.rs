@@ -1,4 +1,4 @@
-//! For how long each page of a block has been idle.
+//! Idle time of each page of a block.
 
 use super::block::{Block, GRANULE_PAGES, SURE_SHARE, State};
 use super::{TableMonitor, target::Target};
@@ -10,9 +10,9 @@ use crate::monitor::ticks::nanos_of;
 use crate::snapshot::TargetId;
 
 impl TableMonitor {
-    /// What is known of each page of the block at `address` when an interval has ended; of pages that were not
-    /// there then, that they were accessed since. What was touched after `since` counts as touched. `None` where
-    /// the block is not watched.
+    /// Returns the age of each page of the block at `address`, after an interval has ended. A page that was not present
+    /// then counts as touched, and so does a page that was touched after `since`. Returns `None` if the block is not
+    /// watched.
     pub fn page_ages(
         &self,
         target: TargetId,
@@ -40,11 +40,11 @@ impl Block {
         let blind = match self.estimate {
             None => Some(PageAge::Unknown),
             Some(share) if share >= SURE_SHARE => Some(PageAge::Touched),
-            // Some of them were, and it is not known which.
+            // Some of them were touched, and it is not known which.
             Some(_) if self.is_guess() => Some(PageAge::Unknown),
             Some(_) => None,
         };
-        // Neighbours mostly are of one age.
+        // Neighbours mostly have the same age.
         let mut idle = (now, PageAge::idle_for(Nanos(0)));
         std::array::from_fn(|page| {
             if !has(&self.present, page) || has(&seen.touched, page) {
@@ -63,7 +63,7 @@ impl Block {
             if self.state(granule) == State::Idle {
                 since = since.min(self.since(granule));
             }
-            // What is not known since when it is idle was not seen to be touched.
+            // A page without a known idle time was not seen touched: it does not count as touched.
             if since < now && since > touched_since.saturating_add(UNIT) {
                 return PageAge::Touched;
             }

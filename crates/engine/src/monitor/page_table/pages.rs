@@ -1,9 +1,9 @@
-//! Some of a block's pages, and how many of them are what.
+//! Sets of a block's pages, and counts of pages by state.
 
 use crate::address::PAGES_PER_BLOCK;
 use crate::monitor::bits::{Bitmap, NONE, and, count, mask_of};
 
-/// What was seen of a block in an interval.
+/// The touched and the unsampled pages of a block in an interval.
 pub(super) struct Seen {
     pub(super) touched: Bitmap,
     pub(super) blind: Bitmap,
@@ -13,13 +13,13 @@ pub(super) struct Seen {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pages {
     All,
-    /// Those of a mask in one word of the bitmaps, as of a granule.
+    /// Pages of a mask in one word of the bitmaps, for example of a granule.
     Word(usize, u64),
     Mask(Bitmap),
 }
 
 impl Pages {
-    /// Pages `range`, by index in the block.
+    /// Returns the pages `range`, by index in the block.
     pub(super) fn of(range: std::ops::Range<usize>) -> Self {
         let (word, last) = (range.start / 64, (range.end - 1) / 64);
         if range == (0..PAGES_PER_BLOCK) {
@@ -32,7 +32,7 @@ impl Pages {
         }
     }
 
-    /// Those of `map`.
+    /// Returns the pages of `map` that belong to the set.
     pub(super) fn of_map(&self, map: &Bitmap) -> Bitmap {
         match self {
             Self::All => *map,
@@ -55,7 +55,7 @@ impl Pages {
     }
 }
 
-/// Pages, by what is known of them.
+/// Numbers of pages by state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) resident: f64,

@@ -1,5 +1,5 @@
-//! Which accessed bits to clear at the start of an interval: the clears of the most value for what
-//! they cost, as far as the budget goes. What a clear is worth says [`super::belief`].
+//! Selects the accessed bits to clear at the start of an interval: the clears of the most value per cost, within the
+//! budget. [`super::belief`] defines the value of a clear.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,40 +10,40 @@ use crate::address::{AddressRange, Nanos};
 use crate::monitor::bits::{self, Bitmap, NONE, and, count, is_empty, mask_of, or};
 use crate::snapshot::TargetId;
 
-/// Pages that a sample watches: they share one range to clear, and so one TLB flush.
+/// Pages that a sample watches: they share one range to clear, and therefore one TLB flush.
 const SAMPLE_PAGES: u32 = 16;
-/// Farthest that a sample reaches for its pages where they lie apart.
+/// Longest span of a sample, in pages, if its pages lie apart.
 const SAMPLE_REACH: usize = 64;
-/// A block with so few blind pages is cleared whole or not at all.
+/// Up to this number of unsampled pages, a block is cleared whole or not at all.
 const WHOLE_UP_TO: u32 = 24;
 /// Least value of clearing a whole block instead of a sample, in pages for each microsecond.
 const LEAST_RATIO: f32 = 0.02;
 /// Least value of clearing an address space, beyond what ranges of it are worth, in pages for each
 /// microsecond beyond theirs.
 const LEAST_SPACE_RATIO: f32 = 0.05;
-/// Clearing an address space may cost so many times what is allowed at once.
+/// Largest cost of clearing an address space, as a multiple of the present allowance.
 const SPACE_OVERDRAFT: f32 = 2.0;
-/// Address spaces of more blocks are not cleared as a whole: all of them would be watched.
+/// Most blocks of an address space that is cleared as a whole: all of them would be watched.
 const SPACE_BLOCKS_MAX: usize = 16_384;
-/// Nor are those of which more than one in so many blocks is a huge page.
+/// Address spaces with more than one huge page in this number of blocks are not cleared as a whole.
 const SPACE_HUGE_SHARE: usize = 8;
 
-/// What clears cost, in microseconds: measured on a busy virtual machine (docs/benchmarks.md), and kept in
-/// proportion to what is measured while running ([`Prices::learn`]).
+/// The predicted costs of clears, in microseconds. They were measured on a busy virtual machine (docs/benchmarks.md),
+/// and are scaled to the costs measured while running ([`Prices::learn`]).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prices {
     scale: f32,
 }
 
-/// One range: a call, and a TLB flush of the running target.
+/// Cost of one range: a call, and a TLB flush of the running target.
 const RANGE_US: f32 = 7.0;
-/// One accessed bit in it.
+/// Cost of one accessed bit in it.
 const PAGE_US: f32 = 0.09;
-/// A touched page's bit is set again by the target, in its own time.
+/// Cost for the target, in its own time, of setting a touched page's bit again.
 const RETOUCH_US: f32 = 0.2;
-/// Reading the block right after, and once more after a window.
+/// Cost of reading the block right after the clear, and once more after a window.
 const LOOK_US: f32 = 2.4;
-/// Clearing an address space: the call, and each page of it, whether its bit is set or not.
+/// Cost of clearing an address space: the call, and each page of it, whether its bit is set or not.
 const SPACE_US: f32 = 20.0;
 const SPACE_PAGE_US: f32 = 0.035;
 
@@ -63,7 +63,7 @@ impl Prices {
         SPACE_US + SPACE_PAGE_US * nr_pages as f32 + LOOK_US * nr_blocks as f32
     }
 
-    /// Clears foretold to cost `foretold_us` took `took_us`.
+    /// Adapts the scale after clears predicted to cost `foretold_us` took `took_us`.
     pub(super) fn learn(&mut self, foretold_us: f32, took_us: f32) {
         if foretold_us > 50.0 {
             let seen = (self.scale * took_us / foretold_us).clamp(0.2, 20.0);
@@ -72,57 +72,57 @@ impl Prices {
     }
 }
 
-/// One step that the budget may be spent on.
+/// One clear that the budget may be spent on.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     /// Value for each microsecond.
     ratio: f32,
     cost_us: f32,
-    /// Place in the list of blocks with blind pages, or in that of targets.
+    /// Place in the list of blocks with unsampled pages, or in that of targets.
     at: u32,
     what: What,
 }
 
-/// What is cleared.
+/// The scope of a clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// Some pages of a block.
     Sample,
-    /// All blind pages of a block.
+    /// All unsampled pages of a block.
     Block,
     /// The whole address space of a target.
     Space,
 }
 
-/// A block with blind pages.
+/// A block with unsampled pages.
 struct Candidate {
     /// Place in the list of targets.
     target: u32,
     block: u32,
 }
 
-/// The plan: what to watch, which ranges to clear, and what that should cost in microseconds.
+/// The plan: the pages to watch, the ranges to clear, and their predicted cost in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct ClearPlan {
     pub(super) watches: Vec<Watch>,
     pub(super) ranges: Vec<(TargetId, AddressRange)>,
-    /// Targets of which the whole address space is cleared.
+    /// Targets whose whole address space is cleared.
     pub(super) spaces: Vec<TargetId>,
-    /// What the ranges should cost.
+    /// Predicted cost of the ranges.
     pub(super) cost_us: f32,
-    /// Pages that may be told wrongly all the same, as expected.
+    /// Expected number of pages that may be reported wrongly nevertheless.
     pub(super) doubt: f32,
 }
 
-/// Of a budget, what is chosen: for each candidate whether all of it is cleared, for each target
-/// whether its address space is.
+/// The clears chosen for a budget: for each chosen candidate whether all of it is cleared, and the targets whose
+/// address space is cleared.
 #[derive(Default)]
 struct Choice {
     blocks: BTreeMap<u32, bool>,
     spaces: BTreeSet<u32>,
 }
 
-/// Plans clears for at most `allowance_us`.
+/// Plans clears that cost at most `allowance_us`.
 pub(super) fn plan<'a>(
     targets: impl Iterator<Item = (TargetId, &'a mut Target)>,
     now: Nanos,
@@ -176,7 +176,7 @@ pub(super) fn plan<'a>(
     plan
 }
 
-/// Pages of blocks that are not watched that may be told wrongly.
+/// Returns the expected number of pages that may be reported wrongly, in blocks that are not watched.
 fn doubt(targets: &[(TargetId, &mut Target)], candidates: &[Candidate], choice: &Choice) -> f32 {
     let is_watched = |(at, candidate): &(usize, &Candidate)| {
         choice.blocks.contains_key(&(*at as u32)) || choice.spaces.contains(&candidate.target)
@@ -190,8 +190,8 @@ fn doubt(targets: &[(TargetId, &mut Target)], candidates: &[Candidate], choice: 
         .sum()
 }
 
-/// Takes the best steps as far as the budget goes. An address space that is cleared takes the place of
-/// what was chosen of it; it may overdraw the budget, which later intervals pay back.
+/// Takes the best steps within the budget. Clearing an address space replaces the steps chosen for its blocks. It may
+/// overdraw the budget, and later intervals pay that back.
 fn choose(
     steps: &[Step],
     candidates: &[Candidate],
@@ -199,7 +199,7 @@ fn choose(
     ranges_cost_us: &mut f32,
 ) -> Choice {
     let mut choice = Choice::default();
-    // Of each target, what the ranges chosen of it cost, and what they are worth.
+    // For each target: cost and value of the ranges chosen for it.
     let mut chosen: BTreeMap<u32, (f32, f32)> = BTreeMap::new();
     let mut total_us = 0.0;
     for step in steps {
@@ -267,7 +267,7 @@ fn candidates(
     (candidates, steps)
 }
 
-/// Clearing the whole address space of `target`, where that can be done.
+/// Returns the step that clears the whole address space of `target`, if that is possible.
 fn space_step(target: &Target, now: Nanos) -> Option<Step> {
     if now < target.spared_until || target.blocks.len() > SPACE_BLOCKS_MAX {
         return None;
@@ -299,7 +299,7 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
     if let Some(share) = block.estimate
         && belief.weight < 1.0
     {
-        // What lies around it speaks for it.
+        // The blocks around it gave the estimate.
         (belief.touched, belief.weight) = (share, 1.0);
     }
     let mut add = |value: f32, cost_us: f32, what: What| {
@@ -319,7 +319,7 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         return;
     }
     let touched = belief.touched * nr_blind as f32;
-    // One range from the first to the last: the kernel looks at all that is there between.
+    // One range spans the first to the last page: the kernel visits all present pages between.
     let span = (bits::end(pages) - bits::next(pages, 0).unwrap_or(0)) as u32;
     let nr_in_span = span.min(count(&block.present)).max(nr_blind);
     let whole_cost = prices.range(1, nr_in_span, touched);
@@ -339,8 +339,8 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
     }
 }
 
-/// Keeps the steps that the budget can reach, the best ones first. Among equals, places that halve
-/// the gaps between them: after any number the largest gap is about twice the smallest.
+/// Keeps the steps that the budget can reach, the best ones first. Equal steps are ordered such that their places halve
+/// the gaps between them. After any number of them the largest gap is about twice the smallest.
 fn keep_best(steps: &mut Vec<Step>, allowance_us: f32, prices: Prices) {
     let order = |a: &Step, b: &Step| {
         b.ratio
@@ -356,23 +356,23 @@ fn keep_best(steps: &mut Vec<Step>, allowance_us: f32, prices: Prices) {
     steps.sort_unstable_by(order);
 }
 
-/// More steps than that no budget reaches.
+/// Returns the number of steps beyond which no budget reaches.
 fn most_steps(allowance_us: f32, prices: Prices) -> usize {
     (allowance_us / prices.range(1, 1, 0.0)) as usize + 1
 }
 
-/// About 16 of `pages`, neighbours, another place each time: the place goes round by the golden
-/// ratio, which fills the block evenly.
+/// Returns about 16 neighbouring pages of `pages`, at another place each time. The place advances by the golden ratio,
+/// which fills the block evenly.
 fn sample_of(block: &Block, pages: &Bitmap) -> Bitmap {
-    // Different blocks start at different places, so that a stride in the target's accesses does not
-    // meet the same phase everywhere.
+    // Different blocks start at different places: otherwise a stride in the target's accesses would meet the same phase
+    // everywhere.
     let salt = (block.address >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
     let turn = u64::from(block.belief.nr_samples)
         .wrapping_add(salt)
         .wrapping_mul(0x9E37_79B9)
         & 0xFFFF_FFFF;
     let place = (turn * 512) >> 32;
-    // Aligned, so that folios of up to 64 KiB are taken whole.
+    // The start is aligned, so folios of up to 64 KiB are taken whole.
     let place = place as usize / GRANULE_PAGES * GRANULE_PAGES;
     let first = bits::next(pages, place).or_else(|| bits::next(pages, 0));
     let start = first.unwrap_or(0) / GRANULE_PAGES * GRANULE_PAGES;
@@ -386,7 +386,7 @@ fn sample_of(block: &Block, pages: &Bitmap) -> Bitmap {
     sample
 }
 
-/// The ranges that hold `pages`: one for each mapping that the block is of.
+/// Adds the ranges that hold `pages`: one for each mapping in the block.
 fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMut(AddressRange)) {
     let whole = block.range();
     if block.huge {

@@ -1,4 +1,4 @@
-//! Regions from blocks: neighbours that are alike become one.
+//! Makes regions from blocks by joining similar neighbours.
 
 use super::bits;
 use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, State};
@@ -8,17 +8,17 @@ use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::monitor::ticks::nanos_of;
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 
-/// Regions that are at most so long are joined with their neighbours first, where there are too many;
-/// then twice that, and so on.
+/// Length up to which regions are joined with their neighbours first if there are too many. The length then doubles in
+/// each step.
 const COARSE_MIN: u64 = PAGE_SIZE;
 const COARSE_MAX: u64 = 1 << 40;
-/// Holes of at most so many bytes do not part what is alike.
+/// Longest hole, in bytes, across which similar regions are joined.
 const SMALL_HOLE: u64 = GRANULE_BYTES;
-/// From this length on, regions of two mappings may be joined.
+/// Length from which on regions of two mappings may be joined.
 const COARSE_ACROSS_MAPPINGS: u64 = 1 << 20;
-/// From this share of touched pages on a region is busy.
+/// Share of touched pages from which on a region is busy.
 const LEAST_BUSY_SHARE: f64 = 0.1;
-/// Touched shares that differ by more are not alike.
+/// Largest difference of the touched shares of similar regions.
 const SHARE_DIFFERENCE: f64 = 0.3;
 
 /// A region while it grows.
@@ -27,17 +27,17 @@ pub(super) struct Draft {
     range: AddressRange,
     mapping: u64,
     is_unknown: bool,
-    /// Ticks since when it is busy, or unknown, and since when what is not touched of it is idle: means
-    /// by size.
+    /// Tick since which the touched or unknown pages are in that state, and tick since which the others are idle. Both
+    /// are means weighted by size.
     since: f64,
     idle_since: f64,
-    /// Of its touched pages, the sum of the shares of windows in which they were touched.
+    /// Sum over the touched pages of the share of windows in which each was touched.
     rates: f64,
     counts: Counts,
 }
 
 impl Draft {
-    /// Share of windows with a touch, as the mean of its known pages.
+    /// Returns the share of windows with a touch, as the mean of its known pages.
     fn rate(&self) -> f64 {
         self.rates / self.known().max(1.0)
     }
@@ -50,8 +50,7 @@ impl Draft {
         self.counts.resident - self.counts.unknown
     }
 
-    /// Where so few pages are touched that they would make a large region busy, it is idle but for
-    /// these, of which it says how many they are.
+    /// Returns the state. A large region with few touched pages is idle; it reports their number.
     fn state(&self) -> State {
         if self.is_unknown {
             State::Unknown
@@ -89,12 +88,12 @@ impl Draft {
         self.counts.swapped += next.counts.swapped;
     }
 
-    /// The region as it is told. `nr_samples`: windows in the interval.
+    /// Returns the region for the report. `nr_samples`: windows in the interval.
     pub(super) fn finish(&self, now: Nanos, interval: Nanos, nr_samples: u32) -> RegionSnapshot {
         let bytes = |pages: f64| pages.round() as u64 * PAGE_SIZE;
         let resident = bytes(self.counts.resident);
         let touched = bytes(self.counts.touched).min(resident);
-        // A page that was touched was so at least once.
+        // A touched page was touched in at least one window.
         let accesses = (self.rate() * f64::from(nr_samples)).max(self.share());
         let state = self.state();
         let nr_accesses = match state {
@@ -125,14 +124,14 @@ impl Draft {
     }
 }
 
-/// The regions of all `targets`, each with its own; at most about `most` in all.
+/// Returns the regions of each of `targets`, at most about `most` in all.
 pub(super) fn regions<'a>(
     targets: impl Iterator<Item = &'a Target>,
     now: u32,
     most: usize,
 ) -> Vec<Vec<Draft>> {
     let targets: Vec<&Target> = targets.collect();
-    // Even a process of a thousand is told in more than one region.
+    // Each target gets several regions, even among a thousand.
     let most = most.max(16 * targets.len());
     let detail = detail(&targets, most);
     let mut all: Vec<Vec<Draft>> = targets.iter().map(|t| drafts(t, detail, now)).collect();
@@ -145,7 +144,7 @@ pub(super) fn regions<'a>(
         }
         let is_few = |all: &[Vec<Draft>]| all.iter().map(Vec::len).sum::<usize>() <= most;
         if shortest == 0 && !is_few(&all) {
-            // Before touched memory is joined with untouched, ages are.
+            // Ages are joined before touched memory is joined with untouched.
             for drafts in &mut all {
                 coarsen(drafts, are_idle_neighbours);
             }
@@ -157,7 +156,7 @@ pub(super) fn regions<'a>(
     }
 }
 
-/// How finely blocks are told.
+/// Resolution at which blocks are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detail {
     Pages,
@@ -165,7 +164,7 @@ enum Detail {
     Blocks,
 }
 
-/// As finely as does not make many more regions than can be told.
+/// Returns the finest detail that does not make many more regions than `most`.
 fn detail(targets: &[&Target], most: usize) -> Detail {
     let sum = |of: fn(&Block) -> u32| {
         let blocks = targets.iter().flat_map(|target| &target.blocks);
@@ -180,7 +179,7 @@ fn detail(targets: &[&Target], most: usize) -> Detail {
     }
 }
 
-/// A draft for each stretch of granules in one state and of one age.
+/// Returns a draft for each stretch of granules with one state and one age.
 fn drafts(target: &Target, detail: Detail, now: u32) -> Vec<Draft> {
     let mut drafts = Drafts {
         target,
@@ -202,7 +201,7 @@ fn drafts(target: &Target, detail: Detail, now: u32) -> Vec<Draft> {
     drafts.all
 }
 
-/// The drafts of a target while they are made.
+/// The drafts of a target during their construction.
 struct Drafts<'a> {
     target: &'a Target,
     detail: Detail,
@@ -255,7 +254,7 @@ impl Drafts<'_> {
         }
     }
 
-    /// A busy granule in stretches of touched pages and of untouched ones of one age.
+    /// Adds a busy granule as stretches of touched pages, and of untouched ones with one age.
     fn add_by_page(
         &mut self,
         block: &Block,
@@ -322,8 +321,8 @@ impl Drafts<'_> {
     }
 }
 
-/// Whether `next`, of the block at `address`, needs no draft of its own. Of whole blocks there may be
-/// a hundred thousand: those that would be joined anyway are so at once.
+/// Returns whether `next`, of the block at `address`, needs no draft of its own. There may be a hundred thousand whole
+/// blocks: those that would be joined later are joined at once.
 fn are_one(last: &Draft, next: &Draft, address: u64, detail: Detail, now: u32) -> bool {
     if block_of(last.range.start) == address {
         is_same(last, next)
@@ -332,7 +331,7 @@ fn are_one(last: &Draft, next: &Draft, address: u64, detail: Detail, now: u32) -
     }
 }
 
-/// Whether two stretches of one block differ in nothing but their place.
+/// Returns whether two stretches of one block differ only in their place.
 fn is_same(a: &Draft, b: &Draft) -> bool {
     let (state, other) = (a.state(), b.state());
     let share = (a.share() - b.share()).abs();
@@ -344,7 +343,7 @@ fn is_same(a: &Draft, b: &Draft) -> bool {
         }
 }
 
-/// Joins neighbours that are to be joined.
+/// Joins the neighbours that `are_joined` accepts.
 fn coarsen(drafts: &mut Vec<Draft>, are_joined: impl Fn(&Draft, &Draft) -> bool) {
     let mut kept = 0;
     for at in 1..drafts.len() {
@@ -360,23 +359,23 @@ fn coarsen(drafts: &mut Vec<Draft>, are_joined: impl Fn(&Draft, &Draft) -> bool)
     drafts.truncate(kept + 1);
 }
 
-/// Idle neighbours of which one is short, whatever their ages.
+/// Returns whether both are idle neighbours and one of them is short; their ages do not matter.
 fn are_idle_neighbours(a: &Draft, b: &Draft) -> bool {
     let is_idle = |draft: &Draft| draft.state() == State::Idle;
     let is_short = a.range.len().min(b.range.len()) <= GRANULE_BYTES;
     is_idle(a) && is_idle(b) && is_short && a.mapping == b.mapping && a.range.end == b.range.start
 }
 
-/// Neighbours that are alike, or of which one is at most `shortest` long.
+/// Returns whether two neighbours are similar, or one of them has at most `shortest` bytes.
 fn are_joined(a: &Draft, b: &Draft, now: u32, threshold: f64, shortest: u64) -> bool {
-    // Unknown is not cold: it never joins what is known.
+    // Unknown memory is not cold: it is never joined with known memory.
     if a.is_unknown != b.is_unknown {
         return false;
     }
     if a.mapping != b.mapping && shortest < COARSE_ACROSS_MAPPINGS {
         return false;
     }
-    // What lies between them is no memory; the region says how much of it is.
+    // The gap between them is no memory; the region counts only present and swapped pages.
     let gap = b.range.start - a.range.end;
     if gap > 0 && (gap > shortest.max(SMALL_HOLE) || a.mapping != b.mapping) {
         return false;

@@ -1,8 +1,8 @@
-//! Which pages of a block came back after they had been paged out, and how often.
+//! Counts of the pages of a block that were read back after a page-out.
 
 use crate::monitor::bits::{Bitmap, NONE, and, or};
 
-/// How often each page came back, up to three times: the lower and the upper bit of each number.
+/// Number of times that each page was read back, up to three: the lower and the upper bit of each number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Returns {
     low: Bitmap,
@@ -15,7 +15,7 @@ impl Returns {
         high: NONE,
     };
 
-    /// `pages` came back once more.
+    /// Adds one read-back for each of `pages`.
     pub(super) fn add(&mut self, pages: &Bitmap) {
         for (at, pages) in pages.iter().enumerate() {
             let (low, high) = (self.low[at], self.high[at]);
@@ -24,7 +24,7 @@ impl Returns {
         }
     }
 
-    /// Forgets all but `pages`.
+    /// Forgets all pages but `pages`.
     pub(super) fn keep(&mut self, pages: &Bitmap) {
         self.low = and(&self.low, pages);
         self.high = and(&self.high, pages);
@@ -34,7 +34,7 @@ impl Returns {
         or(&self.low, &self.high) == NONE
     }
 
-    /// How often `page` did.
+    /// Returns how many times `page` was read back, up to three.
     pub(super) fn of(&self, page: usize) -> u32 {
         let bit = |map: &Bitmap| (map[page / 64] >> (page % 64) & 1) as u32;
         bit(&self.low) + 2 * bit(&self.high)

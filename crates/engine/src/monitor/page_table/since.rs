@@ -1,4 +1,4 @@
-//! Since when each granule of a block is in its state, in ticks. Memory is taken only where they differ.
+//! Ticks since which the granules of a block are in their states. One value suffices while all are the same.
 
 use super::block::GRANULES;
 
@@ -23,7 +23,7 @@ impl Since {
         }
     }
 
-    /// These are in theirs since `now`.
+    /// Sets the time of `granules` to `now`.
     pub(super) fn set(&mut self, granules: impl Iterator<Item = usize>, now: u32) {
         if let Self::All(since) = *self {
             *self = Self::Each(Box::new([since; GRANULES]));

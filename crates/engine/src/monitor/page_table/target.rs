@@ -1,4 +1,4 @@
-//! What a target maps, and which of its blocks have page tables.
+//! The mappings of a target, and its blocks with page tables.
 
 use std::collections::BTreeMap;
 
@@ -22,13 +22,13 @@ pub(super) struct Target {
     pub(super) blocks: Vec<Box<Block>>,
     /// The watched pages of blocks that are not watched whole.
     partial: BTreeMap<u64, Bitmap>,
-    /// When its current interval began.
+    /// Start of its current interval.
     pub(super) from: Nanos,
     /// Its page tables do not show all accesses to its memory.
     pub(super) hides_accesses: bool,
-    /// Its address space is not to be cleared as a whole before that.
+    /// Earliest time at which its address space may be cleared as a whole.
     pub(super) spared_until: Nanos,
-    /// Blocks below this place in `blocks` were looked at already.
+    /// Place in `blocks` from which the next look-up starts.
     cursor: usize,
 }
 
@@ -45,7 +45,7 @@ impl Target {
         }
     }
 
-    /// Takes in what is mapped. Blocks follow by [`Target::set_blocks`].
+    /// Takes in the mappings. [`Target::set_blocks`] sets the blocks afterwards.
     pub(super) fn set_mappings(&mut self, mappings: &[MappedRange]) {
         if self.mappings == mappings {
             return;
@@ -55,7 +55,7 @@ impl Target {
         self.partial = partial_blocks(mappings);
     }
 
-    /// Keeps the blocks of `addresses` (in address order), forgets others, and makes new ones.
+    /// Keeps the blocks of `addresses` (in address order), drops others, and makes new ones.
     pub(super) fn set_blocks(&mut self, addresses: &[u64], now: u32) {
         let same = self.blocks.len() == addresses.len()
             && self
@@ -76,13 +76,13 @@ impl Target {
         }
     }
 
-    /// The pages of a block that are watched.
+    /// Returns the pages of a block that are watched.
     pub(super) fn watched(&self, address: u64) -> Bitmap {
         let partial = self.partial.get(&address);
         partial.copied().unwrap_or(crate::monitor::bits::ALL)
     }
 
-    /// A new interval begins.
+    /// Begins a new interval.
     pub(super) fn begin_interval(&mut self, now: Nanos) {
         self.from = now;
         self.cursor = 0;
@@ -91,13 +91,13 @@ impl Target {
         }
     }
 
-    /// How many of its pages are resident.
+    /// Returns the number of its resident pages.
     pub(super) fn nr_resident(&self) -> u64 {
         let pages = self.blocks.iter().map(|block| count(&block.present));
         pages.map(u64::from).sum()
     }
 
-    /// The place of a block; fastest where asked for in address order.
+    /// Returns the place of a block; fastest if the caller goes in address order.
     pub(super) fn find(&mut self, address: u64) -> Option<usize> {
         let at = match self.blocks.get(self.cursor) {
             Some(block) if block.address == address => self.cursor,
@@ -110,7 +110,7 @@ impl Target {
         Some(at)
     }
 
-    /// The mapping that `address` lies in.
+    /// Returns the mapping that `address` lies in.
     pub(super) fn mapping_at(&self, address: u64) -> Option<AddressRange> {
         let at = self.mappings.partition_point(|m| m.range.end <= address);
         let mapping = self.mappings.get(at)?.range;
@@ -118,7 +118,7 @@ impl Target {
     }
 }
 
-/// Blocks that mappings cover in part, with the pages that they cover.
+/// Returns the blocks that mappings cover in part, with the pages that they cover.
 fn partial_blocks(mappings: &[MappedRange]) -> BTreeMap<u64, Bitmap> {
     let mut partial: BTreeMap<u64, Bitmap> = BTreeMap::new();
     for mapping in mappings {

@@ -4,13 +4,12 @@ use super::*;
 use crate::address::{BLOCK_SIZE, PAGE_SIZE};
 use crate::snapshot::RegionSnapshot;
 
-/// Memory of `probabilities.len()` blocks; each page of block `b` is touched in a window with
-/// probability `rate(page)`.
+/// Memory of `nr_pages` pages; each page is touched in a window with probability `rate(page)`.
 struct Memory<'a> {
     nr_pages: u64,
     rate: &'a dyn Fn(u64) -> f64,
     accessed: Vec<bool>,
-    /// Pages that others map, too.
+    /// Pages that other processes map too.
     shared: std::ops::Range<u64>,
     random: u64,
 }
@@ -55,13 +54,13 @@ impl Memory<'_> {
 
 const TARGET: TargetId = TargetId(0);
 
-/// Runs the monitor for `windows`, at the costs of a busy virtual machine; yields the last snapshot and
-/// the share of a CPU that was spent.
+/// Runs the monitor for `windows`, at the costs of a busy virtual machine. Returns the last snapshot and the used share
+/// of a CPU.
 fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f64) {
     run_shared(nr_blocks, windows, rate, 0..0)
 }
 
-/// The same, of memory of which others map the pages `shared`, too.
+/// Runs the monitor as [`run`] does, on memory whose pages `shared` other processes map too.
 fn run_shared(
     nr_blocks: u64,
     windows: u64,
@@ -235,13 +234,13 @@ fn warm_memory_that_turns_cold_is_seen_to() {
     assert_eq!(snapshot.regions.iter().find(warm), None);
 }
 
-/// Touched pages, in MiB, that the snapshot tells.
+/// Returns the touched memory in the snapshot, in MiB.
 fn touched_mib(snapshot: &Snapshot) -> f64 {
     let touched: u64 = snapshot.regions.iter().map(RegionSnapshot::touched).sum();
     touched as f64 / f64::from(1 << 20)
 }
 
-/// Issue 9: a segment that was untouched in a window of 20 ms was told to be idle for 400 ms.
+/// Issue 9: a segment that was untouched in a window of 20 ms was reported as idle for 400 ms.
 #[test]
 fn the_working_set_is_what_was_touched_at_all_in_the_interval() {
     for (chance, wanted) in [(0.9, 100.0), (0.1, 87.8), (0.02, 33.2)] {
@@ -263,7 +262,7 @@ fn the_working_set_is_what_was_touched_at_all_in_the_interval() {
     }
 }
 
-/// Issue 9: what can be known of a block of a KVM guest is what its host touches.
+/// Issue 9: only the accesses of its host are known for a block of a KVM guest.
 #[test]
 fn densely_scattered_pages_are_told_one_by_one() {
     // 384 MiB of which a third is touched all the time, in some 65,000 stretches.
@@ -301,7 +300,7 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
     assert_eq!(block.state(5), block::State::Idle);
 }
 
-/// Issue 9: holes and swapped-out pages were told as cold memory.
+/// Issue 9: holes and swapped-out pages were reported as cold memory.
 #[test]
 fn only_memory_that_is_there_is_told() {
     let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
@@ -311,7 +310,7 @@ fn only_memory_that_is_there_is_told() {
     let facts = BlockFacts {
         address: 0,
         huge: false,
-        // A quarter is there, a quarter is swapped out, half is a hole.
+        // A quarter is present, a quarter is swapped out, half is a hole.
         present: [u64::MAX, u64::MAX, 0, 0, 0, 0, 0, 0],
         accessed: [0; 8],
         swapped: [0, 0, u64::MAX, u64::MAX, 0, 0, 0, 0],
@@ -332,8 +331,7 @@ fn only_memory_that_is_there_is_told() {
     }
 }
 
-/// Pages of which others nearby are in use are idle all the same, and are told to be: acting on what is
-/// cold in a scattered heap needs it.
+/// Idle pages near pages in use are reported as idle: acting on the cold pages of a scattered heap needs it.
 #[test]
 fn untouched_pages_among_touched_ones_are_idle_with_an_age() {
     // One page in 32, another in each block.
@@ -366,7 +364,7 @@ fn untouched_pages_among_touched_ones_are_idle_with_an_age() {
     );
 }
 
-/// Issue 9: what was touched of a forked process' memory stayed unknown for good.
+/// Issue 9: accesses to the shared memory of a forked process stayed unknown for good.
 #[test]
 fn shared_memory_is_known_by_clearing_the_whole_address_space() {
     let hot = 10_000..14_000;
@@ -383,7 +381,7 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
     assert!(share <= 0.0125, "spent {share}");
 }
 
-/// Issue 11: in a heap that mixes hot and cold pages no region is idle, and its pages are all the same.
+/// Issue 11: in a heap that mixes hot and cold pages no region is idle, but single pages are.
 #[test]
 fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
     let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
@@ -401,14 +399,14 @@ fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
     let mut told = Vec::new();
     for second in 1..=41u64 {
         let now = Nanos(second * 1_000_000_000);
-        // Others of each 64 KiB are in use, every other second.
+        // Other pages of each 64 KiB are in use, every other second.
         let in_use = if second % 2 == 0 {
             0x5555_5555_5555_5555
         } else {
             0
         };
         facts.accessed = [in_use; 8];
-        // Page 1 is paged out for a time and comes back; the others stay.
+        // Page 1 is paged out for a time and read back; the others stay.
         let is_out = (5..10).contains(&second);
         facts.present[0] = if is_out { !2 } else { u64::MAX };
         facts.swapped[0] = if is_out { 2 } else { 0 };

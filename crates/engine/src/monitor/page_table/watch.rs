@@ -1,37 +1,37 @@
-//! A block of which accessed bits are cleared, and how.
+//! Blocks whose accessed bits are cleared, and the method.
 
 use crate::address::Nanos;
 use crate::monitor::bits::Bitmap;
 use crate::snapshot::TargetId;
 
-/// Longest that a target may be held up.
+/// Longest time for which a target may be held up.
 pub const HOLD_MAX: Nanos = Nanos::from_millis(25);
 
-/// How accessed bits are cleared.
+/// The method by which accessed bits are cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClearedBy {
-    /// A range of addresses, but for memory that others map, too.
+    /// A range of addresses, except for memory that other processes map too.
     Range,
     /// The whole address space.
     Space,
 }
 
-/// A block of which pages are cleared, and what came of it.
+/// A block with pages to clear, and the result.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     pub(super) target: TargetId,
     pub(super) address: u64,
-    /// All blind pages of the block are cleared.
+    /// All unsampled pages of the block are cleared.
     pub(super) is_whole: bool,
     pub(super) by: ClearedBy,
     /// The pages to clear.
     pub(super) pages: Bitmap,
-    /// Of these, the ones that came clear: they are watched.
+    /// Pages whose bit was clear afterwards: they are watched.
     pub(super) watched: Bitmap,
-    /// The ones that did not.
+    /// Pages whose bit was still set afterwards.
     pub(super) uncleared: Bitmap,
-    /// The uncleared ones were touched at once; else they cannot be cleared.
+    /// The uncleared pages were touched at once; otherwise they cannot be cleared.
     pub(super) is_uncleared_touched: bool,
-    /// How many were touched by the end of the window.
+    /// Number of pages that were touched by the end of the window.
     pub(super) touched_in_window: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! For how long single pages of a block have been idle, and which came back.
+//! Idle times of single pages of a block, and the pages that were read back.
 
 use super::{Block, GRANULE_PAGES, State};
 use crate::monitor::bits::{self, Bitmap, and, is_empty};
@@ -9,7 +9,7 @@ use crate::monitor::page_table::returns::Returns;
 use crate::monitor::ticks::nanos_of;
 
 impl Block {
-    /// Pages that were swapped out and are `accessed` now came back; what is not `there` was freed.
+    /// Counts pages that were swapped out and are `accessed` now; forgets pages that are not `there` any more.
     pub(super) fn note_returns(&mut self, accessed: &Bitmap, there: &Bitmap) {
         if let Some(returns) = &mut self.returns {
             returns.keep(there);
@@ -30,11 +30,11 @@ impl Block {
         }
     }
 
-    /// Brings ages of pages up to date at the end of an interval, before those of granules.
+    /// Updates the ages of pages at the end of an interval, before those of granules.
     pub(super) fn update_page_since(&mut self, now: u32) {
         let touched = self.touched();
         let untouched = self.untouched();
-        // Once it is idle as a whole, ages of granules tell.
+        // Once the whole block is idle, the ages of granules suffice.
         if is_empty(&touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
             self.page_since = None;
             return;
@@ -50,15 +50,14 @@ impl Block {
         }
     }
 
-    /// Since when the untouched `page` has not been touched, at the least; `now` if that is not known.
+    /// Returns the earliest known tick since which the untouched `page` is idle; `now` if that is not known.
     pub(in super::super) fn idle_since(&self, page: usize, now: u32) -> u32 {
         self.page_since
             .as_ref()
             .map_or(now, |page_since| page_since.of(page, now))
     }
 
-    /// Since when the untouched ones of `pages` have not been touched, in the mean. `untouched` is
-    /// [`Block::untouched`].
+    /// Returns the mean tick since which the untouched ones of `pages` are idle. `untouched` is [`Block::untouched`].
     pub(in super::super) fn mean_idle_since(
         &self,
         pages: Pages,
@@ -72,7 +71,7 @@ impl Block {
         page_since.sum(&pages.of_map(untouched)) / nr
     }
 
-    /// The pages that are idle while others are in use.
+    /// Returns the idle pages of a block with other pages in use.
     pub(in super::super) fn idle_pages(&self, now: u32, ages: PageAges) -> Option<IdlePages> {
         let untouched = self.untouched();
         if self.page_since.is_none() || !self.is_fresh() || bits::is_empty(&untouched) {
