@@ -10,7 +10,7 @@ pub const NONE: Bitmap = [0; 8];
 /// All pages of a block.
 pub const ALL: Bitmap = [u64::MAX; 8];
 
-/// The pages of `pages`, by index in the block.
+/// Returns the pages `pages`, by index in the block.
 pub fn mask_of(pages: std::ops::Range<usize>) -> Bitmap {
     std::array::from_fn(|word| {
         let low = pages.start.clamp(word * 64, word * 64 + 64) - word * 64;
@@ -20,37 +20,37 @@ pub fn mask_of(pages: std::ops::Range<usize>) -> Bitmap {
     })
 }
 
-/// Pages in both.
+/// Returns the pages in both.
 pub fn and(a: &Bitmap, b: &Bitmap) -> Bitmap {
     std::array::from_fn(|i| a[i] & b[i])
 }
 
-/// Pages of `a` that are not in `b`.
+/// Returns the pages of `a` that are not in `b`.
 pub fn and_not(a: &Bitmap, b: &Bitmap) -> Bitmap {
     std::array::from_fn(|i| a[i] & !b[i])
 }
 
-/// Pages in either.
+/// Returns the pages in either.
 pub fn or(a: &Bitmap, b: &Bitmap) -> Bitmap {
     std::array::from_fn(|i| a[i] | b[i])
 }
 
-/// How many pages it holds.
+/// Returns the number of pages in the set.
 pub fn count(bits: &Bitmap) -> u32 {
     bits.iter().map(|word| word.count_ones()).sum()
 }
 
-/// Whether it holds `page`.
+/// Returns whether the set has `page`.
 pub fn has(bits: &Bitmap, page: usize) -> bool {
     bits[page / 64] >> (page % 64) & 1 == 1
 }
 
-/// Whether it holds no page.
+/// Returns whether the set is empty.
 pub fn is_empty(bits: &Bitmap) -> bool {
     bits.iter().all(|word| *word == 0)
 }
 
-/// The first page at or after `from`.
+/// Returns the first page at or after `from`.
 pub fn next(bits: &Bitmap, from: usize) -> Option<usize> {
     let mut word = from / 64;
     let mut rest = *bits.get(word)? & (u64::MAX << (from % 64));
@@ -63,7 +63,7 @@ pub fn next(bits: &Bitmap, from: usize) -> Option<usize> {
     }
 }
 
-/// How often neighbouring pages differ.
+/// Returns the number of neighbouring pages that differ.
 pub fn nr_changes(bits: &Bitmap) -> u32 {
     let mut before = bits[0] & 1;
     let mut changes = 0;
@@ -74,7 +74,7 @@ pub fn nr_changes(bits: &Bitmap) -> u32 {
     changes
 }
 
-/// One past the last page.
+/// Returns the index after the last page; 0 for an empty set.
 pub fn end(bits: &Bitmap) -> usize {
     let last = bits.iter().rposition(|word| *word != 0);
     last.map_or(0, |word| {
@@ -82,12 +82,12 @@ pub fn end(bits: &Bitmap) -> usize {
     })
 }
 
-/// Bytes of the pages that it holds.
+/// Returns the bytes of the pages in the set.
 pub fn bytes(bits: &Bitmap) -> u64 {
     u64::from(count(bits)) * PAGE_SIZE
 }
 
-/// The first `nr` of them.
+/// Returns the first `nr` pages of the set.
 pub fn first(bits: &Bitmap, nr: u64) -> Bitmap {
     let mut left = nr;
     let mut first = *bits;
@@ -100,7 +100,7 @@ pub fn first(bits: &Bitmap, nr: u64) -> Bitmap {
     first
 }
 
-/// Puts `page` in.
+/// Adds `page`.
 pub fn set(bits: &mut Bitmap, page: usize) {
     bits[page / 64] |= 1 << (page % 64);
 }
@@ -115,7 +115,7 @@ pub fn put(bits: &mut Bitmap, page: usize, is_set: bool) {
     }
 }
 
-/// The pages of the block at `block` that lie in `range`, in part or whole.
+/// Returns the pages of the block at `block` that lie in `range`, in part or whole.
 pub fn mask(block: u64, range: AddressRange) -> Bitmap {
     let whole = AddressRange::new(block, block + BLOCK_SIZE);
     let Some(part) = range.intersection(whole) else {
@@ -126,7 +126,8 @@ pub fn mask(block: u64, range: AddressRange) -> Bitmap {
     mask_of(first as usize..end as usize)
 }
 
-/// Appends the stretches of set pages of the block at `block`, joined to what `ranges` ends with.
+/// Appends the stretches of set pages of the block at `block`; joins the first one to the end of `ranges` if they
+/// touch.
 pub fn runs(block: u64, bits: &Bitmap, ranges: &mut Vec<AddressRange>) {
     let mut page = 0;
     while page < PAGES_PER_BLOCK {
@@ -149,7 +150,7 @@ pub fn runs(block: u64, bits: &Bitmap, ranges: &mut Vec<AddressRange>) {
     }
 }
 
-/// Which pages are set, in order.
+/// Returns the indices of the set pages, in order.
 pub fn each(bits: &Bitmap) -> impl Iterator<Item = usize> + '_ {
     bits.iter().enumerate().flat_map(|(word, bits)| {
         let mut left = *bits;

@@ -1,33 +1,33 @@
-//! What is known of a block page by page.
+//! The state of each page of a block.
 
 use serde::{Deserialize, Serialize};
 
 use super::bits::{Bitmap, and, and_not, has, is_empty};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 
-/// What is known of each page of a 2 MiB block in an interval.
+/// The state of each page of a 2 MiB block in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlockPages {
-    /// Where the block starts; a multiple of its size.
+    /// Start address of the block, a multiple of its size.
     pub block: u64,
     /// Pages in memory.
     pub resident: Bitmap,
-    /// Of these, the ones that were touched.
+    /// Resident pages that were touched.
     pub touched: Bitmap,
-    /// Of these, the ones of which nothing is known; none is among those touched.
+    /// Resident pages with unknown accesses; none of them is in `touched`.
     pub unknown: Bitmap,
     /// Pages swapped out; none is resident.
     pub swapped: Bitmap,
-    /// For how long the others have not been touched, in the mean.
+    /// Mean time since the last access to the untouched pages.
     pub untouched_for: Nanos,
 }
 
 impl BlockPages {
-    /// Says what is wrong with it, if anything.
+    /// Checks the bitmaps for contradictions.
     ///
     /// # Errors
-    /// Where it contradicts itself: in words that follow on "the block".
+    /// Fails if they contradict each other; the text continues a sentence that begins with "the block".
     pub fn check(&self) -> Result<(), &'static str> {
         let is_there = |pages: &Bitmap| is_empty(&and_not(pages, &self.resident));
         let are_apart = |a: &Bitmap, b: &Bitmap| is_empty(&and(a, b));
@@ -62,7 +62,7 @@ impl BlockPages {
         }
     }
 
-    /// Its pages in `range`, as stretches of one state.
+    /// Returns its pages in `range`, as stretches of one state.
     pub(super) fn stretches(
         &self,
         range: AddressRange,
@@ -83,7 +83,7 @@ impl BlockPages {
     }
 }
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     Absent,

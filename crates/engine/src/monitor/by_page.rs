@@ -1,20 +1,20 @@
-//! Pages of blocks, where regions would be too many.
+//! Single pages of blocks, for memory that would need too many regions.
 //!
-//! Problem: of memory whose touched pages lie scattered one by one, a region can only say how many of its pages
-//! were touched. To tell which takes as many regions as there are stretches, more than the budget pays for.
+//! Problem: if touched pages are scattered one by one, a region only gives the number of its touched pages. Reporting
+//! the pages themselves takes one region for each stretch, more than the budget pays for.
 //!
-//! Approach: a snapshot may hold bitmaps of such blocks beside its regions. [`Snapshot::by_page`] turns
-//! both into regions that are touched as a whole or not at all; who needs sums only leaves them alone.
+//! Approach: a snapshot may hold bitmaps of such blocks in addition to its regions. [`Snapshot::by_page`] turns both
+//! into regions that are touched as a whole or not at all. Code that only needs sums ignores the bitmaps.
 //!
-//! Limits: all untouched pages of a block have one age, their mean; all touched ones its region's rate.
+//! Limits: all untouched pages of a block have one age, their mean; all touched ones have the rate of their region.
 
 use super::block_pages::{BlockPages, Page};
 use crate::address::{AddressRange, Nanos};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
 
 impl Snapshot {
-    /// The same with its blocks' pages as regions: each is touched as a whole or not at all, as far as
-    /// is known. What regions hold besides stays with the rest of their addresses.
+    /// Returns the snapshot with its blocks' pages as regions: each is touched as a whole or not at all, as far as is
+    /// known. The regions' other memory stays with their other addresses.
     #[must_use]
     pub fn by_page(mut self) -> Self {
         if self.blocks.is_empty() {
@@ -43,15 +43,15 @@ impl Snapshot {
     }
 }
 
-/// Whether some of its memory was touched and some not: else its pages tell nothing more.
+/// Returns whether some of its memory was touched and some was not: otherwise its pages add no information.
 pub(crate) fn is_mixed(region: &RegionSnapshot) -> bool {
     region.memory.is_some() && region.touched() > 0 && region.touched() < region.resident()
 }
 
-/// What one region comes to.
+/// The values shared by the pieces of one region.
 struct Pieces<'a> {
     region: &'a RegionSnapshot,
-    /// Of each touched page.
+    /// Accesses of each touched page.
     nr_accesses: f32,
     touched_for: Nanos,
     interval: Nanos,
@@ -66,13 +66,13 @@ impl<'a> Pieces<'a> {
         Self {
             region,
             nr_accesses: nr_accesses.clamp(1.0, nr_samples.max(1) as f32),
-            // The age of an idle region is its untouched pages'.
+            // The age of an idle region belongs to its untouched pages.
             touched_for: if is_busy { region.age_ns } else { Nanos(0) },
             interval,
         }
     }
 
-    /// Adds the region to `regions`; `blocks` of it are known by page.
+    /// Adds the pieces of the region to `regions`; the pages of its `blocks` are known.
     fn push(&self, blocks: &[BlockPages], regions: &mut Vec<RegionSnapshot>) {
         let first = regions.len();
         let whole = self.region.range;
@@ -93,7 +93,7 @@ impl<'a> Pieces<'a> {
         spread(left, &mut regions[first..]);
     }
 
-    /// Adds addresses of which nothing is known by page, for [`spread`] to fill.
+    /// Adds the addresses between blocks; [`spread`] sets their memory.
     fn push_rest(&self, from: u64, to: u64, regions: &mut Vec<RegionSnapshot>) {
         regions.extend(AddressRange::checked(from, to).map(|range| RegionSnapshot {
             range,
@@ -131,7 +131,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Gives what is `left` to the regions without memory, by their lengths.
+/// Divides the memory `left` among the regions without memory, by their lengths.
 fn spread(left: RegionMemory, regions: &mut [RegionSnapshot]) {
     let rest = regions.iter_mut().filter(|region| region.memory.is_none());
     let rest: Vec<_> = rest.collect();
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// Pages 1 and 4 were touched, 2 is not there, 3 is swapped out, 5 is unknown, up to 7 they are idle.
+    /// Pages 1 and 4 were touched, 2 is absent, 3 is swapped out, 5 is unknown, and the others up to 7 are idle.
     fn block(number: u64) -> BlockPages {
         let first = |word| [word, 0, 0, 0, 0, 0, 0, 0];
         BlockPages {

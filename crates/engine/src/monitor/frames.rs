@@ -1,16 +1,15 @@
-//! Physical memory as page tables tell it: who maps each frame, and when it was accessed last.
+//! Physical memory as seen by page tables: the mapper and the last access of each frame.
 //!
-//! Problem: a frame has no accessed bit, and the memory of a machine is not the sum of what its processes
-//! map: they share much of it.
+//! Problem: a frame has no accessed bit. The memory of a machine is not the sum of the memory that its processes map:
+//! they share much of it.
 //!
-//! Approach: page tables name frames. What a monitor knows of each page is put down for the page's frame;
-//! where several pages map one frame, it was touched if any of them was, and is known if all of them are. A
-//! frame takes three bytes, in blocks of which memory is only taken where something is mapped.
-//! [`FrameMap::sums`] tells it by who maps it, [`FrameMap::snapshot`] and [`FrameMap::pages`] by address.
+//! Approach: page tables name frames. The monitor's result for each page is recorded for the page's frame. If several
+//! pages map one frame, it was touched if any of them was, and is known if all of them are. A frame takes three bytes,
+//! in blocks that take memory only if something is mapped there. [`FrameMap::sums`] reports by mapper,
+//! [`FrameMap::snapshot`] and [`FrameMap::pages`] report by address.
 //!
-//! Limits: frames that no page table names are known only where who knows of them
-//! [says so](FrameMap::add_unmapped). Ages are kept in 62 steps, of a quarter of them or less up to an hour;
-//! sums are in the classes of [`AGE_BOUNDS`].
+//! Limits: frames that no page table names are known only if the caller [adds them](FrameMap::add_unmapped). Ages are
+//! kept in 62 steps, of a quarter of them or less up to an hour; sums are in the classes of [`AGE_BOUNDS`].
 
 mod age;
 mod regions;
@@ -24,7 +23,7 @@ use crate::address::{PAGE_SIZE, PAGES_PER_BLOCK};
 pub use age::{AGE_BOUNDS, NR_AGES, PageAge};
 pub use regions::{FramePages, FrameView};
 
-/// What kind of memory a page is, by its mapping.
+/// The kind of memory of a page, by its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -51,7 +50,7 @@ impl MappedClass {
     }
 }
 
-/// Bytes by when they were accessed last.
+/// Bytes by the time of their last access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgeBytes {
@@ -64,7 +63,7 @@ pub struct AgeBytes {
 }
 
 impl AgeBytes {
-    /// All of them.
+    /// Returns the sum of all bytes.
     pub fn total(&self) -> u64 {
         self.idle
             .iter()
@@ -72,14 +71,14 @@ impl AgeBytes {
             .saturating_add(self.unknown)
     }
 
-    /// Those idle for at least the time at this place in [`AGE_BOUNDS`].
+    /// Returns the bytes idle for at least the time at this place in [`AGE_BOUNDS`].
     pub fn idle_from(&self, bound: usize) -> u64 {
         self.idle[bound + 1..]
             .iter()
             .fold(0, |a, b| a.saturating_add(*b))
     }
 
-    /// More of them.
+    /// Adds the bytes of `more`.
     pub fn add(&mut self, more: &Self) {
         self.touched = self.touched.saturating_add(more.touched);
         self.unknown = self.unknown.saturating_add(more.unknown);
@@ -107,7 +106,7 @@ impl<'a> std::iter::Sum<&'a Self> for AgeBytes {
     }
 }
 
-/// Who maps memory.
+/// The processes that map a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mapper {
     /// One process, by the number that it was added with.
@@ -118,7 +117,7 @@ pub enum Mapper {
     Nobody,
 }
 
-/// Processes have numbers below this.
+/// Upper bound of the processes' numbers.
 pub const NR_MAPPERS: usize = NOBODY as usize;
 const SEVERAL: u16 = u16::MAX;
 const NOBODY: u16 = u16::MAX - 1;
@@ -137,30 +136,30 @@ const CLASS_SHIFT: u32 = 6;
 /// Blocks of 2 MiB in a gigabyte.
 const BLOCKS: usize = 512;
 
-/// What is known of a frame: its class, from 1 on, and age; who maps it. All zero: nothing. Side by side, as
-/// neighbouring pages are on frames all over memory, of which each is a cache miss.
+/// Class (from 1 on) and age of a frame, and its mapper; all zero: nothing is known. The three bytes lie side by side:
+/// neighbouring pages are on frames all over memory, and each is a cache miss.
 type Frame = [u8; 3];
-/// Frames that are looked at together.
+/// Number of frames that are tested together.
 const STRIDE: usize = 8;
 
 /// 512 frames.
 #[derive(Debug)]
 struct FrameBlock {
     frames: [Frame; PAGES_PER_BLOCK],
-    /// What it was told as, and since when.
+    /// The last reported state of the block, and its start.
     told: regions::Told,
 }
 
 type Gigabyte = Box<[Option<Box<FrameBlock>>; BLOCKS]>;
 
-/// What is known of the frames that somebody maps.
+/// The known frames, by address.
 #[derive(Debug, Default)]
 pub struct FrameMap {
     gigabytes: Vec<Option<Gigabyte>>,
 }
 
 impl FrameMap {
-    /// Forgets all.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         for blocks in self.gigabytes.iter_mut().flatten() {
             for slot in blocks.iter_mut() {
@@ -174,10 +173,10 @@ impl FrameMap {
         }
     }
 
-    /// `mapper` maps `frame` at a page of this class and age.
+    /// Records that `mapper` maps `frame` at a page of this class and age.
     ///
     /// # Panics
-    /// If `mapper` is not below [`NR_MAPPERS`].
+    /// Panics if `mapper` is not below [`NR_MAPPERS`].
     pub fn add(&mut self, mapper: u16, class: MappedClass, frame: u64, age: PageAge) {
         assert!(mapper < NOBODY, "a process's number");
         let page = (frame % PAGES_PER_BLOCK as u64) as usize;
@@ -195,8 +194,8 @@ impl FrameMap {
         }
     }
 
-    /// `frame` holds memory of this class and age as somebody knows who does not know it from page tables; where
-    /// a process maps it, that stands. To be said after all that processes map.
+    /// Records class and age of `frame` from another source than page tables. If a process maps the frame, its entry
+    /// stays. The caller must add all mapped frames before.
     pub fn add_unmapped(&mut self, class: MappedClass, frame: u64, age: PageAge) {
         let page = (frame % PAGES_PER_BLOCK as u64) as usize;
         let known = &mut self.block(frame / PAGES_PER_BLOCK as u64).frames[page];
@@ -206,7 +205,7 @@ impl FrameMap {
         }
     }
 
-    /// Whether somebody maps `frame`.
+    /// Returns whether a process maps `frame`.
     pub fn is_mapped(&self, frame: u64) -> bool {
         self.known(frame..frame + 1).is_some_and(|frames| {
             let [state, low, high] = frames[0];
@@ -214,14 +213,14 @@ impl FrameMap {
         })
     }
 
-    /// Whether these frames, of one block of 512, are all anonymous memory that somebody maps.
+    /// Returns whether these frames, of one block of 512, are all anonymous memory.
     pub fn are_anonymous(&self, frames: std::ops::Range<u64>) -> bool {
         let class = MappedClass::Anonymous.bits() >> CLASS_SHIFT;
         self.known(frames)
             .is_some_and(|frames| frames.iter().all(|of| of[0] >> CLASS_SHIFT == class))
     }
 
-    /// What is known of these frames, of one block of 512; `None` where nothing is of all the block.
+    /// Returns the entries of these frames, of one block of 512; `None` if nothing is known of the whole block.
     fn known(&self, frames: std::ops::Range<u64>) -> Option<&[Frame]> {
         let first = frames.start as usize;
         let (number, page) = (first / PAGES_PER_BLOCK, first % PAGES_PER_BLOCK);
@@ -245,7 +244,7 @@ impl FrameMap {
         })
     }
 
-    /// Bytes by who maps them, the node that `node_of` says of a frame, and class; a frame counts once.
+    /// Returns the bytes by mapper, node (by `node_of` for a frame) and class; a frame counts once.
     pub fn sums(
         &self,
         node_of: impl Fn(u64) -> u32,
@@ -253,7 +252,7 @@ impl FrameMap {
         let mut sums: BTreeMap<(Mapper, u32, MappedClass), AgeBytes> = BTreeMap::new();
         for (first, block) in self.blocks() {
             let node = node_of(first);
-            // Neighbours mostly are one mapper's and class'.
+            // Neighbours mostly have the same mapper and class.
             let mut last = None;
             let mut bytes = AgeBytes::default();
             for (_, [state, low, high]) in block.known() {
@@ -274,7 +273,7 @@ impl FrameMap {
         sums
     }
 
-    /// The blocks that there are, by their first frames.
+    /// Returns the existing blocks, by their first frames.
     fn blocks(&self) -> impl Iterator<Item = (u64, &FrameBlock)> {
         let gigabytes = self.gigabytes.iter().enumerate();
         let gigabytes = gigabytes.filter_map(|(at, blocks)| Some((at, blocks.as_ref()?)));
@@ -289,7 +288,7 @@ impl FrameMap {
 }
 
 impl FrameBlock {
-    /// The frames of which something is known, with their places.
+    /// Returns the known frames of the block, with their places.
     fn known(&self) -> impl Iterator<Item = (usize, Frame)> + '_ {
         let strides = self.frames.chunks_exact(STRIDE).enumerate();
         let strides = strides.filter(|(_, frames)| frames.as_flattened().iter().any(|b| *b != 0));
@@ -321,7 +320,7 @@ mod tests {
         let mut map = FrameMap::default();
         for round in 0..2 {
             map.clear();
-            // Two pages of one process, one that two share, and one that a process maps twice.
+            // Two pages of one process, one shared by two, and one that a process maps twice.
             map.add(3, MappedClass::Anonymous, 1000, PageAge::Touched);
             map.add(
                 3,

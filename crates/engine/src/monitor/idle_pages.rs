@@ -1,36 +1,36 @@
-//! For how long the pages of a block have been idle, of which others are in use.
+//! Ages of the idle pages of a block in which other pages are in use.
 
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap};
 
-/// Half a second: ages of pages are told in it, rounded down.
+/// The unit of the pages' ages, half a second; ages are rounded down.
 const UNIT: Nanos = Nanos(500_000_000);
 
-/// What the age of a page is.
+/// The definition of a page's age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageAges {
-    /// For how long it has been idle.
+    /// The time for which the page has been idle.
     Idle,
-    /// Of one that came back after it had been paged out, a quarter of that for each time it did (up to
-    /// three): such a page waits longer, and a scheme that asks for an age need not know.
+    /// The idle time, quartered for each time that the page was read back after a page-out (up to three). Such a page
+    /// waits longer, and schemes with an age condition need no change.
     LessByReturns,
 }
 
 /// The pages of a block that are known to be idle, each with its age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdlePages {
-    /// Where the block starts; a multiple of its size.
+    /// Start address of the block, a multiple of its size.
     pub block: u64,
     /// The pages.
     pub pages: Bitmap,
-    /// The least and the greatest age of any.
+    /// The least and the greatest age of all pages.
     youngest: u16,
     oldest: u16,
     ages: Box<[u16; PAGES_PER_BLOCK]>,
 }
 
 impl IdlePages {
-    /// None yet, of the block at `block`.
+    /// Creates an empty set for the block at `block`.
     pub fn new(block: u64) -> Self {
         Self {
             block,
@@ -41,7 +41,7 @@ impl IdlePages {
         }
     }
 
-    /// `page` has been idle for `idle_for`, and came back `nr_returns` times before.
+    /// Adds `page`, which has been idle for `idle_for` and was read back `nr_returns` times before.
     pub fn add(&mut self, page: usize, idle_for: Nanos, nr_returns: u32) {
         bits::set(&mut self.pages, page);
         let units = (idle_for.0 / UNIT.0) >> (2 * nr_returns.min(3));
@@ -51,9 +51,9 @@ impl IdlePages {
         self.oldest = self.oldest.max(age);
     }
 
-    /// Those of them in `range` whose age is from `min` to `max`.
+    /// Returns the pages in `range` with an age from `min` to `max`.
     pub fn of_age(&self, range: AddressRange, min: Nanos, max: Nanos) -> Bitmap {
-        // An age is known to be at least so many units, and less than one more.
+        // The true age lies between this number of units and one more.
         let units = |age: u64| u16::try_from(age).unwrap_or(u16::MAX);
         let (min, max) = (units(min.0.div_ceil(UNIT.0)), units(max.0 / UNIT.0));
         if self.oldest < min || max < self.youngest {
@@ -63,7 +63,7 @@ impl IdlePages {
         if min <= self.youngest && self.oldest <= max {
             return of_age;
         }
-        // Plans ask about every part of a block that is mixed, and for each about some pages only.
+        // Plans ask about every part of a mixed block, and each time about a few pages only.
         for (word, ages) in of_age.iter_mut().zip(self.ages.as_chunks::<64>().0) {
             let mut rest = *word;
             while rest != 0 {
@@ -76,7 +76,7 @@ impl IdlePages {
         of_age
     }
 
-    /// The mean age of `pages`, some of them.
+    /// Returns the mean age of `pages`, all of which must be in the set.
     pub fn mean_age(&self, pages: &Bitmap) -> Nanos {
         let sum: u64 = bits::each(pages)
             .map(|page| u64::from(self.ages[page]))
@@ -84,7 +84,7 @@ impl IdlePages {
         Nanos(sum * UNIT.0 / u64::from(bits::count(pages)).max(1))
     }
 
-    /// The block.
+    /// Returns the addresses of the block.
     pub fn range(&self) -> AddressRange {
         AddressRange::new(self.block, self.block + BLOCK_SIZE)
     }

@@ -5,10 +5,10 @@ use crate::address::Nanos;
 /// The intervals in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intervals {
-    /// Between two checks.
+    /// Time between two checks.
     pub sample: Nanos,
-    /// Over which checks are counted.
+    /// Time over which checks are counted.
     pub aggregation: Nanos,
-    /// Between two looks at the mappings.
+    /// Time between two updates of the mappings.
     pub update: Nanos,
 }

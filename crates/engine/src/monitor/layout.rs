@@ -1,42 +1,41 @@
-//! Which address ranges of a target are monitored: what either monitor is told of its mappings.
+//! The monitored address ranges of a target, derived from its mappings for both monitors.
 //!
-//! Problem: a process's address space is 128 TiB of almost nothing. DAMON (`mm/damon/vaddr.c`)
-//! leaves out the two largest unmapped gaps (below and above the memory maps, usually) and lets the
-//! adaptive regions find the smaller ones. That is cheap and robust, but with a large reservation
-//! that is mostly not populated, most samples go to nothing.
+//! Problem: a process's address space is 128 TiB, almost all of it unmapped. DAMON (`mm/damon/vaddr.c`) leaves out the
+//! two largest unmapped gaps (below and above the memory maps, usually). The adaptive regions must find the smaller
+//! ones. That is cheap and robust. With a large reservation that is mostly not populated, however, most samples hit
+//! nothing.
 //!
-//! Approach: either DAMON's three ranges, or, where the world can say what is populated, just that,
-//! coalesced over gaps of less than a page table (2 MiB). Ranges given by hand are taken as they are.
+//! Approach: either DAMON's three ranges, or only the populated memory if the world can report it. That is coalesced
+//! over gaps of less than a page table (2 MiB). Ranges given by the user are taken unchanged.
 //!
-//! Limits: what is populated is looked at once per update interval; memory that appears in between
-//! is watched from the next look on. A very scattered target is coalesced over larger gaps, so that
-//! ranges alone never use up the regions.
+//! Limits: populated memory is read once per update interval, and new memory is watched from the next update on. A very
+//! scattered target is coalesced over larger gaps, so ranges alone never use up the regions.
 
 use crate::address::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 
-/// What a world knows of a target's address space.
+/// The known layout of a target's address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// A process's mappings, in any order.
     Mappings {
         /// Every mapping.
         mappings: Vec<AddressRange>,
-        /// What of them is populated, where that is known.
+        /// The populated parts of the mappings, if known.
         populated: Option<Vec<AddressRange>>,
     },
-    /// Exactly these: ranges given by the user, or physical memory.
+    /// Exactly these ranges: given by the user, or physical memory.
     Fixed(Vec<AddressRange>),
 }
 
-/// A mapping, by its range; its start serves as its name.
+/// A mapping, by its range; its start identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedRange {
     pub range: AddressRange,
 }
 
 impl Layout {
-    /// The ranges to monitor, ascending, whole pages, apart from each other; about `nr_max` at most
-    /// unless the user named more.
+    /// Returns the ranges to monitor, ascending, in whole pages and apart from each other. There are about `nr_max` at
+    /// most, unless the user named more.
     pub(crate) fn ranges(&self, populated_only: bool, nr_max: usize) -> Vec<AddressRange> {
         match self {
             Self::Fixed(ranges) => coalesce(ranges, 0),
@@ -58,7 +57,7 @@ impl Layout {
         }
     }
 
-    /// Where mappings start or end, ascending.
+    /// Returns the starts and ends of mappings, ascending.
     pub(crate) fn boundaries(&self) -> Vec<u64> {
         let (Self::Fixed(ranges)
         | Self::Mappings {
@@ -75,18 +74,18 @@ impl Layout {
     }
 }
 
-/// Extends a range to whole pages; `None` if that leaves the address space.
+/// Extends a range to whole pages; returns `None` if that leaves the address space.
 fn whole_pages(range: AddressRange) -> Option<AddressRange> {
     let start = range.start / PAGE_SIZE * PAGE_SIZE;
     AddressRange::checked(start, range.end.checked_next_multiple_of(PAGE_SIZE)?)
 }
 
-/// The union of ranges, extended to whole pages; ranges at most `gap` bytes apart become one.
+/// Returns the union of ranges, extended to whole pages; ranges at most `gap` bytes apart become one.
 fn coalesce(ranges: &[AddressRange], gap: u64) -> Vec<AddressRange> {
     AddressRange::union(ranges.iter().filter_map(|range| whole_pages(*range)), gap)
 }
 
-/// The ranges around the two largest gaps between `mappings` (ascending and apart). Fewer gaps,
+/// Returns the ranges around the two largest gaps between `mappings` (ascending and apart). With fewer gaps there are
 /// fewer ranges; the kernel would give up on such a process.
 fn three_ranges(mappings: &[AddressRange]) -> Vec<AddressRange> {
     let gap_after = |i: usize| mappings[i + 1].start - mappings[i].end;

@@ -1,6 +1,6 @@
-//! The two monitors, which tell how often memory is accessed, and what they share.
+//! The two monitors, which measure how often memory is accessed, and their shared parts.
 //!
-//! Both are handed facts and yield what to look at next, by steps of the same names:
+//! Both take facts and return the next addresses to sample, by steps of the same names:
 //!
 //! | verb | region monitor | page-table monitor |
 //! |---|---|---|
@@ -14,9 +14,9 @@
 //! In the region monitor [`tick`](region::Engine::tick) does all of them in order; a driver calls those
 //! of [`TableMonitor`](page_table::TableMonitor), as it reads tables between them.
 //!
-//! `region` is DAMON's way: one sample speaks for a region. `page_table` reads all page tables and
-//! clears few bits. Layouts, budgets, bitmaps of pages and snapshots by page are
-//! beside them; `frames` is what page tables say of physical memory.
+//! `region` is DAMON's way: one sample represents a region. `page_table` reads all page tables and clears few bits.
+//! Layouts, budgets, bitmaps of pages and snapshots by page have modules of their own; `frames` applies the page
+//! tables' results to physical memory.
 
 pub mod bits;
 pub mod block_pages;

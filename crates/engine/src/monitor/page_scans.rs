@@ -1,15 +1,14 @@
-//! Page scans as snapshots: for acting where every page is scanned.
+//! Page scans as snapshots, for acting on memory when every page is scanned.
 //!
-//! Problem: a scan says of each page whether it was accessed since the scan before; schemes ask for how
-//! long memory has been idle.
+//! Problem: a scan shows for each page whether it was accessed since the previous scan; schemes ask for the idle time
+//! of memory.
 //!
-//! Approach: of each block it is kept since when it is idle as a whole, and, where some of its pages are
-//! in use, since when each of the others is ([`PageSince`]). A snapshot has a region for each block, and
-//! [tells the idle pages](Snapshot::idle_pages) of those in use, as the table monitor's does.
+//! Approach: each block keeps the time since which it is idle as a whole. If some of its pages are in use, it keeps
+//! that time for each of the others ([`PageSince`]). A snapshot has a region for each block, and [lists the idle
+//! pages](Snapshot::idle_pages) of blocks in use, as the table monitor does.
 //!
-//! Limits: ages are of whole scans: a page counts as accessed until the scan before the one that saw it
-//! idle. Which pages came back after they had been paged out is not known, as a scan does not tell
-//! what is in swap.
+//! Limits: the resolution of ages is a scan: a page counts as accessed until the scan before the one that saw it idle.
+//! Pages that were read back after a page-out are not recognised, as a scan does not show swap.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,37 +20,37 @@ use super::ticks::{nanos_of, ticks};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
-/// What a scan says of the pages of a block.
+/// The result of a scan for the pages of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedPages {
-    /// Where the block starts; a multiple of its size.
+    /// Start address of the block, a multiple of its size.
     pub block: u64,
     /// Pages in memory.
     pub present: Bitmap,
-    /// Of these, the ones that were accessed since the scan before.
+    /// Present pages that were accessed since the previous scan.
     pub accessed: Bitmap,
-    /// Of these, the ones of which nothing is known; none is among those accessed.
+    /// Present pages with unknown accesses; none of them is in `accessed`.
     pub unknown: Bitmap,
 }
 
-/// What is known of all targets' pages.
+/// The state of all targets' pages.
 #[derive(Debug, Default)]
 pub struct PageScans {
-    /// When the first scan began: ages are counted from there.
+    /// Start of the first scan, the origin of ages.
     started: Option<Nanos>,
     targets: BTreeMap<TargetId, BTreeMap<u64, Block>>,
 }
 
-/// What is known of a block.
+/// The state of a block.
 #[derive(Debug)]
 struct Block {
     state: State,
-    /// Since when it is in this state, in ticks.
+    /// Tick since which it is in this state.
     since: u32,
     page_since: Option<PageSince>,
 }
 
-/// What is known of a block in the last scan interval.
+/// Accesses to a block in the last scan interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
@@ -60,8 +59,8 @@ enum State {
 }
 
 impl PageScans {
-    /// A scan of `target` at `end` says what was accessed since `start`: `blocks`, in address order. What
-    /// it does not name is not mapped.
+    /// Takes in a scan of `target` at `end` with the pages accessed since `start`: `blocks`, in address order. Blocks
+    /// that it leaves out are not mapped. Returns the snapshot.
     pub fn push(
         &mut self,
         target: TargetId,
@@ -92,7 +91,8 @@ impl PageScans {
         }
     }
 
-    /// Memory in `range` was acted on at `now`: its age counts anew.
+    /// Restarts the age of memory in `range` at `now`, after an action on it. An idle block restarts only if `range`
+    /// covers all of it.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
         let now = ticks(now.since(self.started.unwrap_or(now)));
         let first = range.start & !(BLOCK_SIZE - 1);
@@ -110,7 +110,7 @@ impl PageScans {
         }
     }
 
-    /// `target` is no more.
+    /// Forgets `target`, which has ended.
     pub fn forget(&mut self, target: TargetId) {
         self.targets.remove(&target);
     }
@@ -139,7 +139,7 @@ impl Block {
         }
     }
 
-    /// Between `from` and `now` its pages were accessed as a scan says.
+    /// Takes in the accesses to its pages between `from` and `now`.
     fn update(&mut self, pages: &ScannedPages, from: u32, now: u32) {
         let (state, untouched) = (state_of(pages), untouched(pages));
         let idle_since = if self.state == State::Idle {
@@ -200,7 +200,7 @@ mod tests {
 
     const TARGET: TargetId = TargetId(3);
 
-    /// By the clock.
+    /// Returns a wall-clock time.
     fn time(n: u64) -> Nanos {
         Nanos(1_795_525_045_354_631_477) + second(n)
     }
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!((idle.len(), idle[0].pages), (1, mask_of(20..512)));
         let of_age = |n: u64| idle[0].of_age(idle[0].range(), second(n), Nanos(u64::MAX));
         assert_eq!((of_age(4), of_age(5)), (mask_of(20..512), NONE));
-        // A block that was idle as a whole, and is in use now.
+        // This block was idle as a whole, and is in use now.
         let seen = scan(&mut scans, 6, [NONE, mask_of(0..1)]);
         let idle = &seen.idle_pages;
         assert_eq!((idle.len(), idle[0].block), (1, BLOCK_SIZE));

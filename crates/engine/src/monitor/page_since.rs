@@ -1,29 +1,29 @@
-//! Since when each page of a block has not been touched, where others of it have been.
+//! Idle times of single pages in a block with other pages in use.
 //!
-//! kstaled and kidled (LWN 461461) count a page's idle scans in a byte; here two bytes say since when,
-//! so that nothing needs to be counted up for pages that stay idle, and an age is exact to half a
-//! second whatever the intervals are.
+//! kstaled and kidled (LWN 461461) count a page's idle scans in a byte. Here two bytes hold the time since which a page
+//! is idle. Idle pages therefore need no counting, and an age is exact to half a second for any interval.
 
 use crate::address::PAGES_PER_BLOCK;
 use crate::monitor::bits::{self, Bitmap, and_not, has};
 
-/// Since when each page has been seen untouched.
+/// Time since which each page has been seen untouched.
 #[derive(Clone, Debug)]
 pub(in crate::monitor) struct PageSince {
-    /// In units after `base`, rounded up; of untouched pages.
+    /// Units after `base`, rounded up; valid for untouched pages.
     since: [u16; PAGES_PER_BLOCK],
     base: u32,
     untouched: Bitmap,
     updated: u32,
 }
 
-/// Half a second, in ticks: since when a page is idle is told up to so much later than it was.
+/// Half a second, in ticks: the stored time may be up to one unit later than the true one.
 pub(in crate::monitor) const UNIT: u32 = 32;
-/// Ages of at least so many units are kept, 4.5 hours; what is older is told as about as old.
+/// Units that remain after the base moves: ages up to 4.5 hours are kept, and older ones are reported as about that
+/// old.
 const KEPT: u16 = 1 << 15;
 
 impl PageSince {
-    /// Of the `untouched` pages, `since` says since when they have been, in ticks.
+    /// Creates the times of the `untouched` pages; `since` returns each page's time in ticks.
     pub(in crate::monitor) fn new(
         now: u32,
         untouched: &Bitmap,
@@ -41,9 +41,8 @@ impl PageSince {
         new
     }
 
-    /// An interval ended in which the `untouched` pages were not touched. Those of them that it was not
-    /// known of before were not since it began if they were `watched` from its beginning on, else since
-    /// `now`.
+    /// Takes in an interval in which the `untouched` pages were not touched. A page that was not known as untouched
+    /// before gets the start of the interval if it was `watched` from then on, and otherwise `now`.
     pub(in crate::monitor) fn update(&mut self, now: u32, untouched: &Bitmap, watched: &Bitmap) {
         if (now - self.base) / UNIT >= u32::from(u16::MAX) {
             self.base += u32::from(KEPT) * UNIT;
@@ -58,13 +57,13 @@ impl PageSince {
         self.updated = now;
     }
 
-    /// `pages` count anew from `now`.
+    /// Restarts the age of `pages` at `now`.
     pub(in crate::monitor) fn reset(&mut self, pages: &Bitmap, now: u32) {
         let units = self.units(now);
         bits::each(pages).for_each(|page| self.since[page] = units);
     }
 
-    /// Since when `page` has not been touched; `now` if it is not known to be untouched.
+    /// Returns the tick since which `page` has not been touched; `now` if it is not known to be untouched.
     pub(in crate::monitor) fn of(&self, page: usize, now: u32) -> u32 {
         if has(&self.untouched, page) {
             self.ticks(page).min(now)
@@ -73,7 +72,7 @@ impl PageSince {
         }
     }
 
-    /// The sum over `pages`, all of them untouched, of since when they are.
+    /// Returns the sum of these ticks over `pages`, all of which must be untouched.
     pub(in crate::monitor) fn sum(&self, pages: &Bitmap) -> f64 {
         let (mut units, mut nr) = (0u64, 0u64);
         for page in bits::each(pages) {
@@ -106,7 +105,7 @@ mod tests {
         let mut since = PageSince::new(10 * SECOND, &mask_of(0..32), granules);
         assert_eq!((since.of(3, 640), since.of(20, 640)), (128, 640));
         assert_eq!(since.of(40, 10 * SECOND), 10 * SECOND, "touched");
-        // Of two that are new, one was watched since the interval began.
+        // One of two new pages was watched since the interval began.
         since.update(14 * SECOND, &mask_of(0..42), &mask_of(0..41));
         let now = 20 * SECOND;
         assert_eq!((since.of(40, now), since.of(41, now)), (640, 14 * SECOND));

@@ -1,4 +1,4 @@
-//! Ticks, in which ages are kept.
+//! Ticks, the unit of stored ages.
 
 use crate::address::Nanos;
 

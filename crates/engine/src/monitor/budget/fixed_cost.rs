@@ -1,26 +1,26 @@
-//! How long the next interval is to be, by what every interval costs, whatever is cleared in it.
+//! Computes the length of the next interval from its fixed cost, which does not depend on the clears.
 //!
-//! Problem: CPU time, as the kernel tells it, is now and then far more than was used: on a shared virtual machine
-//! one interval came to 0.9 s where others took some milliseconds (most likely, the host had taken the
-//! processor away). Taken at its word, that stretched the interval to a minute, in which nothing was seen; five of some 54
-//! recordings had such an outlier (experiments/results/shipped).
+//! Problem: the CPU time reported by the kernel is sometimes far more than was used. On a shared virtual machine one
+//! interval took 0.9 s while others took some milliseconds (most likely, the host had taken the processor away). Taken
+//! literally, that stretched the interval to a minute without any result. Five of some 54 recordings had such an
+//! outlier (experiments/results/shipped).
 //!
-//! The first interval, too, costs more than the next ones: programs of the kernel are run for the first time, memory is
-//! allocated, all pages are new (13 to 35 ms before 2 to 7 on redis, memcached, PostgreSQL, SQLite and a JVM of up to 900 MiB). Taken
-//! at its word it made the second interval 4 s long, and schemes of 5 s began to act after 7.
+//! The first interval, too, costs more than the next ones: kernel code runs for the first time, memory is allocated,
+//! all pages are new. It took 13 to 35 ms before 2 to 7 on redis, memcached, PostgreSQL, SQLite and a JVM of up to 900
+//! MiB. Taken literally, it made the second interval 4 s long, and schemes of 5 s began to act after 7.
 //!
-//! Approach: the median of the last three counts, and of the first two the lower. A first one alone counts as
-//! a [`FIRST_SHARE`]th, and makes the interval at most [`FIRST_MOST`] times longer. What is dearer than thought is heeded at
-//! once, since the budget is a ceiling; what is cheaper, by half each time.
+//! Approach: the median of the last three costs is used, and the lower of the first two. A first one alone counts as a
+//! [`FIRST_SHARE`]th, and makes the interval at most [`FIRST_MOST`] times longer. A higher cost takes effect at once,
+//! since the budget is a ceiling; a lower one takes effect by half each time.
 //!
-//! Limits: two outliers in three intervals are believed, until there are two others.
+//! Limits: two outliers in three intervals are believed until two normal values follow.
 
 use crate::address::Nanos;
 
-/// How many times longer the interval may get by a single measurement.
+/// Largest factor by which the first measurement may lengthen the interval.
 const FIRST_MOST: u64 = 10;
 
-/// A first measurement is mostly of what is done once: 5 to 8 times what the next one was.
+/// Divisor of a first measurement, which mostly consists of one-time work: 5 to 8 times the next one.
 const FIRST_SHARE: u64 = 6;
 
 /// The last three costs.
@@ -31,13 +31,13 @@ pub(crate) struct FixedCost {
 }
 
 impl FixedCost {
-    /// An interval cost so much.
+    /// Adds the cost of an interval.
     pub(crate) fn add(&mut self, ns: f64) {
         self.last_ns[self.nr % 3] = ns;
         self.nr += 1;
     }
 
-    /// The next interval after one of `interval`, so that costs stay within `share` of one CPU.
+    /// Returns the interval after one of `interval`, such that costs stay within `share` of one CPU.
     pub(crate) fn next_interval(&self, interval: Nanos, share: f64) -> Nanos {
         let needed = Nanos((self.ns() / share) as u64);
         if self.nr == 1 {
@@ -66,7 +66,7 @@ mod tests {
 
     const FIRST: Nanos = Nanos::from_millis(400);
 
-    /// The intervals after each of these costs, in milliseconds, with half a per cent of a CPU.
+    /// Returns the intervals after each of these costs, in milliseconds, with half a per cent of a CPU.
     fn intervals(costs_ms: &[f64]) -> Vec<u64> {
         let (mut cost, mut interval) = (FixedCost::default(), FIRST);
         let next = |ms: &f64| {

@@ -1,12 +1,11 @@
-//! What a monitor may spend: a share of one CPU, by measured cost.
+//! The budget of a monitor: a share of one CPU, by measured cost.
 //!
-//! [`BudgetShares`] says how it is divided. CPU time as a shared virtual machine tells it is now and then far more
-//! than was used, so all three of these bear single outliers. They differ in what they control:
+//! [`BudgetShares`] divides it. On a shared virtual machine the reported CPU time is sometimes far more than was used,
+//! so all three controllers tolerate single outliers. They differ in the controlled quantity:
 //!
 //! - [`BudgetController`]: the pace of work of one kind (the region monitor's samples per second);
-//! - `TokenBucket`: how much of work that can be planned piece by piece fits now (clears of accessed
-//!   bits);
-//! - `FixedCost`: the length of an interval of which each costs the same (reading all tables).
+//! - `TokenBucket`: the amount of work that can be planned piece by piece (clears of accessed bits);
+//! - `FixedCost`: the length of intervals that all cost the same (reading all tables).
 
 mod fixed_cost;
 mod pace;

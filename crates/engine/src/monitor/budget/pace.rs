@@ -1,51 +1,50 @@
-//! Keeping a cost within a budget.
+//! Keeps a cost within a budget.
 //!
-//! Problem: what a look at memory costs cannot be known beforehand: it depends on the kernel, on the
-//! virtualisation, on how many threads of the target run, and on how much of what is looked at was
-//! accessed. A user can say, however, what watching may cost: 1 % of a CPU.
+//! Problem: the cost of a memory sample cannot be known beforehand. It depends on the kernel, on the virtualisation, on
+//! the number of the target's running threads, and on the accessed share of the sampled memory. A user can, however,
+//! set the cost of watching: 1 % of a CPU.
 //!
-//! Approach: measure, and adapt the *pace* of the work, in proportion to which the cost is expected
-//! to grow: 1 is the pace one starts with, 0.5 means half as much work per second. Decrease at once
-//! and in proportion when the cost since the last change exceeds the budget; increase gently, by a
-//! tenth twice a second, while there is room (the additive-increase, multiplicative-decrease idea of
-//! TCP's congestion control, Jacobson 1988). What was spent too much within the last seconds is
-//! paid back, so that the average over these seconds, not just the next second, meets the budget.
+//! Approach: measure, and adapt the *pace* of the work; the cost is expected to grow in proportion to it. 1 is the
+//! initial pace, 0.5 means half as much work per second. The pace falls at once and in proportion when the cost since
+//! the last change exceeds the budget. It grows gently, by a tenth twice a second, while the cost is well below the
+//! budget. This is the additive-increase, multiplicative-decrease idea of TCP's congestion control (Jacobson 1988).
+//! Excess spending within the last seconds is paid back: the average over these seconds, not just the next second,
+//! meets the budget.
 //!
-//! CPU time, as a shared virtual machine tells it, is now and then hundreds of times what was used (see
-//! `fixed_cost`). Taken at its word, one such measurement would slow the work down for many
-//! seconds. So one piece of work counts as at most [`OUTLIER`] times the dearest of the last
-//! [`PIECES`]: what is dear again and again is counted in full.
+//! On a shared virtual machine the reported CPU time is sometimes hundreds of times the used time (see `fixed_cost`).
+//! Taken literally, one such measurement would slow the work down for many seconds. Therefore one piece of work counts
+//! as at most [`OUTLIER`] times the most expensive of the last [`PIECES`]. Repeated high costs are counted in full.
 //!
-//! Limits: it reacts to what has been spent. Work that suddenly gets dearer overspends until the
-//! next update; a fixed cost that alone exceeds the budget cannot be lowered below the least pace.
+//! Limits: it reacts to past spending. Work that suddenly gets more expensive overspends until the next update. A fixed
+//! cost that alone exceeds the budget cannot be lowered below the least pace.
 
 use std::collections::VecDeque;
 
 use crate::address::Nanos;
 use crate::port::Cost;
 
-/// The seconds over which the budget is to be met.
+/// Time over which the average cost must meet the budget.
 const WINDOW: Nanos = Nanos::from_millis(4_000);
 /// Least time between two points of the window, which bounds their number.
 const STEP: Nanos = Nanos::from_millis(100);
 /// Least time over which a cost is trusted, and between two increases.
 const TRUSTED: Nanos = Nanos::from_millis(500);
-/// Aims a little below the budget, as costs vary.
+/// Factor on the budget when the pace falls, as costs vary.
 const HEADROOM: f64 = 0.9;
-/// Below this share of the budget there is room for more.
+/// Share of the budget below which the pace grows.
 const ROOM: f64 = 0.8;
 const INCREASE: f64 = 1.1;
-/// One piece of work counts as at most so many times the dearest of those before.
+/// Largest cost of one piece of work, as a multiple of the most expensive one before.
 const OUTLIER: u64 = 10;
-/// So many pieces of work are remembered.
+/// Number of remembered pieces of work.
 const PIECES: usize = 64;
-/// No decrease goes further at once: a single measure may be an outlier.
+/// Least factor of one decrease: a single measurement may be an outlier.
 const DECREASE_MAX: f64 = 0.1;
 
 /// Adapts the pace of some work so that its measured cost stays within a share of one CPU.
 ///
-/// Pure: the time and the cost are told to it. Call [`BudgetController::update`] after each piece
-/// of work, and do the next one at the pace it returns:
+/// Pure: the caller passes the time and the cost. Call [`BudgetController::update`] after each piece of work, and do
+/// the next one at the pace it returns:
 ///
 /// ```text
 /// let mut controller = BudgetController::new(0.01, 0.01..=4.0);
@@ -74,12 +73,12 @@ pub struct BudgetController {
 struct Counted {
     told: Nanos,
     total: Nanos,
-    /// What the last pieces of work cost.
+    /// Costs of the last pieces of work.
     pieces: VecDeque<Nanos>,
 }
 
 impl Counted {
-    /// The total, now that the kernel tells `told`.
+    /// Returns the total, given the CPU time `told` that the kernel reports.
     fn update(&mut self, told: Nanos) -> Nanos {
         let piece = told.since(self.told);
         self.told = told;
@@ -97,11 +96,11 @@ impl Counted {
 }
 
 impl BudgetController {
-    /// A controller that allows `share` of a CPU (0.01 is 1 %) and moves the pace within `bounds`,
-    /// from 1 or the bound next to it.
+    /// Creates a controller that allows `share` of a CPU (0.01 is 1 %). It moves the pace within `bounds`, from 1 or
+    /// the bound next to it.
     ///
     /// # Panics
-    /// If the bounds are not positive, or backwards.
+    /// Panics if the bounds are not positive, or in the wrong order.
     pub fn new(share: f64, bounds: std::ops::RangeInclusive<f64>) -> Self {
         let (least, most) = (*bounds.start(), *bounds.end());
         assert!(0.0 < least && least <= most, "a pace is positive");
@@ -116,13 +115,13 @@ impl BudgetController {
         }
     }
 
-    /// The pace in force.
+    /// Returns the present pace.
     pub fn pace(&self) -> f64 {
         self.pace
     }
 
-    /// Learns what has been spent up to `now` (monitor and induced CPU time; `cost` is a total since
-    /// the start) and says the pace from now on.
+    /// Takes in the time spent up to `now` (monitor and induced CPU time; `cost` is a total since the start) and
+    /// returns the new pace.
     pub fn update(&mut self, now: Nanos, cost: Cost) -> f64 {
         let point = (
             now,
@@ -142,18 +141,18 @@ impl BudgetController {
         } else if measured < ROOM * allowed {
             self.change(INCREASE, point);
         } else if elapsed >= WINDOW {
-            // A measure over a long calm would not notice a change for as long again.
+            // A measurement over a long calm period would notice a change only after as long again.
             self.changed = Some(point);
         }
         self.pace
     }
 
-    /// The share that may be spent next, so that with what was spent the window meets the budget.
+    /// Returns the share that may be spent next such that the whole window meets the budget.
     fn allowed(&self, now: (Nanos, Nanos)) -> f64 {
         let first = self.window.front().copied().unwrap_or(now);
         let earned = self.share * now.0.since(first.0).as_secs_f64();
         let debt = (now.1.since(first.1).as_secs_f64() - earned).max(0.0);
-        // Never to nothing: who does not look at all does not learn what looking costs now.
+        // Never zero: without any samples the present cost of sampling would stay unknown.
         (self.share - debt / WINDOW.as_secs_f64()).max(self.share / 4.0)
     }
 

@@ -1,32 +1,32 @@
-//! How the budget of watching is divided.
+//! The division of the monitoring budget.
 //!
-//! Problem: a part of the work comes in any case (looking who is there, reading tables, telling), and each such
-//! piece has a rhythm that follows from what it costs. If each may take what it likes of the budget, nothing is
-//! left for clears, by which alone something new is learnt: with `--all` on a machine of two busy CPUs and five
-//! programs, the pieces' limits came to 150 % of the budget, and 2 accessed bits were cleared in a minute.
+//! Problem: a part of the work is always needed (finding processes, reading tables, reporting). Each such piece has a
+//! rate that follows from its cost. If no piece has a limit, nothing is left for clears, the only source of new
+//! knowledge. With `--all` on a machine of two busy CPUs and five programs, the pieces' limits summed to 150 % of the
+//! budget. Then 2 accessed bits were cleared in a minute.
 //!
-//! Approach: fixed shares, which leave a fifth or more to clears and to what is read each second (memory use, what the
-//! guard looks at).
+//! Approach: fixed shares, which leave a fifth or more to clears and to the work of each second (memory use, the
+//! guard's inputs).
 
-/// Most that each kind of work may take, as a share of the budget.
+/// Largest share of the budget for each kind of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetShares {
-    /// Looks at targets, their mappings, and which page tables there are.
+    /// Reading targets, their mappings, and their list of page tables.
     pub update: f64,
-    /// Looks at who is new, between those.
+    /// Finding new processes between those updates.
     pub follow: f64,
-    /// What every interval costs: reading tables, telling what they say.
+    /// The fixed cost of an interval: reading tables and reporting.
     pub interval: f64,
-    /// Putting down what is known by frame.
+    /// Recording the results by frame.
     pub frames: f64,
     /// Reading and clearing the page cache's marks.
     pub page_cache: f64,
-    /// The same until something is known of it: two rounds.
+    /// Reading and clearing these marks during the first two rounds, until results exist.
     pub new_page_cache: f64,
 }
 
 impl BudgetShares {
-    /// Of watching processes.
+    /// Shares for processes.
     pub const PROCESSES: Self = Self {
         update: 0.2,
         follow: 0.1,
@@ -41,7 +41,7 @@ impl BudgetShares {
         frames: 0.1,
         ..Self::PROCESSES
     };
-    /// Of watching all that a machine has.
+    /// Shares for a whole machine.
     pub const MACHINE: Self = Self {
         update: 0.1,
         follow: 0.05,
@@ -50,7 +50,7 @@ impl BudgetShares {
         page_cache: 0.15,
         new_page_cache: 0.4,
     };
-    /// The same, where what is told is told by frame.
+    /// Shares for a whole machine whose results are reported by frame.
     pub const FRAMES: Self = Self {
         interval: 0.2,
         frames: 0.2,

@@ -1,21 +1,19 @@
-//! What may be spent: a token bucket that fills with a share of one CPU and pays measured cost.
+//! A token bucket that fills with a share of one CPU and pays the measured cost.
 
 use crate::address::Nanos;
 use crate::port::Cost;
 
-/// How much time's share may be saved up, in seconds: a quiet spell pays for a burst.
+/// Largest balance, in seconds of the share: a quiet period pays for a burst.
 const SAVED_SECONDS: f64 = 3.0;
-/// What is beyond so many seconds' share may go elsewhere.
+/// Balance, in seconds of the share, beyond which other work may use it.
 const SPARED_SECONDS: f64 = 2.0;
-/// Each time that more was spent than there was, all else is to be done so much less often, and otherwise a little more
-/// often again.
+/// Factors on the slowness of other work: it rises with each charge that leaves a debt, and falls with each other one.
 const SLOWER: f64 = 1.1;
 const FASTER: f64 = 0.97;
 const SLOWNESS_MAX: f64 = 4.0;
-/// Clears get this part of the share in any case.
+/// Part of the share that clears always get.
 const LEAST_OF_SHARE: f64 = 0.1;
-/// At most this share of one CPU is spent on clears at once, whatever was saved: a burst must not be
-/// felt either.
+/// Largest share of one CPU for clears at once, whatever was saved: a burst must not be noticeable either.
 const BURST_SHARE: f64 = 0.05;
 
 #[derive(Debug)]
@@ -43,9 +41,9 @@ impl TokenBucket {
         let elapsed = now.since(self.last).0 as f64;
         self.last = now;
         let total = total_ns(cost);
-        // What was used up before the first time (loading the program) is the price of starting.
+        // CPU time before the first call (loading the program) is the cost of starting.
         let paid = total - self.last_cost.replace(total).unwrap_or(total);
-        // Where intervals are longer than that, what an interval is given.
+        // If intervals are longer than that, the limit is the share of an interval.
         let most = self.share * (SAVED_SECONDS * 1e9).max(elapsed);
         self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
         let factor = if self.balance_ns < 0.0 {
@@ -56,14 +54,14 @@ impl TokenBucket {
         self.slowness = (self.slowness * factor).clamp(1.0, SLOWNESS_MAX);
     }
 
-    /// What has been saved up beyond two seconds' share: clears have no use for it.
+    /// Returns the balance beyond two seconds of the share, which clears do not need.
     pub(crate) fn spare(&self) -> Nanos {
         let kept = self.share * SPARED_SECONDS * 1e9;
         Nanos((self.balance_ns - kept).max(0.0) as u64)
     }
 
-    /// CPU time that clears may take now, in nanoseconds, where they are planned every `interval`. Some are made even
-    /// where the rest has taken all there is: without any, nothing would be learnt.
+    /// Returns the CPU time that clears may take now, in nanoseconds, if they are planned every `interval`. A few are
+    /// made even if other work has used the whole budget: without any, nothing would be learnt.
     pub(crate) fn allowance_ns(&self, interval: Nanos) -> f64 {
         let part = |share: f64| interval.0 as f64 * share;
         let least = part(self.share * LEAST_OF_SHARE);
@@ -71,13 +69,13 @@ impl TokenBucket {
             .clamp(least, part(BURST_SHARE.max(self.share)))
     }
 
-    /// How many times less often all else is to be done that the share is for.
+    /// Returns the factor by which the rates of all other work are reduced.
     pub(crate) fn slowness(&self) -> f64 {
         self.slowness
     }
 }
 
-/// CPU time of the monitor and what it takes from targets.
+/// Returns the CPU time of the monitor and the CPU time that it takes from targets, in nanoseconds.
 pub(crate) fn total_ns(cost: &Cost) -> f64 {
     (cost.monitor_cpu.0 + cost.induced_cpu.0) as f64
 }
@@ -86,7 +84,7 @@ pub(crate) fn total_ns(cost: &Cost) -> f64 {
 mod tests {
     use super::*;
 
-    /// Spends all that is allowed every 400 ms, and `each_ns` beside it; the share of a CPU spent.
+    /// Spends the whole allowance every 400 ms, and `each_ns` more; returns the used share of a CPU.
     fn spend(times: u64, each_ns: f64) -> f64 {
         let mut bucket = TokenBucket::new(0.01, Nanos(0));
         let interval = Nanos::from_millis(400);

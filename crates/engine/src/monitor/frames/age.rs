@@ -1,4 +1,4 @@
-//! When a page was accessed last, in six bits.
+//! The time since a page's last access, in six bits.
 
 use crate::address::Nanos;
 
@@ -6,8 +6,8 @@ const fn seconds(seconds: u64) -> Nanos {
     Nanos::from_millis(seconds * 1000)
 }
 
-/// What divides idle memory in sums: idle for less than the first, from there to the second, ..., from the
-/// last on.
+/// Bounds between the classes of idle memory in sums. The first class is idle for less than the first bound, the next
+/// from there to the second, and so on; the last one has no upper bound.
 pub const AGE_BOUNDS: [Nanos; 6] = [
     seconds(1),
     seconds(5),
@@ -19,9 +19,9 @@ pub const AGE_BOUNDS: [Nanos; 6] = [
 /// Classes of idle memory.
 pub const NR_AGES: usize = AGE_BOUNDS.len() + 1;
 
-/// Steps in which ages are kept.
+/// Number of steps in which ages are kept.
 const NR_STEPS: usize = 62;
-/// From each of these times on, the steps' length and how many there are; in milliseconds.
+/// Start, length (both in milliseconds) and number of equal steps.
 const STEPS: [(u64, u64, usize); 6] = [
     (0, 250, 4),
     (1_000, 500, 8),
@@ -30,12 +30,12 @@ const STEPS: [(u64, u64, usize); 6] = [
     (120_000, 40_000, 12),
     (600_000, 300_000, 10),
 ];
-/// From here on each step is twice as old as the one before.
+/// Start of the steps that are each twice as old as the one before.
 const DOUBLING_FROM_MS: u64 = 3_600_000;
 
-/// The least age of each step.
+/// Least age of each step.
 const LEAST: [Nanos; NR_STEPS] = least();
-/// The class of each step.
+/// Class of each step.
 const CLASS: [u8; NR_STEPS] = classes();
 
 const fn least() -> [Nanos; NR_STEPS] {
@@ -72,27 +72,27 @@ const fn classes() -> [u8; NR_STEPS] {
     classes
 }
 
-/// What is known of a page's last access.
+/// The time since a page's last access, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PageAge {
-    /// It was accessed in the last interval.
+    /// The page was accessed in the last interval.
     Touched,
-    /// It has been idle for so long: a step, of [`PageAge::idle_for`].
+    /// The page has been idle for this step, from [`PageAge::idle_for`].
     Idle(u8),
     /// Nothing is known.
     Unknown,
 }
 
 impl PageAge {
-    /// Bits that are set in no other bits of a state.
+    /// Bits of a state that hold the age.
     pub(super) const MASK: u8 = 0x3f;
 
-    /// Of a page that has been idle for at least so long.
+    /// Returns the age of a page that has been idle for at least `time`.
     pub fn idle_for(time: Nanos) -> Self {
         Self::Idle((LEAST.partition_point(|least| *least <= time) - 1) as u8)
     }
 
-    /// For how long it has been idle at least; nothing where it is not, or that is not known.
+    /// Returns the least time that it has been idle; zero if it is not idle or nothing is known.
     pub fn least(self) -> Nanos {
         match self {
             Self::Idle(step) => LEAST[usize::from(step)],
@@ -100,13 +100,12 @@ impl PageAge {
         }
     }
 
-    /// Of an idle page, the place of its class: that of the ages below the bound at this place in
-    /// [`AGE_BOUNDS`].
+    /// Returns the class of an idle page's step: the ages below the bound at this place in [`AGE_BOUNDS`].
     pub(in crate::monitor) fn class(step: u8) -> usize {
         usize::from(CLASS[usize::from(step)])
     }
 
-    /// Of the frame that pages of this and of that age map.
+    /// Returns the age of a frame that pages of this age and of the other age map.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         if self == Self::Touched || other == Self::Touched {

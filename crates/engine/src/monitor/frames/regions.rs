@@ -1,13 +1,13 @@
-//! Physical memory by address: snapshots of frames, as of any other address space.
+//! Physical memory by address: snapshots of frames, like those of any other address space.
 //!
-//! Approach: a region for each block of 2 MiB that holds memory somebody maps, which says how much of it is
-//! there, was touched, and is unknown; neighbours that are alike are one. Where these are too many, what
-//! counts as alike gets wider, until all of memory goes into so many regions. Blocks of which some frames
-//! were touched and some not have bitmaps beside the regions, as far as there is room ([`BlockPages`]).
+//! Approach: each block of 2 MiB with known memory becomes a region. It holds the bytes that are resident, touched and
+//! unknown; similar neighbours are joined. If there are too many regions, the tolerance for joining grows until their
+//! number fits. Blocks with touched and untouched frames get bitmaps in addition to the regions, up to a limit
+//! ([`BlockPages`]).
 //!
-//! Limits: neighbouring frames are different processes' memory; regions say how much of them was touched,
-//! and only bitmaps say which. Frames of which nothing was said are holes: free, the kernel's, or mapped only
-//! by processes that are not watched.
+//! Limits: neighbouring frames belong to different processes. Regions only give the number of touched frames, and
+//! bitmaps the frames themselves. Frames without an entry are holes: free, the kernel's, or mapped only by processes
+//! that are not watched.
 
 use std::ops::Range;
 
@@ -18,53 +18,53 @@ use crate::monitor::block_pages::BlockPages;
 use crate::monitor::by_page::is_mixed;
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
-/// From this share of touched pages on a region is busy; that of regions of virtual memory.
+/// Share of touched pages from which on a region is busy; the same as for regions of virtual memory.
 const LEAST_BUSY_SHARE: f64 = 0.1;
-/// Neighbours are alike whose shares of touched, or of unknown, pages differ by at most this.
+/// Largest difference in the shares of touched, or of unknown, pages of similar neighbours.
 const SHARE_DIFFERENCE: f64 = 0.1;
-/// And whose idle memory's ages are within this factor, and a second.
+/// Largest difference in the idle ages of similar neighbours, as a share of the younger one; a second is added.
 const AGE_FACTOR: f64 = 0.3;
-/// All that there is goes into one region from here on.
+/// Largest tolerance: here all memory is in one region.
 const WIDEST: f64 = 1e9;
 
-/// What a snapshot is of.
+/// The scope of a snapshot of physical memory.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameView<'a> {
-    /// The target that stands for physical memory.
+    /// Target that represents physical memory.
     pub target: TargetId,
-    /// When the interval began, since which what was touched counts as touched.
+    /// Start of the interval; later accesses count as touched.
     pub start: Nanos,
-    /// When it ended.
+    /// End of the interval.
     pub end: Nanos,
-    /// The frames that there are, in their order.
+    /// Existing frames, in ascending order.
     pub ranges: &'a [Range<u64>],
-    /// At most so many regions.
+    /// Most regions.
     pub max_nr_regions: usize,
-    /// Bitmaps of at most so many blocks; of none, if more would be needed.
+    /// Most blocks with bitmaps; if more would be needed, there are none.
     pub max_nr_blocks: usize,
 }
 
-/// The frames of a block that was looked at page by page.
+/// The frames of a block, page by page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePages {
-    /// Its address.
+    /// Address of the block.
     pub block: u64,
-    /// Frames of which something was said.
+    /// Frames with an entry.
     pub present: Bitmap,
-    /// Of these, those that were accessed.
+    /// Present frames that were accessed.
     pub accessed: Bitmap,
-    /// Of these, those of which nothing is known.
+    /// Present frames with unknown accesses.
     pub unknown: Bitmap,
 }
 
-/// What a block was told as the last time.
+/// The last reported state of a block, and its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
     state: Option<State>,
     since: Nanos,
 }
 
-/// What most of a region's memory is.
+/// The state of most of a region's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
@@ -79,14 +79,14 @@ struct Draft {
     resident: f64,
     touched: f64,
     unknown: f64,
-    /// The sum over its idle pages of the seconds that they have been so.
+    /// Sum of the idle times of its idle pages, in seconds.
     idle_s: f64,
-    /// By size, for how many seconds it has been in its state.
+    /// Sum over its pages of the time that they have been in their state, in seconds.
     state_s: f64,
 }
 
 impl FrameMap {
-    /// What is known of physical memory, by address.
+    /// Returns the snapshot of physical memory, by address.
     pub fn snapshot(&mut self, view: &FrameView<'_>) -> Snapshot {
         let mut drafts = self.drafts(view);
         let mut width = 1.0;
@@ -111,7 +111,7 @@ impl FrameMap {
         }
     }
 
-    /// What is known of each frame, block by block.
+    /// Returns the state of each frame, block by block.
     pub fn pages(&self) -> impl Iterator<Item = FramePages> {
         self.blocks().filter_map(|(first, block)| {
             let pages = block.pages();
@@ -193,7 +193,7 @@ impl FrameMap {
     }
 }
 
-/// The addresses of the block at frame `first` that are among `ranges`, from the first to the last.
+/// Returns the addresses of the block at frame `first` from the first to the last frame in `ranges`.
 fn within(first: u64, ranges: &[Range<u64>]) -> Option<AddressRange> {
     let end = first + PAGES_PER_BLOCK as u64;
     let at = ranges.partition_point(|range| range.end <= first);
@@ -264,7 +264,7 @@ impl Draft {
         }
     }
 
-    /// Seconds that its idle pages have been so, in the mean.
+    /// Returns the mean idle time of its idle pages, in seconds.
     fn idle_for(&self) -> f64 {
         self.idle_s / (self.known() - self.touched).max(1.0)
     }
@@ -306,7 +306,7 @@ impl Draft {
     }
 }
 
-/// Joins neighbours that are alike by so wide a measure.
+/// Joins neighbours that are similar within `width`.
 fn coarsen(drafts: &mut Vec<Draft>, width: f64) {
     let mut kept = 0;
     for at in 1..drafts.len() {
@@ -322,13 +322,13 @@ fn coarsen(drafts: &mut Vec<Draft>, width: f64) {
     drafts.truncate(kept + 1);
 }
 
-/// Whether neighbours are alike, `width` times as widely as where there is room enough.
+/// Returns whether neighbours are similar, with `width` times the normal tolerances.
 fn are_alike(a: &Draft, b: &Draft, width: f64) -> bool {
     let gap = b.range.start - a.range.end;
     if gap as f64 > (width - 1.0) * BLOCK_SIZE as f64 {
         return false;
     }
-    // All that is there is told; unknown memory as such, whatever it stands beside.
+    // At this width all memory is joined, and unknown memory is counted as unknown.
     if width > 256.0 {
         return true;
     }

@@ -1,49 +1,50 @@
-//! Since when each folio of the page cache has not been accessed.
+//! Idle time of each folio of the page cache.
 //!
-//! Four bytes and two bits for each frame, in blocks of which memory is only taken where something is cached.
+//! Four bytes and two bits for each frame, in blocks that take memory only if something is cached there.
 
 use super::{CachedFolio, FolioState, Lru};
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::frames::PageAge;
 use crate::monitor::bits::{self, Bitmap};
 
-/// Half a second.
+/// The unit of ages: half a second.
 const UNIT: u64 = 500_000_000;
-/// Ages of at least so many units are kept, 4.5 hours; what is older is told as about as old.
+/// Units that remain after the base moves: ages up to 4.5 hours are kept, and older ones are reported as about that
+/// old.
 const KEPT: u16 = 1 << 15;
 
 /// The folio is in the page cache.
 const PRESENT: u8 = 1;
-/// `since` says since when it has not been accessed.
+/// `since` is the time since which the folio has not been accessed.
 const KNOWN: u8 = 1 << 1;
-/// As it was when it was looked at last.
+/// State of the folio at the last scan.
 const REFERENCED: u8 = 1 << 2;
 const ACTIVE: u8 = 1 << 3;
 const WORKINGSET: u8 = 1 << 4;
-/// In which of two rounds it was seen last.
+/// Parity of the round in which the folio was seen last.
 const ROUND: u8 = 1 << 5;
-/// In how many looks it had been accessed, up to three.
+/// Number of scans in which it had been accessed, up to three.
 const USES_SHIFT: u32 = 6;
 const USES_MAX: u8 = 3;
 
-/// What is known of the folio that begins at a frame.
+/// Record of the folio that begins at a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
-    /// In units after the base.
+    /// Time in units after the base.
     since: u16,
     state: u8,
-    /// Of its file and its place there: tells it from what was in the frame before.
+    /// Hash of the file and the place in it: distinguishes the folio from earlier contents of the frame.
     hash: u8,
 }
 
 /// 512 frames.
 #[derive(Debug)]
 struct Block {
-    /// Of the folios that begin there.
+    /// Entries of the folios that begin there.
     entries: [Entry; PAGES_PER_BLOCK],
-    /// They belong to the folio that begins before them.
+    /// Frames that belong to a folio with an earlier first frame.
     tails: Bitmap,
-    /// Their folio had been accessed when it was looked at last.
+    /// First frames of folios that had been accessed at the last scan.
     touched: Bitmap,
 }
 
@@ -58,7 +59,7 @@ impl Default for Block {
 }
 
 impl Block {
-    /// Puts down which frames are the folio's that begins at `first`. None is larger than a block, and all lie at
+    /// Records the frames of the folio that begins at `first`. No folio is larger than a block, and all lie at
     /// multiples of their size.
     fn set_tails(&mut self, first: usize, order: u8) {
         let end = (first + (1 << order)).min(PAGES_PER_BLOCK);
@@ -67,7 +68,7 @@ impl Block {
         if end - first > 1 {
             *tails = bits::or(tails, &bits::mask_of(first + 1..end));
         }
-        // What follows a folio without a head of its own was of one that has gone.
+        // Tails right behind the folio belonged to a folio that is gone.
         let gone = (end..PAGES_PER_BLOCK).take_while(|page| bits::has(tails, *page));
         let gone = gone.count();
         if gone > 0 {
@@ -76,33 +77,33 @@ impl Block {
     }
 }
 
-/// What a look tells of a folio.
+/// The result of a scan for one folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenFolio {
-    /// When it was accessed last.
+    /// Time of the last access.
     pub age: PageAge,
-    /// In how many looks since it was first seen it had been accessed, up to three.
+    /// Number of scans since it was first seen in which it had been accessed, up to three.
     pub nr_uses: u8,
-    /// Whether the next access would leave no trace, until the kernel's mark is cleared.
+    /// Whether the next access would leave no trace until the kernel's mark is cleared.
     pub hides_next: bool,
 }
 
-/// Of all folios that were seen.
+/// The ages of all folios that were seen.
 #[derive(Debug, Default)]
 pub struct FolioAges {
     blocks: Vec<Option<Box<Block>>>,
-    /// What `since` counts from.
+    /// Start of the count in `since`.
     base: Nanos,
-    /// By which the last look and this one are compared, and what it is now.
+    /// LRU for the comparison of the last scan with this one, and the present LRU.
     lru: Lru,
     lru_now: Lru,
     nr_rounds: u32,
-    /// When this round began, and the one before.
+    /// Start of this round, and of the one before.
     began: [Nanos; 2],
 }
 
 impl FolioAges {
-    /// A round begins, in which all frames are looked at. `lru`: how the kernel keeps pages now.
+    /// Begins a round, in which all frames are scanned. `lru`: the kernel's present LRU.
     pub fn begin_round(&mut self, now: Nanos, lru: Lru) {
         let before = std::mem::replace(&mut self.lru_now, lru);
         self.lru = if self.nr_rounds == 0 {
@@ -124,12 +125,12 @@ impl FolioAges {
         self.began = [now, self.began[0]];
     }
 
-    /// Rounds that were begun.
+    /// Returns the number of rounds that were begun.
     pub fn nr_rounds(&self) -> u32 {
         self.nr_rounds
     }
 
-    /// Takes in how a folio is.
+    /// Takes in the state of a folio.
     pub fn look(&mut self, folio: &CachedFolio, now: Nanos) -> SeenFolio {
         let (units, round, lru) = (self.units(now), self.round(), self.lru);
         let is_first = self.nr_rounds <= 1;
@@ -142,7 +143,7 @@ impl FolioAges {
         let is_accessed = if is_known {
             is_accessed(kept, folio.state)
         } else {
-            // Read into memory since the last round: that was for somebody.
+            // The folio was read into memory since the last round: that was an access.
             !is_first
         };
         let new = new_uses(is_known, is_first, kept, folio.state);
@@ -153,10 +154,10 @@ impl FolioAges {
             entry.since = units;
             state |= KNOWN;
         } else if hides_next {
-            // Set before, and not cleared: what was accessed since cannot be told.
+            // The mark was set before and was not cleared: later accesses cannot be seen.
             state &= !KNOWN;
         } else if kept & KNOWN == 0 || was_blind(kept, folio.state, lru) {
-            // The kernel has cleared it meanwhile, or it is seen for the first time.
+            // The kernel has cleared the mark meanwhile, or the folio is seen for the first time.
             entry.since = units;
             state |= KNOWN;
         }
@@ -177,8 +178,8 @@ impl FolioAges {
         }
     }
 
-    /// The mark of a folio was cleared, and is seen to be: it has not been accessed since. What was before, since it
-    /// was looked at, is not known.
+    /// Takes in that a folio's mark was cleared, and is clear: it has not been accessed since. Accesses between the
+    /// last scan and the clear are not known.
     pub fn cleared(&mut self, folio: &CachedFolio, now: Nanos) {
         let units = self.units(now);
         let entry = &mut self.block_mut(folio.frame).entries[page_of(folio.frame)];
@@ -188,7 +189,7 @@ impl FolioAges {
         }
     }
 
-    /// For how long a folio has not been accessed, by when it was looked at last and how it is now.
+    /// Returns the idle time of a folio, by its state at the last scan and its present state.
     pub fn idle(&self, folio: &CachedFolio, now: Nanos) -> Option<Nanos> {
         let block = self.blocks.get(block_of(folio.frame))?.as_ref()?;
         let entry = block.entries[page_of(folio.frame)];
@@ -208,7 +209,7 @@ impl FolioAges {
         ))
     }
 
-    /// All folios in these frames have been looked at: what was not seen is not there any more.
+    /// Ends the scan of these frames: folios that were not seen are removed.
     pub fn end_frames(&mut self, frames: &std::ops::Range<u64>) {
         let round = self.round();
         let end = frames.end.div_ceil(PAGES_PER_BLOCK as u64) as usize;
@@ -228,7 +229,7 @@ impl FolioAges {
         }
     }
 
-    /// Bytes that this takes.
+    /// Returns the bytes that this takes.
     pub fn memory(&self) -> usize {
         let used = self.blocks.iter().flatten().count();
         self.blocks.capacity() * size_of::<Option<Box<Block>>>() + used * size_of::<Block>()
@@ -242,8 +243,8 @@ impl FolioAges {
         }
     }
 
-    /// Each frame of all folios, and how old that was when it was looked at last: of what is not known to have been
-    /// accessed in that round, for how long it had not been when that round began.
+    /// Calls `tell` for each frame of all folios, with its age at the last scan. For a folio without a known access in
+    /// that round, the age is its idle time at the start of the round.
     pub fn each_frame(&self, mut tell: impl FnMut(u64, PageAge)) {
         let (base, round) = (self.base, self.round());
         let began = self.began.map(|began| began.since(base).0 / UNIT);
@@ -293,7 +294,7 @@ fn page_of(frame: u64) -> usize {
     (frame % PAGES_PER_BLOCK as u64) as usize
 }
 
-/// Of so many units, of which the first and the last may have been in part only.
+/// Returns the age for a number of units, of which the first and the last may be partial.
 fn idle_for(units: u16) -> PageAge {
     PageAge::idle_for(Nanos(u64::from(units) * UNIT))
 }
@@ -311,9 +312,9 @@ fn flags(state: FolioState) -> u8 {
         | bit(FolioState::WORKINGSET, WORKINGSET)
 }
 
-/// Whether a folio that was so, and is so now, was accessed in between (folio_mark_accessed() in mm/swap.c):
-/// it was marked, or marked again, which makes it active; reclaim may have undone the latter, which leaves a
-/// trace, but does so to folios that have been active for long, too.
+/// Returns whether a folio was accessed between the two states (folio_mark_accessed() in mm/swap.c). An access marks
+/// it, and a second one makes it active. Reclaim may have undone the latter, which leaves a trace; but it also
+/// deactivates folios that have been active for long.
 fn is_accessed(before: u8, now: FolioState) -> bool {
     let gained = |is: u16, bit: u8| now.has(is) && before & bit == 0;
     gained(FolioState::REFERENCED, REFERENCED)
@@ -321,18 +322,18 @@ fn is_accessed(before: u8, now: FolioState) -> bool {
         || gained(FolioState::WORKINGSET, WORKINGSET) && before & ACTIVE == 0
 }
 
-/// Whether a folio that was so, and is so now, may have been accessed in between though [`is_accessed`] says no: the
-/// access would have left no trace; or its mark has gone, which reclaim does, and a second access that waits to
-/// make it active (folio_activate() in mm/swap.c).
+/// Returns whether a folio may have been accessed between the two states although [`is_accessed`] returns false. Either
+/// the access would have left no trace, or the mark is gone. Reclaim clears marks, and so does a second access that
+/// waits to make the folio active (folio_activate() in mm/swap.c).
 fn was_blind(before: u8, now: FolioState, lru: Lru) -> bool {
     let is_lost = !now.has(FolioState::REFERENCED);
     before & REFERENCED != 0 && (is_lost || before & ACTIVE != 0 || lru == Lru::MultiGen)
 }
 
-/// Accesses that this look adds, as far as they can be told apart.
+/// Returns the distinguishable accesses that this scan adds.
 fn new_uses(is_known: bool, is_first: bool, before: u8, now: FolioState) -> u8 {
     let marked = u8::from(now.has(FolioState::REFERENCED) && before & REFERENCED == 0);
-    // It takes two.
+    // A folio becomes active by two accesses.
     let active = if now.has(FolioState::ACTIVE) && before & ACTIVE == 0 {
         2
     } else {
@@ -365,7 +366,7 @@ mod tests {
         }
     }
 
-    /// Of an idle page, the class instead of the step.
+    /// Replaces the step of an idle page by its class.
     fn by_class(age: PageAge) -> PageAge {
         match age {
             PageAge::Idle(step) => PageAge::Idle(PageAge::class(step) as u8),
@@ -373,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Looks at one folio every ten seconds: its states, and whether its mark is cleared after each.
+    /// Scans one folio every ten seconds: its states, and whether its mark is cleared after each.
     fn check(lru: Lru, states: &[(u16, bool)], wanted: &[PageAge], nr_uses: u8) {
         let mut ages = FolioAges::default();
         let mut now = Nanos(0);
@@ -400,7 +401,7 @@ mod tests {
     #[test]
     fn accesses_are_told_from_what_the_kernel_marks() {
         for lru in [Classic, MultiGen] {
-            // Unmarked: idle for as long as it has been looked at.
+            // Unmarked: idle since the first scan.
             check(
                 lru,
                 &[(0, false); 4],
@@ -426,7 +427,7 @@ mod tests {
                 &[Unknown, Touched, Idle(2), Idle(2)],
                 1,
             );
-            // Read twice: active. Blind while the mark is not cleared.
+            // Read twice: active. The next access is hidden while the mark is not cleared.
             check(
                 lru,
                 &[
@@ -438,7 +439,8 @@ mod tests {
                 &[Unknown, Touched, Touched, Unknown],
                 3,
             );
-            // Reclaim makes an active page inactive, which is no access; one that was not seen active, is.
+            // If reclaim makes an active page inactive, that is no access; if the page was not seen active, it was
+            // accessed.
             check(
                 lru,
                 &[(ACT, false), (WS, false), (WS, false)],
@@ -454,12 +456,12 @@ mod tests {
         let idle = [Unknown, Idle(2), Idle(2), Touched, Idle(2)];
         let states = [REF, REF, REF, ACT, ACT].map(|state| (state, false));
         check(Classic, &states, &idle, 2);
-        // It is not made active here, so nobody can tell.
+        // The page is not made active here, so accesses are unknown.
         check(MultiGen, &states[..3], &[Unknown; 3], 0);
-        // Its mark went: reclaim's doing, or a second access that is not done with.
+        // The mark is gone: by reclaim, or by a second access that is not complete.
         let states = [REF, REF, 0, 0].map(|state| (state, false));
         check(Classic, &states, &[Unknown, Idle(2), Idle(0), Idle(2)], 0);
-        // Blind while it was active and marked; reclaim made it inactive.
+        // Accesses were hidden while it was active and marked; reclaim made it inactive.
         let states = [ACT | REF, ACT | REF, WS | REF, WS | REF].map(|state| (state, false));
         check(Classic, &states, &[Unknown, Unknown, Idle(0), Idle(2)], 0);
         check(Classic, &[(UNEVICTABLE_REF, false); 2], &[Unknown; 2], 0);

@@ -2,9 +2,9 @@
 //!
 //! Problem: the kernel keeps no trace of pages that were dropped on our request, so its count of refaults
 //! (`workingset_refault_file`) misses them. Approach: the dropped pages of each file are noted, and looked up in the
-//! page cache from time to time, file by file. If an eighth of a file's dropped pages were read back, its pages must be
-//! idle four times as long the next time, then sixteen and sixty-four times. This lasts ten minutes after the last
-//! return, and falls by one step each ten minutes.
+//! page cache from time to time, file by file. If an eighth of a file's dropped pages were read back, the file waits
+//! longer. Its pages must be idle four times as long the next time, then sixteen and sixty-four times. This lasts ten
+//! minutes after the last return, and falls by one step each ten minutes.
 //!
 //! Of large files a sample is noted: groups of 16 pages, chosen by a hash of their place. Each sampled group also
 //! represents the groups that were left out.
@@ -200,7 +200,7 @@ pub struct ReturnedFiles {
     /// The files in the order in which they will be checked.
     turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
-    /// By control group.
+    /// Returns of the files of each control group.
     groups: BTreeMap<u64, OfGroup>,
 }
 
@@ -514,7 +514,7 @@ mod tests {
 
     #[test]
     fn of_a_large_file_a_sample_tells() {
-        // Every other page of a GiB was dropped; the other pages of its first half were never away.
+        // Every other page of a GiB is dropped. At first the other pages are cached, and later the first half.
         let places: Vec<_> = (0..1 << 17).map(|n| n * 2..n * 2 + 1).collect();
         let (mut files, mut returned) = (ReturnedFiles::default(), 0);
         for portion in places.chunks(1000) {

@@ -1,7 +1,6 @@
 //! The loop: read this first.
 //!
-//! Problem: tell for every part of a program's memory how often it is accessed, looking at as few
-//! pages as possible.
+//! Problem: measure how often each part of a program's memory is accessed, with as few page samples as possible.
 //!
 //! Approach: DAMON's (`kdamond_fn` in Linux's `mm/damon/core.c`; Park et al., *Profiling Dynamic Data
 //! Access Patterns with Controlled Overhead and Quality*, Middleware Industry 2019). Memory is cut
@@ -16,14 +15,12 @@
 //! plan:  a page of each region, to be looked at until the next tick
 //! ```
 //!
-//! The engine does not look at pages itself: a driver carries the plan to a probe, waits until
-//! `next_tick`, and comes back with what the probe saw. So it runs the same on this machine, in a
-//! simulation, and in a test.
+//! The engine does not sample pages itself: a driver passes the plan to a probe, waits until `next_tick`, and returns
+//! the probe's results. Therefore it runs the same on this machine, in a simulation, and in a test.
 //!
-//! What is done better than in the kernel is switched by [`Strategy`](crate::Strategy) and lives in
-//! `sampler.rs` (clusters, weights), `layout.rs` (populated memory), `region.rs` (telling splits) and
-//! `budget.rs`. Two things differ in every mode, where the kernel's way would only harm: pages of
-//! which nothing is known are not taken for idle, and an interval counts once for a region's age
+//! [`Strategy`](crate::Strategy) switches the improvements on the kernel. They are in `sampler.rs` (clusters, weights),
+//! `layout.rs` (populated memory), `regions.rs` (telling splits) and `budget`. Two things differ in every mode, as the
+//! kernel's way would only harm. Unknown pages are not taken for idle, and an interval counts once for a region's age
 //! however often merging is repeated.
 //!
 //! Limits: one generator serves all targets, so adding a target changes the others' random choices.
@@ -46,34 +43,34 @@ use rng::Rng;
 use sampler::SampleAllocation;
 use tuner::Tuner;
 
-/// The unit of counts that aren't whole: 1/256 of an access.
+/// The unit of fractional counts: 1/256 of an access.
 const FRACTION: u32 = 256;
-/// Under a budget, samples per region and check are varied between these before the interval is.
+/// Bounds of the samples per region and check; under a budget they change before the interval does.
 const DENSITY: std::ops::RangeInclusive<f64> = 0.25..=4.0;
 
-/// What the world tells.
+/// The input of a tick.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'a> {
-    /// Answers to the samples of the last plan, in their order; none at all if the probe failed.
+    /// Results of the samples of the last plan, in their order; empty if the probe failed.
     pub touches: &'a [Touch],
-    /// New targets, or known ones whose mappings were looked at again.
+    /// New targets, and known ones whose mappings were read again.
     pub layouts: Vec<(TargetId, Layout)>,
-    /// Targets that are no more. What was counted for them in this interval is dropped.
+    /// Targets that have ended. Their counts of this interval are dropped.
     pub ended: &'a [TargetId],
-    /// What watching has cost since the start.
+    /// Cost of watching since the start.
     pub cost: Cost,
 }
 
-/// What is to be done.
+/// The work until the next tick.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Watch these until the next tick; by target and address.
+    /// Samples to watch until the next tick, by target and address.
     pub samples: Vec<Sample>,
-    /// Snapshots that are now finished.
+    /// Snapshots that are complete now.
     pub snapshots: Vec<Snapshot>,
-    /// Look at the mappings of targets and tell them with the next tick.
+    /// Whether the driver should read the targets' mappings and pass them with the next tick.
     pub layouts_wanted: bool,
-    /// When to come back.
+    /// Time of the next tick.
     pub next_tick: Nanos,
 }
 
@@ -100,12 +97,12 @@ pub struct Engine {
     tuner: Option<Tuner>,
     budget: Option<(CpuBudget, BudgetController)>,
     rng: Rng,
-    /// By id, so that the order in which targets came does not matter.
+    /// Targets by id, so that the order in which they were added does not matter.
     targets: Vec<Target>,
     plan: Plan,
     /// Target and region of each sample of the plan.
     sampled: Vec<(u32, u32)>,
-    /// Whether the plan was about any target; by chance it may hold no sample all the same.
+    /// Whether the plan had any target; by chance it may have no sample nevertheless.
     armed: bool,
     /// Checks made in this aggregation interval.
     checks: u32,
@@ -117,7 +114,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without targets yet.
+    /// Creates an engine without targets.
     pub fn new(attributes: Attributes) -> Result<Self, AttributesError> {
         attributes.validate()?;
         let budget = attributes
@@ -153,32 +150,32 @@ impl Engine {
         })
     }
 
-    /// The intervals in force.
+    /// Returns the present intervals.
     pub fn intervals(&self) -> Intervals {
         self.intervals
     }
 
-    /// Checks per aggregation interval, the most that `nr_accesses` can be.
+    /// Returns the checks per aggregation interval, the upper bound of `nr_accesses`.
     pub fn nr_samples(&self) -> u32 {
         self.nr_samples
     }
 
-    /// Samples taken per region and check, on average; 1 unless a budget rules.
+    /// Returns the mean number of samples per region and check; 1 unless a budget changes it.
     pub fn samples_per_region(&self) -> f64 {
         self.density
     }
 
-    /// The number of regions, all targets together.
+    /// Returns the number of regions of all targets together.
     pub fn nr_regions(&self) -> usize {
         self.targets.iter().map(|target| target.regions.len()).sum()
     }
 
-    /// The ranges in which a target is monitored.
+    /// Returns the ranges in which a target is monitored.
     pub fn ranges(&self, target: TargetId) -> &[AddressRange] {
         self.find(target).map_or(&[], |i| &self.targets[i].ranges)
     }
 
-    /// A target's regions as they are now, in address order.
+    /// Returns a target's present regions, in address order.
     pub fn regions(&self, target: TargetId) -> impl Iterator<Item = AddressRange> + '_ {
         let regions = self
             .find(target)
@@ -186,7 +183,7 @@ impl Engine {
         regions.iter().map(|region| region.range)
     }
 
-    /// Lets regions that lie mostly in `range` count their age anew, as an action does in DAMON.
+    /// Restarts the age of regions that lie mostly in `range`, as an action does in DAMON.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         let Some(i) = self.find(target) else { return };
         let regions = &mut self.targets[i].regions;
@@ -206,16 +203,16 @@ impl Engine {
         }
     }
 
-    /// One round: learn what was accessed, and choose what to look at next.
+    /// Does one round: counts the accesses, and selects the next samples.
     ///
     /// # Panics
-    /// If there are answers, but not one for each sample of the last plan: the driver's bug.
+    /// Panics if there are results, but not one for each sample of the last plan: that is a bug of the driver.
     pub fn tick(&mut self, now: Nanos, facts: Facts<'_>) -> &Plan {
         self.spare_snapshots.append(&mut self.plan.snapshots);
         self.take_answers(facts.touches);
         self.adapt_to_cost(now, facts.cost);
         if self.checks == 0 {
-            // Nothing was to be checked yet: the first tick, or there are no targets.
+            // There were no samples to check: this is the first tick, or there are no targets.
             self.interval_start = now;
         } else if self.checks >= self.nr_samples {
             self.aggregate(now);
@@ -234,7 +231,7 @@ impl Engine {
         &self.plan
     }
 
-    /// Adds the answers to the counts of the regions that were asked about.
+    /// Adds the results to the counts of the sampled regions.
     fn take_answers(&mut self, touches: &[Touch]) {
         assert!(
             touches.is_empty() || touches.len() == self.sampled.len(),
@@ -253,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// The end of an aggregation interval.
+    /// Ends an aggregation interval.
     fn aggregate(&mut self, now: Nanos) {
         let start = self.interval_start;
         let full = self.nr_samples * self.fraction;
@@ -285,7 +282,7 @@ impl Engine {
         self.allocate_samples();
     }
 
-    /// Merges what is alike, and less alike while there are too many regions.
+    /// Merges similar regions, and less similar ones while there are too many.
     fn merge(&mut self, mut threshold: u32) {
         let size_limit = self.size_limit();
         let full = self.nr_samples * self.fraction;
@@ -332,7 +329,7 @@ impl Engine {
         }
     }
 
-    /// Splits every region at random while there are few: the kernel's `kdamond_split_regions`.
+    /// Splits every region at random while there are few, as the kernel's `kdamond_split_regions` does.
     fn split(&mut self) {
         let full = self.nr_samples * self.fraction;
         let nr_regions = self.nr_regions();
@@ -367,7 +364,7 @@ impl Engine {
         self.nr_regions_before = nr_regions;
     }
 
-    /// Decides how many samples each region gets in the next interval.
+    /// Sets the number of samples for each region in the next interval.
     fn allocate_samples(&mut self) {
         if !self.attributes.strategy.weighted_samples {
             return;
@@ -413,7 +410,7 @@ impl Engine {
         self.allocate_samples();
     }
 
-    /// Merges regions whatever they are like, as new ranges have made too many of them.
+    /// Merges regions without a test of similarity, as new ranges have made too many of them.
     fn merge_to_limit(&mut self, mut size_limit: u64) {
         while self.nr_regions() > self.nr_regions_max() {
             let like = Likeness {
@@ -455,7 +452,7 @@ impl Engine {
         }
     }
 
-    /// Learns what was spent. Too much shows at once, room is used from the next interval on.
+    /// Takes in the spent CPU time. Overspending has an effect at once, underspending from the next interval on.
     fn adapt_to_cost(&mut self, now: Nanos, cost: Cost) {
         let Some((_, controller)) = &mut self.budget else {
             return;
@@ -467,8 +464,8 @@ impl Engine {
         }
     }
 
-    /// Turns the pace that the budget allows into samples per region and a sampling interval.
-    /// Fewer samples come first: they cost accuracy, longer intervals cost timeliness as well.
+    /// Converts the pace that the budget allows into samples per region and a sampling interval. The samples are
+    /// reduced first: that costs accuracy, while longer intervals also cost timeliness.
     fn follow_pace(&mut self) {
         let Some((budget, controller)) = &self.budget else {
             return;
@@ -499,7 +496,7 @@ impl Engine {
         }
     }
 
-    /// The most bytes of a region that results from merging.
+    /// Returns the most bytes of a region that results from merging.
     fn size_limit(&self) -> u64 {
         let ranges = self.targets.iter().flat_map(|target| &target.ranges);
         let total: u64 = ranges.map(|range| range.len()).sum();
@@ -524,9 +521,9 @@ fn all_mut(targets: &mut [Target]) -> impl Iterator<Item = &mut Region> {
     targets.iter_mut().flat_map(|target| &mut target.regions)
 }
 
-/// A pace of 1 is the interval given, which is also the shortest; the bounds of the pace are those
-/// of the interval and of the density. More samples tell more than shorter intervals would, in which
-/// a hot page may stay untouched.
+/// Creates the controller of the pace. A pace of 1 is the given interval, which is also the shortest; the bounds of the
+/// pace are those of the interval and of the density. More samples give more information than shorter intervals would,
+/// in which a hot page may stay untouched.
 fn controller(attributes: &Attributes, budget: CpuBudget) -> BudgetController {
     let base = attributes.sample_interval.0 as f64;
     let slowest = base / budget.max_sample_interval.0 as f64;

@@ -1,47 +1,45 @@
 //! Regions: neighbouring pages of about the same access frequency, kept in flat vectors.
 //!
-//! Problem: to know the temperature of terabytes one cannot look at every page. DAMON assumes that
-//! the pages of a region behave alike, checks a few of them, and then corrects the assumption: it
-//! merges neighbours that turned out alike and splits every region at random, so that unlike parts
-//! separate themselves in the next interval.
+//! Problem: for terabytes of memory it is impossible to sample every page. DAMON assumes that the pages of a region
+//! behave alike, checks a few of them, and then corrects the assumption. It merges neighbours that turned out alike and
+//! splits every region at random, so unlike parts separate in the next interval.
 //!
-//! Approach: `mm/damon/core.c` of Linux 6.x (`damon_merge_regions_of`, `damon_split_regions_of`,
-//! `damon_set_regions`), on vectors that are swept once, instead of lists of boxes. Counts carry a
-//! fixed-point fraction, since several pages may be checked at once; integers keep results the same
-//! everywhere. Unlike the kernel, a region about which nothing could be observed stays apart from
-//! known ones: unknown is not cold.
+//! Approach: `mm/damon/core.c` of Linux 6.x (`damon_merge_regions_of`, `damon_split_regions_of`, `damon_set_regions`),
+//! on vectors that are swept once, instead of lists of boxes. Counts carry a fixed-point fraction, since several pages
+//! may be checked at once; integers keep results the same everywhere. Unlike in the kernel, a region without any
+//! observation stays apart from known ones: unknown is not cold.
 //!
-//! Random splits alone need very many tries to single out a hot 2 MiB among cold gigabytes. A cluster
-//! of which nearly every page was accessed, in a region that is cold otherwise (or the reverse),
-//! tells where to look, so it may be cut out with its page table ([`Cuts::Telling`]). In the
-//! synthetic world of `benches/strategies.rs` with 205 such pieces this raises recall from 0.2 to 1.
+//! Random splits alone need very many tries to single out a hot 2 MiB among cold gigabytes. A cluster with nearly all
+//! pages accessed, in a region that is otherwise cold (or the reverse), shows a place to cut. It may be cut out with
+//! its page table ([`Cuts::Telling`]). In the synthetic world of `benches/strategies.rs` with 205 such pieces this
+//! raises recall from 0.2 to 1.
 //!
 //! Limits: a region never spans two ranges, so there are at least as many regions as ranges.
 
 use super::rng::Rng;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 
-/// The grain of aligned splits in small regions: sixteen pages, the largest common cluster.
+/// Grain of aligned splits in small regions: sixteen pages, the largest common cluster.
 const SMALL_GRAIN: u64 = 16 * PAGE_SIZE;
 
-/// A region, and what is known of it.
+/// A region and its observed accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) range: AddressRange,
-    /// Pages found accessed in this interval, of `observed` ones.
+    /// Pages found accessed in this interval, among `observed` ones.
     pub(crate) accessed: u32,
     pub(crate) observed: u32,
-    /// Estimate for the interval that just ended, in fractions (see [`Region::estimate`]). Where
-    /// nothing was observed it is the one before, and `known` is false.
+    /// Estimate for the interval that just ended, in fractions (see [`Region::estimate`]). Without an observation it is
+    /// the previous estimate, and `known` is false.
     pub(crate) nr_accesses: u32,
     pub(crate) last_nr_accesses: u32,
     pub(crate) known: bool,
     pub(crate) age: u32,
     pub(crate) age_ns: Nanos,
-    /// Where the last sample of which nearly every page, or hardly any, was accessed lay.
+    /// Addresses of the last sample with nearly all pages accessed, and of the last one with hardly any.
     pub(crate) hit: Option<u64>,
     pub(crate) miss: Option<u64>,
-    /// Samples per check, in 1/256; and what is left over from the checks before.
+    /// Samples per check, in 1/256, and the remainder from the checks before.
     pub(crate) quota: u16,
     pub(crate) credit: u16,
 }
@@ -64,7 +62,7 @@ impl Region {
         }
     }
 
-    /// Counts the answer to a sample at `address`.
+    /// Counts the result of a sample at `address`.
     pub(crate) fn count(&mut self, address: u64, observed: u32, accessed: u32) {
         if accessed >= observed - observed / 4 {
             self.hit = Some(address);
@@ -76,10 +74,10 @@ impl Region {
         self.accessed = self.accessed.saturating_add(accessed.min(observed));
     }
 
-    /// Turns the counts of the interval into `nr_accesses`: the share of observed pages that were
-    /// accessed, in units of 1/`fraction` of one of `nr_samples` checks. With one page per check
-    /// and a fraction of 1 that is the number of checks which found an access, as in DAMON; where
-    /// some checks told nothing, or more were made, it is scaled to the same measure.
+    /// Turns the counts of the interval into `nr_accesses`: the share of observed pages that were accessed, in units of
+    /// 1/`fraction` of one of `nr_samples` checks. With one page per check and a fraction of 1 that is the number of
+    /// checks which found an access, as in DAMON. If some checks had no result, or more were made, it is scaled to the
+    /// same measure.
     pub(crate) fn estimate(&mut self, nr_samples: u32, fraction: u32) {
         self.known = self.observed > 0;
         if self.known {
@@ -90,8 +88,8 @@ impl Region {
         }
     }
 
-    /// One interval older, or young again where the access frequency changed: by more than
-    /// `threshold`, or between none (less than half an access) and some. Nothing known, no change.
+    /// Adds one interval to the age, or restarts it if the access frequency changed: by more than `threshold`, or
+    /// between none (less than half an access) and some. An unknown region keeps its age.
     pub(crate) fn age(&mut self, threshold: u32, fraction: u32, elapsed: Nanos) {
         if !self.known {
             return;
@@ -121,7 +119,7 @@ impl Region {
         self.range.len() / PAGE_SIZE
     }
 
-    /// Takes in the right neighbour; what both have is weighted by size.
+    /// Takes in the right neighbour; values that both have are weighted by size.
     fn absorb(&mut self, right: &Self) {
         let (l, r) = (self.pages(), right.pages());
         let blend = |a: u64, b: u64| {
@@ -146,14 +144,14 @@ impl Region {
     }
 }
 
-/// Which neighbours may become one.
+/// The condition for merging two neighbours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Likeness {
-    /// The most that their `nr_accesses` differ.
+    /// Largest difference in their `nr_accesses`.
     pub(crate) threshold: u32,
-    /// The most bytes that they have together.
+    /// Largest number of bytes together.
     pub(crate) size_limit: u64,
-    /// Also those of which one is unknown: only where there are too many regions otherwise.
+    /// Also merges if one of them is unknown: only for too many regions.
     pub(crate) forced: bool,
 }
 
@@ -179,26 +177,26 @@ pub(crate) fn merge(regions: &mut Vec<Region>, like: Likeness) {
     regions.truncate(kept);
 }
 
-/// How regions are split.
+/// The places at which regions are split.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cuts<'a> {
     /// At any page: DAMON's way.
     Anywhere,
-    /// Where heat is likelier to change: around a sample that was unlike its region; at a mapping's
-    /// end if one is near; where a page table ends (2 MiB), in regions of at least two of them; at
+    /// At places with likely changes in access frequency: around a sample that was unlike its region, or at the end of
+    /// a mapping nearby. Otherwise at the end of a page table (2 MiB) in regions of at least two of them, and at
     /// multiples of 16 pages in smaller ones.
     Telling {
-        /// Where mappings start or end, ascending.
+        /// Starts and ends of mappings, ascending.
         boundaries: &'a [u64],
         /// The `nr_accesses` of a region that is always accessed.
         full: u32,
-        /// There are many regions already: leave alone those of a block or less that seem uniform.
+        /// There are many regions already: regions of a block or less that seem uniform are not split.
         crowded: bool,
     },
 }
 
 impl Cuts<'_> {
-    /// A point 10 to 90 % into `range`, or about there; `None` where it cannot be cut so.
+    /// Returns a point about 10 to 90 % into `range`; `None` if it cannot be cut there.
     fn choose(self, range: AddressRange, rng: &mut Rng) -> Option<u64> {
         let size = range.len();
         if size <= 2 * PAGE_SIZE {
@@ -226,7 +224,7 @@ impl Cuts<'_> {
         matches!(self, Self::Telling { crowded: true, .. }) && region.range.len() <= BLOCK_SIZE
     }
 
-    /// The block around the region's odd sample, to be cut out of it.
+    /// Returns the block around the region's odd sample, to be cut out of it.
     fn odd_block(self, region: &Region) -> Option<AddressRange> {
         let Self::Telling { full, .. } = self else {
             return None;
@@ -250,7 +248,7 @@ fn grain(size: u64) -> u64 {
     }
 }
 
-/// The element of ascending `points` that is nearest to `to`.
+/// Returns the element of ascending `points` that is nearest to `to`.
 fn nearest(points: &[u64], to: u64) -> Option<u64> {
     let at = points.partition_point(|point| *point < to);
     let below = at.checked_sub(1).map(|i| points[i]);
@@ -260,8 +258,8 @@ fn nearest(points: &[u64], to: u64) -> Option<u64> {
         .min_by_key(|point| point.abs_diff(to))
 }
 
-/// Splits every region into up to `nr_parts` (2 or 3), each like the whole. Cutting out an odd block
-/// may take a part more, as long as `extra` parts are left. `spare` is working room.
+/// Splits every region into up to `nr_parts` (2 or 3), each with the values of the whole. Cutting out an odd block may
+/// take one more part while `extra` parts are left. `spare` is scratch space.
 pub(crate) fn split(
     regions: &mut Vec<Region>,
     spare: &mut Vec<Region>,
@@ -283,7 +281,7 @@ pub(crate) fn split(
             }
         };
         match cuts.odd_block(region) {
-            // Not always: the odd part may be far larger than a block, which halving finds sooner.
+            // The block is not always cut out: the odd part may be far larger, and halving finds it sooner.
             Some(block) if (nr_parts > 2 || *extra > 0) && rng.below(2) == 0 => {
                 cut_at(&mut left, block.end);
                 cut_at(&mut left, block.start);
@@ -304,7 +302,7 @@ pub(crate) fn split(
     std::mem::swap(regions, spare);
 }
 
-/// Divides regions of more than `size_limit` bytes evenly. `spare` is working room.
+/// Divides regions of more than `size_limit` bytes evenly. `spare` is scratch space.
 pub(crate) fn divide(regions: &mut Vec<Region>, spare: &mut Vec<Region>, size_limit: u64) {
     if regions
         .iter()
@@ -334,9 +332,8 @@ pub(crate) fn divide(regions: &mut Vec<Region>, spare: &mut Vec<Region>, size_li
     std::mem::swap(regions, spare);
 }
 
-/// Fits `regions` to new `ranges` (ascending, apart): what lies outside goes, the first and last
-/// region of each range are stretched to its ends, and holes get regions of their own. `spare` is
-/// working room.
+/// Fits `regions` to new `ranges` (ascending, apart). Parts outside of them are removed, the first and last region of
+/// each range are stretched to its ends, and holes get regions of their own. `spare` is scratch space.
 pub(crate) fn set_ranges(
     regions: &mut Vec<Region>,
     spare: &mut Vec<Region>,

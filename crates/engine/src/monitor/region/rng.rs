@@ -1,4 +1,4 @@
-//! Random numbers: the same seed gives the same ones everywhere.
+//! Random numbers: the same seed gives the same sequence on every machine.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -12,8 +12,8 @@ impl Rng {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// A number from 0 to `bound - 1`. Multiply and shift: for the bounds used here (pages of an
-    /// address space) the bias is under one in ten million.
+    /// Returns a number from 0 to `bound - 1`, by multiply and shift. For the bounds used here (pages of an address
+    /// space) the bias is under one in ten million.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
     }

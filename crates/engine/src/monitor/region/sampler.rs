@@ -1,17 +1,16 @@
-//! Choosing what to look at: random pages, and how many of them in each region.
+//! Selects the samples: random pages, and their number in each region.
 //!
-//! Problem: each look at a page costs, most of all where the page was accessed since its accessed
-//! bit must then be cleared (about 7 us against 0.5 us: docs/benchmarks.md). DAMON looks at one page of
-//! every region at every check, the empty gigabyte and the well-known hot megabyte alike.
+//! Problem: each sample of a page costs CPU time, most of all if the page was accessed: its accessed bit must then be
+//! cleared (about 7 us against 0.5 us: docs/benchmarks.md). DAMON samples one page of every region at every check, in
+//! the empty gigabyte and the well-known hot megabyte alike.
 //!
-//! Approach: *clusters*: some neighbouring pages cost hardly more than one, and together give a
-//! fraction instead of a yes or no. *Weights*: stratified sampling with optimal allocation (Neyman
-//! 1934; Cochran, *Sampling Techniques*, 5.5): the error of a sum over strata is least for a given
-//! cost when each stratum gets samples in proportion to size x deviation / sqrt(cost). A share of
-//! the samples is allocated evenly, since a region that seems all cold may hide a hot corner.
+//! Approach: *clusters*: some neighbouring pages cost hardly more than one, and together give a fraction instead of a
+//! yes or no. *Weights*: stratified sampling with optimal allocation (Neyman 1934; Cochran, *Sampling Techniques*,
+//! 5.5). For a given cost, the error of a sum over strata is least with samples in proportion to size x deviation /
+//! sqrt(cost). A share of the samples is allocated evenly, since a region that seems all cold may hide a hot corner.
 //!
-//! Limits: the pages of a cluster are alike more often than not, so a cluster of 16 tells less than
-//! 16 pages would that lie apart.
+//! Limits: the pages of a cluster are mostly alike, so a cluster of 16 has less information than 16 pages that lie
+//! apart.
 
 use super::regions::Region;
 use super::rng::Rng;
@@ -21,15 +20,15 @@ use crate::snapshot::TargetId;
 
 /// The unit of [`Region::quota`].
 const WHOLE: u32 = 256;
-/// The most samples of one region in one check.
+/// Most samples of one region in one check.
 const SAMPLES_MAX: u32 = 8;
-/// The share of samples that is allocated evenly.
+/// Share of samples that is allocated evenly.
 const EVEN_SHARE: f64 = 0.3;
-/// What a look at an accessed page costs more than one at an idle page, as a multiple of the latter.
+/// Extra cost of sampling an accessed page, as a multiple of the cost for an idle page.
 const ACCESSED_EXTRA_COST: f64 = 9.0;
 
-/// A random page of `range` with its neighbours: `cluster_pages` of them, aligned to their number
-/// (so they never cross a page table), less what lies outside of `range`.
+/// Returns a random page of `range` with its neighbours: `cluster_pages` of them, aligned to their number (so they
+/// never cross a page table). Pages outside of `range` are left out.
 pub(crate) fn cluster(
     target: TargetId,
     range: AddressRange,
@@ -38,7 +37,8 @@ pub(crate) fn cluster(
 ) -> Sample {
     let page = range.start + rng.below(range.len() / PAGE_SIZE) * PAGE_SIZE;
     let size = u64::from(cluster_pages) * PAGE_SIZE;
-    // A power of two ([`Strategy`](crate::Strategy)): a division would be as dear as all else here.
+    // The size is a power of two ([`Strategy`](crate::Strategy)): a division would cost as much as everything else
+    // here.
     let aligned = page & !(size - 1);
     let start = aligned.max(range.start);
     let end = (aligned.saturating_add(size)).min(range.end);
@@ -50,7 +50,7 @@ pub(crate) fn cluster(
 }
 
 impl Region {
-    /// How many samples to take now. What is less than a whole one is saved for the next check.
+    /// Returns the number of samples to take now. A remaining fraction is saved for the next check.
     pub(crate) fn draw(&mut self) -> u32 {
         let credit = u32::from(self.credit) + u32::from(self.quota);
         self.credit = (credit % WHOLE) as u16;
@@ -58,8 +58,8 @@ impl Region {
     }
 }
 
-/// Allocates samples to regions for the next interval: on average `per_region` per region and
-/// check, more where they tell most. Every region gets at least one in the whole interval.
+/// Allocates samples to regions for the next interval: on average `per_region` per region and check, more in regions
+/// with more information. Every region gets at least one in the whole interval.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleAllocation {
     even: f64,
@@ -85,13 +85,13 @@ impl SampleAllocation {
         Self {
             even: per_region * EVEN_SHARE,
             per_weight: total * (1.0 - EVEN_SHARE) / f64::max(weights, f64::MIN_POSITIVE),
-            // Two in the interval: whatever credit is left over, one of them is drawn.
+            // Two in the interval: one of them is drawn for any initial credit.
             floor: (2 * WHOLE).div_ceil(nr_samples).clamp(WHOLE / 8, WHOLE),
             full,
         }
     }
 
-    /// Sets the region's quota, and a random credit so that slow regions don't all come at once.
+    /// Sets the region's quota, and a random credit so that rarely sampled regions are spread over the checks.
     pub(crate) fn apply(&self, region: &mut Region, rng: &mut Rng) {
         let share = self.even + self.per_weight * weight(region, self.full);
         let quota = (share * f64::from(WHOLE)) as u32;
@@ -100,8 +100,8 @@ impl SampleAllocation {
     }
 }
 
-/// Size x deviation / sqrt(cost). The rate is drawn a little to the middle: that none of a few
-/// pages was accessed does not make a region surely cold.
+/// Returns size x deviation / sqrt(cost). The rate is moved a little to the middle: a few pages without an access do
+/// not prove that a region is cold.
 fn weight(region: &Region, full: f64) -> f64 {
     let rate = if region.known {
         f64::from(region.last_nr_accesses) / full

@@ -1,16 +1,14 @@
 //! Tuning of intervals towards a ratio of observed accesses.
 //!
-//! Problem: with a sampling interval too short for a workload nearly every page looks cold, with one
-//! too long nearly every page looks hot; either way a snapshot tells nothing, and the right value
-//! differs from program to program.
+//! Problem: with a sampling interval too short for a workload nearly every page looks cold, with one too long nearly
+//! every page looks hot. Either way a snapshot has no information, and the right value differs from program to program.
 //!
-//! Approach: DAMON's intervals goal (`kdamond_tune_intervals` in `mm/damon/core.c`): observe about
-//! 4 % of all accesses that could be observed. Every few aggregations the score is the observed
-//! share over the wanted one, and both intervals are stretched by `2 - score` where it is below 1
-//! (up to twofold), or shrunk by `1.5 - score / 2` (at most by half) where it is above. Integers, in
-//! basis points (per 10,000), as the kernel does it.
+//! Approach: DAMON's intervals goal (`kdamond_tune_intervals` in `mm/damon/core.c`): observe about 4 % of all accesses
+//! that could be observed. Every few aggregations the score is computed: the observed share over the wanted one. If it
+//! is below 1, both intervals are stretched by `2 - score` (up to twofold). If it is above 1, they are shrunk by `1.5 -
+//! score / 2` (at most by half). All numbers are integers in basis points (per 10,000), as in the kernel.
 //!
-//! Limits: the score is taken from one interval only, so a bursty program makes the intervals sway.
+//! Limits: the score is taken from one interval only, so the intervals vary with a bursty program.
 
 use super::regions::Region;
 use crate::address::Nanos;
@@ -33,7 +31,7 @@ impl Tuner {
         }
     }
 
-    /// To be called at the end of each aggregation; says the sampling interval from now on.
+    /// Counts an aggregation at its end, and returns the new sampling interval.
     pub(crate) fn next<'a>(
         &mut self,
         sample: Nanos,
@@ -51,7 +49,7 @@ impl Tuner {
     }
 }
 
-/// Observed accesses over wanted ones, by bytes. Unknown regions count on neither side.
+/// Returns observed accesses over wanted ones, by bytes. Unknown regions count on neither side.
 fn score_bp<'a>(
     regions: impl Iterator<Item = &'a Region>,
     nr_accesses_max: u32,
@@ -67,7 +65,7 @@ fn score_bp<'a>(
     u64::try_from(observed * u128::from(ONE_BP) / wanted).unwrap_or(u64::MAX)
 }
 
-/// By what the intervals are multiplied.
+/// Returns the factor for the intervals.
 fn adaptation_bp(score_bp: u64) -> u64 {
     if score_bp <= ONE_BP {
         2 * ONE_BP - score_bp

@@ -1,4 +1,4 @@
-//! What regions do, in pictures; and what they always do, whatever comes.
+//! Tests of regions as pictures, and of their invariants for random inputs.
 
 use proptest::prelude::*;
 
@@ -274,7 +274,7 @@ fn any_regions() -> impl Strategy<Value = Vec<Region>> {
     })
 }
 
-/// What the regions cover, without their inner borders.
+/// Returns the ranges that the regions cover, without their inner borders.
 fn covered(regions: &[Region]) -> Vec<AddressRange> {
     let mut all: Vec<AddressRange> = Vec::new();
     for region in regions {
