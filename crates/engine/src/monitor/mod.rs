@@ -6,10 +6,10 @@
 //! |---|---|---|
 //! | `update_layout(s)` | fits regions to new mappings | the mappings, then blocks, of a target |
 //! | `plan_samples` | pages to watch until the next tick | accessed bits to clear and watch |
-//! | `take_answers` | counts touches for regions | reads what the tables of a block say |
+//! | `take_answers` | counts touches for regions | reads a block's tables |
 //! | `take_snapshots` | at the end of an aggregation interval | at the end of an interval |
 //! | `adapt_to_cost` | samples per region and intervals | the length of the next interval |
-//! | `reset_age` | memory was acted on | the same |
+//! | `reset_age` | memory was acted on | memory was acted on |
 //!
 //! In the region monitor [`tick`](region::Engine::tick) does all of them in order; a driver calls those
 //! of [`TableMonitor`](page_table::TableMonitor), as it reads tables between them.

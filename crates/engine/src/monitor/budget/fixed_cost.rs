@@ -5,9 +5,9 @@
 //! literally, that stretched the interval to a minute without any result. Five of some 54 recordings had such an
 //! outlier (experiments/results/shipped).
 //!
-//! The first interval, too, costs more than the next ones: kernel code runs for the first time, memory is allocated,
-//! all pages are new. It took 13 to 35 ms before 2 to 7 on redis, memcached, PostgreSQL, SQLite and a JVM of up to 900
-//! MiB. Taken literally, it made the second interval 4 s long, and schemes of 5 s began to act after 7.
+//! The first interval, too, costs more than the next ones: the kernel runs our programs for the first time, memory is
+//! allocated, all pages are new. It took 13 to 35 ms before 2 to 7 on redis, memcached, PostgreSQL, SQLite and a JVM of
+//! up to 900 MiB. Taken literally, it made the second interval 4 s long, and schemes of 5 s began to act after 7.
 //!
 //! Approach: the median of the last three costs is used, and the lower of the first two. A first one alone counts as a
 //! [`FIRST_SHARE`]th, and makes the interval at most [`FIRST_MOST`] times longer. A higher cost takes effect at once,

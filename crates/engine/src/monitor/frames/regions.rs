@@ -2,7 +2,7 @@
 //!
 //! Approach: each block of 2 MiB with known memory becomes a region. It holds the bytes that are resident, touched and
 //! unknown; similar neighbours are joined. If there are too many regions, the tolerance for joining grows until their
-//! number fits. Blocks with touched and untouched frames get bitmaps in addition to the regions, up to a limit
+//! number fits. Blocks of regions with touched and untouched frames get bitmaps as well, up to a limit
 //! ([`BlockPages`]).
 //!
 //! Limits: neighbouring frames belong to different processes. Regions only give the number of touched frames, and

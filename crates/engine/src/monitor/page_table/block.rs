@@ -105,9 +105,9 @@ pub(super) struct Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     Never,
-    /// At the end of an earlier interval.
+    /// The tables were read at the end of an earlier interval.
     Before,
-    /// At the end of the last one.
+    /// The tables were read at the end of the last interval.
     Now,
 }
 

@@ -108,7 +108,7 @@ pub enum Due {
     End,
 }
 
-/// A page whose accessed bit is set right after it was to be cleared.
+/// A page whose accessed bit is set right after it should have been cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncleared {
     pub target: TargetId,
@@ -133,7 +133,7 @@ const INTERVAL_MAX: Nanos = Nanos(60 * 1_000_000_000);
 /// Distance in blocks from a changed block within which similar blocks lose certainty.
 const DOUBT_REACH: usize = 64;
 
-/// The monitor.
+/// The page-table monitor.
 ///
 /// A driver (`drive::TableLoop`) asks [`due`](Self::due). At the end of an interval it passes all tables' bits to
 /// [`take_answers`](Self::take_answers). It takes the snapshots from [`end_interval`](Self::end_interval) and calls

@@ -18,8 +18,8 @@ const SAMPLE_REACH: usize = 64;
 const WHOLE_UP_TO: u32 = 24;
 /// Least value of clearing a whole block instead of a sample, in pages for each microsecond.
 const LEAST_RATIO: f32 = 0.02;
-/// Least value of clearing an address space, beyond what ranges of it are worth, in pages for each
-/// microsecond beyond theirs.
+/// Least value of clearing an address space beyond the value of its ranges, in pages for each microsecond beyond their
+/// cost.
 const LEAST_SPACE_RATIO: f32 = 0.05;
 /// Largest cost of clearing an address space, as a multiple of the present allowance.
 const SPACE_OVERDRAFT: f32 = 2.0;

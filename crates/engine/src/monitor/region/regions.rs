@@ -182,9 +182,9 @@ pub(crate) fn merge(regions: &mut Vec<Region>, like: Likeness) {
 pub(crate) enum Cuts<'a> {
     /// At any page: DAMON's way.
     Anywhere,
-    /// At places with likely changes in access frequency: around a sample that was unlike its region, or at the end of
-    /// a mapping nearby. Otherwise at the end of a page table (2 MiB) in regions of at least two of them, and at
-    /// multiples of 16 pages in smaller ones.
+    /// At places where the access frequency likely changes: around a sample that was unlike its region, or at the end
+    /// of a mapping nearby. Otherwise regions of at least two blocks are cut at the end of a page table (2 MiB).
+    /// Smaller ones are cut at multiples of 16 pages.
     Telling {
         /// Starts and ends of mappings, ascending.
         boundaries: &'a [u64],
@@ -332,8 +332,8 @@ pub(crate) fn divide(regions: &mut Vec<Region>, spare: &mut Vec<Region>, size_li
     std::mem::swap(regions, spare);
 }
 
-/// Fits `regions` to new `ranges` (ascending, apart). Parts outside of them are removed, the first and last region of
-/// each range are stretched to its ends, and holes get regions of their own. `spare` is scratch space.
+/// Fits `regions` to new `ranges` (ascending, apart). Parts outside of them are removed, and holes get regions of their
+/// own. The first and last region of each range are stretched to its ends. `spare` is scratch space.
 pub(crate) fn set_ranges(
     regions: &mut Vec<Region>,
     spare: &mut Vec<Region>,
