@@ -1,16 +1,16 @@
-//! The published methods, over the same evaluations: what a search is held against.
+//! The published methods, over the same evaluations: the baselines of a search.
 //!
-//! After DAMOOS' description (its repository, 2021), which tunes one number of a scheme after the other and judges
+//! They follow DAMOOS' description (its repository, 2021). It tunes one number of a scheme after the other and judges
 //! by its score ([`damoos_score`]):
-//! - [`Published::DamoosGrid`]: four ages, then at the best of them five sizes: nine runs.
-//! - [`Published::DamoosPolyfit`]: twenty runs for each number, 60 % anywhere and 40 % within a tenth of the range about the best of
-//!   these; a polynomial of degree min(runs / 3, 10) is fitted, and where that is highest is taken.
-//! - [`Published::Swarm`]: its particle swarm is named without its settings. This is the usual one: eight particles with the constriction
-//!   of Clerc and Kennedy (2002), ten rounds, each particle at the nearest value of the space.
+//! - [`Published::DamoosGrid`]: four ages, then five sizes at the best of them: nine runs.
+//! - [`Published::DamoosPolyfit`]: twenty runs for each number, 60 % anywhere and 40 % within a tenth of the range
+//!   about the best of these. A polynomial of degree min(runs / 3, 10) is fitted, and its maximum is chosen.
+//! - [`Published::Swarm`]: its particle swarm is named without its settings. This is the usual one: eight particles
+//!   with the constriction of Clerc and Kennedy (2002), ten rounds, each particle at the nearest value of the space.
 //!
-//! Its Q-learning (30 states) is not here: what a state is, and what is rewarded, is not described.
+//! Its Q-learning (30 states) is not here: its states and rewards are not described.
 //!
-//! What they find is the best that they have run, and of the fit also what it chooses, which takes one run more.
+//! Their result is the best setting that they have run. For the fit, the chosen setting takes one more run.
 
 use isotherm_sim::statistics::scramble;
 
@@ -18,24 +18,24 @@ use super::objective::damoos_score;
 use super::predict::Prediction;
 use super::space::{Point, Space};
 
-/// How settings are chosen.
+/// Published methods of choosing settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// DAMOOS' grid.
+    /// The grid of DAMOOS.
     DamoosGrid,
-    /// DAMOOS' polynomial.
+    /// The polynomial of DAMOOS.
     DamoosPolyfit,
     /// A particle swarm.
     Swarm,
 }
 
-/// Evaluates a point; `None` where it was asked to stop.
+/// Evaluates a point; `None` if it was asked to stop.
 pub(super) type Run<'a> = dyn FnMut(&Point) -> anyhow::Result<Option<Prediction>> + 'a;
 
-/// Lets a method try what it tries; `run` sees each point once or more often. Whether it came to its end.
+/// Runs a method; `run` sees each point once or more often. Returns `false` if the method was stopped before its end.
 ///
 /// # Errors
-/// What `run` fails by.
+/// Fails if `run` fails.
 pub(super) fn run_method(
     method: Published,
     space: &Space,
@@ -51,19 +51,19 @@ pub(super) fn run_method(
     }
 }
 
-/// What a point is worth; `None` where it was asked to stop.
+/// Scores a point; `None` if it was asked to stop.
 type Scored<'a> = dyn FnMut(&Point) -> anyhow::Result<Option<f64>> + 'a;
 
-/// Runs of the first number, and of each after it.
+/// Runs for the first number, and for each after it.
 const GRID: (usize, usize) = (4, 5);
-/// Runs for each number, and how many of them anywhere.
+/// Runs for each number, and the number of them that are anywhere in the range.
 const FIT_RUNS: (usize, usize) = (20, 12);
-/// Share of the range about the best that the others are in.
+/// Half width of the range about the best that the other runs are in, as a share of the whole range.
 const NEAR: f64 = 0.1;
 const PARTICLES: usize = 8;
 const ROUNDS: usize = 10;
 
-/// Numbers from 0 up to 1, by a seed.
+/// Random numbers from 0 up to 1, from a seed.
 struct Draws(u64);
 
 impl Draws {
@@ -73,7 +73,7 @@ impl Draws {
     }
 }
 
-/// The place on a ladder of so many steps that is this far along it, 0 to 1.
+/// Returns the place on a ladder of `steps` steps at the share `along` of its length, 0 to 1.
 fn place(steps: usize, along: f64) -> usize {
     (along.clamp(0.0, 1.0) * (steps - 1) as f64).round() as usize
 }
@@ -136,7 +136,7 @@ fn polyfit(space: &Space, start: Point, seed: u64, score: &mut Scored<'_>) -> an
     Ok(true)
 }
 
-/// Where the highest score is; the first of several.
+/// Returns the place of the highest score; the first of several.
 fn highest(scored: &[(f64, f64)]) -> f64 {
     let best = scored.iter().reduce(|a, b| if b.1 > a.1 { b } else { a });
     best.map_or(0.5, |(along, _)| *along)
@@ -183,8 +183,8 @@ fn swarm(space: &Space, seed: u64, score: &mut Scored<'_>) -> anyhow::Result<boo
     Ok(true)
 }
 
-/// A polynomial through points, by least squares, in Chebyshev's polynomials over 0 to 1: powers of such degrees could not
-/// be told apart.
+/// A polynomial through points, by least squares, in Chebyshev's polynomials over 0 to 1: plain powers of such degrees
+/// are too nearly alike.
 struct Fit(Vec<f64>);
 
 impl Fit {
@@ -200,7 +200,7 @@ impl Fit {
 
     fn of(points: &[(f64, f64)], degree: usize) -> Self {
         let size = degree + 1;
-        // The normal equations, with so little added to the diagonal that values tried twice do not make them singular.
+        // The normal equations. A small addition to the diagonal keeps them regular if values are tried twice.
         let mut rows = vec![vec![0.0; size + 1]; size];
         for (along, score) in points {
             let terms = Self::terms(*along, degree);
@@ -254,8 +254,8 @@ mod tests {
         }]
     }
 
-    /// What a method comes to where one place of the space is best and all gets worse from there: runs, and how far
-    /// off it is, in shares of the space's sides.
+    /// Runs a method on a space with one best place, from which all gets worse. Returns the number of runs and the
+    /// distance of the best, in shares of the space's sides.
     fn tried(method: Published) -> (usize, f64) {
         let times = TraceTimes {
             duration: Nanos::from_millis(240_000),

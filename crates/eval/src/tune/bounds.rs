@@ -1,14 +1,14 @@
-//! How sure a prediction is.
+//! Bounds of predictions.
 //!
-//! **Problem.** A trace is of one run, costs were measured once, and the next run meets the machine in another mood. A
-//! number without an interval says nothing of that.
+//! **Problem.** A trace is of one run, costs were measured once, and the state of the machine differs in the next run.
+//! A number without an interval shows none of that.
 //!
-//! **Approach.** The same schemes are replayed again: at the least and at the most that each cost was measured to be,
-//! with CPUs less and more busy, and by other draws. What these come to is the interval; it is widened by what the
-//! simulated machine was found to be off by on programs that it was not made for (`isotherm-bench prediction`,
-//! docs/benchmarks.md), of what no variation tells: caches, locks, a run that is not like the one that was recorded.
+//! **Approach.** The same schemes are replayed again: at the lowest and the highest measured value of each cost, with
+//! CPUs less and more busy, and with other draws. The results span the interval. It is widened by the errors of the
+//! simulated machine on programs that it was not made for (`isotherm-bench prediction`, docs/benchmarks.md). They come
+//! from causes that no variation covers: caches, locks, and runs that differ from the recorded one.
 //!
-//! **Limits.** Four replays are no distribution. The widening is by one kind of machine.
+//! **Limits.** Four replays are no distribution. The widening was measured on one kind of machine.
 
 use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
@@ -22,16 +22,16 @@ use isotherm_sim::machine::MachineSpec;
 use super::predict::{Estimate, Prediction};
 use super::replay::Replays;
 
-/// Another replay of the same.
+/// A replay of the same schemes under other conditions.
 struct Variation {
     costs: Bound,
-    /// CPUs that others keep busy, more than when the trace was recorded.
+    /// Additional CPUs that others keep busy, against the recorded machine.
     busier: f64,
     /// Added to the seed.
     seed: u64,
 }
 
-/// How many other machines bounds are found with.
+/// Number of other machines that bounds are found with.
 pub(super) const NR_VARIATIONS: usize = 4;
 
 /// Number of replays that [`Replays::new`] and [`Replays::bounded`] make together.
@@ -60,16 +60,16 @@ const VARIATIONS: [Variation; NR_VARIATIONS] = [
     },
 ];
 
-/// What saved memory is off by besides: a share of all memory, and of what is saved. Chosen after twelve live runs; of forty
-/// later ones, which nothing was chosen after, 38 were within the bounds (docs/benchmarks.md).
+/// Additional error of saved memory: a share of all memory, and of the saved memory. Chosen after twelve live runs. Of
+/// forty later runs, after which nothing was chosen, 38 were within the bounds (docs/benchmarks.md).
 const SAVED_OFF: (f64, f64) = (0.04, 0.15);
-/// What a slowdown is: a share of the time, and of the slowdown. Assumed: no live run told as much.
+/// Additional error of a slowdown: a share of the time, and of the slowdown. Assumed, because no live run showed it.
 const SLOWDOWN_OFF: (f64, f64) = (0.005, 0.5);
-/// And the CPU time of acting: a factor. Likewise, 38 of 40.
+/// Additional error of the CPU time of acting: a factor. 38 of the same forty later runs were within the bounds.
 const ACTING_OFF: f64 = 1.5;
 
 impl Variation {
-    /// The machine at these costs.
+    /// Returns the machine with the costs and busy CPUs of this variation.
     fn machine(&self, machine: &MachineSpec, measured: &Calibration) -> MachineSpec {
         let mut machine = machine.clone();
         machine.costs = MachineCosts::default().calibrated(measured, self.costs);
@@ -84,10 +84,10 @@ impl Variation {
 }
 
 impl Replays {
-    /// The prediction of what `spec` asks for, with bounds; `None` where it was asked to stop meanwhile.
+    /// Returns the prediction for `spec`, with bounds; `None` if it was asked to stop meanwhile.
     ///
     /// # Errors
-    /// What cannot be simulated.
+    /// Fails if `spec` cannot be simulated.
     pub fn bounded(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
         match self.predicted(spec)? {
             Some(prediction) => self.with_bounds(spec, prediction),
@@ -130,7 +130,7 @@ impl Replays {
         Ok(Some(prediction))
     }
 
-    /// The predictions on all other machines, side by side: none depends on another.
+    /// Returns the predictions on all other machines, replayed in parallel: none depends on another.
     fn others(&self, spec: &SessionSpec) -> anyhow::Result<Vec<Option<Prediction>>> {
         std::thread::scope(|scope| {
             let replays = VARIATIONS.iter().enumerate().map(|(place, variation)| {
@@ -149,12 +149,12 @@ impl Replays {
     }
 }
 
-/// Possible error of a predicted number: a constant, and a share of its value.
+/// Returns the possible error of a predicted number: a constant, and a share of its value.
 fn off(value: f64, (all, part): (f64, f64)) -> f64 {
     all + part * value.abs()
 }
 
-/// A prediction with the narrowest bounds that it can have: as if every variation gave the same.
+/// Returns a prediction with the narrowest bounds that it can have: as if every variation gave the same result.
 pub(super) fn narrowest(prediction: &Prediction) -> Prediction {
     let (saved, slowdown) = (prediction.saved_share, prediction.slowdown);
     let bounded = |of: Estimate, by: f64| of.within(of.value - by, of.value + by);
@@ -165,7 +165,7 @@ pub(super) fn narrowest(prediction: &Prediction) -> Prediction {
     }
 }
 
-/// What has bounds.
+/// Values of a prediction that get bounds.
 struct Numbers {
     saved: f64,
     slowdown: f64,

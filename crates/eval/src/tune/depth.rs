@@ -2,9 +2,9 @@
 //!
 //! **Problem.** A replay of a large trace takes seconds of CPU time, and a search wants some hundred.
 //!
-//! **Approach.** The CPU time of a replay follows from the trace's memory and length. Where all settings in full would take
-//! longer than [`CPU_S`], a sample of the blocks is replayed first, and then the best settings in full. The numbers follow
-//! from the trace alone, so the answer is the same on every machine.
+//! **Approach.** The CPU time of a replay follows from the trace's memory and length. Where all settings in full would
+//! take longer than [`CPU_S`], a sample of the blocks is replayed first, and then the best settings in full. The
+//! numbers follow from the trace alone, so the answer is the same on every machine.
 //!
 //! **Limits.** A setting that is bad on the sample is not replayed in full.
 
@@ -13,35 +13,35 @@ use isotherm_session::simulated::Replay;
 
 use super::param::TraceTimes;
 
-/// Pages times seconds of a trace that are replayed in a second of CPU time. Of two traces of 1 GiB it was 12 and 44 million
-/// (docs/tune.md, "What it takes").
+/// Pages times seconds of a trace that are replayed in a second of CPU time. It was 12 and 44 million in two traces of
+/// 1 GiB (docs/tune.md, "What it takes").
 const PACE: f64 = 16e6;
 /// CPU time of a search, in seconds: two CPUs for less than a minute.
 const CPU_S: f64 = 100.0;
 /// Part of [`CPU_S`] for replays of the sample.
 const COARSE_S: f64 = 25.0;
-/// Most settings that are tried.
+/// Maximum number of settings that are tried.
 pub(super) const SETTINGS: usize = 256;
 /// Approximate number of replays for the bounds: four other machines, without schemes and under three settings.
 pub(super) const BOUNDS: usize = 16;
-/// Fewest settings that are tried in full.
+/// Minimum number of settings that are tried in full.
 const FULL_MIN: usize = 8;
-/// Fewest blocks of a sample.
+/// Minimum number of blocks of a sample.
 const BLOCKS_MIN: u64 = 32;
 
 /// Size of the sample, and numbers of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Depth {
-    /// The sample has one block of this many; 1: there is no sample, and all settings are replayed in full.
+    /// The sample has one block in this many; 1: there is no sample, and all settings are replayed in full.
     pub(super) one_in: u32,
-    /// Most settings that are replayed on the sample.
+    /// Maximum number of settings that are replayed on the sample.
     pub(super) nr_first: usize,
-    /// Most settings that are replayed in full.
+    /// Maximum number of settings that are replayed in full.
     pub(super) nr_full: usize,
 }
 
 impl Depth {
-    /// All of at most `budget` settings in full.
+    /// Returns the depth that replays at most `budget` settings, all in full.
     pub(super) fn full(budget: usize) -> Self {
         Self {
             one_in: 1,
@@ -50,7 +50,7 @@ impl Depth {
         }
     }
 
-    /// Depth for a trace and a space of `nr_points` settings.
+    /// Returns the depth for a trace and a space of `nr_points` settings.
     pub(super) fn of(replay: &Replay, times: TraceTimes, nr_points: usize) -> Self {
         let page_seconds = replay.seen_pages() as f64 * times.interval.as_secs_f64();
         let mapped = replay
@@ -61,7 +61,7 @@ impl Depth {
         Self::by_cost(page_seconds / PACE, nr_blocks, nr_points)
     }
 
-    /// Depth for a trace of `nr_blocks` blocks, of which a replay takes `replay_s` seconds of CPU time.
+    /// Returns the depth for a trace of `nr_blocks` blocks, of which a replay takes `replay_s` seconds of CPU time.
     fn by_cost(replay_s: f64, nr_blocks: u64, nr_points: usize) -> Self {
         let nr_first = nr_points.min(SETTINGS);
         if replay_s * (nr_first + BOUNDS) as f64 <= CPU_S {
@@ -83,7 +83,7 @@ impl Depth {
         }
     }
 
-    /// CPU time of the search, in replays of the whole trace.
+    /// Returns the CPU time of the search, in replays of the whole trace.
     pub(super) fn nr_replays(self, nr_points: usize) -> f64 {
         let first = nr_points.min(self.nr_first) as f64 / f64::from(self.one_in);
         let full = nr_points.min(self.nr_full) + BOUNDS;

@@ -1,8 +1,8 @@
-//! The journal of a search: every evaluated point, so that a search that was broken off goes on where it was.
+//! The journal of a search: every evaluated point, so that a search can continue after an interruption.
 //!
-//! A line of JSON each, after one that says of which trace and options they are. What is in it is not evaluated again:
-//! as a search asks for the same points in the same order, the rest follows as if it had never been broken off. A last
-//! line that was cut counts for nothing. A file that is no journal is refused and left as it is.
+//! Each entry is a line of JSON; the first line identifies the trace and the options. Known points are not evaluated
+//! again. A search asks for the same points in the same order, so its result is the same as without the interruption. A
+//! cut last line is ignored. A file that is no journal is refused and not changed.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -17,19 +17,19 @@ use super::space::Settings;
 use crate::journal::{append, read};
 use crate::plan::{FNV_START, fnv};
 
-/// What predictions depend on.
+/// Everything that predictions depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// Of the trace.
+    /// Digest of the trace.
     pub trace: String,
-    /// Of the schemes as given, how they are watched and guarded, and of the simulated machine.
+    /// Digest of the schemes as given, of their monitoring and guards, and of the simulated machine.
     pub options: String,
-    /// Of Isotherm.
+    /// Version of Isotherm.
     pub isotherm: String,
 }
 
 impl Fingerprint {
-    /// The same with something more that they depend on; nothing where it is empty.
+    /// Adds something more that predictions depend on; an empty text changes nothing.
     #[must_use]
     pub fn beside(mut self, more: &str) -> Self {
         if !more.is_empty() {
@@ -38,7 +38,7 @@ impl Fingerprint {
         self
     }
 
-    /// Of a trace's digest, and of anything that says all of the options.
+    /// Creates the fingerprint of a trace's digest, and of a text that holds all options.
     pub fn new(trace: u64, options: &str) -> Self {
         let options = fnv(FNV_START, options.as_bytes());
         Self {
@@ -49,11 +49,11 @@ impl Fingerprint {
     }
 }
 
-/// One line.
+/// One line of a journal.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "lowercase")]
 enum Entry {
-    /// The first.
+    /// The first line.
     Tune(Fingerprint),
     /// A point was evaluated.
     Point {
@@ -65,10 +65,10 @@ enum Entry {
     Live(LiveRun),
 }
 
-/// How a journal of ours begins, whatever it is of.
+/// Start of every journal of a search.
 const START: &str = r#"{"entry":"tune","#;
 
-/// Why a journal cannot be gone on with.
+/// Reason why a journal cannot be continued.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum JournalError {
@@ -84,25 +84,25 @@ pub enum JournalError {
     Other { path: String, what: &'static str },
 }
 
-/// A journal that is written on.
+/// A journal that is open for writing.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    /// `None` once it could not be written.
+    /// `None` after a failed write.
     file: Option<File>,
     known: Known,
 }
 
-/// What a journal holds.
+/// Contents of a journal.
 #[derive(Debug, Default)]
 struct Known {
     predictions: BTreeMap<String, Prediction>,
-    /// In the order in which they were made.
+    /// Live runs, in the order in which they were made.
     live: Vec<LiveRun>,
 }
 
 impl Journal {
-    /// Begins the journal at `path`, or goes on with the one that is there.
+    /// Begins the journal at `path`, or continues the one that is there.
     pub fn open(path: &Path, of: &Fingerprint) -> Result<Self, JournalError> {
         let name = || path.display().to_string();
         let text = match std::fs::read(path) {
@@ -123,7 +123,7 @@ impl Journal {
                 .write(true)
                 .open(path);
             let mut file = options?;
-            // A line that was cut would make one with the next.
+            // A cut line would join with the next.
             file.set_len(length as u64)?;
             file.seek(SeekFrom::End(0))?;
             if length == 0 {
@@ -142,28 +142,28 @@ impl Journal {
         })
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is known of settings.
+    /// Returns the known prediction of settings.
     pub fn get(&self, settings: &Settings) -> Option<&Prediction> {
         self.known.predictions.get(&settings.key())
     }
 
-    /// The live runs that it held when it was opened, in the order in which they were made.
+    /// Returns the live runs that it held when it was opened, in the order in which they were made.
     pub fn live_runs(&self) -> &[LiveRun] {
         &self.known.live
     }
 
-    /// How many points it held when it was opened.
+    /// Returns the number of points that it held when it was opened.
     pub fn nr_known(&self) -> usize {
         self.known.predictions.len()
     }
 
-    /// Writes down what was foretold of settings. After a failure nothing more is written, since a line behind half a
-    /// line could not be read.
+    /// Writes the prediction of settings. After a failure nothing more is written, since a line after half a line could
+    /// not be read.
     pub fn note(
         &mut self,
         settings: &Settings,
@@ -175,7 +175,7 @@ impl Journal {
         })
     }
 
-    /// Writes down a live run, likewise.
+    /// Writes a live run. After a failure nothing more is written.
     pub fn note_live(&mut self, run: &LiveRun) -> Result<(), JournalError> {
         self.append(&Entry::Live(run.clone()))
     }
@@ -194,7 +194,7 @@ impl Journal {
     }
 }
 
-/// What a journal's text holds, and how much of it is whole.
+/// Returns the contents of a journal's text, and the length of its complete lines.
 fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), JournalError> {
     let path = || name.to_owned();
     let whole = text
@@ -202,7 +202,7 @@ fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), Jo
         .rposition(|byte| *byte == b'\n')
         .map_or(0, |at| at + 1);
     if whole == 0 {
-        // Cut in its first line, or empty.
+        // The file is empty, or cut in its first line.
         let shown = &text[..text.len().min(START.len())];
         return if START.as_bytes().starts_with(shown) {
             Ok((Known::default(), 0))

@@ -1,16 +1,17 @@
 //! Tuning confirmed and corrected by live runs.
 //!
-//! **Problem.** Replays are cheap and err; live runs are right and take minutes. A handful of them must tell which setting
-//! is best, and how sure that is.
+//! **Problem.** Replays are cheap and err; live runs are right and take minutes. A handful of them must show which
+//! setting is best, and how sure that is.
 //!
 //! **Approach.** Runs under schemes alternate with runs without, so that drift hits both. Each is compared with its
-//! neighbours; from the differences a Gaussian process ([`model`]) corrects what is foretold of every setting that was
-//! replayed, with bounds. The next run is of the setting that would be recommended, until that was run; then of the one
-//! that promises most beyond it: the expected improvement within the limit (Gardner and others, *Bayesian optimization
-//! with inequality constraints*, 2014), over what memory and time may come to. It ends when no setting promises more than
-//! a tenth of what has been gained.
+//! neighbours. From the differences a Gaussian process ([`model`]) corrects the predictions of all settings that were
+//! replayed, and adds bounds. The next run is of the setting that would be recommended. Once that was run, the next is
+//! of the setting with the highest expected improvement within the limit (Gardner and others, *Bayesian optimization
+//! with inequality constraints*, 2014), over the possible values of memory and time. The runs end when no setting
+//! promises more than a tenth of what has been gained.
 //!
-//! **Limits.** Memory and time are taken to err independently. A setting that was not replayed is not considered.
+//! **Limits.** The errors of memory and time are taken to be independent. Settings that were not replayed are not
+//! considered.
 
 mod model;
 #[cfg(feature = "live")]
@@ -35,37 +36,37 @@ pub use programs::{ProgramRuns, ProgramSpec};
 #[cfg(feature = "live")]
 pub use service::{ServiceRuns, ServiceSpec};
 
-/// How far off replays may be of memory saved: chosen near what bounds are widened by (`bounds.rs`), and not measured
-/// by itself.
+/// Error of replayed memory savings: chosen near the widening of bounds (`bounds.rs`), and not measured on its own.
 const SAVED: Prior = Prior {
     offset: 0.03,
     factor: 0.15,
     own: 0.1,
     noise: 0.005,
 };
-/// Of slowdowns nothing was measured: half a point, and half of what is foretold, twice, are assumed.
+/// Error of replayed slowdowns. None was measured: half a percentage point, and half of the predicted slowdown, twice,
+/// are assumed.
 const SLOWDOWN: Prior = Prior {
     offset: 0.005,
     factor: 0.5,
     own: 0.5,
     noise: 0.01,
 };
-/// Bounds are this many deviations away: nine of ten are within, one of twenty beyond either.
+/// Distance of the bounds in standard deviations: nine of ten values are within, and one of twenty is beyond either.
 const BOUNDS: f64 = 1.645;
-/// What is still to be gained is no reason for another run, as a share of what is gained: the aim for regret.
+/// Smallest promised gain that is worth another run, as a share of what is gained: the aim for regret.
 const ENOUGH: f64 = 0.1;
 /// The middles of nine equally likely parts of a normal distribution.
 const QUANTILES: [f64; 9] = [
     -1.593, -0.967, -0.589, -0.282, 0.0, 0.282, 0.589, 0.967, 1.593,
 ];
 
-/// What a live run came to.
+/// Measurements of a live run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LiveRun {
     /// [`Settings::key`]; `None` without schemes.
     pub settings: Option<String>,
-    /// Seconds for a unit of the program's work: for all of it, unless it tells what it does in a second.
+    /// Seconds for a unit of the program's work: for all of it, unless the program reports its throughput.
     pub seconds_of_work: f64,
     /// Mean resident memory, bytes.
     pub resident_mean_bytes: f64,
@@ -73,96 +74,97 @@ pub struct LiveRun {
     pub seconds: f64,
     /// CPU time of acting; `None` without schemes.
     pub acting_cpu_seconds: Option<f64>,
-    /// How often the guard stopped the schemes.
+    /// Number of times that the guard stopped the schemes.
     pub guard_stops: Option<u64>,
 }
 
-/// Who makes live runs.
+/// Makes live runs.
 pub trait LiveRuns {
-    /// Runs the program by itself with a recorder beside it that writes its trace to `path`; `false` where it was asked to
+    /// Runs the program without schemes, with a recorder beside it that writes its trace to `path`. Returns `false` if
+    /// it was asked to stop.
+    ///
+    /// # Errors
+    /// Fails if the run fails, with the reason.
+    fn trace(&mut self, path: &Path) -> anyhow::Result<bool>;
+
+    /// Runs the program under the schemes with these settings, or without schemes. Returns `None` if it was asked to
     /// stop.
     ///
     /// # Errors
-    /// A run that failed, and why.
-    fn trace(&mut self, path: &Path) -> anyhow::Result<bool>;
-
-    /// Runs the program by itself, or under the schemes with these settings; `None` where it was asked to stop.
-    ///
-    /// # Errors
-    /// A run that failed, and why.
+    /// Fails if the run fails, with the reason.
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>>;
 }
 
-/// What there is to tell of live runs.
+/// Progress of live runs.
 #[derive(Debug)]
 pub enum LiveEvent<'a> {
-    /// A run begins, of these settings or without schemes; so many under schemes were made.
+    /// A run begins: its settings, or `None` without schemes, and the number of runs under schemes made before it.
     Begins(Option<&'a Settings>, usize),
-    /// A run has ended, or was known.
+    /// A run has ended, or was in the journal.
     Ended(&'a LiveRun),
-    /// The journal can be written no more.
+    /// The journal can no longer be written.
     JournalFailed(&'a JournalError),
 }
 
-/// Why there are no more runs.
+/// The reason why there are no more runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LiveEnd {
     /// No setting promises more than a tenth of what is gained.
     Enough,
-    /// As many as were allowed have been made.
+    /// All runs that were allowed have been made.
     AllMade,
-    /// It was asked to stop.
+    /// The runs were asked to stop.
     Stopped,
 }
 
-/// A run under schemes beside what was foretold.
+/// A run under schemes beside the replay's prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Compared {
-    /// What the knobs were set to.
+    /// Values of the knobs.
     pub settings: Settings,
-    /// Saved against the runs without schemes before and after it: a share of their memory.
+    /// Memory saved against the runs without schemes before and after it: a share of their memory.
     pub saved_share: f64,
-    /// How much longer the same work took than in these, a share.
+    /// Additional time for the same work against these runs, a share.
     pub slowdown: f64,
-    /// What the replay foretold of it.
+    /// Memory saved as the replay predicted it, a share.
     pub foretold_saved_share: Estimate,
-    /// What the replay foretold of it.
+    /// Slowdown as the replay predicted it.
     pub foretold_slowdown: Estimate,
     /// The run.
     pub run: LiveRun,
 }
 
-/// What live runs came to. The predictions of [`super::Tuned`] are corrected by it.
+/// Results of live runs, which correct the predictions of [`super::Tuned`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Live {
-    /// Why there are no more.
+    /// The reason why there are no more runs.
     pub end: LiveEnd,
-    /// Runs without schemes.
+    /// Number of runs without schemes.
     pub nr_bases: usize,
     /// Mean seconds for a unit of work in these.
     pub base_seconds_of_work: f64,
     /// Mean resident memory in these, bytes.
     pub base_resident_mean_bytes: f64,
-    /// By how much the time of a single run varies, a share.
+    /// Variation of a single run's time, a share.
     pub noise_of_time: f64,
-    /// And its memory.
+    /// Variation of a single run's memory, a share.
     pub noise_of_memory: f64,
     /// The runs under schemes, in the order in which they were made.
     pub compared: Vec<Compared>,
 }
 
 impl Live {
-    /// The settings that were run.
+    /// Returns the settings that were run.
     pub(super) fn settings(&self) -> impl Iterator<Item = &Settings> {
         self.compared.iter().map(|one| &one.settings)
     }
 
-    /// What is recommended, and the nearest beyond the limit: of what was run, or of all where nothing was. `search` is what
-    /// these runs corrected.
+    /// Returns the recommended setting, and the nearest beyond the limit. Both are of those that were run, or of all
+    /// where none was. `search` is the one that these runs corrected.
     pub fn best<'a>(&self, search: &'a Search) -> (Option<&'a Point>, Option<&'a Point>) {
         let run: BTreeSet<String> = self.settings().map(Settings::key).collect();
         let is_meant =
@@ -171,7 +173,7 @@ impl Live {
     }
 }
 
-/// Live runs of what a search foretold.
+/// Live runs of settings that a search has predictions of.
 #[derive(Debug)]
 struct Runs<'a> {
     objective: Objective,
@@ -181,7 +183,7 @@ struct Runs<'a> {
     made: Vec<LiveRun>,
 }
 
-/// What runs tell of how far replays are off, each with by how much a single run varies.
+/// Errors of replays as learnt from the runs, each with the variation of a single run.
 #[derive(Debug)]
 struct Learnt {
     memory: (Model, f64),
@@ -190,11 +192,11 @@ struct Learnt {
     without: f64,
 }
 
-/// Makes at most `most` runs under schemes, with others between, and corrects by them what `search` has observed. A journal's
-/// runs count as made.
+/// Makes at most `most` runs under schemes, with runs without schemes between, and corrects the predictions of `search`
+/// by them. Runs of the journal count as made.
 ///
 /// # Errors
-/// A run that failed.
+/// Fails if a run fails.
 pub fn run_live(
     search: &mut Search,
     objective: Objective,
@@ -256,7 +258,7 @@ pub fn run_live(
 }
 
 impl Runs<'_> {
-    /// What is to be run next: without schemes where `None`.
+    /// Returns the setting of the next run; `None`: without schemes.
     fn next(&self, most: usize) -> Result<Option<Point>, LiveEnd> {
         if self.made.last().is_none_or(|last| last.settings.is_some()) {
             return Ok(None);
@@ -268,7 +270,7 @@ impl Runs<'_> {
         let was_run: BTreeSet<&Point> = self.pairs().map(|(point, ..)| point).collect();
         let best = self.best(&corrected);
         let Some(best) = best else {
-            // Which is most likely within the limit?
+            // The setting that is most likely within the limit.
             let likely = corrected
                 .keys()
                 .map(|point| (self.promise(&learnt, point, f64::INFINITY).0, point));
@@ -294,9 +296,9 @@ impl Runs<'_> {
         }
     }
 
-    /// What would be recommended.
+    /// Returns the setting that would be recommended.
     fn best<'a>(&self, corrected: &'a BTreeMap<Point, Prediction>) -> Option<&'a Point> {
-        // Before any run, what has bounds is known best.
+        // Before any run, settings with bounds are known best.
         let has_bounds = corrected.values().any(|p| p.slowdown.has_bounds());
         let meant = { corrected.iter() }.filter(|(_, p)| !has_bounds || p.slowdown.has_bounds());
         let ranked = meant.map(|(point, p)| (self.objective.rank(p), point));
@@ -313,7 +315,7 @@ impl Runs<'_> {
             .count()
     }
 
-    /// Without schemes.
+    /// Returns the prediction without schemes.
     fn nothing(&self) -> Prediction {
         let resident = self.mean_of_bases(|run| run.resident_mean_bytes);
         Prediction {
@@ -330,7 +332,7 @@ impl Runs<'_> {
         self.bases().map(of).sum::<f64>() / self.bases().count().max(1) as f64
     }
 
-    /// Each run under schemes, with those without before and after it.
+    /// Returns each run under schemes, with the runs without schemes before and after it.
     fn pairs(&self) -> impl Iterator<Item = (&Point, &LiveRun, Vec<&LiveRun>)> {
         self.made.iter().enumerate().filter_map(|(at, run)| {
             let point = self.by_key.get(run.settings.as_ref()?)?;
@@ -377,7 +379,7 @@ impl Runs<'_> {
         }
     }
 
-    /// What the runs tell so far.
+    /// Returns what the runs show so far.
     fn learnt(&self) -> Learnt {
         Learnt {
             memory: self.model(
@@ -396,7 +398,7 @@ impl Runs<'_> {
         }
     }
 
-    /// What a setting saves and costs, live, on average over runs.
+    /// Returns the saved memory and the slowdown of a setting, live, on average over runs.
     fn expected(&self, learnt: &Learnt, point: &Point) -> (Normal, Normal) {
         let saved = self.foretold(point, |p| &p.saved_share);
         let slowdown = self.foretold(point, |p| &p.slowdown);
@@ -406,7 +408,7 @@ impl Runs<'_> {
         )
     }
 
-    /// How many times as much CPU time acting took as was foretold.
+    /// Returns the measured CPU rate of acting as a multiple of the predicted rate; `None` if no time is predicted.
     fn acting_factor(&self) -> Option<f64> {
         let sums = self.pairs().fold((0.0, 0.0), |sums, (point, run, _)| {
             let foretold = &self.foretold[point];
@@ -417,7 +419,7 @@ impl Runs<'_> {
         (sums.1 > 0.0).then(|| sums.0 / sums.1)
     }
 
-    /// What is foretold of every setting, by what the runs told.
+    /// Returns the predictions of all settings, corrected by the runs.
     fn corrected(&self) -> BTreeMap<Point, Prediction> {
         if self.pairs().next().is_none() {
             return self.foretold.clone();
@@ -436,7 +438,7 @@ impl Runs<'_> {
         corrected.collect()
     }
 
-    /// How likely a setting is within the limit, and how much better than `loss` it is expected to be there.
+    /// Returns the probability that a setting is within the limit, and its expected gain over `loss` there.
     fn promise(&self, learnt: &Learnt, point: &Point, loss: f64) -> (f64, f64) {
         let (saved, slowdown) = self.expected(learnt, point);
         let foretold = &self.foretold[point];
@@ -483,12 +485,12 @@ impl Runs<'_> {
     }
 }
 
-/// What a run saved against others.
+/// Returns the share of memory that a run saved against others.
 fn saved_share(run: &LiveRun, bases: &[&LiveRun]) -> f64 {
     1.0 - run.resident_mean_bytes / mean(bases, |run| run.resident_mean_bytes).max(1.0)
 }
 
-/// How much slower it was.
+/// Returns the slowdown of a run against others.
 fn slowdown(run: &LiveRun, bases: &[&LiveRun]) -> f64 {
     run.seconds_of_work / mean(bases, |run| run.seconds_of_work).max(1e-300) - 1.0
 }
@@ -497,7 +499,7 @@ fn mean(runs: &[&LiveRun], of: fn(&LiveRun) -> f64) -> f64 {
     runs.iter().map(|run| of(run)).sum::<f64>() / runs.len().max(1) as f64
 }
 
-/// A prediction, had it come to this.
+/// Returns a prediction with this saved memory and slowdown in place of its own.
 fn with(foretold: &Prediction, without: f64, saved: f64, slowdown: f64) -> Prediction {
     let saved = saved.min(1.0);
     Prediction {

@@ -1,15 +1,15 @@
-//! Tuning: the numbers of schemes that suit a program best, found from one recording of it.
+//! Tuning: finds the numbers of schemes that suit a program best, from one recording of it.
 //!
-//! **Problem.** How long memory must be idle before it is paged out, or how dense before it is made huge, is another number
-//! for each program. DAMOOS finds it by 9 to 58 live runs of the program.
+//! **Problem.** The best minimum age for paging memory out, or the best density for making it huge, differs between
+//! programs. DAMOOS finds it by 9 to 58 live runs of the program.
 //!
-//! **Approach.** A trace (`record --pages`) is replayed on the simulated machine under one setting after the other:
-//! a [`Space`] of settings, an [`Objective`], and a [`Search`] that says which to try. Who foretells what comes of a
-//! setting is behind a trait ([`Evaluate`]): replays here ([`Replays`]). What is found is the whole trade-off between
-//! memory and time, and one setting of it within the limit ([`Tuned`]).
+//! **Approach.** A trace (`record --pages`) is replayed on the simulated machine under one setting after the other. A
+//! [`Space`] holds the settings, an [`Objective`] ranks them, and a [`Search`] chooses the next to try. The predictor
+//! of a setting's results is behind a trait ([`Evaluate`]): replays here ([`Replays`]). The result is the whole
+//! trade-off between memory and time, and one setting of it within the limit ([`Tuned`]).
 //!
-//! **Limits.** Predictions are the simulated machine's (docs/simulator.md), of one stretch of the program's life. What a
-//! trace cannot tell, nothing is said of: what huge pages gain, accesses between two scans.
+//! **Limits.** Predictions are the simulated machine's (docs/simulator.md), of one stretch of the program's life. They
+//! leave out what a trace does not show: the gain of huge pages, and accesses between two scans.
 //!
 //! Sources: DAMOOS (Park and others; its repository, 2021) for the score; docs/tune.md for what was measured.
 
@@ -51,54 +51,55 @@ pub use result::{Coarse, Found, Subject, Trial, Tried, Tuned};
 pub use search::Search;
 pub use space::{Point, Setting, Settings, Space, SpaceError};
 
-/// How a search ended.
+/// The end of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// It has nothing more to try.
+    /// The search has nothing more to try.
     Finished,
-    /// It was asked to stop.
+    /// The search was asked to stop.
     Stopped,
 }
 
-/// What there is to tell of a search.
+/// Progress of a search.
 #[derive(Debug)]
 pub enum SearchEvent<'a> {
     /// A part of the search begins.
     Begins(Stage),
-    /// A point was evaluated, or was known; so many are done.
+    /// A point was evaluated, or its prediction was known; the number of points done so far.
     Evaluated(usize),
     /// A new best setting, in words.
     Leads(String),
     /// All points were evaluated; bounds of the best follow.
     Settles,
-    /// The journal can be written no more; the search goes on without.
+    /// The journal can no longer be written; the search goes on without it.
     JournalFailed(&'a JournalError),
 }
 
 /// A part of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stage {
-    /// One block of this many is replayed; 1: all blocks.
+    /// One block in this many is replayed; 1: all blocks.
     pub one_in: u32,
-    /// Most points that it evaluates.
+    /// Maximum number of points that it evaluates.
     pub nr_most: usize,
-    /// Predicted seconds of this part and all later ones, from the time of a replay without schemes.
+    /// Predicted seconds of this part and all later parts, from the time of a replay without schemes.
     pub expected_s: f64,
 }
 
-/// Finds how sure the prediction is of the setting that is recommended. With its bounds it may be beyond the limit; then one
-/// that ranks lower is looked at, by steps twice as long each time, and the highest that is within is sought between the two
-/// (Bentley and Yao, *An almost optimal algorithm for unbounded searching*, 1976): bounds mostly get narrower with what a
-/// scheme does. What no bounds bring within is left out, if anything else is there.
+/// Adds bounds to the prediction of the setting that is recommended. With its bounds this setting may be beyond the
+/// limit. Then lower ranks are tried, by steps twice as long each time, until one is within. The highest setting within
+/// the limit is searched between the two (Bentley and Yao, *An almost optimal algorithm for unbounded searching*,
+/// 1976). The search relies on bounds that mostly get narrower the less a scheme does. Settings that even the narrowest
+/// bounds leave beyond the limit are skipped, unless there are no others.
 ///
 /// # Errors
-/// A setting that cannot be simulated.
+/// Fails if a setting cannot be simulated.
 pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<Completion> {
     let mut ranked = search.ranked();
     if ranked.iter().any(|point| !search.is_surely_beyond(point)) {
         ranked.retain(|point| !search.is_surely_beyond(point));
     }
-    // What is not known to be beyond the limit, up to the first that is known to be within.
+    // The range of ranks that may be within the limit, up to the first that is known to be within.
     let (mut first, mut within, mut step) = (0, ranked.len(), 1);
     while first < within {
         let at = if within < ranked.len() {
@@ -125,11 +126,11 @@ pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Resu
     Ok(Completion::Finished)
 }
 
-/// Searches until there is nothing more to try, or `stop` is set: `jobs` evaluations at a time, which changes nothing of
-/// what is found.
+/// Searches until there is nothing more to try, or `stop` is set. `jobs` evaluations run at a time; their number does
+/// not change the result.
 ///
 /// # Errors
-/// A point that cannot be evaluated.
+/// Fails if a point cannot be evaluated.
 pub fn run(
     search: &mut Search,
     evaluate: &dyn Evaluate,
@@ -179,11 +180,11 @@ pub fn run(
     }
 }
 
-/// Tries what a published method tries, one after the other, and lets `search` observe it: what was found is told in the same
-/// way. Until the method is done, or `stop` is set.
+/// Tries the points of a published method, one after the other, and lets `search` observe them, so that results are
+/// reported in the same way. It ends when the method is done, or `stop` is set.
 ///
 /// # Errors
-/// A point that cannot be evaluated.
+/// Fails if a point cannot be evaluated.
 pub fn run_published(
     (method, seed): (Published, u64),
     search: &mut Search,
@@ -228,7 +229,7 @@ pub fn run_published(
     })
 }
 
-/// Evaluates all of `settings`, and tells of each as it is done.
+/// Evaluates all of `settings`, and passes each prediction to `take` as soon as it is there.
 fn evaluate_all(
     settings: &[&Settings],
     evaluate: &dyn Evaluate,
@@ -247,7 +248,7 @@ fn evaluate_all(
             };
             let result = evaluate.evaluate(settings);
             has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
-            // Who receives outlives us.
+            // The receiver outlives this thread.
             let _ = send.send((at, result));
         }
     };

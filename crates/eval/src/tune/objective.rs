@@ -1,7 +1,7 @@
-//! What makes one setting better than another.
+//! Objectives: the order of settings.
 //!
-//! Within a limit the bound of a prediction that is worse for us counts, where it is known: a setting is recommended
-//! whose slowdown stays below the limit even if the prediction errs.
+//! A limit applies to the worse bound of a prediction, if it is known: the slowdown of a recommended setting stays
+//! below the limit even if the prediction errs.
 
 use std::cmp::Ordering;
 
@@ -10,54 +10,53 @@ use serde::Serialize;
 
 use super::predict::Prediction;
 
-/// What is sought.
+/// Aim of a search, with its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "seeks", rename_all = "snake_case")]
 pub enum Objective {
-    /// Least memory, where the program is slowed by this share at most.
+    /// Least memory, if the program is slowed by this share at most.
     Memory {
-        /// 0 to 1.
+        /// Maximum slowdown, 0 to 1.
         max_slowdown: f64,
     },
-    /// Least slowdown, where no more memory is resident.
+    /// Least slowdown, if no more memory is resident.
     Slowdown {
-        /// On average.
+        /// Maximum resident memory on average.
         max_memory: MemoryLimit,
     },
-    /// DAMOOS' score, as published: -0.5 x runtime % - 0.5 x RSS %, and -1000 where the runtime is more than 20 %
-    /// longer.
+    /// DAMOOS' score, as published: -0.5 x runtime % - 0.5 x RSS %, and -1000 if the runtime is more than 20 % longer.
     Damoos,
-    /// Least cost in money, where the program is slowed by this share at most.
+    /// Least cost in money, if the program is slowed by this share at most.
     Cost {
-        /// What things cost.
+        /// Prices of memory and CPUs.
         prices: Prices,
-        /// 0 to 1.
+        /// Maximum slowdown, 0 to 1.
         max_slowdown: f64,
     },
-    /// Most memory in huge pages, where no more memory is resident. What huge pages gain is not in a trace.
+    /// Most memory in huge pages, if no more memory is resident. The gain of huge pages is not in a trace.
     Huge {
-        /// On average.
+        /// Maximum resident memory on average.
         max_memory: MemoryLimit,
     },
 }
 
-/// How much memory may be resident on average.
+/// Maximum resident memory on average.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryLimit {
-    /// So many bytes.
+    /// Bytes.
     Bytes(u64),
-    /// This share of what is resident without schemes; above 1 it may be more.
+    /// A share of the memory resident without schemes; it may be above 1.
     Share(f64),
 }
 
 impl MemoryLimit {
-    /// Reads `600M`, or `60%` of what is resident without schemes.
+    /// Reads `600M`, or `60%` of the memory resident without schemes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Fails if the text is neither a size nor a share, or if the size is 0.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         if text.trim_end().ends_with('%') {
             return Ok(Self::Share(parse_share(text)?));
@@ -78,15 +77,15 @@ impl MemoryLimit {
     }
 }
 
-/// What a month of something costs, in any one currency. What is not named costs nothing.
+/// Prices of a month, in any one currency. A price that is not given is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Prices {
-    /// A GiB on the first node: resident memory there, and what compressed swap takes.
+    /// Price of a GiB on the first node: resident memory there, and the pool of compressed swap.
     pub dram: f64,
-    /// A GiB on other nodes.
+    /// Price of a GiB on other nodes.
     pub cxl: f64,
-    /// A CPU: what acting and watching take, and what the program works longer.
+    /// Price of a CPU: the time of acting and watching, and the additional running time of the program.
     pub cpu: f64,
 }
 
@@ -94,7 +93,7 @@ impl Prices {
     /// Reads `dram=3.5,cxl=1.5,cpu=30`.
     ///
     /// # Errors
-    /// What is wrong with it, and what can be named.
+    /// Fails if a name or a price is wrong, with the known names.
     pub fn parse(text: &str) -> Result<Self, String> {
         const KNOWN: &str = "write what a month costs: dram= and cxl= by GiB, cpu= by CPU, e.g. dram=3.5,cxl=1.5,cpu=20";
         let mut prices = Self::default();
@@ -114,7 +113,7 @@ impl Prices {
                 return Err(format!("'{name}' is priced twice; {KNOWN}"));
             }
             let price: f64 = text.parse().unwrap_or(f64::NAN);
-            // More is a slip, and would make sums that are no numbers.
+            // A higher price is a slip, and would overflow sums.
             if !(0.0..=1e12).contains(&price) {
                 return Err(format!("'{text}' is no price; {KNOWN}"));
             }
@@ -124,7 +123,7 @@ impl Prices {
         Ok(prices)
     }
 
-    /// What a program costs in a month under a setting.
+    /// Returns the cost of a program per month under a setting.
     pub fn of(&self, prediction: &Prediction) -> f64 {
         const GIB: f64 = (1_u64 << 30) as f64;
         let dram = (prediction.resident_mean_bytes + prediction.pool_mean_bytes) / GIB * self.dram;
@@ -135,19 +134,19 @@ impl Prices {
     }
 }
 
-/// How good a setting is. Less is better, and the earlier number decides first.
+/// Rank of a setting. Less is better, and the earlier number decides first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rank {
-    /// How far beyond the limit it is; 0 within.
+    /// Excess over the limit; 0 within.
     pub violation: f64,
-    /// What is sought to be little.
+    /// Value that the objective minimises.
     pub(super) loss: f64,
-    /// What decides where that is the same: slowdown, memory, CPU time of acting.
+    /// Tie breakers: slowdown, memory, CPU time of acting.
     rest: [f64; 3],
 }
 
 impl Rank {
-    /// Which is better.
+    /// Orders two ranks, the better first.
     pub fn compare(&self, other: &Self) -> Ordering {
         let pairs = self.rest.iter().zip(&other.rest);
         pairs.fold(
@@ -157,15 +156,15 @@ impl Rank {
     }
 }
 
-/// Beyond every limit.
+/// Violation of a killed program: beyond every limit.
 const KILLED: f64 = 1e9;
 
 impl Objective {
-    /// How good a setting is of which this is foretold.
+    /// Returns the rank of a setting with this prediction.
     pub fn rank(&self, prediction: &Prediction) -> Rank {
         let resident = prediction.resident_mean_bytes;
         let without = (resident + prediction.saved_mean_bytes).max(1.0);
-        // Less than a thousandth of the memory, or a ten-thousandth of the time, is no reason to lose anything else.
+        // Differences below a thousandth of the memory, or a ten-thousandth of the time, do not justify any other loss.
         let memory = step(resident / without, 1e-3);
         let slowdown = step(prediction.slowdown.value, 1e-4);
         let (violation, loss) = match self {
@@ -203,7 +202,7 @@ impl Objective {
         }
     }
 
-    /// What the program may lose, if that is limited.
+    /// Returns the maximum slowdown, if it is limited.
     pub fn max_slowdown(&self) -> Option<f64> {
         match self {
             Self::Memory { max_slowdown } | Self::Cost { max_slowdown, .. } => Some(*max_slowdown),
@@ -211,12 +210,12 @@ impl Objective {
         }
     }
 
-    /// Whether less memory is what is sought.
+    /// Whether the objective is less memory.
     pub fn is_about_memory(&self) -> bool {
         matches!(self, Self::Memory { .. } | Self::Cost { .. })
     }
 
-    /// What is sought, in words.
+    /// Returns the objective in words.
     pub fn words(&self) -> String {
         let memory = |limit: &MemoryLimit| match limit {
             MemoryLimit::Bytes(bytes) => format!("at most {} resident", format_bytes(*bytes)),
@@ -248,7 +247,7 @@ impl Objective {
     }
 }
 
-/// DAMOOS' score. Less memory and less time make it more; without schemes it is 0.
+/// Returns DAMOOS' score. Less memory and less time raise it; without schemes it is 0.
 pub fn damoos_score(prediction: &Prediction) -> f64 {
     let runtime = 100.0 * prediction.slowdown.value;
     let rss = -100.0 * prediction.saved_share.value;
@@ -263,13 +262,13 @@ fn step(value: f64, size: f64) -> f64 {
     (value / size).round() * size
 }
 
-/// By how much a value is above a limit. The slack is that of binary fractions.
+/// Returns the excess of a value over a limit. The slack covers the rounding of binary fractions.
 fn above(value: f64, limit: f64) -> f64 {
     let beyond = value - limit;
     if beyond <= 1e-12 { 0.0 } else { beyond }
 }
 
-/// By which share of what is resident without schemes more is resident than may be.
+/// Returns the excess over the memory limit, as a share of what is resident without schemes.
 fn above_memory(prediction: &Prediction, limit: MemoryLimit, without: f64) -> f64 {
     let most = (1.0 - prediction.saved_share.least()) * without;
     above(most / without, limit.bytes(without) / without)
@@ -292,7 +291,7 @@ mod tests {
         }
     }
 
-    /// The best of these, by (saved, slowdown).
+    /// Returns the best of these, by (saved, slowdown).
     fn best(objective: Objective, of: &[(f64, f64)]) -> (f64, f64) {
         let mut all: Vec<Prediction> = of.iter().map(|(s, l)| prediction(*s, *l)).collect();
         all.sort_by(|a, b| objective.rank(a).compare(&objective.rank(b)));
@@ -306,7 +305,7 @@ mod tests {
         let memory = |max_slowdown| best(Objective::Memory { max_slowdown }, &SOME);
         assert_eq!(memory(0.01), (0.4, 0.01));
         assert_eq!(memory(0.5), (0.8, 0.3));
-        // None is within: the one that is least beyond.
+        // None is within the limit: the least excess is best.
         assert_eq!(memory(0.0001), (0.1, 0.001));
         let slowdown = |max_memory| best(Objective::Slowdown { max_memory }, &SOME);
         assert_eq!(slowdown(MemoryLimit::Share(0.5)), (0.6, 0.05));

@@ -1,8 +1,8 @@
-//! What a search found, as a page: the front, and behind each of its points the scheme and the memory over time.
+//! Results of a search, as a page: the front, and for each of its points the scheme and the memory over time.
 //!
-//! No script: a point of the picture is a link to its part of the page, and style shows the part that is linked to. So
-//! it works without a network and under any content policy, with a keyboard, with the browser's way back, and
-//! as a link that is sent to somebody.
+//! The page has no script: a point of the picture is a link to its part of the page, and style shows the linked part.
+//! It thus works without a network, under any content policy, with a keyboard, with the browser's way back, and as a
+//! shared link.
 
 use std::fmt::Write as _;
 
@@ -15,19 +15,19 @@ use super::predict::Prediction;
 use super::result::{HEADS, Trial, Tuned, fields, percent, signed};
 use crate::figure::{Axis, Places, Plot, Series};
 
-/// Shows the part that is linked to; before any is, that of the recommended setting.
+/// Shows the part that is linked to; before any link is followed, that of the recommended setting.
 const STYLE: &str = "<style>.tune-part{display:none}.tune-part:target{display:block}\
     main:not(:has(.tune-part:target)) .tune-part.best{display:block}\
     section{overflow-x:auto}td{white-space:nowrap}pre{overflow-x:auto;font-size:13px}\
     a circle{cursor:pointer}a:focus circle,a:hover circle{stroke:var(--fg);stroke-width:3}\
     a{color:inherit}tr.best td{font-weight:600}</style>\n";
 
-/// More points than this nobody can tell apart.
+/// Maximum number of points: more cannot be distinguished.
 const POINTS_MAX: usize = 100;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The page.
+/// Returns the page.
 pub(super) fn page(tuned: &Tuned, plan: &Plan) -> String {
     let title = format!("Tuning {}", isotherm_name(&tuned.program));
     let subtitle = format!(
@@ -66,7 +66,7 @@ pub(super) fn page(tuned: &Tuned, plan: &Plan) -> String {
     html + &table(tuned, &shown) + END
 }
 
-/// Names come from a record, which may be anybody's.
+/// Returns the program's name, cut to 64 characters: a record may come from any source.
 fn isotherm_name(name: &str) -> String {
     if name.is_empty() {
         "a program".to_owned()
@@ -75,7 +75,7 @@ fn isotherm_name(name: &str) -> String {
     }
 }
 
-/// The points that are links: the front, what is recommended and what was given.
+/// Returns the points that are links: the front, the recommended setting and the given one.
 fn shown(tuned: &Tuned) -> Vec<&Trial> {
     let every = tuned.front.len().div_ceil(POINTS_MAX).max(1);
     let mut shown: Vec<&Trial> = tuned.front.iter().step_by(every).collect();
@@ -97,7 +97,7 @@ fn is_best(tuned: &Tuned, trial: &Trial) -> bool {
     best == Some(trial)
 }
 
-/// Where a setting is in the picture: time lost and memory saved, in percent.
+/// Returns the place of a setting in the picture: time lost and memory saved, in percent.
 fn at(prediction: &Prediction) -> (f64, f64) {
     (
         100.0 * prediction.slowdown.value,
@@ -148,11 +148,11 @@ fn picture(tuned: &Tuned, shown: &[&Trial]) -> String {
         }
     }
     draw_links(&mut svg, &places, tuned, shown);
-    // An image has nothing within for who hears a page, and this one has links.
+    // A screen reader skips the contents of an image, and this one has links.
     svg.replacen("role=\"img\"", "role=\"group\"", 1) + "</svg>\n"
 }
 
-/// The settings that are links, with the bounds that are known of them.
+/// Draws the settings that are links, with their known bounds.
 fn draw_links(svg: &mut String, places: &Places, tuned: &Tuned, shown: &[&Trial]) {
     for (number, trial) in shown.iter().enumerate() {
         let p = &trial.prediction;
@@ -198,7 +198,7 @@ fn summary(trial: &Trial) -> String {
     )
 }
 
-/// Of one setting: its memory over time, and its scheme.
+/// Returns the part of one setting: its memory over time, and its scheme.
 fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &Plan) -> String {
     let best = if is_best(tuned, trial) { " best" } else { "" };
     let series = |name: &str, of: &Prediction| {

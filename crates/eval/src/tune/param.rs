@@ -1,10 +1,10 @@
-//! What of a scheme can be tuned, and between which values.
+//! Numbers of schemes that can be tuned, and their ranges.
 //!
-//! A [`Knob`] names a number that schemes have; [`Knob::apply`] sets it wherever schemes have it. A [`Parameter`]
-//! is a knob with a ladder of values, from `--param` ([`Parameter::parse`]) or by default
-//! ([`Parameter::default_of`]). Ladders are even by ratio, and their steps are numbers that people write: times and
-//! shares of two digits (about a tenth more each), sizes that are powers of two. So what is found can be read, is written to a
-//! configuration without rounding, and a search comes upon the same values again.
+//! A [`Knob`] names a number that schemes have; [`Knob::apply`] sets it wherever schemes have it. A [`Parameter`] is a
+//! knob with a ladder of values, from `--param` ([`Parameter::parse`]) or by default ([`Parameter::default_of`]).
+//! Ladders are even by ratio, and their steps are round numbers: times and shares of two digits (about a tenth more
+//! each), sizes that are powers of two. The results are thus readable and are written to a configuration without
+//! rounding, and a search tries the same values again.
 
 use std::fmt;
 
@@ -23,24 +23,24 @@ use thiserror::Error;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Knob {
-    /// How long memory must have been idle for schemes about cold memory.
+    /// Minimum idle time of memory for schemes about cold memory.
     Age,
-    /// Least size of a region for schemes about cold memory.
+    /// Minimum size of a region for schemes about cold memory.
     Size,
-    /// Most access rate of memory that still counts as cold, a share of checks.
+    /// Maximum access rate of memory that still counts as cold, a share of checks.
     Rate,
     /// Bytes that a scheme about cold memory may try in its reset interval (a second, if it has none).
     Quota,
-    /// Least access rate of memory that is made huge, a share of checks.
+    /// Minimum access rate of memory that is made huge, a share of checks.
     Density,
-    /// What huge pages may waste, a share of the targets' memory.
+    /// Maximum memory that huge pages may waste, a share of the targets' memory.
     Waste,
-    /// Least access rate of memory that is promoted to a fast node, a share of checks.
+    /// Minimum access rate of memory that is promoted to a fast node, a share of checks.
     HotRate,
 }
 
 impl Knob {
-    /// All of them.
+    /// All knobs.
     pub const ALL: [Self; 7] = [
         Self::Age,
         Self::Size,
@@ -51,7 +51,7 @@ impl Knob {
         Self::HotRate,
     ];
 
-    /// As `--param` has it.
+    /// Returns the name that `--param` uses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Age => "age",
@@ -64,7 +64,7 @@ impl Knob {
         }
     }
 
-    /// As a column's head.
+    /// Returns the head of a column.
     pub const fn head(self) -> &'static str {
         match self {
             Self::Age => "AGE",
@@ -77,7 +77,7 @@ impl Knob {
         }
     }
 
-    /// What it is, in a line.
+    /// Returns a description in a line.
     pub const fn summary(self) -> &'static str {
         match self {
             Self::Age => "how long memory is idle before it is acted on",
@@ -90,9 +90,8 @@ impl Knob {
         }
     }
 
-    /// Whether it is tuned where nobody says what is to be. The others are left as they are: that a monitor
-    /// by page tables knows of single pages makes a rate above zero coarser, and guard and budget pace
-    /// what a quota would.
+    /// Whether the knob is tuned by default. The others keep their values: a page-table monitor knows single pages, and
+    /// a rate above zero only makes it coarser. Guard and budget pace a scheme as a quota would.
     fn is_usual(self, contexts: &[ContextConfig]) -> bool {
         let mut schemes = contexts.iter().flat_map(|context| &context.schemes);
         match self {
@@ -102,7 +101,7 @@ impl Knob {
         }
     }
 
-    /// Whether a scheme has it.
+    /// Whether a scheme has this knob.
     fn is_of(self, scheme: &Scheme) -> bool {
         let is_cold = matches!(
             scheme.action,
@@ -121,7 +120,7 @@ impl Knob {
         }
     }
 
-    /// Those that the schemes of these contexts have.
+    /// Returns the knobs that the schemes of these contexts have.
     pub fn of(contexts: &[ContextConfig]) -> Vec<Self> {
         let schemes = || contexts.iter().flat_map(|context| &context.schemes);
         let knobs = Self::ALL.into_iter();
@@ -130,13 +129,13 @@ impl Knob {
             .collect()
     }
 
-    /// Those of them that are tuned unless it is said.
+    /// Returns the knobs of these contexts that are tuned by default.
     pub fn usual_of(contexts: &[ContextConfig]) -> Vec<Self> {
         let knobs = Self::of(contexts).into_iter();
         knobs.filter(|knob| knob.is_usual(contexts)).collect()
     }
 
-    /// Sets it to `value` wherever schemes of these contexts have it.
+    /// Sets the knob to `value` wherever schemes of these contexts have it.
     pub fn apply(self, value: Value, contexts: &mut [ContextConfig]) {
         for context in contexts {
             if !context.schemes.iter().any(|scheme| self.is_of(scheme)) {
@@ -152,8 +151,8 @@ impl Knob {
         }
     }
 
-    /// What it is in the first scheme of these contexts that has it; `None` where it is said in the intervals
-    /// of a monitor.
+    /// Returns the value in the first scheme of these contexts that has the knob; `None` if it is given in the
+    /// intervals of a monitor.
     pub fn value_in(self, contexts: &[ContextConfig]) -> Option<Value> {
         let permille = |rate: Frequency| match rate {
             Frequency::Percent(percent) => Some(Value::Share((percent * 10.0).round() as u32)),
@@ -197,18 +196,18 @@ impl Knob {
                     scheme.quota.reset_interval = Nanos::from_millis(1_000);
                 }
             }
-            // That of a context.
+            // The waste belongs to a context.
             (Self::Waste, Value::Share(_)) => {}
             (knob, value) => unreachable!("{} is never {value}", knob.name()),
         }
     }
 
-    /// What it is between unless it is said.
+    /// Returns the default range.
     fn default_bounds(self, trace: TraceTimes) -> (Value, Value) {
         match self {
             Self::Age => {
-                // Below two scans a trace knows nothing, and of what is idle for longer than half of it, nothing
-                // is known that comes after. Scans are never quite a second apart.
+                // Below two scans a trace shows nothing. Of memory that is idle for longer than half of the trace, the
+                // later accesses are not known. Scans are never quite a second apart.
                 let low = two_digits((2 * trace.interval.0).saturating_sub(LATE.0)).next();
                 let low = low.map_or(SECOND, Nanos).max(SECOND);
                 let most = Nanos(trace.duration.0 / 2).min(Nanos(2 * MINUTE.0));
@@ -238,17 +237,17 @@ impl Knob {
     }
 }
 
-/// By so much the times of scans may be off.
+/// Maximum error of the times of scans.
 const LATE: Nanos = Nanos::from_millis(100);
 
 fn whole_pages(size: u64) -> u64 {
     size.checked_next_multiple_of(PAGE_SIZE).unwrap_or(size)
 }
 
-/// What a trace can tell about times.
+/// Times of a trace that limit the values of knobs.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceTimes {
-    /// From its first scan to its last.
+    /// Time from the first scan to the last.
     pub duration: Nanos,
     /// Mean time between two scans.
     pub interval: Nanos,
@@ -261,9 +260,9 @@ pub struct TraceTimes {
 pub enum Value {
     #[serde(rename = "ns")]
     Time(Nanos),
-    /// Bytes; 2^64 - 1: without a limit.
+    /// Bytes; 2^64 - 1: no limit.
     Bytes(u64),
-    /// In thousandths.
+    /// Thousandths.
     #[serde(rename = "permille")]
     Share(u32),
 }
@@ -279,17 +278,17 @@ impl fmt::Display for Value {
     }
 }
 
-/// A knob, and the values that are tried of it.
+/// A knob and the values that are tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Parameter {
-    /// What is tuned.
+    /// Knob that is tuned.
     pub knob: Knob,
-    /// Its values, from the least to the most; at least one.
+    /// Values, from the least to the most; at least one.
     pub ladder: Vec<Value>,
 }
 
-/// What is wrong with a `--param`.
+/// An error in a `--param`.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum ParamError {
@@ -320,11 +319,11 @@ pub enum ParamError {
     Twice { name: &'static str },
 }
 
-/// More steps than this of one parameter nobody can tell apart.
+/// Maximum number of steps of one parameter: more make no visible difference.
 const STEPS_MAX: usize = 1000;
 
 impl Parameter {
-    /// A knob over its usual range, for a trace.
+    /// Returns a knob with its default range for a trace.
     pub fn default_of(knob: Knob, trace: TraceTimes) -> Self {
         let (low, high) = knob.default_bounds(trace);
         Self {
@@ -333,8 +332,8 @@ impl Parameter {
         }
     }
 
-    /// Reads `NAME` (its usual range), `NAME=LOW..HIGH` (one end may be left out), `NAME=LOW..HIGH:STEPS` or
-    /// `NAME=VALUE,VALUE`. `knobs` are those that there are.
+    /// Reads `NAME` (the default range), `NAME=LOW..HIGH` (one end may be left out), `NAME=LOW..HIGH:STEPS` or
+    /// `NAME=VALUE,VALUE`. `knobs` are the available knobs.
     pub fn parse(text: &str, knobs: &[Knob], trace: TraceTimes) -> Result<Self, ParamError> {
         let (name, values) = match text.split_once('=') {
             Some((name, values)) => (name.trim(), values.trim()),
@@ -395,7 +394,7 @@ impl Parameter {
     }
 }
 
-/// What can be tuned, a line each.
+/// Returns the names and descriptions of knobs, a line each.
 fn known(knobs: &[Knob]) -> String {
     let lines = knobs
         .iter()
@@ -403,7 +402,7 @@ fn known(knobs: &[Knob]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// At most so many of a ladder's values, its ends among them, as even as it is itself.
+/// Returns at most `count` of a ladder's values, evenly spread over the ladder, with both ends.
 fn spread(ladder: &[Value], count: usize) -> Vec<Value> {
     let last = ladder.len() - 1;
     let at = |step: usize| ladder[(step * last + (count - 1) / 2) / (count - 1)];
@@ -412,7 +411,7 @@ fn spread(ladder: &[Value], count: usize) -> Vec<Value> {
     spread
 }
 
-/// The usual steps from `low` to `high`, both among them.
+/// Returns the usual steps from `low` to `high`, with both ends.
 fn ladder(low: Value, high: Value) -> Vec<Value> {
     let between = |value: &Value| low < *value && *value < high;
     let steps: Vec<Value> = match (low, high) {
@@ -423,7 +422,7 @@ fn ladder(low: Value, high: Value) -> Vec<Value> {
         (Value::Bytes(from), _) => {
             let powers = (12..).take_while(|power| *power < 63);
             let powers = powers.map(|power| Value::Bytes(1 << power));
-            // A limit beyond a terabyte is none.
+            // A limit beyond a terabyte is no limit.
             powers
                 .filter(|value| *value <= Value::Bytes((1 << 40).max(from)))
                 .collect()
@@ -441,13 +440,13 @@ fn ladder(low: Value, high: Value) -> Vec<Value> {
     ladder
 }
 
-/// Numbers of two digits that people write, each about a tenth more than the one before.
+/// Round numbers of two digits, each about a tenth more than the one before.
 const STEPS: [u64; 25] = [
     10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 25, 28, 30, 32, 35, 40, 45, 50, 55, 60, 65, 70, 80, 85,
     90,
 ];
 
-/// Such numbers, with zeros behind them, from `from` on; below ten, every number.
+/// Returns [`STEPS`] times powers of ten, from `from` on; below ten, every number.
 fn two_digits(from: u64) -> impl Iterator<Item = u64> {
     let large = (0..=17_u32).flat_map(|power| STEPS.map(move |n| n * 10_u64.pow(power)));
     (1..10).chain(large).skip_while(move |n| *n < from)

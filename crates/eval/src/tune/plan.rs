@@ -1,4 +1,4 @@
-//! What is tuned, as it was given: schemes in contexts, how they are watched, and what guards them.
+//! The input of tuning: schemes in contexts, monitoring options, and guards.
 
 use isotherm_config::{
     Configuration, ContextConfig, Method, Operations, Request, RequestError, SessionSpec,
@@ -8,22 +8,23 @@ use isotherm_engine::guard::GuardLimits;
 
 use super::space::Settings;
 
-/// Schemes whose numbers are tuned, and all else that a run of them needs.
+/// Schemes whose numbers are tuned, and everything else that a run of them needs.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// With the schemes as they are given.
+    /// Contexts with the schemes as given.
     contexts: Vec<ContextConfig>,
-    /// What is said beside them: how to watch, the guard, the seed.
+    /// Options of the request: monitoring, the guard, the seed.
     request: Request,
 }
 
 impl Plan {
-    /// The schemes of `contexts` (those of a file), with those that `request` names added to the only context, or to one
-    /// of their own. Under a guard the limits of `request`, and without any that of `max_slowdown`, become those of the
-    /// contexts.
+    /// Creates a plan from the schemes of `contexts` (those of a file). Schemes that `request` names are added to the
+    /// only context, or to one of their own. Under a guard, the contexts take the limits of `request`. Contexts without
+    /// a maximum slowdown take `max_slowdown`.
     ///
     /// # Errors
-    /// A preset or scheme that is none; that there is nothing to do.
+    /// Fails if a preset or scheme is unknown, if several contexts could take an added scheme, or if there is no
+    /// scheme.
     pub fn new(
         mut contexts: Vec<ContextConfig>,
         mut request: Request,
@@ -56,17 +57,17 @@ impl Plan {
         Ok(Self { contexts, request })
     }
 
-    /// With the schemes as they are given.
+    /// Returns the contexts with the schemes as given.
     pub fn contexts(&self) -> &[ContextConfig] {
         &self.contexts
     }
 
-    /// Whether a guard stands over what is done.
+    /// Whether the schemes run under a guard.
     pub fn is_guarded(&self) -> bool {
         !self.request.acting.no_guard
     }
 
-    /// The arguments of an `isotherm run` of the configuration in `file` (a shell's word), without targets.
+    /// Returns the arguments of an `isotherm run` of the configuration in `file` (a shell's word), without targets.
     pub fn run_flags(&self, file: &str) -> String {
         let guard = if self.is_guarded() { "" } else { " --no-guard" };
         let is_faithful = self.request.monitoring.method == Some(Method::Faithful);
@@ -74,24 +75,24 @@ impl Plan {
         format!("run --config \"{file}\"{guard}{method}")
     }
 
-    /// All of it that predictions depend on, as text.
+    /// Returns everything that predictions depend on, as text.
     pub fn fingerprint(&self) -> String {
         format!("{:?} {:?}", self.contexts, self.request)
     }
 
-    /// The session of these settings, of all that runs on a machine.
+    /// Returns the session of these settings, with all processes of the machine as targets.
     ///
     /// # Errors
-    /// What does not fit together.
+    /// Fails if settings or options contradict each other.
     pub fn session(&self, settings: &Settings) -> Result<SessionSpec, RequestError> {
         let contexts = settings.apply(&self.contexts);
         self.request.act_or_watch(&contexts, Some(everybody()))
     }
 
-    /// The same without schemes.
+    /// Returns the same session without schemes.
     ///
     /// # Errors
-    /// What does not fit together.
+    /// Fails if options contradict each other.
     pub fn watching(&self) -> Result<SessionSpec, RequestError> {
         let mut contexts = self.contexts.clone();
         for context in &mut contexts {
@@ -100,7 +101,7 @@ impl Plan {
         self.request.act_or_watch(&contexts, Some(everybody()))
     }
 
-    /// What is to be written for these settings.
+    /// Returns the configuration to write for these settings.
     pub fn configuration(&self, settings: &Settings) -> Configuration {
         Configuration {
             contexts: settings.apply(&self.contexts),
@@ -109,7 +110,7 @@ impl Plan {
     }
 }
 
-/// All processes of a simulated machine.
+/// Returns a target of all processes of a simulated machine.
 fn everybody() -> TargetSpec {
     TargetSpec::Processes {
         processes: Vec::new(),
@@ -117,7 +118,7 @@ fn everybody() -> TargetSpec {
     }
 }
 
-/// The context of the schemes that `request` names, which are then no longer named there.
+/// Takes the schemes that `request` names out of it, and returns them as a context; `None` if it names none.
 fn added(request: &mut Request) -> Result<Option<ContextConfig>, RequestError> {
     let (schemes, is_physical) = request.acting.schemes()?;
     request.acting.presets.clear();

@@ -1,23 +1,22 @@
-//! What is foretold of one setting of a scheme.
+//! Prediction of one setting of a scheme.
 
 use isotherm_engine::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// A number, and between which bounds it is taken to lie; without bounds where nobody has said how sure
-/// it is.
+/// A number and the bounds between which it is taken to lie; without bounds where its uncertainty was not determined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Estimate {
-    /// What is foretold.
+    /// Predicted value.
     pub value: f64,
-    /// The least that it may come to; `null`: not known.
+    /// Lower bound; `null`: not known.
     pub low: Option<f64>,
-    /// The most that it may come to; `null`: not known.
+    /// Upper bound; `null`: not known.
     pub high: Option<f64>,
 }
 
 impl Estimate {
-    /// A number of which nobody has said how sure it is.
+    /// Creates a number without bounds.
     pub fn new(value: f64) -> Self {
         Self {
             value: rounded(value),
@@ -26,7 +25,7 @@ impl Estimate {
         }
     }
 
-    /// With bounds. They hold the value, whatever they were.
+    /// Sets the bounds, widened to include the value.
     #[must_use]
     pub fn within(self, low: f64, high: f64) -> Self {
         Self {
@@ -36,12 +35,12 @@ impl Estimate {
         }
     }
 
-    /// The most that it may come to; the value where that is not known.
+    /// Returns the upper bound, or the value if that is not known.
     pub fn most(&self) -> f64 {
         self.high.unwrap_or(self.value)
     }
 
-    /// The least that it may come to; the value where that is not known.
+    /// Returns the lower bound, or the value if that is not known.
     pub fn least(&self) -> f64 {
         self.low.unwrap_or(self.value)
     }
@@ -52,32 +51,32 @@ impl Estimate {
     }
 }
 
-/// A program under schemes, as a replay foretells it. Means are over the time that it ran.
+/// Prediction of a program under schemes, from a replay. Means are over the program's running time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Prediction {
     /// Seconds from the program's start to its end, without its own first faults.
     pub seconds: f64,
-    /// Mean resident memory on the first node, bytes: on all that there are, where a machine has one.
+    /// Mean resident memory on the first node, bytes; a machine with one node has all memory there.
     pub resident_mean_bytes: f64,
-    /// What less of it is resident than without schemes, bytes; below zero where it is more.
+    /// Mean memory saved, bytes: resident without schemes, less `resident_mean_bytes`; negative if more is resident.
     pub saved_mean_bytes: f64,
-    /// The same as a share of what is resident without schemes.
+    /// `saved_mean_bytes` as a share of the memory resident without schemes.
     pub saved_share: Estimate,
-    /// `saved_share` without the beginning, in which no memory could be idle for the schemes' minimum age; `null` if that
-    /// is more than half of the time, or not known.
+    /// `saved_share` without the beginning, in which no memory could be idle for the schemes' minimum age; `null` if
+    /// that is more than half of the time, or not known.
     #[serde(default)]
     pub steady_share: Option<f64>,
-    /// Record length that `steady_share` needs, where the replayed record is too short.
+    /// Record length that `steady_share` needs, if the replayed record is too short.
     #[serde(default)]
     pub needed_ns: Option<Nanos>,
-    /// How much longer the program takes than by itself, a share of that time.
+    /// Additional running time against the program without Isotherm, as a share of that time.
     pub slowdown: Estimate,
-    /// CPU time of acting.
+    /// CPU time of acting, seconds.
     pub acting_cpu_seconds: Estimate,
-    /// CPU time of watching.
+    /// CPU time of watching, seconds.
     pub monitor_cpu_seconds: f64,
-    /// Pages that were accessed while they were out of memory.
+    /// Number of pages that were accessed while they were paged out.
     pub refaults: u64,
     /// Mean memory that is paged out, bytes, before compression.
     pub swapped_mean_bytes: f64,
@@ -87,25 +86,25 @@ pub struct Prediction {
     pub far_mean_bytes: f64,
     /// Mean memory in huge pages, bytes.
     pub huge_mean_bytes: f64,
-    /// How often the guard stopped the schemes.
+    /// Number of times that the guard stopped the schemes.
     pub guard_stops: u64,
-    /// It was killed for want of memory.
+    /// `true` if the program was killed because memory ran out.
     pub was_killed: bool,
-    /// Resident memory over time, bytes: means of as many equal parts of the program's time.
+    /// Resident memory over time, bytes: means of equal parts of the program's time.
     pub resident_bytes: Vec<u64>,
 }
 
-/// Digits that are kept of what is foretold. A replay knows no more, and decimals this short are read from JSON as
-/// they were written: what a journal gives back leads a search the same way.
+/// Significant digits that are kept of predictions. A replay is no more exact, and decimals this short are read from
+/// JSON as they were written. A journal's values thus lead a search the same way.
 const DIGITS: usize = 9;
 
-/// A number with as many digits as are kept.
+/// Returns the number rounded to [`DIGITS`] significant digits.
 pub(crate) fn rounded(value: f64) -> f64 {
     let text = format!("{value:.*e}", DIGITS - 1);
     text.parse().unwrap_or(value)
 }
 
-/// Means of at most `parts` equal parts of some values, in order.
+/// Returns the means of at most `parts` equal parts of `values`, in order.
 pub(crate) fn thinned(values: &[u64], parts: usize) -> Vec<u64> {
     let parts = parts.min(values.len());
     let bound = |part: usize| part * values.len() / parts.max(1);

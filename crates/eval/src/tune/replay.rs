@@ -1,10 +1,10 @@
-//! Predictions by replays: what a traced program does on the simulated machine, under the schemes in question.
+//! Predictions by replays: the behaviour of a traced program on the simulated machine, under given schemes.
 //!
-//! The trace is read once and shared; each replay has a machine of its own, so that any number of them runs at a
-//! time. A replay that nobody waits for any more ends within a simulated second.
+//! The trace is read once and shared. Each replay has a machine of its own, so that any number of them runs at a time.
+//! A replay that is stopped ends within a simulated second.
 //!
-//! A sample of the trace's blocks can stand for all of them. Each operation on a page then takes as many times longer, and
-//! results are scaled up; they are not exact ([`Replays::coarse`]).
+//! A sample of the trace's blocks can represent all of them. Each operation on a page then takes longer by the sampling
+//! factor, and results are scaled up; they are not exact ([`Replays::coarse`]).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,25 +25,25 @@ use super::predict::{Estimate, Prediction, rounded, thinned};
 use super::space::Settings;
 use crate::plan::{FNV_START, fnv};
 
-/// Who foretells what comes of settings: a replay, or a live run.
+/// Predicts the results of settings, by a replay or a live run.
 pub trait Evaluate: Sync {
-    /// What comes of the schemes with these settings; `None` where it was asked to stop. The same settings give the
-    /// same answer, whoever else asks at the same time.
+    /// Returns the prediction under the schemes with these settings; `None` if it was asked to stop. The same settings
+    /// give the same prediction, whatever is evaluated at the same time.
     ///
     /// # Errors
-    /// Settings that cannot be evaluated.
+    /// Fails if the settings cannot be evaluated.
     fn evaluate(&self, settings: &Settings) -> anyhow::Result<Option<Prediction>>;
 }
 
-/// Parts that the resident memory is told in over time.
+/// Number of parts of [`Prediction::resident_bytes`].
 const SERIES_PARTS: usize = 120;
 
-/// Called after each simulated second of each replay; says whether it goes on.
+/// Callback after each simulated second of each replay; a replay goes on while it returns `true`.
 #[derive(Clone)]
 pub struct EachSecond(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl EachSecond {
-    /// Calls `goes_on`.
+    /// Creates a callback of `goes_on`.
     pub fn new(goes_on: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(goes_on))
     }
@@ -68,21 +68,21 @@ pub struct Replays {
     machine: MachineSpec,
     calibration: Calibration,
     each_second: EachSecond,
-    /// One block of this many is replayed.
+    /// One block in this many is replayed.
     one_in: u32,
     /// Ratio of the whole trace's memory to that of the replayed blocks.
     times: f64,
     watching: SessionSpec,
-    /// The program by itself.
+    /// Totals without schemes.
     base: Totals,
-    /// The same on other machines, by their place among those that bounds are found with.
+    /// Totals without schemes on the other machines that bounds are found with, by the machine's place.
     other_bases: [OnceLock<Totals>; NR_VARIATIONS],
 }
 
-/// What a replay came to, by itself.
+/// Totals of one replay.
 #[derive(Clone, Debug, Default)]
 struct Totals {
-    /// Of each process that ran.
+    /// Progress of each process that ran.
     progress: Vec<Progress>,
     occupancy: Occupancy,
     /// Longest minimum age of the schemes.
@@ -94,25 +94,25 @@ struct Totals {
     was_killed: bool,
 }
 
-/// Work that a process did, and what it lost meanwhile, in seconds. When it ended is known to 10 ms only, what it lost
-/// exactly.
+/// Work that a process did, and time that it lost meanwhile, in seconds. The end of a process is known to 10 ms only,
+/// the losses exactly.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     started: f64,
     work: f64,
     lost_to_watching: f64,
-    /// By all else but first faults, which a program has anyway.
+    /// Time lost to everything else but first faults, which a program has anyway.
     lost: f64,
-    /// CPU time that its work takes.
+    /// CPU time that its work takes, seconds.
     weight: f64,
 }
 
 impl Replays {
-    /// Of `replay`. Replays it once as `watching` says, without schemes, which all else is compared with; `None` where
-    /// it was asked to stop meanwhile.
+    /// Creates replays of `replay`. Replays it once as `watching` asks, without schemes, as the base of all
+    /// comparisons. Returns `None` if it was asked to stop meanwhile.
     ///
     /// # Errors
-    /// What cannot be simulated.
+    /// Fails if the trace cannot be simulated.
     pub fn new(
         watching: &SessionSpec,
         replay: Replay,
@@ -121,7 +121,7 @@ impl Replays {
         Self::of(watching, replay, (1, 1.0), each_second.into())
     }
 
-    /// Replays one block of `one_in`.
+    /// Creates replays of one block in `one_in`.
     ///
     /// # Errors
     /// Fails if the trace cannot be simulated, or if the sample has no block.
@@ -161,30 +161,30 @@ impl Replays {
         Ok(Some(replays))
     }
 
-    /// The program without schemes: watched, as under them.
+    /// Returns the prediction without schemes, watched as under them.
     pub fn base(&self) -> Prediction {
         self.prediction(&self.base, &self.base)
     }
 
-    /// What `spec` asks for, without bounds; `None` where it was asked to stop.
+    /// Returns the prediction for `spec`, without bounds; `None` if it was asked to stop.
     ///
     /// # Errors
-    /// What cannot be simulated.
+    /// Fails if `spec` cannot be simulated.
     pub fn predicted(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
         self.predict(spec, &self.machine)
     }
 
-    /// The machine that is replayed on.
+    /// Returns the simulated machine.
     pub(super) fn machine(&self) -> &MachineSpec {
         &self.machine
     }
 
-    /// What acting costs on it, as far as that was measured.
+    /// Returns the costs of acting on it, as far as they were measured.
     pub(super) fn calibration(&self) -> &Calibration {
         &self.calibration
     }
 
-    /// What `spec` asks for on `machine`, without bounds; `None` where it was asked to stop.
+    /// Returns the prediction for `spec` on `machine`, without bounds; `None` if it was asked to stop.
     pub(super) fn predict(
         &self,
         spec: &SessionSpec,
@@ -194,8 +194,8 @@ impl Replays {
         Ok(totals.map(|totals| self.prediction(&totals, &self.base)))
     }
 
-    /// The same on the machine at this place among those that bounds are found with: against the program by itself on
-    /// that one, as what others do to it is no schemes' doing.
+    /// Returns the prediction for `spec` on one of the machines that bounds are found with. Its base is the program
+    /// without schemes on that machine, so that the load of others is not attributed to schemes.
     pub(super) fn predict_on(
         &self,
         place: usize,
@@ -206,7 +206,7 @@ impl Replays {
             let Some(base) = self.run(&self.watching, machine)? else {
                 return Ok(None);
             };
-            // Who was faster found the same.
+            // A faster thread found the same totals.
             self.other_bases[place].set(base).ok();
         }
         let base = self.other_bases[place].get().unwrap_or(&self.base);
@@ -231,7 +231,7 @@ impl Replays {
         let mut simulation = simulation(&self.scaled(spec), scenario, end)?;
         let mut totals = Totals {
             idle_for: spec.idle_for(),
-            // Nodes beyond the first are what somebody asked for.
+            // Nodes beyond the first exist only where a user asked for them.
             occupancy: Occupancy::new(machine.nodes.len() > 1),
             ..Totals::default()
         };
@@ -249,7 +249,7 @@ impl Replays {
         Ok(Some(totals))
     }
 
-    /// Scales down what schemes may do in a time to the share of the memory that is replayed.
+    /// Scales quotas down to the share of the memory that is replayed.
     fn scaled(&self, spec: &SessionSpec) -> SessionSpec {
         let mut spec = spec.clone();
         for context in &mut spec.contexts {
@@ -283,7 +283,7 @@ impl Replays {
         of
     }
 
-    /// Saved share in steady state; or the record length that it needs, if this record is too short.
+    /// Returns the saved share in steady state; or the record length that it needs, if this record is too short.
     fn steady(&self, of: &Totals) -> (Option<f64>, Option<Nanos>) {
         let Some(base) = self.base.occupancy.steady_near(of.idle_for) else {
             return (None, Some(Occupancy::needed_for(of.idle_for)));
@@ -293,12 +293,12 @@ impl Replays {
         (share, None)
     }
 
-    /// A replay beside the one without schemes.
+    /// Returns the prediction from a replay's totals and those without schemes on the same machine.
     fn prediction(&self, of: &Totals, by_itself: &Totals) -> Prediction {
         let (steady_share, needed_ns) = self.steady(of);
         let mean = of.occupancy.mean();
         let (resident, base) = (mean.near(), self.base.occupancy.mean().near());
-        // By itself nobody watches it.
+        // The program without Isotherm is not watched.
         let alone = by_itself.pace(|process| process.work + process.lost);
         let pace = of.pace(Progress::seconds);
         let ends = of.progress.iter().map(|p| p.started + p.seconds());
@@ -333,9 +333,9 @@ impl Progress {
 /// Replays under one plan.
 #[derive(Debug)]
 pub struct PlannedReplays<'a> {
-    /// What is replayed.
+    /// Replays of the trace.
     pub replays: &'a Replays,
-    /// What settings are of.
+    /// Plan that settings are applied to.
     pub plan: &'a Plan,
 }
 
@@ -347,7 +347,7 @@ impl Evaluate for PlannedReplays<'_> {
 }
 
 impl Totals {
-    /// It is over.
+    /// Collects the totals at the end of a replay.
     fn finish(
         &mut self,
         simulation: &Simulation,
@@ -356,7 +356,7 @@ impl Totals {
         let machine = simulation.machine();
         let processes = machine.processes();
         ensure!(!processes.is_empty(), "the traced program never started");
-        // They start in the order in which they are named.
+        // Processes start in the order in which they are given.
         self.progress = { processes.iter().zip(specs) }
             .map(|(process, (started, spec))| {
                 let losses = process.losses();
@@ -379,8 +379,8 @@ impl Totals {
         Ok(())
     }
 
-    /// Seconds for a second of work: of all processes, by the CPU time that their work takes. Who waits for others takes
-    /// none, and is as slow as they are.
+    /// Returns the seconds for a second of work: the mean over all processes, weighted by the CPU time that their work
+    /// takes. A process that waits for others takes none, and is as slow as they are.
     fn pace(&self, seconds: impl Fn(&Progress) -> f64) -> f64 {
         let all: f64 = self.progress.iter().map(|process| process.weight).sum();
         let weight = |process: &Progress| {
@@ -396,7 +396,7 @@ impl Totals {
     }
 }
 
-/// The times of a trace, and its digest: the same for the same accesses of the same memory.
+/// Returns the times of a trace, and its digest: the same for the same accesses of the same memory.
 pub fn trace_facts(replay: &Replay) -> anyhow::Result<(TraceTimes, u64)> {
     let mut longest: Option<&Trace> = None;
     let mut digest = FNV_START;
@@ -449,7 +449,7 @@ mod tests {
         check(&[process(1.0, 10.0)], 1.1);
         check(&[process(1.0, 10.0), process(0.0, 0.0)], 1.1);
         check(&[process(1.0, 5.0), process(0.0, 15.0)], 1.025);
-        // Nobody knows what they take.
+        // Their CPU time is not known.
         check(&[process(1.0, 0.0), process(0.0, 0.0)], 1.05);
     }
 }

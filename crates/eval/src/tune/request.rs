@@ -1,8 +1,7 @@
-//! A search as it is asked for, by the command's flags or Python's keywords; and all of it, from a trace to what was
-//! found.
+//! Requests of a search, by the command's flags or Python's keywords; and the whole way from a trace to the result.
 //!
-//! [`TuneRequest`] is what was said, [`Tuning`] that of one trace with every default filled in. Between the two and
-//! [`Tuning::run`] nothing is replayed: what is asked for wrongly is refused at once, and a journal can be opened.
+//! [`TuneRequest`] holds the input; [`Tuning`] is the search of one trace, with every default filled in. Nothing is
+//! replayed before [`Tuning::run`]: wrong input is refused at once, and a journal can be opened.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -21,28 +20,28 @@ use super::{
     TraceTimes, Tuned, run, run_published, settle, trace_facts,
 };
 
-/// What is best, without its limit.
+/// Aim of a search, without its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seeks {
-    /// Least memory within a slowdown.
+    /// Least memory within a maximum slowdown.
     Memory,
-    /// Least slowdown within a memory.
+    /// Least slowdown within a maximum memory.
     Slowdown,
     /// DAMOOS' score.
     Damoos,
-    /// Least cost within a slowdown.
+    /// Least cost within a maximum slowdown.
     Cost,
-    /// Most memory in huge pages within a memory.
+    /// Most memory in huge pages within a maximum memory.
     Huge,
 }
 
-/// Huge pages may take this share of the memory without schemes, unless it is said.
+/// Default memory limit of huge pages: this share of the memory without schemes.
 const HUGE_MEMORY: MemoryLimit = MemoryLimit::Share(1.1);
 
-/// What is tuned, and what is sought.
+/// Input of a search: the schemes and the objective.
 #[derive(Clone, Debug, Default)]
 pub struct TuneRequest {
-    /// Those of a configuration.
+    /// Contexts of a configuration.
     pub contexts: Vec<ContextConfig>,
     /// Schemes by name.
     pub presets: Vec<String>,
@@ -50,27 +49,27 @@ pub struct TuneRequest {
     pub scheme_lines: Vec<String>,
     /// The texts of `--param`.
     pub params: Vec<String>,
-    /// Watch by DAMON's rules.
+    /// Monitor by DAMON's rules.
     pub is_faithful: bool,
-    /// No guard stands over replays.
+    /// Replay without a guard.
     pub no_guard: bool,
-    /// What is best; by the limits and the schemes where it is not said.
+    /// Aim of the search; by default it follows from the limits and the schemes.
     pub seeks: Option<Seeks>,
-    /// Share of its time that the program may lose.
+    /// Maximum slowdown, as a share of the program's time.
     pub max_slowdown: Option<f64>,
-    /// What may be resident on average.
+    /// Maximum resident memory on average.
     pub max_memory: Option<MemoryLimit>,
-    /// What things cost.
+    /// Prices of memory and CPUs.
     pub prices: Option<Prices>,
-    /// Of every random choice.
+    /// Seed of every random choice.
     pub seed: u64,
 }
 
 impl TuneRequest {
-    /// What is sought.
+    /// Returns the objective.
     ///
     /// # Errors
-    /// A limit that is no part of it, or one that it lacks.
+    /// Fails if a limit does not belong to the objective, or if one is missing.
     pub fn objective(&self) -> anyhow::Result<Objective> {
         let max_slowdown = self.max_slowdown.unwrap_or(MAX_SLOWDOWN);
         let seeks = self.seeks();
@@ -118,11 +117,11 @@ impl TuneRequest {
         })
     }
 
-    /// What is tuned. Where nothing limits the slowdown (`max_slowdown`: what is sought does), nothing guards it unless it
-    /// is said: the guard would keep a search from what is sought.
+    /// Returns the plan of the schemes. It has a guard only if something limits the slowdown: `max_slowdown` (from the
+    /// objective), or the request. Otherwise the guard would keep the search from its objective.
     ///
     /// # Errors
-    /// A preset or scheme that is none; that there is nothing to tune.
+    /// Fails if a preset or scheme is unknown, or if there is nothing to tune.
     pub fn plan(&self, max_slowdown: Option<f64>) -> anyhow::Result<Plan> {
         let limit = max_slowdown.or(self.max_slowdown);
         let request = Request {
@@ -151,10 +150,10 @@ impl TuneRequest {
         })
     }
 
-    /// The search of a trace.
+    /// Returns the search of a trace.
     ///
     /// # Errors
-    /// What is asked for wrongly.
+    /// Fails if an option is wrong.
     pub fn of_trace(&self, replay: Replay) -> anyhow::Result<Tuning> {
         let (times, digest) = trace_facts(&replay)?;
         let objective = self.objective()?;
@@ -175,12 +174,12 @@ impl TuneRequest {
     }
 }
 
-/// How much is tried, and by whom it is chosen.
+/// Number of replays, jobs, and the method of choosing settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most points to replay in full; `None`: as many as take about a minute.
+    /// Maximum number of points to replay in full; `None`: the number that takes about a minute.
     pub budget: Option<usize>,
-    /// Evaluations at a time; one for each CPU where it is not said. Changes nothing of what is found.
+    /// Evaluations at a time; by default one for each CPU. The number does not change the result.
     pub jobs: Option<usize>,
     /// A published method instead of the search.
     pub method: Option<Published>,
@@ -193,7 +192,7 @@ impl Effort {
     }
 }
 
-/// The search of one trace, before anything is replayed.
+/// The search of one trace, before any replay.
 #[derive(Debug)]
 pub struct Tuning {
     replay: Replay,
@@ -206,24 +205,24 @@ pub struct Tuning {
     fingerprint: Fingerprint,
 }
 
-/// Makes live runs of what was found, and corrects it by them: [`run_live`](super::run_live).
+/// Makes live runs of the found settings, and corrects the predictions by them: [`run_live`](super::run_live).
 pub type Confirm<'a> =
     dyn FnMut(&mut Search, Objective, Option<&mut Journal>) -> anyhow::Result<Live> + 'a;
 
 impl Tuning {
-    /// The same, whose results are of no use where this differs: what live runs are of.
+    /// Adds the options of live runs to what predictions depend on.
     #[must_use]
     pub fn beside(mut self, live: &str) -> Self {
         self.fingerprint = self.fingerprint.beside(live);
         self
     }
 
-    /// What predictions depend on.
+    /// Returns the fingerprint of everything that predictions depend on.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
 
-    /// Searches, and has live runs confirm the result where `confirm` makes them. Gives the result and the plan that its
+    /// Searches, and confirms the result by live runs if `confirm` is given. Returns the result and the plan that its
     /// settings belong to; `None` if the search was stopped before its first result.
     ///
     /// # Errors
@@ -295,11 +294,11 @@ impl Tuning {
         Ok(Some((tuned, plan)))
     }
 
-    /// Depth of the search: the budget of `effort` in full, or without one a search of about a minute.
+    /// Returns the depth of the search: the budget of `effort` in full, or without one a search of about a minute.
     fn depth(&self, effort: &Effort) -> Depth {
         match (effort.budget, effort.method) {
             (Some(budget), _) => Depth::full(budget),
-            // The published methods have a number of their own.
+            // The published methods have their own number of runs.
             (None, Some(_)) => Depth::full(SETTINGS),
             (None, None) => Depth::of(&self.replay, self.times, self.space.len()),
         }
@@ -343,7 +342,7 @@ impl Tuning {
         Ok((!sampled.search.observed().is_empty()).then_some(sampled))
     }
 
-    /// Result of a search that was stopped before a setting was replayed on the whole trace.
+    /// Returns the result of a search that was stopped before a setting was replayed on the whole trace.
     fn result_of_sample(self, sampled: &Sampled) -> (Tuned, Plan) {
         let subject = Subject {
             program: &self.program,
@@ -364,7 +363,7 @@ impl Tuning {
 
 /// A search on a sample of the blocks.
 struct Sampled {
-    /// The program without schemes.
+    /// Prediction without schemes.
     base: Prediction,
     search: Search,
     one_in: u32,

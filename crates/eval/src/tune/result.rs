@@ -1,4 +1,4 @@
-//! What a search found, for people and for programs.
+//! Results of a search, for people and for programs.
 
 use std::fmt::Write as _;
 
@@ -16,48 +16,48 @@ use super::search::Search;
 use super::space::{Point, Settings};
 use super::{Completion, Parameter};
 
-/// What a search found. Serialised, it is what `isotherm tune --json` prints.
+/// Result of a search. Serialised, it is what `isotherm tune --json` prints.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tuned {
-    /// `tune`.
+    /// Kind of this report: `tune`.
     pub report: &'static str,
-    /// The program's name.
+    /// Name of the program.
     pub program: String,
-    /// From the first scan of the trace to the last.
+    /// Time from the first scan of the trace to the last.
     pub trace_duration_ns: Nanos,
     /// Mean time between two scans.
     pub scan_interval_ns: Nanos,
-    /// What was sought.
+    /// Objective of the search.
     pub objective: Objective,
-    /// The same in words.
+    /// The objective in words.
     pub sought: String,
-    /// Whether the guard stood over the replays, as it does over `isotherm run`.
+    /// Whether the replays ran under the guard, as `isotherm run` does.
     pub is_guarded: bool,
-    /// What was tuned, and over which values.
+    /// Knobs that were tuned, and the values of each.
     pub parameters: Vec<Parameter>,
-    /// How many points the space has.
+    /// Number of points in the space.
     pub nr_points: usize,
     /// Number of points replayed in full.
     pub nr_tried: usize,
-    /// Limit of that number.
+    /// Maximum number of points replayed in full.
     pub nr_most: usize,
-    /// The search on a sample of the blocks that came first; `null` where there was none.
+    /// The search on a sample of the blocks that came first; `null` if there was none.
     pub coarse: Option<Coarse>,
-    /// The search was broken off.
+    /// `true` if the search was stopped before its end.
     pub was_stopped: bool,
-    /// The program without schemes: watched, as under them.
+    /// Prediction without schemes, watched as under them.
     pub base: Prediction,
-    /// The schemes as they were given; `null` where that is not in the space.
+    /// The schemes as they were given; `null` if they are not in the space.
     pub given: Option<Trial>,
-    /// What is recommended, and why.
+    /// Recommended setting, and the reason.
     #[serde(flatten)]
     pub found: Found,
     /// The settings that no other beats in memory and time, from the least slowdown to the most.
     pub front: Vec<Trial>,
-    /// Everything that was tried, in the order of the space.
+    /// All settings that were tried, in the order of the space.
     pub tried: Vec<Tried>,
-    /// What live runs came to, by which all predictions above are corrected; `null` where there were none.
+    /// Results of live runs, by which all predictions above are corrected; `null` if there were none.
     pub live: Option<Live>,
 }
 
@@ -65,21 +65,21 @@ pub struct Tuned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Coarse {
-    /// One block of this many was replayed.
+    /// One block in this many was replayed.
     pub one_in: u32,
     /// Number of points replayed on the sample.
     pub nr_tried: usize,
 }
 
-/// What is recommended.
+/// The recommendation of a search.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Found {
     /// The best setting within the limit; `null`: there is none.
     pub recommended: Option<Trial>,
-    /// The best of those beyond it, where none is within.
+    /// The best setting beyond the limit, if none is within.
     pub nearest: Option<Trial>,
-    /// Why, in a sentence or two.
+    /// Reason for the recommendation, in a sentence or two.
     pub why: String,
 }
 
@@ -87,13 +87,13 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Trial {
-    /// What the knobs are set to.
+    /// Values of the knobs.
     pub settings: Settings,
-    /// What is foretold.
+    /// Predicted results.
     pub prediction: Prediction,
-    /// DAMOOS' score of that.
+    /// DAMOOS' score of the prediction.
     pub damoos_score: f64,
-    /// What a month of it costs, where there are prices.
+    /// Cost per month, if prices were given.
     pub cost_per_month: Option<f64>,
 }
 
@@ -101,38 +101,38 @@ pub struct Trial {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tried {
-    /// What the knobs are set to, as text.
+    /// Values of the knobs, as text.
     pub settings: String,
-    /// Saved, a share of what is resident without schemes.
+    /// Memory saved, a share of what is resident without schemes.
     pub saved_share: Estimate,
-    /// How much longer the program takes, a share of that time.
+    /// Additional running time against the program without Isotherm, as a share of that time.
     pub slowdown: Estimate,
 }
 
-/// What a search was about.
+/// Input of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// The program's name.
+    /// Name of the program.
     pub program: &'a str,
-    /// Of its trace.
+    /// Times of the trace.
     pub times: TraceTimes,
-    /// What was tuned.
+    /// Schemes that were tuned.
     pub plan: &'a Plan,
-    /// What was sought.
+    /// Objective of the search.
     pub objective: Objective,
-    /// The program without schemes.
+    /// Prediction without schemes.
     pub base: &'a Prediction,
-    /// The search on some of the blocks that was before.
+    /// The search on some of the blocks that came first.
     pub coarse: Option<Coarse>,
-    /// What live runs came to. Where some were made, only what was run is recommended.
+    /// Results of live runs. If there are any, only settings that were run are recommended.
     pub live: Option<&'a Live>,
 }
 
-/// Rows of the front that are printed.
+/// Maximum number of printed rows of the front, without the marked one.
 const ROWS: usize = 24;
 
 impl Tuned {
-    /// What `search` found.
+    /// Creates the result of `search`.
     pub fn of(subject: &Subject<'_>, search: &Search, completion: Completion) -> Self {
         let trial = |point: &Point| {
             let prediction = search.observed()[point].clone();
@@ -194,7 +194,7 @@ impl Tuned {
         }
     }
 
-    /// For people.
+    /// Returns the result as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(
@@ -254,7 +254,7 @@ impl Tuned {
         }
     }
 
-    /// Record length that the recommended setting's steady state needs, if this record is too short.
+    /// Returns the record length that the recommended setting's steady state needs, if this record is too short.
     fn needed(&self) -> Option<Nanos> {
         let shown = self
             .found
@@ -264,12 +264,12 @@ impl Tuned {
         shown?.prediction.needed_ns
     }
 
-    /// As a page, with the configuration that `plan` makes of each setting of the front.
+    /// Returns the result as a page, with the configuration that `plan` makes of each setting of the front.
     pub fn page(&self, plan: &Plan) -> String {
         super::page::page(self, plan)
     }
 
-    /// The front, with what is recommended marked, and what was given.
+    /// Returns a table of the front with the recommendation marked, and of the given schemes.
     fn table(&self) -> Table {
         let right = |head| (head, Align::Right);
         let mut heads = vec![("", Align::Left)];
@@ -300,12 +300,12 @@ impl Tuned {
     }
 }
 
-/// What a setting comes to, by its columns.
+/// Column heads of a prediction.
 pub(super) const HEADS: [&str; 8] = [
     "SAVED", "OF IT", "BETWEEN", "STEADY", "SLOWER", "BETWEEN", "ACTING", "REFAULTS",
 ];
 
-/// The same of one.
+/// Returns the fields of a prediction, one for each of [`HEADS`].
 pub(super) fn fields(prediction: &Prediction) -> [String; 8] {
     [
         signed(prediction.saved_mean_bytes, |bytes| {
@@ -321,13 +321,13 @@ pub(super) fn fields(prediction: &Prediction) -> [String; 8] {
     ]
 }
 
-/// Saved share in steady state; `?` where it is not known.
+/// Returns the saved share in steady state, as text; `?` if it is not known.
 fn steady(prediction: &Prediction) -> String {
     let share = prediction.steady_share;
     share.map_or_else(|| "?".to_owned(), |share| signed(share, format_share))
 }
 
-/// A column that only some objectives have: its head, and what stands in it.
+/// A column that only some objectives have: its head, and the text of a cell.
 type Beside = (&'static str, fn(&Trial) -> String);
 
 fn beside(objective: &Objective) -> Option<Beside> {
@@ -352,7 +352,7 @@ fn row(mark: &str, trial: &Trial, objective: &Objective) -> Vec<String> {
     row
 }
 
-/// Some of them, in order, the ends and the marked among them.
+/// Returns about `most` elements at equal steps, in order, always with both ends and the marked one.
 fn thinned<T>(all: &[T], most: usize, is_marked: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
     let last = all.len().saturating_sub(1);
     let is_step = move |at: usize| {
@@ -364,12 +364,12 @@ fn thinned<T>(all: &[T], most: usize, is_marked: impl Fn(&T) -> bool) -> impl It
     shown.filter_map(move |(at, one)| (at == 0 || is_step(at) || is_marked(one)).then_some(one))
 }
 
-/// A loss, to the hundredth: limits are of one per cent and less.
+/// Formats a loss with two decimals of a per cent: limits are of one per cent and less.
 pub(super) fn percent(share: f64) -> String {
     signed(share, |share| format!("{:.2} %", 100.0 * share))
 }
 
-/// A number that may be below zero.
+/// Formats a number that may be below zero.
 pub(super) fn signed(value: f64, show: impl Fn(f64) -> String) -> String {
     let text = show(value.abs());
     let is_none = text.starts_with("0 ");
@@ -380,7 +380,7 @@ pub(super) fn signed(value: f64, show: impl Fn(f64) -> String) -> String {
     }
 }
 
-/// Between which bounds; `?` where nobody knows.
+/// Formats the bounds of an estimate; `?` if they are not known.
 pub(super) fn bounds(estimate: &Estimate) -> String {
     match (estimate.low, estimate.high) {
         (Some(low), Some(high)) => format!(

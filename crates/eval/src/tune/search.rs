@@ -1,27 +1,27 @@
-//! Which settings are tried next.
+//! Chooses the settings that are tried next.
 //!
-//! **Problem.** A space has from some ten to some millions of points, an evaluation takes from milliseconds to seconds,
-//! and what is wanted is the whole trade-off, best known where the limit is.
+//! **Problem.** A space has from some ten to some millions of points, and an evaluation takes from milliseconds to
+//! seconds. The aim is the whole trade-off, known best at the limit.
 //!
-//! **Approach.** Where the budget covers the space, all of it is tried. Else a direct search, after Custodio, Madeira,
-//! Vaz and Vicente (*Direct multisearch for multiobjective optimization*, 2011): first the schemes as they are given,
-//! the corners, and an even sample (Halton's sequence, moved by the seed); then rounds. In each some points are
-//! polled, by one step up and down in each dimension and by both ways in two at a time, and the step of a point that was polled is halved until it is
-//! one place on the ladder. Polled is the best point within the limit, and when all of its neighbours are known, those at the
-//! widest gaps of the front; the middles of these gaps, and that between the best point and the nearest beyond the
-//! limit, are tried in every round. Nothing is assumed of what an older age or a
-//! larger size does. Batches have a fixed size and every point of one is observed before the next is suggested, so
-//! that what is found does not depend on how many are evaluated at a time.
+//! **Approach.** If the budget covers the space, all of it is tried. Else this is a direct search, after Custodio,
+//! Madeira, Vaz and Vicente (*Direct multisearch for multiobjective optimization*, 2011). It first tries the schemes as
+//! they are given, the corners, and an even sample (Halton's sequence, moved by the seed). Then rounds follow. In each
+//! round some points are polled, by one step up and down in each dimension and by both ways in two at a time. The step
+//! of a polled point is halved until it is one place on the ladder. The best point within the limit is polled first.
+//! When all of its neighbours are known, the points at the widest gaps of the front are polled. Each round also tries
+//! the middles of these gaps, and the middle between the best point and the nearest beyond the limit. The search
+//! assumes nothing of the effect of an older age or a larger size. Batches have a fixed size, and every point of one is
+//! observed before the next is suggested. The result thus does not depend on the number of evaluations at a time.
 //!
 //! **Limits.** It is a local search from some twenty starts: a narrow optimum between them is not found. Predictions
 //! are taken to be exact.
 //!
-//! **Not taken.** `egobox` (Gaussian processes) brings linfa and ndarray, 120 crates and more; surrogates save evaluations
-//! that cost minutes, not those that cost a tenth of a second. `argmin` and `cmaes` seek one optimum of a real function,
-//! without a front, and `cmaes` brings nalgebra. `friedrich` is a Gaussian process alone. With at most three or four
-//! ladders of some hundred values, they would replace the 100 lines below by as many that call them.
+//! **Not taken.** `egobox` (Gaussian processes) brings linfa and ndarray, 120 crates and more; surrogates save
+//! evaluations that cost minutes, not those that cost a tenth of a second. `argmin` and `cmaes` search for one optimum
+//! of a real function, without a front, and `cmaes` brings nalgebra. `friedrich` is a Gaussian process alone. With at
+//! most three or four ladders of some hundred values, they would replace the 100 lines below by 100 lines of calls.
 //!
-//! A live search has the same seam: [`Search::suggest`] and [`Search::observe`].
+//! A live search has the same interface: [`Search::suggest`] and [`Search::observe`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,13 +35,13 @@ use super::predict::Prediction;
 use super::result::{percent, signed};
 use super::space::{Point, Space};
 
-/// Points that are tried before the next are chosen.
+/// Number of points that are tried before the next are chosen.
 const BATCH: usize = 16;
-/// Share of the budget for the first, even sample: one in this.
+/// Divisor of the budget: the share for the first, even sample.
 const SAMPLE_SHARE: usize = 4;
-/// Corners are tried up to so many dimensions.
+/// Maximum number of dimensions of a space whose corners are tried.
 const CORNER_DIMENSIONS: usize = 3;
-/// Points that are polled in a round.
+/// Number of points that are polled in a round.
 const POLLED: usize = 4;
 
 /// A search of a space.
@@ -51,17 +51,17 @@ pub struct Search {
     objective: Objective,
     budget: usize,
     is_exhaustive: bool,
-    /// Still to be suggested before polling.
+    /// Points to suggest before polling, the last first.
     first: Vec<Point>,
     suggested: BTreeSet<Point>,
     observed: BTreeMap<Point, Prediction>,
-    /// By which step, in places on each ladder, a point is polled next; none once its neighbours are known.
+    /// Step of a point's next poll, in places on each ladder; none once its neighbours are known.
     steps: BTreeMap<Point, Option<Vec<usize>>>,
     first_step: Vec<usize>,
 }
 
 impl Search {
-    /// Of `space`, by at most `budget` points. Where the schemes of `start` stand is tried first.
+    /// Creates a search of `space` by at most `budget` points. The schemes of `start` are tried first.
     pub fn new(
         space: Space,
         objective: Objective,
@@ -73,7 +73,7 @@ impl Search {
         let mut first: Vec<Point> = space.point_of(start).into_iter().collect();
         let nr_sampled = (budget / SAMPLE_SHARE).max(1);
         if is_exhaustive {
-            // Spread from the first on, so that an interrupted search has seen some of everything.
+            // Spreads the points from the first on, so that an interrupted search has seen some of everything.
             let bits = space.len().next_power_of_two().trailing_zeros();
             let numbers = (0..1_usize << bits).map(|n| reversed(n, bits));
             let inside = numbers.filter(|number| *number < space.len());
@@ -104,8 +104,8 @@ impl Search {
         }
     }
 
-    /// A search of at most `budget` of this search's points: first the best by their narrowest bounds, then points along
-    /// the front.
+    /// Creates a search of at most `budget` of this search's points: first the best by their narrowest bounds, then
+    /// points along the front.
     pub(super) fn refined(&self, budget: usize, start: &[ContextConfig]) -> Self {
         let (mut sure, front) = (self.ranked_surely(), self.front());
         let nr_along = (budget / 3).min(front.len());
@@ -131,7 +131,7 @@ impl Search {
         }
     }
 
-    /// What it searches.
+    /// Returns the space of the search.
     pub fn space(&self) -> &Space {
         &self.space
     }
@@ -141,12 +141,12 @@ impl Search {
         self.is_exhaustive
     }
 
-    /// The most points that it suggests.
+    /// Returns the maximum number of points that it suggests.
     pub fn nr_most(&self) -> usize {
         self.space.len().min(self.budget)
     }
 
-    /// What is to be tried next; nothing when it is done. Every point has to be observed before more is asked for.
+    /// Returns the points to try next; none when it is done. Every point has to be observed before the next call.
     pub fn suggest(&mut self) -> Vec<Point> {
         let left = self.budget - self.suggested.len();
         let nr_first = self.first.len().saturating_sub(BATCH.min(left));
@@ -159,7 +159,7 @@ impl Search {
             }
             let mut wanted = self.middles();
             for centre in centres {
-                // Whose step is halved has all of its neighbours tried, so a batch may be longer.
+                // All neighbours of a point must be tried before its step is halved, so a batch may be longer.
                 if wanted.len() < BATCH {
                     wanted.extend(self.poll(&centre));
                 }
@@ -173,7 +173,7 @@ impl Search {
         batch
     }
 
-    /// What came of a point.
+    /// Adds the prediction of a point.
     pub fn observe(&mut self, point: Point, prediction: Prediction) {
         self.observed.insert(point, prediction);
     }
@@ -183,7 +183,7 @@ impl Search {
         self.objective.rank(&self.observed[point]).violation <= 0.0
     }
 
-    /// All points, the best by their narrowest possible bounds first.
+    /// Returns all points, the best by their narrowest possible bounds first.
     fn ranked_surely(&self) -> Vec<Point> {
         let ranks = self
             .observed
@@ -200,7 +200,7 @@ impl Search {
         self.objective.rank(&narrow).violation > 0.0
     }
 
-    /// The best point so far, in words.
+    /// Returns the best point so far, in words.
     pub(super) fn lead(&self) -> Option<String> {
         let (within, beyond) = self.best();
         let point = within.or(beyond)?;
@@ -216,7 +216,7 @@ impl Search {
         Some(format!("{settings} saves {saved}, {slower} slower{limit}"))
     }
 
-    /// What is within the limit, the best first; where nothing is, the nearest beyond it.
+    /// Returns the points within the limit, the best first; if there are none, the nearest beyond it.
     pub(super) fn ranked(&self) -> Vec<Point> {
         let within = { self.observed.keys() }.filter(|point| self.is_within(point));
         let mut ranked: Vec<&Point> = within.collect();
@@ -230,7 +230,7 @@ impl Search {
         ranked.into_iter().cloned().collect()
     }
 
-    /// The best that is recommended, and the nearest beyond the limit: of those with bounds, if one of them is within.
+    /// Returns the recommended point, and the nearest beyond the limit: of those with bounds, if one of them is within.
     pub fn settled(&self) -> (Option<&Point>, Option<&Point>) {
         let has_bounds = |point: &Point| self.observed[point].slowdown.has_bounds();
         match self.best_of(&has_bounds) {
@@ -239,17 +239,17 @@ impl Search {
         }
     }
 
-    /// What was observed, in the space's order.
+    /// Returns the predictions that were observed, in the space's order.
     pub fn observed(&self) -> &BTreeMap<Point, Prediction> {
         &self.observed
     }
 
-    /// The best within the limit, if any is, and the nearest beyond it.
+    /// Returns the best point within the limit, if any is, and the nearest beyond it.
     pub fn best(&self) -> (Option<&Point>, Option<&Point>) {
         self.best_of(&|_| true)
     }
 
-    /// The same of some points only.
+    /// Returns the best point within the limit and the nearest beyond it, of some points only.
     pub(super) fn best_of(
         &self,
         is_meant: &dyn Fn(&Point) -> bool,
@@ -273,7 +273,7 @@ impl Search {
         )
     }
 
-    /// The front, from the least slowdown to the most.
+    /// Returns the front, from the least slowdown to the most.
     pub fn front(&self) -> Vec<&Point> {
         let points: Vec<&Point> = self.observed.keys().collect();
         let predictions: Vec<&Prediction> = self.observed.values().collect();
@@ -281,8 +281,8 @@ impl Search {
         places.into_iter().map(|at| points[at]).collect()
     }
 
-    /// Neighbours on the front, the widest gaps first. A gap is as wide as it is in memory and in time together, each
-    /// by the front's extent.
+    /// Returns neighbours on the front, the widest gaps first. The width of a gap is in memory and in time together,
+    /// each relative to the front's extent.
     fn gaps(&self) -> Vec<(&Point, &Point)> {
         let front = self.front();
         let of = |point: &Point| {
@@ -306,8 +306,8 @@ impl Search {
         gaps.into_iter().map(|(_, a, b)| (a, b)).collect()
     }
 
-    /// In the space, between the best within the limit and the nearest beyond it, and between the ends of the front's
-    /// widest gaps.
+    /// Returns the middle of the best point within the limit and the nearest beyond it, and the middles of the front's
+    /// widest gaps. Middles are by places in the space.
     fn middles(&self) -> Vec<Point> {
         let (within, beyond) = self.best();
         let gaps = self.gaps().into_iter().take(POLLED);
@@ -319,7 +319,7 @@ impl Search {
         gaps.map(middle).collect()
     }
 
-    /// Whose neighbours are tried next.
+    /// Returns the points whose neighbours are tried next.
     fn centres(&self) -> Vec<Point> {
         let (within, beyond) = self.best();
         let at_gaps = self.gaps().into_iter().flat_map(|(a, b)| [a, b]);
@@ -331,7 +331,8 @@ impl Search {
                 centres.push(point.clone());
             }
         }
-        // What is recommended comes first: the front's gaps are halved meanwhile, and polled when that is known.
+        // The recommended point comes first. Its neighbours are known before the ends of the gaps are polled; the gaps
+        // are halved meanwhile.
         let is_open = centres
             .first()
             .is_some_and(|first| within.or(beyond) == Some(first));
@@ -339,7 +340,7 @@ impl Search {
         centres
     }
 
-    /// The neighbours of a point by its step, of which the next is half as long.
+    /// Returns the neighbours of a point by its step, and halves the step.
     fn poll(&mut self, centre: &Point) -> Vec<Point> {
         let known = self.steps.get(centre).cloned().flatten();
         let step = known.unwrap_or_else(|| self.first_step.clone());
@@ -357,7 +358,7 @@ impl Search {
         for dimension in 0..step.len() {
             for is_up in [false, true] {
                 let along = moved(centre, dimension, is_up);
-                // Along a limit one has to go up where the other goes down.
+                // Along a limit, one number has to go up where the other goes down.
                 let others = dimension + 1..step.len();
                 neighbours.extend(others.map(|other| moved(&along, other, !is_up)));
                 neighbours.push(along);
@@ -383,7 +384,7 @@ fn reversed(number: usize, bits: u32) -> usize {
         .unwrap_or(0)
 }
 
-/// Of a space of few dimensions.
+/// Returns the corners of a space of few dimensions.
 fn corners(space: &Space) -> Vec<Point> {
     let dimensions = space.nr_dimensions();
     if dimensions > CORNER_DIMENSIONS {
@@ -396,7 +397,8 @@ fn corners(space: &Space) -> Vec<Point> {
     (0..1 << dimensions).map(corner).collect()
 }
 
-/// The `n`th of an even sample: Halton's sequence, each dimension moved by the seed (Cranley and Patterson, 1976).
+/// Returns the `n`th point of an even sample: Halton's sequence, each dimension moved by the seed (Cranley and
+/// Patterson, 1976).
 fn halton(space: &Space, n: usize, seed: u64) -> Point {
     const BASES: [usize; 7] = [2, 3, 5, 7, 11, 13, 17];
     let place = |dimension: usize| {
@@ -407,7 +409,7 @@ fn halton(space: &Space, n: usize, seed: u64) -> Point {
             sum += unit * (rest % base) as f64;
             rest /= base;
         }
-        // The golden ratio's multiples are even, whatever the seed.
+        // Multiples of the golden ratio are evenly spread, whatever the seed.
         let moved =
             (sum + (seed.wrapping_mul(dimension as u64 + 1) % 1024) as f64 * 0.618_034).fract();
         let steps = space.nr_steps(dimension);

@@ -7,38 +7,38 @@ use serde::Serialize;
 
 use super::param::{Knob, ParamError, Parameter, TraceTimes, Value};
 
-/// What is tuned, and over which values.
+/// Parameters that are tuned, and their values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Space {
-    /// At least one; each knob once.
+    /// At least one parameter; each knob once.
     parameters: Vec<Parameter>,
 }
 
-/// A place in a [`Space`]: of each parameter, which of its values.
+/// A point of a [`Space`]: the index of the value of each parameter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point(pub(crate) Vec<usize>);
 
-/// What knobs are set to.
+/// Values of knobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Settings(Vec<Setting>);
 
-/// What one knob is set to.
+/// Value of one knob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Setting {
-    /// Which knob.
+    /// Knob that is set.
     pub parameter: Knob,
-    /// Its value, as text.
+    /// Value as text.
     pub text: String,
-    /// Its value.
+    /// Value in its unit.
     #[serde(flatten)]
     pub value: Value,
 }
 
-/// Why there is nothing to search.
+/// Reason why there is nothing to search.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SpaceError {
@@ -52,8 +52,8 @@ pub enum SpaceError {
 }
 
 impl Space {
-    /// What is tuned of the schemes of `contexts`: what `params` say (the texts of `--param`), or what is usual.
-    /// Where the schemes themselves stand is among the values, if it is between them.
+    /// Creates the space of the schemes of `contexts`, with the parameters of `params` (the texts of `--param`), or the
+    /// default ones. The schemes' own values are steps of the ladders, if they are between the ends.
     pub fn new(
         params: &[String],
         contexts: &[ContextConfig],
@@ -84,22 +84,22 @@ impl Space {
         Ok(Self { parameters })
     }
 
-    /// What is tuned.
+    /// Returns the parameters that are tuned.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// How many dimensions it has.
+    /// Returns the number of dimensions.
     pub fn nr_dimensions(&self) -> usize {
         self.parameters.len()
     }
 
-    /// How many values there are of a parameter.
+    /// Returns the number of values of a parameter.
     pub fn nr_steps(&self, dimension: usize) -> usize {
         self.parameters[dimension].ladder.len()
     }
 
-    /// How many points it has.
+    /// Returns the number of points.
     pub fn len(&self) -> usize {
         let steps = self.parameters.iter().map(|p| p.ladder.len());
         steps.fold(1, usize::saturating_mul)
@@ -110,7 +110,7 @@ impl Space {
         false
     }
 
-    /// The point of this number, from 0 up to [`Space::len`].
+    /// Returns the point with this number, from 0 up to [`Space::len`].
     pub fn point(&self, mut number: usize) -> Point {
         let mut point = vec![0; self.parameters.len()];
         for (at, parameter) in point.iter_mut().zip(&self.parameters).rev() {
@@ -120,7 +120,7 @@ impl Space {
         Point(point)
     }
 
-    /// What the knobs are set to at a point.
+    /// Returns the values of the knobs at a point.
     pub fn settings(&self, point: &Point) -> Settings {
         let values = self.parameters.iter().zip(&point.0);
         let setting = |(parameter, at): (&Parameter, &usize)| {
@@ -134,7 +134,7 @@ impl Space {
         Settings(values.map(setting).collect())
     }
 
-    /// Where the schemes of `contexts` stand; `None` if that is not in the space.
+    /// Returns the point of the schemes of `contexts`; `None` if it is not in the space.
     pub fn point_of(&self, contexts: &[ContextConfig]) -> Option<Point> {
         let places = self.parameters.iter().map(|parameter| {
             let value = parameter.knob.value_in(contexts)?;
@@ -145,7 +145,7 @@ impl Space {
 }
 
 impl Parameter {
-    /// Where the schemes of `contexts` stand is a step of the ladder, if it is between its ends.
+    /// Adds the value of the schemes of `contexts` to the ladder, if it is between the ends.
     fn include(&mut self, contexts: &[ContextConfig]) {
         let Some(value) = self.knob.value_in(contexts) else {
             return;
@@ -160,7 +160,7 @@ impl Parameter {
 }
 
 impl Settings {
-    /// The configuration's contexts, set so.
+    /// Returns the contexts with these settings.
     pub fn apply(&self, contexts: &[ContextConfig]) -> Vec<ContextConfig> {
         let mut contexts = contexts.to_vec();
         for setting in &self.0 {
@@ -169,7 +169,7 @@ impl Settings {
         contexts
     }
 
-    /// What tells them from others, exactly: text for people is rounded.
+    /// Returns a text that identifies these settings exactly; text for people is rounded.
     pub fn key(&self) -> String {
         let knobs = self.0.iter().map(|setting| {
             let number = match setting.value {
@@ -182,7 +182,7 @@ impl Settings {
         knobs.collect::<Vec<_>>().join(" ")
     }
 
-    /// Each knob with its value.
+    /// Returns each knob with its value.
     pub fn iter(&self) -> impl Iterator<Item = &Setting> {
         self.0.iter()
     }

@@ -1,4 +1,4 @@
-//! Searches by replays of a small trace: the same bytes however they are carried out.
+//! Searches by replays of a small trace: the same bytes, whatever the number of jobs and interruptions.
 
 use std::sync::{Arc, Mutex};
 
@@ -71,7 +71,7 @@ fn plan() -> Plan {
     Plan::new(Vec::new(), request, Some(0.02)).expect("a plan")
 }
 
-/// Replays of a trace under a plan, which nobody stops.
+/// Returns replays of a trace under a plan that are never stopped.
 fn replays(plan: &Plan, of: Replay) -> Replays {
     let watching = plan.watching().expect("a session");
     let replays = Replays::new(&watching, of, Arc::<AtomicBool>::default()).expect("it runs");
@@ -80,7 +80,7 @@ fn replays(plan: &Plan, of: Replay) -> Replays {
 
 const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
-/// What comes of a search of ages and sizes, as JSON.
+/// Returns the result of a search of ages and sizes, as JSON.
 fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (String, Completion) {
     let (tuned, completion) = tuned_of("program", jobs, journal, stop_after);
     let json = serde_json::to_string_pretty(&tuned).expect("JSON");
@@ -206,7 +206,8 @@ fn an_older_age_saves_less_and_loses_less() {
         (steady(&never), never.needed_ns),
         (None, Some(Nanos::from_millis(80_000)))
     );
-    // Two blocks of four for most of the time; the third until it is wanted back, then the guard keeps it.
+    // Two blocks of four are saved for most of the time; the third until it is accessed again, after which the guard
+    // keeps it.
     assert!((0.35..0.5).contains(&young.saved_share.value), "{young:?}");
     assert!((0.15..0.4).contains(&old.saved_share.value), "{old:?}");
     assert!(young.refaults >= PAGES_PER_BLOCK as u64 && old.refaults == 0);
@@ -249,7 +250,7 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
         )
     };
     let (one, base, times, digest) = foretold(replay());
-    // The same program twice, and one of a block that it never touches.
+    // The same program twice, and a program of one block that it never touches.
     let mut several = replay();
     several.processes.push(several.processes[0].clone());
     let mut waits = several.processes[0].1.clone();

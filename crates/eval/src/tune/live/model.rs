@@ -1,52 +1,52 @@
-//! How far replays are off, learnt from a few live runs.
+//! Errors of replays, learnt from a few live runs.
 //!
 //! **Problem.** A replay errs in the same direction for settings that are alike (what a page costs, when a live monitor
-//! finds idle memory), and a live run costs minutes. What one run tells has to serve for all settings.
+//! finds idle memory), and a live run costs minutes. The result of one run has to serve for all settings.
 //!
-//! **Approach.** A Gaussian process on the difference between live and replayed (Kennedy and O'Hagan, *Predicting the
-//! output from a complex computer code when fast approximations are available*, 2000, with the replay as the fast code
-//! and a fixed scale of 1). Its covariance has three parts: an offset, the same for all settings; a factor on what is
-//! foretold, the same for all; and a part of each setting's own, alike for neighbours:
-//! `a^2 + b^2 p p' + c^2 p p' exp(-|x - x'|^2 / 2 l^2)`. Posterior means and variances are those of Rasmussen and Williams,
-//! *Gaussian Processes for Machine Learning* (2006), algorithm 2.1.
+//! **Approach.** A Gaussian process models the difference between live and replayed results (Kennedy and O'Hagan,
+//! *Predicting the output from a complex computer code when fast approximations are available*, 2000). The replay is
+//! the fast code, and the scale is fixed at 1. The covariance has three parts: an offset, the same for all settings; a
+//! factor on the prediction, the same for all; and a part of each setting's own, alike for neighbours:
+//! `a^2 + b^2 p p' + c^2 p p' exp(-|x - x'|^2 / 2 l^2)`. Posterior means and variances are those of Rasmussen and
+//! Williams, *Gaussian Processes for Machine Learning* (2006), algorithm 2.1.
 //!
-//! **Limits.** `a`, `b`, `c` and `l` are not fitted: with five runs there is nothing to fit them to. They are
-//! chosen by how far off replays were on programs that they were not made for (docs/benchmarks.md, "What the simulated
-//! machine foretells"), and of time assumed.
+//! **Limits.** `a`, `b`, `c` and `l` are not fitted: five runs are too few for that. Those of memory are chosen by the
+//! errors of replays on programs that they were not made for (docs/benchmarks.md, "What the simulated machine
+//! foretells"); those of time are assumed.
 
-/// How far replays may be off, as standard deviations.
+/// Errors of replays before any live run, as standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Prior {
-    /// For all settings alike: a share of all memory, or of the time.
+    /// Error that all settings share: a share of all memory, or of the time.
     pub(super) offset: f64,
-    /// For all settings by the same factor: a share of what is foretold.
+    /// Relative error that all settings share: a share of the prediction.
     pub(super) factor: f64,
-    /// For each setting by a factor of its own.
+    /// Relative error of each setting's own.
     pub(super) own: f64,
-    /// Of a single run against its neighbours, before any two were compared: a share.
+    /// Variation of a single run against its neighbours, before any two were compared: a share.
     pub(super) noise: f64,
 }
 
-/// Settings this far apart, as a share of each ladder, have little to say of each other.
+/// Distance between settings, as a share of each ladder, at which they have little to say of each other.
 const LENGTH: f64 = 0.3;
-/// As how many pairs of runs the prior's noise counts.
+/// Weight of the prior's noise, as a number of pairs of runs.
 const NOISE_WEIGHT: f64 = 2.0;
 
-/// Where a setting lies, and what is foretold of it.
+/// The place of a setting in the space, and its prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Foretold {
     /// Places on the ladders, 0 to 1.
     pub(super) place: Vec<f64>,
-    /// What is foretold.
+    /// Predicted value.
     pub(super) value: f64,
 }
 
-/// What a live run came to where this was foretold.
+/// The live result of a setting, beside its prediction.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub(super) foretold: Foretold,
     pub(super) live: f64,
-    /// Runs without schemes that it was compared with, at least one.
+    /// Number of runs without schemes that it was compared with, at least one.
     pub(super) nr_bases: usize,
 }
 
@@ -57,19 +57,19 @@ pub(super) struct Normal {
     pub(super) deviation: f64,
 }
 
-/// What the runs say of all settings.
+/// A model of all settings, from the runs of some.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     prior: Prior,
     settings: Vec<Foretold>,
     /// Lower triangle of the covariances' Cholesky factor, row by row.
     factor: Vec<Vec<f64>>,
-    /// The covariances' inverse times the differences.
+    /// Inverse of the covariances times the differences.
     weights: Vec<f64>,
 }
 
 impl Model {
-    /// From what was observed, where a single run varies by `noise`.
+    /// Fits the model to what was observed, where a single run varies by `noise`.
     pub(super) fn new(prior: Prior, observed: &[Observed], noise: f64) -> Self {
         let settings: Vec<Foretold> = observed.iter().map(|of| of.foretold.clone()).collect();
         let covariance = |row: usize, column: usize| {
@@ -96,7 +96,7 @@ impl Model {
         }
     }
 
-    /// What would come of a setting, live, on average over runs.
+    /// Returns the expected live result of a setting, on average over runs.
     pub(super) fn correct(&self, foretold: &Foretold) -> Normal {
         let of: Vec<f64> = { self.settings.iter() }
             .map(|other| self.prior.covariance(foretold, other))
@@ -123,8 +123,9 @@ impl Prior {
         self.offset.powi(2) + size * (self.factor.powi(2) + self.own.powi(2) * alike)
     }
 
-    /// By how much a single run varies, from runs of the same in the order in which they were made: half the mean square
-    /// of what one differs from the next by, which slow drift adds little to (von Neumann, 1941).
+    /// Returns the variation of a single run, from `same`: runs of the same settings in the order in which they were
+    /// made. It is from half the mean square of the successive differences, to which slow drift adds little (von
+    /// Neumann, 1941).
     pub(super) fn noise_of(&self, same: &[f64]) -> f64 {
         let mean = same.iter().sum::<f64>() / same.len().max(1) as f64;
         let squares = same
@@ -135,7 +136,7 @@ impl Prior {
     }
 }
 
-/// The lower triangle of a positive definite matrix' factor.
+/// Returns the lower triangle of a positive definite matrix' Cholesky factor.
 fn cholesky(size: usize, of: impl Fn(usize, usize) -> f64) -> Vec<Vec<f64>> {
     let mut factor: Vec<Vec<f64>> = Vec::with_capacity(size);
     for row in 0..size {
@@ -150,7 +151,7 @@ fn cholesky(size: usize, of: impl Fn(usize, usize) -> f64) -> Vec<Vec<f64>> {
                 .sum();
             let rest = of(row, column) - sum;
             line.push(if row == column {
-                // Noise keeps it above zero but for rounding.
+                // Noise keeps it above zero, but for rounding.
                 rest.max(1e-18).sqrt()
             } else {
                 rest / factor[column][column]
@@ -245,7 +246,7 @@ mod tests {
         let steady = PRIOR.noise_of(&[7.0; 9]);
         assert!((steady - 0.01 * (2.0_f64 / 10.0).sqrt()).abs() < 1e-12);
         assert!(PRIOR.noise_of(&[7.0, 8.0, 7.0, 8.0]) > 0.05);
-        // Of what drifts slowly, little is noise.
+        // Slow drift adds little to the noise.
         let drifting: Vec<f64> = (0..20).map(|n| 7.0 + 0.01 * f64::from(n)).collect();
         assert!(PRIOR.noise_of(&drifting) < 0.005);
     }

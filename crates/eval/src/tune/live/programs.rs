@@ -1,4 +1,4 @@
-//! Live runs of a program from its start to its end, as evaluations make them.
+//! Live runs of a program from its start to its end, made as in evaluations.
 
 use std::fs;
 use std::path::Path;
@@ -12,28 +12,28 @@ use crate::runner::{Bench, RunEvent, RunnerSpec};
 use crate::tune::{Plan, Settings};
 use crate::{Configuration, Experiment, Measured, PlannedRun, RunResult, Workload};
 
-/// What is run, and how.
+/// Input of the runs of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramSpec<'a> {
-    /// Whose swap and limits hold.
+    /// Experiment whose swap and limits apply.
     pub experiment: &'a Experiment,
-    /// Its file, or one beside which commands find what they need.
+    /// Path of the experiment's file, or of one in the folder that commands refer to.
     pub path: &'a Path,
-    /// One of its workloads.
+    /// Workload of the experiment.
     pub workload: &'a Workload,
-    /// Under what it runs without schemes: its `isotherm` is left out.
+    /// Configuration of the runs without schemes; its `isotherm` is ignored.
     pub base: &'a Configuration,
-    /// What is tuned.
+    /// Schemes that are tuned.
     pub plan: &'a Plan,
-    /// Folder for configurations, and for what failed runs printed.
+    /// Folder for configurations, and for the output of failed runs.
     pub folder: &'a Path,
-    /// The `isotherm` to run beside it.
+    /// The `isotherm` executable to run beside the program.
     pub isotherm: &'a Path,
-    /// Set by somebody else: end soon.
+    /// Flag that another thread or a signal handler sets to end the runs soon.
     pub stop: &'a AtomicBool,
 }
 
-/// How a workload is traced: arguments of the `isotherm` beside it, which writes to `$TRACE`.
+/// Arguments of the `isotherm` beside a traced workload, which writes to `$TRACE`.
 const TRACE_FLAGS: &str = "record --pages {targets} --output \"$TRACE\"";
 
 /// Runs of a workload, one after the other.
@@ -54,10 +54,10 @@ impl std::fmt::Debug for ProgramRuns<'_> {
 }
 
 impl<'a> ProgramRuns<'a> {
-    /// Sets up what the experiment needs; undone when it is dropped, or at its [end](Self::finish).
+    /// Sets up the experiment's requirements. They are undone when it is dropped, or at its [end](Self::finish).
     ///
     /// # Errors
-    /// What cannot be set up, and why.
+    /// Fails if something cannot be set up, with the reason.
     pub fn prepare(
         spec: ProgramSpec<'a>,
         on_event: &'a mut dyn FnMut(RunEvent<'_>),
@@ -77,7 +77,7 @@ impl<'a> ProgramRuns<'a> {
         })
     }
 
-    /// Undoes what was changed, and tells what cannot be.
+    /// Undoes the changes, and reports those that cannot be undone.
     pub fn finish(self) {
         self.bench.finish(self.on_event);
     }
@@ -147,7 +147,7 @@ impl LiveRuns for ProgramRuns<'_> {
     }
 }
 
-/// Writes the configuration of these settings, as `isotherm run -c` reads it.
+/// Writes the configuration of these settings, in the format that `isotherm run -c` reads.
 pub(super) fn write_configuration(
     plan: &Plan,
     settings: &Settings,

@@ -1,7 +1,7 @@
 //! Live runs of a service that never ends: windows of it, with schemes and without.
 //!
-//! What one window pages out is read in again before the next. Pages of files that were dropped stay so until the service
-//! wants them.
+//! Pages that one window pages out are read in again before the next. Page cache that was dropped stays out until the
+//! service accesses it.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use super::{LiveRun, LiveRuns};
 use crate::runner::WindowSpec;
 use crate::tune::{Plan, Settings};
 
-/// What is tuned, and where.
+/// Input of the runs of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceSpec<'a> {
     /// The service's windows.
     pub window: WindowSpec<'a>,
-    /// What is tuned.
+    /// Schemes that are tuned.
     pub plan: &'a Plan,
 }
 
@@ -26,10 +26,10 @@ pub struct ServiceRuns<'a> {
 }
 
 impl<'a> ServiceRuns<'a> {
-    /// Of a process that runs.
+    /// Creates runs of a running process.
     ///
     /// # Errors
-    /// It does not exist, or may not be looked at.
+    /// Fails if the process does not exist, or if this user may not advise the kernel about its memory.
     pub fn new(spec: ServiceSpec<'a>) -> anyhow::Result<Self> {
         let process = isotherm_linux::process::Process::open(spec.window.pid)?;
         process.may_be_advised()?;

@@ -1,4 +1,4 @@
-//! Live runs of a made-up program, whose truth is known.
+//! Live runs of a made-up program whose true results are known.
 
 use isotherm_config::{ContextConfig, preset};
 use isotherm_engine::Nanos;
@@ -11,7 +11,7 @@ const OBJECTIVE: Objective = Objective::Memory {
     max_slowdown: MAX_SLOWDOWN,
 };
 
-/// Of 20 ages: the younger, the more is saved and lost.
+/// Searches 20 ages: the younger the age, the more memory is saved and the more time is lost.
 fn search() -> Search {
     let contexts = [ContextConfig {
         schemes: preset("prcl").expect("it is there").schemes,
@@ -50,7 +50,7 @@ fn foretold(point: &Point) -> Prediction {
     )
 }
 
-/// A program that is off by so much, and another each time.
+/// A program whose results differ from predictions by constant factors, with noise.
 struct Program<'a> {
     search: &'a Search,
     saved_factor: f64,
@@ -140,7 +140,7 @@ fn tuned(mut program: Program<'_>, journal: Option<&mut Journal>) -> (Live, Sear
     (live.expect("no run fails"), search)
 }
 
-/// The most that can truly be saved within the limit.
+/// Returns the largest share that can truly be saved within the limit.
 fn most(program: &Program<'_>) -> f64 {
     let points = program.search.observed().keys();
     let within = points.filter(|point| program.slowdown(point) <= MAX_SLOWDOWN);
@@ -164,7 +164,7 @@ fn where_replays_are_right_a_run_or_two_are_enough() {
 #[test]
 fn where_replays_are_wrong_the_limit_holds() {
     let search = search();
-    // The replays' own choice would be at 2 % by them, and at 6 % in truth.
+    // The replays' own choice is at 2 % by prediction, and at 6 % in truth.
     let (live, after) = tuned(program(&search, (0.8, 3.0), 0.002, 2), None);
     let truth = program(&search, (0.8, 3.0), 0.0, 2);
     let best = live.best(&after).0.cloned().expect("one");
@@ -174,8 +174,8 @@ fn where_replays_are_wrong_the_limit_holds() {
     assert!(saved.least() <= truth.saved(&best) && truth.saved(&best) <= saved.most());
 }
 
-/// The aims are a limit that is broken in 5 % of cases at most, and a tenth of the range for regret. Where a run varies by
-/// half of the limit, to be sure of it costs more than that.
+/// The aims are a limit that is broken in 5 % of cases at most, and a tenth of the range for regret. If a run varies by
+/// half of the limit, certainty costs more than that.
 #[test]
 fn of_many_programs_few_break_the_limit_and_little_is_lost() {
     let search = search();
@@ -210,7 +210,7 @@ fn an_interruption_changes_no_byte() {
         first.stops_after = stops_after;
         let (live, _) = tuned(first, Some(&mut open()));
         assert_eq!(live.end, LiveEnd::Stopped);
-        // Draws go on where they were.
+        // The draws continue where they were.
         let mut second = program(&search, (0.9, 2.0), 0.01, 3);
         for _ in 0..2 * stops_after {
             second.draw();

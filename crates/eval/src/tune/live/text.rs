@@ -1,4 +1,4 @@
-//! Live runs, for people.
+//! Live runs as text.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::{Compared, Live, LiveEnd};
 use crate::tune::result::{bounds, percent, signed};
 
 impl LiveEnd {
-    /// Why there are no more runs, in words.
+    /// Returns the reason why there are no more runs, in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Enough => "no other setting promises enough for another run",
@@ -20,7 +20,7 @@ impl LiveEnd {
 }
 
 impl Live {
-    /// A table of the runs under schemes, and what those without say of noise.
+    /// Returns a table of the runs under schemes, and the noise of those without.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(

@@ -1,4 +1,4 @@
-//! What `--param` takes, and that values come out as they went in.
+//! Tests of the syntax of `--param`, and of values that survive a round trip.
 
 use isotherm_config::preset;
 use proptest::prelude::*;
@@ -110,7 +110,7 @@ fn a_value_is_set_where_it_is_read() {
 }
 
 proptest! {
-    /// Whatever is written, it is a ladder of at least one value in order, or an error that repeats it.
+    /// Any text gives a ladder of at least one value in order, or an error that repeats the text.
     #[test]
     fn any_text_is_a_ladder_or_an_error(text in "(age|size|rate|quota|waste)?=?[0-9a-zA-Z%.,: =-]{0,24}") {
         match Parameter::parse(&text, &Knob::ALL, TIMES) {
@@ -122,7 +122,7 @@ proptest! {
         }
     }
 
-    /// Settings that are not the same are told apart, whatever they are rounded to when they are printed.
+    /// Settings that differ have different keys, even if they are printed alike.
     #[test]
     fn ladders_are_even_and_their_values_are_told_apart(low in 1_u64..1 << 40, factor in 1_u64..1000) {
         let low = low.max(100);

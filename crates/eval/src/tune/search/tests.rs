@@ -24,7 +24,7 @@ fn space(params: &[&str]) -> Space {
     Space::new(&params, &contexts(), times).expect("a space")
 }
 
-/// A made-up program: what is idle for less than `phase` comes back, and small regions are many.
+/// Creates a made-up program: memory idle for less than `phase` is accessed again, and small regions are many.
 fn program(phase: f64) -> impl Fn(&Settings) -> Prediction {
     move |settings| {
         let (mut age, mut size) = (5.0, 4096.0);

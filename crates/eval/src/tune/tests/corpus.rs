@@ -1,4 +1,4 @@
-//! Two hundred traces of programs that are drawn, and what has to hold for every one of them.
+//! Two hundred traces of randomly drawn programs, and the properties that hold for every one of them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const NR_TRACES: u64 = 200;
 
-/// Numbers by a seed.
+/// Random numbers from a seed.
 struct Draws(u64);
 
 impl Draws {
@@ -18,26 +18,26 @@ impl Draws {
     }
 }
 
-/// What a part of a program's memory is like.
+/// Access pattern of a part of a program's memory.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// In use in every scan.
     Busy,
     /// Written once.
     Idle,
-    /// In use in one scan of so many.
+    /// In use in one scan of this many.
     Every(u64),
     /// In use from one scan to another.
     Phase(u64, u64),
-    /// One page of so many is in use, always the same.
+    /// One page of this many is in use, always the same.
     Scattered(u64),
-    /// Each page in one scan of so many, whichever.
+    /// Each page is in use in one scan of this many, at random.
     Random(u64),
     /// A window of a quarter that moves on in each scan.
     Sweep,
-    /// There from one scan on.
+    /// Mapped from one scan on.
     Grown(u64),
-    /// There until one scan, and in use as long.
+    /// Mapped until one scan, and in use until then.
     Freed(u64),
 }
 
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// Whether a page of so many is there in a scan, and in use.
+    /// Returns whether a page of this many is mapped in a scan, and whether it is in use.
     fn of(self, (page, pages): (u64, u64), scan: u64, draw: u64) -> (bool, bool) {
         match self {
             Self::Busy => (true, true),
@@ -76,7 +76,7 @@ impl Kind {
     }
 }
 
-/// The trace of this number: of 2 to 5 blocks and 16 to 32 scans.
+/// Returns the trace of this number, with 2 to 5 blocks and 16 to 32 scans.
 fn replay_of(number: u64) -> Replay {
     let mut draws = Draws(scramble(number));
     let scans = 16 + draws.up_to(16);
@@ -107,7 +107,7 @@ fn replay_of(number: u64) -> Replay {
     replay
 }
 
-/// Replays, each made once.
+/// Replays that make each prediction once.
 struct Known<'a>(&'a PlannedReplays<'a>, Mutex<BTreeMap<String, Prediction>>);
 
 impl Evaluate for Known<'_> {
@@ -125,7 +125,7 @@ impl Evaluate for Known<'_> {
     }
 }
 
-/// What a search of so many points finds: the most that is saved within the limit, a share.
+/// Returns the most that a search of `budget` points saves within the limit, a share.
 fn saved_by(known: &Known<'_>, space: &Space, budget: usize) -> f64 {
     let contexts = known.0.plan.contexts();
     let mut search = Search::new(space.clone(), OBJECTIVE, budget, 1, contexts);
