@@ -1,4 +1,4 @@
-//! An experiment's file: TOML in, checked settings out; what is wrong is told with its line.
+//! Reads an experiment's file: TOML in, checked settings out; errors are reported with their line.
 
 use std::collections::BTreeMap;
 
@@ -12,36 +12,36 @@ use crate::parameters::{self, Parameters};
 use crate::told::{self, Mean, Measure};
 use crate::tuned::{self, TuneOptions};
 
-/// Runs longer than this are ended, unless the experiment says otherwise.
+/// Default time limit of runs, seconds.
 const TIME_LIMIT_S: u64 = 600;
 const REPEATS_MAX: u32 = 1000;
-/// Memory that no workload may take from the machine.
+/// Memory of the machine that no workload may take.
 pub const FLOOR_BYTES: u64 = 2 << 30;
-/// Where settings may be that a configuration changes.
+/// Folders of the settings that a configuration may change.
 pub const SETTINGS_BELOW: [&str; 2] = ["/proc/sys/", "/sys/kernel/mm/"];
 
-/// What to run, how, and how often.
+/// Workloads and configurations of an evaluation, and the number of repeats.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Experiment {
-    /// Names the results.
+    /// Name of the results.
     pub name: String,
-    /// Runs of each workload under each configuration.
+    /// Number of runs of each workload under each configuration.
     pub repeats: u32,
-    /// Bytes of zram swap to have while it runs, in the words of `isotherm swap zram --size`.
+    /// Size of the zram swap to set up while the experiment runs, as in `isotherm swap zram --size`.
     pub zram: Option<String>,
     /// Whether the page cache is dropped before each run.
     pub drop_caches: bool,
-    /// A run that takes longer is ended and counts as failed.
+    /// Time limit of a run, seconds; a run that takes longer is ended and counts as failed.
     pub time_limit_s: u64,
-    /// Idle time after each run, in which what it leaves (writeback, freed swap) settles.
+    /// Idle time after each run, seconds, in which its after-effects (writeback, freed swap) settle.
     pub cool_down_s: u64,
-    /// Nodes with memory that it needs; where there are fewer nothing of it runs.
+    /// Number of nodes with memory that it needs; on a machine with fewer, nothing of it runs.
     pub nodes: u32,
-    /// What who runs it may set, with what it is otherwise.
+    /// Parameters that a user may set, with their defaults.
     pub parameters: Parameters,
-    /// What runs.
+    /// Programs to run.
     pub workloads: Vec<Workload>,
-    /// What runs beside it. The first is what the others are compared to.
+    /// Configurations that each workload runs under. The first is the base of all comparisons.
     pub configurations: Vec<Configuration>,
 }
 
@@ -50,64 +50,61 @@ pub struct Experiment {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "a workload with `name` and `run`")]
 pub struct Workload {
-    /// As tables show it; `parsec3/canneal` and the like are compared with what was published.
+    /// Name in tables; `parsec3/canneal` and the like are compared with published results.
     pub name: String,
-    /// Programs that it needs; where one is missing the workload is skipped.
+    /// Programs that it needs; if one is missing, the workload is skipped.
     #[serde(default)]
     pub requires: Vec<String>,
-    /// Run to its end before anything else.
+    /// Command that runs to its end before anything else.
     #[serde(default)]
     pub setup: Option<String>,
-    /// A server, started before `warmup` and ended after `run`. Where there is one, its memory is what
-    /// is watched and measured.
+    /// A server, started before `warmup` and ended after `run`. If there is one, its memory is watched and measured.
     #[serde(default)]
     pub serve: Option<String>,
-    /// Run to its end before the measured part.
+    /// Command that runs to its end before the measured part.
     #[serde(default)]
     pub warmup: Option<String>,
-    /// What is measured.
+    /// Command that is measured.
     pub run: String,
-    /// A regular expression for the standard output of `run`: its last match's first group (or all of
-    /// it) is the throughput, for workloads that run for a fixed time.
+    /// A regular expression for the standard output of `run`: the first group (or all) of its last match is the
+    /// throughput, for workloads that run for a fixed time.
     #[serde(default)]
     pub progress: Option<String>,
-    /// The same from a file in the run's folder that `run` leaves, holding the number.
+    /// A file in the run's folder, written by `run`, that holds the throughput.
     #[serde(default)]
     pub progress_file: Option<String>,
-    /// Memory that must be available for it, besides the [`FLOOR_BYTES`] that always stay; may name a
-    /// parameter: `$SIZE`.
+    /// Memory that must be available for it, besides the [`FLOOR_BYTES`] that always stay; it may name a parameter:
+    /// `$SIZE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// Whether all its processes run in a control group of their own, which is what is measured then, and
-    /// which is emptied at its end.
+    /// Whether all its processes run in a control group of their own, which is then measured, and emptied at the end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cgroup: bool,
-    /// What else it tells of itself.
+    /// Other measures that it reports.
     #[serde(default, rename = "measure", skip_serializing_if = "Vec::is_empty")]
     pub measures: Vec<Measure>,
-    /// Means over some of these.
+    /// Means over some of these measures.
     #[serde(default, rename = "mean", skip_serializing)]
     pub means: Vec<Mean>,
-    /// Seconds that one run takes with everything around it, for the estimate of the whole.
+    /// Seconds of one run including its preparation, for the estimate of the whole.
     #[serde(default, skip_serializing)]
     pub expected_s: Option<f64>,
-    /// The program of this name in published tables, where `name` itself is not in them; with another
-    /// version or input.
+    /// Name of the program in published tables, if `name` itself is not in them, with another version or input.
     #[serde(default, skip_serializing)]
     pub published: Option<String>,
 }
 
-/// The first group of the last match, or all of it.
+/// Returns the first group of the last match, or all of the match.
 pub(crate) fn last_match<'a>(regex: &str, output: &'a str) -> Option<&'a str> {
     let found = Regex::new(regex).ok()?.captures_iter(output).last()?;
     Some(found.get(1).or_else(|| found.get(0))?.as_str())
 }
 
 impl Workload {
-    /// Bytes of memory that must be available for it, besides what always stays.
+    /// Returns the bytes of memory that must be available for it, besides those that always stay.
     ///
     /// # Errors
-    /// What is no size.
+    /// Fails if the memory is no size, or names an unknown parameter.
     pub fn memory_bytes(&self, parameters: &Parameters) -> Result<u64, String> {
         let Some(memory) = &self.memory else {
             return Ok(0);
@@ -117,46 +114,46 @@ impl Workload {
         parse_bytes(&text).map_err(|error| format!("`memory`: {error}"))
     }
 
-    /// Its name in published tables.
+    /// Returns its name in published tables.
     pub fn published_name(&self) -> &str {
         self.published.as_ref().unwrap_or(&self.name)
     }
 
-    /// The throughput that `output`, what `run` printed, tells; `None` if none, or if the workload
-    /// does not say where to look.
+    /// Returns the throughput in `output`, the output of `run`; `None` if there is none, or if the workload has no
+    /// `progress`.
     pub fn throughput_in(&self, output: &str) -> Option<f64> {
         number(last_match(self.progress.as_ref()?, output)?)
     }
 }
 
-/// A positive number, perhaps with thousands separators.
+/// Reads a positive number, perhaps with thousands separators.
 pub fn number(text: &str) -> Option<f64> {
     let number: f64 = text.trim().replace(',', "").parse().ok()?;
     (number.is_finite() && number > 0.0).then_some(number)
 }
 
-/// Under which circumstances a workload runs.
+/// Conditions that a workload runs under.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "a configuration with `name`")]
 pub struct Configuration {
-    /// As tables show it.
+    /// Name in tables.
     pub name: String,
-    /// The arguments of the `isotherm` that runs beside the workload, if any. `{targets}` stands for
-    /// the flags that name the workload, `{cgroup}` for its control group, `{dir}` for the run's folder.
+    /// The arguments of the `isotherm` that runs beside the workload, if any. `{targets}` is replaced by the flags that
+    /// name the workload, `{cgroup}` by its control group, `{dir}` by the run's folder.
     #[serde(default)]
     pub isotherm: Option<String>,
-    /// Schemes that are tuned for each workload, and then run beside it.
+    /// Schemes that are tuned for each workload and then run beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tune: Option<TuneOptions>,
-    /// Settings of the kernel while it runs, by the names of `sysctl` or paths below
-    /// [`SETTINGS_BELOW`]. Undone after it.
+    /// Kernel settings while it runs, by the names of `sysctl` or paths below [`SETTINGS_BELOW`]. They are undone after
+    /// it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// More variables that the workload's commands see.
+    /// Additional variables of the workload's commands.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: Parameters,
-    /// What transparent huge pages are set to; as they are, if not told.
+    /// Setting of transparent huge pages; unchanged by default.
     #[serde(default)]
     pub thp: Option<Thp>,
 }
@@ -166,16 +163,16 @@ pub struct Configuration {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Thp {
-    /// For all memory.
+    /// Huge pages for all memory.
     Always,
-    /// Where a program asks for them.
+    /// Huge pages where a program asks for them.
     Madvise,
-    /// For none.
+    /// No huge pages.
     Never,
 }
 
 impl Thp {
-    /// As the kernel writes it.
+    /// Returns the kernel's word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Always => "always",
@@ -185,18 +182,18 @@ impl Thp {
     }
 }
 
-/// What is wrong with an experiment's file.
+/// An error in an experiment's file.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ExperimentError {
-    /// It is not TOML, or has keys that mean nothing here. The text names line and column.
+    /// It is not TOML, or has unknown keys. The text names line and column.
     #[error("{0}")]
     Syntax(String),
-    /// A value that cannot be.
+    /// A value is not valid.
     #[error("line {line}: {what}")]
     Value {
-        /// Where, from 1.
+        /// Line of the value, from 1.
         line: usize,
-        /// What, and what would do.
+        /// The error, and valid values.
         what: String,
     },
 }
@@ -230,7 +227,7 @@ fn one() -> Spanned<u32> {
 }
 
 impl File {
-    /// Checks all that is neither a workload's nor a configuration's.
+    /// Checks everything that is neither a workload's nor a configuration's.
     fn check_head(&self, text: &str) -> Result<(), ExperimentError> {
         let fault = |at: std::ops::Range<usize>, what: String| ExperimentError::Value {
             line: line_of(text, at.start),
@@ -274,10 +271,11 @@ impl File {
 }
 
 impl Experiment {
-    /// A shell command by itself, run once; `progress` as a workload's.
+    /// Creates an experiment of one shell command, run once without Isotherm; `progress` is as in
+    /// [`Workload::progress`].
     ///
     /// # Errors
-    /// A regular expression that is none.
+    /// Fails if the regular expression is not valid.
     pub fn of_command(run: String, progress: Option<String>) -> Result<Self, ExperimentError> {
         const LONG_S: u64 = 7 * 24 * 3600;
         let workload = Workload {
@@ -387,7 +385,7 @@ fn workload_fault(workload: &Workload, seen: &[&String]) -> Option<String> {
     Some(format!("workload '{name}': `progress`: {error}"))
 }
 
-/// The file that a setting is in: of a name such as `vm.swappiness`, or a path that may be written.
+/// Returns the file of a setting, from a name such as `vm.swappiness` or a path that may be written.
 pub(crate) fn setting_path(name: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     if !name.chars().all(is_plain) || name.contains("..") {
@@ -395,7 +393,7 @@ pub(crate) fn setting_path(name: &str) -> Option<String> {
     }
     if name.starts_with('/') {
         let is_allowed = SETTINGS_BELOW.iter().any(|below| name.starts_with(below));
-        // The kernel's own DAMON is somebody else's.
+        // The kernel's own DAMON may be in use by another program.
         return (is_allowed && !name.starts_with("/sys/kernel/mm/damon")).then(|| name.to_owned());
     }
     let parts = name.split('.').collect::<Vec<_>>();
@@ -446,7 +444,7 @@ fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Optio
     })
 }
 
-/// Fit to be a part of a file's name.
+/// Whether a text can be part of a file's name.
 pub(crate) fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     !text.is_empty() && !text.starts_with('.') && text.chars().all(fits)

@@ -11,20 +11,20 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 40.0;
-/// At most about so many ticks on an axis.
+/// Maximum number of ticks on an axis, about.
 const TICKS: f64 = 8.0;
 
-/// What an axis is of.
+/// Unit of an axis, and its kind.
 pub(crate) struct Axis {
     unit: &'static str,
     is_logarithmic: bool,
 }
 
-/// Some points.
+/// Points with a name.
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
-    /// Joined by a line, or each by itself.
+    /// Whether a line joins the points.
     pub(crate) is_line: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Plot {
     pub(crate) y: Axis,
 }
 
-/// An axis with its extent, as it is drawn.
+/// The extent of an axis, as it is drawn.
 struct Scale {
     from: f64,
     to: f64,
@@ -51,7 +51,7 @@ impl Axis {
         }
     }
 
-    /// Its values are above zero.
+    /// Creates an axis of values above zero.
     pub(crate) const fn logarithmic(unit: &'static str) -> Self {
         Self {
             unit,
@@ -80,7 +80,7 @@ impl Axis {
 }
 
 impl Scale {
-    /// Where a value is between the ends, 0 to 1.
+    /// Returns the place of a value between the ends, 0 to 1.
     fn at(&self, value: f64) -> f64 {
         let value = if self.is_logarithmic {
             value.log10()
@@ -102,7 +102,7 @@ impl Scale {
     }
 }
 
-/// A round distance of ticks, up to `most`.
+/// Returns a round distance between ticks, for values up to `most`.
 fn step(most: f64) -> f64 {
     let power = 10_f64.powf((most / TICKS).log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|n| n * power);
@@ -110,14 +110,14 @@ fn step(most: f64) -> f64 {
     steps.into_iter().find(fits).unwrap_or(10.0 * power)
 }
 
-/// Where values are in a picture.
+/// Maps values to places in a picture.
 pub(crate) struct Places {
     x: Scale,
     y: Scale,
 }
 
 impl Places {
-    /// Of a point, from the upper left corner.
+    /// Returns the place of a point, from the upper left corner.
     pub(crate) fn of(&self, (x, y): (f64, f64)) -> (f64, f64) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         (
@@ -128,7 +128,7 @@ impl Places {
 }
 
 impl Plot {
-    /// The picture.
+    /// Draws the picture.
     pub(crate) fn draw(&self, series: &[Series]) -> String {
         let points: Vec<(f64, f64)> = series
             .iter()
@@ -141,7 +141,7 @@ impl Plot {
         svg + "</svg>\n"
     }
 
-    /// Opens the picture: what stands over it, and axes that hold `points`.
+    /// Opens the picture: its title and note, and axes that hold `points`.
     pub(crate) fn open(&self, points: &[(f64, f64)]) -> (String, Places) {
         let x = self.x.scale(points.iter().map(|p| p.0));
         let y = self.y.scale(points.iter().map(|p| p.1));

@@ -1,5 +1,5 @@
-//! The journal of an evaluation: a line of JSON for everything that is done, in the order in which it
-//! was done. What is in it is finished; a last line that was cut by a crash counts for nothing.
+//! The journal of an evaluation: a line of JSON for each finished step, in order. Steps in the journal are not
+//! repeated; a last line that was cut by a crash is ignored.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::tuned::TunedEntry;
 
-/// One line.
+/// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "lowercase")]
 pub enum Entry {
-    /// An evaluation began or went on, on this machine.
+    /// An evaluation began or continued, on this machine.
     Machine(Machine),
     /// A run has ended.
     Run(Box<RunEntry>),
@@ -21,72 +21,72 @@ pub enum Entry {
     Tuned(Box<TunedEntry>),
 }
 
-/// Where runs were made.
+/// Machine that runs were made on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its name.
+    /// Host name.
     pub host: String,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// Of the processor.
+    /// Model of the processor.
     pub cpu: String,
-    /// Processors that were online.
+    /// Number of processors that were online.
     pub nr_cpus: usize,
     /// RAM, in KiB.
     pub memory_kib: u64,
-    /// Of Isotherm.
+    /// Version of Isotherm.
     pub isotherm: String,
-    /// Swap that was there already and that the experiment used, in KiB; `None`: its own, or none.
+    /// Swap that existed before and that the experiment used, in KiB; `None`: its own swap, or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_swap_kib: Option<u64>,
-    /// When, in seconds since the Unix epoch.
+    /// Time of the entry, in seconds since the Unix epoch.
     pub time_s: u64,
 }
 
 /// A run that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunEntry {
-    /// Its workload's name.
+    /// Name of the workload.
     pub workload: String,
-    /// Its configuration's name.
+    /// Name of the configuration.
     pub configuration: String,
-    /// Which repeat, from 1; [`crate::TUNING`]: its recording, which counts for nothing.
+    /// Number of the repeat, from 1; [`crate::TUNING`]: the recording for tuning, which is not measured.
     pub repeat: u32,
-    /// Of what was run: [`crate::PlannedRun::fingerprint`].
+    /// Fingerprint of the run: [`crate::PlannedRun::fingerprint`].
     pub fingerprint: String,
-    /// When it began, in seconds since the Unix epoch.
+    /// Time of the start, in seconds since the Unix epoch.
     pub time_s: u64,
-    /// What came of it.
+    /// Result of the run.
     pub outcome: RunResult,
-    /// What the Isotherm that ran beside it said at its end.
+    /// Output of the Isotherm beside it at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<serde_json::Value>,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunResult {
-    /// It was measured.
+    /// The run was measured.
     Measured(Box<Measured>),
-    /// It does not count, and will be repeated; the reason.
+    /// The run failed and will be repeated; the reason.
     Failed(String),
 }
 
-/// What was measured while `run` ran. Means are over samples at 1 Hz; counts are what they grew by.
-/// `None`: this kernel, or this run, does not tell.
+/// Measurements while `run` ran. Means are over samples at 1 Hz; counts are increases during the run. `None`: this
+/// kernel, or this run, does not report the value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Seconds from start to end.
     pub runtime_s: f64,
-    /// What the workload said that it did in a second.
+    /// Units of work in a second, as the workload reported them.
     pub throughput: Option<f64>,
     /// CPU time of the workload's processes, seconds.
     #[serde(default)]
     pub cpu_s: Option<f64>,
-    /// Samples taken.
+    /// Number of samples.
     pub samples: u64,
-    /// Mean of MemTotal - MemFree, less what is free on lists of single processors, KiB.
+    /// Mean of MemTotal - MemFree, less free pages on lists of single processors, KiB.
     pub memused_kib: f64,
     /// Mean resident memory of the workload's processes, KiB.
     pub rss_kib: f64,
@@ -94,28 +94,28 @@ pub struct Measured {
     pub pgmajfaults: u64,
     /// Microseconds in which some task waited for memory.
     pub psi_mem_some_us: Option<u64>,
-    /// Microseconds in which all tasks did.
+    /// Microseconds in which all tasks waited for memory.
     pub psi_mem_full_us: Option<u64>,
     /// Pages read from swap.
     pub pswpin: u64,
     /// Pages written to swap.
     pub pswpout: u64,
-    /// Huge pages made at faults.
+    /// Huge pages allocated at faults.
     pub thp_fault_alloc: Option<u64>,
-    /// Huge pages made of small ones.
+    /// Huge pages collapsed from small ones.
     pub thp_collapse_alloc: Option<u64>,
     /// Huge pages split.
     pub thp_split_page: Option<u64>,
     /// CPU time of Isotherm, percent of one CPU.
     pub monitor_cpu_percent: Option<f64>,
-    /// CPU time that it is estimated to have taken from the workload, percent of one CPU.
+    /// Estimated CPU time that Isotherm took from the workload, percent of one CPU.
     pub induced_cpu_percent: Option<f64>,
-    /// Its memory at its highest, KiB.
+    /// Maximum resident memory of Isotherm, KiB.
     pub monitor_rss_kib: Option<f64>,
     /// Resident memory of the workload's processes in the last sample, KiB.
     #[serde(default)]
     pub rss_end_kib: Option<f64>,
-    /// Mean of what compressed swap took of memory beyond what it took at the start, KiB.
+    /// Mean growth of the compressed swap's pool since the start, KiB.
     #[serde(default)]
     pub pool_kib: Option<f64>,
     /// Major faults of the workload's processes.
@@ -124,25 +124,25 @@ pub struct Measured {
     /// Minor faults of the workload's processes.
     #[serde(default)]
     pub minflt: Option<u64>,
-    /// Anonymous pages of the system that came back after they had been evicted.
+    /// Anonymous refaults of the system.
     #[serde(default)]
     pub refault_anon: Option<u64>,
-    /// Of those, found in the swap cache: minor refaults.
+    /// Refaulted pages that swap readahead had brought into the swap cache (`swap_ra_hit`): minor refaults.
     #[serde(default)]
     pub swap_cache_hits: Option<u64>,
-    /// CPU time that acting took, seconds.
+    /// CPU time of acting, seconds.
     #[serde(default)]
     pub acting_cpu_s: Option<f64>,
-    /// How often the guard stopped the schemes.
+    /// Number of times that the guard stopped the schemes.
     #[serde(default)]
     pub guard_stops: Option<u64>,
-    /// What the guard measured that the workload lost by acting, seconds.
+    /// Time that the workload lost by acting, as measured by the guard, seconds.
     #[serde(default)]
     pub guard_lost_s: Option<f64>,
-    /// The same in the last sample, KiB.
+    /// MemTotal - MemFree in the last sample, less free pages on lists of single processors, KiB.
     #[serde(default)]
     pub memused_end_kib: Option<f64>,
-    /// What the workload told of itself, by its names.
+    /// Measures that the workload reported, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub measures: BTreeMap<String, f64>,
 }
@@ -157,7 +157,7 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
         }
         match serde_json::from_str(line) {
             Ok(entry) => entries.push(entry),
-            // Cut while it was written: that run is not finished.
+            // A cut last line: its run is not finished.
             Err(_) if index + 1 == lines.len() && !text.ends_with('\n') => {}
             Err(error) => return Err(format!("line {}: {error}", index + 1)),
         }

@@ -1,25 +1,25 @@
-//! What is told about runs: the metrics of DAMON's evaluation under its names, and what Isotherm cost.
+//! Metrics of runs: those of DAMON's evaluation under its names, and the costs of Isotherm.
 
 use crate::journal::Measured;
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// As tables show it.
+    /// Name in tables.
     pub name: &'static str,
-    /// Of its values.
+    /// Unit of its values.
     pub unit: &'static str,
-    /// One run's value.
+    /// Returns the value of one run.
     pub of: fn(&Measured) -> Option<f64>,
 }
 
 impl Metric {
-    /// Whether a sum over workloads means anything: that of rates and shares does not.
+    /// Whether a sum over workloads is meaningful: sums of rates and shares are not.
     pub fn sums(&self) -> bool {
         !self.unit.starts_with("per") && !self.name.starts_with("monitor")
     }
 
-    /// The unit that people read it in, by what to divide, and how many decimals are worth showing.
+    /// Returns the unit for people, its divisor, and the number of significant decimals.
     pub fn shown(&self) -> (&'static str, f64, usize) {
         match self.unit {
             "KiB" => ("MiB", 1024.0, 1),
@@ -30,15 +30,15 @@ impl Metric {
         }
     }
 
-    /// A value in the unit of [`Metric::shown`].
+    /// Returns a value as text in the unit of [`Metric::shown`].
     pub fn text(&self, value: f64) -> String {
         let (_, divisor, digits) = self.shown();
         format!("{:.digits$}", value / divisor)
     }
 }
 
-/// All, the ones of DAMON's evaluation first. Where a workload tells its throughput,
-/// [`crate::Suite`] replaces the runtime and the CPU time by those for the same work.
+/// All metrics, those of DAMON's evaluation first. For a workload that reports its throughput, [`crate::Suite`]
+/// replaces the runtime and the CPU time by those for the same work.
 pub const METRICS: [Metric; 26] = [
     metric("runtime", "seconds", |m| Some(m.runtime_s)),
     metric("memused.avg", "KiB", |m| Some(m.memused_kib)),
@@ -72,42 +72,40 @@ pub const METRICS: [Metric; 26] = [
     metric("guard_lost", "seconds", |m| m.guard_lost_s),
 ];
 
-/// Where the runtime stands among [`METRICS`].
+/// Index of the runtime in [`METRICS`].
 pub const RUNTIME: usize = 0;
-/// Where the system's used memory stands.
+/// Index of the system's used memory.
 pub const MEMUSED: usize = 1;
-/// Where the workload's resident memory stands.
+/// Index of the workload's resident memory.
 pub const RSS: usize = 2;
-/// Where the workload's CPU time stands: on a busy machine it says more than the runtime, which also
-/// holds what others took.
+/// Index of the workload's CPU time. On a busy machine it says more than the runtime, which includes the time of other
+/// programs.
 pub const CPUTIME: usize = 11;
 
-/// Where the CPU time of the monitor stands.
+/// Index of the monitor's CPU time.
 pub const MONITOR_CPU: usize = 13;
-/// Where the workload's resident memory with what compressed swap took stands: what paging out saves
-/// is the difference of this, not of [`RSS`]. The pool is the whole machine's, so where a scheme acts
-/// on all memory this counts too much.
+/// Index of the workload's resident memory with the pool of compressed swap. The saving of paging out is the difference
+/// of this, not of [`RSS`]. The pool is the whole machine's, so this counts too much if a scheme acts on all memory.
 pub const RSS_AND_POOL: usize = 16;
-/// Where the workload's resident memory at its end stands.
+/// Index of the workload's resident memory at its end.
 pub const RSS_END: usize = 17;
-/// Where the workload's major faults stand.
+/// Index of the workload's major faults.
 pub const MAJFLT: usize = 18;
-/// Where the system's anonymous refaults stand.
+/// Index of the system's anonymous refaults.
 pub const REFAULTS: usize = 20;
-/// Where the CPU time of acting stands.
+/// Index of the CPU time of acting.
 pub const ACTING_CPU: usize = 22;
-/// Where the guard's stops stand.
+/// Index of the guard's stops.
 pub const GUARD_STOPS: usize = 23;
-/// Where the system's used memory at the end stands.
+/// Index of the system's used memory at the end.
 pub const MEMUSED_END: usize = 24;
 
-/// DAMOOS refuses what slows a workload by more.
+/// Maximum slowdown that DAMOOS accepts, in percent.
 pub const SLOWDOWN_MAX_PERCENT: f64 = 20.0;
 
-/// DAMOOS's score of a configuration: half of what it saved of the workload's resident memory and half
-/// of what it saved of its runtime, both in percent of the original run, so more is better; and no
-/// good at all if it slows the workload by more than 20 % (DAMOOS, <https://github.com/damonitor/damoos>,
-/// weights of a half each).
+/// Returns DAMOOS's score of a configuration: half of the savings in resident memory and half of the savings in
+/// runtime, both in percent of the original run. More is better. The score is -1000 if the workload is slowed by more
+/// than 20 % (DAMOOS, <https://github.com/damonitor/damoos>, weights of a half each).
 pub fn damoos_score(runtime_overhead_percent: f64, rss_overhead_percent: f64) -> f64 {
     const NO_GOOD: f64 = -1000.0;
     if runtime_overhead_percent > SLOWDOWN_MAX_PERCENT {

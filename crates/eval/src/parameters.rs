@@ -1,14 +1,14 @@
-//! An experiment's parameters: sizes, times and nodes that who runs it may set (`--set SIZE=8GiB`).
+//! Parameters of an experiment: sizes, times and nodes that a user may set (`--set SIZE=8GiB`).
 //!
-//! Commands find them as variables of their environment. Where the experiment's file itself has a value that
-//! depends on one, such as the memory that a workload needs, `$NAME` stands for it.
+//! Commands get them as environment variables. Values in the experiment's file may refer to them as `$NAME`, such as
+//! the memory that a workload needs.
 
 use std::collections::BTreeMap;
 
-/// By name.
+/// Values of parameters, by name.
 pub type Parameters = BTreeMap<String, String>;
 
-/// Names that a shell or the runner gives a meaning of its own.
+/// Names with a meaning of their own to a shell or the runner.
 const TAKEN: [&str; 9] = [
     "DIR",
     "ISOTHERM",
@@ -21,7 +21,7 @@ const TAKEN: [&str; 9] = [
     "RANDOM",
 ];
 
-/// Why `name` cannot be one, if it cannot.
+/// Returns the reason why `name` is not valid, if it is not.
 pub fn name_fault(name: &str) -> Option<String> {
     let fits = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let starts_well = name.starts_with(|c: char| c.is_ascii_uppercase());
@@ -35,10 +35,10 @@ pub fn name_fault(name: &str) -> Option<String> {
     })
 }
 
-/// `text` with what the parameters in it stand for.
+/// Replaces the parameters in `text` by their values.
 ///
 /// # Errors
-/// The name of one that there is not.
+/// Fails with the name of an unknown parameter.
 pub fn expand(text: &str, parameters: &Parameters) -> Result<String, String> {
     let mut parts = text.split('$');
     let mut expanded = parts.next().unwrap_or_default().to_owned();

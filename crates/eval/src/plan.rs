@@ -1,31 +1,31 @@
-//! The order of runs: repeat by repeat, workload by workload, and within each all configurations,
-//! beginning with another one in each repeat. So whatever drifts (temperature, neighbours, a disk that
-//! fills) hits all configurations alike, and no configuration always follows the same other.
+//! The order of runs: repeat by repeat, workload by workload, and within each all configurations, beginning with
+//! another one in each repeat. Any drift (temperature, neighbours, a disk that fills) thus hits all configurations
+//! alike, and no configuration always follows the same other.
 
 use crate::experiment::{Configuration, Experiment, Workload};
 use crate::journal::{Entry, RunEntry, RunResult};
 
-/// In the place of a repeat's number: the workload is recorded by itself and tuned, which counts for nothing.
+/// Repeat number of a tuning run: the workload is recorded without schemes and tuned, and nothing is measured.
 pub const TUNING: u32 = 0;
-/// What a search is expected to take, by the time of a run: of half a gibibyte, 16 s and all of 143 to 256 settings, on
-/// two CPUs.
+/// Expected duration of a search, as a multiple of a run's. It is that of a workload of half a gibibyte and 16 s, with
+/// all of 143 to 256 settings, on two CPUs.
 const SEARCH_RUNS: f64 = 1.0;
 
 /// One run to make.
 #[derive(Clone, Debug)]
 pub struct PlannedRun<'a> {
-    /// What runs.
+    /// Workload to run.
     pub workload: &'a Workload,
-    /// Under what.
+    /// Configuration of the run.
     pub configuration: &'a Configuration,
-    /// Which repeat, from 1; or [`TUNING`].
+    /// Number of the repeat, from 1; or [`TUNING`].
     pub repeat: u32,
-    /// Of all that could change the result: another means another run.
+    /// Digest of everything that could change the result: another fingerprint means another run.
     pub fingerprint: String,
 }
 
 impl PlannedRun<'_> {
-    /// What it is called in messages.
+    /// Returns the run's name in messages.
     pub fn title(&self) -> String {
         let (workload, configuration) = (&self.workload.name, &self.configuration.name);
         if self.is_tuning() {
@@ -34,7 +34,7 @@ impl PlannedRun<'_> {
         format!("{workload} {configuration} #{}", self.repeat)
     }
 
-    /// Whether it is none that is measured, but the workload is recorded by itself and tuned.
+    /// Whether the workload is recorded and tuned in this run, and not measured.
     pub fn is_tuning(&self) -> bool {
         self.repeat == TUNING
     }
@@ -69,7 +69,7 @@ impl PlannedRun<'_> {
     }
 }
 
-/// The runs of `experiment`, in order.
+/// Returns the runs of `experiment`, in order.
 pub fn plan(experiment: &Experiment) -> Vec<PlannedRun<'_>> {
     let nr = experiment.configurations.len();
     let mut runs = Vec::new();
@@ -90,7 +90,7 @@ pub fn plan(experiment: &Experiment) -> Vec<PlannedRun<'_>> {
     runs
 }
 
-/// `runs`, with a [`TUNING`] before the first of each workload under a configuration that is tuned.
+/// Inserts a [`TUNING`] run before the first run of each workload under a configuration that is tuned.
 pub fn with_tuning(runs: Vec<PlannedRun<'_>>) -> Vec<PlannedRun<'_>> {
     let mut all: Vec<PlannedRun<'_>> = Vec::with_capacity(runs.len());
     for run in runs {
@@ -109,7 +109,7 @@ pub fn with_tuning(runs: Vec<PlannedRun<'_>>) -> Vec<PlannedRun<'_>> {
     all
 }
 
-/// Seconds that `runs` take in all; `None` where a workload does not say how long it takes.
+/// Returns the seconds that `runs` take in all; `None` if the duration of a workload is not known.
 pub fn estimate_s(experiment: &Experiment, runs: &[PlannedRun<'_>]) -> Option<f64> {
     let one = |run: &PlannedRun<'_>| {
         let runs = if run.is_tuning() {
@@ -122,7 +122,7 @@ pub fn estimate_s(experiment: &Experiment, runs: &[PlannedRun<'_>]) -> Option<f6
     runs.iter().map(one).sum()
 }
 
-/// Of the run's settings. It guards against oversight, not against an adversary.
+/// Returns a digest of the run's settings. It protects against oversight, not against an adversary.
 pub(crate) fn fingerprint(
     experiment: &Experiment,
     workload: &Workload,
@@ -138,10 +138,10 @@ pub(crate) fn fingerprint(
     format!("{hash:016x}")
 }
 
-/// What [`fnv`] begins with.
+/// Start value of [`fnv`].
 pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv), gone on with.
+/// Continues an FNV-1a hash of 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv).
 pub(crate) fn fnv(start: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(start, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

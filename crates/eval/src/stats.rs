@@ -1,6 +1,6 @@
-//! How runs stand against each other.
+//! Comparison of runs.
 
-/// How much more `value` is than `base`, in percent; `None` where `base` is zero.
+/// Returns the overhead of `value` over `base`, in percent; `None` if `base` is zero.
 pub fn overhead_percent(base: f64, value: f64) -> Option<f64> {
     (base.abs() > 0.0).then(|| 100.0 * (value / base - 1.0))
 }

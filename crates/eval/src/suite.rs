@@ -1,4 +1,4 @@
-//! All runs of an evaluation, gathered: values by workload, configuration and metric.
+//! All runs of an evaluation: values by workload, configuration and metric.
 
 use std::collections::BTreeMap;
 
@@ -14,74 +14,71 @@ use crate::told::Told;
 use crate::tuned::{self, Foretold};
 use isotherm_engine::statistics::Interval;
 
-/// What an evaluation came to.
+/// Results of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Suite {
-    /// The experiment's name.
+    /// Name of the experiment.
     pub name: String,
-    /// Workloads of which something was measured, in the experiment's order.
+    /// Workloads with at least one measured run, in the experiment's order.
     pub workloads: Vec<String>,
-    /// Configurations, likewise; the first is what the others are compared to.
+    /// Configurations, in the experiment's order; the first is the base of comparisons.
     pub configurations: Vec<String>,
-    /// Workloads that tell their throughput: their runtime is for the same work, see
-    /// [`Suite::cell`].
+    /// Workloads that report their throughput: their runtime is for the same work, see [`Suite::cell`].
     pub by_throughput: Vec<String>,
-    /// The names in published tables of [`Suite::workloads`]: their own, unless the experiment says
-    /// another.
+    /// Names of [`Suite::workloads`] in published tables: their own, unless the experiment has another.
     pub published_names: Vec<String>,
-    /// What each of [`Suite::workloads`] tells of itself.
+    /// Measures that each of [`Suite::workloads`] reports.
     pub measures: Vec<Vec<Told>>,
-    /// What tuning found, and foretold.
+    /// Settings that tuning found, with their predictions.
     pub foretold: Vec<Foretold>,
-    /// Runs that don't count, and why: those of which no repeat has been measured since.
+    /// Failed runs with no later measured repeat, with the reason.
     pub failed: Vec<RunEntry>,
-    /// What could not run here, and why.
+    /// Workloads and configurations that could not run here, with the reason.
     pub skipped: Vec<(String, String)>,
     /// The machines, without repetition.
     pub machines: Vec<Machine>,
-    /// Runs planned and not yet measured, without those that were skipped.
+    /// Number of runs planned and not yet measured, without those that were skipped.
     pub nr_missing: usize,
     cells: BTreeMap<(usize, usize), BTreeMap<u32, RunEntry>>,
 }
 
-/// A metric's values over the repeats.
+/// Values of a metric over the repeats.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// By repeat.
+    /// Values by repeat.
     pub values: BTreeMap<u32, f64>,
 }
 
-/// DAMOOS's score, where it says anything.
+/// DAMOOS's score, if it is significant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Score {
-    /// As DAMOOS computes it.
+    /// Score as DAMOOS computes it.
     Points(f64),
-    /// Whether the slowdown is above DAMOOS's limit is within the noise.
+    /// The noise leaves open whether the slowdown is above DAMOOS's limit.
     Noise,
 }
 
-/// A configuration's overhead over the suite, repeat by repeat.
+/// Overhead of a configuration over the suite, repeat by repeat.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverSuite {
-    /// Over how many workloads.
+    /// Number of workloads.
     pub nr_workloads: usize,
-    /// Of the mean of the workloads' overheads, in which all weigh alike.
+    /// Mean of the workloads' overheads, in which all have the same weight.
     pub mean: Interval,
-    /// Of the overhead of their total, in which large and long ones weigh more.
+    /// Overhead of their total, in which large and long ones weigh more.
     pub total: Interval,
 }
 
 impl Cell {
-    /// In short; `None` without values.
+    /// Returns a summary of the values; `None` without values.
     pub fn summary(&self) -> Option<Summary> {
         Summary::of(self.values.values().copied())
     }
 }
 
 impl Suite {
-    /// Gathers what `entries` hold about `experiment`: of each run the last that was measured with the
-    /// settings that the experiment has now. `skipped` names workloads and configurations (`w`, `c`)
-    /// that could not run.
+    /// Gathers the results of `experiment` from `entries`. Each run's result is the last measurement with the
+    /// experiment's current settings. `skipped` names workloads and configurations (`w`, `c`) that could not run.
     pub fn gather(
         experiment: &Experiment,
         entries: &[Entry],
@@ -98,7 +95,7 @@ impl Suite {
             .filter(|name| has_values(&|run| run.workload == *name))
             .collect();
         let names = experiment.configurations.iter().map(|c| c.name.clone());
-        // The first stays in any case: the others are compared to it, or to nothing.
+        // The first stays in any case, as the base of comparisons.
         let configurations: Vec<String> = names
             .enumerate()
             .filter(|(index, name)| *index == 0 || has_values(&|run| run.configuration == *name))
@@ -155,10 +152,9 @@ impl Suite {
         suite
     }
 
-    /// A metric's values. A workload that runs for a fixed time and tells its throughput has the same
-    /// runtime however slow it is, so its runtime here is computed: the time that it would have taken,
-    /// at its throughput, for the work that the first configuration did in its median run. Its CPU
-    /// time likewise is that for the same work.
+    /// Returns the values of a metric. A workload that runs for a fixed time and reports its throughput has a constant
+    /// runtime, so its runtime here is computed. It is the time for the work of the first configuration's median run,
+    /// at its throughput. Its CPU time is for the same work, too.
     pub fn cell(&self, workload: usize, configuration: usize, metric: usize) -> Cell {
         let Some(runs) = self.cells.get(&(workload, configuration)) else {
             return Cell::default();
@@ -189,14 +185,14 @@ impl Suite {
         }
     }
 
-    /// Overhead over the first configuration of the medians, in percent.
+    /// Returns the overhead of the medians over the first configuration, in percent.
     pub fn overhead(&self, workload: usize, configuration: usize, metric: usize) -> Option<f64> {
         let base = self.cell(workload, 0, metric).summary()?.median;
         let value = self.cell(workload, configuration, metric).summary()?.median;
         overhead_percent(base, value)
     }
 
-    /// The overhead within each repeat, whose runs were made close to each other, in percent.
+    /// Returns the overhead within each repeat, whose runs were made close to each other, in percent.
     pub fn paired_overheads(
         &self,
         workload: usize,
@@ -206,7 +202,7 @@ impl Suite {
         Summary::of(self.pairs(workload, configuration, metric).into_values())
     }
 
-    /// The mean of [`Suite::paired_overheads`], and its interval.
+    /// Returns the mean of [`Suite::paired_overheads`], and its interval.
     pub fn interval(
         &self,
         workload: usize,
@@ -222,7 +218,7 @@ impl Suite {
         paired(&base, &values)
     }
 
-    /// The values of what the workload told of itself.
+    /// Returns the values of a measure that the workload reports.
     pub fn measure_cell(&self, workload: usize, configuration: usize, told: &Told) -> Cell {
         let runs = self.cells.get(&(workload, configuration));
         let values = runs
@@ -234,7 +230,7 @@ impl Suite {
         }
     }
 
-    /// The mean of how much more it was than the first configuration's within each repeat, in percent, and its
+    /// Returns the mean overhead of a measure over the first configuration within each repeat, in percent, and its
     /// interval.
     pub fn measure_interval(
         &self,
@@ -247,9 +243,9 @@ impl Suite {
         Interval::of(paired(&base, &values).into_values())
     }
 
-    /// What a configuration comes to over the suite in each repeat, against the first configuration:
-    /// the mean of the workloads' overheads, and the overhead of their total, in percent. Over the
-    /// workloads that have a pair at all, and the repeats in which each of them has one.
+    /// Returns the overhead of a configuration over the suite in each repeat, against the first configuration: the mean
+    /// of the workloads' overheads, and the overhead of their total, in percent. It covers the workloads that have a
+    /// pair at all, and the repeats in which each of them has one.
     pub fn over_suite(&self, configuration: usize, metric: usize) -> Option<OverSuite> {
         let workloads: Vec<usize> = (0..self.workloads.len())
             .filter(|&workload| !self.pairs(workload, configuration, metric).is_empty())
@@ -281,7 +277,7 @@ impl Suite {
         })
     }
 
-    /// The workload to which a configuration is worst (adds most, or saves least), and its overhead.
+    /// Returns the workload with the worst result of a configuration (adds most, or saves least), and its overhead.
     pub fn worst(&self, configuration: usize, metric: usize) -> Option<(usize, Interval)> {
         let intervals = (0..self.workloads.len()).filter_map(|workload| {
             Some((workload, self.interval(workload, configuration, metric)?))
@@ -289,7 +285,7 @@ impl Suite {
         intervals.max_by(|a, b| a.1.mean.total_cmp(&b.1.mean))
     }
 
-    /// DAMOOS's score of a configuration.
+    /// Returns DAMOOS's score of a configuration.
     pub fn score(&self, workload: usize, configuration: usize) -> Option<Score> {
         let runtime = self.overhead(workload, configuration, RUNTIME)?;
         let rss = self.overhead(workload, configuration, RSS)?;
@@ -305,7 +301,7 @@ impl Suite {
         })
     }
 
-    /// The medians of a metric as a table, in the unit that people read.
+    /// Returns the medians of a metric as a table, in the unit for people.
     pub fn table(&self, metric: usize) -> EvaluationTable {
         let (unit, divisor, _) = METRICS[metric].shown();
         let median = |workload, configuration| {
@@ -327,7 +323,7 @@ impl Suite {
         }
     }
 
-    /// Every run that counts, in the order of workloads, configurations and repeats.
+    /// Returns every run that counts, in the order of workloads, configurations and repeats.
     pub fn runs(&self) -> impl Iterator<Item = (&RunEntry, &Measured)> {
         let runs = self.cells.values().flat_map(BTreeMap::values);
         runs.filter_map(|run| Some((run, measured(run)?)))
@@ -337,7 +333,7 @@ impl Suite {
         self.reference_work(workload).is_some()
     }
 
-    /// Units of work done in the first configuration's median run.
+    /// Returns the units of work done in the first configuration's median run.
     fn reference_work(&self, workload: usize) -> Option<f64> {
         let runs = self.cells.get(&(workload, 0))?;
         let works = runs.values().filter_map(|run| {
@@ -348,7 +344,7 @@ impl Suite {
     }
 }
 
-/// How much more values are than those of the same repeat, in percent.
+/// Returns the overheads of values over those of the same repeat, in percent.
 fn paired(base: &Cell, values: &Cell) -> BTreeMap<u32, f64> {
     let pairs = values.values.iter().filter_map(|(&repeat, &value)| {
         let base = base.values.get(&repeat)?;
@@ -360,7 +356,7 @@ fn paired(base: &Cell, values: &Cell) -> BTreeMap<u32, f64> {
 /// A run by workload, configuration and repeat.
 type Key<'a> = (&'a str, &'a str, u32);
 
-/// The machines, and of each planned run the entry that counts: the last that was measured.
+/// Returns the machines, and the entry that counts of each planned run: the last that was measured.
 fn read<'a>(
     entries: &'a [Entry],
     planned: &[PlannedRun<'_>],
@@ -411,7 +407,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::journal::Measured;
 
-    /// Two workloads, one of which tells its throughput; three configurations, two repeats.
+    /// Two workloads, one of which reports its throughput; three configurations, two repeats.
     pub(crate) const TEXT: &str = "name = \"small\"\nrepeats = 2\n\
         [[workload]]\nname = \"parsec3/canneal\"\nrun = \"1\"\n\
         [[workload]]\nname = \"redis\"\nrun = \"2\"\nprogress = '(.*)'\n\

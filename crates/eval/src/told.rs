@@ -1,4 +1,4 @@
-//! What workloads tell of themselves, besides their throughput: measures, and means over some of them.
+//! Measures that workloads report besides their throughput, and means over some of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::{is_name, last_match};
 use crate::journal::Measured;
 
-/// Something that a workload tells of itself, such as the throughput of one of several programs, or a latency.
+/// A measure that a workload reports, such as the throughput of one of several programs, or a latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
@@ -16,46 +16,46 @@ use crate::journal::Measured;
     expecting = "a measure with `name`, `unit` and `output`"
 )]
 pub struct Measure {
-    /// As tables show it.
+    /// Name in tables.
     pub name: String,
-    /// Of its values.
+    /// Unit of its values.
     pub unit: String,
-    /// A regular expression for the standard output of `run`: its last match's first group (or all of it).
+    /// A regular expression for the standard output of `run`: the value is the first group (or all) of its last match.
     pub output: String,
-    /// What others published of it.
+    /// Published values of the measure.
     #[serde(default, skip_serializing)]
     pub published: Vec<PublishedValues>,
 }
 
-/// The geometric mean of several measures. Programs that compete for a machine gain what others lose: what all of them
-/// got done says more than each alone, and a geometric mean weighs them alike, whatever their units.
+/// The geometric mean of several measures. Programs that compete for a machine gain what others lose. The mean of all
+/// shows more than each alone, and a geometric mean weighs them alike, whatever their units.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "a mean with `name` and `of`")]
 pub struct Mean {
-    /// As tables show it.
+    /// Name in tables.
     pub name: String,
-    /// The names of the measures.
+    /// Names of the measures.
     pub of: Vec<String>,
 }
 
-/// What somebody published of a measure, by configuration.
+/// Published values of a measure, by configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "published values with `by`")]
 pub struct PublishedValues {
-    /// Which document, in a few words.
+    /// Short description of the document.
     pub by: String,
-    /// The values.
+    /// Values by configuration.
     #[serde(default)]
     pub values: BTreeMap<String, f64>,
-    /// How much more they were than under the first configuration, in percent.
+    /// Overheads over the first configuration, in percent.
     #[serde(default)]
     pub overheads: BTreeMap<String, f64>,
 }
 
 impl Measure {
-    /// Its value in `output`, what `run` printed. It may be zero.
+    /// Returns its value in `output`, the output of `run`. It may be zero.
     pub fn value_in(&self, output: &str) -> Option<f64> {
         let text = last_match(&self.output, output)?;
         let value: f64 = text.trim().replace(',', "").parse().ok()?;
@@ -63,16 +63,16 @@ impl Measure {
     }
 }
 
-/// Something that a workload tells of itself, or a mean of such.
+/// A measure that a workload reports, or a mean of such measures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told {
-    /// As tables show it.
+    /// Name in tables.
     pub name: String,
-    /// Of its values.
+    /// Unit of its values.
     pub unit: String,
-    /// What others published of it.
+    /// Published values of the measure.
     pub published: Vec<PublishedValues>,
-    /// The measures of which it is the geometric mean: one, unless it is a mean.
+    /// Measures in the geometric mean: one, unless it is a mean.
     of: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl Told {
         measures.chain(means).collect()
     }
 
-    /// Its value in one run; `None` where that did not tell all of it.
+    /// Returns its value in one run; `None` if the run did not report all of its measures.
     pub(crate) fn value(&self, run: &Measured) -> Option<f64> {
         if let [one] = self.of.as_slice() {
             return run.measures.get(one).copied();
@@ -107,7 +107,7 @@ impl Told {
     }
 }
 
-/// What is wrong with a workload's measures and means.
+/// Returns the error in a workload's measures and means, if there is one.
 pub(crate) fn fault(measures: &[Measure], means: &[Mean]) -> Option<String> {
     let mut names = BTreeSet::new();
     for measure in measures {

@@ -6,8 +6,8 @@
 //! **Approach.** Runs under schemes alternate with runs without, so that drift hits both. Each is compared with its
 //! neighbours. From the differences a Gaussian process ([`model`]) corrects the predictions of all settings that were
 //! replayed, and adds bounds. The next run is of the setting that would be recommended. Once that was run, the next is
-//! of the setting with the highest expected improvement within the limit (Gardner and others, *Bayesian optimization
-//! with inequality constraints*, 2014), over the possible values of memory and time. The runs end when no setting
+//! of the setting with the highest expected improvement within the limit, over the possible values of memory and time
+//! (Gardner and others, *Bayesian optimization with inequality constraints*, 2014). The runs end when no setting
 //! promises more than a tenth of what has been gained.
 //!
 //! **Limits.** The errors of memory and time are taken to be independent. Settings that were not replayed are not

@@ -1,4 +1,4 @@
-//! What was foretold of tuned settings, held against what the runs came to.
+//! Predictions of tuned settings, compared with the measurements of the runs.
 
 use crate::journal::Entry;
 use crate::metric::{ACTING_CPU, RSS, RUNTIME};
@@ -9,53 +9,53 @@ use isotherm_engine::statistics::Interval;
 
 use super::TunedEntry;
 
-/// What tuning found for a workload under a configuration of a [`Suite`].
+/// Result of tuning for a workload under a configuration of a [`Suite`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Foretold {
-    /// Its place among the suite's workloads.
+    /// Index among the suite's workloads.
     pub workload: usize,
-    /// Its place among the suite's configurations.
+    /// Index among the suite's configurations.
     pub configuration: usize,
-    /// What was found.
+    /// Result of tuning.
     pub entry: TunedEntry,
 }
 
-/// A number that was foretold, and what it came to.
+/// A predicted number, and its measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Number {
-    /// What tuning said.
+    /// Prediction of tuning.
     pub foretold: Estimate,
-    /// The mean of the repeats; `None`: no run told it.
+    /// Mean of the repeats; `None`: no run reported the number.
     pub measured: Option<Interval>,
 }
 
-/// All that is foretold of a setting.
+/// All predicted numbers of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// Saved of resident memory, percent of the first configuration's.
+    /// Resident memory saved, percent of the first configuration's.
     pub saved: Number,
-    /// How much longer the workload takes, percent of the first configuration's time.
+    /// Additional time of the workload, percent of the first configuration's time.
     pub slowdown: Number,
     /// CPU time of acting, seconds of a run.
     pub acting: Number,
 }
 
-/// How far predictions were off.
+/// Errors of predictions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Errors {
-    /// Mean absolute difference of what was foretold and what was measured.
+    /// Mean absolute difference of predictions and measurements.
     pub mean: f64,
-    /// Of how many.
+    /// Number of predictions with a measurement.
     pub nr: usize,
-    /// How many of these have bounds.
+    /// Number of these predictions that have bounds.
     pub nr_bounded: usize,
-    /// How many of those came to lie within them.
+    /// Number of measured means within the bounds.
     pub nr_within: usize,
-    /// How many of those may be within them, by the interval of what was measured.
+    /// Number of measurements that may be within the bounds, by their interval.
     pub nr_maybe: usize,
 }
 
-/// What the journal holds of tuning for those runs that are planned: the last of each.
+/// Returns the journal's tuning results for the planned runs: the last of each.
 pub(crate) fn gather(
     entries: &[Entry],
     planned: &[PlannedRun<'_>],
@@ -84,7 +84,7 @@ pub(crate) fn gather(
 }
 
 impl Foretold {
-    /// What came of it; `None` where no setting was found.
+    /// Returns the predictions beside the measurements; `None` if no setting was found.
     pub fn compared(&self, suite: &Suite) -> Option<Compared> {
         let setting = self.entry.setting.as_ref()?;
         let measured = |metric| suite.interval(self.workload, self.configuration, metric);
@@ -105,7 +105,7 @@ impl Foretold {
         })
     }
 
-    /// What its runs saved of resident memory, percent of the first configuration's.
+    /// Returns the resident memory that its runs saved, percent of the first configuration's.
     pub fn saved(&self, suite: &Suite) -> Option<Interval> {
         let more = suite.interval(self.workload, self.configuration, RSS)?;
         Some(Interval {
@@ -124,8 +124,8 @@ fn percent(share: Estimate) -> Estimate {
 }
 
 impl Number {
-    /// Whether the mean that was measured is within the bounds, and whether its interval touches them; `None` where one
-    /// of them is not known. A single repeat has no interval, and counts as it is.
+    /// Returns whether the measured mean is within the bounds, and whether its interval touches them; `None` if either
+    /// is not known. The interval of a single repeat is its value.
     pub fn is_within(&self) -> Option<(bool, bool)> {
         let (low, high) = self.foretold.low.zip(self.foretold.high)?;
         let measured = self.measured?;
@@ -135,7 +135,7 @@ impl Number {
     }
 }
 
-/// How far these predictions were off; `None`: nothing was measured of any.
+/// Returns the errors of these predictions; `None`: none was measured.
 pub fn errors(numbers: impl IntoIterator<Item = Number>) -> Option<Errors> {
     let mut sum = 0.0;
     let mut errors = Errors {

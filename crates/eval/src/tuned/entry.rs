@@ -1,54 +1,54 @@
-//! What tuning found for a workload, as the journal keeps it.
+//! Results of tuning a workload, as the journal keeps them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::plan::PlannedRun;
 use crate::tune::Estimate;
 
-/// A workload was recorded and tuned for a configuration.
+/// Entry of a workload that was recorded and tuned for a configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TunedEntry {
-    /// Its workload's name.
+    /// Name of the workload.
     pub workload: String,
-    /// Its configuration's name.
+    /// Name of the configuration.
     pub configuration: String,
-    /// Of the runs that it is for: [`PlannedRun::fingerprint`].
+    /// Fingerprint of the runs that it is for: [`PlannedRun::fingerprint`].
     pub fingerprint: String,
-    /// When the search ended, in seconds since the Unix epoch.
+    /// Time of the end of the search, in seconds since the Unix epoch.
     pub time_s: u64,
     /// A digest of the trace.
     pub trace: String,
-    /// The program of which the trace is.
+    /// Program that was traced.
     pub program: String,
-    /// How much of the workload's resident memory, which may be that of several processes, that program had while it
-    /// was recorded.
+    /// Share of that program in the workload's resident memory during the recording; a workload may have several
+    /// processes.
     pub program_share: f64,
-    /// Settings that were tried.
+    /// Number of settings that were tried.
     pub nr_tried: u64,
-    /// Why this is recommended, in the words of `tune`.
+    /// Reason for the recommendation, in the words of `tune`.
     pub why: String,
     /// The best setting; `None`: none is within the limit.
     pub setting: Option<Setting>,
 }
 
-/// A setting, and what is foretold of it.
+/// A setting and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// What the knobs are set to, for people.
+    /// Values of the knobs, for people.
     pub text: String,
     /// The configuration that `run` takes.
     pub schemes: String,
     /// Whether the replays were guarded, as the runs then are.
     pub is_guarded: bool,
-    /// Saved, a share of what is resident without schemes.
+    /// Memory saved, a share of what is resident without schemes.
     pub saved_share: Estimate,
-    /// How much longer the program takes, a share of that time.
+    /// Additional running time against the program without Isotherm, as a share of that time.
     pub slowdown: Estimate,
-    /// CPU time of acting.
+    /// CPU time of acting, seconds.
     pub acting_cpu_seconds: Estimate,
 }
 
-/// What of `tune --json` is kept.
+/// Fields of `tune --json` that are kept.
 #[derive(Deserialize)]
 struct Told {
     program: String,
@@ -84,11 +84,11 @@ struct Prediction {
 }
 
 impl TunedEntry {
-    /// What `tune --json` printed of `run`'s workload, whose processes had `rss_kib` of memory while they were recorded.
-    /// `schemes` is the file that it wrote; where it recommends nothing it wrote none.
+    /// Reads the output of `tune --json` for `run`'s workload, whose processes had `rss_kib` of memory during the
+    /// recording. `schemes` is the file that it wrote; it wrote none if it recommended nothing.
     ///
     /// # Errors
-    /// What it printed is no JSON of that kind.
+    /// Fails if the output is no JSON of `tune`.
     pub fn read(
         run: &PlannedRun<'_>,
         json: &str,
@@ -125,7 +125,7 @@ impl TunedEntry {
         })
     }
 
-    /// Whether `run` is one that it is for, with the settings that the experiment has now.
+    /// Whether `run` is one of its runs, with the experiment's current settings.
     pub fn is_for(&self, run: &PlannedRun<'_>) -> bool {
         self.workload == run.workload.name
             && self.configuration == run.configuration.name

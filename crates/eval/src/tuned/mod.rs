@@ -1,7 +1,7 @@
-//! Configurations that are tuned: for each workload the setting that `isotherm tune` finds from one recording of it.
+//! Configurations that are tuned: for each workload, the setting that `isotherm tune` finds from one recording of it.
 //!
-//! What was foretold is kept beside what is measured, so that a report can hold the one against the other. Pure: the
-//! runner records and searches.
+//! Predictions are kept beside measurements, so that a report can compare them. This module is pure: the runner records
+//! and searches.
 
 mod compared;
 mod entry;

@@ -1,4 +1,4 @@
-//! What an experiment's file says in `[configuration.tune]`: what `isotherm tune` takes, by the same names.
+//! Options of `[configuration.tune]` in an experiment's file: those of `isotherm tune`, by the same names.
 
 use isotherm_config::ActingRequest;
 use isotherm_engine::units::parse_share;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::experiment::Configuration;
 use crate::tune::{MemoryLimit, Prices};
 
-/// What `isotherm tune` can seek, by its names.
+/// Objectives of `isotherm tune`, by name.
 const OBJECTIVES: [&str; 5] = ["memory", "slowdown", "damoos", "cost", "huge"];
 
-/// Folders in that of the results.
+/// Names of folders in that of the results.
 const TAKEN: [&str; 1] = ["failed"];
 
-/// What is tuned for each workload, and what is sought.
+/// Schemes that are tuned for each workload, and the objective.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
@@ -35,46 +35,46 @@ pub struct TuneOptions {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub scheme: Vec<String>,
-    /// A file of schemes, named from the experiment's folder.
+    /// A file of schemes, relative to the experiment's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
-    /// What that file holds: a part of the run's fingerprint. Whoever loads the experiment reads it.
+    /// Contents of `config`: a part of the run's fingerprint. The caller that loads the experiment reads the file.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub config_text: Option<String>,
-    /// What to tune, and between which values.
+    /// Parameters to tune, and their ranges.
     #[serde(
         deserialize_with = "one_or_more",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub param: Vec<String>,
-    /// What is best.
+    /// Objective of the search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective: Option<String>,
-    /// Share of its time that a workload may lose: the limit of what is sought, and of the guard.
+    /// Maximum slowdown, as a share of a workload's time: the limit of the objective, and of the guard.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_slowdown: Option<String>,
-    /// Memory that may be resident.
+    /// Maximum resident memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_memory: Option<String>,
-    /// What memory and CPUs cost.
+    /// Prices of memory and CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<String>,
-    /// A second node of the machine that is replayed on, which has that of the runs, too: its size and latency.
+    /// A second node of the replayed machine, as the runs' machine has one: its size and latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub far: Option<String>,
-    /// Share of its time in which a workload waits for memory; beside `far`.
+    /// Share of its time in which a workload waits for memory; used with `far`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bound: Option<String>,
-    /// Most settings to try.
+    /// Maximum number of settings to try.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<u32>,
-    /// Of every random choice.
+    /// Seed of every random choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Watch by DAMON's rules, in replays and in runs.
+    /// Monitor by DAMON's rules, in replays and in runs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub faithful: bool,
-    /// Without a guard, in replays and in runs.
+    /// Replay and run without a guard.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_guard: bool,
 }
@@ -139,7 +139,7 @@ impl TuneOptions {
             .or_else(|| fault("memory_bound", memory_bound?.err().map(|e| e.to_string())))
     }
 
-    /// The options of `isotherm tune`, but for the file of schemes.
+    /// Returns the options of `isotherm tune`, except for the file of schemes.
     pub fn options(&self) -> Vec<String> {
         let mut options = Vec::new();
         let mut add = |name: &str, value: &str| options.extend([name.to_owned(), value.to_owned()]);
@@ -172,8 +172,8 @@ impl TuneOptions {
     }
 }
 
-/// What is wrong with how a configuration is tuned, as far as it can be told without a trace. The first one is what the
-/// others are compared to.
+/// Returns the error in a configuration's tuning, as far as it can be checked without a trace. The first configuration
+/// is the base of comparisons.
 pub(crate) fn fault(configuration: &Configuration, is_first: bool) -> Option<String> {
     let name = &configuration.name;
     let fault = configuration.tune.as_ref()?.fault().or_else(|| {
@@ -182,7 +182,7 @@ pub(crate) fn fault(configuration: &Configuration, is_first: bool) -> Option<Str
         } else if configuration.isotherm.is_some() {
             Some("`isotherm` or `tune`, not both".into())
         } else if TAKEN.contains(&name.as_str()) || name.contains('.') {
-            // Of this name is the folder of what is found.
+            // The folder of the result has this name.
             Some("choose another name, without `.`".into())
         } else {
             None

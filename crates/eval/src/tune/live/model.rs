@@ -1,7 +1,8 @@
 //! Errors of replays, learnt from a few live runs.
 //!
-//! **Problem.** A replay errs in the same direction for settings that are alike (what a page costs, when a live monitor
-//! finds idle memory), and a live run costs minutes. The result of one run has to serve for all settings.
+//! **Problem.** A replay errs in the same direction for settings that are alike (in the cost of a page, or in the time
+//! when a live monitor finds idle memory). A live run costs minutes. The result of one run has to serve for all
+//! settings.
 //!
 //! **Approach.** A Gaussian process models the difference between live and replayed results (Kennedy and O'Hagan,
 //! *Predicting the output from a complex computer code when fast approximations are available*, 2000). The replay is
