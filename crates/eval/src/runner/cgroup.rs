@@ -1,7 +1,7 @@
-//! The control group that a workload's processes run in: so all of them can be watched, measured and ended
-//! together, also those that have left its process group and have other parents.
+//! The control group of a workload's processes. All of them can be watched, measured and ended together, also those
+//! that have left its process group and have other parents.
 //!
-//! Of version 2 where that is mounted at `/sys/fs/cgroup`, else one of version 1's memory controller. No limit
+//! It is one of version 2 if that is mounted at `/sys/fs/cgroup`, else one of version 1's memory controller. No limit
 //! is set on it.
 
 use std::fs;
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// For processes that were killed to be gone.
+/// Time limit for killed processes to be gone.
 const GONE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
-/// The group. Its processes are killed, and it is removed, when this is dropped.
+/// A control group. Its processes are killed, and it is removed, when this is dropped.
 pub(super) struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes one of this evaluation's own.
+    /// Creates a group for this evaluation.
     pub(super) fn create() -> anyhow::Result<Self> {
         let path = parent().join(format!("isotherm-eval-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| {
@@ -37,12 +37,12 @@ impl Cgroup {
         &self.path
     }
 
-    /// Its processes, and those of groups below it.
+    /// Returns its processes, and those of groups below it.
     pub(super) fn members(&self) -> Vec<u32> {
         members(&self.path)
     }
 
-    /// Kills what is left and removes it.
+    /// Kills its remaining processes and removes it.
     pub(super) fn end(&self) -> anyhow::Result<()> {
         remove(&self.path)
     }
@@ -50,12 +50,12 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Nobody is left to tell; the next evaluation finds it.
+        // The error cannot be reported any more; the next evaluation finds the group.
         let _ = self.end();
     }
 }
 
-/// Why no group can be made, if none can.
+/// Returns the reason why no group can be made, if there is one.
 pub(super) fn lacks() -> Option<String> {
     let parent = parent();
     let members = fs::OpenOptions::new()
@@ -69,7 +69,7 @@ pub(super) fn lacks() -> Option<String> {
     })
 }
 
-/// Removes groups that evaluations have left that were killed.
+/// Removes the groups of evaluations that were killed.
 pub(super) fn recover() {
     for entry in fs::read_dir(parent()).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -81,7 +81,7 @@ pub(super) fn recover() {
         };
         let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         if comm.trim() != "isotherm" {
-            // What cannot be removed harms nobody but the one that would have its name.
+            // A group that cannot be removed disturbs only an evaluation that would take its name.
             let _ = remove(&entry.path());
         }
     }
@@ -117,7 +117,7 @@ fn remove(path: &Path) -> anyhow::Result<()> {
         let left = members(path);
         for pid in &left {
             let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
-            // It may have ended since.
+            // The process may have ended since.
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
         if left.is_empty() {

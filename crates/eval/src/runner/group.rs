@@ -1,5 +1,5 @@
-//! A command in a process group of its own, so that all of it can be ended, and a Ctrl-C at the
-//! terminal ends only us, who then end it.
+//! A command in a process group of its own, so that all of it can be ended. A Ctrl-C at the terminal ends this process
+//! only, which then ends the group.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,16 +13,16 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-/// Between asking a group to end and ending it.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
-/// Of a command's output, in a message.
+/// Length of the end of a command's output that messages contain.
 const TAIL_BYTES: usize = 400;
 
-/// As one word of a shell's.
+/// Quotes a text as one word of a shell.
 ///
 /// # Errors
-/// It is no UTF-8.
+/// Fails if it is no UTF-8.
 pub fn quoted(word: impl AsRef<OsStr>) -> anyhow::Result<String> {
     let word = word.as_ref();
     let text = word.to_str();
@@ -30,7 +30,7 @@ pub fn quoted(word: impl AsRef<OsStr>) -> anyhow::Result<String> {
     Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
-/// The command. It is ended when this is dropped.
+/// A command and its process group. They are ended when this is dropped.
 pub(super) struct Group {
     child: Child,
     name: String,
@@ -39,7 +39,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts `line` by a shell in `folder`, where its output goes to `NAME.out` and `NAME.err`.
+    /// Starts `line` by a shell in `folder`, with its output in `NAME.out` and `NAME.err`.
     pub(super) fn spawn(
         name: &str,
         line: &str,
@@ -54,7 +54,7 @@ impl Group {
         Self::start(name, &mut command, folder)
     }
 
-    /// The same of a command without a shell, whose standard input is set.
+    /// Starts a command without a shell in `folder`; the caller sets its standard input.
     pub(super) fn start(name: &str, command: &mut Command, folder: &Path) -> anyhow::Result<Self> {
         let create = |end: &str| {
             let path = folder.join(format!("{name}.{end}"));
@@ -75,28 +75,27 @@ impl Group {
         })
     }
 
-    /// The id of its first process, and of its group.
+    /// Returns the id of its first process, which is that of its group.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether its first process has ended. It stays a zombie until [`Group::end`], so that its number
-    /// remains its own.
+    /// Whether its first process has ended. It stays a zombie until [`Group::end`], so that its id is not used again.
     pub(super) fn has_ended(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let status = waitid(Id::Pid(self.raw_pid()), flags);
         !matches!(status, Ok(WaitStatus::StillAlive))
     }
 
-    /// Asks its first process alone to end.
+    /// Asks only its first process to end.
     pub(super) fn interrupt(&self) {
-        // Once it has been waited for, its number may be another's.
+        // After the wait, its id may be another process'.
         if !self.is_over {
             let _ = nix::sys::signal::kill(self.raw_pid(), Signal::SIGINT);
         }
     }
 
-    /// Ends whatever still runs of it and tells how its first process ended.
+    /// Ends all processes of the group that still run. Returns the exit status of its first process.
     pub(super) fn end(&mut self) -> anyhow::Result<ExitStatus> {
         if !self.is_over {
             self.signal_all();
@@ -107,12 +106,12 @@ impl Group {
             .with_context(|| format!("cannot wait for `{}`", self.name))
     }
 
-    /// Its standard output.
+    /// Returns its standard output.
     pub(super) fn output(&self) -> String {
         self.read("out")
     }
 
-    /// How it ended and the last that it said, for a message.
+    /// Returns its exit status and the end of its output, for a message.
     pub(super) fn last_words(&self, status: ExitStatus) -> String {
         let said = self.read("err");
         let said = if said.trim().is_empty() {
@@ -136,7 +135,7 @@ impl Group {
     }
 
     fn signal_all(&self) {
-        // The first process is not waited for yet, so the group is still ours. It may be empty.
+        // The first process is not waited for yet, so the group still has this id. It may be empty.
         if !self.has_ended() {
             let _ = killpg(self.raw_pid(), Signal::SIGTERM);
             let limit = Instant::now() + GRACE;
@@ -154,7 +153,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // The error cannot be reported any more.
         let _ = self.end();
     }
 }

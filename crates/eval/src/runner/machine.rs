@@ -1,5 +1,5 @@
-//! The settings of the machine that an experiment changes, and their undoing: at the end, on failure,
-//! on signals, and after a crash by the next evaluation, from a note in `/run/isotherm`.
+//! Settings of the machine that an experiment changes. They are undone at the end, on failure and on signals. After a
+//! crash the next evaluation undoes them, from a note in `/run/isotherm`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 const NOTE: &str = "/run/isotherm/eval";
 
-/// What was changed. Undone when dropped.
+/// Changes to the machine, undone when dropped.
 pub(super) struct Machine {
     thp_before: Option<String>,
     settings: Settings,
     zram: Option<Zram>,
-    /// Bytes of swap that is somebody else's and is used as it is.
+    /// Bytes of swap that belongs to others and is used as it is.
     foreign_swap: Option<u64>,
 }
 
-/// Swap of the experiment's.
+/// Swap of the experiment.
 struct Zram {
     bytes: u64,
     /// `None` while it is not set up.
@@ -34,7 +34,7 @@ struct Zram {
 }
 
 impl Machine {
-    /// Undoes what a crashed evaluation left, and sets up swap.
+    /// Undoes the changes of a crashed evaluation, and sets up swap.
     pub(super) fn prepare(
         experiment: &Experiment,
         on_event: &mut dyn FnMut(RunEvent<'_>),
@@ -67,7 +67,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// What one run needs.
+    /// Sets up what one run needs.
     pub(super) fn set_up(
         &mut self,
         experiment: &Experiment,
@@ -75,7 +75,7 @@ impl Machine {
     ) -> anyhow::Result<()> {
         let facts = swap::facts();
         if let Some(zram) = self.zram.as_mut().filter(|_| facts.free < facts.total) {
-            // What an earlier run swapped out (of the whole machine, perhaps) must not slow this one.
+            // Pages that an earlier run swapped out (of the whole machine, perhaps) must not slow this one.
             let bytes = zram.bytes;
             take_away(zram.device.as_deref()).context("cannot empty the experiment's swap")?;
             zram.device = None;
@@ -95,7 +95,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Only what is set up here is taken away again: other swap of Isotherm's may be somebody's.
+    /// Sets up the experiment's swap. Only this device is removed later: other swap of Isotherm may belong to a user.
     fn set_up_zram(&mut self, bytes: u64) -> anyhow::Result<()> {
         let zram = self.zram.insert(Zram {
             bytes,
@@ -119,7 +119,7 @@ impl Machine {
             .with_context(|| format!("cannot write '{}' to {THP}; are you root?", thp.word()))
     }
 
-    /// This machine, for the journal.
+    /// Returns a description of this machine, for the journal.
     pub(super) fn describe(&self) -> Description {
         let line = |path: &str, key: &str| -> Option<String> {
             let text = fs::read_to_string(path).ok()?;
@@ -138,7 +138,7 @@ impl Machine {
         }
     }
 
-    /// Undoes what was changed.
+    /// Undoes the changes.
     pub(super) fn restore(&mut self) -> anyhow::Result<()> {
         if self.thp_before.is_none() && self.settings.is_empty() && self.zram_device().is_none() {
             return Ok(());
@@ -159,7 +159,7 @@ impl Machine {
         self.zram.as_ref()?.device.as_deref()
     }
 
-    /// Writes down what is to be undone. (Of swap that is being set up, `isotherm swap off` knows.)
+    /// Writes the note of changes to undo. (`isotherm swap off` knows swap that is being set up.)
     fn note(&self) -> anyhow::Result<()> {
         let mut text = format!("pid {}\n", std::process::id());
         if let Some(thp) = &self.thp_before {
@@ -177,12 +177,12 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Who ended it in order has been told; the note is there for the next evaluation.
+        // An orderly end has reported errors already; the note stays for the next evaluation.
         let _ = self.restore();
     }
 }
 
-/// Whether all swap there is is zram.
+/// Whether all swap devices are zram.
 fn is_all_zram() -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut devices = swaps.lines().skip(1);
@@ -191,7 +191,7 @@ fn is_all_zram() -> bool {
 
 fn take_away(device: Option<&Path>) -> Result<(), swap::SwapError> {
     match device.map(swap::take_down_zram) {
-        // Somebody else has taken it away.
+        // Another process has removed it.
         None | Some(Ok(()) | Err(swap::SwapError::NotOurDevice(_))) => Ok(()),
         Some(Err(error)) => Err(error),
     }
@@ -206,7 +206,7 @@ fn undo(thp: Option<&str>, settings: &Settings, zram: Option<&Path>) -> anyhow::
     fs::remove_file(NOTE).with_context(|| format!("cannot remove {NOTE}"))
 }
 
-/// Undoes what an evaluation that was killed has left.
+/// Undoes the changes of an evaluation that was killed.
 fn recover(on_event: &mut dyn FnMut(RunEvent<'_>)) -> anyhow::Result<()> {
     cgroup::recover();
     let Ok(text) = fs::read_to_string(NOTE) else {
@@ -229,7 +229,7 @@ fn recover(on_event: &mut dyn FnMut(RunEvent<'_>)) -> anyhow::Result<()> {
     undo(thp, &settings, find("zram ").map(Path::new))
 }
 
-/// The word in brackets of `always [madvise] never`.
+/// Returns the word in brackets of `always [madvise] never`.
 pub(super) fn thp_now() -> anyhow::Result<String> {
     let text = fs::read_to_string(THP).with_context(|| format!("cannot read {THP}"))?;
     let word = text

@@ -1,4 +1,4 @@
-//! One run: the workload's steps, the Isotherm beside it, and what was measured meanwhile.
+//! One run: the workload's steps, the Isotherm beside it, and the measurements.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,34 +19,34 @@ use crate::parameters::Parameters;
 use crate::{Measured, PlannedRun, Workload};
 
 const POLL: Duration = Duration::from_millis(5);
-/// A shell has become the program by then; attached to earlier, its memory would go away at the exec.
+/// Delay before Isotherm attaches to a shell. By then the shell has become the program, whose exec replaces the memory.
 const ATTACH_AFTER: Duration = Duration::from_millis(250);
-/// For Isotherm to take its first look before a client of a server begins.
+/// Time for Isotherm's first scan before a client of a server begins.
 const SETTLE: Duration = Duration::from_millis(500);
-/// For Isotherm to write its summary.
+/// Time limit for Isotherm to write its summary.
 const MONITOR_END: Duration = Duration::from_secs(15);
 
-/// It was asked to stop.
+/// Error of a run that was asked to stop.
 #[derive(Debug, Error)]
 #[error("stopped")]
 pub(super) struct Stopped;
 
-/// How runs are made.
+/// Options of all runs.
 pub(super) struct Measuring<'a> {
     time_limit: Duration,
     pub(super) isotherm: &'a Path,
-    /// Where the experiment's file lies, and what comes with it.
+    /// Folder of the experiment's file and the files that come with it.
     pub(super) experiment_folder: PathBuf,
     pub(super) output: &'a Path,
     parameters: &'a Parameters,
     stop: &'a AtomicBool,
 }
 
-/// Where a run's commands run, and what they see.
+/// Folder, control group and variables of a run's commands.
 struct Place<'a> {
     folder: &'a Path,
     cgroup: Option<&'a Cgroup>,
-    /// Of the run's configuration.
+    /// Variables of the run's configuration.
     variables: &'a Parameters,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Makes a run. On failure, what its commands printed is kept in the output folder.
+    /// Makes a run. On failure, its commands' output is kept in the output folder.
     pub(super) fn run(
         &self,
         run: &PlannedRun<'_>,
@@ -181,7 +181,7 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Starts a command of the workload's.
+    /// Starts a command that belongs to the workload.
     fn spawn(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<Group> {
         let line = match place.cgroup {
             Some(_) => format!("echo $$ >\"$CGROUP/cgroup.procs\" || exit 1\n{line}"),
@@ -190,7 +190,7 @@ impl<'a> Measuring<'a> {
         self.spawn_beside(name, &line, place)
     }
 
-    /// Starts a command that is none of the workload's.
+    /// Starts a command that does not belong to the workload.
     fn spawn_beside(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<Group> {
         let own = [self.parameters, place.variables].into_iter().flatten();
         let mut variables: Vec<(&str, &Path)> = own
@@ -218,7 +218,7 @@ impl<'a> Measuring<'a> {
         self.spawn_beside("isotherm", &line, place)
     }
 
-    /// Fails, soon, if it is asked to stop meanwhile.
+    /// Sleeps, and fails soon if it is asked to stop meanwhile.
     pub(super) fn sleep(&self, time: Duration) -> anyhow::Result<()> {
         const STEP: Duration = Duration::from_millis(100);
         let until = Instant::now() + time;
@@ -262,7 +262,7 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// Asks Isotherm to end, and reads its summary. `poll` waits a moment, or says that nobody waits any longer.
+/// Asks Isotherm to end, and reads its summary. `poll` waits a moment, or fails to cancel the wait.
 pub(super) fn end_monitor(
     mut monitor: Group,
     poll: &dyn Fn() -> anyhow::Result<()>,
@@ -277,7 +277,7 @@ pub(super) fn end_monitor(
     summary(&monitor.output())
 }
 
-/// What the Isotherm beside a run took.
+/// Copies the costs of the Isotherm beside a run from its summary.
 fn note_monitor(measured: &mut Measured, summary: Option<&Value>) {
     let Some(summary) = summary else { return };
     let number = |key: &str| summary.get(key).and_then(Value::as_f64);
@@ -289,8 +289,8 @@ fn note_monitor(measured: &mut Measured, summary: Option<&Value>) {
     measured.guard_stops = summary.get("guard_stops").and_then(Value::as_u64);
 }
 
-/// What the Isotherm beside a run says at its end: of `record` and `run`, all that it prints; of `compact`, its
-/// last event, in the words of the others.
+/// Reads the summary of the Isotherm beside a run: all output of `record` and `run`; the last event of `compact`, with
+/// the others' names.
 fn summary(output: &str) -> anyhow::Result<Value> {
     const CANNOT: &str = "cannot read isotherm's summary";
     let whole = serde_json::from_str(output);
@@ -307,7 +307,7 @@ fn summary(output: &str) -> anyhow::Result<Value> {
     Ok(summary)
 }
 
-/// What the workload told of itself.
+/// Returns the measures that the workload reported.
 fn measures(
     workload: &Workload,
     client: &Group,
@@ -332,13 +332,13 @@ fn check_running(server: &mut Option<Group>, monitor: &mut Option<Group>) -> any
     }
     if let Some(monitor) = monitor.as_mut().filter(|monitor| monitor.has_ended()) {
         let status = monitor.end()?;
-        // Its target may just have ended, which is seen next.
+        // Its target may just have ended; the caller sees that next.
         ensure!(status.success(), "{}", monitor.last_words(status));
     }
     Ok(())
 }
 
-/// What the workload said that it did in a second.
+/// Returns the throughput that the workload reported.
 fn throughput(workload: &Workload, client: &Group, folder: &Path) -> anyhow::Result<Option<f64>> {
     if let Some(file) = &workload.progress_file {
         let path = folder.join(file);

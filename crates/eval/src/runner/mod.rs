@@ -1,9 +1,8 @@
 //! Makes an experiment's runs on this machine, one after the other, and writes the journal.
 //!
-//! Workloads are shell commands in process groups of their own; Isotherm runs beside them as a child,
-//! as a user would start it. What is changed on the machine (huge pages, zram swap) is undone at the
-//! end, on failure, and after a crash by the next evaluation. Nothing here prints: [`RunEvent`]s tell
-//! how far it is.
+//! Workloads are shell commands in process groups of their own. Isotherm runs beside them as a child, as a user would
+//! start it. Changes to the machine (huge pages, zram swap) are undone at the end, on failure, and after a crash by the
+//! next evaluation. Nothing here prints: [`RunEvent`]s report the progress.
 
 mod cgroup;
 mod group;
@@ -32,51 +31,51 @@ pub use skip::skips;
 use tuning::Tunings;
 pub use window::{Window, WindowSpec};
 
-/// What is to be run.
+/// Input of the runner.
 #[derive(Clone, Copy, Debug)]
 pub struct RunnerSpec<'a> {
     /// The experiment.
     pub experiment: &'a Experiment,
-    /// Its file: commands find what comes with it by `$EXPERIMENT`, its folder.
+    /// Path of the experiment's file; its folder is `$EXPERIMENT` for commands.
     pub path: &'a Path,
-    /// Folder for the journal (`results.jsonl`), what failed runs printed, and what tuning recorded and found.
+    /// Folder for the journal (`results.jsonl`), the output of failed runs, and the results of recording and tuning.
     pub output: &'a Path,
-    /// The `isotherm` to run beside workloads.
+    /// The `isotherm` executable to run beside workloads.
     pub isotherm: &'a Path,
-    /// Set by somebody else: end soon.
+    /// Flag that another thread or a signal handler sets to end soon.
     pub stop: &'a AtomicBool,
 }
 
-/// What happens meanwhile.
+/// Progress of the runs.
 #[derive(Clone, Copy, Debug)]
 pub enum RunEvent<'a> {
     /// These runs are still to be made.
     Planned(&'a [PlannedRun<'a>]),
     /// A run begins.
     Began(&'a PlannedRun<'a>),
-    /// It has ended.
+    /// A run has ended.
     Ended(&'a PlannedRun<'a>, &'a RunResult),
-    /// A workload was recorded; settings are tried, and so many have been.
+    /// A workload was recorded and is being tuned; the number of settings tried so far.
     Searching(&'a PlannedRun<'a>, usize),
-    /// It has been tuned, or could not be, and why.
+    /// A workload has been tuned, or could not be tuned, with the reason.
     Tuned(&'a PlannedRun<'a>, Result<&'a TunedEntry, &'a str>),
-    /// Something that the user should know.
+    /// A warning for the user.
     Warning(&'a str),
 }
 
-/// How it ended.
+/// The end of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// All runs have been made.
     Finished,
-    /// It was asked to stop; the same goes on with this run.
+    /// The evaluation was asked to stop; the same evaluation continues with this run.
     Stopped(String),
 }
 
-/// The journal's file in an output folder.
+/// Name of the journal in an output folder.
 pub const JOURNAL: &str = "results.jsonl";
 
-/// The runs of an experiment that can be made here: those of which nothing is skipped.
+/// Returns the runs of an experiment that can be made here, without those of skipped workloads and configurations.
 pub fn possible_runs<'a>(
     experiment: &'a Experiment,
     skipped: &[(String, String)],
@@ -89,11 +88,10 @@ pub fn possible_runs<'a>(
     runs
 }
 
-/// Makes the runs that are possible and that `entries` of the journal do not hold as finished, and
-/// appends them to it.
+/// Makes the possible runs that are not finished in `entries` of the journal, and appends them to it.
 ///
 /// # Errors
-/// The journal cannot be written, or the machine not be set up. That a run fails is its [`RunResult`].
+/// Fails if the journal cannot be written, or the machine cannot be set up. The failure of a run is its [`RunResult`].
 pub fn run_all(
     spec: &RunnerSpec<'_>,
     entries: &[Entry],
@@ -102,7 +100,7 @@ pub fn run_all(
 ) -> anyhow::Result<Completion> {
     let mut runs = possible_runs(spec.experiment, skipped);
     runs.retain(|run| !run.is_finished(entries));
-    // What is tuned already is found again.
+    // Workloads that are tuned already are not tuned again.
     let mut runs = with_tuning(runs);
     runs.retain(|run| !run.is_finished(entries));
     if runs.is_empty() {
@@ -146,7 +144,7 @@ fn run_each(
     Ok(Completion::Finished)
 }
 
-/// The machine, prepared for an experiment's runs: any of them, one at a time. What was changed is undone when it is
+/// The machine, prepared for an experiment's runs: any of them, one at a time. Its changes are undone when it is
 /// dropped.
 pub struct Bench<'a> {
     experiment: &'a Experiment,
@@ -162,10 +160,10 @@ impl std::fmt::Debug for Bench<'_> {
 }
 
 impl<'a> Bench<'a> {
-    /// Undoes what a crashed evaluation left, and sets up what the experiment needs (swap).
+    /// Undoes the changes of a crashed evaluation, and sets up the experiment's requirements (swap).
     ///
     /// # Errors
-    /// What cannot be set up, and why.
+    /// Fails if something cannot be set up, with the reason.
     pub fn prepare(
         spec: &RunnerSpec<'a>,
         on_event: &mut dyn FnMut(RunEvent<'_>),
@@ -178,12 +176,13 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// This machine, for a journal.
+    /// Returns a description of this machine, for a journal.
     pub fn describe(&self) -> journal::Machine {
         self.machine.describe()
     }
 
-    /// Makes a run, of the experiment's plan or not; `None` where it was asked to stop. That it fails is its outcome.
+    /// Makes a run, of the experiment's plan or not. Returns `None` if it was asked to stop. The failure of a run is
+    /// its outcome.
     pub fn run(
         &mut self,
         run: &PlannedRun<'_>,
@@ -211,12 +210,13 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Lets settle what a run left, for as long as the experiment says. A signal meanwhile is seen by the next run.
+    /// Waits until the after-effects of a run have settled, as long as the experiment says. The next run sees a signal
+    /// during the wait.
     pub fn cool_down(&self) {
         let _ = (self.measuring).sleep(Duration::from_secs(self.experiment.cool_down_s));
     }
 
-    /// Undoes what was changed, and tells what cannot be.
+    /// Undoes the changes, and reports those that cannot be undone.
     pub fn finish(mut self, on_event: &mut dyn FnMut(RunEvent<'_>)) {
         if let Err(error) = self.machine.restore() {
             on_event(RunEvent::Warning(&format!("{error:#}")));
@@ -224,7 +224,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Opens the journal to go on after its last whole line.
+/// Opens the journal to continue after its last complete line.
 fn open_journal(path: &Path) -> anyhow::Result<File> {
     let open = || -> std::io::Result<File> {
         let file = OpenOptions::new()

@@ -10,20 +10,20 @@ use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{node, swap};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// In the middle of the first second.
+/// Time of the first sample: the middle of the first second.
 const FIRST: Duration = Duration::from_millis(500);
 const PAGE_KIB: u64 = isotherm_engine::PAGE_SIZE >> 10;
 
-/// Whose memory and time is a workload's.
+/// Processes that belong to a workload.
 pub(super) enum Root<'a> {
-    /// This process', its descendants' and its process group's.
+    /// This process, its descendants and its process group.
     Process(u32),
-    /// All that of a control group.
+    /// All processes of a control group.
     Cgroup(&'a Cgroup),
 }
 
 impl Root<'_> {
-    /// What its processes come to now.
+    /// Returns the current sums over its processes.
     fn tree(&self) -> Tree {
         let members = match self {
             Self::Process(root) => return tree(*root),
@@ -43,10 +43,10 @@ pub(super) struct Sampler<'a> {
     memused_end_kib: u64,
     rss_kib: u64,
     rss_end_kib: u64,
-    /// What compressed swap took when sampling began, and the sum of what it took more since.
+    /// Pool of compressed swap when sampling began, and the sum of its growth over the samples.
     pool_before_kib: u64,
     pool_kib: u64,
-    /// The workload when sampling began.
+    /// Sums of the workload when sampling began.
     before: Tree,
     counters: BTreeMap<String, u64>,
     pressure: Option<(u64, u64)>,
@@ -73,13 +73,13 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// To be called often; takes a sample when one is due.
+    /// Takes a sample when one is due; callers call it often.
     pub(super) fn tick(&mut self) {
         let now = Instant::now();
         if now < self.next {
             return;
         }
-        // A sample that comes late must not be followed by a burst.
+        // A late sample must not be followed by a burst.
         self.next = (self.next + INTERVAL).max(now + INTERVAL / 2);
         if let Some(used) = memused_kib() {
             self.samples += 1;
@@ -92,7 +92,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// The run has ended now. `None`: too early for any sample.
+    /// Ends sampling. Returns `None` if the run was too short for any sample.
     pub(super) fn finish(self) -> Option<Measured> {
         let workload = self.root.tree();
         let cpu_s = workload.cpu_s() - self.before.cpu_s();
@@ -108,7 +108,7 @@ impl<'a> Sampler<'a> {
         });
         (self.samples > 0).then(|| Measured {
             runtime_s,
-            // Processes that nobody waited for take their time with them.
+            // The time of processes that were not waited for is lost.
             cpu_s: (cpu_s > 0.0).then_some(cpu_s),
             samples: self.samples,
             memused_kib: self.memused_kib as f64 / self.samples as f64,
@@ -133,7 +133,8 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// Free memory on lists of single processors is not used: what programs give back goes there first.
+/// Returns used memory, KiB. Free memory on lists of single processors is not used: memory that programs free goes
+/// there first.
 fn memused_kib() -> Option<u64> {
     let memory = Meminfo::read();
     let free = memory.get("MemFree")? + node::free_on_lists();
@@ -149,7 +150,7 @@ fn counters() -> BTreeMap<String, u64> {
     pairs.collect()
 }
 
-/// Microseconds in which some, and all, tasks waited for memory.
+/// Returns the microseconds in which some, and all, tasks waited for memory.
 fn pressure() -> Option<(u64, u64)> {
     parse_pressure(&fs::read_to_string("/proc/pressure/memory").ok()?)
 }
@@ -162,10 +163,10 @@ fn parse_pressure(text: &str) -> Option<(u64, u64)> {
     Some((total("some ")?, total("full ")?))
 }
 
-/// What the processes of a workload come to: `root`, its descendants and its group.
+/// Sums over the processes of a workload: `root`, its descendants and its group.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tree {
-    /// Resident. Shared pages count for each that maps them, as in the `rss.avg` of *DAMON Evaluation*.
+    /// Resident pages. Shared pages count for each process that maps them, as in the `rss.avg` of *DAMON Evaluation*.
     pages: u64,
     /// CPU time, with that of processes that ended and were waited for, in the kernel's ticks.
     ticks: u64,
@@ -176,7 +177,7 @@ struct Tree {
 
 impl Tree {
     fn cpu_s(&self) -> f64 {
-        // What /proc tells is in hundredths of a second on every Linux (USER_HZ).
+        // Times in /proc are in hundredths of a second on every Linux (USER_HZ).
         self.ticks as f64 / 100.0
     }
 }
@@ -187,7 +188,7 @@ fn all_stats() -> Vec<ProcessStat> {
     pids.filter_map(stat_of).collect()
 }
 
-/// One that has just gone has no memory.
+/// Reads the statistics of a process; `None` for a process that has just ended, which has no memory.
 fn stat_of(pid: u32) -> Option<ProcessStat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(pid, &stat)
@@ -207,7 +208,7 @@ struct ProcessStat {
     majflt: u64,
 }
 
-/// `/proc/PID/stat`: the name may hold anything, so count from its closing parenthesis.
+/// Parses `/proc/PID/stat`. The name may hold any character, so fields are counted from its closing parenthesis.
 fn parse_stat(pid: u32, stat: &str) -> Option<ProcessStat> {
     let words: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
     let number = |at: usize| words.get(at)?.parse::<u64>().ok();
@@ -231,7 +232,7 @@ fn tree_of(root: u32, processes: Vec<ProcessStat>) -> Tree {
 
 fn members_of(root: u32, processes: &[ProcessStat]) -> BTreeSet<u32> {
     let mut members = BTreeSet::from([root]);
-    // A child may stand before its parent in the list.
+    // A child may precede its parent in the list.
     loop {
         let before = members.len();
         for process in processes {

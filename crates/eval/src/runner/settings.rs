@@ -1,4 +1,4 @@
-//! Settings of the kernel that configurations change, and what they were before.
+//! Kernel settings that configurations change, and their values before.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,20 +7,20 @@ use anyhow::{Context, bail};
 
 use crate::experiment::setting_path;
 
-/// What was changed, by file, with the value before.
+/// Changed settings, by file, with the value before.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     before: BTreeMap<String, String>,
 }
 
 impl Settings {
-    /// Those that `text`, a note, tells of.
+    /// Returns the settings in `text`, a note.
     pub(super) fn of_note(text: &str) -> Self {
         let lines = text
             .lines()
             .filter_map(|line| line.strip_prefix("setting "));
         let pairs = lines.filter_map(|line| line.split_once(' '));
-        // Somebody may have written the note who is not us.
+        // The note may have been written by another program.
         let ours = pairs.filter(|(path, _)| setting_path(path).is_some());
         Self {
             before: ours
@@ -33,14 +33,14 @@ impl Settings {
         self.before.is_empty()
     }
 
-    /// As lines of a note.
+    /// Returns the settings as lines of a note.
     pub(super) fn note(&self) -> String {
         let lines = self.before.iter();
         let lines = lines.map(|(path, value)| ["setting ", path, " ", value, "\n"].concat());
         lines.collect()
     }
 
-    /// Notes what `wanted` will change. Whether that is something new.
+    /// Remembers the settings that `wanted` will change. Returns whether one of them is new.
     pub(super) fn remember(&mut self, wanted: &BTreeMap<String, String>) -> anyhow::Result<bool> {
         let mut is_new = false;
         for (name, value) in wanted {
@@ -54,7 +54,7 @@ impl Settings {
         Ok(is_new)
     }
 
-    /// Sets what is `wanted`, and everything else to what it was.
+    /// Sets the `wanted` settings, and all others to their values before.
     pub(super) fn apply(&self, wanted: &BTreeMap<String, String>) -> anyhow::Result<()> {
         let mut values = self.before.clone();
         for (name, value) in wanted {
@@ -66,18 +66,18 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets all to what they were.
+    /// Sets all settings to their values before.
     pub(super) fn undo(&self) -> anyhow::Result<()> {
         let mut outcome = Ok(());
         for (path, value) in &self.before {
-            // One that fails must not keep the others.
+            // A failure must not prevent the others.
             outcome = outcome.and(write(path, value));
         }
         outcome
     }
 }
 
-/// Why a setting cannot be changed here, if it cannot.
+/// Returns the reason why a setting cannot be changed here, if there is one.
 pub(super) fn lacks(wanted: &BTreeMap<String, String>) -> Option<String> {
     wanted.iter().find_map(|(name, value)| {
         let path = match path_of(name) {
@@ -103,7 +103,7 @@ fn path_of(name: &str) -> anyhow::Result<String> {
     }
 }
 
-/// A value; of `always [madvise] never`, the word in brackets.
+/// Reads a value; of `always [madvise] never`, the word in brackets.
 fn read(path: &str) -> anyhow::Result<String> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     let word = text

@@ -1,4 +1,4 @@
-//! What of an experiment cannot run here, and why.
+//! Workloads and configurations of an experiment that cannot run here, with the reasons.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use super::{cgroup, machine, settings};
 use crate::experiment::FLOOR_BYTES;
 use crate::{Configuration, Experiment, Workload};
 
-/// What of the experiment cannot run here, and why: workloads and configurations by name.
+/// Returns the workloads and configurations of the experiment that cannot run here, by name, with the reasons.
 pub fn skips(experiment: &Experiment) -> Vec<(String, String)> {
     let nodes = too_few_nodes(experiment.nodes);
     let available = Meminfo::read().get("MemAvailable");
@@ -85,7 +85,7 @@ fn too_little_memory(
     })
 }
 
-/// Whether an Isotherm watches processes.
+/// Whether the configuration's Isotherm watches processes.
 fn attaches(configuration: &Configuration) -> bool {
     let arguments = configuration.isotherm.as_deref();
     configuration.tune.is_some()
@@ -104,7 +104,7 @@ fn cannot_set(configuration: &Configuration) -> Option<String> {
 
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian keeps PostgreSQL's server out of the PATH, and some daemons where only root looks.
+    // Debian keeps PostgreSQL's server out of the PATH, and some daemons in folders that only root's PATH has.
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(more).any(|folder| {
         let file = fs::metadata(folder.join(program));

@@ -1,10 +1,10 @@
-//! Configurations that are tuned: each workload is recorded once by itself, `isotherm tune` finds the setting, and the
-//! runs are made under that.
+//! Configurations that are tuned: each workload is recorded once without schemes, `isotherm tune` finds the setting,
+//! and the runs are made under that setting.
 //!
-//! `tune` is a child, as a user would start it: what is wrong with a trace fails this workload's runs and nothing else.
-//! All of it stays in the output folder, `CONFIGURATION/WORKLOAD` with `.isotherm` (the trace), `.yaml` (the setting) and
-//! `.json` (what `tune` says); the journal holds what runs need. An evaluation that was broken off finds the trace again, and
-//! the settings that were tried.
+//! `tune` is a child, as a user would start it: an error in a trace fails this workload's runs and nothing else. All
+//! files stay in the output folder, `CONFIGURATION/WORKLOAD` with `.isotherm` (the trace), `.yaml` (the setting) and
+//! `.json` (the output of `tune`). The journal holds everything that runs need. After an interruption, an evaluation
+//! finds the trace and the settings that were tried.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -26,20 +26,20 @@ use crate::{
 };
 
 const POLL: Duration = Duration::from_millis(250);
-/// What records a workload, but for the file.
+/// Arguments of the `isotherm` that records a workload, without the file.
 const RECORD: &str = "record --pages {targets}";
 
-/// What has been recorded and tuned.
+/// Recordings and tuning results.
 #[derive(Default)]
 pub(super) struct Tunings {
     recorded: Vec<RunEntry>,
     tuned: Vec<TunedEntry>,
-    /// What could not be tuned, by workload and configuration, and why. The next evaluation tries again.
+    /// Reasons of failed tuning, by workload and configuration. The next evaluation tries again.
     failed: BTreeMap<(String, String), String>,
 }
 
 impl Tunings {
-    /// What a journal holds.
+    /// Returns the recordings and tuning results of a journal.
     pub(super) fn of(entries: &[Entry]) -> Self {
         let mut tunings = Self::default();
         for entry in entries {
@@ -52,10 +52,10 @@ impl Tunings {
         tunings
     }
 
-    /// Records and tunes a workload; `false`: it was asked to stop. That it cannot be fails its runs.
+    /// Records and tunes a workload. Returns `false` if it was asked to stop. If it fails, the workload's runs fail.
     ///
     /// # Errors
-    /// What was found cannot be noted.
+    /// Fails if the result cannot be written to the journal.
     pub(super) fn tune(
         &mut self,
         bench: &mut Bench<'_>,
@@ -96,7 +96,7 @@ impl Tunings {
         let found = search(bench, run, &files, rss_kib, on_event);
         found.map_err(|error| {
             if !error.is::<Stopped>() {
-                // The fault may be the trace's: the next evaluation records anew.
+                // The trace may be at fault: the next evaluation records anew.
                 let trace = files.path("isotherm");
                 fs::rename(&trace, files.path("isotherm.failed")).ok();
             }
@@ -104,7 +104,7 @@ impl Tunings {
         })
     }
 
-    /// Records the workload, unless that was done; its mean resident memory meanwhile.
+    /// Records the workload, unless a recording exists. Returns its mean resident memory during the recording, KiB.
     fn record(
         &mut self,
         bench: &mut Bench<'_>,
@@ -118,7 +118,7 @@ impl Tunings {
             tune: None,
             ..run.configuration.clone()
         };
-        // Neither where it is kept nor what is sought changes a trace.
+        // Neither the trace's path nor the objective changes a trace.
         let fingerprint = fingerprint(bench.experiment, run.workload, &configuration);
         let trace = files.path("isotherm");
         let is_it = |known: &&RunEntry| {
@@ -132,7 +132,7 @@ impl Tunings {
             return Ok(rss_kib);
         }
         let new = files.path("isotherm.new");
-        // Of an evaluation that was killed; its recorder may still write to it.
+        // The file is left by an evaluation that was killed; its recorder may still write to it.
         fs::remove_file(&new).ok();
         configuration.isotherm = Some(format!("{RECORD} -o {}", quoted(&new)?));
         let recording = PlannedRun {
@@ -150,7 +150,7 @@ impl Tunings {
         Ok(rss_kib)
     }
 
-    /// Makes a run, under what was found for it where its configuration is tuned; `None` where it was asked to stop.
+    /// Makes a run, under its tuned setting if its configuration is tuned. Returns `None` if it was asked to stop.
     pub(super) fn run(
         &self,
         bench: &mut Bench<'_>,
@@ -180,7 +180,7 @@ impl Tunings {
         }
     }
 
-    /// What a run is made under: the setting that was found, or no schemes where there is none.
+    /// Returns the configuration of a run: the setting that was found, or no schemes if there is none.
     fn configuration(
         &self,
         bench: &Bench<'_>,
@@ -210,8 +210,8 @@ impl Tunings {
     }
 }
 
-/// What runs beside the workload: the setting's file, which is written anew where it is not there, under the guard that
-/// replays had.
+/// Returns the arguments of the `isotherm` beside the workload, under the guard that replays had. Writes the setting's
+/// file anew if it is missing or differs.
 fn arguments(files: &Files, setting: &Setting, request: &TuneOptions) -> anyhow::Result<String> {
     let path = files.path("yaml");
     if fs::read_to_string(&path).ok().as_ref() != Some(&setting.schemes) {
@@ -226,7 +226,7 @@ fn arguments(files: &Files, setting: &Setting, request: &TuneOptions) -> anyhow:
     Ok(arguments)
 }
 
-/// Searches for the setting, or goes on with it.
+/// Searches for the setting, or continues the search.
 fn search(
     bench: &Bench<'_>,
     run: &PlannedRun<'_>,
@@ -236,7 +236,7 @@ fn search(
 ) -> anyhow::Result<TunedEntry> {
     let trace = files.path("isotherm");
     let trace_digest = digest(&trace)?;
-    // Of another trace or other options it is another file.
+    // Another trace or other options have another file.
     let journal = files.path(&format!("{}-{trace_digest}.journal", run.fingerprint));
     let lock = locked(&journal, bench)?;
     let schemes = files.path("yaml");
@@ -256,7 +256,7 @@ fn search(
         .arg(&schemes)
         .arg("--resume")
         .arg(&journal);
-    // It keeps the lock for as long as it lives, also where we are killed.
+    // The child keeps the lock as long as it lives, even if this process is killed.
     command.stdin(Stdio::from(
         lock.try_clone().context("cannot share a lock")?,
     ));
@@ -266,7 +266,7 @@ fn search(
         bench.measuring.sleep(POLL)?;
     }
     let status = group.end()?;
-    // 1: no setting is within the limit.
+    // Exit status 1: no setting is within the limit.
     if !matches!(status.code(), Some(0 | 1)) {
         fs::remove_file(&journal).ok();
         bail!("{}", group.last_words(status));
@@ -293,12 +293,12 @@ fn search(
     })
 }
 
-/// Where what belongs to a workload under a configuration is kept.
+/// Start of the paths of a workload's files under a configuration.
 struct Files(PathBuf);
 
 impl Files {
     fn of(bench: &Bench<'_>, run: &PlannedRun<'_>) -> anyhow::Result<Self> {
-        // Commands run in folders of their own.
+        // The path is absolute, since commands run in folders of their own.
         let output = bench.measuring.output;
         let output = output
             .canonicalize()
@@ -323,7 +323,7 @@ fn key(run: &PlannedRun<'_>) -> (String, String) {
     (run.workload.name.clone(), run.configuration.name.clone())
 }
 
-/// Says what was tried; being stopped stays what it is.
+/// Adds context to an error; [`Stopped`] is returned as it is.
 fn in_words(error: anyhow::Error, what: &'static str) -> anyhow::Error {
     if error.is::<Stopped>() {
         error
@@ -339,7 +339,7 @@ fn rss_kib(outcome: &RunResult) -> anyhow::Result<f64> {
     }
 }
 
-/// The search's journal, once nobody else writes to it: that of an evaluation that was killed may still run.
+/// Opens and locks the search's journal. The search of an evaluation that was killed may still run and hold the lock.
 fn locked(path: &Path, bench: &Bench<'_>) -> anyhow::Result<File> {
     let cannot = || format!("cannot write {}", path.display());
     let mut options = OpenOptions::new();
@@ -354,13 +354,13 @@ fn locked(path: &Path, bench: &Bench<'_>) -> anyhow::Result<File> {
     }
 }
 
-/// How many settings a search has noted: a line each, after the first.
+/// Returns the number of settings in a search's journal: a line each, after the first.
 fn nr_tried(journal: &Path) -> usize {
     let lines = File::open(journal).map(|file| BufReader::new(file).lines().count());
     lines.map_or(0, |lines| lines.saturating_sub(1))
 }
 
-/// Of a file: a guard against oversight.
+/// Returns the digest of a file: a protection against oversight.
 fn digest(path: &Path) -> anyhow::Result<String> {
     let cannot = || format!("cannot read {}", path.display());
     let mut reader = BufReader::new(File::open(path).with_context(cannot)?);
@@ -376,7 +376,7 @@ fn digest(path: &Path) -> anyhow::Result<String> {
     }
 }
 
-/// All of it, or what was there before.
+/// Writes all of a file, or leaves it as it was.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let mut new = path.to_owned().into_os_string();
     new.push(".new");

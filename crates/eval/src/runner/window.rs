@@ -15,49 +15,49 @@ use super::measure::end_monitor;
 const POLL: Duration = Duration::from_millis(20);
 const SAMPLE: Duration = Duration::from_millis(250);
 
-/// What is measured, and how.
+/// Input of the measurement of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowSpec<'a> {
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// How long a window is.
+    /// Length of a window.
     pub length: Duration,
-    /// A shell command that prints a number which counts up, such as requests served; the last number that it prints counts.
+    /// A shell command that prints a number which counts up, such as requests served; the last printed number counts.
     pub progress_command: &'a str,
-    /// The `isotherm` to run beside it.
+    /// The `isotherm` executable to run beside it.
     pub isotherm: &'a Path,
-    /// Folder for what it prints.
+    /// Folder for its output.
     pub folder: &'a Path,
-    /// Set by somebody else: end soon.
+    /// Flag that another thread or a signal handler sets to end soon.
     pub stop: &'a AtomicBool,
 }
 
-/// What a window came to.
+/// Measurements of a window.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// How long it was.
+    /// Length of the window, seconds.
     pub seconds: f64,
-    /// What the progress command's number grew by.
+    /// Growth of the progress command's number.
     pub progress: f64,
     /// Mean resident memory, bytes.
     pub resident_mean_bytes: f64,
-    /// What the Isotherm beside it said at its end.
+    /// Summary of the Isotherm beside it.
     pub summary: Option<Value>,
 }
 
 impl Window {
-    /// A number of the summary.
+    /// Returns a number of the summary.
     pub fn told(&self, name: &str) -> Option<f64> {
         self.summary.as_ref()?.get(name)?.as_f64()
     }
 }
 
 impl WindowSpec<'_> {
-    /// Measures a window, with an `isotherm` of these arguments beside it (in a shell, with `variables`); `None` where it was
-    /// asked to stop.
+    /// Measures a window, with an `isotherm` of these arguments beside it (in a shell, with `variables`). Returns
+    /// `None` if it was asked to stop.
     ///
     /// # Errors
-    /// The process has ended, the progress command fails or its number does not grow, or Isotherm fails.
+    /// Fails if the process has ended, if the progress command fails or its number does not grow, or if Isotherm fails.
     pub fn measure(
         &self,
         arguments: Option<&str>,
@@ -121,10 +121,10 @@ impl WindowSpec<'_> {
         Group::spawn("isotherm", &line, self.folder, &variables)
     }
 
-    /// Has all that is in swap read in, so that the next window begins with its memory near.
+    /// Reads in all memory that is in swap, so that the next window begins with it resident.
     ///
     /// # Errors
-    /// The process has ended, or must not be looked at.
+    /// Fails if the process has ended, or if this user may not access its memory.
     pub fn give_back(&self) -> anyhow::Result<()> {
         Process::open(self.pid)?.swap_in(|_| true)?;
         Ok(())
