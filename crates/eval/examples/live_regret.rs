@@ -1,9 +1,9 @@
-//! How good are the settings that `tune --live` recommends, by how few runs, beside an exhaustive live search and the
-//! published methods? `live_regret EXPERIMENT WORKLOAD [REPEATS]`, as root; `ISOTHERM` names the command to run.
+//! Compares the settings that `tune --live` recommends, and the number of its runs, with an exhaustive live search and
+//! the published methods. Run `live_regret EXPERIMENT WORKLOAD [REPEATS]` as root; `ISOTHERM` names the command to run.
 //!
-//! Each setting of a small space is run live, each run between two without schemes: that is the truth. Then every method
-//! tunes on these runs, in the order in which they were made, as if it made them itself; so all methods see the same
-//! machine in the same moods. What a method recommends is judged by the mean of all runs of it.
+//! Each setting of a small space is run live, each run between two without schemes: that is the truth. Then every
+//! method tunes on these runs, in the order in which they were made, as if it made them itself. All methods thus see
+//! the same machine in the same states. A recommended setting is judged by the mean of all its runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ use isotherm_session::simulated::read_trace;
 const PARAMS: [&str; 2] = ["age=1s,2s,3s,5s,8s,12s", "size=4K"];
 /// DAMON's own tuning, by a goal.
 const QUOTA_GOAL: &str = include_str!("../../../experiments/quota_goal.yaml");
-/// Nothing is sought over these times.
+/// Placeholder: these times limit nothing here.
 const ANY_TRACE: TraceTimes = TraceTimes {
     duration: SECOND,
     interval: SECOND,
@@ -43,13 +43,13 @@ const OBJECTIVES: [(&str, Objective); 2] = [
     ),
 ];
 
-/// All live runs: those without schemes, and after each but the last one under these settings.
+/// All live runs: those without schemes, and the run under a setting after each but the last of them.
 struct Truth {
     bases: Vec<LiveRun>,
     under: Vec<(Settings, LiveRun)>,
 }
 
-/// What a setting came to.
+/// Results of a setting.
 #[derive(Clone, Copy, Debug)]
 struct Came {
     saved: f64,
@@ -57,7 +57,7 @@ struct Came {
 }
 
 impl Truth {
-    /// Runs all settings of `space` so many times, in turns.
+    /// Runs all settings of `space` `repeats` times, in turns.
     fn measure(runs: &mut dyn LiveRuns, space: &Space, repeats: usize) -> anyhow::Result<Self> {
         let mut make = |settings: Option<&Settings>| -> anyhow::Result<LiveRun> {
             let made = runs.run(settings)?.context("stopped")?;
@@ -81,7 +81,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Runs what tunes itself so many times, in turns as well.
+    /// Runs the scheme that tunes itself `repeats` times, also in turns.
     fn of_goal(
         spec: ProgramSpec<'_>,
         on_event: &mut dyn FnMut(RunEvent<'_>),
@@ -102,7 +102,7 @@ impl Truth {
         Ok(truth.mean(&space.settings(&space.point(0))))
     }
 
-    /// Against the runs before and after it.
+    /// Returns the results of a run against the runs before and after it.
     fn came(&self, at: usize) -> Came {
         let (before, after) = (&self.bases[at], &self.bases[at + 1]);
         let mean = |of: fn(&LiveRun) -> f64| f64::midpoint(of(before), of(after));
@@ -118,7 +118,7 @@ impl Truth {
         places.filter(move |at| self.under[*at].0 == *settings)
     }
 
-    /// The mean of all runs of a setting.
+    /// Returns the mean results of all runs of a setting.
     fn mean(&self, settings: &Settings) -> Came {
         let all: Vec<Came> = self.places(settings).map(|at| self.came(at)).collect();
         let mean = |of: fn(&Came) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
@@ -134,11 +134,11 @@ impl Truth {
     }
 }
 
-/// The runs again, for one method: each setting's first run first.
+/// Replays the runs for one method: each setting's first run first.
 struct Again<'a> {
     truth: &'a Truth,
     asked: Mutex<BTreeMap<String, usize>>,
-    /// Those without schemes that come next.
+    /// Index of the next run without schemes.
     next_base: usize,
 }
 
@@ -172,7 +172,7 @@ impl LiveRuns for Again<'_> {
         bail!("there is a trace")
     }
 
-    /// A run under schemes as it was against its neighbours, beside which others stand now.
+    /// Returns a run under schemes with its results against its own neighbours, applied to the current neighbours.
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>> {
         let bases = &self.truth.bases;
         let base = |at: usize| &bases[at % bases.len()];
@@ -209,7 +209,7 @@ fn prediction(came: Came, without: f64) -> Prediction {
     }
 }
 
-/// What an objective gives for what came: more is better, in points.
+/// Returns the value of results under an objective: more is better, in points.
 fn worth(objective: &Objective, came: Came, without: f64) -> f64 {
     match objective {
         Objective::Damoos => damoos_score(&prediction(came, without)),
@@ -248,7 +248,7 @@ impl Tuner<'_> {
         Ok(search)
     }
 
-    /// What each method recommends, by how many runs.
+    /// Returns the setting that each method recommends, and its number of runs.
     fn all(&self, objective: Objective) -> anyhow::Result<Vec<(String, usize, Option<Settings>)>> {
         let settings = |search: &Search, point: Option<&Point>| {
             point.map(|point| search.space().settings(point))
@@ -350,7 +350,7 @@ impl Tuner<'_> {
     }
 }
 
-/// The guard would keep a scheme from what it does; the limit is the methods' to keep.
+/// Returns a request without a guard: a guard would weaken the schemes, and the methods have to keep to the limit.
 fn unguarded() -> Request {
     let mut request = Request::default();
     request.acting.no_guard = true;

@@ -1,15 +1,15 @@
-//! Numbers that others published, to stand beside ours where a workload has the same name.
+//! Published numbers, for comparison with workloads of the same name.
 //!
-//! The data and where it comes from: `experiments/published/README.md`.
+//! The data and its sources are in `experiments/published/README.md`.
 
 use crate::table::{EvaluationTable, Row};
 
 /// A published table.
 #[derive(Clone, Copy, Debug)]
 pub struct Published {
-    /// Which document, in a few words.
+    /// Short description of the document.
     pub source: &'static str,
-    /// The metric, by our name for it.
+    /// Metric, by its name here.
     pub metric: &'static str,
     unit: &'static str,
     csv: &'static str,
@@ -18,7 +18,7 @@ pub struct Published {
 const DAMON_V24: &str = "DAMON v24 evaluation (Linux 5.10)";
 const PPRCL: &str = "DAMON physical RFC v10, answer of 2021-05-05";
 
-/// All of them.
+/// All published tables.
 pub const PUBLISHED: [Published; 6] = [
     Published {
         source: DAMON_V24,
@@ -59,21 +59,21 @@ pub const PUBLISHED: [Published; 6] = [
 ];
 
 impl Published {
-    /// Its workloads, with overheads computed anew; without its own total and average.
+    /// Returns its workloads, with overheads computed anew; without its own total and average.
     pub fn table(&self) -> EvaluationTable {
         let mut table = self.parse();
         table.rows.retain(|row| !is_summary(&row.name));
         table
     }
 
-    /// Its own total and average, if it has them.
+    /// Returns its own total and average, if it has them.
     pub fn summary_rows(&self) -> Vec<Row> {
         let mut rows = self.parse().rows;
         rows.retain(|row| is_summary(&row.name));
         rows
     }
 
-    /// What it gives as overhead of `configuration` on `workload`, in percent.
+    /// Returns its overhead of `configuration` on `workload`, in percent.
     pub fn overhead(&self, workload: &str, configuration: &str) -> Option<f64> {
         let table = self.parse();
         let column = table
@@ -84,7 +84,7 @@ impl Published {
         row.cells[column].1
     }
 
-    /// The data is ours, so a fault in it is ours: the tests read all of it.
+    /// Parses the data. It is part of this crate, so a fault in it is a bug here: the tests read all of it.
     fn parse(&self) -> EvaluationTable {
         let mut lines = self.csv.lines();
         let head: Vec<&str> = lines.next().expect("a head").split(',').collect();

@@ -1,40 +1,40 @@
-//! Tables in the form of DAMON's evaluation: a row for each workload, each configuration's value with
-//! its overhead over the first configuration in parentheses, then the total and the average.
+//! Tables in the form of DAMON's evaluation: a row for each workload, then the total and the average. Each cell is a
+//! configuration's value with its overhead over the first configuration in parentheses.
 //!
-//! The total's overhead is that of the totals, so long and large workloads weigh more in it; the
-//! average's is the mean of the workloads' overheads, in which all weigh alike. Both are over the
-//! workloads that have a value in every column, or the columns would not be comparable.
+//! The total's overhead is that of the totals, in which long and large workloads weigh more. The average's is the mean
+//! of the workloads' overheads, in which all weigh alike. Both are over the workloads that have a value in every
+//! column, or the columns would not be comparable.
 
 use std::fmt::Write;
 
 use crate::stats::overhead_percent;
 
-/// A table's content, without its looks.
+/// Contents of a table, without its layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvaluationTable {
-    /// The metric's name.
+    /// Name of the metric.
     pub name: String,
-    /// Of the values.
+    /// Unit of the values.
     pub unit: String,
-    /// The columns; the first is what the others are compared to.
+    /// The columns; the first is the base of comparisons.
     pub configurations: Vec<String>,
-    /// Whether a sum of its values means anything: that of rates and shares does not.
+    /// Whether a sum of its values is meaningful: sums of rates and shares are not.
     pub sums: bool,
-    /// The workloads.
+    /// A row for each workload.
     pub rows: Vec<Row>,
 }
 
-/// A workload's values.
+/// Values of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The workload.
+    /// Name of the workload.
     pub name: String,
     /// A value and its overhead in percent for each configuration.
     pub cells: Vec<(Option<f64>, Option<f64>)>,
 }
 
 impl Row {
-    /// Compares each value with the first.
+    /// Creates a row that compares each value with the first.
     pub fn of(name: &str, values: &[Option<f64>]) -> Self {
         let base = values.first().copied().flatten();
         let overhead = |value: Option<f64>| overhead_percent(base?, value?);
@@ -52,13 +52,13 @@ impl EvaluationTable {
         cells.any(|(value, _)| value.is_some())
     }
 
-    /// The workloads that are left out of total and average.
+    /// Returns the workloads that are left out of total and average.
     pub fn incomplete(&self) -> Vec<&str> {
         let rows = self.rows.iter().filter(|row| !self.is_complete(row));
         rows.map(|row| row.name.as_str()).collect()
     }
 
-    /// Sums, and how they compare.
+    /// Returns the sums and their overheads.
     pub fn total(&self) -> Option<Row> {
         let rows = self.complete().filter(|_| self.sums)?;
         let sum = |column: usize| rows.iter().map(|row| row.cells[column].0).sum();
@@ -66,7 +66,7 @@ impl EvaluationTable {
         Some(Row::of("total", &sums))
     }
 
-    /// Means of the values, and means of the overheads.
+    /// Returns the means of the values, and the means of the overheads.
     pub fn average(&self) -> Option<Row> {
         let rows = self.complete()?;
         let mean = |values: Vec<Option<f64>>| -> Option<f64> {
@@ -84,7 +84,7 @@ impl EvaluationTable {
         })
     }
 
-    /// The rows with total and average.
+    /// Returns the rows with total and average.
     pub fn all_rows(&self) -> Vec<Row> {
         let mut rows = self.rows.clone();
         rows.extend(self.total());
@@ -98,15 +98,15 @@ impl EvaluationTable {
         (!rows.is_empty()).then_some(rows)
     }
 
-    /// Whether a row has a value in every column that has any: of the monitor's cost, for one, the
-    /// first column has none.
+    /// Whether a row has a value in every column that has any: the monitor's cost, for one, is empty in the first
+    /// column.
     fn is_complete(&self, row: &Row) -> bool {
         let is_empty = |column: usize| self.rows.iter().all(|row| row.cells[column].0.is_none());
         let mut cells = row.cells.iter().enumerate();
         self.has_values() && cells.all(|(column, (value, _))| value.is_some() || is_empty(column))
     }
 
-    /// As text, in the very form of DAMON's evaluation.
+    /// Returns the table as text, in exactly the form of DAMON's evaluation.
     pub fn text(&self) -> String {
         let mut lines = vec![self.head()];
         let digits = self.digits();
@@ -137,13 +137,13 @@ impl EvaluationTable {
         text
     }
 
-    /// Three as in DAMON's evaluation, but no decimals that mean nothing.
+    /// Returns the number of decimals: three as in DAMON's evaluation, but only significant ones.
     fn digits(&self) -> usize {
         match self.unit.as_str() {
             "seconds" => 3,
             "MiB" | "per second" => 1,
             unit if unit.starts_with("percent") => 2,
-            // Counts, but for averages and medians of an even number of repeats.
+            // Counts are whole numbers, except for averages and medians of an even number of repeats.
             _ => 1,
         }
     }

@@ -1,4 +1,4 @@
-//! CSV: every run, and every metric in short.
+//! Reports as CSV: every run, and a summary of every metric.
 
 use isotherm_engine::statistics::Summary;
 use isotherm_report::render::csv_text;
@@ -7,12 +7,12 @@ use crate::metric::METRICS;
 use crate::suite::{Score, Suite};
 use crate::told::Told;
 
-/// A row for each run that counts. Empty: not known.
+/// Returns a row for each run that counts. Empty fields are not known.
 pub fn runs(suite: &Suite) -> String {
     let mut head: Vec<String> = ["workload", "configuration", "repeat", "time_s"]
         .map(String::from)
         .into();
-    // Here the runtime is what the clock said, even for workloads that tell their throughput.
+    // The runtime here is the measured one, even for workloads that report their throughput.
     head.extend(METRICS.iter().map(column));
     let rows = suite.runs().map(|(run, measured)| {
         let mut row = vec![
@@ -27,7 +27,7 @@ pub fn runs(suite: &Suite) -> String {
     csv_text(std::iter::once(head).chain(rows))
 }
 
-/// A row for each workload, configuration and metric that has values.
+/// Returns a row for each workload, configuration and metric that has values.
 pub fn summary(suite: &Suite) -> String {
     let head = [
         "workload",
@@ -93,7 +93,7 @@ pub fn summary(suite: &Suite) -> String {
     csv_text(rows)
 }
 
-/// What a row of [`summary`] says of something that the workload told of itself.
+/// Returns the fields of a row of [`summary`] for a measure that the workload reported.
 fn measure_fields(
     suite: &Suite,
     workload: usize,
@@ -117,13 +117,13 @@ fn measure_fields(
     Some(fields)
 }
 
-/// `memused.avg (KiB)` as a column's name.
+/// Returns `memused.avg (KiB)` as a column's name.
 fn column(metric: &crate::metric::Metric) -> String {
     let unit = metric.unit.replace(' ', "_");
     format!("{}.{unit}", metric.name).to_lowercase()
 }
 
-/// At most six decimals.
+/// Formats a number with at most six decimals.
 pub(super) fn number(value: Option<f64>) -> String {
     let Some(value) = value else {
         return String::new();

@@ -1,4 +1,4 @@
-//! One page with everything in it: what was saved and what it cost as pictures, then the tables.
+//! One page with the whole report: savings and costs as pictures, then the tables.
 
 use std::fmt::Write;
 
@@ -15,10 +15,10 @@ const LEFT: f64 = 250.0;
 const RIGHT: f64 = 120.0;
 const TOP: f64 = 58.0;
 const ROW: f64 = 18.0;
-/// Between workloads.
+/// Distance between workloads.
 const GAP: f64 = 10.0;
 
-/// The page.
+/// Returns the page.
 pub fn page(suite: &Suite) -> String {
     let title = format!("Evaluation: {}", suite.name);
     let remarks = super::remarks(suite);
@@ -50,8 +50,8 @@ fn words(words: &Words) -> String {
     table(words.title, &words.note, &head, &words.rows)
 }
 
-/// A line for each workload and configuration: the repeats' overheads from least to greatest, and a
-/// point at their median.
+/// Draws a line for each workload and configuration: the repeats' overheads from least to greatest, and a point at
+/// their median.
 fn overheads(suite: &Suite, metric: usize) -> String {
     let mut lines: Vec<(usize, usize, Summary)> = Vec::new();
     for workload in 0..suite.workloads.len() {
@@ -115,7 +115,7 @@ fn overheads(suite: &Suite, metric: usize) -> String {
     svg + "</svg>\n"
 }
 
-/// Percent on the page, with 0 always on it.
+/// An axis of percentages that always includes 0.
 struct Axis {
     from: f64,
     to: f64,
@@ -150,7 +150,7 @@ impl Axis {
             let x = self.x(value);
             let width = if value.abs() < self.step / 2.0 { 2 } else { 1 };
             let digits = usize::from(self.step < 1.0);
-            // A zero of sums of steps may be -0.
+            // A sum of steps may give a zero of -0.
             let value = value + 0.0;
             let _ = writeln!(
                 svg,

@@ -1,11 +1,11 @@
-//! Markdown, for documents and issues.
+//! Reports as Markdown, for documents and issues.
 
 use std::fmt::Write;
 
 use super::worst::{self, Words};
 use crate::suite::Suite;
 
-/// The whole report.
+/// Returns the whole report.
 pub fn document(suite: &Suite) -> String {
     let mut text = format!("# {}\n\n", suite.name);
     for remark in super::remarks(suite) {
@@ -18,7 +18,7 @@ pub fn document(suite: &Suite) -> String {
     text
 }
 
-/// The tables to be pasted into a document: the worst cases, then the rest.
+/// Returns the tables to paste into a document: the worst cases, then the rest.
 pub fn summary(suite: &Suite) -> String {
     worst::summary(suite).iter().map(section).collect()
 }
@@ -47,7 +47,7 @@ fn table(head: &[String], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// What would end a cell or a line.
+/// Escapes characters that would end a cell or a line.
 fn escape(text: &str) -> String {
     text.replace('|', "\\|")
         .replace('\n', " ")

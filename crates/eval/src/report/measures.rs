@@ -1,4 +1,4 @@
-//! What workloads told of themselves, each measure under each configuration, beside what was published.
+//! Measures that workloads reported, under each configuration, beside published values.
 
 use isotherm_engine::statistics::Summary;
 
@@ -6,7 +6,7 @@ use super::worst::{Words, overhead, percent, words};
 use crate::suite::Suite;
 use crate::told::{PublishedValues, Told};
 
-/// A row for each workload, measure and configuration.
+/// Returns a row for each workload, measure and configuration.
 pub(super) fn told(suite: &Suite) -> Words {
     let mut rows = Vec::new();
     for (workload, name) in suite.workloads.iter().enumerate() {
@@ -58,7 +58,7 @@ pub(super) fn told(suite: &Suite) -> Words {
     }
 }
 
-/// What each publication has, and which it is.
+/// Returns the values of each publication, with its description.
 fn published(measure: &Told, value: impl Fn(&PublishedValues) -> Option<String>) -> String {
     let told = measure.published.iter();
     let told = told.filter_map(|of| Some(format!("{} ({})", value(of)?, of.by)));
@@ -78,7 +78,7 @@ fn mean(short: &Summary) -> String {
     format!("{mean} ({min} to {max})")
 }
 
-/// As many as say something.
+/// Formats a value with its significant decimals.
 fn digits(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 || v.fract() == 0.0 => 0,

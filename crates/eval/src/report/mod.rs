@@ -1,5 +1,5 @@
-//! An evaluation's results, written down: CSV for other programs, the text tables of DAMON's
-//! evaluation, Markdown for documents, an HTML page with pictures.
+//! Reports of an evaluation: CSV for other programs, the text tables of DAMON's evaluation, Markdown for documents, and
+//! an HTML page with pictures.
 
 mod csv;
 mod html;
@@ -18,7 +18,7 @@ pub use markdown::{document as markdown, summary as markdown_summary};
 pub use text::tables as text;
 pub use tuned::csv as tuned_csv;
 
-/// The metrics that are shown in full; what the others say stands in the CSV files.
+/// Metrics that are shown in full; the others are in the CSV files.
 const MAIN: [usize; 7] = [
     RUNTIME,
     CPUTIME,
@@ -29,7 +29,7 @@ const MAIN: [usize; 7] = [
     MAJFLT,
 ];
 
-/// Everything that a reader must know before the numbers.
+/// Returns everything that a reader must know before the numbers.
 fn remarks(suite: &Suite) -> Vec<String> {
     let mut remarks = Vec::new();
     for machine in &suite.machines {

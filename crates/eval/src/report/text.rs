@@ -1,4 +1,4 @@
-//! Text: the tables of DAMON's evaluation, and what stands around them.
+//! Reports as text: the tables of DAMON's evaluation, and the text around them.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::worst;
 use crate::metric::METRICS;
 use crate::suite::Suite;
 
-/// Everything, for a terminal or a log.
+/// Returns the whole report, for a terminal or a log.
 pub fn tables(suite: &Suite) -> String {
     let mut text = format!("{}\n\n", suite.name);
     for remark in super::remarks(suite) {
@@ -34,7 +34,7 @@ pub fn tables(suite: &Suite) -> String {
     text
 }
 
-/// Fields in columns, left-aligned, two spaces apart.
+/// Returns fields in columns, left-aligned, two spaces apart.
 fn columns(rows: &[Vec<String>]) -> String {
     let nr = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..nr)

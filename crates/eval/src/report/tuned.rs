@@ -1,4 +1,4 @@
-//! What tuning foretold, held against what was measured.
+//! Predictions of tuning, compared with measurements.
 
 use isotherm_report::render::csv_text;
 
@@ -10,18 +10,18 @@ use crate::tune::Estimate;
 use crate::tuned::{Compared, Errors, Foretold, Number, errors};
 use isotherm_engine::statistics::Interval;
 
-/// A trace of less than this share of a workload's memory foretells little of it.
+/// Minimum share of a workload's memory in a trace that predicts the workload.
 const SHARE_LEAST: f64 = 0.5;
 
 type Part = fn(&Compared) -> Number;
-/// What is foretold, its unit in columns' names, and how many decimals of it are shown.
+/// Predicted numbers: name, unit in columns' names, value, and number of decimals.
 const PARTS: [(&str, &str, Part, usize); 3] = [
     ("saved", "percent", |of| of.saved, 1),
     ("slowdown", "percent", |of| of.slowdown, 1),
     ("acting_cpu", "seconds", |of| of.acting, 2),
 ];
 
-/// A row for each workload under each configuration that is tuned; then how far off it was.
+/// Returns a row for each workload under each configuration that is tuned, then the prediction errors.
 pub(super) fn told(suite: &Suite) -> Words {
     let mut rows = Vec::new();
     let of = |configuration: usize| -> Vec<&Foretold> {
@@ -87,7 +87,7 @@ fn row(suite: &Suite, foretold: &Foretold) -> Vec<String> {
     row
 }
 
-/// What was found, and of what, where that is not the workload.
+/// Returns the setting that was found, and the traced program if that is only a part of the workload.
 fn setting(foretold: &Foretold) -> String {
     let entry = &foretold.entry;
     let found = entry.setting.as_ref().map_or(
@@ -127,7 +127,7 @@ fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
     [mean, within]
 }
 
-/// `+33.8 % [+24.1..+42.9]`
+/// Formats `+33.8 % [+24.1..+42.9]`.
 fn percent(estimate: Estimate) -> String {
     let bounds = estimate.low.zip(estimate.high);
     let bounds = bounds.map(|(low, high)| format!(" [{:+.1}..{:+.1}]", low + 0.0, high + 0.0));
@@ -151,7 +151,7 @@ fn mean(interval: Option<Interval>) -> String {
     })
 }
 
-/// The same for other programs, a row for each workload. Empty: not known, or no setting was found.
+/// Returns the table as CSV, a row for each workload. Empty: not known, or no setting was found.
 pub fn csv(suite: &Suite) -> String {
     let mut head: Vec<String> = ["workload", "configuration", "setting", "program"]
         .map(String::from)
@@ -207,7 +207,7 @@ mod tests {
     use crate::tuned::Setting;
     use crate::{Entry, Experiment, TunedEntry};
 
-    /// That of the suite, tuned: of redis nothing is within the limit.
+    /// Returns the suite of the other tests, tuned: nothing is within the limit for redis.
     fn suite() -> Suite {
         let text = TEXT.replace(
             "name = \"prcl\"\nisotherm = \"run {targets}\"\n",

@@ -1,8 +1,8 @@
-//! What the runs came to, the worst first: rows of words, for every format.
+//! Results of the runs, the worst first: rows of words, for every format.
 //!
-//! An overhead is the mean over the repeats of what a run had more than the first configuration's run
-//! of the same repeat, with Student's 95 % interval; where that contains zero it says so. The interval
-//! tells what this machine's noise may have done. It says nothing of other programs.
+//! An overhead is the mean over the repeats of the difference between a run and the first configuration's run of the
+//! same repeat. It has Student's 95 % interval, and is marked if that contains zero. The interval covers the noise of
+//! this machine, and says nothing of other programs.
 
 use isotherm_engine::statistics::Summary;
 
@@ -18,7 +18,7 @@ use isotherm_engine::statistics::Interval;
 
 /// Rows of [`cases`] in a summary.
 pub(super) const CASES_SHOWN: usize = 15;
-/// What is told over the suite.
+/// Metrics that are reported over the suite.
 const SUITE_METRICS: [usize; 7] = [
     RUNTIME,
     CPUTIME,
@@ -37,7 +37,7 @@ pub(super) struct Words {
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// All tables that stand before the details.
+/// Returns all tables that come before the details.
 pub(super) fn summary(suite: &Suite) -> Vec<Words> {
     let tables = [
         cases(suite),
@@ -54,7 +54,7 @@ pub(super) fn summary(suite: &Suite) -> Vec<Words> {
     tables
 }
 
-/// `+1.20 ± 3.40 %, within noise`
+/// Formats `+1.20 ± 3.40 %, within noise`.
 pub(super) fn overhead(interval: Option<Interval>) -> String {
     let Some(interval) = interval else {
         return "-".into();
@@ -75,7 +75,7 @@ pub(super) fn words(head: &[&str]) -> Vec<String> {
     head.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Each workload under each configuration, the slowest first.
+/// Returns each workload under each configuration, the slowest first.
 fn cases(suite: &Suite) -> Words {
     let mut cases = Vec::new();
     for workload in 0..suite.workloads.len() {
@@ -128,7 +128,7 @@ fn cases(suite: &Suite) -> Words {
     }
 }
 
-/// Each configuration over the suite: worst workload, mean and total.
+/// Returns each configuration over the suite: worst workload, mean and total.
 fn over_suite(suite: &Suite) -> Words {
     let mut rows = Vec::new();
     for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
@@ -169,7 +169,7 @@ fn over_suite(suite: &Suite) -> Words {
     }
 }
 
-/// What each configuration itself took, and what came back: mean and worst of a run.
+/// Returns the costs of each configuration itself, and the pages read back: mean and worst of a run.
 fn costs(suite: &Suite) -> Words {
     const METRICS_SHOWN: [(usize, usize); 5] = [
         (MONITOR_CPU, 2),
@@ -210,8 +210,7 @@ fn costs(suite: &Suite) -> Words {
     }
 }
 
-/// Worst, mean and total beside the published worst, mean and total of the same metric and
-/// configuration.
+/// Returns worst, mean and total beside the published worst, mean and total of the same metric and configuration.
 fn like_for_like(suite: &Suite) -> Words {
     let mut rows = Vec::new();
     for published in &PUBLISHED {
@@ -267,8 +266,8 @@ fn like_for_like(suite: &Suite) -> Words {
     }
 }
 
-/// What was published is prcl without a guard, tuned for each program: prcl with one, and ours that is tuned, are held
-/// against that.
+/// Returns the published configuration to compare with. The published one is prcl without a guard, tuned for each
+/// program. Prcl with a guard (`ours`) and the tuned one are compared with it.
 fn published_configuration(configuration: &str) -> &str {
     if ["ours", "tuned"].contains(&configuration) {
         "prcl"
@@ -282,7 +281,7 @@ fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
     overheads.max_by(f64::total_cmp)
 }
 
-/// Workloads that have a published name, beside what was published of that program.
+/// Returns the workloads that have a published name, beside the published values of that program.
 fn by_name(suite: &Suite) -> Words {
     let mut rows = Vec::new();
     let mut add = |published: &Published, metric: usize, workload: usize| {
@@ -353,7 +352,7 @@ fn scores(suite: &Suite) -> Words {
     }
 }
 
-/// A metric by workload and configuration: the median, and the overhead with its interval.
+/// Returns a metric by workload and configuration: the median, and the overhead with its interval.
 pub(super) fn detail(suite: &Suite, metric: usize) -> Words {
     let (unit, _, _) = METRICS[metric].shown();
     let mut head = vec![format!("in {unit}")];

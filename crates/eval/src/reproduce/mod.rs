@@ -19,52 +19,52 @@ use isotherm_sim::published::{compaction, reclaim, second_machine, summaries, ti
 pub use isotherm_sim::published::{Comparison, Summary};
 pub use text::text;
 
-/// One of them.
+/// Published experiments that can be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// How long huge pages take on a fragmented machine.
+    /// Latency of huge pages on a fragmented machine.
     Compaction,
-    /// What redis loses on CXL memory, and what migration wins back.
+    /// Slowdown of redis on CXL memory, and the gain of migration.
     Tiering,
-    /// What DAMON's schemes save and cost, on synthetic programs with the published footprints.
+    /// Savings and costs of DAMON's schemes, on synthetic programs with the published footprints.
     Reclaim,
 }
 
 impl Published {
-    /// All, in the order in which they are told.
+    /// All experiments, in the order of reports.
     pub const ALL: [Self; 3] = [Self::Compaction, Self::Tiering, Self::Reclaim];
 }
 
-/// What came of an experiment.
+/// Results of an experiment.
 #[derive(Debug)]
 pub struct Reproduction {
-    /// What it is of.
+    /// Title of the experiment.
     pub title: &'static str,
-    /// What the numbers come to: mean errors beside means.
+    /// Mean values and mean errors of the numbers.
     pub summaries: Vec<Summary>,
     /// Simulated numbers beside published ones.
     pub comparisons: Vec<Comparison>,
-    /// What is to be known of them, a sentence each.
+    /// Notes for the reader, a sentence each.
     pub notes: Vec<String>,
     /// Files to keep, by name: CSV, and a page with the figures.
     pub files: Vec<(String, String)>,
 }
 
-/// How far the runs are. Told by several threads.
+/// Progress of the runs, reported by several threads.
 #[derive(Clone, Debug)]
 pub enum RunProgress {
-    /// So many runs are to be made.
+    /// The number of planned runs.
     Planned(usize),
-    /// This one begins.
+    /// A run begins.
     Begun(String),
-    /// One has ended.
+    /// A run has ended.
     Ended,
 }
 
-/// Simulates an experiment, `jobs` runs at the same time, of which each takes up to 3 GiB.
+/// Simulates an experiment with `jobs` runs at the same time. Each run takes up to 3 GiB.
 ///
 /// # Errors
-/// What cannot be simulated.
+/// Fails if the experiment cannot be simulated.
 pub fn reproduce(
     experiment: Published,
     jobs: u8,
@@ -125,7 +125,7 @@ fn reproduction(
 }
 
 impl Reproduction {
-    /// Adds the files that are kept of every experiment.
+    /// Sets the files that are kept of every experiment.
     fn keep(&mut self, name: &str, page: String) {
         self.files = vec![
             (format!("{name}.csv"), text::csv(&self.comparisons)),
@@ -138,7 +138,8 @@ impl Reproduction {
     }
 }
 
-/// Those of DAMON's evaluation; what depends on how much idles, both without knowing that and knowing it.
+/// Returns the configurations of DAMON's evaluation. Those that depend on the amount of idle memory are in it twice:
+/// with and without knowledge of it.
 fn configurations() -> Vec<Configuration> {
     use Knowledge::{Nothing, Prcl};
     use Watched::{Physical, Program};
@@ -175,7 +176,7 @@ fn configurations() -> Vec<Configuration> {
     ]
 }
 
-/// People look for the drivers together.
+/// Makes the runs of compaction, sorted so that those of the drivers are together.
 fn compaction_runs(
     jobs: u8,
     tell: &(dyn Fn(RunProgress) + Sync),
@@ -193,7 +194,7 @@ fn compaction_runs(
     runs
 }
 
-/// And for what the same records come to.
+/// Makes the runs of tiering, sorted by placement (the default last), key distribution and size of the cold block.
 fn tiering_runs(
     jobs: u8,
     tell: &(dyn Fn(RunProgress) + Sync),
@@ -218,7 +219,7 @@ fn tiering_runs(
     Ok(runs)
 }
 
-/// The second machine's.
+/// Makes the runs of the second machine.
 fn second_runs(
     jobs: u8,
     tell: &(dyn Fn(RunProgress) + Sync),
@@ -237,7 +238,7 @@ fn second_runs(
     ))
 }
 
-/// Makes runs, some at a time, in their order; the outcomes stand in the same order.
+/// Makes runs, `jobs` at a time, in their order; the outcomes are in the same order.
 fn simulate<R: Copy + Sync, O: Send>(
     (jobs, tell): (u8, &(dyn Fn(RunProgress) + Sync)),
     runs: &[R],
@@ -274,7 +275,7 @@ fn simulate<R: Copy + Sync, O: Send>(
 mod tests {
     use super::*;
 
-    /// Small versions of published experiments, in their order.
+    /// Makes small versions of published experiments, in their order.
     fn small_runs(jobs: u8) -> String {
         use isotherm_sim::experiment::compaction::{Setting, driver};
         use isotherm_sim::experiment::{redis, tiering};

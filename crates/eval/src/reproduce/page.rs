@@ -11,7 +11,7 @@ use super::Reproduction;
 use super::text::{HEAD, SUMMARY_HEAD, cell_tables, fields, rows, summary_fields};
 use crate::figure::{Axis, Plot, Series};
 
-/// Of compaction.
+/// Returns the page of compaction.
 pub(super) fn compaction(
     runs: &[(CompactionRun, CompactionOutcome)],
     all: &Reproduction,
@@ -33,7 +33,7 @@ pub(super) fn compaction(
     html + &numbers(all) + END
 }
 
-/// What a reader must know before the numbers.
+/// Returns the notes that come before the numbers.
 fn notes(notes: &[String]) -> String {
     let paragraphs = notes
         .iter()
@@ -41,7 +41,7 @@ fn notes(notes: &[String]) -> String {
     paragraphs.collect()
 }
 
-/// All of them, below the figures: first what they come to.
+/// Returns the numbers below the figures: first the summaries.
 fn numbers(all: &Reproduction) -> String {
     let mut html = String::new();
     if !all.summaries.is_empty() {
@@ -65,7 +65,7 @@ fn numbers(all: &Reproduction) -> String {
     html
 }
 
-/// The DAMON evaluation's.
+/// Returns the page of the DAMON evaluation.
 pub(super) fn reclaim(all: &Reproduction) -> String {
     let mut html = begin(
         "DAMON's schemes, simulated",
@@ -85,7 +85,7 @@ pub(super) fn reclaim(all: &Reproduction) -> String {
     html + &numbers(all) + END
 }
 
-/// Predictions against what was published: where both agree, a dot is on the diagonal.
+/// Draws predictions against published values: where both agree, a dot is on the diagonal.
 fn beside(comparisons: &[Comparison], experiment: &str, metric: &str) -> String {
     let mut series: Vec<Series> = Vec::new();
     let cells = comparisons.iter().filter(|cell| {
@@ -122,7 +122,7 @@ fn beside(comparisons: &[Comparison], experiment: &str, metric: &str) -> String 
     figure(&plot.title, "", &plot.draw(&series))
 }
 
-/// Figures 2 and 3: how long each huge page took.
+/// Draws figures 2 and 3: the latency of each huge page.
 fn latencies(run: CompactionRun, outcome: &CompactionOutcome) -> String {
     let points = outcome.latencies.iter();
     let series = Series {
@@ -139,7 +139,7 @@ fn latencies(run: CompactionRun, outcome: &CompactionOutcome) -> String {
     figure(&run.title(), "", &plot.draw(&[series]))
 }
 
-/// Figure 4: how the nodes' scores go up and down while a heap grows.
+/// Draws figure 4: the change of the nodes' scores while a heap grows.
 fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
     let of_node = |node: u32| Series {
         name: format!("node {node}"),
@@ -161,7 +161,8 @@ fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
     figure(&plot.title, "", &plot.draw(&nodes))
 }
 
-/// The tiering publications': the share of redis' accesses that is slow, by the size of the cold block.
+/// Returns the page of the tiering publications: the share of redis' accesses that is slow, by the size of the cold
+/// block.
 pub(super) fn tiering(
     runs: &[(published_tiering::TieringRun, tiering::TieringOutcome)],
     all: &Reproduction,
@@ -228,7 +229,7 @@ fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> Series {
     }
 }
 
-/// The figures' data: how long each huge page took (thinned), as CSV.
+/// Returns the figures' data as CSV: the latency of each huge page (thinned).
 pub(super) fn latency_csv(runs: &[(CompactionRun, CompactionOutcome)]) -> String {
     let mut rows = vec![["run", "seconds", "us"].map(String::from)];
     for (run, outcome) in runs
@@ -241,7 +242,7 @@ pub(super) fn latency_csv(runs: &[(CompactionRun, CompactionOutcome)]) -> String
     csv_text(rows)
 }
 
-/// The figures' data: the nodes' scores whenever they were looked at, as CSV.
+/// Returns the figures' data as CSV: the nodes' scores at each sample.
 pub(super) fn score_csv(runs: &[(CompactionRun, CompactionOutcome)]) -> String {
     let mut rows = vec![["run", "node", "seconds", "score"].map(String::from)];
     for (run, outcome) in runs {

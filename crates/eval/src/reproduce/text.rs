@@ -1,4 +1,4 @@
-//! Numbers beside published ones as text and CSV: first what they come to, then cell by cell.
+//! Numbers beside published ones as text and CSV: first the summaries, then cell by cell.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use isotherm_sim::published::{Comparison, Difference, Summary};
 
 use super::Reproduction;
 
-/// So many configurations stand beside each other, which 100 columns hold.
+/// Number of configurations side by side that 100 columns hold.
 const BESIDE: usize = 3;
 
-/// Of experiments, for people.
+/// Returns the results of experiments as text.
 pub fn text(all: &[Reproduction]) -> String {
     let mut text = String::new();
     for of in all {
@@ -42,13 +42,13 @@ pub fn text(all: &[Reproduction]) -> String {
     text
 }
 
-/// What is not in a table of cells by case and configuration.
+/// Returns the comparisons that are not in a table of cells by case and configuration.
 pub(super) fn rows(comparisons: &[Comparison]) -> Vec<&Comparison> {
     let is_row = |row: &&Comparison| !is_cell(comparisons, row);
     comparisons.iter().filter(is_row).collect()
 }
 
-/// Whether a number is one of several that differ by their case only: all are shown as one column.
+/// Whether a number is one of several that differ by their case only, which are shown as one column.
 fn is_cell(all: &[Comparison], row: &Comparison) -> bool {
     let key = |row: &Comparison| (row.experiment, row.configuration, row.metric.clone());
     let wanted = key(row);
@@ -56,7 +56,7 @@ fn is_cell(all: &[Comparison], row: &Comparison) -> bool {
     same.filter(|other| other.published.is_some()).count() > MANY_CASES
 }
 
-/// As many cases make a table.
+/// Maximum number of cases that are shown as rows; more make a table.
 const MANY_CASES: usize = 5;
 
 pub(super) const SUMMARY_HEAD: [&str; 11] = [
@@ -85,7 +85,7 @@ fn summary_table(summaries: &[Summary]) -> Table {
     table
 }
 
-/// For people: means over the cells, and their mean absolute difference.
+/// Returns the fields of a summary, for people: means over the cells, and their mean absolute difference.
 pub(super) fn summary_fields(of: &Summary) -> Vec<String> {
     vec![
         of.experiment.into(),
@@ -103,7 +103,7 @@ pub(super) fn summary_fields(of: &Summary) -> Vec<String> {
     ]
 }
 
-/// Tables of cells: of each experiment and metric, cases down and some configurations across, as published,
+/// Returns tables of cells: of each experiment and metric, cases down and some configurations across, as published,
 /// simulated, and the difference.
 pub(super) fn cell_tables(comparisons: &[Comparison]) -> Vec<(String, Table)> {
     let cells = comparisons.iter().filter(|row| is_cell(comparisons, row));
@@ -167,7 +167,7 @@ fn cell_table(cells: &[&Comparison], names: &[(&'static str, &'static str)]) -> 
     table
 }
 
-/// Published, simulated, difference.
+/// Returns the published value, the simulated value, and the difference.
 fn cell_fields(cell: &Comparison) -> [String; 3] {
     let difference = cell.difference().map(|difference| match difference {
         Difference::Percent(percent) => format!("{percent:+.1}%"),
@@ -201,7 +201,7 @@ fn row_table() -> Table {
     Table::new(&columns)
 }
 
-/// The fields of a comparison, for people.
+/// Returns the fields of a comparison, for people.
 pub(super) fn fields(comparison: &Comparison) -> Vec<String> {
     vec![
         comparison.experiment.into(),
@@ -220,7 +220,7 @@ pub(super) fn fields(comparison: &Comparison) -> Vec<String> {
     ]
 }
 
-/// With as many digits as say something.
+/// Formats a number with its significant digits.
 pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 1000.0 || v.fract().abs() < 1e-9 => 0,
@@ -234,7 +234,7 @@ fn plain(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// All numbers.
+/// Returns all numbers as CSV.
 pub(super) fn csv(comparisons: &[Comparison]) -> String {
     let rows = comparisons.iter().map(|comparison| {
         let mut fields = fields(comparison);
@@ -249,7 +249,7 @@ pub(super) fn csv(comparisons: &[Comparison]) -> String {
     csv_text(std::iter::once(head).chain(rows))
 }
 
-/// What they come to.
+/// Returns the summaries as CSV.
 pub(super) fn summary_csv(summaries: &[Summary]) -> String {
     let head = [
         "experiment",

@@ -1,12 +1,12 @@
-//! HMSDK on the machine of its publication: the plan that `tier plan -m 0 1 -g` writes, on a simulated machine
-//! as `simulate -c` has it.
+//! HMSDK on the machine of its publication: the plan that `tier plan -m 0 1 -g` writes, on a simulated machine as in
+//! `simulate -c`.
 
 use anyhow::Context;
 use isotherm_config::{ActingRequest, Extent, Request, TierPlan, Topology};
 use isotherm_sim::experiment::tiering::Setting;
 use isotherm_sim::simulation::ContextSpec;
 
-/// The contexts that migrate between the two nodes of an experiment.
+/// Returns the contexts that migrate between the two nodes of an experiment.
 pub(super) fn contexts(setting: &Setting) -> anyhow::Result<Vec<ContextSpec>> {
     let sizes = (0..).zip(setting.node_bytes().map(Extent::Size));
     let mut plan = TierPlan::default();
@@ -15,7 +15,7 @@ pub(super) fn contexts(setting: &Setting) -> anyhow::Result<Vec<ContextSpec>> {
     let request = Request {
         seed: setting.seed,
         acting: ActingRequest {
-            // The published ones had none.
+            // The published runs had no guard.
             no_guard: true,
             ..ActingRequest::default()
         },
@@ -39,8 +39,8 @@ mod tests {
 
     use super::*;
 
-    /// A hundredth: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3. It is there before anything is
-    /// old enough to make room for it.
+    /// Returns a hundredth of the published setting: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3. It is
+    /// resident before any memory is old enough to be demoted.
     fn small() -> Setting {
         Setting {
             fast_mib: 6 << 10,
@@ -59,7 +59,7 @@ mod tests {
         }
     }
 
-    /// HMSDK's weights of size, access rate and age: of what is hot, too, the longest hot comes first.
+    /// HMSDK's weights of size, access rate and age: of hot memory, too, the longest hot comes first.
     #[test]
     fn promotion_and_demotion_weigh_age_alone_as_hmsdk_has_it() {
         let contexts = contexts(&Setting::published(0)).expect("a plan of ours");

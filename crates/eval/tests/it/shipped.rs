@@ -1,11 +1,11 @@
-//! The experiments that come with it: what they promise holds before anybody runs them.
+//! The shipped experiments: their promises are checked without running them.
 
 use isotherm_eval::published::PUBLISHED;
 use isotherm_eval::{Experiment, estimate_s, plan};
 
 const SHIPPED: &str = include_str!("../../../../experiments/shipped.toml");
 const PARSEC: &str = include_str!("../../../../experiments/parsec.toml");
-/// Of the documents' evaluations, DAMON_RECLAIM, and prcl with the guard.
+/// Configurations of the documents' evaluations, of DAMON_RECLAIM, and of prcl with the guard.
 const CONFIGURATIONS: [&str; 10] = [
     "orig",
     "rec",
