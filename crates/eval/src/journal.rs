@@ -147,7 +147,7 @@ pub struct Measured {
     pub measures: BTreeMap<String, f64>,
 }
 
-/// Reads a journal. Fails, with the line, where a line other than the last cannot be read.
+/// Reads a journal. Fails with the line number if a line other than the last cannot be read.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut entries = Vec::with_capacity(lines.len());
@@ -165,7 +165,7 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
     Ok(entries)
 }
 
-/// Writes one line.
+/// Writes one line of a journal.
 pub fn append(out: &mut dyn Write, entry: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(entry)?;
     line.push('\n');

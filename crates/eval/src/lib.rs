@@ -1,16 +1,15 @@
-//! Evaluations: which workloads run under which configurations, and what came of it.
+//! Evaluations: workloads run under configurations, and the results.
 //!
-//! **Problem.** Whether watching and acting on memory pays is a question of many runs: workloads by
-//! configurations by repeats, on a machine whose speed drifts, over hours in which anything may break.
+//! **Problem.** The benefit of watching and acting on memory shows only in many runs: workloads by configurations by
+//! repeats. They run on a machine whose speed drifts, over hours in which anything may break.
 //!
-//! **Approach.** An [`Experiment`] is a TOML file. [`plan()`] lays its runs out interleaved, so that
-//! drift hits all configurations alike. Each finished run is one line of a [`journal`], so that a
-//! broken evaluation goes on where it was. [`Suite`] gathers the journal into medians and spreads;
-//! [`report`] writes them as CSV, as the text tables of DAMON's evaluation, as Markdown and as an HTML
-//! page, beside what others [`published`].
+//! **Approach.** An [`Experiment`] is a TOML file. [`plan()`] lays its runs out interleaved, so that drift hits all
+//! configurations alike. Each finished run is one line of a [`journal`], so that an evaluation can continue after an
+//! interruption. [`Suite`] gathers the journal into medians and spreads. [`report`] writes them as CSV, as the text
+//! tables of DAMON's evaluation, as Markdown and as an HTML page, beside [`published`] results.
 //!
-//! `runner` (the feature `live`) makes the runs: it starts workloads and Isotherm as processes, and samples the machine.
-//! All the rest is pure.
+//! `runner` (the feature `live`) makes the runs: it starts workloads and Isotherm as processes, and samples the
+//! machine. All other modules are pure.
 
 pub mod experiment;
 mod figure;

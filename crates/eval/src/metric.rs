@@ -2,7 +2,7 @@
 
 use crate::journal::Measured;
 
-/// One metric.
+/// A metric of runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Name in tables.

@@ -123,7 +123,7 @@ fn is_summary(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// `a` and `b` agree to the six digits that awk prints.
+    /// Asserts that `a` and `b` agree to the six digits that awk prints.
     fn assert_close(a: f64, b: f64, what: &str) {
         assert!(
             (a - b).abs() <= 1e-5 * b.abs().max(1e-9),
@@ -147,7 +147,7 @@ mod tests {
                     let what = format!("{} {} {}", published.source, published.metric, row.name);
                     assert_close(our.0.expect("a sum"), their.0.expect("a sum"), &what);
                     if let Some(percent) = their.1 {
-                        // Rounded to two digits, from values rounded to three or six.
+                        // The percentage is rounded to two digits, from values rounded to three or six.
                         let difference = (our.1.expect("an overhead") - percent).abs();
                         assert!(difference < 0.011, "{what}: {:?} and {percent}", our.1);
                     }

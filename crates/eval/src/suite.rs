@@ -35,7 +35,7 @@ pub struct Suite {
     pub failed: Vec<RunEntry>,
     /// Workloads and configurations that could not run here, with the reason.
     pub skipped: Vec<(String, String)>,
-    /// The machines, without repetition.
+    /// Machines of the runs, without repetition.
     pub machines: Vec<Machine>,
     /// Number of runs planned and not yet measured, without those that were skipped.
     pub nr_missing: usize,

@@ -29,7 +29,7 @@ pub struct EvaluationTable {
 pub struct Row {
     /// Name of the workload.
     pub name: String,
-    /// A value and its overhead in percent for each configuration.
+    /// Values of the configurations, each with its overhead in percent.
     pub cells: Vec<(Option<f64>, Option<f64>)>,
 }
 

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::suite::tests::suite;
 
-    /// `UPDATE_GOLDEN=1 cargo test -p isotherm-eval` writes the files anew.
+    /// Compares with a golden file. `UPDATE_GOLDEN=1 cargo test -p isotherm-eval` writes the files anew.
     fn check_golden(name: &str, text: &str) {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/golden")

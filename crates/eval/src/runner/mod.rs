@@ -49,7 +49,7 @@ pub struct RunnerSpec<'a> {
 /// Progress of the runs.
 #[derive(Clone, Copy, Debug)]
 pub enum RunEvent<'a> {
-    /// These runs are still to be made.
+    /// Planned runs that are not finished.
     Planned(&'a [PlannedRun<'a>]),
     /// A run begins.
     Began(&'a PlannedRun<'a>),

@@ -304,7 +304,7 @@ mod tests {
                 .map(|n| f64::from(n) / 49.0)
                 .all(|x| (fit.at(x) - of(x)).abs() < 1e-5)
         );
-        // The same value again and again.
+        // The same value is tried many times.
         let flat = Fit::of(&[(0.5, 1.0); 20], 6);
         assert!(flat.at(0.5).is_finite() && (flat.at(0.5) - 1.0).abs() < 1e-3);
     }

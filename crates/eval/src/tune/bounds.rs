@@ -27,7 +27,7 @@ struct Variation {
     costs: Bound,
     /// Additional CPUs that others keep busy, against the recorded machine.
     busier: f64,
-    /// Added to the seed.
+    /// Offset added to the seed.
     seed: u64,
 }
 

@@ -1,10 +1,10 @@
-//! The settings that no other beats in both memory and time.
+//! The settings that no other setting beats in both memory and time.
 
 use super::predict::Prediction;
 
-/// Places of those of `predictions` that no other beats: none has less memory resident and slows the program no
-/// more, or slows it less with no more resident. From the least slowdown to the most. Of several that are alike the
-/// first is taken, and those whose program was killed never are.
+/// Returns the indices of those `predictions` that no other beats, from the least slowdown to the most. One prediction
+/// beats another if it has less memory resident and no more slowdown, or less slowdown and no more memory resident. Of
+/// equal predictions the first is taken. Those whose program was killed are left out.
 pub fn front(predictions: &[&Prediction]) -> Vec<usize> {
     let alive = |at: &usize| !predictions[*at].was_killed;
     let mut order: Vec<usize> = (0..predictions.len()).filter(alive).collect();
@@ -51,14 +51,14 @@ mod tests {
             &[(0.2, 5.0), (0.1, 9.0), (0.3, 6.0), (0.4, 1.0)],
             &[1, 0, 3],
         );
-        // As slow, with more memory; and two that are the same.
+        // Equal slowdown with more memory, and two equal predictions.
         check(&[(0.1, 5.0), (0.1, 6.0), (0.1, 5.0)], &[0]);
         check(&[(0.1, 5.0), (0.2, 5.0)], &[0]);
     }
 
     #[test]
     fn nothing_is_left_out_that_is_not_beaten() {
-        // A fixed sequence of points, by brute force.
+        // A fixed sequence of points, checked by brute force.
         let at = |n: u64| ((n * 7919) % 97) as f64;
         let points: Vec<(f64, f64)> = (0..60).map(|n| (at(n), at(n * n + 3))).collect();
         let beats = |a: &(f64, f64), b: &(f64, f64)| a.0 <= b.0 && a.1 <= b.1 && a != b;

@@ -254,7 +254,7 @@ impl Replays {
         let mut spec = spec.clone();
         for context in &mut spec.contexts {
             for scheme in context.acting.iter_mut().flat_map(|a| &mut a.schemes) {
-                // 0 is no limit.
+                // A quota of 0 is no limit.
                 let bytes = scheme.quota.bytes;
                 scheme.quota.bytes = (bytes / u64::from(self.one_in)).max(bytes.min(1));
             }

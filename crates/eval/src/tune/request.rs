@@ -379,7 +379,7 @@ impl Sampled {
     }
 }
 
-/// Tries settings on the whole trace, and finds the bounds of the best.
+/// Tries settings on the whole trace, and adds the bounds of the best.
 fn search_whole(
     (effort, seed): (&Effort, u64),
     search: &mut Search,

@@ -163,7 +163,7 @@ fn a_page_needs_nothing_else_and_names_are_harmless() {
             format!("href=\"#setting-{number}\""),
             format!("id=\"setting-{number}\""),
         );
-        // In the picture and in the table beside it.
+        // One link is in the picture, and one in the table beside it.
         assert_eq!(page.matches(&link).count(), 2, "{link}");
         assert_eq!(page.matches(&part).count(), 1, "{part}");
     }
@@ -192,7 +192,7 @@ fn an_older_age_saves_less_and_loses_less() {
     };
     let (young, old, never) = (foretold(0), foretold(1), foretold(2));
     assert!(young.saved_mean_bytes > old.saved_mean_bytes);
-    // Three of 40 s are left out, 18 of 40, and 40 of 40 are too many.
+    // Left out are 3 s and 18 s of 40 s; 40 s of 40 s are too many.
     let steady = |of: &Prediction| of.steady_share.map(|share| share - of.saved_share.value);
     assert!(
         (0.01..0.06).contains(&steady(&young).expect("known")),
@@ -266,7 +266,7 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
         (times_of_all.duration, times_of_all.interval)
     );
     assert_ne!(digest, other_digest);
-    // Two of four blocks for 40 of 50 seconds, and one block for 40.
+    // Two of four blocks for 40 of 50 seconds, and one block for 40 seconds.
     let resident = base_of_all.resident_mean_bytes / base.resident_mean_bytes;
     assert!((1.75..1.85).contains(&resident), "{resident}");
     assert!(
@@ -354,7 +354,7 @@ fn what_is_written_is_what_was_tried_under_its_guard() {
         (3 << 20, Nanos::from_millis(1000))
     );
     assert_eq!(read.contexts[0].own.guard.max_slowdown, Some(0.02));
-    // The presets stay as they are.
+    // The presets are not changed.
     assert_eq!(
         plan.contexts()[0].schemes,
         preset("prcl").expect("there").schemes
