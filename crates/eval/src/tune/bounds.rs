@@ -154,7 +154,8 @@ fn off(value: f64, (all, part): (f64, f64)) -> f64 {
     all + part * value.abs()
 }
 
-/// Returns a prediction with the narrowest bounds that it can have: as if every variation gave the same result.
+/// Returns a prediction with the narrowest bounds of saved memory and slowdown: as if every variation gave the same
+/// result.
 pub(super) fn narrowest(prediction: &Prediction) -> Prediction {
     let (saved, slowdown) = (prediction.saved_share, prediction.slowdown);
     let bounded = |of: Estimate, by: f64| of.within(of.value - by, of.value + by);

@@ -181,7 +181,7 @@ pub fn run(
 }
 
 /// Tries the points of a published method, one after the other, and lets `search` observe them, so that results are
-/// reported in the same way. It ends when the method is done, or `stop` is set.
+/// reported in the same way. It ends when the method is done, or an evaluation was stopped.
 ///
 /// # Errors
 /// Fails if a point cannot be evaluated.
