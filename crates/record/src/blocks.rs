@@ -1,15 +1,15 @@
-//! The pages of blocks that a snapshot tells one by one, as they stand in a record.
+//! The encoding of blocks that a snapshot lists page by page.
 //!
-//! Problem: bitmaps beside a snapshot's regions ([`isotherm_engine::BlockPages`]) are 272 bytes a block, most of
-//! them all zeros, all ones or equal to one another, and a record's rows are regions.
+//! Problem: the bitmaps beside a snapshot's regions ([`isotherm_engine::BlockPages`]) take 272 bytes a block. Most of
+//! them are all zeros, all ones or equal to one another, and a record's rows are regions.
 //!
-//! Approach: they are an item of their own just before their snapshot's rows: JSON with one string,
-//! base64 (RFC 4648) of zlib (RFC 1950) of, for each block, its address and `untouched_for` (8 bytes each, little
-//! endian), a byte of four two-bit tags (from the lowest: resident, touched, unknown, swapped; 0 none, 1
-//! all, 2 as resident, 3 it follows), and the bitmaps that follow, 64 bytes each. The reader hands them out within
-//! their snapshot.
+//! Approach: the bitmaps are an item of their own just before their snapshot's rows. The item is JSON with one string:
+//! base64 (RFC 4648) of zlib (RFC 1950) of the blocks. Each block has its address and `untouched_for` (8 bytes each,
+//! little endian), a byte of tags, and 64 bytes for each bitmap that follows. The byte holds four two-bit tags (from
+//! the lowest: resident, touched, unknown, swapped). Tag 0 means none, 1 all, 2 equal to resident, 3 that the bitmap
+//! follows. The reader yields the blocks within their snapshot.
 //!
-//! Limits: [`MAX_BLOCKS`] in a snapshot.
+//! Limits: a snapshot has at most [`MAX_BLOCKS`] blocks.
 
 use std::io::{Read, Write};
 
@@ -25,7 +25,7 @@ use crate::columns::push_bits;
 use crate::pages::{PageBits, check_addresses};
 use crate::rows::bits;
 
-/// Most blocks of one snapshot: 128 GiB.
+/// The largest number of blocks of one snapshot: 128 GiB.
 pub const MAX_BLOCKS: usize = 64 << 10;
 
 const BYTES_MAX: usize = 8 + 8 + 1 + 4 * 64;
@@ -34,24 +34,24 @@ const ALL: u8 = 1;
 const AS_RESIDENT: u8 = 2;
 const FOLLOWS: u8 = 3;
 
-/// Blocks told by page, of the snapshot that follows.
+/// Blocks listed page by page, of the snapshot that follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SnapshotBlocks {
     /// The snapshot's target.
     pub target: TargetId,
-    /// Its start.
+    /// The snapshot's start.
     pub start: Nanos,
-    /// Its end.
+    /// The snapshot's end.
     pub end: Nanos,
-    /// Its blocks, in address order.
+    /// The blocks in address order.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     #[serde(serialize_with = "pack", deserialize_with = "unpack")]
     pub blocks: Vec<BlockPages>,
 }
 
 impl SnapshotBlocks {
-    /// Those of `snapshot`.
+    /// Copies the blocks of `snapshot`.
     pub(crate) fn of(snapshot: &Snapshot) -> Self {
         Self {
             target: snapshot.target,
@@ -61,7 +61,7 @@ impl SnapshotBlocks {
         }
     }
 
-    /// Gives them to `snapshot`, if they are its.
+    /// Moves the blocks into `snapshot`, if they belong to it.
     pub(crate) fn give(self, snapshot: &mut Snapshot) {
         if (self.target, self.start, self.end) == (snapshot.target, snapshot.start, snapshot.end) {
             snapshot.blocks = self.blocks;
@@ -69,7 +69,7 @@ impl SnapshotBlocks {
     }
 }
 
-/// Says what is wrong with the blocks of a snapshot, if anything.
+/// Checks the blocks of a snapshot, and returns a description of the first fault.
 pub(crate) fn check(blocks: &[BlockPages]) -> Result<(), String> {
     if blocks.len() > MAX_BLOCKS {
         return Err(format!(
@@ -148,7 +148,7 @@ fn take_block(rest: &mut &[u8]) -> Option<BlockPages> {
         maps[i] = match tags >> (2 * i) & 3 {
             NONE => PageBits::default(),
             ALL => [u64::MAX; 8],
-            // Of the first map: all zeros.
+            // In the first map this tag means all zeros.
             AS_RESIDENT => maps[0],
             _ => {
                 let (map, after) = rest.split_at_checked(size_of::<PageBits>())?;

@@ -1,4 +1,4 @@
-//! What a record holds: the header, then items in the order in which they happened.
+//! The contents of a record: the header, then items in the order in which they happened.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::machine::MachineSample;
 use crate::pages::PageSnapshot;
 use crate::stacks::{FrameSymbols, StackSamples};
 
-/// What is said once, at the start of a record (the Arrow schema's metadata).
+/// The header, stated once at the start of a record (the Arrow schema's metadata).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Header {
@@ -27,11 +27,11 @@ pub struct Header {
     pub host: String,
     /// Kernel release, e.g. `6.1.0-56-cloud-amd64`.
     pub kernel: String,
-    /// The command that was recorded, or what was asked for (`--pid 12`), word by word.
+    /// The recorded command or request (`--pid 12`), word by word.
     pub command: Vec<String>,
-    /// When recording began.
+    /// Time at which recording began.
     pub started: Nanos,
-    /// What addresses are: `vaddr` or `paddr`, DAMON's names; `paddr+vaddr` where contexts differ.
+    /// The kind of addresses: `vaddr` or `paddr`, DAMON's names; `paddr+vaddr` where contexts differ.
     pub operations: String,
     /// Sampling interval at the start.
     pub sample_interval: Nanos,
@@ -52,21 +52,21 @@ pub struct Mapping {
     pub permissions: String,
     /// File path, `[heap]`, `[stack]`, ... or empty for anonymous memory.
     pub name: String,
-    /// Why none of its pages can be reclaimed; absent where they can, or that is not known.
+    /// The reason why its pages cannot be reclaimed; absent where they can, or where it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreclaimable: Option<Unreclaimable>,
 }
 
-/// The mappings of a target that came and went since the last time.
+/// The mappings of a target that appeared and vanished since the last time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingChange {
-    /// When that was seen.
+    /// Time at which the change was seen.
     pub time: Nanos,
     pub target: TargetId,
-    /// Mappings that are no more, by range.
+    /// Ranges of mappings that no longer exist.
     pub removed: Vec<AddressRange>,
-    /// New or changed ones.
+    /// New or changed mappings.
     pub added: Vec<Mapping>,
 }
 
@@ -75,27 +75,27 @@ pub struct MappingChange {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetStart {
     pub time: Nanos,
-    /// Its number in this record.
+    /// Number of the target in this record.
     pub target: TargetId,
-    /// Its process id; 0 for physical memory.
+    /// Process id; 0 for physical memory.
     pub pid: u32,
-    /// Its command name, or `physical`.
+    /// Command name, or `physical`.
     pub name: String,
-    /// The context that it belongs to, where the record is of several.
+    /// The context of the target, in a record of several contexts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// A target is no more.
+/// A target has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetExit {
-    /// When that was seen.
+    /// Time at which the end was seen.
     pub time: Nanos,
     pub target: TargetId,
-    /// Its exit code, where it was our child.
+    /// Exit code, for a child of the recorder.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, where it was our child.
+    /// The signal that ended the target, for a child of the recorder.
     pub signal: Option<i32>,
 }
 
@@ -117,33 +117,32 @@ pub struct UsageSample {
     /// CPU time of each target so far; none in older records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cpu: BTreeMap<u32, Nanos>,
-    /// Time that all CPUs together had nothing to do, since the machine's start; none in older records.
+    /// Idle time of all CPUs together since boot; none in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_idle: Option<Nanos>,
-    /// What the kernel itself counts of migration, where memory is on several nodes.
+    /// The kernel's own counters of migration, on a machine with several nodes.
     #[serde(default, skip_serializing_if = "KernelMigrations::is_empty")]
     pub migrations: KernelMigrations,
 }
 
-/// The kernel's counters of pages that went from node to node since boot, by its own names
-/// (`pgpromote_success`, `pgdemote_kswapd`, ...). What Isotherm moves is not in those of promotion and
-/// demotion; see the actions' `moved`.
+/// The kernel's counters of pages that moved between nodes since boot, by its own names (`pgpromote_success`,
+/// `pgdemote_kswapd`, ...). The counters of promotion and demotion exclude Isotherm's moves; see the actions' `moved`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KernelMigrations {
-    /// Of the machine.
+    /// Counters of the machine.
     pub machine: BTreeMap<String, u64>,
-    /// By node, as far as the kernel counts by node.
+    /// Counters by node, as far as the kernel counts by node.
     pub nodes: BTreeMap<u32, BTreeMap<String, u64>>,
 }
 
 impl KernelMigrations {
-    /// Whether there is nothing.
+    /// Returns whether there are no counters.
     pub fn is_empty(&self) -> bool {
         self.machine.is_empty() && self.nodes.is_empty()
     }
 
-    /// By how much each counter has grown since `before`; those that have not are left out.
+    /// Returns the growth of each counter since `before`, without counters that have not grown.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let grown = |now: &BTreeMap<String, u64>, before: Option<&BTreeMap<String, u64>>| {
@@ -164,7 +163,7 @@ impl KernelMigrations {
     }
 }
 
-/// What watching has cost up to a moment, about once a second.
+/// The cost of monitoring up to a moment, about once a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CostSample {
@@ -177,65 +176,65 @@ pub struct CostSample {
     pub aggregation_interval: Nanos,
     /// Resident bytes of the monitor.
     pub monitor_rss: u64,
-    /// Samples about which nothing could be known, since the start, by reason.
+    /// Number of samples without a result since the start, for all reasons together.
     pub unknown: u64,
 }
 
-/// What one scheme did after one look, to all targets together.
+/// The work of one scheme after one scan, over all targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ActionSample {
     pub time: Nanos,
-    /// The context that the scheme belongs to, where the record is of several.
+    /// The context of the scheme, in a record of several contexts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// The scheme's place in its context.
+    /// The scheme's index in its context.
     pub scheme: u32,
-    /// DAMOS's name of what it does.
+    /// The DAMOS name of the action.
     pub action: String,
-    /// Nothing was done: this says what would have been.
+    /// Whether this is a dry run: the numbers predict an action that was not executed.
     pub dry_run: bool,
-    /// Regions that it was tried on.
+    /// Number of regions that were tried.
     pub nr_tried: u64,
-    /// Their bytes.
+    /// Bytes of the tried regions.
     pub sz_tried: u64,
     /// Bytes that were acted on, as seen afterwards.
     pub sz_applied: u64,
-    /// Bytes that were not, by reason.
+    /// Bytes that were refused, by reason.
     pub refused: BTreeMap<Refusal, u64>,
-    /// Time that it took.
+    /// Time that the scheme took.
     pub took: Nanos,
-    /// CPU time that it took, compressing pages included; zero in older records.
+    /// CPU time that the scheme took, page compression included; zero in older records.
     #[serde(default)]
     pub cpu: Nanos,
-    /// The scheme's quota then, in bytes a window, where the kernel's DAMON acts and tells.
+    /// The scheme's quota at that time, in bytes per window, where the kernel's DAMON acts and reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<u64>,
-    /// Bytes that went from node to node.
+    /// Bytes that moved between nodes.
     #[serde(default, skip_serializing_if = "NodeMoves::is_empty")]
     pub moved: NodeMoves,
-    /// Whose memory it was; none in older records.
+    /// The work by target; none in older records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetActions>,
 }
 
-/// What a scheme did to one target.
+/// The work of a scheme on one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetActions {
-    /// Whose memory.
+    /// The target.
     pub target: TargetId,
-    /// Bytes that it was tried on.
+    /// Bytes that were tried.
     pub sz_tried: u64,
     /// Bytes that were acted on.
     pub sz_applied: u64,
-    /// Bytes that were not, by reason; none in older records.
+    /// Bytes that were refused, by reason; none in older records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<Refusal, u64>,
 }
 
 impl ActionSample {
-    /// What came of operations: a sample for each scheme that did something.
+    /// Summarises the outcomes of operations, with one sample for each scheme that did something.
     pub fn of_schemes(
         time: Nanos,
         context: Option<&str>,
@@ -263,7 +262,7 @@ impl ActionSample {
         samples
     }
 
-    /// Adds what came of one operation.
+    /// Adds the outcome of one operation.
     pub fn add(&mut self, operation: &Operation, outcome: &Outcome) {
         self.nr_tried += 1;
         self.sz_tried += operation.bytes;
@@ -289,29 +288,29 @@ impl ActionSample {
     }
 }
 
-/// How the guard stands.
+/// The state of the guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardSample {
     pub time: Nanos,
-    /// Which context's, where the record is of several.
+    /// The context of the guard, in a record of several contexts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// The rest.
+    /// The guard's status.
     #[serde(flatten)]
     pub status: GuardStatus,
 }
 
-/// How fragmented a node is, and how the controller of its compaction stands.
+/// The fragmentation of a node, and the state of its compaction controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FragmentationSample {
     pub time: Nanos,
-    /// What is wanted.
+    /// The controller's goals and limits.
     pub attributes: CompactionAttributes,
     /// The node's free blocks.
     pub facts: NodeFacts,
-    /// How the controller stands.
+    /// State of the controller.
     pub status: CompactionStatus,
 }
 
@@ -319,45 +318,45 @@ pub struct FragmentationSample {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CompactionSample {
-    /// When it ended.
+    /// Time at which the round ended.
     pub time: Nanos,
-    /// Which node.
+    /// Number of the node.
     pub node: u32,
     /// The node's score before.
     pub score_before: f64,
-    /// And after.
+    /// The node's score afterwards.
     pub score_after: f64,
-    /// Why it ended: `at_low`, `kswapd`, `contended`, `to_the_end` (the kernel found nothing more to move) or
-    /// `interrupted`.
+    /// The reason why it ended: `at_low`, `kswapd`, `contended`, `to_the_end` (the kernel found nothing more to move)
+    /// or `interrupted`.
     pub ended: String,
-    /// Time that it took.
+    /// Time that the round took.
     pub took: Nanos,
-    /// CPU time of that.
+    /// CPU time of the round.
     pub cpu: Nanos,
-    /// Pages that were looked at for pages to move; the whole machine's, like those below.
+    /// Pages scanned for pages to move, on the whole machine. The counters below are the whole machine's as well.
     pub migrate_scanned: u64,
-    /// Pages that were looked at for free ones.
+    /// Pages scanned for free pages.
     pub free_scanned: u64,
-    /// Pages taken out of use, to be moved or to move them to.
+    /// Pages isolated, either to be moved or as destinations.
     pub isolated: u64,
 }
 
-/// What acting costs on the machine of a record, and what decides that of its targets.
+/// The cost of actions on the machine of a record, and the properties of its targets that decide it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CalibrationSample {
     pub time: Nanos,
-    /// Targets that let nobody make huge pages of their memory.
+    /// Targets that forbid huge pages in their memory.
     #[serde(default)]
     pub refuse_huge: Vec<TargetId>,
-    /// By target, mappings of which other processes map most as well: of these nothing can be paged out.
+    /// Mappings that other processes map mostly as well, by target. Nothing of these can be paged out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<u32, Vec<AddressRange>>,
-    /// What was measured.
+    /// The measured costs.
     pub costs: Box<Calibration>,
 }
 
-/// Anything that stands in a record after its header.
+/// Any item of a record after its header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -366,10 +365,10 @@ pub enum Item {
     Snapshot(Snapshot),
     /// The pages of one target, in a record of page scans (`settings["granularity"] = "page"`).
     Pages(PageSnapshot),
-    /// Pages that the snapshot after it tells one by one. Only in the file: [`Reader`](crate::Reader) yields
+    /// Pages that the next snapshot lists one by one. They exist only in the file: [`Reader`](crate::Reader) yields
     /// them within the snapshot, and [`Writer`](crate::Writer) takes them from there.
     Blocks(SnapshotBlocks),
-    /// Mappings that came and went.
+    /// Mappings that appeared and vanished.
     Mappings(MappingChange),
     /// A new target.
     TargetStart(TargetStart),
@@ -379,30 +378,30 @@ pub enum Item {
     Usage(UsageSample),
     /// Monitoring cost.
     Cost(CostSample),
-    /// What a scheme did.
+    /// The work of a scheme.
     Action(ActionSample),
-    /// How the guard stands, whenever that changes.
+    /// The state of the guard, whenever it changes.
     Guard(GuardSample),
-    /// How fragmented a node is, about once a second where that is watched.
+    /// The fragmentation of a node, about once a second where it is watched.
     Fragmentation(FragmentationSample),
     /// A round of compaction.
     Compaction(CompactionSample),
-    /// What acting costs on this machine, measured with what the targets' memory holds.
+    /// The cost of actions on this machine, measured with the contents of the targets' memory.
     Calibration(CalibrationSample),
-    /// What the machine's memory is used for, every some seconds where all of it is watched.
+    /// The use of the machine's memory, at an interval of some seconds where all of it is watched.
     Machine(MachineSample),
     /// Page faults with the stacks that led to them (`settings["stacks"]`).
     Stacks(StackSamples),
-    /// What frames of stacks are called.
+    /// The names of the frames of stacks.
     Symbols(FrameSymbols),
-    /// What huge pages hold, as far as it was read (`settings["stacks"]`).
+    /// The contents of huge pages, as far as they were read (`settings["stacks"]`).
     HugePages(HugePagesSample),
-    /// Something a reader should be told, e.g. that the recorder was stopped by a signal.
+    /// A message for the reader, e.g. that a signal stopped the recorder.
     Note { time: Nanos, text: String },
 }
 
 impl Item {
-    /// What kind of item it is: the key under which JSON has it.
+    /// Returns the kind of the item, which is also its key in JSON.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Snapshot(_) => "snapshot",
@@ -426,7 +425,7 @@ impl Item {
         }
     }
 
-    /// When it happened; of a snapshot, the end of its interval.
+    /// Returns the time of the item; for a snapshot, the end of its interval.
     pub const fn time(&self) -> Option<Nanos> {
         Some(match self {
             Self::Snapshot(snapshot) => snapshot.end,
@@ -450,7 +449,7 @@ impl Item {
         })
     }
 
-    /// The target that it is about, where it is about one.
+    /// Returns the target that the item is about, if there is exactly one.
     pub const fn target(&self) -> Option<TargetId> {
         match self {
             Self::Snapshot(snapshot) => Some(snapshot.target),

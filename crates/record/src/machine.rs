@@ -1,29 +1,29 @@
-//! What the machine's memory is used for, and by whom.
+//! The use of the machine's memory, and its users.
 
 use isotherm_engine::frames::{AgeBytes, MappedClass};
 use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{GroupCharge, Nanos, TargetId};
 use serde::{Deserialize, Serialize};
 
-/// Memory of the machine at a moment: what the kernel says of each node, and of what processes map, whose it is
-/// and when it was accessed. In a record of several processes it is their memory alone: it has no nodes then.
+/// Memory of the machine at a moment. It combines the kernel's counters of each node with the owner and age of mapped
+/// memory. A sample of a record of several processes covers their memory alone: it has no nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineSample {
     pub time: Nanos,
-    /// By node.
+    /// Memory by node.
     pub nodes: Vec<NodeMemory>,
-    /// By zone; none in older records.
+    /// Memory by zone; none in older records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<ZoneMemory>,
-    /// By who maps it, node and class; each page of memory counts once.
+    /// Memory by mapping target, node and class; each page of memory counts once.
     pub mapped: Vec<MappedMemory>,
-    /// The control group of each target, where it has one: that which its memory is charged to.
+    /// The control group that each target's memory is charged to, where it has one.
     pub groups: Vec<TargetGroup>,
-    /// Private anonymous memory in huge pages, by target. Not in records of before it was told.
+    /// Private anonymous memory in huge pages, by target. Older records lack it.
     #[serde(default)]
     pub huge: Vec<HugeMemory>,
-    /// Files' pages that no process maps, when all of them have been looked at since the last sample.
+    /// Page cache that no process maps, present when a full scan has ended since the last sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_cache: Option<CacheSample>,
     /// Charge of the control group whose processes are watched.
@@ -32,12 +32,12 @@ pub struct MachineSample {
 }
 
 impl MachineSample {
-    /// All mapped memory.
+    /// Sums all mapped memory.
     pub fn mapped_once(&self) -> AgeBytes {
         self.mapped.iter().map(|memory| &memory.bytes).sum()
     }
 
-    /// Whether it is about the targets alone, and not about the machine.
+    /// Returns whether the sample covers the targets alone, and not the machine.
     pub fn is_of_targets(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -54,33 +54,33 @@ pub struct ChargedMemory {
     pub charge: GroupCharge,
 }
 
-/// Files' pages that no process maps, as they were found by looking at all of memory once.
+/// Page cache that no process maps, as one scan of all memory found it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CacheSample {
-    /// When that ended; how old pages are is of when they were looked at.
+    /// Time at which the scan ended. The ages date from the moment when each page was scanned.
     pub time: Nanos,
-    /// How long it took.
+    /// Duration of the scan.
     pub took: Nanos,
-    /// By node and control group.
+    /// Memory by node and control group.
     pub memory: Vec<CachedMemory>,
     /// The largest files.
     pub files: Vec<CachedFile>,
-    /// Files that there are.
+    /// Number of all files.
     pub nr_files: u64,
 }
 
-/// Cached pages of files that a control group is charged for.
+/// Page cache that a control group is charged for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CachedMemory {
     pub node: u32,
-    /// The group's path within the hierarchy; `None` where it has been removed or is not known.
+    /// The group's path within the hierarchy; `None` where it was removed or is unknown.
     pub group: Option<String>,
     pub bytes: CachedBytes,
 }
 
-/// What a file in the page cache is.
+/// The kind of a file in the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -100,11 +100,11 @@ pub enum CachedKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CachedFile {
-    /// Where it is, as Isotherm sees it; within its file system, where that is mounted nowhere that it sees.
-    /// `None` where the kernel does not have its name at hand.
+    /// The path as Isotherm sees it, or the path within its file system, if that is not mounted in Isotherm's view.
+    /// `None` where the kernel has no name for the file in memory.
     pub path: Option<String>,
     pub kind: CachedKind,
-    /// The device of its file system, as `MAJOR:MINOR`; a block device's own.
+    /// The device of its file system, as `MAJOR:MINOR`; for a block device, its own number.
     pub device: String,
     /// Its inode's number.
     pub inode: u64,
@@ -114,7 +114,7 @@ pub struct CachedFile {
 }
 
 impl CachedFile {
-    /// What it is called, for a person.
+    /// Returns a name for display.
     pub fn name(&self) -> String {
         let number = || format!("inode {} on {}", self.inode, self.device);
         let name = self.path.clone().unwrap_or_else(number);
@@ -127,56 +127,56 @@ impl CachedFile {
     }
 }
 
-/// A node's memory in bytes, as the kernel has it (`/sys/devices/system/node/nodeN/meminfo`).
+/// A node's memory in bytes, as the kernel reports it (`/sys/devices/system/node/nodeN/meminfo`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeMemory {
-    /// The NUMA node; 0 on a machine without.
+    /// The NUMA node; 0 on a machine without NUMA.
     pub node: u32,
-    /// All of it (MemTotal): without what the kernel reserved when it started.
+    /// All memory of the node (MemTotal), without the memory that the kernel reserved at boot.
     pub total: u64,
-    /// Free memory: MemFree, and what is on lists of single processors, which the kernel does not count.
+    /// Free memory: MemFree and the pages on per-CPU lists, which the kernel does not count there.
     pub free: u64,
     /// Anonymous memory, mapped or about to be swapped out.
     pub anonymous: u64,
     /// Shared memory: tmpfs, memfd, System V; mapped or not.
     pub shared: u64,
-    /// Files' pages in the page cache, block devices' as well, mapped or not; without shared memory.
+    /// Pages of files and block devices in the page cache, mapped or not; shared memory excluded.
     pub files: u64,
-    /// Of `files`, those on the kernel's active list.
+    /// Pages of `files` on the kernel's active list.
     pub active_files: u64,
-    /// Pages that processes map, of files and shared memory.
+    /// Pages of files and shared memory that processes map.
     pub mapped: u64,
     /// Slab caches.
     pub slab: u64,
-    /// Of `slab`, what the kernel can reclaim.
+    /// Slab memory that the kernel can reclaim; part of `slab`.
     pub reclaimable_slab: u64,
     /// Page tables.
     pub page_tables: u64,
     /// Kernel stacks.
     pub kernel_stacks: u64,
-    /// What compressed swap (zram, zswap) takes, by its zones; 0 where the kernel does not tell.
+    /// Memory of compressed swap (zram, zswap), by its zones; 0 where the kernel does not report it.
     #[serde(default)]
     pub compressed_swap: u64,
     /// Huge pages of hugetlbfs, in use or not.
     pub hugetlb: u64,
 }
 
-/// A zone's memory in bytes, as the kernel has it (`/proc/zoneinfo`), and what processes map of it.
+/// A zone's memory in bytes, as the kernel reports it (`/proc/zoneinfo`), and the part that processes map.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ZoneMemory {
-    /// Its node.
+    /// Number of its node.
     pub node: u32,
-    /// Its name: `DMA`, `DMA32`, `Normal`, `Movable`, ...
+    /// Name of the zone: `DMA`, `DMA32`, `Normal`, `Movable`, ...
     pub zone: String,
-    /// All that there is.
+    /// All bytes present in the zone.
     pub present: u64,
-    /// Without what the kernel reserved when it started.
+    /// The present bytes without the memory that the kernel reserved at boot.
     pub managed: u64,
     /// Free memory.
     pub free: u64,
-    /// What watched processes map, by when it was accessed; each page of memory counts once.
+    /// Memory that watched processes map, by age; each page of memory counts once.
     pub mapped: AgeBytes,
 }
 
@@ -184,29 +184,30 @@ pub struct ZoneMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappedMemory {
-    /// The only target that maps it; `None` where several do.
+    /// The only target that maps the memory; `None` where several do.
     pub target: Option<TargetId>,
     pub node: u32,
     pub class: MappedClass,
-    /// How much, by when it was accessed.
+    /// The bytes by age.
     pub bytes: AgeBytes,
 }
 
-/// A target's huge pages, whoever made them.
+/// A target's huge pages, of any origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HugeMemory {
     pub target: TargetId,
     /// Private anonymous memory in huge pages.
     pub bytes: u64,
-    /// What of it was read so far.
+    /// Bytes that were read so far.
     pub read: u64,
-    /// What of that is pages of zeros: never written.
+    /// Read bytes in pages of zeros, which were never written.
     pub unused: u64,
 }
 
 impl HugeMemory {
-    /// What of all of it was never written, if the rest is like what was read; `None` where nothing was.
+    /// Estimates the bytes that were never written, as if the rest were like the read part. Returns `None` where
+    /// nothing was read.
     pub fn estimate(&self) -> Option<u64> {
         let all = u128::from(self.unused) * u128::from(self.bytes);
         let all = all.checked_div(u128::from(self.read))?;
@@ -219,6 +220,6 @@ impl HugeMemory {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetGroup {
     pub target: TargetId,
-    /// Its path within the hierarchy, as `/proc/PID/cgroup` has it.
+    /// Path within the hierarchy, as `/proc/PID/cgroup` shows it.
     pub group: String,
 }

@@ -16,21 +16,21 @@ use super::latest::Latest;
 use super::mapping::{MappingLabel, MappingTable};
 use isotherm_record::item::{Header, Item};
 
-/// Which snapshots to show.
+/// The snapshots to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Which {
-    /// The last one of every target that had not ended before.
+    /// The last snapshot of every target that had not ended before.
     #[default]
     Last,
-    /// The one that was under way (or the last one) at this time since the beginning.
+    /// The snapshot whose interval contains this time since the beginning, or else the last one before it.
     At(Nanos),
-    /// The one with this number, counting each target's from 0.
+    /// The snapshot with this number, counted from 0 for each target.
     Number(u64),
-    /// All of them.
+    /// All snapshots.
     All,
 }
 
-/// What regions are sorted by.
+/// The order of the regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SortBy {
     /// Lowest address first.
@@ -46,12 +46,12 @@ pub enum SortBy {
     Mapping,
 }
 
-/// Bounds, both inclusive; absent ones don't bound.
+/// Inclusive bounds; an absent bound admits everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bounds<T> {
-    /// The least that is admitted.
+    /// The smallest value that is admitted.
     pub min: Option<T>,
-    /// The most that is admitted.
+    /// The largest value that is admitted.
     pub max: Option<T>,
 }
 
@@ -65,14 +65,14 @@ impl<T: PartialOrd + Copy> Bounds<T> {
     }
 }
 
-/// What the report shows, and how it is sorted.
+/// The selection of regions that the report shows, and their order.
 #[derive(Clone, Debug, Default)]
 pub struct AccessOptions {
-    /// Which snapshots.
+    /// The snapshots to show.
     pub which: Which,
-    /// By what regions are sorted.
+    /// The order of the regions.
     pub sort: SortBy,
-    /// Whether to turn that order around.
+    /// Whether the order is reversed.
     pub reverse: bool,
     /// Bounds of a region's size in bytes.
     pub size: Bounds<u64>,
@@ -80,22 +80,22 @@ pub struct AccessOptions {
     pub rate: Bounds<f32>,
     /// Bounds of its age.
     pub age: Bounds<Nanos>,
-    /// A part of the mapping's name.
+    /// A substring of the mapping's name.
     pub mapping: Option<String>,
-    /// How many regions to show at most.
+    /// The largest number of regions to show.
     pub limit: Option<usize>,
-    /// From which access rate on bytes count as hot; below, but accessed, they are cold.
+    /// The access rate from which bytes count as hot. Accessed bytes below it are cold.
     pub hot_rate: HotRate,
 }
 
-/// From which access rate on bytes count as hot, 0 to 1.
+/// The access rate from which bytes count as hot, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct HotRate(pub f32);
 
 impl Default for HotRate {
-    /// 5 %, where DAMON's usual schemes draw the line.
+    /// Returns 5 %, the threshold of DAMON's usual schemes.
     fn default() -> Self {
         Self(0.05)
     }
@@ -117,40 +117,40 @@ pub struct Row {
     pub size_bytes: u64,
     /// Share of checks that found an access, 0 to 1; `null` if unknown.
     pub access_rate: Option<f32>,
-    /// For how long the region has been accessed about that often.
+    /// Time since the region's access rate last changed much.
     pub age_ns: Nanos,
-    /// The same in aggregation intervals.
+    /// Age in aggregation intervals.
     pub age_intervals: u32,
-    /// What lies there, by name; `null` where nothing is known to be mapped.
+    /// Name of the mapping at the region; `null` where no mapping is known.
     pub mapping: Option<MappingLabel>,
-    /// What the addresses hold, as `resident`, `touched`, `unknown` and `swapped` bytes; `null` where
-    /// the record's source cannot tell.
+    /// Memory at the addresses, as `resident`, `touched`, `unknown` and `swapped` bytes; `null` where the record's
+    /// source cannot tell.
     pub memory: Option<RegionMemory>,
 }
 
-/// Bytes of memory by temperature. The first four add up to `resident_bytes`, or to
-/// `monitored_bytes` where the record's source knows of addresses only.
+/// Bytes of memory by temperature. The first four add up to `resident_bytes`, or to `monitored_bytes` where the
+/// record's source knows of addresses only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Totals {
-    /// Touched in regions that were accessed at the hot rate or more often.
+    /// Touched bytes in regions that were accessed at the hot rate or more often.
     pub hot_bytes: u64,
-    /// Touched in regions that were accessed less often.
+    /// Touched bytes in regions that were accessed less often.
     pub cold_bytes: u64,
-    /// Not touched in the interval.
+    /// Bytes that were not touched in the interval.
     pub idle_bytes: u64,
-    /// Nothing is known.
+    /// Bytes of unknown state.
     pub unknown_bytes: u64,
-    /// All addresses, whatever they hold.
+    /// Bytes of all monitored addresses, with or without memory behind them.
     pub monitored_bytes: u64,
-    /// In memory; `null` where the record's source cannot tell.
+    /// Resident bytes; `null` where the record's source cannot tell.
     pub resident_bytes: Option<u64>,
-    /// Swapped out; likewise.
+    /// Swapped-out bytes; `null` where the record's source cannot tell.
     pub swapped_bytes: Option<u64>,
 }
 
 impl Totals {
-    /// What regions come to, of whose touched bytes `hot` are hot.
+    /// Builds the totals of regions with `hot` hot bytes among their touched ones.
     fn new(hot: u64, all: MemoryTotals) -> Self {
         Self {
             hot_bytes: hot,
@@ -164,15 +164,15 @@ impl Totals {
     }
 }
 
-/// What the admitted regions of one mapping's name come to.
+/// Totals of the admitted regions of all mappings with one name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingTotals {
-    /// The name; `null` where nothing is known to be mapped.
+    /// The name; `null` where no mapping is known.
     pub mapping: Option<String>,
-    /// How many regions.
+    /// Number of regions.
     pub regions: usize,
-    /// Their bytes.
+    /// Bytes of these regions.
     #[serde(flatten)]
     pub totals: Totals,
 }
@@ -185,38 +185,38 @@ pub struct AccessTable {
     pub target: TargetInfo,
     /// Number of the snapshot, counting the target's from 0.
     pub snapshot: u64,
-    /// When its interval began.
+    /// Start of the snapshot's interval.
     pub start_ns: Nanos,
-    /// When it ended.
+    /// End of the snapshot's interval.
     pub end_ns: Nanos,
-    /// How many times each region was checked.
+    /// Number of checks of each region.
     pub nr_samples: u32,
-    /// From which access rate on bytes are hot.
+    /// The access rate from which bytes are hot.
     pub hot_rate: HotRate,
-    /// How many regions the snapshot has.
+    /// Number of regions of the snapshot.
     pub regions_total: usize,
-    /// How many of them the filters admit.
+    /// Number of regions that the filters admit.
     pub regions_admitted: usize,
-    /// Bytes by temperature, of those that the filters admit.
+    /// Bytes by temperature of the admitted regions.
     pub totals: Totals,
-    /// The same by mapping, the one with the most memory first. A region that lies in several counts for
-    /// the one that it has most of.
+    /// Totals by mapping, the one with the most memory first. A region that lies in several mappings counts for the one
+    /// that holds most of it.
     pub mappings: Vec<MappingTotals>,
-    /// The regions: filtered, sorted, limited.
+    /// The regions, filtered, sorted and limited.
     pub regions: Vec<Row>,
 }
 
-/// The snapshots asked for, together; `isotherm report access` writes them one by one.
+/// The requested snapshots together; `isotherm report access` writes them one by one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AccessReport {
     /// `access`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// The snapshots asked for.
+    /// The requested snapshots.
     pub snapshots: Vec<AccessTable>,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
 }
 
@@ -231,7 +231,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: AccessOptions) -> Self {
         let latest = Latest::until(match options.which {
             Which::At(at) => Some(at),
@@ -246,7 +246,7 @@ impl Access {
         }
     }
 
-    /// Takes an item; gives a table if the item is one of several snapshots asked for.
+    /// Takes an item, and returns a table if the item is one of several requested snapshots.
     pub fn push(&mut self, item: &Item) -> Option<AccessTable> {
         self.context.observe(item);
         match item {
@@ -277,12 +277,12 @@ impl Access {
         (wanted && self.context.admits(snapshot)).then(|| self.table(snapshot, number))
     }
 
-    /// Says how the record ends, if it is not whole.
+    /// Records the record's end, for a record that is not whole.
     pub fn end(&mut self, end: RecordEnd) {
         self.context.end(end);
     }
 
-    /// All in one: `earlier` are the tables that items gave.
+    /// Builds the whole report; `earlier` holds the tables that [`Access::push`] returned.
     pub fn finish_whole(self, mut earlier: Vec<AccessTable>) -> AccessReport {
         let record = self.record_info();
         earlier.extend(self.finish().0);
@@ -294,7 +294,7 @@ impl Access {
         }
     }
 
-    /// The last tables, and how many targets had ended before.
+    /// Returns the last tables, and the number of targets that had ended before.
     pub fn finish(mut self) -> (Vec<AccessTable>, usize) {
         let (kept, ended) = std::mem::take(&mut self.latest).finish();
         let tables = kept
@@ -304,7 +304,7 @@ impl Access {
         (tables, ended)
     }
 
-    /// Where the facts come from.
+    /// Describes the record that the report is based on.
     pub fn record_info(&self) -> RecordInfo {
         self.context.record_info()
     }
@@ -373,12 +373,12 @@ impl Access {
     }
 }
 
-/// What some regions come to.
+/// Totals of some regions.
 #[derive(Debug, Default)]
 struct Sum {
     regions: usize,
     all: MemoryTotals,
-    /// Touched, in regions that are hot.
+    /// Touched bytes in hot regions.
     hot: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The actions report: what schemes tried and did, what was refused and why, and how the guard stood,
+//! The actions report: the attempts and results of schemes, refusals and their reasons, and the state of the guard,
 //! over time.
 //!
 //! JSON: [`ActionsReport`].
@@ -16,50 +16,50 @@ use isotherm_record::item::{
     ActionSample, GuardSample, Header, Item, KernelMigrations, TargetActions, UsageSample,
 };
 
-/// Schemes and guards that are kept apart; a record of more is of a stranger.
+/// The largest number of schemes and guards that are kept apart; only a foreign record has more.
 const MOST: usize = 256;
-/// Stops that are kept one by one.
+/// The largest number of stops that are kept one by one.
 const MOST_STOPS: usize = 1000;
-/// Targets that are kept apart.
+/// The largest number of targets that are kept apart.
 const MOST_TARGETS: usize = 1 << 16;
 
-/// What one scheme did.
+/// The work of one scheme.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeActions {
-    /// Whose it is, where the record is of several contexts.
+    /// The scheme's context, in a record of several contexts.
     pub context: Option<String>,
-    /// Its place there.
+    /// The scheme's index in its context.
     pub scheme: u32,
-    /// What it does.
+    /// The action.
     pub action: String,
-    /// Nothing was done: what would have been is told.
+    /// Whether this was a dry run: the numbers predict actions that were not executed.
     pub dry_run: bool,
-    /// Regions that it tried.
+    /// Number of regions that were tried.
     pub nr_tried: u64,
-    /// Their bytes of memory.
+    /// Bytes of memory in these regions.
     pub tried_bytes: u64,
     /// Bytes acted on.
     pub applied_bytes: u64,
     /// Bytes not acted on, by reason.
     pub refused_bytes: BTreeMap<Refusal, u64>,
-    /// Bytes that went from node to node.
+    /// Bytes that moved between nodes.
     pub moved: NodeMoves,
-    /// Time that it took.
+    /// Time that the scheme took.
     pub took_ns: Nanos,
-    /// When it acted first and last.
+    /// Time of the first sample.
     pub from_ns: Nanos,
-    /// See `from_ns`.
+    /// Time of the last sample.
     pub to_ns: Nanos,
-    /// The sum of bytes acted on, over time.
+    /// The cumulative sum of bytes acted on, over time.
     pub series: Vec<Point>,
 }
 
-/// What was done to one process.
+/// The actions on one process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessActions {
-    /// Which process it is.
+    /// The process.
     #[serde(flatten)]
     pub target: TargetInfo,
     /// Bytes of memory that schemes tried.
@@ -70,49 +70,49 @@ pub struct ProcessActions {
     pub refused_bytes: BTreeMap<Refusal, u64>,
 }
 
-/// How the guard of one context stood.
+/// The guard of one context over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardCourse {
-    /// Whose it is, where the record is of several contexts.
+    /// The guard's context, in a record of several contexts.
     pub context: Option<String>,
-    /// How often it stopped the schemes.
+    /// Number of times that it stopped the schemes.
     pub stops: u64,
-    /// For how long they had to leave processes' memory alone.
+    /// Time during which schemes were barred from processes' memory.
     pub closed_ns: Nanos,
-    /// And the page cache, where they act on it.
+    /// Time during which schemes were barred from the page cache, where they act on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_cache_closed_ns: Option<Nanos>,
-    /// Greatest of measured cost to limit.
+    /// Highest ratio of measured cost to limit.
     pub strain_max: Option<f64>,
-    /// What targets had lost when it was told the last time, and what they might have: waits, CPU time that
-    /// acting took from them, and interruptions by it. `None` without a limit on the slowdown.
+    /// The last known account of the targets' losses and their limit: waits, CPU time that actions took from them, and
+    /// interruptions by actions. `None` without a limit on the slowdown.
     pub account: Option<Account>,
-    /// Mean share of their time that targets waited for memory, 0 to 1, of what was measured.
+    /// Mean share of their time that targets waited for memory, 0 to 1, over the measured intervals.
     pub slowdown_mean: Option<f64>,
-    /// The most of it.
+    /// Highest share of their time that targets waited for memory.
     pub slowdown_max: Option<f64>,
-    /// Mean of refaults per second.
+    /// Mean number of refaults per second.
     pub refaults_per_s_mean: Option<f64>,
-    /// The most of it.
+    /// Highest number of refaults per second.
     pub refaults_per_s_max: Option<f64>,
-    /// Bytes per second that schemes might act on, over time; 0 while stopped.
+    /// Permitted bytes per second over time; 0 while stopped.
     pub allowed: Vec<Point>,
-    /// Measured cost to limit over time, in millionths.
+    /// Ratio of measured cost to limit over time, in millionths.
     pub strain_ppm: Vec<Point>,
-    /// Refaults over time, in a thousand seconds.
+    /// Refaults per thousand seconds, over time.
     pub refaults_per_1000_s: Vec<Point>,
-    /// When schemes had to leave processes' memory alone: the first thousand times.
+    /// Periods in which schemes were barred from processes' memory: the first thousand.
     pub stopped: Vec<Stopped>,
 }
 
-/// When a guard stopped its schemes.
+/// A period in which a guard stopped its schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stopped {
-    /// From then, since the beginning of the record,
+    /// Start, since the beginning of the record.
     pub from_ns: Nanos,
-    /// until then, or until nothing more is told of it.
+    /// End, or the last report of the guard.
     pub to_ns: Nanos,
 }
 
@@ -122,13 +122,13 @@ pub struct Stopped {
 pub struct ActionsReport {
     /// `actions`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
     /// Each scheme that did or tried anything.
     pub schemes: Vec<SchemeActions>,
-    /// By process, those first of which most was acted on; none of older records.
+    /// Actions by process, the largest applied bytes first; none in older records.
     pub processes: Vec<ProcessActions>,
     /// Each guard.
     pub guards: Vec<GuardCourse>,
@@ -142,7 +142,7 @@ pub struct Actions {
     context: RecordContext,
     schemes: BTreeMap<(Option<String>, u32, String), Scheme>,
     guards: BTreeMap<Option<String>, Guard>,
-    /// The kernel's counters when they were first and last told.
+    /// The first and the last values of the kernel's counters.
     migrations: Option<(KernelMigrations, KernelMigrations)>,
     targets: BTreeMap<TargetId, TargetActions>,
 }
@@ -173,7 +173,7 @@ struct Guard {
     last: Nanos,
 }
 
-/// For how long one pool of memory was closed to schemes.
+/// Time for which one pool of memory was closed to schemes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Closed {
     sum: Nanos,
@@ -181,7 +181,7 @@ struct Closed {
 }
 
 impl Closed {
-    /// Gives what has ended.
+    /// Takes a state, and returns the stop that it ended.
     fn push(&mut self, time: Nanos, is_open: bool) -> Option<Stopped> {
         if !is_open {
             self.since.get_or_insert(time);
@@ -195,7 +195,7 @@ impl Closed {
         })
     }
 
-    /// What goes on at the end.
+    /// Returns the stop that still lasts at the end.
     fn open_end(self, end: Nanos) -> Option<Stopped> {
         self.since.map(|from_ns| Stopped {
             from_ns,
@@ -208,7 +208,7 @@ impl Closed {
     }
 }
 
-/// Mean and maximum of what was measured.
+/// Mean and maximum of the measured values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Most {
     sum: f64,
@@ -235,7 +235,7 @@ impl Most {
 }
 
 impl Actions {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),

@@ -1,7 +1,7 @@
-//! What memory came to over time, of each target and of all together: resident, in use, idle by age, unknown, swapped
-//! out. For pages; `report footprint` and `report idle` tell the same to a terminal.
+//! Memory over time, of each target and of all together: resident, in use, idle by age, unknown, swapped out. The
+//! module serves pages; `report footprint` and `report idle` print the same in a terminal.
 //!
-//! Of more than [`MOST_TARGETS`] targets the largest have a course of their own, and the sum is of all.
+//! If there are more than [`MOST_TARGETS`] targets, only the largest have a course of their own. The sum covers all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,35 +13,35 @@ use super::series::{Point, Series};
 use super::working_set::{Plus, Round, Rounds};
 use isotherm_record::item::{Header, Item, UsageSample};
 
-/// Targets that keep a course of their own; twice as many while reading.
+/// The largest number of targets with a course of their own; twice as many while reading.
 pub const MOST_TARGETS: usize = 64;
-/// From which ages on idle bytes are counted apart.
+/// The smallest ages of the idle classes.
 pub const AGES: [Nanos; 3] = [
     Nanos::from_millis(5_000),
     Nanos::from_millis(30_000),
     Nanos::from_millis(120_000),
 ];
 
-/// What is told over time, in bytes.
+/// A quantity over time, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
     /// Resident bytes that were accessed within the interval.
     Touched,
-    /// Resident, and idle for less than the least of [`AGES`].
+    /// Resident bytes that were idle for less than the smallest of [`AGES`].
     Idle,
-    /// Resident, and idle for this one of [`AGES`] or longer, but not for the next.
+    /// Resident bytes that were idle for this one of [`AGES`] or longer, but not for the next.
     IdleFor(usize),
-    /// Resident, and nothing is known of it.
+    /// Resident bytes of unknown state.
     Unknown,
     /// Swapped out.
     Swapped,
-    /// RSS, as the kernel told it.
+    /// RSS as the kernel reported it.
     Rss,
-    /// Swap, as the kernel told it.
+    /// Swap as the kernel reported it.
     Swap,
 }
 
-/// Of the quantities that snapshots tell: the number of one.
+/// Number of quantities in snapshots.
 const NR_COUNTS: usize = 4 + AGES.len();
 
 impl Quantity {
@@ -59,33 +59,33 @@ impl Quantity {
 /// A quantity over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantityCourse {
-    /// Of what.
+    /// The quantity.
     pub quantity: Quantity,
-    /// Over time; steps without any are absent.
+    /// The values over time; steps without values are absent.
     pub points: Vec<Point>,
 }
 
-/// One target's, or that of all.
+/// The course of one target or of all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TargetCourse {
-    /// Whose memory it is.
+    /// The target.
     pub target: TargetInfo,
-    /// What the record has.
+    /// The quantities in the record.
     pub quantities: Vec<QuantityCourse>,
 }
 
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CourseReport {
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// From the beginning to the last that was told.
+    /// Time from the beginning to the last sample.
     pub duration_ns: Nanos,
-    /// Of all targets together.
+    /// The course of all targets together.
     pub total: TargetCourse,
-    /// Of each, the largest first.
+    /// The course of each target, the largest first.
     pub targets: Vec<TargetCourse>,
-    /// How many smaller ones have no course of their own.
+    /// Number of smaller targets without a course of their own.
     pub targets_left_out: usize,
 }
 
@@ -104,7 +104,7 @@ impl Counts {
             let idle_for = region.age_ns + interval;
             let class = AGES.iter().filter(|age| **age <= idle_for).count();
             add(1 + class, idle);
-            // Beside what was accessed in a region lies what was not, for less than an interval.
+            // A region that was accessed also holds untouched bytes, idle for less than an interval.
             add(1, region.untouched().saturating_sub(idle));
             add(NR_COUNTS - 2, region.unknown());
             add(NR_COUNTS - 1, region.memory.map_or(0, |m| m.swapped));
@@ -165,13 +165,14 @@ pub struct Course {
     rounds: Rounds<Counts>,
     total: Quantities,
     targets: BTreeMap<TargetId, Quantities>,
-    /// Those that were among the smallest when there were too many: they stay out, as a course with a gap would mislead.
+    /// Targets that were among the smallest when there were too many. They stay out, as a course with a gap would
+    /// mislead.
     left_out: BTreeSet<TargetId>,
     end: Nanos,
 }
 
 impl Course {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
@@ -185,7 +186,7 @@ impl Course {
 
     fn push_snapshot(&mut self, snapshot: &Snapshot) {
         let counts = Counts::of(snapshot);
-        // The end of the interval: that is when its ages are reached.
+        // The time is the end of the interval, because the ages are reached then.
         let offset = self.context.offset(snapshot.end);
         let length = snapshot.end.since(snapshot.start);
         self.end = self.end.max(offset);
@@ -230,7 +231,7 @@ impl Course {
         }
     }
 
-    /// The series of a target, unless it was left out; where there are too many, the smallest go.
+    /// Returns the series of a target, unless it was left out. If there are too many, drops the smallest.
     fn of(&mut self, target: TargetId) -> Option<&mut Quantities> {
         if self.left_out.contains(&target) {
             return None;

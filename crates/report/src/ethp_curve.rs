@@ -1,19 +1,19 @@
-//! The curve of huge pages: what any bound on their waste would have cost and given.
+//! The curve of huge pages: the cost and the benefit of any bound on their waste.
 //!
-//! Problem: huge pages save translations and waste what of each 2 MiB is never written. How much waste
-//! buys how much? Trying each answer on the running program takes as many runs as answers.
+//! Problem: huge pages save translations, but waste the part of each 2 MiB that is never written. How much waste buys
+//! how much coverage? Trying each answer on the running program takes as many runs as answers.
 //!
-//! Approach: a page-granular record of small pages says of each block, scan by scan, which pages are there
-//! and which were touched, whatever the policy. So every bound is tried on it at once, by the ranking that
-//! `run --max-waste` uses ([`isotherm_engine::scheme::huge`]): after each scan, blocks become huge from the
-//! best on, until the bound; a block that was idle for long enough gives its waste back. What huge pages
-//! add is their waste; what they give is the share of touched pages that lie in them.
+//! Approach: a page-granular record of small pages shows the present and the touched pages of each block, scan by scan,
+//! whatever the policy. The module therefore tries every bound at once, with the ranking of `run --max-waste`
+//! ([`isotherm_engine::scheme::huge`]). After each scan, the best blocks become huge until the bound is reached. A
+//! block that was idle for the idle time frees its waste. The cost of huge pages is their waste; their benefit is the
+//! share of touched pages that lie in them.
 //!
-//! Limits: what they give is coverage: the share of translations of 4 KiB that would have been covered by huge
-//! pages. It is *not* time: how much of it a TLB misses, and what a miss costs, no accessed bit tells. A page
-//! counts once a scan, however often it was touched. Blocks that were huge already when they were recorded
-//! show one accessed bit for all of their pages; they are left out and told apart, so record with huge pages
-//! off. That huge pages fault in at once, and cost copying, is not followed.
+//! Limits: the benefit is coverage: the share of translations of 4 KiB that huge pages would have covered. It is *not*
+//! time: accessed bits show neither the TLB miss rate nor the cost of a miss. A page counts once a scan, however often
+//! it was touched. Blocks that were already huge during recording show one accessed bit for all of their pages. They
+//! are left out and reported apart, so record with huge pages off. The model ignores that huge pages fault in at once,
+//! and that copying costs time.
 //!
 //! JSON: [`EthpCurveReport`].
 
@@ -30,30 +30,30 @@ use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::mapping::{ANONYMOUS, MappingTable};
 
-/// Bounds that are tried, in shares of the resident memory.
+/// The bounds that are tried, as shares of the resident memory.
 const BOUNDS: [f64; 16] = [
     0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1e9,
 ];
-/// The policies besides: `ethp` without a bound, and what was asked for.
+/// Number of policies: the bounds, `ethp` without a bound, and the requested bound.
 const POLICIES: usize = BOUNDS.len() + 2;
 const UNBOUNDED: usize = BOUNDS.len();
 const CHOSEN: usize = BOUNDS.len() + 1;
 
-/// `ethp`: huge from this share of accesses on, and where so many pages are there.
+/// Thresholds of `ethp`: a block becomes huge from this share of accesses and this number of present pages on.
 const ETHP_RATE: f64 = 0.05;
 const ETHP_PRESENT: u32 = PAGES_PER_BLOCK as u32 / 2;
 
-/// What is asked.
+/// The query: bound and idle time.
 #[derive(Clone, Copy, Debug)]
 pub struct EthpCurveOptions {
-    /// The bound that is marked, a share of the resident memory.
+    /// The requested bound, a share of the resident memory.
     pub max_waste: f64,
-    /// A huge page that was idle for so long gives its waste back.
+    /// Idle time after which a huge page frees its waste.
     pub idle: Nanos,
 }
 
 impl Default for EthpCurveOptions {
-    /// Those of `run --preset ethp`.
+    /// Returns the values of `run --preset ethp`.
     fn default() -> Self {
         Self {
             max_waste: MAX_WASTE,
@@ -62,7 +62,7 @@ impl Default for EthpCurveOptions {
     }
 }
 
-/// What one policy comes to.
+/// The result of one policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EthpPoint {
@@ -70,13 +70,13 @@ pub struct EthpPoint {
     pub max_waste: Option<f64>,
     /// Memory in huge pages, mean over time.
     pub huge_mean_bytes: u64,
-    /// What of it was never written, mean over time.
+    /// Bytes in huge pages that were never written, mean over time.
     pub waste_mean_bytes: u64,
-    /// The same as a share of the resident memory.
+    /// Waste as a share of the resident memory.
     pub waste_share: f64,
-    /// What is left of the waste of huge pages everywhere, 0 to 1.
+    /// Waste as a share of the waste of huge pages everywhere, 0 to 1.
     pub waste_of_always: f64,
-    /// Share of touched translations that huge pages covered, 0 to 1. Not time.
+    /// Share of touched translations that huge pages covered, 0 to 1. It is not a share of time.
     pub coverage: f64,
 }
 
@@ -86,33 +86,33 @@ pub struct EthpPoint {
 pub struct EthpCurveReport {
     /// `ethp_curve`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// From the first scan to the last.
+    /// Time from the first scan to the last.
     pub duration_ns: Nanos,
-    /// Mean time that a scan speaks of: a page counts once in it.
+    /// Mean interval of the scans, in which a page counts once.
     pub scan_interval_ns: Nanos,
     /// Memory in small pages that could be huge, mean over time.
     pub resident_mean_bytes: u64,
-    /// What of it nothing is known of, which counts as untouched.
+    /// Part of this memory in an unknown state, which counts as untouched.
     pub unknown_mean_bytes: u64,
-    /// Memory that was in huge pages when it was recorded: it is left out.
+    /// Memory in huge pages during recording, which is left out.
     pub recorded_huge_mean_bytes: u64,
-    /// Pages touched in a scan, mean over scans: translations that huge pages can cover.
+    /// Pages touched in a scan, mean over scans; huge pages can cover these translations.
     pub touched_per_scan: f64,
-    /// A huge page that was idle for so long gave its waste back.
+    /// Idle time after which a huge page freed its waste.
     pub idle_ns: Nanos,
-    /// No huge page at all.
+    /// No huge pages.
     pub never: EthpPoint,
-    /// Huge pages wherever anything is: THP `always`.
+    /// Huge pages in every block with a present page: THP `always`.
     pub always: EthpPoint,
-    /// `ethp` without a bound: huge where 5 % are touched and half is there.
+    /// `ethp` without a bound: huge where 5 % are touched and half is present.
     pub unbounded: EthpPoint,
-    /// The bound that was asked for, or that `run` has by itself.
+    /// The requested bound, or the default of `run`.
     pub chosen: EthpPoint,
-    /// One point for each bound that was tried, from none to any.
+    /// One point for each bound that was tried, from none to unlimited.
     pub points: Vec<EthpPoint>,
 }
 
@@ -130,13 +130,13 @@ pub struct EthpCurve {
     nr_scans: u64,
 }
 
-/// What scans come to, in pages times seconds, and pages.
+/// Sums over scans, in pages times seconds, and in pages.
 #[derive(Clone, Debug, Default)]
 struct Sums {
     resident: f64,
     unknown: f64,
     recorded_huge: f64,
-    /// Of huge pages everywhere.
+    /// Pages of huge pages everywhere.
     always_huge: f64,
     always_waste: f64,
     touched: f64,
@@ -153,7 +153,7 @@ struct Block {
     scan: u64,
 }
 
-/// What a scan says of a block.
+/// The state of a block in a scan.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     block: u64,
@@ -168,7 +168,7 @@ impl Seen {
 }
 
 impl EthpCurve {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: EthpCurveOptions) -> Self {
         Self {
             context: RecordContext::new(header, scope),
@@ -215,7 +215,7 @@ impl EthpCurve {
         decide(target, &all, (pages.target, pages.end), &self.options);
     }
 
-    /// Whether the block can be one huge page: where the record says what is mapped, it must be anonymous.
+    /// Returns whether the block can be one huge page: a known mapping must be anonymous.
     fn is_anonymous(&self, target: TargetId, block: &PageBlock) -> bool {
         let range = AddressRange::new(block.block, block.block + BLOCK_SIZE);
         let label = self.mappings.label(target, range);
@@ -250,7 +250,7 @@ impl EthpCurve {
         }
     }
 
-    /// Bytes, mean over time, of pages times seconds.
+    /// Converts pages times seconds to mean bytes over time.
     fn mean(&self, page_seconds: f64) -> u64 {
         let seconds = self
             .from
@@ -264,7 +264,7 @@ fn share(part: f64, whole: f64) -> f64 {
 }
 
 impl Sums {
-    /// A block during a scan, as it was decided after the one before.
+    /// Adds a block during a scan, with the decisions after the scan before.
     fn add(&mut self, seen: &Seen, block: &Block, length_s: f64) {
         let missing = f64::from(seen.missing()) * length_s;
         let whole = PAGES_PER_BLOCK as f64 * length_s;
@@ -285,7 +285,7 @@ impl Sums {
     }
 }
 
-/// What is huge from now on, under each policy.
+/// Decides which blocks are huge from now on, under each policy.
 fn decide(
     blocks: &mut HashMap<u64, Block>,
     all: &[Seen],
@@ -327,7 +327,7 @@ fn decide(
     rank(&mut ranked);
     let bounds = BOUNDS.iter().enumerate();
     for (policy, bound) in bounds.chain(std::iter::once((CHOSEN, &options.max_waste))) {
-        // Of the memory as it then is, waste included.
+        // The bound is a share of the memory at that time, waste included.
         let max = (bound * (resident + wasted[policy]) as f64) as u64;
         let room = max.saturating_sub(wasted[policy]);
         let new: Vec<Candidate> = ranked
@@ -401,7 +401,7 @@ mod tests {
     use super::*;
     use crate::samples::{at, header};
 
-    /// Pages of a block that are there from its start on, and how many of these are touched.
+    /// Number of pages present from the start of a block on, and number of touched pages among them.
     type Picture = (u32, u32);
 
     fn report(scans: &[&[Picture]], options: EthpCurveOptions) -> EthpCurveReport {
@@ -438,7 +438,8 @@ mod tests {
 
     #[test]
     fn the_block_that_saves_most_for_its_waste_comes_first() {
-        // One is full and half used, one half there and all of that used, one hardly there.
+        // The first block is full and half used. The second is half present and all of that used. The third is hardly
+        // present.
         let scan: &[Picture] = &[(512, 256), (256, 256), (32, 32)];
         let report = report(&[scan; 11], bounded(0.25));
         // Nothing is huge in the first scan.
@@ -447,7 +448,7 @@ mod tests {
         let full = report.points[0];
         near(full.waste_share, 0.0);
         near(full.coverage, after * 256.0 / 544.0);
-        // A quarter of what is there is less than what the second wastes; two fifths are not.
+        // A quarter of the resident memory is less than the second block's waste; two fifths are not.
         near(report.chosen.waste_share, 0.0);
         near(report.points[10].waste_share, after * 256.0 / 800.0);
         let any = report.points[BOUNDS.len() - 1];
@@ -478,7 +479,7 @@ mod tests {
             idle: Nanos::from_millis(8_000),
         };
         let report = report(&scans, options);
-        // From the second scan on, for eight scans after the last use.
+        // The waste lasts from the second scan on, for eight scans after the last use.
         let wasted = report.chosen.waste_mean_bytes;
         assert_eq!(wasted, 9 * 256 * PAGE_SIZE / 20);
         assert_eq!(report.chosen.huge_mean_bytes, 9 * BLOCK_SIZE / 20);

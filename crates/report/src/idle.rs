@@ -1,14 +1,13 @@
-//! The idle report: how much memory has not been accessed, and for how long.
+//! The idle report: the amount of memory that was not accessed, by idle time.
 //!
-//! A region without access in a snapshot has been idle for its age and the snapshot's own interval,
-//! as DAMON_STAT's `memory_idle_ms_percentiles` counts it (`mm/damon/stat.c`); one with access, for
-//! nothing. What is not known is neither, and is said. A record of 30 s cannot tell what has been
-//! idle for 2 min: such an answer is `null`, never zero.
+//! A region without access in a snapshot has been idle for its age and the snapshot's own interval. DAMON_STAT's
+//! `memory_idle_ms_percentiles` counts it in the same way (`mm/damon/stat.c`). A region with an access has no idle
+//! time. Unknown memory is neither, and is reported apart. A record of 30 s cannot show memory that has been idle for 2
+//! min: such an answer is `null`, never zero.
 //!
-//! Idle bytes are of memory: holes and swapped-out pages are counted apart. What a partly touched
-//! region holds besides has been idle for less than an interval. Where the record's source knows of
-//! addresses only (DAMON), idle bytes are of *address space*, and can exceed the resident size, which
-//! is shown beside them.
+//! Idle bytes are bytes of memory: holes and swapped-out pages are counted apart. The untouched rest of a partly
+//! touched region has been idle for less than an interval. Where the record's source knows of addresses only (DAMON),
+//! idle bytes are bytes of *address space*. They can exceed the resident size, which is shown beside them.
 //!
 //! JSON: [`IdleReport`].
 
@@ -24,14 +23,14 @@ use super::latest::{Kept, Latest};
 use super::series::{Percentile, WeightedValues};
 use isotherm_record::item::{Header, Item};
 
-/// What is asked.
+/// The query: time, idle times and percentiles.
 #[derive(Clone, Debug)]
 pub struct IdleOptions {
-    /// When, since the beginning; at the end if `None`.
+    /// Time since the beginning; `None` means the end.
     pub at: Option<Nanos>,
-    /// How many bytes have been idle for at least each of these?
+    /// Minimum idle times; the report counts the bytes that were idle for at least each of them.
     pub at_least: Vec<Nanos>,
-    /// For how long has the least idle share of the bytes been idle, for each of these shares?
+    /// Shares of the bytes, in percent; the report gives the longest idle time of the least idle bytes of each share.
     pub percentiles: Vec<f64>,
 }
 
@@ -47,38 +46,38 @@ impl Default for IdleOptions {
     }
 }
 
-/// How many bytes have been idle for at least so long.
+/// Bytes with a minimum idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IdleBytes {
-    /// So long.
+    /// The minimum idle time.
     pub at_least_ns: Nanos,
-    /// So many bytes; `null` if the target has not been watched for so long.
+    /// The bytes; `null` if the target was watched for less than this time.
     pub bytes: Option<u64>,
 }
 
-/// The idle memory of a target, or of all.
+/// The idle memory of a target, or of all targets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IdleMemory {
     #[serde(flatten)]
     pub target: TargetInfo,
     pub time_ns: Nanos,
-    /// For how long the target had been watched then.
+    /// Time for which the target had been watched by then.
     pub watched_ns: Nanos,
-    /// All monitored addresses, whatever they hold.
+    /// All monitored addresses, with or without memory behind them.
     pub monitored_bytes: u64,
-    /// Of these, in memory; `null` where the record's source cannot tell.
+    /// Resident bytes of these addresses; `null` where the record's source cannot tell.
     pub resident_bytes: Option<u64>,
-    /// Of these, swapped out; likewise.
+    /// Swapped-out bytes of these addresses; `null` where the record's source cannot tell.
     pub swapped_bytes: Option<u64>,
-    /// Of the resident bytes, accessed in the last interval.
+    /// Resident bytes that were accessed in the last interval.
     pub accessed_bytes: u64,
-    /// Of the resident bytes, unknown.
+    /// Resident bytes of unknown state.
     pub unknown_bytes: u64,
-    /// Resident bytes at about that time, where the record has it.
+    /// RSS at about that time, where the record has it.
     pub rss_bytes: Option<u64>,
-    /// Idle bytes by least idle time.
+    /// Idle bytes by minimum idle time.
     pub idle: Vec<IdleBytes>,
     /// `percent` of the known bytes have been idle for at most `value` nanoseconds.
     pub percentiles: Vec<Percentile>,
@@ -90,16 +89,16 @@ pub struct IdleMemory {
 pub struct IdleReport {
     /// `idle`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// For each target that was there at the time.
+    /// The idle memory of each target that existed at the time.
     pub targets: Vec<IdleMemory>,
-    /// The sum, if there is more than one. Memory that several targets map counts once where the record has samples of
-    /// frames; in percentiles it counts for each.
+    /// The sum, if there is more than one target. Memory that several targets map counts once where the record has
+    /// samples of frames; in percentiles it counts for each target.
     pub total: Option<IdleMemory>,
-    /// Targets that had ended before.
+    /// Number of targets that had ended before.
     pub ended_targets: usize,
 }
 
@@ -114,7 +113,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: IdleOptions) -> Self {
         let latest = Latest::until(options.at);
         Self {
@@ -140,7 +139,7 @@ impl Accumulate for Idle {
             Item::Usage(usage) => {
                 let offset = self.context.offset(usage.time);
                 if self.latest.reaches(offset) {
-                    // A target's last figure stays when it is gone from later ones.
+                    // A target keeps its last value when later samples lack it.
                     self.rss.extend(&usage.rss);
                 }
             }
@@ -168,7 +167,7 @@ impl Accumulate for Idle {
             targets.push(sum.finish(self.context.target_info(target), &self.options));
         }
         if let [one] = &mut targets[..] {
-            // Its pages that KSM has merged.
+            // With one target, only pages that KSM has merged would count twice.
             *one = counted_once(one.clone(), &self.frames);
         }
         let total = (targets.len() > 1).then(|| {
@@ -186,7 +185,7 @@ impl Accumulate for Idle {
     }
 }
 
-/// The sum with memory counted once that several targets map, where there are samples of it.
+/// Returns the sum with shared memory counted once, where the record has samples of frames.
 fn counted_once(mut sum: IdleMemory, frames: &FramesOnce) -> IdleMemory {
     let Some(all) = frames.all() else {
         return sum;

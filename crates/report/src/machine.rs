@@ -1,8 +1,8 @@
-//! The machine report: what the machine's memory is used for, by class, process, control group and node, and
-//! how much of it is idle.
+//! The machine report: the use of the machine's memory by class, process, control group and node, and the idle part of
+//! it.
 //!
-//! JSON: [`MachineReport`]. The target of a scope means nothing here: memory is the machine's. It is of the
-//! last sample of the scope.
+//! JSON: [`MachineReport`]. The target of a scope is ignored, because memory belongs to the machine. The report shows
+//! the last sample of the scope.
 
 mod class;
 
@@ -22,18 +22,18 @@ use isotherm_record::machine::{
 
 pub use class::MemoryClass;
 
-/// How much memory is of a class.
+/// Memory of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClassMemory {
-    /// Which class it is.
+    /// The class.
     pub class: MemoryClass,
-    /// All of it.
+    /// All bytes of the class.
     pub bytes: u64,
-    /// When it was accessed, of memory of users.
+    /// Bytes by age, for classes of user memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ages: Option<AgeBytes>,
-    /// Of the page cache, what is on the kernel's active lists (with mapped files).
+    /// Bytes on the kernel's active lists (mapped files included), for the page cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_bytes: Option<u64>,
 }
@@ -42,13 +42,13 @@ pub struct ClassMemory {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineNode {
-    /// Its number.
+    /// Number of the node.
     pub node: u32,
-    /// All of it.
+    /// All memory of the node.
     pub total_bytes: u64,
-    /// What is not free.
+    /// Memory that is not free.
     pub used_bytes: u64,
-    /// By class.
+    /// Memory by class.
     pub classes: Vec<ClassMemory>,
 }
 
@@ -56,48 +56,48 @@ pub struct MachineNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineZone {
-    /// Its node.
+    /// Number of the node.
     pub node: u32,
-    /// Its name.
+    /// Name of the zone.
     pub zone: String,
-    /// All that there is.
+    /// All bytes present in the zone.
     pub present_bytes: u64,
-    /// Of that, what the kernel reserved when it started.
+    /// Bytes that the kernel reserved at boot.
     pub reserved_bytes: u64,
-    /// Of that, what is free.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// What processes map, by when it was accessed.
+    /// Bytes that processes map, by age.
     pub mapped: AgeBytes,
-    /// The rest: page cache that nobody maps, and the kernel's.
+    /// The remaining bytes: unmapped page cache and kernel memory.
     pub other_bytes: u64,
 }
 
-/// What only one process maps.
+/// Memory that only one process maps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineProcess {
-    /// Which process it is.
+    /// The process.
     #[serde(flatten)]
     pub target: TargetInfo,
-    /// Its control group.
+    /// Control group of the process.
     pub group: Option<String>,
-    /// How much.
+    /// Mapped bytes.
     pub bytes: u64,
-    /// When it was accessed.
+    /// The bytes by age.
     pub ages: AgeBytes,
 }
 
-/// What the processes of a control group map, each for itself.
+/// Memory that the processes of a control group map exclusively.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineGroup {
-    /// Its path.
+    /// Path of the control group.
     pub group: String,
-    /// Processes in it.
+    /// Number of processes in it.
     pub nr_processes: usize,
-    /// How much.
+    /// Mapped bytes.
     pub bytes: u64,
-    /// When it was accessed.
+    /// The bytes by age.
     pub ages: AgeBytes,
 }
 
@@ -107,81 +107,81 @@ pub struct MachineGroup {
 pub struct MachineReport {
     /// `machine`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// Of when it is.
+    /// Time of the sample.
     pub time_ns: Nanos,
     /// All memory.
     pub total_bytes: u64,
-    /// What is not free.
+    /// Memory that is not free.
     pub used_bytes: u64,
-    /// Share of what is used of which it is known what for, 0 to 1: what watched processes map, the page cache,
-    /// and the kernel's own by name.
+    /// Share of used memory with a known use, 0 to 1: memory mapped by watched processes, the page cache, and named
+    /// kernel memory.
     pub known_use: f64,
-    /// Share of users' memory of which it is known when it was accessed, 0 to 1.
+    /// Share of user memory with a known age, 0 to 1.
     pub known_age: f64,
-    /// By class, all nodes together.
+    /// Memory by class, all nodes together.
     pub classes: Vec<ClassMemory>,
-    /// By node.
+    /// Memory by node.
     pub nodes: Vec<MachineNode>,
-    /// By zone.
+    /// Memory by zone.
     pub zones: Vec<MachineZone>,
-    /// By process, what each maps alone; the largest first.
+    /// Memory that each process maps exclusively, the largest first.
     pub processes: Vec<MachineProcess>,
-    /// What several processes map.
+    /// Memory that several processes map.
     pub several: AgeBytes,
-    /// By control group; the largest first.
+    /// Memory by control group, the largest first.
     pub groups: Vec<MachineGroup>,
-    /// Huge pages by process, those that waste most first.
+    /// Huge pages by process, the largest waste first.
     pub huge_pages: Vec<MachineHuge>,
-    /// Files' pages that no process maps, where they were looked at.
+    /// Unmapped page cache, where it was scanned.
     pub page_cache: Option<MachineCache>,
 }
 
-/// The huge pages of a process, whoever made them: private anonymous memory only.
+/// The huge pages of a process, of any origin; private anonymous memory only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineHuge {
-    /// Which process it is.
+    /// The process.
     #[serde(flatten)]
     pub target: TargetInfo,
-    /// Memory in huge pages.
+    /// Bytes in huge pages.
     pub bytes: u64,
-    /// What of it was read for pages of zeros; of the rest nothing is known.
+    /// Bytes that were scanned for pages of zeros; the rest is unknown.
     pub read_bytes: u64,
-    /// What of that was never written.
+    /// Scanned bytes that were never written.
     pub unused_bytes: u64,
-    /// What of all of it was never written, if the rest is like what was read; `null` where nothing was.
+    /// Estimated bytes that were never written, if the rest is like the scanned part; `null` where nothing was scanned.
     pub waste_bytes: Option<u64>,
 }
 
-/// Files' pages that no process maps.
+/// Page cache that no process maps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineCache {
-    /// Of when it is.
+    /// Time of the scan.
     pub time_ns: Nanos,
-    /// How long a look at all of memory took: ages are exact to that.
+    /// Duration of a scan of all memory, which is the precision of the ages.
     pub took_ns: Nanos,
-    /// All of them.
+    /// All bytes of it.
     pub bytes: CachedBytes,
-    /// By control group; the largest first.
+    /// Bytes by control group, the largest first.
     pub groups: Vec<MachineCacheGroup>,
     /// The largest files.
     pub files: Vec<CachedFile>,
-    /// Files that there are.
+    /// Number of all files.
     pub nr_files: u64,
 }
 
-/// Files' pages that a control group is charged for.
+/// Page cache that is charged to a control group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineCacheGroup {
-    /// Its path; none where it has been removed or is not known.
+    /// Path of the control group; `null` where it was removed or is unknown.
     pub group: Option<String>,
-    /// How much.
+    /// Charged bytes.
     pub bytes: CachedBytes,
 }
 
@@ -195,7 +195,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
@@ -380,7 +380,7 @@ fn groups(processes: &[MachineProcess]) -> Vec<MachineGroup> {
     groups
 }
 
-/// What the kernel says of a node, and what page tables say of when that was accessed.
+/// Combines the kernel's counters of a node with the ages that page tables show.
 fn node_of(
     node: &NodeMemory,
     sample: &MachineSample,
@@ -437,7 +437,7 @@ fn node_of(
     let told = classes
         .iter()
         .fold(node.free, |all, class| all.saturating_add(class.bytes));
-    // The page cache was told at the end of its last round, all else now: what has gone since is not there twice.
+    // The page cache was counted at the end of its last round, all else now. Memory freed since must not count twice.
     let gone = told.saturating_sub(node.total);
     if let Some(cache) = { classes.iter_mut() }.find(|c| c.class == MemoryClass::PageCache) {
         let left = cache.bytes.saturating_sub(gone);
@@ -454,7 +454,7 @@ fn node_of(
     }
 }
 
-/// At most `bytes` of these, in proportion.
+/// Scales the ages down to at most `bytes` in proportion.
 fn part_of(ages: &AgeBytes, bytes: u64) -> AgeBytes {
     let total = ages.total();
     if total <= bytes {
@@ -481,7 +481,7 @@ fn zone_of(zone: &ZoneMemory) -> MachineZone {
     }
 }
 
-/// All nodes together, by class.
+/// Sums the classes over all nodes.
 fn sum_of(nodes: &[MachineNode]) -> Vec<ClassMemory> {
     let sum = |class| {
         let all = nodes.iter().flat_map(|node| &node.classes);

@@ -1,22 +1,22 @@
-//! The reclaim curve: what reclaiming memory after any time of idleness would have saved and cost.
+//! The reclaim curve: the savings and the cost of reclaiming memory after any idle time.
 //!
-//! Problem: how long must memory be idle before it is worth taking away? Trying each answer on the
-//! running program takes as many runs as answers (DAMOOS makes 25 to 58).
+//! Problem: how long must memory be idle before reclaiming it pays off? Trying each answer on the running program takes
+//! as many runs as answers (DAMOOS makes 25 to 58).
 //!
-//! Approach: a page-granular record says of every page when it was accessed, whatever the policy. A
-//! stretch of idleness that lasted `g` and ended in an access is, for every threshold `T <= g`, memory
-//! saved for `g - T`, and one refault; for every other, nothing. So one pass that counts stretches by
-//! their length gives the whole curve exactly (the same argument as Mattson's stack distances: Mattson
-//! et al., *Evaluation Techniques for Storage Hierarchies*, 1970). A stretch that goes on at the end of
-//! the record, or of the page, saves without a refault.
+//! Approach: a page-granular record shows when each page was accessed, whatever the policy. Take an idle period that
+//! lasted `g` and ended in an access. For every threshold `T <= g`, it saves memory for `g - T` and causes one refault;
+//! for every other threshold it does neither. One pass that counts idle periods by length therefore gives the whole
+//! curve exactly. The argument is that of Mattson's stack distances (Mattson et al., *Evaluation Techniques for Storage
+//! Hierarchies*, 1970). An idle period that still lasts at the end of the record, or of the page, saves memory without
+//! a refault.
 //!
-//! Limits: times are the record's scan times: a stretch counts from the end of the scan interval with
-//! the last access to the beginning of the one with the next, which is what a policy that looks at
-//! the same times would have seen, and the least that it can have been. A page about which a scan knows
-//! nothing is as if accessed, without a refault: unknown is not cold. So are pages of unreclaimable mappings. That the program runs slower
-//! after refaults, and so accesses later, is not followed.
+//! Limits: times are the record's scan times. An idle period begins at the end of the scan interval with the last
+//! access. It ends at the beginning of the interval with the next access. A policy with the same scan times would have
+//! seen this length, and it is the shortest possible one. A page of unknown state counts as accessed, without a
+//! refault: unknown is not cold. The same holds for pages of unreclaimable mappings. The program runs slower after
+//! refaults, and so accesses later; the model ignores this.
 //!
-//! A second curve is of a policy under which pages that came back wait longer ([`patience`]).
+//! A second curve describes a policy with a longer threshold for refaulted pages ([`patience`]).
 //!
 //! JSON: [`ReclaimCurveReport`].
 
@@ -36,51 +36,51 @@ use super::mapping::MappingTable;
 use isotherm_record::item::{Header, Item};
 use isotherm_record::pages::{PageBits, PageBlock, PageSnapshot};
 
-/// What is asked.
+/// The query: refault cost and slowdown limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReclaimCurveOptions {
-    /// Time that the program loses by a refault; `None`: what the record says was measured, or [`REFAULT_COST`].
+    /// Time that the program loses by a refault; `None` means the record's measured cost, or [`REFAULT_COST`].
     pub refault_cost: Option<Nanos>,
-    /// Choose the least threshold whose slowdown is at most this share, 0 to 1.
+    /// Highest acceptable slowdown, 0 to 1; the report chooses the smallest threshold within it.
     pub max_slowdown: Option<f64>,
 }
 
-/// What a program loses with a page read back from zram (docs/benchmarks.md).
+/// Time that a program loses when it reads a page back from zram (docs/benchmarks.md).
 pub const REFAULT_COST: Nanos = Nanos(7_000);
 
-/// Where the cost of a refault comes from.
+/// The source of the refault cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RefaultCostSource {
-    /// The user.
+    /// The user gave it.
     Given,
-    /// It was measured with the target's pages, when it was recorded.
+    /// The recorder measured it with the target's pages.
     Measured,
-    /// Nothing was measured: that of other machines.
+    /// Nothing was measured: the default of other machines.
     Default,
 }
 
-/// What one threshold comes to.
+/// The result of one threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReclaimPoint {
     /// Memory is reclaimed after being idle for this long.
     pub threshold_ns: Nanos,
-    /// Stretches of idleness that lasted so long, in pages.
+    /// Idle periods of at least the threshold, in pages.
     pub idle_pages: u64,
-    /// Bytes times seconds that it would not have been in memory.
+    /// Saved memory in bytes times seconds.
     pub saved_byte_seconds: f64,
-    /// Mean over time.
+    /// Saved memory, mean over time.
     pub saved_mean_bytes: u64,
-    /// The same as a share of the mean resident memory.
+    /// Mean saved memory as a share of the mean resident memory.
     pub saved_share: f64,
-    /// `saved_share` without the first `threshold_ns` of the record, in which no page can reach the threshold; `null` if
-    /// that is more than half of the record.
+    /// `saved_share` without the first `threshold_ns` of the record, in which no page can reach the threshold. `null`
+    /// if that is more than half of the record.
     pub steady_share: Option<f64>,
     /// Pages read back per second.
     pub refaults_per_s: f64,
-    /// Share of its time that the program would have lost by reading back.
+    /// Share of its time that the program would have lost by reading pages back.
     pub slowdown: f64,
 }
 
@@ -90,33 +90,33 @@ pub struct ReclaimPoint {
 pub struct ReclaimCurveReport {
     /// `reclaim_curve`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// From the first scan to the last.
+    /// Time from the first scan to the last.
     pub duration_ns: Nanos,
-    /// Mean time that a scan speaks of: of shorter idleness nothing can be said.
+    /// Mean interval of the scans, and the shortest idle time that they can show.
     pub scan_interval_ns: Nanos,
-    /// Mean over time of the memory that was there.
+    /// Resident memory, mean over time.
     pub resident_mean_bytes: u64,
-    /// Mean over time of the memory about which nothing is known, which is never taken.
+    /// Memory of unknown state, which is never reclaimed; mean over time.
     pub unknown_mean_bytes: u64,
-    /// Mean over time of the memory in unreclaimable mappings, which is never taken.
+    /// Memory in unreclaimable mappings, which is never reclaimed; mean over time.
     pub unreclaimable_mean_bytes: u64,
     /// Time that the program loses by a refault.
     pub refault_cost_ns: Nanos,
-    /// Where that comes from.
+    /// The source of the refault cost.
     pub refault_cost_source: RefaultCostSource,
-    /// The limit that was asked for.
+    /// The requested slowdown limit.
     pub max_slowdown: Option<f64>,
-    /// The least threshold within it; `null` if none is, or none was asked for.
+    /// The smallest threshold within the limit; `null` without such a threshold or without a limit.
     pub chosen: Option<ReclaimPoint>,
-    /// One point for each length of idleness that there was, from the shortest: between two the curve
-    /// has no corner. None is shorter than a scan interval.
+    /// One point for each length of idle time that occurred, from the shortest. The curve has no corner between two
+    /// points. No point is shorter than a scan interval.
     pub points: Vec<ReclaimPoint>,
-    /// The same at some thresholds, where a page that came back waits four times as long, then sixteen and
-    /// sixty-four times.
+    /// The second curve at some thresholds: a refaulted page waits four times as long, then sixteen and sixty-four
+    /// times.
     pub patient_points: Vec<ReclaimPoint>,
 }
 
@@ -125,7 +125,7 @@ pub struct ReclaimCurveReport {
 pub struct ReclaimCurve {
     context: RecordContext,
     options: ReclaimCurveOptions,
-    /// What a refault costs, as measured by the recorder.
+    /// The refault cost that the recorder measured.
     measured: Option<Nanos>,
     mappings: MappingTable,
     targets: HashMap<TargetId, Target>,
@@ -141,40 +141,40 @@ pub struct ReclaimCurve {
     unreclaimable_page_seconds: f64,
 }
 
-/// What all stretches of idleness come to.
+/// Counts of all idle periods.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     stretches: BTreeMap<Nanos, Stretches>,
     patience: Patience,
 }
 
-/// Stretches of idleness of one length, in pages.
+/// Idle periods of one length, in pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretches {
     ended_in_access: u64,
     went_on: u64,
 }
 
-/// What is known of a target's pages.
+/// The state of a target's pages.
 #[derive(Clone, Debug, Default)]
 struct Target {
     blocks: HashMap<u64, Block>,
-    /// When each of its scans ended.
+    /// End times of the target's scans.
     ends: Vec<Nanos>,
 }
 
 #[derive(Clone, Debug)]
 struct Block {
     present: PageBits,
-    /// By page: the last scan that saw an access, or nothing at all.
+    /// For each page, the last scan that saw an access or an unknown state.
     last: Box<[u32; PAGES_PER_BLOCK]>,
     returned: Box<[Returned; PAGES_PER_BLOCK]>,
-    /// The last scan that had the block.
+    /// The last scan that contained the block.
     seen: u32,
 }
 
 impl ReclaimCurve {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: ReclaimCurveOptions) -> Self {
         Self {
             context: RecordContext::new(header, scope),
@@ -229,7 +229,7 @@ impl ReclaimCurve {
             let times = (number, pages.start, &target.ends[..]);
             state.scan(block, times, &mut self.counts);
         }
-        // A block that is no more: what idled in it goes on no longer.
+        // A block that has vanished ends the idle periods of its pages.
         let (ends, counts) = (&target.ends, &mut self.counts);
         target.blocks.retain(|_, block| {
             let is_there = block.seen == number;
@@ -240,7 +240,7 @@ impl ReclaimCurve {
         });
     }
 
-    /// The refault cost and its source.
+    /// Returns the refault cost and its source.
     fn refault_cost(&self) -> (Nanos, RefaultCostSource) {
         match (self.options.refault_cost, self.measured) {
             (Some(cost), _) => (cost, RefaultCostSource::Given),
@@ -250,7 +250,7 @@ impl ReclaimCurve {
     }
 
     fn points(&self, seconds: f64, resident: u64, refault_cost: Nanos) -> Vec<ReclaimPoint> {
-        // From the longest: each point holds all stretches that are as long or longer.
+        // The loop starts at the longest: each point includes all idle periods of its length or longer.
         let (mut refaults, mut pages, mut page_seconds) = (0, 0, 0.0);
         let mut points: Vec<ReclaimPoint> = Vec::with_capacity(self.counts.stretches.len());
         let least = self.shortest.unwrap_or_default();
@@ -350,8 +350,8 @@ impl Accumulate for ReclaimCurve {
 }
 
 impl ReclaimCurveReport {
-    /// What a threshold comes to, also between two points: the stretches that last so long are those of
-    /// the next point, each of which saves that much longer.
+    /// Returns the result of a threshold, also between two points. Its idle periods are those of the next point, and
+    /// each of them saves the difference in addition.
     pub fn at(&self, threshold: Nanos) -> ReclaimPoint {
         let next = self
             .points
@@ -393,19 +393,19 @@ impl Target {
     }
 }
 
-/// How a stretch of idleness ends.
+/// The end of an idle period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The page was accessed.
     Access,
-    /// It is not there any more.
+    /// The page has vanished.
     Gone,
-    /// Nothing more is known of it, or the record ends.
+    /// The page's state is unknown from now on, or the record ends.
     Open,
 }
 
 impl Block {
-    /// Takes in scan `number`, of what was accessed from `start` on; the earlier ones ended at `ends`.
+    /// Takes in scan `number` of the accesses from `start` on; the earlier scans ended at `ends`.
     fn scan(
         &mut self,
         now: &PageBlock,
@@ -416,7 +416,7 @@ impl Block {
             let was = self.present[word];
             let gone = was & !now.present[word];
             let accessed = now.present[word] & now.accessed[word];
-            // What has just come was accessed, and of what is unknown nothing may be claimed.
+            // A new page counts as accessed, and an unknown page must not count as idle.
             let restarted = now.present[word] & (now.unknown[word] | !was);
             for page in bits(gone) {
                 self.end(word * 64 + page, (start, End::Gone), ends, counts);
@@ -444,7 +444,7 @@ impl Block {
         }
     }
 
-    /// Counts a page's stretch that lasted until `until`.
+    /// Counts a page's idle period, which lasted until `until`.
     fn end(
         &mut self,
         page: usize,
@@ -468,7 +468,7 @@ impl Block {
     }
 }
 
-/// The numbers of a word's set bits.
+/// Iterates over the indices of a word's set bits.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = (word != 0).then(|| word.trailing_zeros() as usize)?;

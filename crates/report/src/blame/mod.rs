@@ -1,15 +1,15 @@
-//! Whose code made the memory that is idle: bytes by the stack that touched them first.
+//! Attribution of idle memory to code: bytes by the stack that touched them first.
 //!
-//! Two things are joined: the last snapshot (which bytes are idle, for how long) and the samples of page faults up
-//! to it (which code touched which address first). Memory that an allocator keeps and gives to somebody else is not
-//! touched anew: a stack says who *touched it first*, not who has it now.
+//! The report joins the last snapshot (idle bytes and their age) with the samples of page faults up to it. The samples
+//! show the code that touched each address first. An allocator can reuse memory without a new fault. A stack is
+//! therefore the one that *touched the memory first*, not its current owner.
 //!
-//! How sure that is, is told: `likely_bytes` lie between samples of different stacks, and were laid to the nearer.
-//! What was there before sampling began, and what is far from any sample, is unknown, and adds up with the rest to
-//! all the bytes that the report is about.
+//! The report states the certainty: `likely_bytes` lie between samples of different stacks, and count for the nearer
+//! one. Bytes that existed before sampling began, and bytes far from any sample, are unknown. With the unknown bytes,
+//! all parts add up to the total.
 //!
-//! What huge pages waste is laid to code in the same way ([`Measure::Waste`]): pages of them that were read, and that nobody
-//! has written.
+//! The waste of huge pages is attributed to code in the same way ([`Measure::Waste`]). It consists of the pages that
+//! were read, and that were never written.
 //!
 //! JSON: [`BlameReport`].
 
@@ -54,14 +54,14 @@ pub use waste::HugeBytes;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// Resident, and not accessed for so long.
+    /// Resident bytes that were not accessed for the idle time.
     #[default]
     Idle,
-    /// All that is resident.
+    /// All resident bytes.
     Resident,
-    /// Brought back from swap, however often: by whose code, not whose memory.
+    /// Bytes that were read back from swap, each time counted; they are attributed to the code that accessed them.
     Refaulted,
-    /// Pages of huge pages that were never written, of those huge pages that were read.
+    /// Pages never written, within the huge pages that were read.
     Waste,
 }
 
@@ -74,22 +74,22 @@ pub const AGES: [Nanos; 5] = [
     Nanos::from_millis(600_000),
 ];
 
-/// The longest of [`AGES`] that is at most two thirds of the watched time.
+/// Returns the longest of [`AGES`] that is at most two thirds of the watched time.
 fn longest_age(watched: Nanos) -> Nanos {
     let fits = |age: &&Nanos| age.0.saturating_mul(3) <= watched.0.saturating_mul(2);
     *AGES.iter().rev().find(fits).unwrap_or(&AGES[0])
 }
 
-/// What is asked.
+/// The query: bytes, time and grouping.
 #[derive(Clone, Debug)]
 pub struct BlameOptions {
-    /// Which bytes.
+    /// The bytes to count.
     pub measure: Measure,
-    /// Idle for at least so long; `None`: the longest of [`AGES`] that fits what was watched.
+    /// Minimum idle time; `None` means the longest of [`AGES`] that fits the watched time.
     pub at_least: Option<Nanos>,
-    /// When, since the beginning; at the end if `None`.
+    /// Time since the beginning; `None` means the end.
     pub at: Option<Nanos>,
-    /// By what they are summed up.
+    /// The grouping of the sums.
     pub by: By,
 }
 
@@ -104,7 +104,7 @@ impl Default for BlameOptions {
     }
 }
 
-/// Bytes of one stack, in one thread and one mapping of one target.
+/// Bytes of one stack in one thread and one mapping of one target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StackBytes {
@@ -117,33 +117,33 @@ pub struct StackBytes {
     pub mapping: Arc<str>,
     /// Functions, the outermost first.
     pub stack: Vec<String>,
-    /// The files that they are in; `null` for code that was made at run time.
+    /// The files of the functions; `null` for code that was generated at run time.
     pub libraries: Vec<Option<String>>,
-    /// The function that wanted it: the innermost that is no allocator's, copy's or run time's.
+    /// The function that requested the memory: the innermost one outside allocators, copy functions and run times.
     pub function: String,
-    /// Of the innermost, where in the sources, where that is known.
+    /// Source line of the innermost function, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<String>,
     pub bytes: u64,
-    /// Of these, laid to the nearer of two stacks.
+    /// Bytes of these that count for the nearer of two stacks.
     pub likely_bytes: u64,
 }
 
 impl StackBytes {
-    /// The file of the function that wanted it.
+    /// Returns the file of the function that requested the memory.
     fn library(&self) -> Option<&str> {
         let at = self.stack.iter().rposition(|name| *name == self.function)?;
         self.libraries.get(at)?.as_deref()
     }
 }
 
-/// Bytes of which nobody knows whose code touched them.
+/// Bytes without a known stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NotBlamed {
-    /// They were there before sampling began.
+    /// Bytes that existed before sampling began.
     pub before_sampling: u64,
-    /// No sample is near: the kernel filled them without a fault, or there were too few samples.
+    /// Bytes without a sample nearby: the kernel filled them without a fault, or there were too few samples.
     pub not_sampled: u64,
 }
 
@@ -153,45 +153,45 @@ pub struct NotBlamed {
 pub struct BlameReport {
     /// `blame`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// Which bytes these are.
+    /// The measure of the bytes.
     pub measure: Measure,
-    /// Idle for at least so long, where idle bytes are counted.
+    /// Minimum idle time, where idle bytes are counted.
     pub at_least_ns: Nanos,
-    /// Of which moment it tells.
+    /// The time of the last snapshots in the report.
     pub time_ns: Nanos,
-    /// For how long the targets had been watched then, at most.
+    /// The longest time that a target had been watched until then.
     pub watched_ns: Nanos,
-    /// All bytes that this is about.
+    /// All bytes of the measure.
     pub total_bytes: u64,
-    /// Of these, whose code touched them is known.
+    /// Bytes with a known stack.
     pub blamed_bytes: u64,
-    /// Of the blamed ones, laid to the nearer of two stacks.
+    /// Blamed bytes that count for the nearer of two stacks.
     pub likely_bytes: u64,
-    /// The others.
+    /// Bytes without a known stack.
     pub unknown: NotBlamed,
-    /// How much of huge pages was read, where their waste is counted; `null` where the record does not tell.
+    /// Bytes of huge pages that were read, where their waste is counted; `null` where the record lacks them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge: Option<HugeBytes>,
-    /// Samples that it follows from.
+    /// Number of samples that the report is based on.
     pub nr_samples: u64,
-    /// Samples that found no room.
+    /// Number of samples lost to full buffers.
     pub nr_lost: u64,
-    /// For how long faults were not counted, as that would have cost more than the budget.
+    /// Time without counted faults, because counting would have cost more than the budget.
     pub not_counted_ns: Nanos,
-    /// By what `blamed` sums up.
+    /// The grouping of `blamed`.
     pub by: By,
-    /// Bytes summed up, most first.
+    /// Bytes by group, the largest first.
     pub blamed: Vec<Blamed>,
-    /// By stack, most first.
+    /// Bytes by stack, the largest first.
     pub stacks: Vec<StackBytes>,
 }
 
 impl BlameReport {
-    /// Bytes that a Python interpreter wanted, whose callers in Python are not known.
+    /// Returns bytes requested by a Python interpreter with unknown Python callers.
     pub(crate) fn unnamed_python_bytes(&self) -> u64 {
         let is_python = |stack: &&StackBytes| stack.library().is_some_and(stacks::is_python);
         self.stacks.iter().filter(is_python).map(|s| s.bytes).sum()
@@ -211,7 +211,7 @@ pub struct Blame {
     mappings: MappingTable,
     table: StackTable,
     touches: BTreeMap<TargetId, Touches>,
-    /// Pages that were brought back, by stack, thread, target and mapping.
+    /// Pages that were read back from swap, by stack, thread, target and mapping.
     refaults: Sums,
     huge: HugePages,
     has_stacks: bool,
@@ -220,7 +220,7 @@ pub struct Blame {
     not_counted: Nanos,
 }
 
-/// What bytes are summed up by, first.
+/// The first grouping of bytes.
 type Key = (TargetId, StackId, u32, Arc<str>);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -232,7 +232,7 @@ struct Sum {
 type Sums = HashMap<Key, Sum>;
 
 impl Blame {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: BlameOptions) -> Self {
         let latest = Latest::until(options.at);
         Self {
@@ -251,7 +251,7 @@ impl Blame {
         }
     }
 
-    /// The frames of all stacks, to give them names.
+    /// Returns the frames of all stacks, so that the caller can name them.
     pub fn frames(&mut self) -> &mut FrameTable {
         &mut self.table.frames
     }
@@ -286,7 +286,7 @@ impl Blame {
         let mapping = self.mapping_at(sample.target, sample.address);
         let is_file = mapping.as_ref().is_some_and(|name| name.starts_with('/'));
         if !sample.is_major || is_file {
-            // A page of a file that is read is touched like any other.
+            // A fault that reads a page of a file counts as a touch like any other.
             self.touches.entry(sample.target).or_default().push(sample);
             return;
         }
@@ -305,13 +305,13 @@ impl Blame {
         Some(Arc::clone(name))
     }
 
-    /// Whether this moment counts.
+    /// Returns whether this time lies within the report's period.
     fn is_due(&mut self, time: Nanos) -> bool {
         let offset = self.context.offset(time);
         self.latest.reaches(offset)
     }
 
-    /// The bytes of one target's last snapshot, by who touched them.
+    /// Adds the bytes of one target's last snapshot by the touches that own them.
     fn add(&self, kept: &Kept, at_least: Nanos, whole: &mut Whole) {
         let snapshot = &kept.snapshot;
         let nothing = Touches::default();
@@ -349,7 +349,7 @@ impl Blame {
     }
 }
 
-/// All bytes, as they are summed up.
+/// All bytes and their sums.
 #[derive(Default)]
 struct Whole {
     total: u64,
@@ -420,14 +420,14 @@ impl Accumulate for Blame {
 }
 
 impl Blame {
-    /// The same as [`Blame::report`], of other bytes than were asked for at first.
+    /// Returns a report like [`Blame::report`] with another measure and another idle time.
     pub fn report_of(&mut self, measure: Measure, at_least: Nanos) -> Option<BlameReport> {
         self.options.measure = measure;
         self.options.at_least = Some(at_least);
         self.report()
     }
 
-    /// The report of what was told so far; more may be told after it. `None` without stacks.
+    /// Returns the report of all items so far; more items may follow. Returns `None` without stacks.
     pub fn report(&mut self) -> Option<BlameReport> {
         if !self.has_stacks {
             return None;
@@ -480,7 +480,7 @@ impl Blame {
         })
     }
 
-    /// Stacks that differ in return addresses alone, and not in what functions are called, are one from now on.
+    /// Joins stacks that differ in return addresses only, and call the same functions.
     fn join_stacks(&mut self) {
         let mut first: HashMap<Vec<stacks::Function>, StackId> = HashMap::new();
         let mut numbers: HashMap<StackId, StackId> = HashMap::new();
@@ -499,7 +499,7 @@ impl Blame {
         }
     }
 
-    /// The sums by what functions are called: stacks that differ in return addresses alone are one.
+    /// Returns the sums by function names; stacks that differ in return addresses only are one.
     fn stacks(&self, sums: &Sums) -> Vec<StackBytes> {
         let mut by_name: BTreeMap<_, (StackBytes, Sum)> = BTreeMap::new();
         let mut functions: HashMap<StackId, Vec<stacks::Function>> = HashMap::new();

@@ -1,17 +1,17 @@
-//! The heatmap's address axis: what to cut out, and where each row begins.
+//! The heatmap's address axis: the gaps to cut out, and the start of each row.
 //!
-//! A process uses a few gigabytes of 128 TiB. Only what was ever monitored is on the axis, and gaps
-//! that are small beside it (together a tenth at most: they show which areas are neighbours). The
-//! largest of the gaps that are cut out divide the axis into segments, and are marked; smaller ones
-//! are cut out silently, but counted. Rows are shared out among the segments by size, with a minimum,
-//! so that a stack of 132 KiB can be seen beside a heap of 60 GiB.
+//! A process uses a few gigabytes of 128 TiB. The axis holds the addresses that were ever monitored. It also keeps gaps
+//! that are small beside them (together a tenth at most), because they show which areas are neighbours. The largest of
+//! the cut-out gaps divide the axis into segments, and are marked. Smaller ones are cut out without a mark, but
+//! counted. Rows are divided among the segments by size, with a minimum. A stack of 132 KiB therefore stays visible
+//! beside a heap of 60 GiB.
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 use serde::Serialize;
 
-/// Most segments of an axis.
+/// The largest number of segments of an axis.
 const MAX_SEGMENTS: usize = 12;
-/// A segment gets at least this share of the rows.
+/// The divisor of the rows that gives each segment's minimum number of rows.
 const LEAST_SHARE: usize = 40;
 
 /// Neighbouring rows without a marked gap between them.
@@ -20,22 +20,22 @@ const LEAST_SHARE: usize = 40;
 pub struct Segment {
     /// First row.
     pub first_row: usize,
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Its addresses.
+    /// Addresses of the segment.
     #[serde(flatten)]
     pub range: AddressRange,
-    /// Bytes on the axis: its addresses less what was cut out silently.
+    /// Bytes on the axis: the addresses without the gaps that were cut out unmarked.
     pub shown_bytes: u64,
     /// Unmapped bytes cut out between the segment before and this one.
     pub gap_before_bytes: u64,
 }
 
-/// A run of addresses that stands on the axis as it is.
+/// A run of addresses that lies on the axis without a gap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Run {
     pub(super) range: AddressRange,
-    /// Where on the axis it begins.
+    /// Start of the run on the axis.
     pub(super) offset: u64,
 }
 
@@ -44,12 +44,12 @@ pub(super) struct Run {
 pub(super) struct Axis {
     pub(super) runs: Vec<Run>,
     pub(super) segments: Vec<Segment>,
-    /// Where on the axis each row begins, and where the last ends.
+    /// Start of each row on the axis, then the end of the last row.
     bounds: Vec<u64>,
 }
 
 impl Axis {
-    /// For `covered` addresses (in order, not touching), with about `rows` rows.
+    /// Builds the axis of `covered` addresses (in order, not adjacent), with about `rows` rows.
     pub(super) fn new(covered: &[AddressRange], rows: usize) -> Self {
         let kept = keep_small_gaps(covered);
         let mut runs = Vec::with_capacity(kept.len());
@@ -66,12 +66,12 @@ impl Axis {
         axis
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub(super) fn rows(&self) -> usize {
         self.bounds.len().saturating_sub(1)
     }
 
-    /// The addresses of a row.
+    /// Returns the addresses of a row.
     pub(super) fn row_range(&self, row: usize) -> AddressRange {
         let (from, to) = (self.bounds[row], self.bounds[row + 1]);
         let run_at = |offset: u64| {
@@ -85,17 +85,17 @@ impl Axis {
         )
     }
 
-    /// Bytes on the axis that a row stands for.
+    /// Returns the bytes on the axis that a row covers.
     pub(super) fn row_bytes(&self, row: usize) -> u64 {
         self.bounds[row + 1] - self.bounds[row]
     }
 
-    /// Where on the axis a row begins.
+    /// Returns the start of a row on the axis.
     pub(super) fn row_offset(&self, row: usize) -> u64 {
         self.bounds[row]
     }
 
-    /// Bytes on the axis.
+    /// Returns the bytes on the axis.
     pub(super) fn bytes(&self) -> u64 {
         self.bounds.last().copied().unwrap_or_default()
     }
@@ -169,7 +169,7 @@ impl Axis {
         }
     }
 
-    /// The runs that begin a segment: the first, and those after the largest gaps.
+    /// Returns the runs that begin a segment: the first run, and those after the largest gaps.
     fn segment_starts(&self, rows: usize) -> Vec<usize> {
         if self.runs.is_empty() {
             return Vec::new();
@@ -185,7 +185,7 @@ impl Axis {
     }
 }
 
-/// Joins ranges over the smallest gaps, as long as these are a tenth of the whole at most.
+/// Joins ranges over the smallest gaps, as long as these are at most a tenth of the whole.
 fn keep_small_gaps(covered: &[AddressRange]) -> Vec<AddressRange> {
     let total: u64 = covered.iter().map(|range| range.len()).sum();
     let mut gaps: Vec<u64> = covered.windows(2).map(|w| w[1].start - w[0].end).collect();
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// Pages covered and rows wanted; shows each segment's gap and its rows in pages.
+    /// Builds an axis from covered pages and wanted rows; checks each segment's gap and its rows in pages.
     fn check(covered: &[(u64, u64)], rows: usize, expected: &str) {
         let page = |&(start, end)| AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
         let covered: Vec<AddressRange> = covered.iter().map(page).collect();

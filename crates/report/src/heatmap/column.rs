@@ -1,9 +1,9 @@
-//! One step of time of a heatmap: access rate, age and unknown time as functions of the address.
+//! One time step of a heatmap: access rate, age and unknown time as functions of the address.
 //!
-//! A [`Column`] is a sorted list of pieces, each constant over its addresses. Snapshots are laid over
-//! it one after the other; boundaries accumulate, and beyond a cap those go that tell least: where the
-//! rates on both sides are most alike, weighed by the bytes that would be misplaced. Sums over bytes
-//! and time are kept exactly, so that means over a coarser cell stay right however often pieces merge.
+//! A [`Column`] is a sorted list of pieces, each constant over its addresses. Snapshots are overlaid one after the
+//! other, and boundaries accumulate. Beyond a cap, the least informative boundaries are removed: those with the most
+//! similar rates on both sides, weighted by the bytes that would be misplaced. Sums over bytes and time are kept
+//! exactly. Means over a coarser cell therefore stay right however often pieces merge.
 
 use std::cmp::Ordering;
 
@@ -18,7 +18,7 @@ pub(super) struct Piece {
     pub(super) accessed: f32,
     /// Seconds for which the rate is known.
     pub(super) known: f32,
-    /// Seconds for which it is not.
+    /// Seconds for which the rate is unknown.
     pub(super) unknown: f32,
     /// Seconds for which all of it was swapped out: no rate, and not unknown.
     pub(super) swapped: f32,
@@ -31,7 +31,7 @@ impl Piece {
         self.end - self.start
     }
 
-    /// Whether it was ever memory while it was watched.
+    /// Returns whether it was ever resident while it was watched.
     pub(super) fn was_memory(&self) -> bool {
         self.known + self.unknown > 0.0
     }
@@ -40,14 +40,14 @@ impl Piece {
         if self.known > 0.0 {
             self.accessed / self.known
         } else if self.unknown > 0.0 {
-            // Unlike any rate: what is unknown only goes together with what is unknown.
+            // The value is unlike any rate: unknown pieces merge only with unknown pieces.
             -1.0
         } else {
             -2.0
         }
     }
 
-    /// The facts of `self` and of a later `other`, over `[start, end)`.
+    /// Combines the facts of `self` and of a later `other`, over `[start, end)`.
     fn joined(&self, other: &Self, start: u64, end: u64) -> Self {
         Self {
             start,
@@ -60,7 +60,7 @@ impl Piece {
         }
     }
 
-    /// Extends over `next`, which lies above: means over the bytes of both and of the gap between.
+    /// Extends over `next`, which lies above, with means over the bytes of both and of the gap between.
     fn swallow(&mut self, next: &Self) {
         let (mine, its) = (self.bytes() as f32, next.bytes() as f32);
         let span = (next.end - self.start) as f32;
@@ -81,17 +81,17 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// Lays `seconds` of a snapshot over what is there. `scratch` saves an allocation.
+    /// Overlays `seconds` of a snapshot on the existing pieces. `scratch` saves an allocation.
     pub(super) fn lay(&mut self, snapshot: &Snapshot, seconds: f32, scratch: &mut Vec<Piece>) {
         let samples = snapshot.nr_samples.max(1) as f32;
         let mut floor = 0;
         let pieces = snapshot.regions.iter().filter_map(|region| {
             let known = region.nr_accesses.is_some();
-            // A foreign record may hold regions out of order; the sweep below relies on it.
+            // A record of another program may hold regions out of order; the sweep below relies on their order.
             let start = region.range.start.max(floor);
             let range = AddressRange::checked(start, region.range.end)?;
             floor = range.end;
-            // What holds no memory is neither hot nor idle: it stays blank, as unmapped addresses do.
+            // A region without memory is neither hot nor idle: it stays blank, like unmapped addresses.
             let is_out = region.memory.is_some_and(|memory| memory.resident == 0);
             if is_out && region.memory.is_none_or(|memory| memory.swapped == 0) {
                 return None;
@@ -116,7 +116,7 @@ impl Column {
         }
     }
 
-    /// Lays a later column over this one.
+    /// Overlays a later column on this one.
     pub(super) fn lay_column(&mut self, later: &Self, scratch: &mut Vec<Piece>) {
         overlay(&self.pieces, later.pieces.iter().copied(), scratch);
         self.pieces.clone_from(scratch);
@@ -131,7 +131,7 @@ impl Column {
         let excess = self.pieces.len() - cap;
         let mut order = scores.clone();
         let (_, &mut limit, _) = order.select_nth_unstable_by(excess - 1, f32::total_cmp);
-        // Boundaries that cost as much as the limit go too, but no more of them than needed.
+        // Boundaries with a cost equal to the limit go too, but only as many as needed.
         let mut at_limit = excess - scores.iter().filter(|s| **s < limit).count();
         let mut kept = 0;
         for index in 1..self.pieces.len() {
@@ -150,19 +150,19 @@ impl Column {
     }
 }
 
-/// What it costs to forget the boundary between two pieces: the difference of their rates in the
-/// smaller one's bytes; a gap between them, in its bytes many times over, lest blank space fill up.
+/// Returns the cost of removing the boundary between two pieces: the difference of their rates in the smaller one's
+/// bytes. A gap between them costs its bytes many times over, so that blank space does not fill up.
 fn cost(left: &Piece, right: &Piece) -> f32 {
     let smaller = left.bytes().min(right.bytes()) as f32;
     let gap = (right.start - left.end) as f32;
     (left.rate() - right.rate()).abs() * smaller + gap * 16.0
 }
 
-/// Lays the sorted `above` over the sorted `below`, into `out`.
+/// Overlays the sorted `above` on the sorted `below`, into `out`.
 fn overlay(below: &[Piece], above: impl Iterator<Item = Piece>, out: &mut Vec<Piece>) {
     out.clear();
     let mut index = 0;
-    // Where the piece below at `index` has been used up to.
+    // End of the used part of the piece below at `index`.
     let mut used = below.first().map_or(0, |p| p.start);
     for top in above {
         let mut at = top.start;
@@ -206,7 +206,7 @@ fn overlay(below: &[Piece], above: impl Iterator<Item = Piece>, out: &mut Vec<Pi
     }
 }
 
-/// The addresses that any of `columns` covers by pieces that are `wanted`, as few ranges as possible, in order.
+/// Returns the addresses that `wanted` pieces of any of `columns` cover, as few ranges as possible, in order.
 pub(super) fn covered(columns: &[Column], wanted: fn(&Piece) -> bool) -> Vec<AddressRange> {
     let mut runs: Vec<AddressRange> = Vec::new();
     for column in columns {
@@ -217,7 +217,7 @@ pub(super) fn covered(columns: &[Column], wanted: fn(&Piece) -> bool) -> Vec<Add
                 _ => runs.push(AddressRange::new(piece.start, piece.end)),
             }
         }
-        // Most columns cover what the one before did.
+        // Most columns cover the same addresses as the one before.
         if runs.len() > 1 << 16 {
             unite(&mut runs);
         }
@@ -243,8 +243,7 @@ mod tests {
     use crate::samples::snapshot_at;
     use isotherm_engine::PAGE_SIZE;
 
-    /// Lays snapshots of one second each over each other; shows each piece's mean rate (in checks of
-    /// ten) and how long it was seen.
+    /// Overlays snapshots of one second each; checks each piece's mean rate (in checks of ten) and its seen seconds.
     fn check(snapshots: &[&str], cap: usize, expected: &str) {
         let mut column = Column::default();
         let mut scratch = Vec::new();

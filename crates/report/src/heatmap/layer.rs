@@ -1,8 +1,8 @@
-//! What a heatmap knows before it is put into cells: columns of pieces, exact to the page as far as the bounds of
-//! [`super`] allow. For pages that zoom, and make cells of it themselves.
+//! The data of a heatmap before it is divided into cells: columns of pieces, exact to the page as far as the bounds of
+//! [`super`] allow. Pages that zoom use it, and compute cells themselves.
 //!
-//! Addresses are places on an axis that leaves unmapped addresses out: [`AxisRun`]s say which lie where, in units of
-//! [`Layer::unit_bytes`], so that a place has 32 bits.
+//! Addresses are places on an axis that leaves unmapped addresses out. [`AxisRun`]s map address ranges to places. A
+//! place counts in units of [`Layer::unit_bytes`], so that it fits in 32 bits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,110 +14,110 @@ use super::axis::Axis;
 use super::column::{self, Column, Piece};
 use super::{Heatmap, RecordInfo, TargetInfo};
 
-/// Rates as 16 bits, and what is none above them.
+/// The encoding of rates in 16 bits; values above the highest rate are no rates.
 pub const RATE_CODES: RateCodes = RateCodes {
     most: 65_000,
     swapped: 65_533,
     unknown: 65_534,
 };
 
-/// How [`Layer::rates`] are to be read.
+/// The codes of [`Layer::rates`].
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RateCodes {
-    /// This is a rate of 1.
+    /// Code of a rate of 1.
     pub most: u16,
-    /// This is no rate: all of it is swapped out.
+    /// Code of a piece that is completely swapped out, and has no rate.
     pub swapped: u16,
-    /// Nor is this: it is not known.
+    /// Code of an unknown rate.
     pub unknown: u16,
 }
 
-/// Addresses that stand on the axis as they are.
+/// An address range that lies on the axis without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxisRun {
-    /// These addresses.
+    /// The addresses.
     pub range: AddressRange,
-    /// Where on the axis they begin, in units.
+    /// Start of the range on the axis, in units.
     pub place: u32,
 }
 
-/// A part of the axis between gaps that are marked.
+/// A part of the axis between marked gaps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerSegment {
-    /// Where on the axis it begins, in units.
+    /// Start of the segment on the axis, in units.
     pub place: u32,
-    /// How long it is there, in units.
+    /// Length of the segment on the axis, in units.
     pub units: u32,
     /// Bytes cut out between the segment before and this one.
     pub gap_before_bytes: u64,
 }
 
-/// What was last known to lie somewhere on the axis.
+/// The last known mapping at a part of the axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerMapping {
-    /// Where it begins, in units.
+    /// Start of the mapping on the axis, in units.
     pub place: u32,
-    /// How long it is there, in units.
+    /// Length of the mapping on the axis, in units.
     pub units: u32,
-    /// Which of [`Layer::names`].
+    /// Index in [`Layer::names`].
     pub name: u32,
 }
 
-/// Which addresses stand where.
+/// The address axis: ranges and their places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerAxis {
-    /// Bytes of a place: a page, and more where the axis is longer than 32 bits.
+    /// Bytes per place: a page, or more where the axis is longer than 32 bits.
     pub unit_bytes: u64,
-    /// From the lowest address up.
+    /// Address runs, from the lowest address up.
     pub runs: Vec<AxisRun>,
-    /// From the lowest address up.
+    /// Segments, from the lowest address up.
     pub segments: Vec<LayerSegment>,
 }
 
-/// One target's.
+/// The data of one target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// Whose memory.
+    /// The target.
     pub target: TargetInfo,
-    /// Its addresses.
+    /// Its address axis.
     pub axis: LayerAxis,
     /// Names of mappings.
     pub names: Vec<Arc<str>>,
-    /// From the lowest address up.
+    /// Mappings, from the lowest address up.
     pub mappings: Vec<LayerMapping>,
-    /// How many pieces there are before each column, and after the last: one more than columns.
+    /// Number of pieces before each column, and after the last: one entry more than columns.
     pub columns: Vec<u32>,
-    /// Where each piece begins.
+    /// Start of each piece on the axis.
     pub places: Vec<u32>,
-    /// How long each is.
+    /// Length of each piece.
     pub units: Vec<u32>,
-    /// The mean access rate of each; see [`RATE_CODES`].
+    /// Mean access rate of each piece; see [`RATE_CODES`].
     pub rates: Vec<u16>,
-    /// For how long each had about that rate: 1000 log2(1 + 100 s).
+    /// Time since each piece's rate last changed much, as 1000 log2(1 + 100 s).
     pub ages: Vec<u16>,
 }
 
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layers {
-    /// Where the facts come from.
+    /// The record that the data is based on.
     pub record: RecordInfo,
-    /// When the first column begins.
+    /// Start of the first column.
     pub start_ns: Nanos,
-    /// How much time a column stands for.
+    /// Time per column.
     pub column_ns: Nanos,
-    /// How many columns.
+    /// Number of columns.
     pub columns: usize,
-    /// Nothing was joined for want of room: less of the record would be no finer.
+    /// Whether nothing was merged to save memory: a smaller part of the record would be no finer.
     pub is_exact: bool,
     /// The targets, the largest first.
     pub targets: Vec<Layer>,
-    /// How many smaller targets were left out.
+    /// Number of smaller targets that were left out.
     pub targets_left_out: usize,
 }
 
 impl Heatmap {
-    /// All that is known, instead of the report.
+    /// Returns all data, instead of the report.
     pub fn finish_layers(mut self) -> Layers {
         let targets = self.take_largest();
         let layers = targets.iter().map(|(target, lists)| {
@@ -128,7 +128,7 @@ impl Heatmap {
         self.layers(layers)
     }
 
-    /// The same of one target, on the axis that it has where more of the record is shown.
+    /// Returns the data of one target, on the axis of a larger part of the record.
     pub fn finish_layer_on(mut self, target: TargetId, axis: &LayerAxis) -> Layers {
         let lists = self.targets.remove(&target).unwrap_or_default();
         let layer = self.layer(target, &lists, axis.clone());
@@ -174,7 +174,7 @@ impl Heatmap {
             for piece in &column.pieces {
                 let runs = layer.axis.runs[next..].iter();
                 next += runs.take_while(|run| run.range.end <= piece.start).count();
-                // Pieces lie in runs, which are made of them.
+                // Pieces lie within runs, because runs are built from them.
                 if let Some(run) = layer.axis.runs.get(next).copied() {
                     layer.push_piece(&run, piece);
                 }
@@ -228,7 +228,7 @@ impl Layer {
 }
 
 impl LayerAxis {
-    /// Where the part of a range that lies in a run begins on the axis, and how long it is there.
+    /// Returns the place and the length on the axis of the part of a range that lies in a run.
     fn place(&self, run: &AxisRun, range: AddressRange) -> Option<(u32, u32)> {
         let part = run.range.intersection(range)?;
         let place = |address: u64| (address - run.range.start) / self.unit_bytes;
@@ -237,7 +237,7 @@ impl LayerAxis {
     }
 }
 
-/// The least power of two of pages by which an axis of so many bytes has places of 32 bits.
+/// Returns the smallest unit, a power of two of pages, by which an axis of `bytes` has places of 32 bits.
 fn unit_of(bytes: u64) -> u64 {
     let mut unit = PAGE_SIZE;
     while bytes / unit > u64::from(u32::MAX) {
@@ -271,7 +271,8 @@ fn rate(piece: &Piece) -> u16 {
     }
 }
 
-/// 1000 log2(1 + 100 s): a centisecond at the low end, 0.07 % further up, 20 bits of seconds at most.
+/// Encodes an age as 1000 log2(1 + 100 s). The precision is a centisecond at the low end, 0.07 % further up; the value
+/// saturates at 20 bits of seconds.
 fn age(seconds: f32) -> u16 {
     ((1.0 + f64::from(seconds) * 100.0).log2() * 1000.0).min(65_535.0) as u16
 }
@@ -294,7 +295,7 @@ mod tests {
         heatmap.finish_layers()
     }
 
-    /// Each column's pieces, as `place+units=rate`, in tenths.
+    /// Formats each column's pieces as `place+units=rate`, in tenths.
     fn shown(layer: &Layer) -> Vec<String> {
         let piece = |at: usize| {
             let rate = match layer.rates[at] {

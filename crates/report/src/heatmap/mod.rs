@@ -1,16 +1,16 @@
 //! The heatmap report: access rate over time and address.
 //!
-//! **Problem.** Neither the time range nor the addresses are known until the record has been read, it
-//! may not fit in memory, and reading it twice costs twice (and a pipe can be read only once).
+//! **Problem.** The time range and the addresses are unknown until the record has been read. The record may not fit in
+//! memory. Reading it twice costs twice, and a pipe can be read only once.
 //!
-//! **Approach.** Time is cut into at most [`MAX_COLUMNS`] columns (or as many as were asked for while reading); when the record outgrows them,
-//! neighbours are joined and their width doubles. In a column the access rate is a list of pieces of
-//! address space ([`column`]), capped, the cap halving when all columns together exceed
-//! [`MAX_PIECES`]. Only at the end, with all addresses known, is the address axis laid out ([`axis`])
-//! and the pieces put into cells.
+//! **Approach.** Time is cut into at most [`MAX_COLUMNS`] columns (or into the requested number of columns while
+//! reading). When the record outgrows them, neighbours are joined and their width doubles. In a column the access rate
+//! is a list of pieces of address space ([`column`]). The list has a cap, which halves when all columns together exceed
+//! [`MAX_PIECES`]. At the end, when all addresses are known, the module lays out the address axis ([`axis`]) and sums
+//! the pieces into cells.
 //!
-//! **Limits.** A cell holds means over its bytes and its time; a hot page in a cell of 10 MiB looks
-//! lukewarm. `--from`, `--to` and `--target` look closer.
+//! **Limits.** A cell holds means over its bytes and its time; a hot page in a cell of 10 MiB looks lukewarm. The
+//! options `--from`, `--to` and `--target` show more detail.
 //!
 //! JSON: [`HeatmapReport`].
 
@@ -35,23 +35,23 @@ use axis::Axis;
 use column::{Column, Piece};
 use isotherm_record::item::{Header, Item};
 
-/// Most columns while reading; at least half as many once a record has outgrown them.
+/// The largest number of columns while reading; a record that has outgrown it has at least half as many.
 pub const MAX_COLUMNS: usize = 512;
-/// Most pieces of all columns together, 40 bytes each.
+/// The largest number of pieces of all columns together, 40 bytes each.
 const MAX_PIECES: usize = 1 << 20;
-/// Pieces of one column, at first and at least.
+/// The first and the smallest cap of the pieces of one column.
 const PIECE_CAPS: (usize, usize) = (4096, 32);
 
-/// How fine the result shall be.
+/// The resolution of the result.
 #[derive(Clone, Copy, Debug)]
 pub struct HeatmapOptions {
-    /// Most columns while reading.
+    /// The largest number of columns while reading.
     pub columns_read: usize,
-    /// Most columns.
+    /// The largest number of columns of the result.
     pub columns: usize,
-    /// Rows of each target, about.
+    /// The approximate number of rows of each target.
     pub rows: usize,
-    /// Most targets; the largest stay.
+    /// The largest number of targets; the largest targets stay.
     pub targets: usize,
 }
 
@@ -66,28 +66,28 @@ impl Default for HeatmapOptions {
     }
 }
 
-/// What is known of one row and one column.
+/// The data of one row and one column.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// Share of bytes and time that was monitored; 0: nothing is mapped here.
+    /// Share of bytes and time that was monitored; 0 means that nothing is mapped here.
     pub monitored: f32,
-    /// Mean access rate of what is known, 0 to 1; `None` where most is unknown.
+    /// Mean access rate of the known part, 0 to 1; `None` where most is unknown.
     pub access_rate: Option<f32>,
-    /// Mean age in seconds, by bytes.
+    /// Mean age in seconds, weighted by bytes.
     pub age: f32,
 }
 
-/// Addresses that a row stands for.
+/// The addresses of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
-    /// From the first to the last; what was cut out of the axis may lie between.
+    /// Range from the first address to the last; parts cut out of the axis may lie between.
     #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Ends"))]
     #[serde(flatten, serialize_with = "crate::exact::range")]
     pub range: AddressRange,
     /// Bytes on the axis.
     pub bytes: u64,
-    /// What was last known to lie there.
+    /// The last known mapping at these addresses.
     pub mapping: Option<MappingLabel>,
 }
 
@@ -100,11 +100,11 @@ pub struct Row {
 pub struct TargetHeatmap {
     #[serde(flatten)]
     pub target: TargetInfo,
-    /// Neighbouring rows, from the lowest address up, between gaps.
+    /// Neighbouring rows between gaps, from the lowest address up.
     pub segments: Vec<Segment>,
     /// Rows, from the lowest address up.
     pub rows: Vec<Row>,
-    /// Row by row, each from the earliest time on.
+    /// Cells row by row, each row from the earliest time on.
     #[cfg_attr(feature = "schema", schemars(with = "CellArrays"))]
     #[serde(serialize_with = "serialize_cells")]
     pub cells: CellGrid,
@@ -113,14 +113,14 @@ pub struct TargetHeatmap {
 /// Cells row by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellGrid {
-    /// Columns of each row.
+    /// Number of columns of each row.
     pub columns: usize,
-    /// All of them.
+    /// All cells.
     pub cells: Vec<Cell>,
 }
 
 impl CellGrid {
-    /// The cells of a row.
+    /// Returns the cells of a row.
     pub fn row(&self, row: usize) -> &[Cell] {
         &self.cells[row * self.columns..(row + 1) * self.columns]
     }
@@ -132,19 +132,19 @@ impl CellGrid {
 pub struct HeatmapReport {
     /// `heatmap`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// When the first column begins.
+    /// Start of the first column.
     pub start_ns: Nanos,
-    /// How much time a column stands for.
+    /// Time per column.
     pub column_ns: f64,
-    /// How many columns.
+    /// Number of columns.
     pub columns: usize,
     /// The targets, the largest first.
     pub targets: Vec<TargetHeatmap>,
-    /// How many smaller targets were left out.
+    /// Number of smaller targets that were left out.
     pub targets_left_out: usize,
 }
 
@@ -162,13 +162,13 @@ pub struct Heatmap {
     cap: usize,
     pieces: usize,
     targets_left_out: usize,
-    /// Pieces or columns were joined for want of room.
+    /// Whether pieces or columns were merged to save memory.
     is_joined: bool,
     scratch: Vec<Piece>,
 }
 
 impl Heatmap {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: HeatmapOptions) -> Self {
         Self {
             context: RecordContext::new(header, scope),
@@ -186,7 +186,7 @@ impl Heatmap {
         }
     }
 
-    /// The same, of a part of a record whose whole is known to begin then ([`RecordInfo::started_ns`]).
+    /// Sets the start of the whole record ([`RecordInfo::started_ns`]), where only a part of it is read.
     #[must_use]
     pub fn beginning_at(mut self, origin: Nanos) -> Self {
         self.context.set_origin(origin);
@@ -209,7 +209,7 @@ impl Heatmap {
         self.end = self.end.max(Nanos(to));
         let seconds = |nanos: u64| (nanos as f64 / 1e9) as f32;
         if length.saturating_mul(2) <= self.width.0 {
-            // Much shorter than a column: whole into one, rather than two partial overlays.
+            // A snapshot much shorter than a column goes into one column as a whole, instead of two partial overlays.
             let middle = (from + length / 2) / self.width.0;
             self.lay_into(snapshot, middle as usize, seconds(length));
             return;
@@ -217,7 +217,7 @@ impl Heatmap {
         for column in from / self.width.0..=(to - 1) / self.width.0 {
             let begin = column * self.width.0;
             let part = to.min(begin.saturating_add(self.width.0)) - from.max(begin);
-            // Clocks jitter: a sliver of a snapshot in the next column would be all there is in it.
+            // Clocks jitter: a sliver of a snapshot would otherwise be the only content of the next column.
             if part.saturating_mul(20) >= length {
                 self.lay_into(snapshot, column as usize, seconds(part));
             }
@@ -242,8 +242,8 @@ impl Heatmap {
         }
     }
 
-    /// Halves every column's cap; if that is least already, the number of columns; if there is only one,
-    /// the number of targets.
+    /// Halves every column's cap. If the cap is at its minimum, halves the number of columns; if there is only one, the
+    /// number of targets.
     fn coarsen(&mut self) {
         self.is_joined = true;
         if self.cap > PIECE_CAPS.1 {
@@ -281,7 +281,7 @@ impl Heatmap {
         self.pieces = columns.map(|column| column.pieces.len()).sum();
     }
 
-    /// Drops all but the `most` largest targets, by bytes times time; says how many.
+    /// Drops all but the `most` largest targets, by bytes times time; returns the number of dropped targets.
     fn keep_largest(&mut self, most: usize) -> usize {
         let mut by_size: Vec<(f64, TargetId)> =
             self.targets.iter().map(|(id, c)| (size(c), *id)).collect();
@@ -293,12 +293,12 @@ impl Heatmap {
         left_out.len()
     }
 
-    /// Columns that the record filled.
+    /// Returns the number of columns that the record filled.
     fn nr_columns(&self) -> usize {
         self.end.0.div_ceil(self.width.0) as usize
     }
 
-    /// The targets that are shown, the largest first.
+    /// Takes the targets that are shown, the largest first.
     fn take_largest(&mut self) -> Vec<(TargetId, Vec<Column>)> {
         self.targets_left_out += self.keep_largest(self.options.targets);
         let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();

@@ -1,15 +1,14 @@
-//! The same where a page that came back waits longer: four times the threshold after it came back once,
-//! then sixteen and sixty-four times, as schemes do under the guard
-//! ([`isotherm_engine::monitor::idle_pages::PageAges`]).
+//! The second curve: a refaulted page waits longer, four times the threshold after one refault, then sixteen and
+//! sixty-four times. Schemes do so under the guard ([`isotherm_engine::monitor::idle_pages::PageAges`]).
 //!
-//! What a stretch of idleness comes to depends on those before it, and so on the threshold: the policy is
-//! followed page by page for each of [`THRESHOLDS`]. A page that was not there for a time is a new one.
+//! The result of an idle period depends on earlier periods, and so on the threshold. The module therefore simulates the
+//! policy page by page for each of [`THRESHOLDS`]. A page that was absent for a time counts as new.
 
 use isotherm_engine::{Nanos, PAGE_SIZE};
 
 use super::{ReclaimPoint, steady};
 
-/// Thresholds that are told.
+/// The thresholds of the curve.
 pub const THRESHOLDS: [Nanos; 12] = [
     Nanos::from_millis(200),
     Nanos::from_millis(500),
@@ -25,11 +24,11 @@ pub const THRESHOLDS: [Nanos; 12] = [
     Nanos::from_millis(600_000),
 ];
 
-/// How often a page came back, up to three times: two bits for each threshold.
+/// Number of refaults of a page, up to three: two bits for each threshold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Returned(u32);
 
-/// What each threshold comes to.
+/// The sums of each threshold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patience([Sums; THRESHOLDS.len()]);
 
@@ -41,7 +40,7 @@ struct Sums {
 }
 
 impl Patience {
-    /// A page was idle for `length`, and came back at the end if it `is_accessed` then.
+    /// Adds an idle period of `length`, which ended in a refault if the page `is_accessed` then.
     pub(super) fn add(&mut self, length: Nanos, is_accessed: bool, returned: &mut Returned) {
         if length < THRESHOLDS[0] {
             return;
@@ -61,7 +60,7 @@ impl Patience {
         }
     }
 
-    /// The points of `thresholds`, over so many `seconds`, with so many bytes `resident`.
+    /// Returns the points of `thresholds`, over `seconds` of record and `resident` bytes of memory.
     pub(super) fn points(
         &self,
         thresholds: std::ops::Range<Nanos>,
