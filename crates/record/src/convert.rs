@@ -1,4 +1,4 @@
-//! What conversions of any format share: the formats, how to tell them apart, what came of it.
+//! Common parts of all conversions: the formats, their detection, and the result.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -16,19 +16,19 @@ pub enum Format {
     Isotherm,
     /// damo's list of records as JSON.
     Json,
-    /// The same through zlib; damo's default.
+    /// damo's list of records as JSON, compressed by zlib; damo's default.
     JsonCompressed,
-    /// What DAMON's trace points print.
+    /// Output of DAMON's trace points.
     PerfScript,
-    /// Parquet, as we write it.
+    /// Parquet as we write it.
     Parquet,
 }
 
-/// How much of a file's beginning [`Format::detect`] wants to see.
+/// Length of a file's beginning that [`Format::detect`] needs.
 pub const DETECT_LENGTH: usize = 1 << 16;
 
 impl Format {
-    /// Tells the format by the beginning of a file; else says what the file is or might be.
+    /// Detects the format by the beginning of a file; else returns a description of the file.
     pub fn detect(head: &[u8]) -> Result<Self, String> {
         const MAGICS: [(&[u8], &str); 5] = [
             (
@@ -75,10 +75,10 @@ impl Format {
         Ok(Self::PerfScript)
     }
 
-    /// The same of what `input` begins with, which is read that far.
+    /// Detects the format by the beginning of `input`, and consumes that part.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Fails if the input cannot be read.
     pub fn detect_in(input: impl Read) -> io::Result<Result<Self, String>> {
         let mut head = Vec::new();
         input.take(DETECT_LENGTH as u64).read_to_end(&mut head)?;
@@ -86,38 +86,38 @@ impl Format {
     }
 }
 
-/// Access checks in an aggregation interval where a file does not say: 100 ms of 5 ms each, the
-/// defaults of damo and of kernel DAMON.
+/// Access checks per aggregation interval, for files without this number: 100 ms of 5 ms each, the defaults of damo and
+/// of kernel DAMON.
 pub const DEFAULT_NR_SAMPLES: u32 = 20;
 
-/// What was converted, and what could not be.
+/// The result of a conversion, and the parts that could not be converted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Conversion {
-    /// Snapshots written.
+    /// Number of snapshots written.
     pub snapshots: u64,
-    /// Their regions.
+    /// Number of their regions.
     pub regions: u64,
-    /// Other items written.
+    /// Number of other items written.
     pub items: u64,
-    /// What was left out.
+    /// Parts that were left out.
     pub left_out: LeftOut,
-    /// What the input did not say and was assumed instead.
+    /// Values that the input lacked, and the assumptions in their place.
     pub assumed: Vec<String>,
 }
 
-/// What the other format cannot hold.
+/// Parts that the other format cannot hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftOut {
-    /// Regions of which it is unknown whether they were accessed.
+    /// Number of regions with unknown accesses.
     pub unknown_regions: u64,
-    /// Everything else, by kind.
+    /// Numbers of all other parts by kind.
     pub others: BTreeMap<&'static str, u64>,
 }
 
 impl Conversion {
-    /// Adds what a second step over the same data left out or assumed; what it wrote counts.
+    /// Adds the omissions and assumptions of a second step over the same data, and takes its written counts.
     pub fn then(&mut self, second: Self) {
         self.snapshots = second.snapshots;
         self.regions = second.regions;
@@ -131,12 +131,12 @@ impl Conversion {
 }
 
 impl LeftOut {
-    /// Whether everything was converted.
+    /// Returns whether everything was converted.
     pub fn is_empty(&self) -> bool {
         self.unknown_regions == 0 && self.others.is_empty()
     }
 
-    /// Counts what is of this kind.
+    /// Adds `count` parts of one kind.
     pub fn add(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
             *self.others.entry(kind).or_default() += count;
@@ -144,7 +144,7 @@ impl LeftOut {
     }
 }
 
-/// Why a conversion failed.
+/// The reason why a conversion failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
@@ -154,21 +154,21 @@ pub enum ConvertError {
     /// damo's JSON is broken, or not what damo writes.
     #[error("cannot read this as a record of damo's (json)")]
     Json(#[source] serde_json::Error),
-    /// damo's JSON holds something that no recording can.
+    /// damo's JSON has content that no recording can have.
     #[error("this record of damo's holds {0}")]
     Impossible(String),
-    /// A trace that does not make sense.
+    /// A line of the trace is inconsistent.
     #[error("line {line} of the trace {reason}")]
     Trace {
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What is wrong.
+        /// Description of the fault.
         reason: String,
     },
-    /// Nothing to convert.
+    /// The trace has no line to convert.
     #[error("the trace has no line of `damon:damon_aggregated` or `damon:damos_before_apply`")]
     NoTrace,
-    /// Parquet is a feature of this crate, and was left out.
+    /// This build lacks Parquet, which is a feature of this crate.
     #[error(
         "this isotherm was built without Parquet, for a quick first look; `make build` builds it whole"
     )]
@@ -177,7 +177,7 @@ pub enum ConvertError {
     #[cfg(feature = "parquet")]
     #[error("cannot read or write this as Parquet")]
     Parquet(#[source] parquet::errors::ParquetError),
-    /// A Parquet file that holds no record, or a damaged one.
+    /// The Parquet file holds no record, or a damaged one.
     #[error("this Parquet file is not a record: {0}")]
     NotARecord(String),
     /// The input could not be read.
@@ -186,7 +186,7 @@ pub enum ConvertError {
     /// The output could not be written.
     #[error("cannot write the output")]
     Write(#[source] io::Error),
-    /// Room for intermediate data could not be had.
+    /// No space for intermediate data was available.
     #[error("cannot keep intermediate data in {folder}")]
     Scratch { folder: String, source: io::Error },
 }

@@ -1,30 +1,30 @@
-//! What can be wrong with a record, and where.
+//! Errors of records, and their places.
 
 use std::io;
 
-/// Why a record could not be read or written.
+/// The reason why a record could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// The operating system refused a read.
     #[error("cannot read the record at byte {offset}")]
     Read {
-        /// How far reading had come.
+        /// Number of bytes read so far.
         offset: u64,
         source: io::Error,
     },
     /// The operating system refused a write.
     #[error("cannot write the record after byte {offset}")]
     Write {
-        /// How much had been written.
+        /// Number of bytes written so far.
         offset: u64,
         source: io::Error,
     },
-    /// Nothing more may be written: an earlier write failed part-way, and anything behind a torn
-    /// message could not be found again.
+    /// Further writes are refused: an earlier write failed part-way, and a reader could not find messages behind a torn
+    /// one.
     #[error("the record was closed by an earlier write error")]
     Closed,
-    /// The file is something else.
+    /// The file is not a record.
     #[error("this is not an isotherm record: {0}")]
     NotARecord(String),
     /// The file ends before its header does.
@@ -36,52 +36,52 @@ pub enum RecordError {
         /// Length of the file.
         length: u64,
     },
-    /// Written by a later version.
+    /// A later version wrote the file.
     #[error(
         "the record's format is version {found}, this program reads up to {known}; use a newer one"
     )]
     Version {
-        /// What the file says.
+        /// Version in the file.
         found: String,
-        /// What we read.
+        /// Highest version that this program reads.
         known: u32,
     },
-    /// Bytes that no writer of records writes.
+    /// The record has bytes that no writer of records writes.
     #[error("the record is damaged: the message at byte {offset} {reason}")]
     Corrupt {
-        /// Where the message starts.
+        /// Offset of the message.
         offset: u64,
-        /// What is wrong with it.
+        /// Description of the fault.
         reason: String,
     },
-    /// Rows that another program has compressed in a way that is not read here.
+    /// Another program compressed the rows by an unsupported codec.
     #[error(
         "its rows are compressed by {codec}, and only zstd is read here; write it again with zstd, or \
          without compression"
     )]
     Compression {
-        /// By what.
+        /// Name of the codec.
         codec: &'static str,
     },
-    /// A claim beyond what any record of ours holds.
+    /// The message claims a size beyond that of any record of ours.
     #[error(
         "the message at byte {offset} claims {claimed} for its {what}, more than the {limit} that \
          a record may hold; the record is damaged or not meant well"
     )]
     TooLarge {
-        /// Where the message starts.
+        /// Offset of the message.
         offset: u64,
-        /// What is too large.
+        /// Name of the size.
         what: &'static str,
-        /// How large it says it is.
+        /// The claimed size.
         claimed: u64,
-        /// How large it may be.
+        /// The limit.
         limit: u64,
     },
-    /// A thing that cannot stand in this record.
+    /// The item cannot be written to this record.
     #[error("cannot write this to a record: {0}")]
     Unwritable(String),
-    /// Single pages are asked for of a record of regions.
+    /// Single pages were requested from a record of regions.
     #[error("the record holds no page scans; make one with `isotherm record --pages`")]
     NoPages,
     /// Replaying page snapshots would need too much memory.
@@ -90,7 +90,7 @@ pub enum RecordError {
          fewer targets or a shorter range"
     )]
     TooManyPages {
-        /// How many ages are kept at most.
+        /// The largest number of ages that are kept.
         limit: u64,
     },
 }

@@ -1,15 +1,15 @@
-//! Arrow IPC messages, one at a time, written and read without trust.
+//! Arrow IPC messages, written and read one at a time and without trust.
 //!
-//! Problem: arrow-rs writes streams, but cannot put custom metadata on a message, and its stream
-//! reader neither says where in the file it is nor tells a torn end from damage in the middle.
+//! Problem: arrow-rs writes streams, but cannot put custom metadata on a message. Its stream reader neither reports its
+//! position in the file nor distinguishes a torn end from damage in the middle.
 //!
-//! Approach: this module does the framing (Arrow columnar format, "Encapsulated message format":
-//! `FF FF FF FF`, the metadata's length, a flatbuffer padded to 8 bytes, the body) and leaves
-//! schemas and columns to arrow-ipc. A message of ours carries a checksum of itself in its custom
-//! metadata, since neither Arrow nor zstd's plain frames have one. The schema's message has none.
+//! Approach: this module does the framing (Arrow columnar format, "Encapsulated message format": `FF FF FF FF`, the
+//! metadata's length, a flatbuffer padded to 8 bytes, the body). It leaves schemas and columns to arrow-ipc. A message
+//! of ours carries a checksum of itself in its custom metadata, since neither Arrow nor zstd's plain frames have one.
+//! The schema's message has none.
 //!
-//! Limits: no length is believed before the bytes are there: buffers grow with what is read, up to
-//! [`MAX_METADATA`] and [`MAX_BODY`].
+//! Limits: no length is believed before the bytes are read: buffers grow with the input, up to [`MAX_METADATA`] and
+//! [`MAX_BODY`].
 
 use std::io::{self, Read};
 
@@ -25,42 +25,42 @@ use flatbuffers::FlatBufferBuilder;
 use crate::error::RecordError;
 use crate::schema::{CHECKSUM_KEY, ITEM_KEY};
 
-/// Longest metadata of a message: an item of some 400,000 mappings fits.
+/// The largest metadata of a message: an item of some 400,000 mappings fits.
 pub(crate) const MAX_METADATA: u64 = 64 << 20;
-/// Longest body of a message, and the most that one may decompress to.
+/// The largest body of a message, before and after decompression.
 pub(crate) const MAX_BODY: u64 = 256 << 20;
-/// What stands before each message, and with a length of 0 at the end of the stream.
+/// The marker before each message, and with a length of 0 at the end of the stream.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// The end of the stream.
 pub(crate) const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
-/// Read at once while a body grows: its claimed length is not allocated ahead.
+/// The read step while a body grows: its claimed length is not allocated ahead.
 const READ_STEP: u64 = 4 << 20;
 
-/// One message as it stands in the file.
+/// One message of the file.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    /// Where it starts.
+    /// Offset of the message in the file.
     pub(crate) offset: u64,
     /// The flatbuffer.
     pub(crate) metadata: Vec<u8>,
-    /// What follows it.
+    /// The body behind the metadata.
     pub(crate) body: Buffer,
 }
 
-/// What comes next in a stream.
+/// The next part of a stream.
 #[derive(Debug)]
 pub(crate) enum Next {
     Frame(Frame),
     /// The end mark.
     End,
-    /// The file stops without one; `lost` bytes of an unfinished message stand behind `offset`.
+    /// The file stops without an end mark; `lost` bytes of an unfinished message follow `offset`.
     Cut {
         offset: u64,
         lost: u64,
     },
 }
 
-/// Cuts a stream into messages.
+/// Splits a stream into messages.
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
     input: R,
@@ -73,12 +73,12 @@ impl<R: Read> FrameReader<R> {
         Self { input, offset: 0 }
     }
 
-    /// Bytes consumed so far.
+    /// Returns the number of bytes consumed so far.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next message.
+    /// Reads the next message.
     pub(crate) fn next(&mut self) -> Result<Next, RecordError> {
         let offset = self.offset;
         let cut = |reader: &Self| Next::Cut {
@@ -90,7 +90,7 @@ impl<R: Read> FrameReader<R> {
             return Ok(cut(self));
         }
         if prefix == END_OF_STREAM {
-            // Else damage to a length could pass for the end.
+            // Without this check, damage to a length could pass for the end.
             return if self.read_up_to(1)?.is_empty() {
                 Ok(Next::End)
             } else {
@@ -177,7 +177,7 @@ fn checked(offset: u64, what: &'static str, claimed: u64, limit: u64) -> Result<
 }
 
 impl Frame {
-    /// The flatbuffer, which [`FrameReader::next`] has verified already.
+    /// Returns the flatbuffer, which [`FrameReader::next`] has verified already.
     pub(crate) fn message(&self) -> Result<Message<'_>, RecordError> {
         root_as_message(&self.metadata).map_err(|error| {
             RecordError::corrupt(
@@ -187,12 +187,12 @@ impl Frame {
         })
     }
 
-    /// The items' JSON, if the message carries any.
+    /// Returns the items' JSON, if the message carries any.
     pub(crate) fn item<'a>(message: &Message<'a>) -> Option<&'a str> {
         custom_metadata(message, ITEM_KEY)
     }
 
-    /// Compares the message's checksum; says whether it has one.
+    /// Compares the message's checksum, and returns whether it has one.
     pub(crate) fn check(&self, message: &Message<'_>) -> Result<bool, RecordError> {
         let Some(written) = custom_metadata(message, CHECKSUM_KEY) else {
             return Ok(false);
@@ -216,7 +216,7 @@ fn custom_metadata<'a>(message: &Message<'a>, key: &str) -> Option<&'a str> {
         .value()
 }
 
-/// CRC-32 of a message without the checksum, which is a part of its metadata.
+/// Computes the CRC-32 of a message without the checksum, which is a part of its metadata.
 fn checksum(metadata: &[u8], own: &str, body: &[u8]) -> String {
     let start = own.as_ptr().addr() - metadata.as_ptr().addr();
     let mut crc = flate2::Crc::new();

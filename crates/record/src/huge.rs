@@ -1,14 +1,15 @@
-//! What huge pages of targets hold, as it stands in a record: pages of them that nobody has written.
+//! The contents of targets' huge pages, and their encoding in a record: the pages within them that were never written.
 //!
-//! Problem: what a huge page wastes is in its content only, which is read a few pages a second; and huge pages come, go and
-//! are split in between.
+//! Problem: only its content shows the waste of a huge page, and the recorder reads a few huge pages a second. Huge
+//! pages appear, vanish and are split in between.
 //!
-//! Approach: an item says of a target how much of its memory is in huge pages, which of them were read since the item
-//! before, and which of those that were read earlier are huge pages no more. So who has read all items knows of each huge page
-//! what it held when it was read last. Both lists are packed like samples of stacks ([`crate::stacks`]): base64 of zlib of LEB128
-//! numbers, in the order of addresses, as differences in blocks of 2 MiB.
+//! Approach: an item states for each target the amount of memory in huge pages. It lists the huge pages that were read
+//! since the item before. It also lists those that were read earlier and are no longer huge pages. A reader of all
+//! items therefore knows the last read content of each huge page. Both lists are packed like samples of stacks
+//! ([`crate::stacks`]): base64 of zlib of LEB128 numbers. They are in the order of addresses, as differences in blocks
+//! of 2 MiB.
 //!
-//! Limits: [`READS_MAX`] of an item.
+//! Limits: an item lists at most [`READS_MAX`] huge pages.
 
 use std::fmt;
 
@@ -18,31 +19,31 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use crate::stacks::{pack, push, take, unpack};
 
-/// Most huge pages that an item tells of: read, and gone.
+/// The largest number of huge pages in an item, read and vanished ones together.
 pub const READS_MAX: usize = 64 << 10;
 const TOO_MANY: &str = "has more huge pages than an item may tell of";
-/// Blocks that an address space has at most: 57 bits of address.
+/// Number of blocks in an address space of 57 bits.
 const BLOCKS_END: u64 = (1 << 57) / BLOCK_SIZE;
 
-/// What huge pages of targets hold, as far as it was read since the item before.
+/// The contents of targets' huge pages that were read since the item before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HugePagesSample {
-    /// When it was looked which pages are huge.
+    /// Time of the scan that showed which pages are huge.
     pub time: Nanos,
-    /// Targets of which there is something new, in their order.
+    /// Targets with changes, in their order.
     #[serde(deserialize_with = "bounded")]
     pub targets: Vec<TargetHugePages>,
 }
 
-/// One target's.
+/// The huge pages of one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetHugePages {
     pub target: TargetId,
-    /// Private anonymous memory that it has in huge pages now, read or not.
+    /// Bytes of private anonymous memory in huge pages now, read or not.
     pub bytes: u64,
-    /// Huge pages that were read, and still are huge pages; packed: each address, pages and time.
+    /// Huge pages that were read and are still huge pages; packed, each with address, pages and time.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     #[serde(
         default,
@@ -51,7 +52,7 @@ pub struct TargetHugePages {
         deserialize_with = "unpack_reads"
     )]
     pub read: Vec<HugePageRead>,
-    /// Addresses of those that were read earlier, and are huge pages no more; packed.
+    /// Addresses of pages that were read earlier and are no longer huge pages; packed.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     #[serde(
         default,
@@ -62,26 +63,26 @@ pub struct TargetHugePages {
     pub gone: Vec<u64>,
 }
 
-/// What a huge page held.
+/// The content of a huge page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HugePageRead {
-    /// Its address.
+    /// Address of the huge page.
     pub block: u64,
-    /// Pages of zeros: never written, as far as content tells.
+    /// Number of pages of zeros, which count as never written.
     pub never_written: u32,
-    /// When it was read, by the record's clock.
+    /// Time of the read, by the record's clock.
     pub time: Nanos,
 }
 
 impl TargetHugePages {
-    /// Huge pages that it tells of.
+    /// Returns the number of huge pages in both lists.
     pub fn nr_told(&self) -> usize {
         self.read.len() + self.gone.len()
     }
 }
 
 impl HugePagesSample {
-    /// Says what is wrong with it, if anything.
+    /// Checks the sample, and returns a description of the first fault.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self
             .targets
@@ -123,7 +124,7 @@ impl TargetHugePages {
     }
 }
 
-/// Targets, as long as they have not too many huge pages together: a few bytes can be packed that come to gigabytes.
+/// Reads targets within the bound of huge pages for all together, because a few packed bytes can expand to gigabytes.
 fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TargetHugePages>, D::Error> {
     struct Targets;
     impl<'de> Visitor<'de> for Targets {
@@ -154,7 +155,7 @@ fn pack_reads<S: Serializer>(reads: &[HugePageRead], serializer: S) -> Result<S:
     for read in reads {
         push_block(&mut bytes, &mut next, read.block).map_err(ser::Error::custom)?;
         push(&mut bytes, read.never_written.into());
-        // They are read in turns, not in the order of addresses.
+        // Huge pages are read in turns, not in the order of addresses.
         push(&mut bytes, crate::stacks::difference(time, read.time.0));
         time = read.time.0;
     }
@@ -210,7 +211,7 @@ fn unpack_gone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D
     Ok(gone)
 }
 
-/// Blocks between this one and the one before; `next` is the first that may follow.
+/// Appends the number of blocks between this one and the one before; `next` is the first that may follow.
 fn push_block(bytes: &mut Vec<u8>, next: &mut u64, block: u64) -> Result<(), String> {
     let number = block / BLOCK_SIZE;
     if !block.is_multiple_of(BLOCK_SIZE) || number < *next || number >= BLOCKS_END {

@@ -1,6 +1,6 @@
-//! Opens what is to be read as a record: one, or what another program wrote, which is converted first.
+//! Opens an input as a record, and converts files of other programs first.
 //!
-//! The format is told by the content. What is converted goes to a temporary file that has no name.
+//! The content decides the format. A converted record goes to a temporary file without a name.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use crate::{damo, parquet};
 pub struct Input {
     /// Its bytes, for a [`Reader`](crate::Reader).
     pub bytes: Box<dyn Read>,
-    /// How many there are, where that is known.
+    /// Number of bytes, where it is known.
     pub length: Option<u64>,
-    /// What had to be assumed or left out where it was converted, a sentence each.
+    /// Assumptions and omissions of a conversion, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// Why it cannot be read.
+/// The reason why the input cannot be read.
 #[derive(Debug, Error)]
 #[error("{attempt}")]
 pub struct InputError {
@@ -50,7 +50,7 @@ impl<T, E: Into<Box<dyn Error + Send + Sync>>> Attempt<T> for Result<T, E> {
 /// Opens `path`, `-` for standard input.
 ///
 /// # Errors
-/// What was tried, and why it failed.
+/// Fails if the input cannot be opened, read or converted. The error names the attempt and its cause.
 pub fn open(path: &Path) -> Result<Input, InputError> {
     let (name, source) = found(path)?;
     let file = match source {
@@ -62,7 +62,7 @@ pub fn open(path: &Path) -> Result<Input, InputError> {
                 notes: Vec::new(),
             });
         }
-        // Some formats are read from their end.
+        // Some formats are read from their end, and so need a file.
         stream @ Source::Stream { .. } => stream.kept(&name)?,
     };
     let (record, notes) = record_of(file, &name)?;
@@ -74,8 +74,8 @@ pub fn open(path: &Path) -> Result<Input, InputError> {
     })
 }
 
-/// A record that can be read many times, by several at once, from its beginning each time. It stays the same
-/// file where its name goes to another.
+/// A record that several readers can read at once and repeatedly, from its beginning each time. It stays the same file
+/// if its name is given to another one.
 #[derive(Clone, Debug)]
 pub struct RecordFile {
     name: String,
@@ -84,10 +84,10 @@ pub struct RecordFile {
 }
 
 impl RecordFile {
-    /// Opens `path`, `-` for standard input, which is kept in a temporary file.
+    /// Opens `path`, `-` for standard input, which is copied to a temporary file.
     ///
     /// # Errors
-    /// What was tried, and why it failed.
+    /// Fails if the input cannot be opened, read or converted. The error names the attempt and its cause.
     pub fn open(path: &Path) -> Result<Self, InputError> {
         let (name, source) = found(path)?;
         let (file, notes) = record_of(source.kept(&name)?, &name)?;
@@ -98,20 +98,20 @@ impl RecordFile {
         })
     }
 
-    /// What messages call it.
+    /// Returns the name for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What had to be assumed or left out where it was converted, a sentence each.
+    /// Returns the assumptions and omissions of a conversion, a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Reads it from the beginning.
+    /// Reads the record from the beginning.
     ///
     /// # Errors
-    /// That it is no record.
+    /// Fails if the file is no record.
     pub fn reader(&self) -> Result<Reader<FromStart>, RecordError> {
         Reader::open(FromStart {
             file: Arc::clone(&self.file),
@@ -120,7 +120,7 @@ impl RecordFile {
     }
 }
 
-/// A file's bytes from the beginning, wherever others read it.
+/// A file's bytes from the beginning, independent of other readers.
 #[derive(Debug)]
 pub struct FromStart {
     file: Arc<File>,
@@ -146,7 +146,7 @@ fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Where a record comes from.
+/// The source of a record.
 enum Source {
     File(File),
     /// A pipe or a device, which is read once.
@@ -156,7 +156,7 @@ enum Source {
     },
 }
 
-/// What `path` is, with its name in messages.
+/// Opens `path`, and returns it with its name for messages.
 fn found(path: &Path) -> Result<(String, Source), InputError> {
     let is_standard = path.as_os_str() == "-";
     let name = if is_standard {
@@ -182,7 +182,7 @@ fn found(path: &Path) -> Result<(String, Source), InputError> {
 }
 
 impl Source {
-    /// As a file; what can be read only once is copied.
+    /// Returns a file; a stream that can be read only once is copied.
     fn kept(self, name: &str) -> Result<File, InputError> {
         let (head, rest) = match self {
             Self::File(file) => return Ok(file),
@@ -196,7 +196,7 @@ impl Source {
     }
 }
 
-/// A file, or the record that it is converted to, at its beginning; and what had to be assumed for that.
+/// Returns the file, or the record that it is converted to, at its beginning, with the assumptions of the conversion.
 fn record_of(mut file: File, name: &str) -> Result<(File, Vec<String>), InputError> {
     let mut head = Vec::new();
     (&mut file)
@@ -216,12 +216,12 @@ fn record_of(mut file: File, name: &str) -> Result<(File, Vec<String>), InputErr
     Ok((record, told(name, &conversion)))
 }
 
-/// The format of what is no record, but can become one.
+/// Returns the format of content that is no record, but can be converted to one.
 fn foreign(head: &[u8]) -> Option<Format> {
     let names_event = |event: &[u8]| head.windows(event.len()).any(|bytes| bytes == event);
     match Format::detect(head) {
         Ok(Format::Isotherm) | Err(_) => None,
-        // Any text could be a trace.
+        // Any text could be a trace, so the text must name an event.
         Ok(Format::PerfScript)
             if !names_event(b"damon_aggregated:") && !names_event(b"damos_before_apply:") =>
         {
@@ -231,11 +231,11 @@ fn foreign(head: &[u8]) -> Option<Format> {
     }
 }
 
-/// Writes what `input` holds as a record to `output`; it is read by way of `watch`. What needs more room
-/// than memory goes to `folder`.
+/// Writes the content of `input` as a record to `output`; reading goes through `watch`. Intermediate data beyond memory
+/// goes to `folder`.
 ///
 /// # Errors
-/// What is wrong with it, or cannot be written.
+/// Fails if the input is damaged, or if the output cannot be written.
 pub fn import<R: Read>(
     input: File,
     from: Format,

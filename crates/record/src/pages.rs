@@ -1,18 +1,17 @@
 //! Page-granular snapshots, and their replay as regions.
 //!
-//! Problem: a page scan knows the accessed bit of every single page, so its snapshots are bitmaps;
-//! every report wants regions with an access frequency and an age.
+//! Problem: a page scan knows the accessed bit of every single page, so its snapshots are bitmaps. Every report wants
+//! regions with an access frequency and an age.
 //!
-//! Approach: a record of page scans keeps, for each 2 MiB block and scan, three bitmaps of 512 bits
-//! (present, accessed, unknown). [`PageAges`] remembers for each page since when it has been in its
-//! state, and merges neighbouring pages of the same state and age into one region that was checked
-//! once (`nr_samples` 1). A page that is not present belongs to no region; an unknown page belongs
-//! to a region without a frequency. As with DAMON, the age counts the scans since the state changed,
-//! so it is 0 in the scan that saw the change.
+//! Approach: a record of page scans keeps, for each 2 MiB block and scan, three bitmaps of 512 bits (present, accessed,
+//! unknown). [`PageAges`] remembers for each page the scan since which it has been in its state. It merges neighbouring
+//! pages of the same state and age into one region that was checked once (`nr_samples` 1). A page that is not present
+//! belongs to no region; an unknown page belongs to a region without a frequency. As with DAMON, the age counts the
+//! scans since the state changed, so it is 0 in the scan that saw the change.
 //!
-//! Limits: memory of touched-at-random pages cannot be merged, so in the worst case a region is a
-//! page. A block whose pages are all in the same state costs 32 bytes, any other 2 KiB; replay stops
-//! with an error rather than keep more than [`MAX_PAGE_AGES`] single ages.
+//! Limits: randomly touched pages cannot be merged, so in the worst case a region is a page. A block whose pages are
+//! all in the same state costs 32 bytes, any other 2 KiB. Replay stops with an error rather than keep more than
+//! [`MAX_PAGE_AGES`] single ages.
 
 use std::collections::HashMap;
 
@@ -25,13 +24,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::RecordError;
 
-/// Most single page ages that a replay keeps: 256 MiB of them, 256 GiB of memory.
+/// The largest number of single page ages that a replay keeps: 256 MiB of them, 256 GiB of memory.
 pub const MAX_PAGE_AGES: u64 = 64 << 20;
 
-/// Most blocks that a replay remembers: 8 TiB.
+/// The largest number of blocks that a replay remembers: 8 TiB.
 const MAX_BLOCKS: usize = 4 << 20;
 
-/// Name of the [`Header`](crate::Header) setting that says what a record's rows are.
+/// Name of the [`Header`](crate::Header) setting with the kind of a record's rows.
 pub const GRANULARITY: &str = "granularity";
 /// Value of [`GRANULARITY`] for a record of page scans.
 pub const GRANULARITY_PAGE: &str = "page";
@@ -39,7 +38,7 @@ pub const GRANULARITY_PAGE: &str = "page";
 /// One bit for each page of a block; bit `i % 64` of word `i / 64` is page `i`.
 pub type PageBits = bits::Bitmap;
 
-/// What one scan saw in one 2 MiB block of addresses.
+/// The result of one scan for one 2 MiB block of addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PageBlock {
@@ -51,7 +50,7 @@ pub struct PageBlock {
     pub present: PageBits,
     /// Pages that were accessed since the scan before.
     pub accessed: PageBits,
-    /// Pages whose accessed bit says nothing (shared, locked, not clearable).
+    /// Pages without a usable accessed bit (shared, locked, not clearable).
     pub unknown: PageBits,
 }
 
@@ -59,18 +58,18 @@ pub struct PageBlock {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PageSnapshot {
-    /// Whose memory.
+    /// The target.
     pub target: TargetId,
-    /// When the interval that the scan tells about began (the scan before).
+    /// Start of the scan's interval (the scan before).
     pub start: Nanos,
-    /// When it ended.
+    /// End of the scan's interval.
     pub end: Nanos,
-    /// Blocks in which anything is mapped, in address order, each once.
+    /// Blocks with mapped pages, in address order, each once.
     pub blocks: Vec<PageBlock>,
 }
 
 impl PageSnapshot {
-    /// What the scan comes to: all that is present is memory.
+    /// Returns the totals of the scan: all present pages are memory.
     pub fn totals(&self) -> MemoryTotals {
         let bytes = |of: fn(&PageBlock) -> &PageBits| {
             let words = self.blocks.iter().flat_map(of);
@@ -90,12 +89,12 @@ impl PageSnapshot {
     }
 }
 
-/// Says what is wrong with the blocks of a snapshot, if anything.
+/// Checks the blocks of a snapshot, and returns a description of the first fault.
 pub(crate) fn check_blocks(blocks: &[PageBlock]) -> Result<(), String> {
     check_addresses(blocks.iter().map(|block| block.block))
 }
 
-/// The same of the addresses of any blocks.
+/// Checks the addresses of any blocks, and returns a description of the first fault.
 pub(crate) fn check_addresses(blocks: impl Iterator<Item = u64>) -> Result<(), String> {
     let mut last = None;
     for address in blocks {
@@ -122,7 +121,7 @@ pub struct PageAges {
 
 #[derive(Clone, Debug, Default)]
 struct TargetAges {
-    /// When each scan ended; an age is an index into this.
+    /// End of each scan; an age is an index into this list.
     ends: Vec<Nanos>,
     blocks: HashMap<u64, BlockAges>,
 }
@@ -163,12 +162,12 @@ impl PageState {
 }
 
 impl PageAges {
-    /// Nothing seen yet.
+    /// Creates an empty state.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The regions of the next scan.
+    /// Returns the regions of the next scan.
     pub fn snapshot(&mut self, scan: &PageSnapshot) -> Result<Snapshot, RecordError> {
         let ages = self.targets.entry(scan.target).or_default();
         let nr_blocks = ages.blocks.len();
@@ -262,7 +261,7 @@ fn page_kind(block: &PageBlock, page: usize) -> u32 {
     }
 }
 
-/// The one kind of all pages, where they have only one: a huge page, or wholly idle memory.
+/// Returns the kind of all pages, if they have only one: a huge page, or wholly idle memory.
 fn uniform_kind(block: &PageBlock) -> Option<u32> {
     let flat = |bits: &PageBits| {
         bits.iter()

@@ -1,18 +1,17 @@
 //! Reads a record, trusting nothing in it.
 //!
-//! Problem: a record may be cut at any byte (its recorder was killed, the disk was full), damaged,
-//! or made to harm; and reports read millions of rows and must not need memory for all of them.
+//! Problem: a record may be cut at any byte (its recorder was killed, the disk was full). It may be damaged or
+//! malicious. Reports read millions of rows, and must not need memory for all of them.
 //!
-//! Approach: one message is decoded at a time and handed out snapshot by snapshot. A message is
-//! checked before arrow-ipc sees it: every claimed length against the bytes that are there and
-//! against fixed limits, the sizes that columns decompress to before they are decompressed, and the
-//! checksum. A file that stops within a message ends quietly where its last whole message did, and
-//! [`Reader::truncated`] says so; anything else that no writer writes is an error that names the
-//! byte. Whatever the input, reading neither panics nor holds more than a few times
-//! 256 MiB (one message, and what it decompresses to).
+//! Approach: the reader decodes one message at a time, and yields its snapshots one by one. It checks a message before
+//! arrow-ipc sees it: every claimed length against the bytes that exist and against fixed limits, the sizes that
+//! columns decompress to, and the checksum. A file that stops within a message ends without an error after its last
+//! whole message, and [`Reader::truncated`] reports it. Any other content that no writer writes is an error that names
+//! the byte. Whatever the input, reading neither panics nor holds more than a few times 256 MiB (one message, and its
+//! decompressed rows).
 //!
-//! Limits: damage to a record that another program has rewritten (which drops the checksums) is
-//! found only where it breaks the format. Snapshots must lie within one message, as we write them.
+//! Limits: damage to a record that another program has rewritten (which drops the checksums) is found only where it
+//! breaks the format. Snapshots must lie within one message, as we write them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -35,12 +34,12 @@ use crate::rows::Rows;
 use crate::schema::{Kind, decoding_schema, header_of};
 use crate::stacks::StackCounts;
 
-/// How a record that was not finished ends.
+/// The end of a record that was not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// Where the last whole message ends: everything before was read.
+    /// End of the last whole message; everything before it was read.
     pub offset: u64,
-    /// Bytes of an unfinished message behind it. 0: the file stops between two messages, and only
+    /// Bytes of an unfinished message behind it. The value 0 means that the file stops between two messages, and only
     /// the end mark is missing.
     pub bytes_lost: u64,
 }
@@ -72,13 +71,13 @@ pub struct Reader<R> {
     truncation: Option<Truncation>,
     done: bool,
     page_ages: Option<PageAges>,
-    /// What the next snapshot tells by page.
+    /// The page-by-page blocks of the next snapshot.
     blocks: Option<SnapshotBlocks>,
     /// Whether messages have checksums: all of them, or none where another program wrote them.
     checked: Option<bool>,
     salvages: bool,
     damage: Option<RecordError>,
-    /// The message that is being handed out.
+    /// Bytes of the message whose items are being yielded.
     place: Range<u64>,
     index: Option<TimeIndex>,
     stacks: StackCounts,
@@ -133,43 +132,43 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// What the record says of itself.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Whether the rows are single pages, so that items are [`Item::Pages`] until
-    /// [`Reader::replay_pages`] is called.
+    /// Returns whether the rows are single pages, so that items are [`Item::Pages`] until [`Reader::replay_pages`] is
+    /// called.
     pub fn is_page_record(&self) -> bool {
         self.kind == Kind::Pages
     }
 
-    /// Once reading has ended: how the record stops short, if it does.
+    /// Returns the truncation after the end of reading, if the record is cut.
     pub fn truncated(&self) -> Option<Truncation> {
         self.truncation
     }
 
-    /// From here on, damage ends the record and is no error: what comes before is whole.
-    /// [`Reader::damage`] says what it was.
+    /// Lets damage end the record without an error from here on: the items before it are whole. [`Reader::damage`]
+    /// returns the damage.
     #[must_use]
     pub fn salvage(mut self) -> Self {
         self.salvages = true;
         self
     }
 
-    /// Once reading has ended: the damage that ended it, where that is no error.
+    /// Returns the damage that ended the reading, where it is no error.
     pub fn damage(&self) -> Option<&RecordError> {
         self.damage.as_ref()
     }
 
-    /// From here on, notes where rows are.
+    /// Records the places of rows from here on.
     #[must_use]
     pub fn with_index(mut self) -> Self {
         self.index = Some(TimeIndex::default());
         self
     }
 
-    /// Where the rows are that have been read, if that was [asked for](Reader::with_index).
+    /// Takes the places of the rows read so far, if [an index was requested](Reader::with_index).
     pub fn take_index(&mut self) -> Option<TimeIndex> {
         self.index.take()
     }
@@ -180,20 +179,20 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// From here on, yields [`Item::Snapshot`]s in place of [`Item::Pages`] (see [`PageAges`]), and what
-    /// snapshots tell by page as regions ([`Snapshot::by_page`]).
+    /// Yields [`Item::Snapshot`]s in place of [`Item::Pages`] from here on (see [`PageAges`]). Blocks that snapshots
+    /// list page by page become regions ([`Snapshot::by_page`]).
     #[must_use]
     pub fn replay_pages(mut self) -> Self {
         self.turn_pages_into_regions();
         self
     }
 
-    /// The same for a reader that stays where it is.
+    /// Does the same as [`Reader::replay_pages`] by reference.
     pub fn turn_pages_into_regions(&mut self) {
         self.page_ages.get_or_insert_default();
     }
 
-    /// The remaining snapshots without what stands between them; page snapshots as regions.
+    /// Iterates over the remaining snapshots, without the items between them; page snapshots become regions.
     pub fn snapshots(&mut self) -> impl Iterator<Item = Result<Snapshot, RecordError>> + '_ {
         self.turn_pages_into_regions();
         self.filter_map(|item| match item {
@@ -236,7 +235,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next item as it is yielded.
+    /// Returns the next item in its final form.
     fn next_whole_item(&mut self) -> Result<Option<Item>, RecordError> {
         loop {
             let item = match self.next_item()? {
@@ -276,7 +275,7 @@ impl<R: Read> Reader<R> {
             .ok_or_else(|| RecordError::corrupt(offset, "holds no rows"))?;
         let checked = frame.check(&message)?;
         if *self.checked.get_or_insert(checked) != checked {
-            // Damage to a checksum's name would else pass for a record that has none.
+            // Otherwise damage to a checksum's name would pass for a record without checksums.
             return Err(RecordError::corrupt(
                 offset,
                 "has or lacks a checksum, unlike the message before it",
@@ -295,7 +294,7 @@ impl<R: Read> Reader<R> {
             self.items.extend(items);
         }
         if batch.length() == 0 {
-            // These belong to the rows that follow.
+            // These blocks belong to the rows that follow.
             if let [Item::Blocks(its)] = self.items.make_contiguous() {
                 let (start, end) = (its.start, its.end);
                 self.note(start, end);
@@ -360,7 +359,7 @@ fn parse_items(offset: u64, json: &str) -> Result<Vec<Item>, RecordError> {
     Ok(items)
 }
 
-/// Says what is wrong with an item from JSON, where types alone do not forbid it.
+/// Checks an item from JSON beyond its types, and returns a description of the first fault.
 pub(crate) fn check_item(item: &Item) -> Result<(), String> {
     let check_range = |range: &AddressRange| {
         if range.start < range.end {
@@ -395,8 +394,8 @@ pub(crate) fn check_item(item: &Item) -> Result<(), String> {
     }
 }
 
-/// Says what is wrong with what a region claims to hold: more than its addresses, or parts that are
-/// more than the whole.
+/// Checks the memory that a region claims: it must not exceed the addresses, nor the parts the whole. Returns a
+/// description of the fault.
 pub(crate) fn check_memory(region: &RegionSnapshot) -> Result<(), String> {
     let Some(memory) = region.memory else {
         return Ok(());

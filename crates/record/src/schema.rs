@@ -1,7 +1,7 @@
-//! The columns of a record, and what its schema says beside them.
+//! The columns of a record, and the metadata of its schema.
 //!
-//! The header stands in the schema's metadata twice: whole, as JSON under [`HEADER_KEY`], for us;
-//! and its main parts under plain names, for someone who opens the file with pyarrow or polars.
+//! The schema's metadata has the header twice. It is whole, as JSON under [`HEADER_KEY`], for us. Its main parts are
+//! also under plain names, for someone who opens the file with pyarrow or polars.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use crate::stacks::STACKS_SETTING;
 pub(crate) const HEADER_KEY: &str = "isotherm.header";
 /// Metadata key of the format's version.
 pub(crate) const VERSION_KEY: &str = "isotherm.version";
-/// The highest version that is read. Version 1 has no columns about memory ([`MEMORY_COLUMNS`]), version 2
-/// no blocks told by page ([`crate::blocks`]), version 3 no stacks ([`crate::stacks`]).
+/// The highest version that is read. Version 1 has no columns about memory ([`MEMORY_COLUMNS`]), version 2 no
+/// page-by-page blocks ([`crate::blocks`]), version 3 no stacks ([`crate::stacks`]).
 pub(crate) const VERSION: u32 = 4;
-/// What is written where there are no stacks.
+/// The version that is written where there are no stacks.
 const VERSION_WITHOUT_STACKS: u32 = 3;
-/// What a region's addresses hold, in bytes; all null where the source cannot tell.
+/// Columns of the memory at a region's addresses, in bytes; all null where the source cannot tell.
 pub(crate) const MEMORY_COLUMNS: [&str; 4] = ["resident", "touched", "unknown", "swapped"];
 /// Metadata key, on a message without rows, of an item as JSON.
 pub(crate) const ITEM_KEY: &str = "isotherm.item";
 /// Metadata key, on a message, of the CRC-32 of all of it but this value.
 pub(crate) const CHECKSUM_KEY: &str = "isotherm.crc32";
 
-/// What the rows of a record are.
+/// The kind of a record's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Regions,
-    /// Regions as version 1 has them: addresses alone. Only read.
+    /// Regions of version 1: addresses alone. They are only read.
     BareRegions,
     Pages,
 }
 
 impl Kind {
-    /// What is written under `header`.
+    /// Returns the kind of rows of a record with `header`.
     pub(crate) fn of(header: &Header) -> Self {
         if header.settings.get(GRANULARITY).map(String::as_str) == Some(GRANULARITY_PAGE) {
             Self::Pages
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of one row once it is decoded.
+    /// Returns the bytes of one decoded row.
     pub(crate) fn row_bytes(self) -> usize {
         match self {
             Self::BareRegions => 57,
@@ -91,7 +91,7 @@ impl Kind {
     }
 }
 
-/// The schema of a record with this header.
+/// Builds the schema of a record with this header.
 pub(crate) fn schema_of(header: &Header) -> Result<Schema, RecordError> {
     let json = serde_json::to_string(header)
         .map_err(|error| RecordError::Unwritable(format!("the header: {error}")))?;
@@ -120,7 +120,7 @@ pub(crate) fn schema_of(header: &Header) -> Result<Schema, RecordError> {
     ))
 }
 
-/// The lowest version that holds what a record with this header may.
+/// Returns the lowest version that supports all content of a record with this header.
 fn version_of(header: &Header) -> u32 {
     if header.settings.contains_key(STACKS_SETTING) {
         VERSION
@@ -129,10 +129,10 @@ fn version_of(header: &Header) -> u32 {
     }
 }
 
-/// The header that a schema holds and what the rows are, once the schema is known to be a record's.
+/// Returns the header in a schema and the kind of the rows, after a check that the schema is a record's.
 ///
-/// Columns must be ours in name, type and order; whether they may be null is left to the rows, since
-/// other programs that rewrite a record mark every column so.
+/// Columns must be ours in name, type and order. Their nullability is left to the rows, since other programs that
+/// rewrite a record mark every column as nullable.
 pub(crate) fn header_of(schema: &Schema) -> Result<(Header, Kind), RecordError> {
     let metadata = schema.metadata();
     let Some(json) = metadata.get(HEADER_KEY) else {
@@ -176,7 +176,7 @@ fn describe(field: &Field) -> String {
     format!("{} {}", field.name(), field.data_type())
 }
 
-/// The schema to decode rows with: only the columns count.
+/// Returns the schema to decode rows with: only its columns count.
 pub(crate) fn decoding_schema(kind: Kind) -> Arc<Schema> {
     let fields: Vec<Field> = kind
         .fields()

@@ -1,16 +1,16 @@
-//! Page faults with the user stacks that led to them, as they stand in a record.
+//! Page faults with the user stacks that led to them, and their encoding in a record.
 //!
-//! Problem: stacks are long and much alike, and a record is a stream that may be cut anywhere.
+//! Problem: stacks are long and similar, and a record is a stream that may be cut anywhere.
 //!
-//! Approach: files, frames, stacks and threads' names are numbered from 0 through the whole record, and an item
-//! brings those that are new before the samples that name them. A stack is a node of a tree: the frame that it
-//! ends with, and the stack that called it; so what stacks have in common stands once. Frames are places in
-//! files; what is called what is told by later items ([`FrameSymbols`]), or found out by who reads. Nodes and
-//! samples are packed: base64 (RFC 4648) of zlib (RFC 1950) of their fields as LEB128 numbers, addresses,
-//! times and stacks as differences from the sample before (zigzag).
+//! Approach: files, frames, stacks and thread names are numbered from 0 through the whole record. An item defines the
+//! new ones before the samples that refer to them. A stack is a node of a tree: the frame that it ends with, and the
+//! calling stack. Common parts of stacks are therefore stored once. Frames are places in files. Later items
+//! ([`FrameSymbols`]) give their names, or the reader of the record finds them. Nodes and samples are packed: base64
+//! (RFC 4648) of zlib (RFC 1950) of their fields as LEB128 numbers. Addresses, times and stacks are differences from
+//! the sample before (zigzag).
 //!
-//! Limits: [`STACKS_MAX`] and the other bounds below; a writer that meets one cuts stacks off at their root
-//! side's last known node.
+//! Limits: [`STACKS_MAX`] and the other bounds below; a writer that meets one cuts stacks off at their root side's last
+//! known node.
 
 use std::io::{Read, Write};
 
@@ -23,25 +23,25 @@ use isotherm_engine::{AddressRange, Nanos, TargetId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use std::collections::BTreeMap;
 
-/// Most files of a record.
+/// The largest number of files of a record.
 pub const MODULES_MAX: usize = 16 << 10;
-/// Most frames of a record.
+/// The largest number of frames of a record.
 pub const FRAMES_MAX: usize = 256 << 10;
-/// Most stacks of a record.
+/// The largest number of stacks of a record.
 pub const STACKS_MAX: usize = 512 << 10;
-/// Most threads' names of a record.
+/// The largest number of thread names of a record.
 pub const THREADS_MAX: usize = 16 << 10;
-/// Most samples of one item.
+/// The largest number of samples of one item.
 pub const SAMPLES_MAX: usize = 64 << 10;
-/// Most bytes that an item's samples or nodes unpack to.
+/// The largest number of bytes that an item's samples or nodes unpack to.
 const UNPACKED_MAX: u64 = 16 << 20;
 
-/// The header's setting that says how stacks were taken; without it a record has none.
+/// The header's setting that names the method of stack sampling; a record without it has no stacks.
 pub const STACKS_SETTING: &str = "stacks";
-/// The header's setting that says how faults that map huge pages were found, for people.
+/// The header's setting that describes, for people, the detection of faults that map huge pages.
 pub const HUGE_PAGES_SETTING: &str = "stacks_huge_pages";
 
-/// The stack of which nothing is known. The first node is stack 1.
+/// The unknown stack. The first node is stack 1.
 pub const NO_STACK: StackId = StackId(0);
 
 /// A stack, by its number in the record.
@@ -55,29 +55,29 @@ pub struct StackId(pub u32);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CodeModule {
-    /// Its path, as the process saw it.
+    /// Path of the file, as the process saw it.
     pub path: String,
     /// The linker's build id, as hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
 }
 
-/// Where a frame's code is.
+/// The place of a frame's code.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StackFrame {
-    /// In a file: which, and how many bytes after its beginning.
+    /// Code in a file: number of the file, and offset in bytes from its beginning.
     File { module: u32, offset: u64 },
-    /// Made at run time, and called this by who made it.
+    /// Code generated at run time, with the name that its generator gave.
     Named(String),
-    /// Made at run time, in this target at this address. What it is called is told later, or never.
+    /// Code generated at run time, in this target at this address. A later item may name it.
     Unnamed { target: TargetId, address: u64 },
-    /// What called the rest is not known.
+    /// The callers of the rest are unknown.
     Cut,
 }
 
-/// A stack: the frame that it ends with, and what called that.
+/// A stack: its last frame, and the calling stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StackNode {
     /// A stack with a lower number; [`NO_STACK`] for the outermost frame.
@@ -89,55 +89,55 @@ pub struct StackNode {
 /// One page fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultSample {
-    /// By the record's clock.
+    /// Time by the record's clock.
     pub time: Nanos,
     pub target: TargetId,
-    /// Which address space of the target, counting from 0: another one after exec.
+    /// Number of the target's address space, counted from 0; an exec begins another one.
     pub space: u32,
-    /// The page that was touched, by its first address.
+    /// First address of the touched page.
     pub address: u64,
     pub stack: StackId,
-    /// The thread's name, by its number.
+    /// Number of the thread's name.
     pub thread: u32,
-    /// Pages that it stands for: those that were mapped since the sample before it on the same processor.
+    /// Number of pages that the sample stands for: pages mapped since the sample before on the same CPU.
     pub pages: u64,
-    /// It waited for a device or for swap.
+    /// Whether the fault waited for a device or for swap.
     pub is_major: bool,
 }
 
-/// Memory that is at other addresses now, with what was touched of it (mremap).
+/// Memory that has moved to other addresses with its touches (mremap).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MovedMemory {
     pub target: TargetId,
-    /// Where it was.
+    /// The old addresses.
     pub from: AddressRange,
-    /// Its first address now.
+    /// The new first address.
     pub to: u64,
-    /// When it was last seen where it was: what was touched there since is something else.
+    /// Time at which the memory was last seen at the old addresses; later touches there belong to other memory.
     pub until: Nanos,
-    /// It is at its new place before this sample of the item, counting from 0.
+    /// Number of the sample, counted from 0 in the item, before which the memory arrived at the new addresses.
     pub before_sample: u32,
 }
 
-/// Faults that were sampled since the item before, and what is new with them.
+/// Faults that were sampled since the item before, and their new definitions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StackSamples {
-    /// When they were collected.
+    /// Time of collection.
     pub time: Nanos,
-    /// Every so many faults is sampled at present.
+    /// Current sampling period, in faults per sample.
     pub period: u64,
-    /// Targets that had touched memory before they were sampled: whose code that was, nobody knows.
+    /// Targets that had touched memory before sampling began; the code behind those touches is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_before: Vec<TargetId>,
-    /// Samples that found no room since the beginning.
+    /// Number of samples since the beginning that were lost because a buffer was full.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nr_lost: u64,
-    /// For how long since the beginning faults were not counted, as that would have cost more than the budget.
+    /// Time since the beginning without counted faults, because counting would have cost more than the budget.
     #[serde(default, skip_serializing_if = "is_no_time")]
     pub not_counted: Nanos,
-    /// Memory that was moved, in the order of `before_sample`.
+    /// Moved memory, in the order of `before_sample`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<MovedMemory>,
     /// New files.
@@ -146,7 +146,7 @@ pub struct StackSamples {
     /// New frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<StackFrame>,
-    /// New names of threads.
+    /// New thread names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<String>,
     /// New stacks, packed.
@@ -169,7 +169,7 @@ pub struct StackSamples {
     pub samples: Vec<FaultSample>,
 }
 
-/// What frames are called, by their numbers. Later ones replace earlier ones.
+/// Names of frames by number. Later names replace earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrameSymbols {
@@ -177,16 +177,16 @@ pub struct FrameSymbols {
     pub symbols: BTreeMap<u32, FrameSymbol>,
 }
 
-/// What a frame is called.
+/// Names of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrameSymbol {
-    /// The function, demangled.
+    /// Demangled name of the function.
     pub name: String,
-    /// Functions that were inlined there, the outermost first.
+    /// Functions inlined there, the outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inlined: Vec<String>,
-    /// The source file and line of the innermost, where debug information tells.
+    /// Source file of the innermost function, where debug information has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -194,16 +194,16 @@ pub struct FrameSymbol {
 }
 
 impl FrameSymbol {
-    /// Whether it comes from debug information.
+    /// Returns whether the name comes from debug information.
     pub fn is_by_debug_information(&self) -> bool {
         self.line.is_some() || !self.inlined.is_empty()
     }
 }
 
-/// Frames to be named.
+/// Selection of the frames to name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// Frames without a name, but for those that cannot be named.
+    /// Frames without a name, except those that cannot be named.
     Unnamed,
     /// Frames without lines and inlined functions.
     WithoutLines,
@@ -211,36 +211,36 @@ pub enum Naming {
     All,
 }
 
-/// The files and frames that a record has brought so far, and what frames are called.
+/// All files and frames of a record so far, and the names of frames.
 #[derive(Clone, Debug, Default)]
 pub struct FrameTable {
     pub modules: Vec<CodeModule>,
     pub frames: Vec<StackFrame>,
     pub symbols: BTreeMap<u32, FrameSymbol>,
-    /// Frames below this number are not asked for any more, named or not.
+    /// Frames below this number are no longer requested, named or not.
     given_up: u32,
 }
 
 impl FrameTable {
-    /// From now on frames that are there and have no name are not asked for.
+    /// Gives up the existing unnamed frames: they are not requested again.
     pub fn give_up(&mut self) {
         self.given_up = self.frames.len() as u32;
     }
 
-    /// Takes what an item brings.
+    /// Adds the files and frames of an item.
     pub fn extend(&mut self, item: &StackSamples) {
         self.modules.extend(item.modules.iter().cloned());
         self.frames.extend(item.frames.iter().cloned());
     }
 
-    /// Takes names.
+    /// Adds names.
     pub fn name(&mut self, symbols: &FrameSymbols) {
         let symbols = symbols.symbols.iter();
         self.symbols
             .extend(symbols.map(|(frame, symbol)| (*frame, symbol.clone())));
     }
 
-    /// Frames in files, by file: their numbers, and where in the file they are.
+    /// Returns the frames in files by file, with their numbers and their offsets in the file.
     pub fn in_files(&self, naming: Naming) -> Vec<(&CodeModule, Vec<(u32, u64)>)> {
         let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
         let is_wanted = |number: u32| match (naming, self.symbols.get(&number)) {
@@ -275,18 +275,18 @@ fn is_no_time(time: &Nanos) -> bool {
     *time == Nanos(0)
 }
 
-/// How much of each a record has brought so far: what a new item may name.
+/// Counts of definitions in a record so far: the numbers that a new item may refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StackCounts {
     modules: usize,
     frames: usize,
-    /// [`NO_STACK`] is not counted.
+    /// Number of stacks, without [`NO_STACK`].
     stacks: usize,
     threads: usize,
 }
 
 impl StackCounts {
-    /// Counts an item's; says what is wrong with it, if anything.
+    /// Adds an item's counts, and returns a description of the first fault.
     pub(crate) fn take(&mut self, item: &StackSamples) -> Result<(), String> {
         let add = |count: &mut usize, new: usize, max: usize, what: &str| {
             *count += new;
@@ -470,7 +470,7 @@ pub(crate) fn take(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Zigzag: small differences of either sign are small numbers.
+/// Returns a difference in zigzag encoding: small differences of either sign are small numbers.
 pub(crate) fn difference(before: u64, now: u64) -> u64 {
     let signed = now.wrapping_sub(before) as i64;
     (signed << 1 ^ signed >> 63) as u64

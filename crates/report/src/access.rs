@@ -42,7 +42,7 @@ pub enum SortBy {
     Rate,
     /// Longest unchanged first.
     Age,
-    /// By name; unmapped last.
+    /// Mapping name; unmapped regions last.
     Mapping,
 }
 

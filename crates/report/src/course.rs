@@ -13,7 +13,7 @@ use super::series::{Point, Series};
 use super::working_set::{Plus, Round, Rounds};
 use isotherm_record::item::{Header, Item, UsageSample};
 
-/// The largest number of targets with a course of their own; twice as many while reading.
+/// The largest number of targets with a course of their own; twice this number while reading.
 pub const MOST_TARGETS: usize = 64;
 /// The smallest ages of the idle classes.
 pub const AGES: [Nanos; 3] = [

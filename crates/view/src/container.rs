@@ -1,22 +1,23 @@
-//! One file for JSON and the arrays that it refers to: the length of the JSON (32 bits), the JSON, and, from the next
-//! multiple of 8 bytes on, arrays, each at a multiple of 8 bytes. All numbers are little-endian.
+//! One file for JSON and the arrays that it refers to. It has the length of the JSON (32 bits), the JSON, and the
+//! arrays, which begin at the next multiple of 8 bytes. Each array begins at a multiple of 8 bytes. All numbers are
+//! little-endian.
 //!
 //! A browser makes typed arrays of it without copying: `page/data.js`.
 
 use serde::Serialize;
 
-/// Where an array is.
+/// A reference to an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ref {
-    /// Bytes from the first array.
+    /// Offset in bytes from the first array.
     at: usize,
-    /// How many numbers.
+    /// Number of elements.
     count: usize,
     #[serde(rename = "type")]
     kind: &'static str,
 }
 
-/// Arrays, one after the other.
+/// Arrays in one buffer, one after the other.
 #[derive(Debug, Default)]
 pub struct Arrays {
     bytes: Vec<u8>,
@@ -53,7 +54,7 @@ impl Arrays {
         }
     }
 
-    /// The whole, with what refers to them.
+    /// Builds the file from `json`, which refers to the arrays.
     pub fn finish(self, json: &impl Serialize) -> serde_json::Result<Vec<u8>> {
         let json = serde_json::to_vec(json)?;
         let mut whole = Vec::with_capacity(json.len() + self.bytes.len() + 12);

@@ -1,4 +1,4 @@
-//! What is read of a record for its page.
+//! The data that a record's page needs.
 
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::item::{Header, Item};
@@ -18,7 +18,7 @@ use isotherm_report::{
 use crate::container::Arrays;
 use crate::json::{DocumentJson, LayersJson};
 
-/// More steps of time than a terminal shows: one can look closer.
+/// Options with more columns than a terminal shows, because the page can zoom.
 const OPTIONS: HeatmapOptions = HeatmapOptions {
     columns_read: 2048,
     columns: 2048,
@@ -26,7 +26,7 @@ const OPTIONS: HeatmapOptions = HeatmapOptions {
     targets: 16,
 };
 
-/// For how long memory of stacks is idle, of which one can choose: in seconds.
+/// Idle times of memory by stack that the user can choose, in seconds.
 const IDLE_S: [u64; 5] = [5, 30, 60, 300, 600];
 
 /// The accumulator of one record. Page scans are read as regions.
@@ -40,14 +40,14 @@ pub struct Document {
     tiers: Tiers,
     fragmentation: Fragmentation,
     ages: PageAges,
-    /// Whose code touched memory, where stacks were taken.
+    /// Attribution of memory to code, where stacks were sampled.
     blame: Option<Box<Blame>>,
-    /// What page scans say of policies, where that is asked.
+    /// Policy curves from page scans, where they are requested.
     curves: Option<Box<(ReclaimCurve, EthpCurve)>>,
 }
 
 impl Document {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             heatmap: Heatmap::new(header, scope, OPTIONS),
@@ -66,12 +66,12 @@ impl Document {
         }
     }
 
-    /// The frames of stacks, to give them names; `None` where none were taken.
+    /// Returns the frames of stacks, so that the caller can name them; `None` without stacks.
     pub fn frames(&mut self) -> Option<&mut FrameTable> {
         self.blame.as_mut().map(|blame| blame.frames())
     }
 
-    /// The same, which also tells what page scans say of reclaiming and of huge pages.
+    /// Adds the curves of reclaim and of huge pages, from page scans.
     #[must_use]
     pub fn with_curves(mut self, header: &Header, scope: Scope) -> Self {
         self.curves = Some(Box::new((
@@ -86,7 +86,7 @@ impl Document {
             curves.0.push(item);
             curves.1.push(item);
         }
-        // More pages than a replay keeps ages of: the rest of the record has no heat map.
+        // A scan with more pages than a replay keeps ages of fails: the rest of the record has no heat map.
         if let Ok(snapshot) = self.ages.snapshot(pages) {
             self.push_regions(&Item::Snapshot(snapshot));
         }
@@ -161,8 +161,8 @@ impl Accumulate for Document {
     }
 }
 
-/// Whose code touched what: of memory that is idle for as long as the record can tell, of all that is resident, of what
-/// came back from swap, and of what huge pages waste.
+/// Attributes memory to code: memory idle for each time that the record covers, resident memory, memory read back from
+/// swap, and the waste of huge pages.
 fn blamed(mut blame: Blame) -> Vec<BlameReport> {
     let Some(resident) = blame.report_of(Measure::Resident, Nanos(0)) else {
         return Vec::new();
@@ -180,14 +180,14 @@ fn blamed(mut blame: Blame) -> Vec<BlameReport> {
     all
 }
 
-/// What page scans say of any threshold and bound.
+/// Policy curves from page scans, for any threshold and any bound.
 #[derive(Debug)]
 pub(crate) struct Curves {
     pub(crate) reclaim: ReclaimCurveReport,
     pub(crate) huge: Option<EthpCurveReport>,
 }
 
-/// What was read of one record.
+/// The finished data of one record.
 #[derive(Debug)]
 pub struct Finished {
     pub(crate) layers: Layers,
@@ -198,17 +198,17 @@ pub struct Finished {
     pub(crate) tiers: Option<TiersReport>,
     pub(crate) fragmentation: Option<FragmentationReport>,
     pub(crate) curves: Option<Curves>,
-    /// By what is asked; none without stacks.
+    /// Blame reports by measure; none without stacks.
     pub(crate) blame: Vec<BlameReport>,
 }
 
 impl Finished {
-    /// Whether there is nothing to show.
+    /// Returns whether there is nothing to show.
     pub fn is_empty(&self) -> bool {
         self.layers.targets.is_empty() && self.machine.is_none() && self.fragmentation.is_none()
     }
 
-    /// What it takes to show [parts](Detail) of its heat maps.
+    /// Returns the axes that are needed to show [parts](Detail) of its heat maps.
     pub fn axes(&self) -> Axes {
         let layers = self.layers.targets.iter();
         Axes {
@@ -219,10 +219,10 @@ impl Finished {
         }
     }
 
-    /// The container of some records, in their order.
+    /// Builds the container of the records, in their order.
     ///
     /// # Errors
-    /// None but those of serde, for types that are ours.
+    /// Only serde could fail, and it does not for these types.
     pub fn container(records: &[Self]) -> serde_json::Result<Vec<u8>> {
         let mut arrays = Arrays::default();
         let json = DocumentJson::of(records, &mut arrays);
@@ -230,16 +230,16 @@ impl Finished {
     }
 }
 
-/// When a record begins, and where on its heat maps addresses are.
+/// The beginning of a record, and the address axes of its heat maps.
 #[derive(Clone, Debug, Default)]
 pub struct Axes {
     /// The beginning, from which all times count.
     pub origin: Nanos,
-    /// Of each heat map, in their order.
+    /// The target and the axis of each heat map, in their order.
     pub of: Vec<(TargetId, LayerAxis)>,
 }
 
-/// The accumulator of a part of a heat map, in as much detail as that has room for.
+/// The accumulator of a part of a heat map, in the highest detail that fits.
 #[derive(Debug)]
 pub struct Detail {
     heatmap: Heatmap,
@@ -248,7 +248,8 @@ pub struct Detail {
 }
 
 impl Detail {
-    /// Of the heat map at this place, from a time after the beginning of the record to another; `None` where there is none.
+    /// Creates the accumulator for the heat map with index `place`, between two times since the beginning of the
+    /// record. Returns `None` if there is no such heat map.
     pub fn new(
         header: &Header,
         axes: &Axes,
@@ -273,10 +274,10 @@ impl Detail {
         self.heatmap.push(item);
     }
 
-    /// Its container: layers as a record has them, of which there is one.
+    /// Builds the container: layers like those of a record, but with one layer.
     ///
     /// # Errors
-    /// None but those of serde, for types that are ours.
+    /// Only serde could fail, and it does not for these types.
     pub fn container(self) -> serde_json::Result<Vec<u8>> {
         let mut arrays = Arrays::default();
         let layers = self.heatmap.finish_layer_on(self.target, &self.axis);

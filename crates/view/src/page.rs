@@ -1,4 +1,4 @@
-//! The page as one file: scripts, styles and data inside, and a policy that lets it fetch nothing.
+//! The page as one file: scripts, styles and data inside, and a policy that forbids it to fetch anything.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ const STYLES: [&str; 2] = [
     include_str!("../page/vendor/uplot-1.6.32/uPlot.min.css"),
     include_str!("../page/style.css"),
 ];
-/// What defines globals.
+/// A script that defines globals.
 const UPLOT: &str = include_str!("../page/vendor/uplot-1.6.32/uPlot.iife.min.js");
 /// Modules by name, as they import each other: `isotherm/NAME`.
 const MODULES: [(&str, &str); 18] = [
@@ -37,61 +37,63 @@ const MODULES: [(&str, &str); 18] = [
     ("tiles.js", include_str!("../page/tiles.js")),
     ("what-if.js", include_str!("../page/what-if.js")),
 ];
-/// Runs in a worker, which imports nothing.
+/// The script of a worker, which imports nothing.
 const WORKER: &str = include_str!("../page/what-if-worker.js");
-/// Nothing is fetched, and no text of a record can become a script that fetches. Modules are `data:` addresses.
+/// The policy: nothing is fetched, and no text of a record can become a script that fetches. Modules are `data:`
+/// addresses.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data: 'wasm-unsafe-eval'; style-src 'unsafe-inline'; \
     img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'";
 
-/// A longer trace is not put into a page: `isotherm web` serves it.
+/// The largest trace that a page contains; `isotherm web` serves longer ones.
 const TRACE_MAX: u64 = 24 << 20;
 
-/// Where the page has its data from.
+/// The source of the page's data.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// All of it is put inside.
+    /// All data is inside the page.
     Inside {
         /// [`crate::Finished::container`].
         container: &'a [u8],
-        /// A record of page scans, as its file is, for what-if.
+        /// A record of page scans in its file format, for what-if.
         trace: Option<&'a [u8]>,
     },
-    /// It fetches one from here, and again whenever it is told to.
+    /// The page fetches a container, and fetches it again after each event.
     At {
         /// The address, relative to the page.
         data: &'a str,
-        /// Where it is told that there is a new one (Server-Sent Events); what does not change has none.
+        /// Address of events (Server-Sent Events) that announce a new container; `None` for fixed data.
         events: Option<&'a str>,
-        /// Whether it finds `what-if.wasm` and `trace/0`, `trace/1` and so on beside itself.
+        /// Whether `what-if.wasm` and `trace/0`, `trace/1` and so on are served beside the page.
         has_traces: bool,
-        /// Whether it finds parts of heat maps beside itself: `detail/RECORD/LAYER/FROM/TO`.
+        /// Whether parts of heat maps are served beside the page: `detail/RECORD/LAYER/FROM/TO`.
         has_details: bool,
     },
 }
 
-/// The simulated machine for browsers (WebAssembly), packed by gzip; `None` where Isotherm was built without.
+/// Returns the simulated machine for browsers (WebAssembly), packed by gzip; `None` where Isotherm was built without
+/// it.
 pub fn what_if() -> Option<&'static [u8]> {
     let machine = machine();
     (!machine.is_empty()).then_some(machine)
 }
 
-/// Releases carry the module (build.rs).
+/// Returns the module that a release contains (build.rs).
 #[cfg(not(what_if_at_run_time))]
 fn machine() -> &'static [u8] {
     include_bytes!(concat!(env!("OUT_DIR"), "/what-if.wasm.gz"))
 }
 
-/// Builds for development read the module that `scripts/what-if` has put into the target folder.
+/// Returns the module that a development build reads, from where `scripts/what-if` has put it in the target folder.
 #[cfg(what_if_at_run_time)]
 fn machine() -> &'static [u8] {
     static MACHINE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     MACHINE.get_or_init(|| fs::read(env!("ISOTHERM_WHAT_IF")).unwrap_or_default())
 }
 
-/// Reads a trace for [`Data::Inside`]; `None` where it is too long for that.
+/// Reads a trace for [`Data::Inside`]; returns `None` if it is too long for that.
 ///
 /// # Errors
-/// Those of reading.
+/// Fails if the file cannot be read.
 pub fn trace(file: &Path) -> io::Result<Option<Vec<u8>>> {
     let is_short = fs::metadata(file)?.len() <= TRACE_MAX;
     is_short.then(|| fs::read(file)).transpose()
@@ -123,10 +125,10 @@ fn head(data: Data<'_>) -> String {
     )
 }
 
-/// Packs a container, as the page unpacks it.
+/// Packs a container in the format that the page unpacks.
 ///
 /// # Errors
-/// None: memory takes everything.
+/// Only gzip could fail, and it does not when it writes to memory.
 pub fn pack(container: &[u8], level: Compression) -> io::Result<Vec<u8>> {
     let mut packed = GzEncoder::new(Vec::new(), level);
     packed.write_all(container)?;
@@ -177,7 +179,7 @@ fn scripts(data: Data<'_>) -> io::Result<String> {
     ))
 }
 
-/// Bytes within the page.
+/// Formats bytes as an element of the page.
 fn part(id: &str, bytes: &[u8]) -> String {
     let text = STANDARD.encode(bytes);
     format!("<script id=\"{id}\" type=\"application/octet-stream\">{text}</script>\n")

@@ -1,9 +1,10 @@
-//! What a browser calls: functions of numbers, and two buffers.
+//! The interface for a browser: functions of numbers, and two buffers.
 //!
-//! The caller asks for room ([`isotherm_input`]), writes there, and calls one of the functions below. Each leaves JSON in the
-//! output, and says whether that is an answer (1) or an error's text (0). One trace is open at a time, in each
-//! instance of the module. While it replays, the module calls `told` of the import `page`. `wasm-bindgen` was weighed and not taken: it needs a program of its own version beside Cargo,
-//! and what it would write is these six functions.
+//! The caller requests an input buffer ([`isotherm_input`]), writes there, and calls one of the functions below. Each
+//! leaves JSON in the output. It returns 1 if that is an answer, and 0 if it is an error's text. One trace is open at a
+//! time, in each instance of the module. While it replays, the module calls `told` of the import `page`. The project
+//! weighed `wasm-bindgen` and rejected it: it needs a program of its own version beside Cargo, and it would write only
+//! these six functions.
 
 #![expect(
     unsafe_code,
@@ -44,7 +45,7 @@ thread_local! {
     static STATE: RefCell<State> = RefCell::default();
 }
 
-/// Room for so many bytes of input; the address holds until the next call.
+/// Allocates an input buffer of `bytes`; the address is valid until the next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_input(bytes: usize) -> *mut u8 {
     STATE.with_borrow_mut(|state| {
@@ -54,19 +55,19 @@ pub extern "C" fn isotherm_input(bytes: usize) -> *mut u8 {
     })
 }
 
-/// Where the output of the last call is, until the next.
+/// Returns the address of the last call's output, which is valid until the next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_output() -> *const u8 {
     STATE.with_borrow(|state| state.output.as_ptr())
 }
 
-/// How many bytes it has.
+/// Returns the length of the output in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_output_bytes() -> usize {
     STATE.with_borrow(|state| state.output.len())
 }
 
-/// Opens the record in the input, or one block in so many of it; gives [`crate::Facts`].
+/// Opens the record in the input, or one block in `one_in` of it; outputs [`crate::Facts`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     answer(|state| {
@@ -76,7 +77,7 @@ pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     })
 }
 
-/// Answers the [`Question`] in the input; gives an [`isotherm_eval::tune::Prediction`].
+/// Answers the [`Question`] in the input; outputs an [`isotherm_eval::tune::Prediction`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_foretell() -> u32 {
     answer(|state| {
@@ -86,7 +87,7 @@ pub extern "C" fn isotherm_foretell() -> u32 {
     })
 }
 
-/// How to do what the [`Question`] in the input asks; gives a [`crate::Configuration`].
+/// Returns the ways to run the schemes of the [`Question`] in the input; outputs a [`crate::Configuration`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_configuration() -> u32 {
     answer(|state| {

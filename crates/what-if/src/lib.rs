@@ -1,9 +1,9 @@
-//! What would come of a scheme, asked of a trace: the replays of `isotherm simulate`, for whoever has the trace in
-//! memory. A browser has them as WebAssembly ([`abi`]); the same crates, with the same bytes as their answer.
+//! Predicts the effect of a scheme from a trace: the replays of `isotherm simulate`, for callers with the trace in
+//! memory. A browser runs them as WebAssembly ([`abi`]): the same crates give the same bytes as their answer.
 //!
-//! An answer takes a tenth of a second to seconds. So a trace can be opened coarsely, for while somebody moves a slider:
-//! one block in so many is replayed, on a machine on which what is done to a page takes as much longer
-//! ([`Facts::one_in`]).
+//! An answer takes a tenth of a second to seconds. A trace can therefore be opened coarsely while a user moves a
+//! slider. Then only one block in `one_in` is replayed, on a machine on which each action on a page takes as much
+//! longer ([`Facts::one_in`]).
 
 pub mod abi;
 
@@ -18,7 +18,7 @@ use isotherm_record::Reader;
 use isotherm_session::simulated::Replay;
 use serde::{Deserialize, Serialize};
 
-/// A trace that can be asked.
+/// A trace that can be queried.
 #[derive(Debug)]
 pub struct WhatIf {
     replay: Replay,
@@ -30,34 +30,34 @@ pub struct WhatIf {
     seconds: Arc<AtomicU64>,
 }
 
-/// What is asked.
+/// A query: schemes and a limit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
-    /// Schemes, in a line each, as `isotherm run --scheme` takes them.
+    /// Schemes, one line each, as `isotherm run --scheme` takes them.
     pub schemes: Vec<String>,
-    /// What the guard lets the program lose, 0 to 1; no guard stands over it without.
+    /// The guard's limit on the program's slowdown, 0 to 1; without it there is no guard.
     pub max_slowdown: Option<f64>,
 }
 
-/// What a trace is of.
+/// The facts about a trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts {
-    /// The program.
+    /// Name of the program.
     pub program: String,
-    /// How long it was traced.
+    /// Length of the trace in seconds.
     pub seconds: f64,
     /// Seconds between scans.
     pub interval_seconds: f64,
-    /// What the user should know, a sentence each.
+    /// Notes for the user, a sentence each.
     pub notes: Vec<String>,
-    /// One block in so many is replayed; 1: all.
+    /// The replayed part: one block in this number; 1 means all.
     pub one_in: u32,
-    /// The program without schemes.
+    /// The prediction for the program without schemes.
     pub base: Prediction,
 }
 
-/// How to do what was asked.
+/// Ways to run the query's schemes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Configuration {
     /// A file for `isotherm run -c` and damo.
@@ -67,8 +67,8 @@ pub struct Configuration {
 }
 
 impl WhatIf {
-    /// Reads a record of page scans, and replays it once, or one block of `one_in`. `tell` gets the finished share of this
-    /// and each later replay.
+    /// Reads a record of page scans, and replays it once, or one block in `one_in`. `tell` gets the finished share of
+    /// this and each later replay.
     ///
     /// # Errors
     /// Fails if the record cannot be read or replayed.
@@ -97,15 +97,16 @@ impl WhatIf {
         })
     }
 
-    /// How to do what was asked.
+    /// Returns the ways to run the query's schemes.
     ///
     /// # Errors
-    /// A scheme that is none.
+    /// Fails if a scheme does not parse.
     pub fn configuration(&self, question: &Question) -> anyhow::Result<Configuration> {
         let plan = question.plan()?;
         let schemes = question.schemes.iter();
         let mut words: Vec<String> = schemes.map(|line| format!("--scheme '{line}'")).collect();
-        // Without a limit of its own, the command has the guard's default: what no guard cost here, it may cost a service.
+        // Without a limit of its own, the command has the guard's default. The guard may matter for a service, even if
+        // it made no difference here.
         let limit = question.max_slowdown;
         words.extend(limit.map(|share| format!("--max-slowdown {}%", share * 100.0)));
         Ok(Configuration {
@@ -114,10 +115,10 @@ impl WhatIf {
         })
     }
 
-    /// What it is of.
+    /// Returns the facts about the trace.
     ///
     /// # Errors
-    /// That it is of nothing.
+    /// Fails if the record holds no traced process.
     pub fn facts(&self) -> anyhow::Result<Facts> {
         let (times, _) = trace_facts(&self.replay)?;
         Ok(Facts {
@@ -130,10 +131,10 @@ impl WhatIf {
         })
     }
 
-    /// What would come of it.
+    /// Predicts the effect of the query's schemes.
     ///
     /// # Errors
-    /// A scheme that is none.
+    /// Fails if a scheme does not parse, or if the replay was stopped.
     pub fn foretell(&self, question: &Question) -> anyhow::Result<Prediction> {
         let spec = question.plan()?.session(&Settings::default())?;
         self.seconds.store(0, Ordering::Relaxed);
@@ -142,7 +143,7 @@ impl WhatIf {
 }
 
 fn replays(replay: &Replay, one_in: u32, each_second: EachSecond) -> anyhow::Result<Replays> {
-    // As any plan for pages that are idle does.
+    // Any plan for idle pages watches in this way.
     let idle = Question {
         schemes: vec!["4K max 0 0 5s max pageout".to_owned()],
         max_slowdown: None,

@@ -49,7 +49,7 @@ pub use flame::{FlameNode, PlacedNode};
 pub use pprof::pprof;
 pub use waste::HugeBytes;
 
-/// Which bytes are counted.
+/// The measure of the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

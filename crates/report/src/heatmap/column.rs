@@ -131,7 +131,7 @@ impl Column {
         let excess = self.pieces.len() - cap;
         let mut order = scores.clone();
         let (_, &mut limit, _) = order.select_nth_unstable_by(excess - 1, f32::total_cmp);
-        // Boundaries with a cost equal to the limit go too, but only as many as needed.
+        // Boundaries with a cost equal to the limit go too, but only the number that is needed.
         let mut at_limit = excess - scores.iter().filter(|s| **s < limit).count();
         let mut kept = 0;
         for index in 1..self.pieces.len() {
