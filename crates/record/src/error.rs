@@ -71,7 +71,7 @@ pub enum RecordError {
     TooLarge {
         /// Offset of the message.
         offset: u64,
-        /// Name of the size.
+        /// Name of the value that is too large.
         what: &'static str,
         /// The claimed size.
         claimed: u64,

@@ -186,7 +186,7 @@ pub struct FrameSymbol {
     /// Functions inlined there, the outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inlined: Vec<String>,
-    /// Source file of the innermost function, where debug information has it.
+    /// Source file and line of the innermost function, where debug information has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! What every report shares: which part of the record it is about, when that began, whose memory it is.
+//! Common parts of all reports: the scope within the record, the beginning of time, the names of targets.
 
 use std::collections::BTreeMap;
 
@@ -9,51 +9,51 @@ use serde::Serialize;
 use isotherm_record::Truncation;
 use isotherm_record::item::{Header, Item, TargetStart};
 
-/// The part of a record that a report is about.
+/// The part of a record that a report covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Only this target.
+    /// The only target to include.
     pub target: Option<TargetId>,
-    /// Leave out what ended before this time after the beginning.
+    /// Time since the beginning; earlier data is left out.
     pub from: Option<Nanos>,
-    /// Leave out what began at or after this time after the beginning.
+    /// Time since the beginning; data from then on is left out.
     pub to: Option<Nanos>,
 }
 
-/// Where a report's facts come from; repeated in each result.
+/// The record that a report is based on; repeated in each result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordInfo {
-    /// The machine.
+    /// Name of the machine.
     pub host: String,
-    /// Its kernel release.
+    /// Kernel release of the machine.
     pub kernel: String,
-    /// What was recorded.
+    /// The recorded command.
     pub command: Vec<String>,
     /// `vaddr` or `paddr`.
     pub operations: String,
-    /// When the record began, since the Unix epoch, as text in JSON. All other times count from here.
+    /// Start of the record since the Unix epoch, as text in JSON. All other times count from here.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     #[serde(serialize_with = "crate::exact::epoch")]
     pub started_ns: Nanos,
-    /// How it ends, where it is not whole.
+    /// The end of the record, where it is not whole.
     #[serde(flatten)]
     pub end: RecordEnd,
 }
 
-/// How a record ends that is not whole. The report is of what comes before.
+/// The end of a record that is not whole. The report covers the part before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordEnd {
-    /// It was not finished: its recorder was killed, or still runs.
+    /// The part of an unfinished record: its recorder was killed, or still runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncated: Option<Truncated>,
-    /// What is damaged, and where.
+    /// Description and place of the damage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
 }
 
-/// What there is of a record that was not finished.
+/// The part of an unfinished record that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Truncated {
@@ -72,23 +72,23 @@ impl From<Truncation> for Truncated {
     }
 }
 
-/// Whose memory.
+/// A target, or the sum of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetInfo {
-    /// Its number in the record; `null` for the sum of all targets.
+    /// Number of the target in the record; `null` for the sum of all targets.
     pub target: Option<TargetId>,
-    /// Its process id; 0 for physical memory, `null` where the record does not say.
+    /// Process id; 0 for physical memory, `null` where the record lacks it.
     pub pid: Option<u32>,
-    /// Its command name, where the record says.
+    /// Command name, where the record has it.
     pub name: Option<String>,
-    /// The context that it belongs to, where the record is of several.
+    /// The target's context, in a record of several contexts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
 impl TargetInfo {
-    /// The sum of all targets.
+    /// Returns the info of the sum of all targets.
     pub(super) fn all() -> Self {
         Self {
             name: Some("all targets".into()),
@@ -96,7 +96,7 @@ impl TargetInfo {
         }
     }
 
-    /// For a person: `target 0: redis-server (pid 1234)`, with its context where there are several.
+    /// Returns a label for display: `target 0: redis-server (pid 1234)`, with its context where there are several.
     pub fn label(&self) -> String {
         let Some(target) = self.target else {
             return self.name.clone().unwrap_or_default();
@@ -115,21 +115,21 @@ impl TargetInfo {
     }
 }
 
-/// Follows scope, beginning and target names through the record.
+/// Tracks the scope, the beginning and the target names through the record.
 #[derive(Clone, Debug)]
 pub struct RecordContext {
     scope: Scope,
     record: RecordInfo,
     origin: Option<Nanos>,
     targets: BTreeMap<TargetId, TargetStart>,
-    /// Each process's newest target, in each context.
+    /// The newest target of each process, in each context.
     newest: BTreeMap<(u32, Option<String>), TargetId>,
-    /// The target that each process was before it became another program.
+    /// The earlier target of each process that has executed another program.
     predecessors: BTreeMap<TargetId, TargetId>,
 }
 
 impl RecordContext {
-    /// For a record that begins with `header`.
+    /// Creates the context of a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             scope,
@@ -148,12 +148,12 @@ impl RecordContext {
         }
     }
 
-    /// Takes note of how the record ends, if it is not whole.
+    /// Stores the end of a record that is not whole.
     pub fn end(&mut self, end: RecordEnd) {
         self.record.end = end;
     }
 
-    /// Takes note of target names.
+    /// Stores target names.
     pub fn observe(&mut self, item: &Item) {
         let Item::TargetStart(start) = item else {
             return;
@@ -169,21 +169,21 @@ impl RecordContext {
         }
     }
 
-    /// The target that the same process was before it became another program.
+    /// Returns the target of the same process before it executed another program.
     pub(super) fn predecessor(&self, target: TargetId) -> Option<TargetId> {
         self.predecessors.get(&target).copied()
     }
 
-    /// The same, of a part of a record whose whole is known to begin then.
+    /// Sets the start of the whole record, where only a part of it is read.
     pub fn set_origin(&mut self, origin: Nanos) {
         self.origin = Some(origin);
         self.record.started_ns = origin;
     }
 
-    /// Time since the beginning of the record.
+    /// Returns the time since the beginning of the record.
     ///
-    /// The beginning is the header's, unless it has none or the first item is older: converted
-    /// records may lack a start time.
+    /// The beginning is the header's, unless it has none or the first item is older: converted records may lack a start
+    /// time.
     pub fn offset(&mut self, time: Nanos) -> Nanos {
         let started = self.record.started_ns;
         let origin = *self.origin.get_or_insert(match started {
@@ -194,19 +194,19 @@ impl RecordContext {
         time.since(origin)
     }
 
-    /// Whether the report is about this target.
+    /// Returns whether the report covers this target.
     pub fn admits_target(&self, target: TargetId) -> bool {
         self.scope.target.is_none_or(|only| only == target)
     }
 
-    /// Whether the report is about this moment.
+    /// Returns whether the report covers this moment.
     pub fn admits_time(&mut self, time: Nanos) -> bool {
         let offset = self.offset(time);
         self.scope.from.is_none_or(|from| from <= offset)
             && self.scope.to.is_none_or(|to| offset < to)
     }
 
-    /// Whether the report is about this snapshot: its target, and any moment of its interval.
+    /// Returns whether the report covers this snapshot: its target, and any moment of its interval.
     pub fn admits(&mut self, snapshot: &Snapshot) -> bool {
         let (start, end) = (self.offset(snapshot.start), self.offset(snapshot.end));
         self.admits_target(snapshot.target)
@@ -214,7 +214,7 @@ impl RecordContext {
             && self.scope.to.is_none_or(|to| start < to)
     }
 
-    /// Who `target` is.
+    /// Describes `target`.
     pub fn target_info(&self, target: TargetId) -> TargetInfo {
         let start = self.targets.get(&target);
         if target == PAGE_CACHE {
@@ -234,7 +234,7 @@ impl RecordContext {
         }
     }
 
-    /// Where the facts come from.
+    /// Describes the record that the report is based on.
     pub fn record_info(&self) -> RecordInfo {
         self.record.clone()
     }

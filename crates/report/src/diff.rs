@@ -1,5 +1,5 @@
-//! Two records side by side: what changed in resident memory, working set and idle memory, by the
-//! targets' names and by mapping.
+//! Two records side by side: the changes of resident memory, working set and idle memory, by target name and by
+//! mapping.
 //!
 //! Targets of the same name are summed, since processes rarely have the same id in two records.
 //!
@@ -13,34 +13,34 @@ use super::context::RecordInfo;
 use super::idle::IdleBytes;
 use super::overview::{Overview, TargetOverview};
 
-/// Mappings that are shown: those that changed most.
+/// Number of mappings that are shown, the largest changes first.
 const MAPPINGS: usize = 20;
 
 /// The targets of one name in one record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Figures {
-    /// How many.
+    /// Number of targets.
     pub targets: usize,
-    /// In memory at the end; `null` where the record does not say.
+    /// Resident bytes at the end; `null` where the record lacks them.
     pub resident_bytes: Option<u64>,
-    /// Swapped out at the end; likewise.
+    /// Swapped-out bytes at the end; `null` where the record lacks them.
     pub swapped_bytes: Option<u64>,
     /// Mean working set; `null` where one is unknown.
     pub working_set_bytes: Option<u64>,
-    /// Bytes by least idle time, at the end.
+    /// Bytes by minimum idle time, at the end.
     pub idle: Vec<IdleBytes>,
 }
 
-/// A name in both records; `null` where it is in one only.
+/// The targets of one name in both records; `null` where only one record has them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TargetDiff {
     /// The name.
     pub name: String,
-    /// In the first.
+    /// Figures of the first record.
     pub a: Option<Figures>,
-    /// In the second.
+    /// Figures of the second record.
     pub b: Option<Figures>,
 }
 
@@ -52,9 +52,9 @@ pub struct MappingDiff {
     pub name: String,
     /// The mapping's name.
     pub mapping: String,
-    /// In memory, in the first and the second record; `null` where that is not known.
+    /// Resident bytes in the first and the second record; `null` where they are unknown.
     pub resident_bytes: [Option<u64>; 2],
-    /// Of these, idle for 5 s or more.
+    /// Resident bytes that were idle for 5 s or more.
     pub idle_bytes: [u64; 2],
 }
 
@@ -64,15 +64,15 @@ pub struct MappingDiff {
 pub struct DiffReport {
     /// `diff`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
     /// The first record.
     pub a: RecordInfo,
-    /// The second.
+    /// The second record.
     pub b: RecordInfo,
-    /// By name, the largest first.
+    /// Targets by name, the largest first.
     pub targets: Vec<TargetDiff>,
-    /// What changed most.
+    /// Mappings, the largest changes first.
     pub mappings: Vec<MappingDiff>,
 }
 

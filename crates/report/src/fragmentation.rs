@@ -1,7 +1,6 @@
-//! The fragmentation report: scores and free blocks of each order over time, and what compacting has
-//! done about it.
+//! The fragmentation report: scores and free blocks of each order over time, and the results of compaction.
 //!
-//! JSON: [`FragmentationReport`]. The target of a scope means nothing here: memory is the machine's.
+//! JSON: [`FragmentationReport`]. The target of a scope is ignored, because memory belongs to the machine.
 
 use std::collections::BTreeMap;
 
@@ -16,79 +15,79 @@ use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::series::{Point, Series};
 use isotherm_record::item::{CompactionSample, FragmentationSample, Header, Item};
 
-/// Most nodes that are told of, and most different ends of rounds.
+/// The largest numbers of reported nodes, and of different reasons for a round's end.
 const MAX_NODES: usize = 64;
 const MAX_ENDS: usize = 16;
-/// A series holds whole numbers: scores are kept in thousandths of a point.
+/// The resolution of scores: series hold whole numbers, so scores are kept in thousandths of a point.
 const SCORE_STEPS: f64 = 1e3;
 
 /// A score at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ScorePoint {
-    /// When the step begins, since the beginning of the record.
+    /// Start of the step, since the beginning of the record.
     pub time_ns: Nanos,
-    /// Least score seen in it.
+    /// Lowest score in the step.
     pub min: f64,
     /// Mean over time.
     pub mean: f64,
-    /// Greatest score seen in it.
+    /// Highest score in the step.
     pub max: f64,
 }
 
-/// The free blocks of one order, of all zones of a node.
+/// The free blocks of one order in all zones of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OrderBlocks {
-    /// Blocks of 2^order pages.
+    /// The order: blocks have 2^order pages.
     pub order: u8,
-    /// Bytes of one.
+    /// Bytes of one block.
     pub block_bytes: u64,
-    /// Least number.
+    /// Lowest number.
     pub min: u64,
     /// Mean over time.
     pub mean: u64,
-    /// Greatest number.
+    /// Highest number.
     pub max: u64,
     /// Number at the end.
     pub last: u64,
-    /// Over time.
+    /// The numbers over time.
     pub series: Vec<Point>,
 }
 
-/// A zone at the end.
+/// The state of a zone at the end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ZoneState {
-    /// `DMA32`, `Normal`...
+    /// Name: `DMA32`, `Normal`...
     pub name: String,
-    /// What it holds.
+    /// All bytes of the zone.
     pub present_bytes: u64,
-    /// What is free of that.
+    /// Free bytes.
     pub free_bytes: u64,
     /// Share of the free memory in blocks that are too small, 0 to 100.
     pub extfrag: f64,
-    /// What it adds to the node's score.
+    /// The zone's part of the node's score.
     pub score: f64,
 }
 
-/// What rounds of compaction have come to.
+/// Totals of all rounds of compaction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rounds {
-    /// How many.
+    /// Number of rounds.
     pub count: u64,
-    /// By the reason for which they ended.
+    /// Number of rounds by the reason for their end.
     pub ended: BTreeMap<String, u64>,
-    /// Time that they took.
+    /// Time that the rounds took.
     pub took_ns: Nanos,
-    /// CPU time of that.
+    /// CPU time of the rounds.
     pub cpu_ns: Nanos,
-    /// Pages that were looked at for pages to move.
+    /// Pages scanned for pages to move.
     pub migrate_scanned: u64,
-    /// Pages that were looked at for free ones.
+    /// Pages scanned for free pages.
     pub free_scanned: u64,
-    /// Pages taken out of use, to be moved or to move them to.
+    /// Pages isolated, either to be moved or as destinations.
     pub isolated: u64,
 }
 
@@ -96,21 +95,21 @@ pub struct Rounds {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeFragmentation {
-    /// Its number.
+    /// Number of the node.
     pub node: u32,
-    /// What was wanted at the end.
+    /// The compaction attributes at the end.
     pub attributes: CompactionAttributes,
-    /// Score at which compacting ends.
+    /// Score at which compaction ends.
     pub low: f64,
-    /// Score above which it starts.
+    /// Score above which compaction starts.
     pub high: f64,
-    /// How often it was looked at.
+    /// Number of samples.
     pub samples: u64,
-    /// Least score.
+    /// Lowest score.
     pub score_min: f64,
-    /// Mean over time.
+    /// Mean score over time.
     pub score_mean: f64,
-    /// Greatest score.
+    /// Highest score.
     pub score_max: f64,
     /// Score at the end.
     pub score_last: f64,
@@ -118,12 +117,12 @@ pub struct NodeFragmentation {
     pub score: Vec<ScorePoint>,
     /// Free blocks, smallest order first.
     pub orders: Vec<OrderBlocks>,
-    /// Its zones at the end.
+    /// The node's zones at the end.
     pub zones: Vec<ZoneState>,
-    /// What compacting has done.
+    /// The results of compaction.
     pub rounds: Rounds,
-    /// How the controller stood at the end: since its start, not since the beginning of the part of
-    /// the record that the report is about.
+    /// State of the controller at the end. Its counters run from the controller's start, not from the beginning of the
+    /// part of the record that the report covers.
     pub status: CompactionStatus,
 }
 
@@ -133,13 +132,13 @@ pub struct NodeFragmentation {
 pub struct FragmentationReport {
     /// `fragmentation`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// The nodes that the record tells of.
+    /// The nodes in the record.
     pub nodes: Vec<NodeFragmentation>,
-    /// Samples of nodes beyond the 64 that are reported, and rounds of nodes without samples.
+    /// Number of samples of nodes beyond the 64 that are reported, and of rounds of nodes without samples.
     pub left_out_samples: u64,
 }
 
@@ -157,12 +156,12 @@ struct Node {
 pub struct Fragmentation {
     context: RecordContext,
     nodes: BTreeMap<u32, Node>,
-    /// Samples and rounds of nodes beyond the bound, and rounds of nodes not seen yet.
+    /// Number of samples and rounds of nodes beyond the limit, and of rounds of nodes not seen yet.
     left_out: u64,
 }
 
 impl Fragmentation {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),

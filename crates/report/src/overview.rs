@@ -1,9 +1,8 @@
-//! What a record comes to, target by target and mapping by mapping: what the summary of a record and
-//! the comparison of two are made of.
+//! The overview of a record, target by target and mapping by mapping. The summary of a record and the comparison of two
+//! are built from it.
 //!
-//! The working set is the mean over time, everything else is as of the target's last snapshot. Where
-//! the record's source cannot tell what is memory, resident bytes are the process's RSS, and idle
-//! bytes are of addresses.
+//! The working set is the mean over time; everything else is as of the target's last snapshot. Where the record's
+//! source cannot identify memory, resident bytes are the process's RSS, and idle bytes are bytes of addresses.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +18,16 @@ use super::mapping::MappingTable;
 use isotherm_record::item::{CostSample, Header, Item};
 use isotherm_record::machine::ChargedMemory;
 
-/// Idle times that bytes are counted for.
+/// Idle times for which bytes are counted.
 pub const IDLE_TIMES: [Nanos; 4] = [
     Nanos::from_millis(1_000),
     IDLE,
     Nanos::from_millis(30_000),
     Nanos::from_millis(120_000),
 ];
-/// Memory idle for this long is what the preset `prcl` pages out.
+/// The idle time after which the preset `prcl` pages memory out.
 pub const IDLE: Nanos = Nanos::from_millis(5_000);
-/// What is not mapped by any name that the record knows.
+/// The label of addresses outside the mappings that the record knows.
 const NO_MAPPING: &str = "(not mapped)";
 
 /// A target, or the sum of all.
@@ -37,29 +36,30 @@ const NO_MAPPING: &str = "(not mapped)";
 pub struct TargetOverview {
     #[serde(flatten)]
     pub target: TargetInfo,
-    /// For how long it was watched.
+    /// Time for which the target was watched.
     pub watched_ns: Nanos,
-    /// In memory; RSS where the monitor cannot tell, `null` where the record has neither.
+    /// Resident bytes; RSS where the monitor cannot tell, `null` where the record has neither.
     pub resident_bytes: Option<u64>,
-    /// Swapped out, likewise.
+    /// Swapped-out bytes, from the same sources.
     pub swapped_bytes: Option<u64>,
-    /// Mean working set, at most the resident bytes; `null` where nothing was known in any interval.
+    /// Mean working set, at most the resident bytes; `null` where every interval is unknown.
     pub working_set_bytes: Option<u64>,
-    /// Bytes by least idle time.
+    /// Bytes by minimum idle time.
     pub idle: Vec<IdleBytes>,
-    /// Bytes idle for [`IDLE`] or longer in unreclaimable mappings; of all targets, also those that several map.
+    /// Bytes idle for [`IDLE`] or longer in unreclaimable mappings; for all targets together, also those that several
+    /// targets map.
     pub unreclaimable_bytes: u64,
-    /// Of these bytes nothing is known.
+    /// Bytes of unknown state.
     pub unknown_bytes: u64,
-    /// Addresses watched, whatever they hold.
+    /// Bytes of watched addresses, with or without memory behind them.
     pub monitored_bytes: u64,
-    /// Bytes of memory are known; else idle and unknown bytes are of addresses.
+    /// Whether bytes of memory are known; otherwise idle and unknown bytes are bytes of addresses.
     pub is_exact: bool,
 }
 
 impl TargetOverview {
-    /// Bytes idle for [`IDLE`] or longer, as far as they can be memory; `None` if the target was not
-    /// watched for so long.
+    /// Returns the bytes idle for [`IDLE`] or longer, as far as they can be memory. Returns `None` if the target was
+    /// watched for less than that time.
     pub fn idle_bytes(&self) -> Option<u64> {
         let idle = self
             .idle
@@ -75,14 +75,14 @@ impl TargetOverview {
         Some(idle.min(most))
     }
 
-    /// The part of [`Self::idle_bytes`] that can be paged out.
+    /// Returns the part of [`Self::idle_bytes`] that can be paged out.
     pub fn reclaimable_bytes(&self) -> Option<u64> {
         let idle = self.idle_bytes()?;
         Some(idle.saturating_sub(self.unreclaimable_bytes))
     }
 }
 
-/// All that a target maps by one name.
+/// All mappings of a target with one name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingOverview {
@@ -90,9 +90,9 @@ pub struct MappingOverview {
     pub target: TargetInfo,
     /// The name.
     pub mapping: String,
-    /// In memory; `null` where the monitor cannot tell: then idle bytes are of addresses.
+    /// Resident bytes; `null` where the monitor cannot tell: then idle bytes are bytes of addresses.
     pub resident_bytes: Option<u64>,
-    /// Of these, idle for [`IDLE`] or longer.
+    /// Resident bytes that were idle for [`IDLE`] or longer.
     pub idle_bytes: u64,
     /// Idle bytes in unreclaimable mappings.
     pub unreclaimable_bytes: u64,
@@ -102,25 +102,26 @@ pub struct MappingOverview {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Overview {
-    /// Where the facts come from.
+    /// The record that the overview is based on.
     pub record: RecordInfo,
-    /// From the beginning to the last snapshot.
+    /// Time from the beginning to the last snapshot.
     pub duration_ns: Nanos,
-    /// The largest first.
+    /// The targets, the largest first.
     pub targets: Vec<TargetOverview>,
-    /// All of them. Memory that several map counts once where [`Self::counts_pages_once`], else for each.
+    /// The sum of all targets. Memory that several targets map counts once if [`Self::counts_pages_once`], else for
+    /// each target.
     pub total: TargetOverview,
     /// Whether the record has samples of frames, so that memory that several targets map counts once.
     pub counts_pages_once: bool,
     /// Charge of the control group that was watched.
     pub charged: Option<ChargedMemory>,
-    /// The one with most idle bytes first.
+    /// Mappings, the most idle bytes first.
     pub mappings: Vec<MappingOverview>,
-    /// Targets that had ended before.
+    /// Number of targets that had ended before.
     pub ended_targets: usize,
     /// CPU time of the monitor, as a share of one CPU.
     pub monitor_cpu_share: Option<f64>,
-    /// Options by which another command has the same targets.
+    /// Options that select the same targets in another command.
     #[serde(skip)]
     pub target_options: String,
 }
@@ -149,7 +150,7 @@ struct Mean {
 }
 
 impl Overviews {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             header: header.clone(),
@@ -272,7 +273,7 @@ impl Accumulate for Overviews {
                 if self.context.admits(snapshot) {
                     self.end = self.end.max(self.context.offset(snapshot.end));
                     let totals = snapshot.totals();
-                    // Where nothing is known, nothing is known to be unused.
+                    // A snapshot without known memory has no known unused memory either.
                     if totals.unknown < totals.resident || totals.resident == 0 {
                         let weight = snapshot.end.since(snapshot.start).0.max(1) as f64;
                         let mean = self.working_sets.entry(snapshot.target).or_default();
@@ -322,7 +323,7 @@ impl Accumulate for Overviews {
         let mut total = total(&targets);
         let counts_pages_once = count_once(&mut total, &targets, &self.frames);
         if let [one] = &mut targets[..] {
-            // Its pages that KSM has merged.
+            // With one target, only pages that KSM has merged would count twice.
             let target = std::mem::take(&mut one.target);
             *one = TargetOverview {
                 target,
@@ -346,7 +347,7 @@ impl Accumulate for Overviews {
     }
 }
 
-/// Counts memory once that several targets map, where there are samples of it.
+/// Counts memory that several targets map once, where the record has samples of frames. Returns whether it has.
 fn count_once(total: &mut TargetOverview, targets: &[TargetOverview], frames: &FramesOnce) -> bool {
     let Some(all) = frames.all() else {
         return false;

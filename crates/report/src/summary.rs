@@ -1,4 +1,4 @@
-//! The summary of a record on one screen: what is in use, what is cold, what paging out would save.
+//! The summary of a record on one screen: memory in use, cold memory, and the savings of paging out.
 //!
 //! JSON: [`SummaryReport`].
 
@@ -7,23 +7,23 @@ use serde::Serialize;
 
 use super::overview::{IDLE, MappingOverview, Overview};
 
-/// Mappings that are shown.
+/// Number of mappings that are shown.
 const MAPPINGS: usize = 8;
-/// Less than this share of the resident memory is not worth paging out.
+/// Share of the resident memory from which paging out is worthwhile.
 const WORTH_A_TRY: f64 = 0.05;
 
-/// What the preset `prcl` would page out at the end of the record.
+/// The memory that the preset `prcl` would page out at the end of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reclaim {
-    /// Memory idle for so long.
+    /// The minimum idle time.
     pub idle_for_ns: Nanos,
-    /// So many bytes at most; `null` if nothing was watched for so long.
+    /// The largest amount of bytes; `null` if nothing was watched for the idle time.
     pub bytes: Option<u64>,
-    /// Bytes that were idle as long and cannot be paged out: locked, mapped several times or by several processes, or a
+    /// Bytes with this idle time that cannot be paged out: locked, mapped several times or by several processes, or a
     /// device's.
     pub unreclaimable_bytes: u64,
-    /// The same as a share of the resident bytes, 0 to 1.
+    /// The bytes as a share of the resident bytes, 0 to 1.
     pub share: Option<f64>,
 }
 
@@ -33,21 +33,21 @@ pub struct Reclaim {
 pub struct SummaryReport {
     /// `summary`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// What the record says in a sentence.
+    /// The record's result in a sentence.
     pub verdict: String,
-    /// What paging out would save.
+    /// The savings of paging out.
     pub reclaim: Reclaim,
-    /// A command that leads on from here.
+    /// The suggested next command.
     pub next: String,
-    /// All of it. Of the mappings, those with most idle bytes.
+    /// The whole overview. Its mappings are those with the most idle bytes.
     #[serde(flatten)]
     pub overview: Overview,
 }
 
 impl SummaryReport {
-    /// The summary of a record.
+    /// Builds the summary of a record.
     pub fn new(mut overview: Overview) -> Self {
         overview
             .mappings

@@ -1,8 +1,8 @@
-//! Memory on several nodes over time: how full each was, how much of what processes map on it was idle, and what went from
-//! node to node, by schemes and by the kernel itself. For pages.
+//! Memory on several nodes over time: the used and idle memory of each node, and the memory that moved between nodes.
+//! Schemes and the kernel itself move memory. The module serves pages.
 //!
-//! **Limits.** How full nodes were is told by records of the whole machine (`--all`, `--physical`); what moved, by all whose schemes
-//! move memory; the kernel's counters, by all on a machine of several nodes.
+//! **Limits.** Only records of the whole machine (`--all`, `--physical`) have the used memory of nodes. All records
+//! whose schemes move memory have the moves. All records of a machine with several nodes have the kernel's counters.
 
 use std::collections::BTreeMap;
 
@@ -15,60 +15,60 @@ use super::series::{Point, Series};
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::machine::MachineSample;
 
-/// Nodes, ways between them, and counters that are kept apart.
+/// The largest number of nodes, of pairs of nodes, and of counters that are kept apart.
 const MOST: usize = 64;
-/// Idle for two minutes: its place in [`AGE_BOUNDS`](isotherm_engine::frames::AGE_BOUNDS).
+/// Index of two minutes in [`AGE_BOUNDS`](isotherm_engine::frames::AGE_BOUNDS), the idle time that counts.
 const IDLE: usize = 3;
 
 /// A node's memory over time, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeCourse {
-    /// Its number.
+    /// Number of the node.
     pub node: u32,
-    /// All of it, at the end.
+    /// All bytes of the node, at the end.
     pub total_bytes: u64,
-    /// What was not free.
+    /// Used bytes over time.
     pub used: Vec<Point>,
-    /// What processes map there, as far as page tables tell.
+    /// Bytes that processes map there, as far as page tables show them.
     pub mapped: Vec<Point>,
-    /// What of that was idle for two minutes and longer.
+    /// Mapped bytes that were idle for two minutes or longer.
     pub idle: Vec<Point>,
 }
 
-/// What went from one node to another by schemes, in bytes since the beginning.
+/// Bytes that schemes moved from one node to another, since the beginning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WayCourse {
-    /// Where it was.
+    /// The source node.
     pub from: u32,
-    /// Where it is now.
+    /// The destination node.
     pub to: u32,
-    /// All of it.
+    /// All moved bytes.
     pub bytes: u64,
-    /// Over time.
+    /// The moved bytes over time.
     pub points: Vec<Point>,
 }
 
 /// One of the kernel's counters of pages that it moved itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterCourse {
-    /// Its name in `/proc/vmstat`.
+    /// Name of the counter in `/proc/vmstat`.
     pub name: String,
-    /// By how many pages it has grown.
+    /// Growth of the counter in pages.
     pub pages: u64,
-    /// Over time, since the beginning.
+    /// Growth over time, since the beginning.
     pub points: Vec<Point>,
 }
 
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TiersReport {
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// By number.
+    /// Nodes by number.
     pub nodes: Vec<NodeCourse>,
-    /// By node.
+    /// Moves by node.
     pub ways: Vec<WayCourse>,
-    /// By name; those that have not grown are left out.
+    /// Counters by name; unchanged counters are left out.
     pub counters: Vec<CounterCourse>,
 }
 
@@ -98,7 +98,7 @@ struct Counter {
 }
 
 impl Tiers {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
@@ -154,7 +154,7 @@ impl Tiers {
 }
 
 impl Accumulate for Tiers {
-    /// `None` where there is one node, and nothing moved.
+    /// The report; `None` on one node without moves.
     type Report = Option<TiersReport>;
 
     fn push(&mut self, item: &Item) {

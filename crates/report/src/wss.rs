@@ -1,9 +1,8 @@
-//! The working-set report: how many bytes are in use, as percentiles over time and as a series.
+//! The working-set report: the bytes in use, as percentiles over time and as a series.
 //!
-//! A snapshot's working set is the memory touched in its regions (all of them where the source knows
-//! of addresses only) whose access rate reaches a least rate (by
-//! default, any access). Regions about which nothing is known are in nobody's working set; how many
-//! bytes they are is said beside it, so that it reads as "at least".
+//! A snapshot's working set is the touched memory of its regions whose access rate reaches a minimum (by default, any
+//! access). Where the source knows of addresses only, all bytes of these regions count. Regions of unknown state are in
+//! no working set. Their bytes are reported beside it, so that it reads as "at least".
 //!
 //! JSON: [`WssReport`].
 
@@ -18,12 +17,12 @@ use super::series::{Percentile, Point, Series, WeightedValues};
 use super::working_set::{Round, Rounds, Use};
 use isotherm_record::item::{Header, Item};
 
-/// What counts, and what is asked.
+/// The query: the minimum rate and the percentiles.
 #[derive(Clone, Debug)]
 pub struct WssOptions {
-    /// The least access rate, 0 to 1, that counts as use; any access if `None`.
+    /// The lowest access rate, 0 to 1, that counts as use; any access if `None`.
     pub min_rate: Option<f32>,
-    /// The percentiles asked for, 0 to 100.
+    /// The requested percentiles, 0 to 100.
     pub percentiles: Vec<f64>,
 }
 
@@ -36,29 +35,29 @@ impl Default for WssOptions {
     }
 }
 
-/// The working set of a target, or of all.
+/// The working set of a target, or of all targets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkingSet {
     #[serde(flatten)]
     pub target: TargetInfo,
-    /// How many snapshots were counted.
+    /// Number of snapshots.
     pub snapshots: u64,
-    /// Mean over time of the working set.
+    /// Working set, mean over time.
     pub mean_bytes: u64,
-    /// Mean over time of the bytes about which nothing is known.
+    /// Bytes of unknown state, mean over time.
     pub unknown_mean_bytes: u64,
-    /// Mean over time of all monitored addresses, whatever they hold.
+    /// Bytes of all monitored addresses, with or without memory behind them, mean over time.
     pub monitored_mean_bytes: u64,
-    /// Mean over time of those that hold memory; `null` where the record's source cannot tell.
+    /// Resident bytes, mean over time; `null` where the record's source cannot tell.
     pub resident_mean_bytes: Option<u64>,
-    /// Mean over time of those that are swapped out; likewise.
+    /// Swapped-out bytes, mean over time; `null` where the record's source cannot tell.
     pub swapped_mean_bytes: Option<u64>,
-    /// Mean resident size, where the record has it.
+    /// Mean RSS, where the record has it.
     pub rss_mean_bytes: Option<u64>,
     /// The working set was at most `value` bytes for `percent` of the time.
     pub percentiles: Vec<Percentile>,
-    /// By how many bytes a percentile may be too low.
+    /// Largest error of a percentile, which may be too low by this number of bytes.
     pub resolution_bytes: u64,
     /// The working set over time.
     pub series: Vec<Point>,
@@ -70,13 +69,13 @@ pub struct WorkingSet {
 pub struct WssReport {
     /// `wss`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// The least access rate that counts; `null`: any access.
+    /// The lowest access rate that counts; `null` means any access.
     pub min_rate: Option<f32>,
-    /// For each target.
+    /// The working set of each target.
     pub targets: Vec<WorkingSet>,
     /// The sum, if there is more than one target.
     pub total: Option<WorkingSet>,
@@ -107,7 +106,7 @@ struct Track {
 }
 
 impl Wss {
-    /// For a record that begins with `header`.
+    /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: WssOptions) -> Self {
         Self {
             context: RecordContext::new(header, scope),

@@ -44,7 +44,7 @@ const WORKER: &str = include_str!("../page/what-if-worker.js");
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data: 'wasm-unsafe-eval'; style-src 'unsafe-inline'; \
     img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'";
 
-/// The largest trace that a page contains; `isotherm web` serves longer ones.
+/// Bytes of the largest trace that a page contains; `isotherm web` serves longer ones.
 const TRACE_MAX: u64 = 24 << 20;
 
 /// The source of the page's data.

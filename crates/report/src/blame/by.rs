@@ -1,4 +1,4 @@
-//! Bytes of stacks summed up by something that stacks share.
+//! Bytes of stacks, summed by a common property.
 
 use std::collections::BTreeMap;
 
@@ -7,39 +7,39 @@ use serde::Serialize;
 use super::StackBytes;
 use crate::context::RecordContext;
 
-/// By what bytes are summed up.
+/// The grouping of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum By {
-    /// The function that wanted the memory.
+    /// The function that requested the memory.
     #[default]
     Function,
-    /// The innermost function, be it an allocator's, copy's or run time's.
+    /// The innermost function, even in an allocator, a copy function or a run time.
     Innermost,
-    /// All of the stack.
+    /// The whole stack.
     Stack,
-    /// The file that the function is in.
+    /// The file of the function.
     Library,
     /// The thread's name.
     Thread,
-    /// What is mapped.
+    /// The name of the mapping.
     Mapping,
-    /// Whose memory it is.
+    /// The target.
     Target,
 }
 
-/// Bytes of one of them.
+/// Bytes of one group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Blamed {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Bytes whose stack it is what it is for.
+    /// Bytes of the stacks in this group.
     pub bytes: u64,
-    /// Of these, laid to the nearer of two stacks.
+    /// Bytes of these that count for the nearer of two stacks.
     pub likely_bytes: u64,
-    /// Bytes that it or what it called touched, where these are functions.
+    /// Bytes that the function and its callees touched, where groups are functions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inclusive_bytes: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Two records side by side: what code has more idle memory to answer for than before.
+//! Two records side by side: the code whose idle memory has grown or shrunk.
 //!
 //! JSON: [`BlameDiffReport`].
 
@@ -14,19 +14,19 @@ use crate::context::RecordInfo;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlameTotals {
-    /// Where the facts come from.
+    /// The record that the totals are based on.
     pub record: RecordInfo,
-    /// Of which moment it tells.
+    /// The time of the last snapshots in the totals.
     pub time_ns: Nanos,
-    /// All bytes that this is about.
+    /// All bytes of the measure.
     pub total_bytes: u64,
-    /// Of these, whose code touched them is known.
+    /// Bytes with a known stack.
     pub blamed_bytes: u64,
-    /// Of the blamed ones, laid to the nearer of two stacks.
+    /// Blamed bytes that count for the nearer of two stacks.
     pub likely_bytes: u64,
-    /// The others.
+    /// Bytes without a known stack.
     pub unknown: NotBlamed,
-    /// How much of huge pages was read, where their waste is counted.
+    /// Bytes of huge pages that were read, where their waste is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge: Option<HugeBytes>,
 }
@@ -35,11 +35,11 @@ pub struct BlameTotals {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlamedDiff {
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// In the first.
+    /// Bytes in the first record.
     pub before_bytes: u64,
-    /// In the second.
+    /// Bytes in the second record.
     pub after_bytes: u64,
 }
 
@@ -49,38 +49,38 @@ pub struct BlamedDiff {
 pub struct StackDiff {
     /// Functions, the outermost first.
     pub stack: Vec<String>,
-    /// In the first.
+    /// Bytes in the first record.
     pub before_bytes: u64,
-    /// In the second.
+    /// Bytes in the second record.
     pub after_bytes: u64,
 }
 
-/// What changed.
+/// The changes between two records.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlameDiffReport {
     /// `blame_diff`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Which bytes these are.
+    /// The measure of the bytes.
     pub measure: Measure,
-    /// Idle for at least so long, where idle bytes are counted.
+    /// Minimum idle time, where idle bytes are counted.
     pub at_least_ns: Nanos,
-    /// Of the first record.
+    /// Totals of the first record.
     pub before: BlameTotals,
-    /// Of the second.
+    /// Totals of the second record.
     pub after: BlameTotals,
-    /// By what `blamed` sums up.
+    /// The grouping of `blamed`.
     pub by: By,
-    /// What changed most first.
+    /// Bytes by group, the largest change first.
     pub blamed: Vec<BlamedDiff>,
-    /// By stack, what changed most first.
+    /// Bytes by stack, the largest change first.
     pub stacks: Vec<StackDiff>,
 }
 
 impl BlameDiffReport {
-    /// Compares two reports that were asked the same.
+    /// Compares two reports with the same options.
     pub fn new(before: &BlameReport, after: &BlameReport) -> Self {
         let mut blamed: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
         let mut stacks: BTreeMap<&[String], [u64; 2]> = BTreeMap::new();
@@ -138,7 +138,8 @@ impl BlameTotals {
     }
 }
 
-/// Folded stacks with the bytes of both: what `difffolded.pl` makes, and `flamegraph.pl` draws in red and blue.
+/// Formats folded stacks with the bytes of both records: the output of `difffolded.pl`, which `flamegraph.pl` draws in
+/// red and blue.
 pub fn folded_diff(report: &BlameDiffReport) -> String {
     let lines = report.stacks.iter().map(|stack| {
         let names = super::export::folded_names(&stack.stack);

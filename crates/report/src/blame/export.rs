@@ -1,7 +1,7 @@
-//! Stacks as other tools read them: folded lines and speedscope's JSON. [`super::pprof()`] is beside it.
+//! Stacks in the formats of other tools: folded lines and speedscope's JSON. [`super::pprof()`] is beside it.
 //!
-//! All of them hold all bytes of the report: what is unknown is a stack of one frame, so that shares are of the
-//! whole. A name with nothing in it is called `[no name]`, and control characters become spaces.
+//! Each format holds all bytes of the report: unknown bytes are a stack of one frame, so that shares refer to the
+//! whole. An empty name becomes `[no name]`, and control characters become spaces.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use super::{BlameReport, Measure, StackBytes};
 
 const NO_NAME: &str = "[no name]";
-/// Bytes that were there before sampling began.
+/// The frame of bytes from before sampling began.
 pub(super) const BEFORE: &str = "[before sampling]";
-/// Bytes that are far from any sample.
+/// The frame of bytes far from any sample.
 pub(super) const NOT_SAMPLED: &str = "[not sampled]";
 
-/// Folded stacks: a line for each, its functions from the outermost on with `;` between them, and the bytes. What
-/// Brendan Gregg's `flamegraph.pl`, inferno and speedscope read.
+/// Formats folded stacks: a line for each, its functions from the outermost on with `;` between them, and the bytes.
+/// Brendan Gregg's `flamegraph.pl`, inferno and speedscope read this format.
 pub fn folded(report: &BlameReport) -> String {
     let mut text = String::new();
     for stack in &report.stacks {
@@ -30,7 +30,7 @@ pub fn folded(report: &BlameReport) -> String {
     text
 }
 
-/// A stack on a line. A name may hold what separates names.
+/// Formats a stack as a line. Separators within names are replaced.
 pub(super) fn folded_names(stack: &[String]) -> String {
     let names: Vec<String> = stack
         .iter()
@@ -39,8 +39,8 @@ pub(super) fn folded_names(stack: &[String]) -> String {
     names.join(";")
 }
 
-/// A profile in speedscope's format (<https://www.speedscope.app/file-format-schema.json>): one sampled profile, whose
-/// weights are bytes. A frame's file is its library, or its source file where a line of that is known.
+/// Builds a profile in speedscope's format (<https://www.speedscope.app/file-format-schema.json>): one sampled profile,
+/// whose weights are bytes. A frame's file is its library, or its source file where a source line is known.
 pub fn speedscope(report: &BlameReport) -> Value {
     let mut frames = Frames::default();
     let (mut samples, mut weights) = (Vec::new(), Vec::new());
@@ -111,7 +111,7 @@ impl Frames {
     }
 }
 
-/// What is counted, as profilers name it.
+/// Returns the name of a measure in profiles.
 pub(super) fn measure_name(measure: Measure) -> &'static str {
     match measure {
         Measure::Idle => "idle_space",
@@ -121,7 +121,7 @@ pub(super) fn measure_name(measure: Measure) -> &'static str {
     }
 }
 
-/// The name of a function, in one line.
+/// Returns the name of a function in one line.
 pub(super) fn named(name: &str) -> Cow<'_, str> {
     if name.is_empty() {
         NO_NAME.into()
@@ -132,7 +132,7 @@ pub(super) fn named(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// What is unknown, where it is something.
+/// Iterates over the unknown bytes that are not zero.
 pub(super) fn unknown(report: &BlameReport) -> impl Iterator<Item = (&'static str, u64)> {
     let all = [
         (BEFORE, report.unknown.before_sampling),
@@ -141,7 +141,7 @@ pub(super) fn unknown(report: &BlameReport) -> impl Iterator<Item = (&'static st
     all.into_iter().filter(|(_, bytes)| *bytes > 0)
 }
 
-/// The source file and line of the innermost function.
+/// Returns the source file and line of the innermost function.
 pub(super) fn source_line(stack: &StackBytes) -> Option<(&str, i64)> {
     let (file, line) = stack.line.as_deref()?.rsplit_once(':')?;
     Some((file, line.parse().ok()?))

@@ -1,7 +1,7 @@
-//! Stacks as a tree of calls: what flame graphs and the text show.
+//! Stacks as a tree of calls, for flame graphs and for the text.
 //!
-//! A recorder takes 127 frames, each with all functions that were inlined there. What walks the tree does so by
-//! recursion, so of a deep stack the middle is left out.
+//! A recorder samples 127 frames, each with all functions that were inlined there. The tree is walked by recursion, so
+//! the middle of a deep stack is left out.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,34 +10,34 @@ use serde::Serialize;
 
 use super::StackBytes;
 
-/// The most functions of a stack that are in the tree.
+/// The largest number of a stack's functions in the tree.
 const DEPTH_MAX: usize = 512;
-/// In the place of functions in the middle of a deeper one.
+/// The placeholder of the functions in the middle of a deeper stack.
 const LEFT_OUT: &str = "[functions left out]";
 
-/// A function, called by those above it.
+/// A function, called by the functions above it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlameNode {
-    /// What it is called.
+    /// Name of the function.
     pub name: String,
-    /// The file that it is in; `null` for code that was made at run time.
+    /// The file of the function; `null` for code that was generated at run time.
     pub library: Option<String>,
-    /// Bytes that it and what it called touched.
+    /// Bytes that the function and its callees touched.
     pub bytes: u64,
-    /// Of these, laid to the nearer of two stacks.
+    /// Bytes of these that count for the nearer of two stacks.
     pub likely_bytes: u64,
-    /// What it called, most bytes first.
+    /// The callees, the most bytes first.
     pub children: Vec<FlameNode>,
 }
 
-/// A node, and where a picture has it.
+/// A node and its position in a picture.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacedNode<'a> {
     pub node: &'a FlameNode,
-    /// Bytes to the left of it.
+    /// Bytes to the left of the node.
     pub left: u64,
-    /// How many call it, one another.
+    /// Number of callers above the node.
     pub depth: usize,
 }
 
@@ -49,7 +49,7 @@ struct Growing {
 }
 
 impl FlameNode {
-    /// The tree of all stacks; its root is nobody.
+    /// Builds the tree of all stacks; its root has no name.
     pub fn tree(stacks: &[StackBytes]) -> Self {
         let mut root = Growing::default();
         for stack in stacks {
@@ -63,8 +63,8 @@ impl FlameNode {
         root.finish(String::new(), None)
     }
 
-    /// The largest nodes below this one, at most so many and of at least so many bytes: row by row, from the left. A
-    /// caller is as large as what it called, so none is without its caller.
+    /// Returns the largest nodes below this one, at most `most` and of at least `least` bytes: row by row, from the
+    /// left. A caller is at least as large as its callees, so every node has its caller.
     pub fn largest(&self, most: usize, least: u64) -> Vec<PlacedNode<'_>> {
         let mut waiting = BinaryHeap::new();
         self.open(0, 0, least, &mut waiting);
@@ -80,7 +80,7 @@ impl FlameNode {
         placed
     }
 
-    /// Places what a node called, the largest first.
+    /// Adds the callees of a node to the heap with their positions, the largest first.
     fn open<'a>(
         &'a self,
         mut left: u64,
@@ -97,7 +97,7 @@ impl FlameNode {
 }
 
 impl PlacedNode<'_> {
-    /// The larger is drawn before the smaller, and a caller before what it called.
+    /// Ranks larger nodes before smaller ones, and callers before their callees.
     fn rank(&self) -> impl Ord {
         (self.node.bytes, Reverse(self.depth), Reverse(self.left))
     }
@@ -123,7 +123,7 @@ impl PartialEq for PlacedNode<'_> {
 
 impl Eq for PlacedNode<'_> {}
 
-/// A stack's functions and their libraries, the outermost first.
+/// Iterates over a stack's functions and their libraries, the outermost first.
 fn functions(stack: &StackBytes) -> impl Iterator<Item = (String, Option<String>)> {
     let deep = stack.stack.len() > DEPTH_MAX;
     let (outer, inner) = if deep {

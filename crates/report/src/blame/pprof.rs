@@ -1,8 +1,8 @@
 //! Stacks as a gzipped `profile.proto`, which `go tool pprof` and most stores of profiles read.
 //!
-//! The messages are those of <https://github.com/google/pprof/blob/main/proto/profile.proto>, written down by hand:
-//! what pprof reads and we have no use for is left out. A record's frames have no addresses of one process, so a
-//! location is a function at a line, and a mapping is a library without a range.
+//! The messages are those of <https://github.com/google/pprof/blob/main/proto/profile.proto>, written by hand without
+//! the parts that Isotherm does not use. A record's frames have no addresses of one process. A location is therefore a
+//! function at a line, and a mapping is a library without a range.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -27,7 +27,7 @@ struct Profile {
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     function: Vec<Function>,
-    /// All texts, by number; the first is empty.
+    /// All texts by number; the first is empty.
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
     #[prost(int64, tag = "9")]
@@ -50,7 +50,7 @@ struct ValueType {
 
 #[derive(Clone, PartialEq, Message)]
 struct Sample {
-    /// The innermost first.
+    /// Locations, the innermost first.
     #[prost(uint64, repeated, tag = "1")]
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -74,7 +74,7 @@ struct Mapping {
     id: u64,
     #[prost(int64, tag = "5")]
     filename: i64,
-    /// Without these pprof looks for the file, to name functions by it.
+    /// Whether functions have names. Without these flags pprof looks for the file to name functions.
     #[prost(bool, tag = "7")]
     has_functions: bool,
     #[prost(bool, tag = "8")]
@@ -115,11 +115,11 @@ struct Function {
     filename: i64,
 }
 
-/// A profile of two kinds of values: all bytes of the report, and those of them that are only likely. Labels tell
+/// Builds a profile of two kinds of values: all bytes of the report, and the part that is only likely. Labels hold
 /// thread, target and mapping.
 ///
 /// # Errors
-/// None: memory takes everything.
+/// Only gzip could fail, and it does not when it writes to memory.
 pub fn pprof(report: &BlameReport) -> io::Result<Vec<u8>> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());
     packed.write_all(&profile(report).encode_to_vec())?;
@@ -159,7 +159,7 @@ fn profile(report: &BlameReport) -> Profile {
     made.profile
 }
 
-/// A profile, and the numbers of what is in it.
+/// A profile under construction, and the numbers of its parts.
 #[derive(Default)]
 struct Making {
     profile: Profile,
@@ -183,7 +183,7 @@ impl Making {
     fn sample(&mut self, stack: &StackBytes) {
         let innermost = stack.stack.len().saturating_sub(1);
         let mut location_id = Vec::with_capacity(stack.stack.len());
-        // The outermost first: readers take the first mapping for the program.
+        // The loop starts at the outermost frame: readers take the first mapping for the program.
         for (at, name) in stack.stack.iter().enumerate() {
             let library = stack.libraries.get(at).and_then(Option::as_deref);
             let place = (at == innermost).then(|| source_line(stack)).flatten();
@@ -228,7 +228,7 @@ impl Making {
             });
         }
         if let Some((file, _)) = place {
-            // A function is in one file, whatever calls it.
+            // A function belongs to one file, regardless of its callers.
             let file = self.text(file);
             self.profile.function[function_id as usize - 1].filename = file;
         }
@@ -265,7 +265,7 @@ impl Making {
     }
 }
 
-/// Bytes and times as the format has them.
+/// Converts bytes and times to the format's signed numbers.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -279,7 +279,7 @@ mod tests {
     use super::super::samples::{hostile_report, report};
     use super::*;
 
-    /// What a reader sees: each sample's functions from the innermost on, its values and labels.
+    /// Returns a reader's view: each sample's functions from the innermost on, its values and labels.
     fn read(report: &BlameReport) -> (Profile, Vec<String>) {
         let packed = pprof(report).expect("memory takes everything");
         let mut bytes = Vec::new();

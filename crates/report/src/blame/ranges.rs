@@ -1,14 +1,14 @@
-//! Values of ranges of addresses that do not overlap.
+//! A map from disjoint address ranges to values.
 
 use std::collections::BTreeMap;
 
 use isotherm_engine::AddressRange;
 use isotherm_record::MappingChange;
 
-/// What holds from where to where.
+/// Values of disjoint address ranges.
 #[derive(Clone, Debug)]
 pub(super) struct RangeMap<V> {
-    /// By first address: where it ends, and what holds there.
+    /// End and value of each range, by first address.
     entries: BTreeMap<u64, (u64, V)>,
 }
 
@@ -25,7 +25,7 @@ impl<V: Clone> RangeMap<V> {
         self.entries.len()
     }
 
-    /// The parts of `range` of which something holds, in address order.
+    /// Iterates over the parts of `range` with a value, in address order.
     pub(super) fn parts(&self, range: AddressRange) -> impl Iterator<Item = (AddressRange, &V)> {
         let before = self.entries.range(..=range.start).next_back();
         let first = before.map_or(range.start, |(start, _)| *start);
@@ -36,7 +36,7 @@ impl<V: Clone> RangeMap<V> {
         })
     }
 
-    /// From now on nothing holds in `range`.
+    /// Removes all values in `range`.
     pub(super) fn cut(&mut self, range: AddressRange) {
         let starts: Vec<u64> = self.parts(range).map(|(part, _)| part.start).collect();
         for start in starts {
@@ -58,14 +58,14 @@ impl<V: Clone> RangeMap<V> {
         }
     }
 
-    /// From now on `value` holds in `range`.
+    /// Sets `value` in `range`.
     pub(super) fn insert(&mut self, range: AddressRange, value: V) {
         self.cut(range);
         self.entries.insert(range.start, (range.end, value));
     }
 }
 
-/// What is mapped no more: what only moved its borders still is.
+/// Returns the ranges that are no longer mapped; a mapping that only moved its borders still is.
 pub(super) fn unmapped(change: &MappingChange) -> Vec<AddressRange> {
     let mut added: Vec<AddressRange> = change.added.iter().map(|added| added.range).collect();
     added.sort_unstable();
@@ -74,7 +74,7 @@ pub(super) fn unmapped(change: &MappingChange) -> Vec<AddressRange> {
     difference(&removed, &added)
 }
 
-/// What is in one of `ranges` and in none of `without`, both in address order.
+/// Returns the parts of `ranges` that are in none of `without`, both in address order.
 fn difference(ranges: &[AddressRange], without: &[AddressRange]) -> Vec<AddressRange> {
     let mut left = Vec::new();
     for range in ranges {

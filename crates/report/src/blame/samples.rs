@@ -7,7 +7,7 @@ use super::by::sum_up;
 use super::{BlameReport, By, NotBlamed, StackBytes};
 use crate::context::{RecordContext, Scope};
 
-/// A stack of functions that are of one library, innermost last.
+/// Builds a stack of functions in one library, innermost last.
 pub(crate) fn stack(functions: &[&str], bytes: u64, likely_bytes: u64) -> StackBytes {
     StackBytes {
         target: TargetId(0),
@@ -22,7 +22,7 @@ pub(crate) fn stack(functions: &[&str], bytes: u64, likely_bytes: u64) -> StackB
     }
 }
 
-/// Two stacks and something unknown.
+/// Builds a report with two stacks and unknown bytes.
 pub(crate) fn report() -> BlameReport {
     let mut load = stack(&["main", "load", "malloc"], 6 << 20, 1 << 20);
     load.libraries[2] = Some("libc.so.6".to_owned());
@@ -49,7 +49,7 @@ pub(crate) fn report() -> BlameReport {
     }
 }
 
-/// One stack with names that separate, break lines, mark up, and are empty.
+/// Builds a report of one stack with names that hold separators, line breaks and markup, or are empty.
 pub(crate) fn hostile_report() -> BlameReport {
     let names = ["a;b", "<b>&\"x\"\ny", ""];
     BlameReport {

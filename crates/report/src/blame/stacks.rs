@@ -1,25 +1,25 @@
-//! The record's stacks, and what their frames are called.
+//! The record's stacks, and the names of their frames.
 
 use isotherm_record::{FrameTable, StackFrame, StackId, StackNode, StackSamples, printable};
 
-/// What a frame is called that nobody knows the caller of.
+/// The name of a frame whose callers are unknown.
 pub(super) const CUT: &str = "[unknown caller]";
-/// Code that was made at run time, and that nobody has a name for.
+/// The name of code that was generated at run time without a name.
 const ANONYMOUS: &str = "[code made at run time]";
-/// A stack of which nothing is known.
+/// The name of an unknown stack.
 pub(super) const NOTHING: &str = "[unknown stack]";
 
 /// A function on a stack.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Function {
     pub(super) name: String,
-    /// The file's name, without directories; `None` of code that was made at run time.
+    /// Name of the file, without directories; `None` for code that was generated at run time.
     pub(super) library: Option<String>,
-    /// Where in the sources.
+    /// File and line in the sources.
     pub(super) line: Option<(String, u32)>,
 }
 
-/// Everything that stacks name.
+/// All definitions that stacks refer to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackTable {
     pub(super) frames: FrameTable,
@@ -28,7 +28,7 @@ pub(super) struct StackTable {
 }
 
 impl StackTable {
-    /// Takes what an item brings. The reader has checked that it fits what came before.
+    /// Adds the definitions of an item. The reader has checked that it fits the items before.
     pub(super) fn extend(&mut self, item: &StackSamples) {
         self.frames.extend(item);
         self.nodes.extend(&item.stacks);
@@ -36,7 +36,7 @@ impl StackTable {
         self.threads.extend(threads);
     }
 
-    /// The functions of a stack, the outermost first.
+    /// Returns the functions of a stack, the outermost first.
     pub(super) fn functions(&self, stack: StackId) -> Vec<Function> {
         let mut functions = Vec::new();
         let mut at = stack;
@@ -103,7 +103,7 @@ impl Function {
         }
     }
 
-    /// Whether it only carries out what another function wants: allocators, copies, run times.
+    /// Returns whether the function only works for its callers: allocators, copy functions, run times.
     fn is_helper(&self) -> bool {
         let Some(library) = &self.library else {
             return self.name.starts_with('[')
@@ -116,7 +116,7 @@ impl Function {
             || HELPERS.contains(&name)
     }
 
-    /// Whether it is of a program that runs another language.
+    /// Returns whether it belongs to a program that runs another language.
     fn is_run_time(&self) -> bool {
         let library = self.library.as_deref().unwrap_or_default();
         begins_with(library, RUN_TIMES)
@@ -126,7 +126,7 @@ impl Function {
                     .any(|part| self.name.contains(part))
     }
 
-    /// Whether it allocates for the rest of its run time, interprets, or has no name.
+    /// Returns whether it allocates for the rest of its run time, interprets, or has no name.
     fn says_nothing(&self) -> bool {
         let library = self.library.as_deref().unwrap_or_default();
         let offset = self.name.strip_prefix(library);
@@ -135,15 +135,15 @@ impl Function {
     }
 
     fn name_without_types(&self) -> &str {
-        // Instances of templates begin with what they return.
+        // Instances of templates begin with their return type.
         let name = self.name.split(['<', '(']).find(|part| !part.is_empty());
         let name = name.unwrap_or_default();
         name.rsplit(' ').next().unwrap_or(name)
     }
 }
 
-/// The function that wanted the memory, of those on a stack: the innermost that is no helper. Where a run time alone is
-/// there, its innermost function with a name that neither allocates nor interprets.
+/// Returns the function of a stack that requested the memory: the innermost that is no helper. In a stack of run-time
+/// functions alone, it is the innermost one with a name that neither allocates nor interprets.
 pub(super) fn owner(functions: &[Function]) -> Option<&Function> {
     let innermost = |is: fn(&Function) -> bool| functions.iter().rfind(|function| is(function));
     innermost(|function| !function.is_helper())
@@ -152,7 +152,7 @@ pub(super) fn owner(functions: &[Function]) -> Option<&Function> {
         .or(functions.last())
 }
 
-/// Whether a library is of a Python interpreter.
+/// Returns whether a library belongs to a Python interpreter.
 pub(super) fn is_python(library: &str) -> bool {
     begins_with(library, PYTHON)
 }
@@ -166,7 +166,7 @@ const PYTHON: &[&str] = &["libpython", "python3"];
 /// Programs that run other languages.
 const RUN_TIMES: &[&str] = &["libpython", "python3", "libjvm"];
 
-/// Libraries whose functions are called for others: C's and C++'s, and allocators.
+/// Libraries whose functions work for their callers: C's and C++'s, and allocators.
 const HELPER_LIBRARIES: &[&str] = &[
     "libc.so",
     "libc-",
@@ -185,7 +185,7 @@ const HELPER_LIBRARIES: &[&str] = &[
     "libjli",
     "[vdso]",
 ];
-/// What is called for others and linked into programs, by where it belongs.
+/// Prefixes of helper functions that are linked into programs, by their namespace.
 const HELPER_PATHS: &[&str] = &[
     "v8::",
     "heap::base::",
@@ -217,7 +217,7 @@ const HELPER_PATHS: &[&str] = &[
     "__mmap",
     "_int_",
 ];
-/// The same, by name.
+/// Names of helper functions.
 const HELPERS: &[&str] = &[
     "malloc",
     "calloc",
@@ -244,7 +244,7 @@ const HELPERS: &[&str] = &[
     "valloc",
     "_start",
 ];
-/// Functions of run times that allocate or interpret, whatever for.
+/// Functions of run times that allocate or interpret, for any purpose.
 const RUN_TIME_HELPERS: &[&str] = &[
     // CPython's allocators.
     "_PyMem_",
@@ -267,7 +267,7 @@ const RUN_TIME_HELPERS: &[&str] = &[
     // mimalloc, in CPython since 3.13.
     "mi_",
     "_mi_",
-    // CPython's interpreter, and how it calls.
+    // CPython's interpreter, and its calls.
     "_PyEval_",
     "PyEval_",
     "_PyFunction_Vectorcall",
@@ -291,14 +291,14 @@ const RUN_TIME_HELPERS: &[&str] = &[
     "run_eval_code_obj",
     "main",
     "_start",
-    // HotSpot's allocations, and how it calls.
+    // HotSpot's allocations, and its calls.
     "MemAllocator::",
     "CollectedHeap::",
     "InterpreterRuntime::",
     "OptoRuntime::",
     "JavaCalls::",
 ];
-/// Code that was made at run time for others.
+/// Helper code that was generated at run time.
 const RUNTIME_CODE: [&str; 6] = [
     "java.",
     "jdk.",
@@ -308,8 +308,8 @@ const RUNTIME_CODE: [&str; 6] = [
     " (node:",
 ];
 
-/// What Python's trampolines (`py::function:file`) and V8's functions (`JS:*function file:line:column`) are called.
-/// Others are left as they are.
+/// Formats the names of Python's trampolines (`py::function:file`) and V8's functions (`JS:*function
+/// file:line:column`). Other names stay as they are.
 fn jit_name(name: &str) -> String {
     let name = printable(name);
     if let Some(name) = name.strip_prefix("JS:").and_then(javascript_name) {
@@ -324,7 +324,7 @@ fn jit_name(name: &str) -> String {
     }
 }
 
-/// Of V8: how it is compiled is left out, as it changes while the program runs; and so is the column.
+/// Formats a name of V8. It omits the compilation mark, which changes while the program runs, and the column.
 fn javascript_name(name: &str) -> Option<String> {
     let name = name.trim_start_matches(['~', '*', '^', '+']);
     let files = [" /", " file:", " node:"].iter();

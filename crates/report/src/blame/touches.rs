@@ -1,18 +1,17 @@
-//! Who touched which address of a target first, as far as samples tell.
+//! The first touches of a target's addresses, as far as samples show them.
 //!
-//! Problem: samples are few: between two of them lie pages of which nobody knows who touched them. Addresses are
-//! used again for something else, by programs that unmap and map, and by those that give memory back and touch
-//! it again.
+//! Problem: samples are few, and the first toucher of the pages between two samples is unknown. Programs reuse
+//! addresses: they unmap and map, or give memory back and touch it again.
 //!
-//! Approach: pages are mostly touched in the order of their addresses. So a page is laid to the sample that is
-//! nearest in its mapping: of two neighbours of one stack that is sure, of two of different stacks it is likely.
-//! A sample reaches no farther than a few times what it stands for ([`Touch::reach`]): beyond, memory was filled
-//! without faults that anybody saw, and is unknown. What was there before sampling began is unknown until it
-//! goes ([`Touches::begin_before`]). Samples go with their mapping, with the memory (a region that holds none any
-//! more), and where a newer run of the same stack goes over them.
+//! Approach: pages are mostly touched in the order of their addresses. A page is therefore attributed to the nearest
+//! sample in its mapping. Between two neighbours of one stack this is sure; between two of different stacks it is
+//! likely. A sample reaches no farther than a few times the pages that it stands for ([`Touch::reach`]). Beyond that,
+//! memory was filled without visible faults, and is unknown. Memory from before sampling began is unknown until it is
+//! freed ([`Touches::begin_before`]). A sample is dropped with its mapping, and with its memory (when a region holds
+//! none any more). It is also dropped when a newer run of the same stack passes over it.
 //!
-//! Limits: memory that an allocator gives to somebody else without giving it back stays with who touched it first.
-//! A mapping that goes and comes back between two looks is seen by the newer run alone.
+//! Limits: memory that an allocator reuses without freeing it stays attributed to its first toucher. Of a mapping that
+//! vanishes and returns between two scans, only the newer run is visible.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,12 +21,12 @@ use isotherm_record::{FaultSample, MappingChange, MovedMemory, StackId};
 
 use super::ranges::{RangeMap, unmapped};
 
-/// Samples of one target that are kept; when there are more, those between two of the same stack go.
+/// The largest number of samples kept per target; above it, samples between two of the same stack are dropped.
 const KEPT_MAX: usize = 1 << 20;
-/// A sample reaches this far at least, and so many times what it stands for.
+/// Minimum reach of a sample in bytes; the next constant multiplies the pages that it stands for.
 const REACH_MIN: u64 = 2 << 20;
 const REACH_TIMES: u64 = 8;
-/// Parts of what was there before sampling began.
+/// The largest number of ranges from before sampling began.
 const BEFORE_MAX: usize = 1 << 20;
 
 /// The first touch of a page that was sampled.
@@ -40,21 +39,21 @@ pub(super) struct Touch {
 }
 
 impl Touch {
-    /// How far from it pages may be that it stands for, in bytes.
+    /// Returns the greatest distance, in bytes, of pages that are attributed to this sample.
     fn reach(&self) -> u64 {
         let stands_for = self.pages.saturating_mul(PAGE_SIZE * REACH_TIMES);
         stands_for.max(REACH_MIN)
     }
 }
 
-/// To whom bytes are laid.
+/// The owner of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// Of a sample; `is_sure`: the one on the other side is of the same stack.
+    /// A sample; `is_sure` if the sample on the other side has the same stack.
     Touch { touch: Touch, is_sure: bool },
-    /// It was there before sampling began.
+    /// Memory from before sampling began.
     Before,
-    /// No sample is near.
+    /// Memory without a sample nearby.
     NotSampled,
 }
 
@@ -65,22 +64,22 @@ pub(super) struct Touches {
     by_page: BTreeMap<u64, Touch>,
     /// The address of each stack's newest sample.
     newest: BTreeMap<StackId, (u64, Nanos)>,
-    /// Which part of what was there before is in memory.
+    /// Resident share of ranges from before sampling began.
     before: RangeMap<f32>,
-    /// Sampling began when it had run already, and nothing has been seen of it yet.
+    /// Whether the target ran before sampling began, and no snapshot of it has arrived yet.
     awaits_before: bool,
 }
 
 impl Touches {
-    /// It ran before sampling began: what its next snapshot holds, nobody saw being touched.
+    /// Marks memory from before sampling: nobody saw the first touches of the next snapshot's memory.
     pub(super) fn begin_before(&mut self) {
         self.awaits_before = true;
     }
 
-    /// Takes a sample of a page that was not there before.
+    /// Takes a sample of a page that was not present before.
     pub(super) fn push(&mut self, sample: &FaultSample) {
         if sample.space != self.space {
-            // Another program.
+            // The sample belongs to another program.
             *self = Self {
                 space: sample.space,
                 ..Self::default()
@@ -94,7 +93,7 @@ impl Touches {
         };
         self.drop_older(sample.address, &touch);
         self.before.cut(page(sample.address));
-        // A huge page's fault may be sampled as a small one's, too.
+        // A fault on a huge page may be sampled as one on a small page, too.
         let known = self.by_page.insert(sample.address, touch);
         if let Some(known) = known.filter(|known| known.stack == touch.stack) {
             let pages = known.pages.max(touch.pages);
@@ -106,14 +105,14 @@ impl Touches {
         }
     }
 
-    /// Mappings came and went.
+    /// Applies a change of mappings.
     pub(super) fn apply(&mut self, change: &MappingChange) {
         for gone in unmapped(change) {
             self.forget(gone, change.time);
         }
     }
 
-    /// Memory was seen.
+    /// Takes a snapshot of the memory.
     pub(super) fn look(&mut self, snapshot: &Snapshot) {
         if std::mem::take(&mut self.awaits_before) {
             for region in &snapshot.regions {
@@ -137,7 +136,7 @@ impl Touches {
         }
     }
 
-    /// Memory is at other addresses now.
+    /// Moves touches with memory that has moved to other addresses.
     pub(super) fn relocate(&mut self, moved: &MovedMemory) {
         let (from, until) = (moved.from, moved.until);
         let to = AddressRange::new(moved.to, moved.to.saturating_add(from.len()));
@@ -165,15 +164,14 @@ impl Touches {
         }
     }
 
-    /// From now on stacks are called by these other numbers.
+    /// Replaces the numbers of stacks.
     pub(super) fn renumber(&mut self, number: &mut impl FnMut(StackId) -> StackId) {
         for touch in self.by_page.values_mut() {
             touch.stack = number(touch.stack);
         }
     }
 
-    /// To whom the parts of `range` are laid, which lies in one mapping: with the share of each that this is
-    /// about.
+    /// Finds the owners of the parts of `range`, which lies in one mapping, with the share of each part that they own.
     pub(super) fn owners(
         &self,
         range: AddressRange,
@@ -196,7 +194,7 @@ impl Touches {
         }
     }
 
-    /// The same of a huge page at `block`: the first touch within it is that of all of it.
+    /// Finds the owners of a huge page at `block`: the first touch within it owns all of it.
     pub(super) fn owners_of_block(
         &self,
         block: AddressRange,
@@ -212,7 +210,7 @@ impl Touches {
         take(block, 1.0, Owner::Touch { touch, is_sure });
     }
 
-    /// The samples on both sides of each part of `range`.
+    /// Finds the samples on both sides of each part of `range`.
     fn nearest(
         &self,
         range: AddressRange,
@@ -245,7 +243,7 @@ impl Touches {
         between(AddressRange::checked(at, range.end), low, None, share, take);
     }
 
-    /// Forgets what is older than `before`.
+    /// Drops the touches in `range` that are older than `before`.
     fn forget(&mut self, range: AddressRange, before: Nanos) {
         self.before.cut(range);
         let old = self.by_page.range(range.start..range.end);
@@ -256,7 +254,7 @@ impl Touches {
         }
     }
 
-    /// A run of one stack from its newest sample to this one has replaced what is older in between.
+    /// Drops older touches between a stack's newest sample and this one, because its run has replaced them.
     fn drop_older(&mut self, address: u64, touch: &Touch) {
         let Some((from, since)) = self.newest.insert(touch.stack, (address, touch.time)) else {
             return;
@@ -284,7 +282,7 @@ impl Touches {
     }
 }
 
-/// Lays what lies between two samples to the nearer, as far as it reaches.
+/// Attributes the range between two samples to the nearer one, as far as it reaches.
 fn between(
     range: Option<AddressRange>,
     low: Option<(u64, Touch)>,
@@ -352,7 +350,7 @@ mod tests {
         touches
     }
 
-    /// MiB by MiB who owns `0..20`: a digit for a stack, in brackets if only likely; `b` before, `.` nobody.
+    /// Shows the owners of `0..20` MiB by MiB: a digit for a stack, in brackets if only likely; `b` before, `.` none.
     fn picture(touches: &Touches) -> String {
         let mut text = String::new();
         let range = AddressRange::new(0, 20 * MIB);
@@ -463,7 +461,7 @@ mod tests {
         let mut touches = touches(&[(2, 1, 1), (4, 1, 1), (12, 3, 1)]);
         touches.begin_before();
         touches.look(&look(&[(0, 1, 1)], 2));
-        // Somebody else touches what was left behind, before it is known that something was.
+        // Another stack touches the old addresses before the move is known.
         touches.push(&sample(3, 2, 5));
         touches.relocate(&MovedMemory {
             target: TargetId(0),

@@ -1,11 +1,12 @@
-//! Pages of huge pages that nobody has written, by who touched the huge page first.
+//! Never-written pages of huge pages, by the first touch of the huge page.
 //!
-//! Problem: huge pages are read a few a second, so that of some nothing is known, and what was read is old.
+//! Problem: the recorder reads only a few huge pages a second. Some are therefore unknown, and the content of others is
+//! old.
 //!
-//! Approach: of each huge page what it held when it was read last counts, as long as it is one: a block that is a huge
-//! page no more, or was unmapped, counts nothing. Of those that were never read nothing is said but how much they are. What a
-//! huge page wastes is laid to the first touch within it, since that made all of it; where none was sampled, to the
-//! nearest samples as other memory is.
+//! Approach: each huge page counts with its content at the last read, as long as it is a huge page. A block that is no
+//! longer a huge page, or was unmapped, counts nothing. For huge pages that were never read, only their number of bytes
+//! is reported. The waste of a huge page is attributed to the first touch within it, since that touch allocated all of
+//! it. Without such a sample, it is attributed to the nearest samples, like other memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use super::ranges::unmapped;
 use super::touches::{Touch, Touches};
 use super::{Blame, Whole};
 
-/// How much is in huge pages, and how much of that was read.
+/// Bytes in huge pages, and the part that was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HugeBytes {
-    /// Private anonymous memory in huge pages.
+    /// Bytes of private anonymous memory in huge pages.
     pub bytes: u64,
-    /// Of this, what was read. What the rest holds is not known, and not counted.
+    /// Bytes that were read. The content of the rest is unknown, and is not counted.
     pub read_bytes: u64,
 }
 
@@ -37,12 +38,12 @@ pub(super) struct HugePages {
 #[derive(Clone, Debug, Default)]
 struct OfTarget {
     bytes: u64,
-    /// Pages that were never written, of huge pages that were read; by address.
+    /// Number of never-written pages of each huge page that was read, by address.
     read: BTreeMap<u64, u32>,
 }
 
 impl HugePages {
-    /// Takes what was read since.
+    /// Takes a sample of huge pages.
     pub(super) fn take(&mut self, sample: &HugePagesSample, admits: impl Fn(TargetId) -> bool) {
         for new in sample.targets.iter().filter(|new| admits(new.target)) {
             let of_target = self.targets.entry(new.target).or_default();
@@ -56,13 +57,13 @@ impl HugePages {
         }
     }
 
-    /// Mappings came and went.
+    /// Applies a change of mappings.
     pub(super) fn apply(&mut self, change: &MappingChange) {
         let Some(of_target) = self.targets.get_mut(&change.target) else {
             return;
         };
         for gone in unmapped(change) {
-            // Also one of which a part is gone: it is no huge page any more.
+            // A block also counts as gone if only a part of it is unmapped: it is no longer a huge page.
             let first = gone.start.saturating_sub(BLOCK_SIZE - 1);
             let gone = of_target.read.extract_if(first..gone.end, |_, _| true);
             gone.for_each(drop);
@@ -71,7 +72,7 @@ impl HugePages {
 }
 
 impl Blame {
-    /// What one target's huge pages waste, by who touched them; added to what is known of the others.
+    /// Adds the waste of one target's huge pages by the touches that own them, and the bytes of its huge pages.
     pub(super) fn add_waste(
         &self,
         target: TargetId,
@@ -134,7 +135,8 @@ mod tests {
         Nanos::from_millis(second * 1000)
     }
 
-    /// So many blocks in one mapping, and the first touch in some of them: by block, page of it, function and second.
+    /// Begins a record with `nr_blocks` blocks in one mapping, and first touches as block, page in it, function and
+    /// second.
     fn begun(nr_blocks: u64, touches: &[(u64, u64, u32, u64)]) -> Blame {
         let options = BlameOptions {
             measure: Measure::Waste,
@@ -192,7 +194,7 @@ mod tests {
         blame
     }
 
-    /// So many huge pages, of which some were read: by block, and how many pages of it were never written.
+    /// Builds an item with `nr` huge pages, and reads as block and number of never-written pages.
     fn read(nr: u64, read: &[(u64, u32)], gone: &[u64]) -> Item {
         let read = read.iter().map(|(number, never_written)| HugePageRead {
             block: block(*number),
@@ -214,7 +216,7 @@ mod tests {
         blame.report().expect("there are stacks")
     }
 
-    /// Pages by function, and those of nobody.
+    /// Returns pages by function, and those without an owner.
     fn pages(report: &BlameReport) -> Vec<(&str, u64)> {
         let blamed = report.blamed.iter();
         let blamed = blamed.map(|of| (of.name.as_str(), of.bytes / PAGE_SIZE));
@@ -226,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_was_never_written_is_laid_to_the_first_touch_and_what_was_not_read_is_not_counted() {
-        // Someone else has touched the first block, too, after it was split and made whole again.
+        // Another stack has touched the first block, too, after it was split and became a huge page again.
         let mut blame = begun(8, &[(0, 9, 1, 1), (0, 200, 2, 3), (2, 0, 2, 2)]);
         blame.push(&read(4, &[(0, 384), (2, 0)], &[]));
         let said = report(&mut blame);
@@ -237,7 +239,7 @@ mod tests {
         };
         assert_eq!(said.huge, Some(wanted));
         assert_eq!(said.total_bytes, said.blamed_bytes);
-        // Another stack's touch within it.
+        // Another stack's touch within the block makes the result likely only.
         assert_eq!(said.likely_bytes, said.total_bytes);
     }
 
@@ -247,7 +249,7 @@ mod tests {
         blame.push(&read(3, &[(0, 500), (1, 100), (7, 50)], &[]));
         blame.push(&read(2, &[(0, 30)], &[1]));
         assert_eq!(pages(&report(&mut blame)), [("dense", 50), ("sparse", 30)]);
-        // Unmapped, by a part.
+        // A part of the block is unmapped.
         blame.push(&Item::Mappings(MappingChange {
             target: TARGET,
             time: second(10),

@@ -1,8 +1,8 @@
-//! What memory is used for.
+//! Classes of memory by use.
 
 use serde::Serialize;
 
-/// What memory is used for.
+/// The use of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -11,7 +11,7 @@ pub enum MemoryClass {
     Anonymous,
     /// Pages of files that processes map.
     MappedFiles,
-    /// tmpfs, memfd, System V; mapped or not.
+    /// Memory of tmpfs, memfd and System V; mapped or not.
     SharedMemory,
     /// Pages of files that no process maps.
     PageCache,
@@ -21,18 +21,18 @@ pub enum MemoryClass {
     PageTables,
     /// Kernel stacks.
     KernelStacks,
-    /// What zram or zswap takes for what is swapped out.
+    /// Memory of zram or zswap with swapped-out pages.
     CompressedSwap,
     /// Pages of hugetlbfs.
     Hugetlb,
-    /// What the kernel tells of nowhere.
+    /// Memory that the kernel does not report under any name.
     Other,
-    /// Memory that nobody uses.
+    /// Unused memory.
     Free,
 }
 
 impl MemoryClass {
-    /// All of them, as they are told.
+    /// All classes, in the order of reports.
     pub const ALL: [Self; 11] = [
         Self::Anonymous,
         Self::MappedFiles,
@@ -47,7 +47,7 @@ impl MemoryClass {
         Self::Free,
     ];
 
-    /// Its name for a person.
+    /// Returns the name for display.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Anonymous => "anonymous",
@@ -64,7 +64,7 @@ impl MemoryClass {
         }
     }
 
-    /// Whether it is memory of users, which may be idle.
+    /// Returns whether it is user memory, which may be idle.
     pub const fn is_user(self) -> bool {
         matches!(
             self,
