@@ -1,11 +1,11 @@
-//! Builds `isotherm-what-if` as WebAssembly, packed, for the page to carry. Where Rust has no such target the page is
-//! built without it, and says so.
+//! Builds `isotherm-what-if` as WebAssembly, packed, to embed it in the page. Where Rust has no such target, the page
+//! is built without it and reports that.
 //!
-//! Only release profiles carry it: it is a build of nine crates with LTO, which would run at nearly every change. A
+//! Only release profiles embed it: it is a build of nine crates with LTO, which would run at nearly every change. A
 //! build for development reads the module from the target folder when it runs; `scripts/what-if` puts it there.
 //!
-//! The build within the build has a folder of its own under the target folder, which all profiles share: so it is
-//! done once, and waits for no lock that its caller holds.
+//! The inner build has a folder of its own under the target folder, which all profiles share. It therefore runs once,
+//! and waits for no lock that its caller holds.
 
 use std::env;
 use std::fs;
@@ -17,7 +17,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 const TARGET: &str = "wasm32-unknown-unknown";
-/// The crates that the module is made of.
+/// The crates that the module consists of.
 const CRATES: [&str; 8] = [
     "what-if", "eval", "session", "sim", "engine", "config", "record", "report",
 ];
@@ -60,7 +60,7 @@ fn main() -> std::io::Result<()> {
     fs::write(out.join("what-if.wasm.gz"), packed)
 }
 
-/// The module; nothing where it cannot be built.
+/// Builds the module; returns nothing where it cannot be built.
 fn build(root: &Path, target: &Path) -> Vec<u8> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo

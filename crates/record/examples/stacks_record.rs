@@ -1,8 +1,8 @@
-//! Writes a small record with stacks, for tests of what shows them: `stacks_record FILE [HOSTILE NAME]`.
+//! Writes a small record with stacks, for tests of stack displays: `stacks_record FILE [HOSTILE NAME]`.
 //!
-//! A server is watched for 400 s. It has loaded an index that nobody uses any more, fills a cache that is idle for
-//! 45 s, and answers requests; an archive was there before sampling began; pages of a table came back from swap. With
-//! a hostile name, a function, its library, a thread and a mapping are called that.
+//! A server is watched for 400 s. It has loaded an index that is no longer used, fills a cache that is idle for 45 s,
+//! and answers requests. An archive existed before sampling began; pages of a table were read back from swap. A hostile
+//! name becomes the name of a function, its library, a thread and a mapping.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,22 +20,23 @@ const STARTED: Nanos = Nanos(1_790_000_000_000_000_000);
 const MIB: u64 = 1 << 20;
 const LASTS_S: u64 = 400;
 const STEP_S: u64 = 10;
-/// Between two samples, in MiB.
+/// Distance between two samples, in MiB.
 const APART: u64 = 1;
 
-/// Which memory a stack touches.
+/// An area of memory that a stack touches.
 struct Area {
     name: &'static str,
     start: u64,
     mib: u64,
-    /// The stack's functions, the outermost first; none where it is not known.
+    /// The stack's functions, the outermost first; none where it is unknown.
     functions: &'static [usize],
-    /// It is touched up to so many seconds before the end.
+    /// Seconds before the end of the record at which the last touch happens.
     idle_s: u64,
     is_major: bool,
 }
 
-/// Functions by name, file, and whether they have a line. The one without a name is told as a place in its file.
+/// Functions with name, file, and whether they have a line. A function without a name is recorded as a place in its
+/// file.
 const FUNCTIONS: [(&str, usize, bool); 8] = [
     ("main", 0, false),
     ("Server::load_index(std::string const&)", 0, false),
@@ -149,7 +150,7 @@ fn first_items(hostile: Option<&str>) -> [Item; 2] {
     ]
 }
 
-/// A sample for each MiB of what is known; of the archive, that it was there before.
+/// Builds a sample for each MiB with a known stack, and marks the archive as memory from before.
 fn samples(hostile: Option<&str>) -> StackSamples {
     let mut stacks: Vec<StackNode> = Vec::new();
     let mut samples = Vec::new();
@@ -227,7 +228,7 @@ fn symbols(hostile: Option<&str>) -> FrameSymbols {
 fn snapshot(second: u64) -> Snapshot {
     let regions = AREAS.iter().map(|area| {
         let idle = (second + STEP_S).saturating_sub(LASTS_S - area.idle_s);
-        // Only the archive was there at the beginning.
+        // Only the archive existed at the beginning.
         let is_there = second > 0 || area.functions.is_empty();
         let (is_idle, bytes) = (idle >= STEP_S, u64::from(is_there) * area.mib * MIB);
         RegionSnapshot {

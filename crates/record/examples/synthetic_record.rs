@@ -1,8 +1,8 @@
 //! Writes a record of any size, to measure reports with: `synthetic_record FILE [SNAPSHOTS] [REGIONS]`.
 //!
-//! It looks like a recording of a key-value store: a heap of 6 GiB of which a moving tenth is hot, a
-//! table that warms up, an idle area, libraries, and a stack of unknown use. Region boundaries wander
-//! as sampling makes them. Same arguments, same bytes.
+//! It looks like a recording of a key-value store. A heap of 6 GiB has a moving hot tenth. A table warms up, and there
+//! are an idle area, libraries, and a stack of unknown use. Region boundaries wander as sampling makes them. The same
+//! arguments give the same bytes.
 
 use std::error::Error;
 use std::fs::File;
@@ -129,7 +129,7 @@ impl Generator {
         }
     }
 
-    /// splitmix64 (Steele, Lea and Flood, 2014).
+    /// Returns the next number of splitmix64 (Steele, Lea and Flood, 2014).
     fn next(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -182,7 +182,7 @@ impl Generator {
         }
     }
 
-    /// The area's boundaries, each moved by up to a third of its region.
+    /// Returns the area's boundaries, each moved by up to a third of its region.
     fn wandering(&mut self, area: usize) -> Vec<u64> {
         let mut bounds = self.areas[area].clone();
         for i in 1..bounds.len() - 1 {
@@ -192,7 +192,7 @@ impl Generator {
         bounds
     }
 
-    /// `part` is how much of the record has passed.
+    /// Draws the accesses of a region; `part` is the elapsed share of the record.
     fn accesses(&mut self, area: usize, address: u64, part: f64) -> Option<f32> {
         let (start, bytes, ..) = AREAS[area];
         let place = (address - start) as f64 / bytes as f64;

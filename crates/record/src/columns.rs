@@ -1,4 +1,4 @@
-//! Snapshots turned into rows, column by column, for whatever writes tables.
+//! Snapshots converted to rows, column by column, for all writers of tables.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use isotherm_engine::{Nanos, Snapshot, TargetId};
 use crate::pages::{PageBits, PageSnapshot};
 use crate::schema::Kind;
 
-/// Rows to be written, by column. Those of the other kind of record stay empty.
+/// Rows to be written, by column. The columns of the other kind of record stay empty.
 #[derive(Default)]
 pub(crate) struct Columns {
     snapshot: Vec<u32>,
     start_time: Vec<i64>,
     end_time: Vec<i64>,
     target: Vec<u32>,
-    /// Also a block's address.
+    /// Start of a region, or address of a block.
     start: Vec<u64>,
     end: Vec<u64>,
     nr_accesses: Vec<Option<f32>>,
@@ -34,12 +34,12 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.snapshot.len()
     }
 
-    /// A row for each region of snapshot `number`.
+    /// Adds a row for each region of snapshot `number`.
     pub(crate) fn push_snapshot(&mut self, number: u32, snapshot: &Snapshot) {
         self.push_common(
             number,
@@ -69,7 +69,7 @@ impl Columns {
         }
     }
 
-    /// A row for each block of snapshot `number`.
+    /// Adds a row for each block of snapshot `number`.
     pub(crate) fn push_pages(&mut self, number: u32, pages: &PageSnapshot) {
         self.push_common(
             number,
@@ -103,7 +103,7 @@ impl Columns {
         self.target.resize(rows, target.0);
     }
 
-    /// The columns of the record's schema.
+    /// Returns the columns of the record's schema.
     pub(crate) fn into_arrays(self, kind: Kind) -> Vec<ArrayRef> {
         let time = |times: Vec<i64>| {
             Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC")) as ArrayRef

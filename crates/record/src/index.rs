@@ -1,14 +1,15 @@
-//! Where in a record the rows of which time are, to read a part of a long one again.
+//! An index from time to the places of rows in a record, for another read of a part of a long record.
 //!
-//! Problem: who has read a record of gigabytes once wants a minute of it in detail, at once; but what a minute means is said
-//! by what comes before (targets, mappings).
+//! Problem: after one pass over a record of gigabytes, a reader wants a minute of it in detail, without delay. But that
+//! minute makes sense only with earlier items (targets, mappings).
 //!
-//! Approach: messages of rows stand for themselves. So the part is the record without the messages of rows that lie outside
-//! of it: [`Skipping`] leaves their bytes out, and the rest is a record like any other. [`crate::Reader::with_index`] notes where they
-//! are.
+//! Approach: messages of rows are independent. The part is therefore the record without the messages of rows outside of
+//! it. [`Skipping`] leaves their bytes out, and the rest is a record like any other. [`crate::Reader::with_index`]
+//! collects the places.
 //!
-//! Limits: a message of rows, some 16,384 of them, is left out as a whole or not at all. Ages of pages count from the first
-//! scan that is read, so that a part of a record of page scans ([`crate::PageAges`]) is not what the whole says of it.
+//! Limits: a message of rows, some 16,384 of them, is left out as a whole or not at all. Ages of pages count from the
+//! first scan that is read. Ages in a part of a record of page scans ([`crate::PageAges`]) therefore differ from those
+//! in the whole.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,7 +17,7 @@ use std::ops::Range;
 
 use isotherm_engine::Nanos;
 
-/// Where rows are.
+/// The places of rows.
 #[derive(Clone, Debug, Default)]
 pub struct TimeIndex {
     messages: Vec<Rows>,
@@ -31,7 +32,7 @@ struct Rows {
 }
 
 impl TimeIndex {
-    /// These bytes hold rows of this time, among others.
+    /// Notes that these bytes hold rows of this time, among others.
     pub(crate) fn note(&mut self, bytes: &Range<u64>, start: Nanos, end: Nanos) {
         match self.messages.last_mut() {
             Some(last) if last.bytes == *bytes => {
@@ -46,7 +47,7 @@ impl TimeIndex {
         }
     }
 
-    /// The bytes of messages with no row between `from` and `to`, in order.
+    /// Returns the bytes of messages with no row between `from` and `to`, in order.
     pub fn outside(&self, from: Nanos, to: Nanos) -> Vec<Range<u64>> {
         let mut outside: Vec<Range<u64>> = Vec::new();
         let messages = self.messages.iter();
@@ -64,13 +65,13 @@ impl TimeIndex {
 #[derive(Debug)]
 pub struct Skipping<R> {
     input: R,
-    /// In order, and not reached so far.
+    /// Byte ranges still to be skipped, in order.
     skipped: VecDeque<Range<u64>>,
     place: u64,
 }
 
 impl<R: Read + Seek> Skipping<R> {
-    /// From the beginning on, without `skipped` ([`TimeIndex::outside`]).
+    /// Reads from the beginning without `skipped` ([`TimeIndex::outside`]).
     pub fn new(input: R, skipped: Vec<Range<u64>>) -> Self {
         Self {
             input,

@@ -1,7 +1,7 @@
 //! The record: its format, its reader and writer.
 //!
-//! A record is one Arrow IPC stream. Start at [`item`] for what it holds, at [`writer`] for how that
-//! is laid out, at [`reader`] for what is trusted on the way back (nothing).
+//! A record is one Arrow IPC stream. Start at [`item`] for its contents, at [`writer`] for its layout, at [`reader`]
+//! for the checks on the way back (it trusts nothing).
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! Names as they may be shown.
+//! Names in a form that is safe to print.
 //!
-//! The problem: names of processes and files are made by whoever runs them, and are shown to others:
-//! an escape sequence in one reaches the terminal of whoever looks, root's perhaps, and can rewrite
-//! what is on it, or more.
+//! The problem: any user can choose the names of their processes and files, and other users see them. An escape
+//! sequence in a name reaches the terminal of the user who prints it, perhaps root's. It can rewrite the screen, or do
+//! worse.
 
 use std::borrow::Cow;
 
-/// `text` with all that a terminal would not print but obey, and that would make it read as something
-/// else, replaced by what it is: `\u{1b}` for ESC.
+/// Replaces the characters of `text` that a terminal would execute, or that would change its reading, by their escapes:
+/// `\u{1b}` for ESC.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return text.into();
@@ -23,7 +23,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// The same for several lines.
+/// Does the same as [`printable`] for several lines.
 pub fn printable_lines(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(printable).collect();
     lines.join("\n")
@@ -31,7 +31,7 @@ pub fn printable_lines(text: &str) -> String {
 
 fn is_unprintable(character: char) -> bool {
     character.is_control()
-        // Marks that change the direction of what follows, and separators of lines.
+        // These marks change the direction of the text after them, or separate lines.
         || matches!(character, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }

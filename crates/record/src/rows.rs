@@ -1,4 +1,4 @@
-//! The rows of one message, handed out snapshot by snapshot.
+//! The rows of one message, yielded snapshot by snapshot.
 
 use std::ops::Range;
 
@@ -18,10 +18,10 @@ use crate::pages::{PageBits, PageBlock, PageSnapshot, check_blocks};
 use crate::reader::check_memory;
 use crate::schema::Kind;
 
-/// Decoded rows, and how far they have been handed out.
+/// Decoded rows, and the number of rows yielded so far.
 #[derive(Debug)]
 pub(crate) struct Rows {
-    /// Where the message stands that they come from.
+    /// Offset of the rows' message.
     offset: u64,
     next_row: usize,
     snapshot: ScalarBuffer<u32>,
@@ -53,7 +53,7 @@ enum Columns {
 }
 
 impl Rows {
-    /// Takes a batch apart whose columns are those of the record's schema.
+    /// Splits a batch with the columns of the record's schema.
     pub(crate) fn new(offset: u64, kind: Kind, batch: &RecordBatch) -> Result<Self, RecordError> {
         for (column, field) in batch.columns().iter().zip(kind.fields()) {
             if column.null_count() > 0 && !field.is_nullable() {
@@ -95,18 +95,18 @@ impl Rows {
         })
     }
 
-    /// The number of the snapshot that comes next.
+    /// Returns the number of the next snapshot.
     pub(crate) fn next_number(&self) -> Option<u32> {
         self.snapshot.get(self.next_row).copied()
     }
 
-    /// The row at which it begins.
+    /// Returns the first row of the next snapshot.
     #[cfg(feature = "parquet")]
     pub(crate) fn next_row(&self) -> usize {
         self.next_row
     }
 
-    /// The next snapshot, or `None` when all were handed out.
+    /// Returns the next snapshot, or `None` after the last.
     pub(crate) fn next_item(&mut self) -> Result<Option<Item>, RecordError> {
         let first = self.next_row;
         let Some(number) = self.next_number() else {
@@ -223,7 +223,7 @@ fn values<T: ArrowPrimitiveType>(batch: &RecordBatch, column: usize) -> ScalarBu
     batch.column(column).as_primitive::<T>().values().clone()
 }
 
-/// What a region holds: all of it is known, or nothing.
+/// Returns the memory of a region: all four values are known, or none.
 fn memory_of(parts: &[UInt64Array; 4], row: usize) -> Result<Option<RegionMemory>, &'static str> {
     match parts
         .each_ref()

@@ -1,20 +1,20 @@
-//! Options by which another command has the targets of a record.
+//! Options that select the targets of a record in another command.
 //!
-//! The record's command line names the targets as its user does. Once a process has ended its id is free, or another
-//! process's: then a placeholder stands for it.
+//! The record's command line names the targets as its user did. After a process has ended, its id is free or belongs to
+//! another process: then a placeholder replaces it.
 
 use crate::item::Header;
 use crate::printable::printable;
 
-/// Options of targets that have a value.
+/// Options of targets with a value.
 const WITH_VALUE: [&str; 4] = ["--cgroup", "--node", "--exclude", "--range"];
-/// Options that name targets by themselves.
+/// Options that name targets without a value.
 const FLAGS: [&str; 2] = ["--all", "--physical"];
 /// The placeholder of a process id.
 const PID: &str = "PID";
 
 impl Header {
-    /// Options that name the record's targets. `live` are processes that had not ended when it did.
+    /// Returns options that name the record's targets. `live` are processes that had not ended before the record did.
     pub fn target_options(&self, live: &[u32]) -> String {
         let options = self
             .writer
@@ -27,7 +27,7 @@ impl Header {
         })
     }
 
-    /// Options of the command line, if it names a target.
+    /// Returns the options of the command line, if it names a target.
     fn named(&self, live: &[u32]) -> Option<String> {
         let end = self.command.iter().position(|word| word == "--");
         let (options, command) = self.command.split_at(end.unwrap_or(self.command.len()));
@@ -44,7 +44,7 @@ impl Header {
                 has_target |= matches!(name, "--cgroup" | "--node");
                 words.push(format!("{name} {}", quoted(value()?)));
             } else if name == "--pid" {
-                // An escaped comma is of a name.
+                // An escaped comma is part of a name.
                 let list = value()?.replace("\\,", "\0");
                 let list = list.split(',').map(|process| process.replace('\0', "\\,"));
                 processes.extend(list);
@@ -62,7 +62,7 @@ impl Header {
     }
 }
 
-/// An option's long name, and its value where it is in the same word.
+/// Splits an option into its long name, and its value if that is in the same word.
 fn split(option: &str) -> (&str, Option<&str>) {
     if let Some(value) = option.strip_prefix("-p") {
         return ("--pid", Some(value).filter(|value| !value.is_empty()));
@@ -73,7 +73,7 @@ fn split(option: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The processes but those ids that are not `live`.
+/// Lists the processes without the ids that are not `live`.
 fn still_there(processes: &[String], live: &[u32]) -> String {
     let pid = |process: &str| process.parse::<u32>().ok();
     let is_there = |process: &&str| pid(process).is_none_or(|pid| live.contains(&pid));
@@ -85,7 +85,7 @@ fn still_there(processes: &[String], live: &[u32]) -> String {
     there.join(",")
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -1,12 +1,12 @@
-//! A record as Arrow tables, batch by batch, for whatever takes Arrow.
+//! A record as Arrow tables, batch by batch, for any program that reads Arrow.
 //!
-//! Problem: the file is an Arrow stream, but to see more than its rows one must know this crate: pages become
+//! Problem: the file is an Arrow stream, but a program needs this crate to see more than its rows. Pages become
 //! regions, items are JSON in messages' metadata, and nothing in the file may be trusted.
 //!
-//! Approach: what [`Reader`] yields, checked as always, as batches of about [`ROWS`] rows. Of the record a message
-//! and a batch are held in memory, however long it is.
+//! Approach: the items of [`Reader`], checked as always, become batches of about [`ROWS`] rows. Memory holds one
+//! message and one batch, regardless of the record's length.
 //!
-//! Limits: one pass for each table. The rows of one snapshot stay together, so a batch is as large as the largest
+//! Limits: each table takes one pass. The rows of one snapshot stay together, so a batch is as large as the largest
 //! snapshot.
 
 use std::io::Read;
@@ -28,19 +28,19 @@ use crate::item::Item;
 use crate::reader::Reader;
 use crate::schema::{Kind, schema_of};
 
-/// Rows of a batch, about.
+/// Approximate number of rows of a batch.
 const ROWS: usize = 16_384;
-/// Text of items in a batch, about: one item may have megabytes.
+/// Approximate bytes of text of items in a batch: one item may have megabytes.
 const TEXT_BYTES: usize = 4 << 20;
 
-/// Which table of a record.
+/// A table of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// A row for each snapshot: what its regions come to.
+    /// A row for each snapshot, with the totals of its regions.
     Snapshots,
     /// A row for each region of each snapshot; page scans are replayed as regions.
     Regions,
-    /// A row for each 2 MiB block of each page scan, of records that have any.
+    /// A row for each 2 MiB block of each page scan, in records with page scans.
     Pages,
     /// A row for each other item, its content as JSON.
     Items,
@@ -51,17 +51,17 @@ pub struct Batches<R> {
     reader: Reader<R>,
     schema: SchemaRef,
     rows: Rows,
-    /// Snapshots so far.
+    /// Number of snapshots so far.
     nr_snapshots: u32,
-    /// The record has been read.
+    /// Whether the record has been read.
     is_over: bool,
 }
 
 impl<R: Read> Batches<R> {
-    /// The `table` of what is left in `reader`.
+    /// Creates the batches of `table` for the rest of `reader`.
     ///
     /// # Errors
-    /// That the record has no such table.
+    /// Fails if the record has no such table.
     pub fn new(reader: Reader<R>, table: Table) -> Result<Self, RecordError> {
         let is_by_page = reader.is_page_record();
         if table == Table::Pages && !is_by_page {
@@ -83,7 +83,7 @@ impl<R: Read> Batches<R> {
         })
     }
 
-    /// How the record ends, once all batches were taken.
+    /// Returns the reader, which has the record's end once all batches were taken.
     pub fn reader(&self) -> &Reader<R> {
         &self.reader
     }
@@ -127,7 +127,7 @@ impl<R: Read> RecordBatchReader for Batches<R> {
     }
 }
 
-/// The regions of one snapshot, as rows of the table of regions.
+/// Returns the regions of one snapshot, as rows of the table of regions.
 pub fn regions(number: u32, snapshot: &Snapshot) -> RecordBatch {
     let mut columns = Columns::default();
     columns.push_snapshot(number, snapshot);

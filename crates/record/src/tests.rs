@@ -1,7 +1,7 @@
-//! What a record must survive: being written and read, cut at any byte, damaged, and made to harm.
+//! Tests of a record: writing and reading, cuts at any byte, damage, and malice.
 //!
-//! One record serves most tests ([`every_item`]): it has every kind of item, in an order in which each
-//! must stay behind the one before it.
+//! One record serves most tests ([`every_item`]). It has every kind of item, in an order in which each must stay behind
+//! the one before it.
 
 mod hostile;
 mod pages;
@@ -42,8 +42,8 @@ pub(crate) fn header() -> Header {
     }
 }
 
-/// A snapshot from a picture, e.g. `"[0,4)=9@2 [4,8)=? [8,16)=3@1:4/2/1/3"`: pages, accesses (`?` for
-/// unknown), age; pages resident, touched, unknown and swapped out, where that is known.
+/// Builds a snapshot from a picture, e.g. `"[0,4)=9@2 [4,8)=? [8,16)=3@1:4/2/1/3"`. Each region has pages, accesses
+/// (`?` for unknown) and age. Pages resident, touched, unknown and swapped out follow where they are known.
 pub(crate) fn snapshot(target: u32, tenth: u64, picture: &str) -> Snapshot {
     let regions = picture.split_whitespace().map(|text| {
         let (range, rest) = text[1..].split_once(")=").expect("[a,b)=n@age");
@@ -89,7 +89,7 @@ fn memory(parts: &str) -> RegionMemory {
     }
 }
 
-/// The second block: every third page of it was touched, of one nothing is known.
+/// Builds the second block: every third page of it was touched, and one page is unknown.
 fn block() -> BlockPages {
     let is_touched = |page: &u64| page.is_multiple_of(3);
     let bits = |word: usize| {
@@ -107,7 +107,7 @@ fn block() -> BlockPages {
     }
 }
 
-/// The same with what is told by page as regions.
+/// Converts blocks that items list page by page to regions.
 pub(crate) fn by_page(items: Vec<Item>) -> Vec<Item> {
     let items = items.into_iter().map(|item| match item {
         Item::Snapshot(snapshot) => Item::Snapshot(snapshot.by_page()),
@@ -116,7 +116,7 @@ pub(crate) fn by_page(items: Vec<Item>) -> Vec<Item> {
     items.collect()
 }
 
-/// Every kind of item that stands in a record of regions.
+/// Builds every kind of item of a record of regions.
 pub(crate) fn every_item() -> Vec<Item> {
     let time = Nanos(10 * SECOND);
     let target = TargetId(0);
@@ -236,7 +236,7 @@ fn every_kind_of_item_comes_back_in_order() {
     assert!(!reader.is_page_record());
 }
 
-/// `tests/version-1.isotherm` was written by the version before regions told of memory.
+/// The version before regions had memory wrote `tests/version-1.isotherm`.
 #[test]
 fn records_of_the_first_version_are_read() {
     let (items, reader) = read(include_bytes!("tests/version-1.isotherm"));
@@ -302,11 +302,11 @@ fn a_file_that_grew_but_was_not_written_ends_where_its_zeros_begin() {
     assert_eq!(reader.truncated().expect("cut").offset, length);
 }
 
-/// Counts what reaches the file: each call would be one write(2).
+/// A counter of the writes to the file: each call would be one write(2).
 #[derive(Default)]
 struct Calls {
     writes: Vec<Vec<u8>>,
-    /// Fail when this many bytes were taken, in the middle of a write if need be.
+    /// Number of bytes after which writes fail, in the middle of a write if necessary.
     room: Option<usize>,
 }
 
@@ -432,13 +432,13 @@ fn what_a_record_cannot_hold_is_refused_by_name() {
         refused(writer.write(&bad), "resident");
     }
     refused(writer.write(&pages::scan(0, "4")), "granularity");
-    // Nothing of it was kept.
+    // The writer kept nothing of it.
     let good = Item::Snapshot(snapshot(0, 0, "[0,4)=9"));
     writer.write(&good).expect("writable");
     assert_eq!(read(&writer.finish().expect("memory")).0, [good]);
 }
 
-/// Memory that `length` bytes of addresses can hold.
+/// Generates memory that `length` bytes of addresses can hold.
 fn memory_within(length: u64, cuts: [u64; 3]) -> RegionMemory {
     let resident = cuts[0] % (length + 1);
     let touched = cuts[1] % (resident + 1);

@@ -1,18 +1,16 @@
 //! Writes a record.
 //!
-//! Problem: a record must open as a plain table in any Arrow reader, keep tables of other shapes
-//! (mappings, memory use, cost) in the order in which things happened, and survive a SIGKILL.
+//! Problem: a record must open as a plain table in any Arrow reader. It must keep tables of other shapes (mappings,
+//! memory use, cost) in the order in which things happened, and survive a SIGKILL.
 //!
-//! Approach: one Arrow IPC stream. Rows of regions are collected and written as zstd-compressed
-//! record batches. Everything else is written as a batch of *no* rows whose message carries the item
-//! as JSON in its custom metadata (key `isotherm.item`), which other readers pass over. Each message,
-//! or several that belong together, leaves in one `write`, so that a killed recorder tears the last
-//! one at most, and a snapshot is never spread over two.
+//! Approach: a record is one Arrow IPC stream. Rows of regions are collected and written as zstd-compressed record
+//! batches. Any other item is written as a batch of *no* rows. Its message carries the item as JSON in its custom
+//! metadata (key `isotherm.item`), which other readers ignore. Each message, or several that belong together, leaves in
+//! one `write`. A killed recorder therefore tears the last message at most, and a snapshot is never split between two.
 //!
-//! Limits: rows are held back until [`MAX_ROWS_HELD`] of them or about a second has gathered, or
-//! until an item must follow them; a killed recorder loses that much. A snapshot of more than
-//! [`MAX_REGIONS`] regions is refused. A failed write closes the writer, since what would follow a
-//! torn message could not be found again.
+//! Limits: rows are held back until [`MAX_ROWS_HELD`] of them or about a second has gathered, or until an item must
+//! follow them. A killed recorder loses these rows. A snapshot of more than [`MAX_REGIONS`] regions is refused. A
+//! failed write closes the writer, since a reader could not find data behind a torn message.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -34,15 +32,15 @@ use crate::pages::{PageSnapshot, check_blocks};
 use crate::reader::check_memory;
 use crate::schema::{Kind, schema_of};
 
-/// Rows gathered before they are written.
+/// Number of rows gathered before they are written.
 pub const MAX_ROWS_HELD: usize = 16_384;
-/// Most regions of one snapshot.
+/// The largest number of regions of one snapshot.
 pub const MAX_REGIONS: usize = 2 << 20;
-/// Most blocks of one page snapshot: 2 TiB of memory.
+/// The largest number of blocks of one page snapshot: 2 TiB of memory.
 pub const MAX_PAGE_BLOCKS: usize = 1 << 20;
 /// Longest time that rows of earlier snapshots are held back.
 const MAX_TIME_HELD: Nanos = Nanos::from_millis(1000);
-/// Fast, and about as small as higher levels on these columns.
+/// The compression level: fast, and about as small as higher levels on these columns.
 const ZSTD_LEVEL: i32 = 1;
 
 /// Writes a record to `W`, which need not be buffered.
@@ -53,10 +51,10 @@ pub struct Writer<W: Write> {
     options: IpcWriteOptions,
     context: IpcWriteContext,
     rows: Columns,
-    /// When the oldest row held back was new.
+    /// Time of the oldest row that is held back.
     held_since: Option<Nanos>,
     next_snapshot: u32,
-    /// Encoded messages on their way out; kept for its capacity.
+    /// Buffer of encoded messages to write; kept for its capacity.
     out: Vec<u8>,
     written: u64,
     closed: bool,
@@ -113,13 +111,13 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Hands everything held back to the operating system.
+    /// Writes everything held back to the output.
     pub fn flush(&mut self) -> Result<(), RecordError> {
         self.encode_rows()?;
         self.send()
     }
 
-    /// Writes what is held back and the end mark.
+    /// Writes everything held back and the end mark.
     pub fn finish(mut self) -> Result<W, RecordError> {
         self.encode_rows()?;
         self.out.extend_from_slice(&END_OF_STREAM);
@@ -127,12 +125,12 @@ impl<W: Write> Writer<W> {
         Ok(self.output)
     }
 
-    /// Bytes handed to the output so far.
+    /// Returns the number of bytes written to the output so far.
     pub fn bytes_written(&self) -> u64 {
         self.written
     }
 
-    /// The output.
+    /// Returns the output.
     pub fn get_ref(&self) -> &W {
         &self.output
     }
@@ -203,7 +201,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes earlier rows where these would be too many or too late with them.
+    /// Writes earlier rows if the new ones would make them too many or too old.
     fn make_room(&mut self, nr_rows: usize, now: Nanos) -> Result<(), RecordError> {
         let held = self.rows.len();
         let too_many = held + nr_rows > MAX_ROWS_HELD;
@@ -228,7 +226,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Turns the rows held back into a message in `out`.
+    /// Encodes the rows held back as a message in `out`.
     fn encode_rows(&mut self) -> Result<(), RecordError> {
         self.held_since = None;
         if self.rows.len() == 0 {

@@ -15,17 +15,17 @@ use isotherm_record::item::{Header, Item, UsageSample};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Metric {
-    /// `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set`, `unknown`
-    /// (monitored, but nothing is known), `system_used`
-    /// (total less free), `system_unavailable` (total less available) or `monitor_rss`.
+    /// Name of the quantity: `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set`,
+    /// `unknown` (monitored, but of unknown state), `system_used` (total less free), `system_unavailable` (total less
+    /// available) or `monitor_rss`.
     pub name: &'static str,
-    /// Least value.
+    /// Lowest value.
     pub min_bytes: u64,
     /// Mean over time.
     pub mean_bytes: u64,
-    /// Greatest value.
+    /// Highest value.
     pub max_bytes: u64,
-    /// Over time.
+    /// The values over time.
     pub series: Vec<Point>,
 }
 
@@ -35,15 +35,15 @@ pub struct Metric {
 pub struct FootprintReport {
     /// `footprint`.
     pub report: &'static str,
-    /// The version of this JSON.
+    /// Version of this JSON format.
     pub version: u32,
-    /// Where the facts come from.
+    /// The record that the report is based on.
     pub record: RecordInfo,
-    /// The target, if only one was asked for; else sums are over all targets.
+    /// The target, if only one was requested; otherwise sums are over all targets.
     pub target: Option<TargetId>,
     /// The machine's memory, where the record has it.
     pub system_total_bytes: Option<u64>,
-    /// What the record has of each quantity; those it lacks are absent.
+    /// The quantities in the record; quantities that it lacks are absent.
     pub metrics: Vec<Metric>,
 }
 
@@ -66,8 +66,8 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// For a record that begins with `header`. Regions accessed at `min_rate` (0 to 1) or more often
-    /// are in the working set; all that were accessed, if it is `None`.
+    /// Creates an accumulator for a record that begins with `header`. Regions accessed at `min_rate` (0 to 1) or more
+    /// often are in the working set; with `None`, all accessed regions are.
     pub fn new(header: &Header, scope: Scope, min_rate: Option<f32>) -> Self {
         Self {
             context: RecordContext::new(header, scope),

@@ -1,10 +1,10 @@
-//! Memory of several processes with each page counted once.
+//! Memory of several processes, with each page counted once.
 //!
-//! Problem: processes of a group map much of their memory together, so the sum of what each maps is more than they use.
+//! Problem: processes of a group share much of their memory, so the sum over processes is more than they use.
 //!
-//! Approach: samples of the record count each frame once, however many processes map it
-//! ([`MachineSample::mapped`](isotherm_record::MachineSample)). The sum over targets takes its bytes from the last sample, and
-//! its working set from the mean of all.
+//! Approach: samples of the record count each frame once, regardless of the number of processes that map it
+//! ([`MachineSample::mapped`](isotherm_record::MachineSample)). The sum over targets takes its bytes from the last
+//! sample, and its working set from the mean of all.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use isotherm_record::machine::{ChargedMemory, MachineSample};
 
 use super::context::Scope;
 
-/// Samples up to a moment: the last one, and the mean of what was accessed.
+/// Samples up to a moment: the last one, and the mean of the accessed bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FramesOnce {
-    /// Samples are about the targets of the report.
+    /// Whether samples cover the targets of the report.
     is_of_targets: bool,
     /// All mapped memory at the last sample.
     all: AgeBytes,
-    /// Memory that one target maps alone.
+    /// Memory that only one target maps.
     alone: BTreeMap<TargetId, AgeBytes>,
     charged: Option<ChargedMemory>,
     /// Accessed bytes times nanoseconds: each sample stands for the time since the one before it.
@@ -32,7 +32,8 @@ pub(super) struct FramesOnce {
 }
 
 impl FramesOnce {
-    /// For a record that begins with `header`. Samples are about all targets, and not about physical memory as a target.
+    /// Creates the state for a record that begins with `header`. Samples cover all targets, and not physical memory as
+    /// a target.
     pub(super) fn new(header: &Header, scope: Scope) -> Self {
         Self {
             since: header.started,
@@ -57,19 +58,19 @@ impl FramesOnce {
         self.touched_sum += u128::from(self.all.touched) * u128::from(sample.time.since(before).0);
     }
 
-    /// All mapped memory at the last sample; `None` without one.
+    /// Returns all mapped memory at the last sample; `None` without one.
     pub(super) fn all(&self) -> Option<&AgeBytes> {
         self.last.map(|_| &self.all)
     }
 
-    /// Mean of the accessed bytes over time; 0 without a sample.
+    /// Returns the mean of the accessed bytes over time; 0 without a sample.
     pub(super) fn working_set(&self) -> u64 {
         let watched = self.last.unwrap_or(self.since).since(self.since);
         let mean = self.touched_sum.checked_div(u128::from(watched.0));
         mean.and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0)
     }
 
-    /// Bytes that a target maps alone and that have been idle for `at_least`.
+    /// Returns the bytes that only this target maps and that have been idle for `at_least`.
     pub(super) fn idle_alone(&self, target: TargetId, at_least: Nanos) -> u64 {
         let bytes = self.alone.get(&target);
         bytes
@@ -77,13 +78,13 @@ impl FramesOnce {
             .unwrap_or(0)
     }
 
-    /// Charge of the control group at the last sample.
+    /// Returns the charge of the control group at the last sample.
     pub(super) fn charged(&self) -> Option<&ChargedMemory> {
         self.charged.as_ref()
     }
 }
 
-/// Bytes idle for `at_least`; `None` for a time that bytes are not counted for.
+/// Returns the bytes idle for `at_least`; `None` for a time that is not an age bound.
 pub(super) fn idle_for(bytes: &AgeBytes, at_least: Nanos) -> Option<u64> {
     let bound = AGE_BOUNDS.iter().position(|bound| *bound == at_least)?;
     Some(bytes.idle_from(bound))

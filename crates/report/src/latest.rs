@@ -6,7 +6,7 @@ use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
 
 use super::context::RecordContext;
 
-/// When more targets than this are held, those that ended long ago are let go.
+/// The largest number of targets that are kept; above it, targets that ended long ago are dropped.
 const MAX_TARGETS: usize = 1024;
 
 /// The last snapshot of a target.
@@ -15,25 +15,25 @@ pub(super) struct Kept {
     pub(super) snapshot: Snapshot,
     /// The number that it was pushed with.
     pub(super) number: u64,
-    /// Since when the target has been watched.
+    /// Time since which the target has been watched.
     pub(super) watched_since: Nanos,
-    /// The oldest age that its first snapshot had already, as those of a monitor that ran before.
+    /// The oldest age in its first snapshot, which a monitor that ran earlier had already counted.
     pub(super) age_before: Nanos,
 }
 
 impl Kept {
-    /// For how long what a region holds and was not touched has been idle.
+    /// Returns the idle time of a region's untouched memory.
     pub(super) fn idle_for(&self, region: &RegionSnapshot) -> Nanos {
         let interval = self.snapshot.end.since(self.snapshot.start);
         match region.nr_accesses {
             // Ages may count the first interval as well.
             Some(n) if n <= 0.0 => (region.age_ns + interval).min(self.known_for()),
-            // Its rest was touched at the interval's beginning at the latest, for all we know.
+            // The rest of the region was touched at the beginning of the interval at the latest, as far as is known.
             _ => Nanos(interval.0.saturating_sub(1)),
         }
     }
 
-    /// Nothing can have been idle for longer.
+    /// Returns the longest idle time that the snapshots can show.
     pub(super) fn known_for(&self) -> Nanos {
         self.snapshot.end.since(self.watched_since) + self.age_before
     }
@@ -49,7 +49,7 @@ pub(super) struct Latest {
 }
 
 impl Latest {
-    /// Up to `at`, since the beginning; up to the record's end if `None`.
+    /// Keeps snapshots up to `at`, since the beginning; up to the record's end if `None`.
     pub(super) fn until(at: Option<Nanos>) -> Self {
         Self {
             at,
@@ -57,7 +57,7 @@ impl Latest {
         }
     }
 
-    /// Whether this moment (since the beginning) is before the end.
+    /// Returns whether this moment (since the beginning) is before the end.
     pub(super) fn reaches(&self, offset: Nanos) -> bool {
         self.at.is_none_or(|at| offset <= at)
     }
@@ -91,14 +91,14 @@ impl Latest {
         }
     }
 
-    /// The last snapshots of the targets that were there at the moment, and how many others had ended
+    /// Returns the last snapshots of the targets that existed at the moment, and the number of targets that had ended
     /// before.
     pub(super) fn finish(mut self) -> (Vec<Kept>, usize) {
         self.let_ended_go();
         (self.kept.into_values().collect(), self.let_go)
     }
 
-    /// A target whose last snapshot is older than two of its intervals has ended.
+    /// Drops ended targets: those whose last snapshot is older than two of its intervals.
     fn let_ended_go(&mut self) {
         let newest_end = self.newest_end;
         let before = self.kept.len();
@@ -111,7 +111,7 @@ impl Latest {
     }
 }
 
-/// The oldest age of a first snapshot. One interval may be its own.
+/// Returns the oldest age of a first snapshot. One interval may be its own.
 fn age_before(snapshot: &Snapshot) -> Nanos {
     let interval = snapshot.end.since(snapshot.start);
     let ages = snapshot.regions.iter().map(|region| region.age_ns);

@@ -1,21 +1,21 @@
-//! Reports: what a person or a script wants to know from a record.
+//! Reports: answers to the questions of a person or a script about a record.
 //!
-//! **Problem.** A record of five minutes holds millions of region rows; the question ("what is hot?",
-//! "how much is really used?", "what has been idle for a minute?") has an answer of one screen.
+//! **Problem.** A record of five minutes holds millions of region rows; the question ("what is hot?", "how much is
+//! really used?", "what has been idle for a minute?") has an answer of one screen.
 //!
-//! **Approach.** Each report is an accumulator: `push` takes every item of the record once, in order,
-//! and keeps what the answer needs in bounded memory; `finish` gives a plain value that serde can
-//! write. How it looks (text, CSV, SVG, HTML) is [`render`]'s business alone. Accumulators don't care
-//! where items come from: a file, a pipe, a live recording or a test.
+//! **Approach.** Each report is an accumulator: `push` takes every item of the record once, in order, and keeps the
+//! data for the answer in bounded memory. `finish` returns a plain value that serde can write. Only [`render`] decides
+//! on its form (text, CSV, SVG, HTML). Accumulators work for items of any source: a file, a pipe, a live recording or a
+//! test.
 //!
-//! **Limits.** One pass, in the record's order. What must be bounded is made coarser as it grows, and
-//! says so (`resolution_bytes`, the width of a column); minima, maxima, sums and means stay exact.
+//! **Limits.** Reports make one pass, in the record's order. Bounded data becomes coarser as it grows, and the report
+//! states its resolution (`resolution_bytes`, the width of a column). Minima, maxima, sums and means stay exact.
 //!
-//! **Results.** In every JSON result, sizes are bytes, durations are nanoseconds, and points in time
-//! are nanoseconds since the beginning of the record (`record.started_ns`, itself since the Unix
-//! epoch). What may be above 2^53, where other readers of JSON round, is text: `started_ns` always, an
-//! address where it is. `access_rate` is the share of checks that found an access, 0 to 1; `null` means unknown,
-//! which is not zero. New keys may appear within a `version`; none changes its meaning.
+//! **Results.** In every JSON result, sizes are bytes, durations are nanoseconds, and points in time are nanoseconds
+//! since the beginning of the record (`record.started_ns`, itself since the Unix epoch). Values that may be above 2^53,
+//! where other readers of JSON round, are text: `started_ns` always, an address above that limit. `access_rate` is the
+//! share of checks that found an access, 0 to 1; `null` means unknown, which is not zero. New keys may appear within a
+//! `version`; none changes its meaning.
 
 /// The version of every report's JSON. 1 had `record.started_ns` as a number.
 pub const VERSION: u32 = 2;
@@ -83,17 +83,17 @@ pub use table::Tabulate;
 pub use tiers::{Tiers, TiersReport};
 pub use wss::{Wss, WssOptions, WssReport};
 
-/// A report in the making, as it is told a record's items.
+/// A report under construction, which takes a record's items.
 pub trait Accumulate {
-    /// What comes of it; `None` where the record says nothing of that.
+    /// The finished report; `None` where the record has no data for it.
     type Report;
 
     /// Takes the next item of the record.
     fn push(&mut self, item: &isotherm_record::Item);
 
-    /// The record is not whole.
+    /// Records the end of a record that is not whole.
     fn end(&mut self, end: RecordEnd);
 
-    /// The report.
+    /// Returns the report.
     fn finish(self) -> Self::Report;
 }

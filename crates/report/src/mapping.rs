@@ -1,9 +1,9 @@
-//! Which file, heap, stack or anonymous area an address belongs to.
+//! The mapping of an address: a file, heap, stack or anonymous area.
 //!
-//! A record says when mappings come and go. A region can outlive its mapping by an update interval,
-//! and a target's last mappings go when it exits, while a report asks afterwards. So a mapping that is
-//! gone is remembered until another takes its place: the answer is the last known one. What is gone
-//! is forgotten only when there are more than [`MAX_MAPPINGS`].
+//! A record has changes of mappings. A region can outlive its mapping by an update interval. A target's last mappings
+//! vanish when it exits, while a report asks afterwards. The table therefore remembers a vanished mapping until another
+//! takes its place: the answer is the last known one. Vanished mappings are dropped only when there are more than
+//! [`MAX_MAPPINGS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use serde::Serialize;
 
 use isotherm_record::item::MappingChange;
 
-/// Above this number, mappings that are gone are forgotten.
+/// The largest number of mappings; above it, vanished mappings are dropped.
 pub const MAX_MAPPINGS: usize = 1 << 17;
 
-/// What memory without a file or a kernel-given name is called.
+/// The name of memory without a file or a kernel-given name.
 pub const ANONYMOUS: &str = "(anonymous)";
 
-/// The name of what lies in a range.
+/// The name of the mapping in a range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappingLabel {
@@ -27,7 +27,7 @@ pub struct MappingLabel {
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     #[serde(serialize_with = "serialize_name")]
     pub name: Arc<str>,
-    /// How many other names overlap.
+    /// Number of other names that overlap.
     pub others: usize,
 }
 
@@ -61,7 +61,7 @@ pub struct MappingTable {
 }
 
 impl MappingTable {
-    /// Applies what came and went.
+    /// Applies a change of mappings.
     pub fn apply(&mut self, change: &MappingChange) {
         for &range in &change.removed {
             for (start, mut entry) in self.cut_out(change.target, range) {
@@ -85,7 +85,7 @@ impl MappingTable {
         }
     }
 
-    /// What lies in `range`; `None` where no mapping is known.
+    /// Returns the name of the mapping in `range`; `None` where no mapping is known.
     pub fn label(&self, target: TargetId, range: AddressRange) -> Option<MappingLabel> {
         let mut bytes: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
         for (part, entry) in self.overlapping(target, range) {
@@ -98,7 +98,7 @@ impl MappingTable {
         })
     }
 
-    /// The parts of `range` that are mapped, from the lowest address up, each with its name.
+    /// Iterates over the mapped parts of `range`, from the lowest address up, each with its name.
     pub fn parts(
         &self,
         target: TargetId,
@@ -108,7 +108,7 @@ impl MappingTable {
             .map(|(part, entry)| (part, &entry.name))
     }
 
-    /// The parts of `range` in unreclaimable mappings.
+    /// Iterates over the parts of `range` in unreclaimable mappings.
     pub fn unreclaimable(
         &self,
         target: TargetId,
@@ -120,7 +120,7 @@ impl MappingTable {
             .map(|(part, _)| part)
     }
 
-    /// The whole mapping that `part` is of, or `part` itself where none is known.
+    /// Returns the whole mapping around `part`, or `part` itself where none is known.
     pub fn whole(&self, target: TargetId, part: AddressRange) -> AddressRange {
         let before = self.entries.range(..=(target, part.start)).next_back();
         let whole = before.and_then(|(key, entry)| AddressRange::checked(key.1, entry.end));
@@ -129,7 +129,7 @@ impl MappingTable {
             .unwrap_or(part)
     }
 
-    /// The parts of `range` that are mapped, and by what.
+    /// Iterates over the mapped parts of `range`, with their entries.
     fn overlapping(
         &self,
         target: TargetId,
@@ -149,7 +149,7 @@ impl MappingTable {
             })
     }
 
-    /// Takes what lies in `range` out of the table, and leaves what stands out on either side.
+    /// Removes the entries in `range` from the table, and leaves their parts outside of it.
     fn cut_out(&mut self, target: TargetId, range: AddressRange) -> Vec<(u64, Entry)> {
         let starts: Vec<u64> = self
             .overlapping(target, range)

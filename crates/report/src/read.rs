@@ -1,4 +1,4 @@
-//! Reading a record into a report: every item once, and what of the record that was.
+//! Reads a record into a report: every item once, and the extent of the record.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::context::{RecordContext, RecordEnd, Scope};
 
-/// What of a record was read: whom it tells about, and for how long.
+/// The extent of the part that was read: its targets and its length.
 #[derive(Clone, Debug, Default)]
 pub struct Extent {
     targets: BTreeSet<u32>,
@@ -19,7 +19,7 @@ pub struct Extent {
     record_end: RecordEnd,
 }
 
-/// A report would be about nothing.
+/// A report would be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum NothingThere {
@@ -35,12 +35,12 @@ pub enum NothingThere {
     NotAt { at: String, lasts: String },
 }
 
-/// Hands every item of `record` to `take`, in order.
+/// Passes every item of `record` to `take`, in order.
 ///
-/// What is damaged ends the record there: the items before it are good, and [`Extent::record_end`] tells.
+/// Damage ends the record there: the items before it are good, and [`Extent::record_end`] describes the damage.
 ///
 /// # Errors
-/// Those of `take`; a record whose first item cannot be read.
+/// Fails if `take` fails, or if the record's first item cannot be read.
 pub fn each<R: Read, E: From<RecordError>>(
     record: &mut Reader<R>,
     scope: Scope,
@@ -66,15 +66,15 @@ pub fn each<R: Read, E: From<RecordError>>(
 }
 
 impl Extent {
-    /// How the record ends, if it is not whole.
+    /// Returns the record's end, if it is not whole.
     pub fn record_end(&self) -> &RecordEnd {
         &self.record_end
     }
 
-    /// Fails where a report about `scope`, or about the moment `at`, would be about nothing.
+    /// Checks that a report about `scope`, or about the moment `at`, would not be empty.
     ///
     /// # Errors
-    /// What there is instead.
+    /// Fails if the report would be empty. The error describes the record's data instead.
     pub fn require(&self, scope: &Scope, at: Option<Nanos>) -> Result<(), NothingThere> {
         let lasts = units::format_time(self.end);
         if self.nr_snapshots == 0 {

@@ -1,5 +1,4 @@
-//! Only memory that is there is hot, cold or idle: what every report must hold to, whatever the
-//! regions hold.
+//! Tests of the rule that only resident memory is hot, cold or idle, in every report and for any regions.
 
 use crate::Accumulate;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionMemory, RegionSnapshot, Snapshot};
@@ -12,7 +11,7 @@ use super::{
 };
 use isotherm_record::item::Item;
 
-/// Regions one after the other with holes between them; each holds what it can.
+/// Generates regions one after the other with holes between them, each with possible memory.
 fn regions() -> impl Strategy<Value = Vec<RegionSnapshot>> {
     let region = (
         1..100_u64,

@@ -1,4 +1,4 @@
-//! Rows that become columns of Arrow arrays, one by one.
+//! Rows that are appended one by one to columns of Arrow arrays.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use isotherm_engine::Nanos;
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its name, which ends in its unit.
+    /// Name of the column, which ends in its unit.
     pub name: &'static str,
     /// The type of its values.
     pub kind: ColumnType,
     /// Whether a value may be absent.
     pub is_nullable: bool,
-    /// What it says.
+    /// Description of the values.
     pub about: &'static str,
 }
 
-/// A column whose values are never absent.
+/// Builds a column whose values are never absent.
 pub(crate) const fn column(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
     Column {
         name,
@@ -34,7 +34,7 @@ pub(crate) const fn column(name: &'static str, kind: ColumnType, about: &'static
     }
 }
 
-/// A column whose values may be absent.
+/// Builds a column whose values may be absent.
 pub(crate) const fn nullable(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
     Column {
         is_nullable: true,
@@ -55,12 +55,12 @@ pub enum ColumnType {
     F64,
     /// A point in time: microseconds since the Unix epoch, in UTC. DuckDB has few functions for nanoseconds.
     Time,
-    /// Text of which there are few; a dictionary in Arrow.
+    /// Text with few different values; a dictionary in Arrow.
     Name,
 }
 
 impl ColumnType {
-    /// The type in words.
+    /// Returns the type in words.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Bool => "boolean",
@@ -72,7 +72,7 @@ impl ColumnType {
         }
     }
 
-    /// The Arrow type.
+    /// Returns the Arrow type.
     pub fn data_type(self) -> DataType {
         match self {
             Self::Bool => DataType::Boolean,
@@ -93,7 +93,7 @@ impl ColumnType {
 pub(crate) enum Value {
     Null,
     Bool(bool),
-    /// Also of a column of 32 bits.
+    /// A number of 64 or 32 bits.
     U64(u64),
     F64(f64),
     Time(Nanos),
@@ -101,7 +101,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// A whole number that may not be known.
+    /// Converts a whole number that may be unknown.
     pub(crate) fn number(number: Option<impl Into<u64>>) -> Self {
         number.map_or(Self::Null, |number| Self::U64(number.into()))
     }
@@ -133,7 +133,7 @@ impl Builder {
         }
     }
 
-    /// A value of another type is our own mistake.
+    /// Appends a value. A value of another type is a bug of this crate.
     fn push(&mut self, value: Value) {
         match (self, value) {
             (Self::Bool(column), Value::Bool(value)) => column.append_value(value),
@@ -196,7 +196,7 @@ impl Rows {
         Arc::clone(&self.schema)
     }
 
-    /// Rows since they were last taken.
+    /// Returns the number of rows since they were last taken.
     #[cfg(feature = "parquet")]
     pub(crate) fn held(&self) -> usize {
         self.held
@@ -210,7 +210,7 @@ impl Rows {
         self.held += 1;
     }
 
-    /// What was pushed; nothing is held afterwards.
+    /// Returns the pushed rows and clears the buffer.
     pub(crate) fn take(&mut self) -> RecordBatch {
         self.held = 0;
         let columns = self.columns.iter_mut().map(Builder::finish).collect();

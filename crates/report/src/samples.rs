@@ -16,15 +16,15 @@ use isotherm_record::item::{
     KernelMigrations, Mapping, MappingChange, TargetStart, UsageSample,
 };
 
-/// A second, after which sample records begin.
+/// The start of all sample records, a full second.
 pub(crate) const STARTED: Nanos = Nanos(1_700_000_000_000_000_000);
 
-/// Milliseconds after the beginning.
+/// Returns a time in milliseconds after the beginning.
 pub(crate) fn at(ms: u64) -> Nanos {
     STARTED + Nanos::from_millis(ms)
 }
 
-/// A snapshot of `target` from `from_ms` to `to_ms`.
+/// Builds a snapshot of `target` from `from_ms` to `to_ms`.
 pub(crate) fn snapshot_at(target: u32, from_ms: u64, to_ms: u64, picture: &str) -> Snapshot {
     Snapshot {
         blocks: Vec::new(),
@@ -55,7 +55,7 @@ fn region(text: &str) -> RegionSnapshot {
     }
 }
 
-/// The header of all sample records.
+/// Builds the header of all sample records.
 pub(crate) fn header() -> Header {
     Header {
         writer: "isotherm test".into(),
@@ -68,8 +68,8 @@ pub(crate) fn header() -> Header {
     }
 }
 
-/// A process with a heap, an anonymous area and a stack: the heap's first half is hot from the
-/// beginning, its second half from 2 s on; the area is idle; the stack's use is unknown at first.
+/// Builds a record of a process with a heap, an anonymous area and a stack. The heap's first half is hot from the
+/// beginning, its second half from 2 s on. The area is idle; the stack's use is unknown at first.
 pub(crate) fn small_record() -> Vec<Item> {
     let mapping = |start: u64, end: u64, name: &str| Mapping {
         range: AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE),
@@ -118,7 +118,7 @@ pub(crate) fn small_record() -> Vec<Item> {
     items
 }
 
-/// A node whose free memory is used up by huge pages until it is compacted, twice.
+/// Builds a record of a node whose free memory is used up by huge pages until it is compacted, twice.
 pub(crate) fn fragmentation_record() -> Vec<Item> {
     let mut controller = CompactionController::new(CompactionAttributes::default());
     let mut items = Vec::new();
@@ -179,7 +179,7 @@ fn sample(time: Nanos, controller: &CompactionController, facts: NodeFacts) -> I
     })
 }
 
-/// 3 MiB go to node 1, and one comes back.
+/// Builds the items of a demotion: 3 MiB move to node 1, and 1 MiB moves back.
 fn demotion(second: u64) -> [Item; 2] {
     let mut moved = NodeMoves::default();
     moved.add(0, 1, 3 << 20);
@@ -208,8 +208,8 @@ fn demotion(second: u64) -> [Item; 2] {
     ]
 }
 
-/// A scheme that acts for 20 s, one that demotes now and then while the kernel does so as well, and their
-/// guard, which closes once.
+/// Builds a record of a scheme that acts for 20 s, another one, and their guard, which closes once. The other scheme
+/// demotes now and then, while the kernel does so as well.
 pub(crate) fn actions_record() -> Vec<Item> {
     let mut items = Vec::new();
     for second in 0..=20 {

@@ -158,7 +158,8 @@ fn page_cache() -> CacheSample {
     }
 }
 
-/// Two nodes, two processes in groups and one in none, at 1 s and at 6 s. Groups are told when they change.
+/// Builds a record of two nodes, two processes in groups and one in none, at 1 s and at 6 s. Groups are recorded when
+/// they change.
 pub(crate) fn machine_record() -> Vec<Item> {
     vec![
         start(0, 100, "redis-server"),
@@ -169,5 +170,5 @@ pub(crate) fn machine_record() -> Vec<Item> {
     ]
 }
 
-/// A time between the two.
+/// A time between the two samples.
 pub(crate) const BETWEEN: Nanos = Nanos::from_millis(3000);

@@ -5,24 +5,24 @@ use std::collections::BTreeMap;
 use isotherm_engine::Nanos;
 use serde::Serialize;
 
-/// Most bins a [`Series`] holds; between half of it and all of it once full.
+/// The largest number of bins of a [`Series`]; a full one has between half of it and all of it.
 const MAX_BINS: usize = 1024;
 /// Width of the first bins.
 const FIRST_WIDTH: Nanos = Nanos::from_millis(1);
-/// Most different values a [`WeightedValues`] tells apart.
+/// The largest number of different values in [`WeightedValues`].
 const MAX_VALUES: usize = 1 << 15;
 
 /// One step of a [`Series`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Point {
-    /// When the step begins, since the beginning of the record.
+    /// Start of the step, since the beginning of the record.
     pub time_ns: Nanos,
-    /// Least value seen in it.
+    /// Lowest value in the step.
     pub min: u64,
     /// Mean over time.
     pub mean: u64,
-    /// Greatest value seen in it.
+    /// Highest value in the step.
     pub max: u64,
 }
 
@@ -47,11 +47,11 @@ impl Bin {
     }
 }
 
-/// A quantity over time: bins of equal width that doubles whenever the record outgrows them.
+/// A quantity over time in bins of equal width, which doubles whenever the record outgrows them.
 #[derive(Clone, Debug)]
 pub struct Series {
     width: Nanos,
-    /// By number; what is empty is absent, as a short-lived target's mostly are.
+    /// Bins by number; empty bins are absent, like most bins of a short-lived target.
     bins: BTreeMap<u64, Bin>,
     total: Bin,
 }
@@ -67,7 +67,7 @@ impl Default for Series {
 }
 
 impl Series {
-    /// The quantity was `value` at `time` (since the beginning) and for `weight` on.
+    /// Adds `value` at `time` (since the beginning) for the duration `weight`.
     pub fn push(&mut self, time: Nanos, weight: Nanos, value: u64) {
         while time.0 / self.width.0 >= MAX_BINS as u64 {
             self.double();
@@ -84,17 +84,17 @@ impl Series {
         self.total.merge(bin);
     }
 
-    /// Whether nothing was pushed.
+    /// Returns whether nothing was pushed.
     pub fn is_empty(&self) -> bool {
         self.total.weight == 0.0
     }
 
-    /// Least, mean (over time) and greatest value, if there is any.
+    /// Returns the lowest, the mean (over time) and the highest value, if there is any.
     pub fn summary(&self) -> Option<(u64, u64, u64)> {
         (!self.is_empty()).then(|| (self.total.min, mean(&self.total), self.total.max))
     }
 
-    /// The steps that hold something, in order.
+    /// Returns the steps with values, in order.
     pub fn points(&self) -> Vec<Point> {
         let bins = self.bins.iter();
         bins.map(|(index, bin)| Point {
@@ -120,7 +120,7 @@ fn mean(bin: &Bin) -> u64 {
     (bin.sum / bin.weight).round() as u64
 }
 
-/// A value below which a share of the distribution lies.
+/// A percentile of a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Percentile {
@@ -130,8 +130,8 @@ pub struct Percentile {
     pub value: u64,
 }
 
-/// Weighted values, to ask for percentiles: exact up to [`MAX_VALUES`] different values, then rounded
-/// down to a power of two that is as small as the bound allows.
+/// Weighted values for percentiles. They are exact up to [`MAX_VALUES`] different values, then rounded down to the
+/// smallest power of two within that bound.
 #[derive(Clone, Debug)]
 pub struct WeightedValues {
     weights: BTreeMap<u64, f64>,
@@ -152,7 +152,7 @@ impl Default for WeightedValues {
 }
 
 impl WeightedValues {
-    /// Adds `value`, as often as `weight` says.
+    /// Adds `value` with a weight.
     pub fn push(&mut self, value: u64, weight: f64) {
         self.min = self.min.min(value);
         self.max = self.max.max(value);
@@ -170,13 +170,13 @@ impl WeightedValues {
         }
     }
 
-    /// By how much a percentile may be too low; 0 when exact.
+    /// Returns the largest error of a percentile, which may be too low by this amount; 0 when exact.
     pub fn resolution(&self) -> u64 {
         self.step - 1
     }
 
-    /// The least value that at least `percent` of the weight does not exceed (the nearest rank), for
-    /// each of `percents`; 0 is the minimum, 100 the maximum. Empty if nothing was pushed.
+    /// Returns the lowest value that at least `percent` of the weight does not exceed (the nearest rank), for each of
+    /// `percents`. The percentile 0 is the minimum, 100 the maximum. The result is empty if nothing was pushed.
     pub fn percentiles(&self, percents: &[f64]) -> Vec<Percentile> {
         if self.weights.is_empty() {
             return Vec::new();

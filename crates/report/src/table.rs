@@ -1,7 +1,7 @@
-//! Reports as Arrow tables: what their CSV has, with types, and null where it has an empty field.
+//! Reports as Arrow tables: the content of their CSV with types, and with null in place of empty fields.
 //!
-//! Durations and points in time are nanoseconds, these since the beginning of the record; sizes and addresses are
-//! bytes. The sum of all targets has no number: `target` is null there.
+//! Durations are nanoseconds. Points in time are nanoseconds since the beginning of the record. Sizes and addresses are
+//! bytes. The sum of all targets has no number: its `target` is null.
 
 use arrow_array::RecordBatch;
 use isotherm_engine::TargetId;
@@ -10,12 +10,12 @@ use crate::rows::ColumnType::{F64, Name, U32, U64};
 use crate::rows::{Column, Rows, Value, column, nullable};
 use crate::{AccessReport, HeatmapReport, IdleReport, ReclaimCurveReport, WssReport};
 
-/// A report that is a table.
+/// A report with a table.
 pub trait Tabulate {
-    /// Its columns.
+    /// The columns of the table.
     const COLUMNS: &'static [Column];
 
-    /// Its rows.
+    /// Returns the rows.
     fn table(&self) -> RecordBatch;
 }
 
@@ -30,7 +30,7 @@ fn share(share: Option<f32>) -> Value {
 }
 
 impl Tabulate for WssReport {
-    /// A row for each step of time.
+    /// The columns of a row for each step of time.
     const COLUMNS: &'static [Column] = &[
         TARGET,
         column("time_ns", U64, "When the step begins."),
@@ -57,7 +57,7 @@ impl Tabulate for WssReport {
 }
 
 impl Tabulate for IdleReport {
-    /// A row for each least idle time, and for each percentile.
+    /// The columns of a row for each minimum idle time, and for each percentile.
     const COLUMNS: &'static [Column] = &[
         TARGET,
         column("time_ns", U64, "When."),
@@ -106,7 +106,7 @@ impl Tabulate for IdleReport {
 }
 
 impl Tabulate for AccessReport {
-    /// A row for each region.
+    /// The columns of a row for each region.
     const COLUMNS: &'static [Column] = &[
         TARGET,
         column("snapshot", U64, "Number of the target's snapshot."),
@@ -165,7 +165,7 @@ impl Tabulate for AccessReport {
 }
 
 impl Tabulate for HeatmapReport {
-    /// A row for each cell that was watched.
+    /// The columns of a row for each watched cell.
     const COLUMNS: &'static [Column] = &[
         TARGET,
         column("time_ns", U64, "When the column begins."),
@@ -212,7 +212,7 @@ impl Tabulate for HeatmapReport {
 }
 
 impl Tabulate for ReclaimCurveReport {
-    /// A row for each threshold.
+    /// The columns of a row for each threshold.
     const COLUMNS: &'static [Column] = &[
         column(
             "policy",

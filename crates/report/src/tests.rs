@@ -1,7 +1,7 @@
-//! Golden outputs of every report on a small record, and what must hold for all of them.
+//! Golden outputs of every report on a small record, and properties of all reports.
 //!
-//! After a wanted change, `UPDATE_GOLDEN=1 cargo test -p isotherm-report` writes the files anew; read
-//! the difference before committing it.
+//! After a wanted change, `UPDATE_GOLDEN=1 cargo test -p isotherm-report` writes the files anew; read the difference
+//! before committing it.
 
 use crate::Accumulate;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn golden(name: &str) -> PathBuf {
     directory.join(name)
 }
 
-/// Compares with the golden file, or writes it if asked to.
+/// Compares with the golden file, or writes it if the environment requests it.
 fn compare(name: &str, output: &str) {
     let path = golden(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -46,7 +46,7 @@ fn compare(name: &str, output: &str) {
     );
 }
 
-/// Text, JSON and CSV are compared; pictures must be complete and need nothing from elsewhere.
+/// Compares text, JSON and CSV; checks that pictures are complete and need nothing from elsewhere.
 fn check(name: &str, report: &impl Render) {
     for (format, extension) in ALL {
         let style = Style {
@@ -130,7 +130,7 @@ fn access_json_of_all_snapshots_parses() {
     assert!(value["snapshots"][0]["regions"][3]["access_rate"].is_null());
 }
 
-/// The addresses (in pages) that are shown, in order.
+/// Checks the addresses (in pages) that are shown, in order.
 fn check_access(options: &AccessOptions, expected: &[u64]) {
     let json = access(options, Format::Json, Style::default());
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
@@ -252,7 +252,7 @@ fn nothing_was_idle_for_longer_than_it_was_watched() {
         let mut report = Idle::new(&header(), Scope::default(), IdleOptions::default());
         for (number, from) in [0, 100, 200].into_iter().enumerate() {
             let mut snapshot = snapshot_at(0, from, from + 100, "[0,4)=0");
-            // Each counts its own interval.
+            // Each age includes its own interval.
             let age = (first_age + number as u64) * 100;
             snapshot.regions[0].age_ns = Nanos::from_millis(age);
             report.push(&Item::Snapshot(snapshot));
@@ -263,7 +263,7 @@ fn nothing_was_idle_for_longer_than_it_was_watched() {
     let nanos = |ms: u64| Nanos::from_millis(ms).0;
     assert_eq!(longest(1), nanos(300));
     assert_eq!(longest(0), nanos(300));
-    // Of a monitor that ran before the record.
+    // The ages come from a monitor that ran before the record.
     assert_eq!(longest(50), nanos(5300));
 }
 
@@ -278,7 +278,7 @@ fn footprint_reports_are_as_before() {
     let mut html = Vec::new();
     write(&report, Format::Html, &Style::default(), &mut html).expect("memory takes everything");
     let html = String::from_utf8(html).expect("made of text");
-    // Each picture says whose memory it is of.
+    // Each picture names its target.
     for heading in ["Memory footprint of all targets<", "Memory of the machine<"] {
         assert_eq!(html.matches(heading).count(), 1, "{heading}");
     }
@@ -394,7 +394,7 @@ fn heatmap_keeps_the_scope() {
     assert_eq!(report.start_ns, Nanos::from_millis(2000));
 }
 
-/// However long the record and whatever its intervals, bytes times time times rate is kept.
+/// Checks that bytes times time times rate is kept, for any length of the record and any intervals.
 #[test]
 fn heatmap_loses_no_access() {
     let mut items = Vec::new();
@@ -439,7 +439,7 @@ fn byte_seconds(item: &Item) -> f64 {
         .sum()
 }
 
-/// A build forks thousands of compilers; memory stays bounded, and what is left out is said.
+/// A build forks thousands of compilers; memory stays bounded, and the report states the number of targets left out.
 #[test]
 fn heatmap_of_very_many_targets_keeps_the_largest() {
     let mut report = Heatmap::new(&header(), Scope::default(), HeatmapOptions::default());
@@ -493,7 +493,7 @@ fn nothing_recorded_is_said() {
     );
 }
 
-/// Whatever a foreign record holds: times that run backwards, regions that overlap, the last address.
+/// Generates content of a foreign record: times that run backwards, regions that overlap, the last address.
 fn wild_snapshots() -> impl Strategy<Value = Vec<Snapshot>> {
     let region = (
         any::<u64>(),

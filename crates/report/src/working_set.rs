@@ -1,15 +1,15 @@
-//! How many bytes a snapshot found in use, and the sum of that (or of other counts) over all targets.
+//! The bytes in use in a snapshot, and their sum (or that of other counts) over all targets.
 
 use std::collections::BTreeMap;
 
 use isotherm_engine::{MemoryTotals, Nanos, Snapshot, TargetId};
 
-/// What a snapshot says about use.
+/// The memory in use in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
-    /// Touched bytes of regions that were accessed at least at the asked rate.
+    /// Touched bytes of regions that were accessed at least at the requested rate.
     pub(super) working_set: u64,
-    /// What the regions hold.
+    /// Totals of all regions.
     pub(super) totals: MemoryTotals,
 }
 
@@ -47,9 +47,9 @@ impl Plus for Use {
     }
 }
 
-/// What can be counted for each target and summed up; the default is that of none.
+/// Counts of a target that can be added; the default is the zero.
 pub(super) trait Plus: Copy + Default {
-    /// The sum of both.
+    /// Returns the sum of both.
     #[must_use]
     fn plus(self, other: Self) -> Self;
 }
@@ -62,7 +62,7 @@ pub(super) struct Round<U> {
     pub(super) sum: U,
 }
 
-/// Sums the targets' snapshots interval by interval: all that end at the same time are one round.
+/// Sums the targets' snapshots interval by interval: all snapshots that end at the same time are one round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rounds<U> {
     last: BTreeMap<TargetId, (Nanos, Nanos, U)>,
@@ -71,7 +71,7 @@ pub(super) struct Rounds<U> {
 }
 
 impl<U: Plus> Rounds<U> {
-    /// Takes a target's count; gives the round before, if this begins a new one.
+    /// Takes a target's count, and returns the round before if this count begins a new one.
     pub(super) fn push(&mut self, snapshot: &Snapshot, used: U) -> Option<Round<U>> {
         let new_round = self.open.is_none_or(|(_, end)| end < snapshot.end);
         let finished = if new_round { self.close() } else { None };
@@ -83,7 +83,7 @@ impl<U: Plus> Rounds<U> {
         finished
     }
 
-    /// Ends the last round.
+    /// Ends the last round and returns it.
     pub(super) fn close(&mut self) -> Option<Round<U>> {
         let (start, end) = self.open.take()?;
         // A target that has not been seen for two of its intervals is gone.

@@ -1,5 +1,5 @@
-//! Asks a trace natively: `ask RECORD [ONE-IN] < QUESTIONS`, a question in JSON on each line, an answer on each. What the page answers is
-//! held against this (`tests/page/what-if.test.mjs`).
+//! Asks a trace natively: `ask RECORD [ONE-IN] < QUESTIONS`, with a question in JSON on each line, and an answer on
+//! each. A test compares the page's answers with these (`tests/page/what-if.test.mjs`).
 
 use std::io::{BufRead, Write};
 

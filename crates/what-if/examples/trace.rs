@@ -1,4 +1,4 @@
-//! Writes the trace that tests of the page ask: `trace FILE`.
+//! Writes the trace for tests of the page: `trace FILE`.
 
 mod drawn;
 

@@ -1,4 +1,4 @@
-//! What a trace answers.
+//! Tests of the answers about a trace.
 
 use super::*;
 

@@ -1,19 +1,19 @@
-//! Ages for records that have none: kernels before 5.16 print none, and other tools may leave them out.
+//! Ages for records without them: kernels before 5.16 print none, and other tools may leave them out.
 //!
-//! As DAMON counts them (`kdamond_merge_regions` in `mm/damon/core.c`): a region whose access count has
-//! changed by more than a tenth of the most that it can be is of age 0, one that has not is an interval
-//! older; where regions were merged, their mean by size.
+//! DAMON counts them in the same way (`kdamond_merge_regions` in `mm/damon/core.c`). If a region's access count has
+//! changed by more than a tenth of its maximum, the age is 0; otherwise it is an interval older. For merged regions it
+//! is their mean by size.
 //!
-//! Limits: before the record's first snapshot nothing is known, so ages are at least these.
+//! Limits: nothing is known before the record's first snapshot, so real ages may be higher.
 
 use std::collections::BTreeMap;
 
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 
-/// DAMON's: a change of less than this part of the most is none.
+/// DAMON's threshold: a change of less than this part of the maximum does not count.
 const THRESHOLD: f32 = 0.1;
 
-/// A region of a target's snapshot before.
+/// A region of a target's previous snapshot.
 struct Known {
     range: AddressRange,
     rate: Option<f32>,
@@ -28,7 +28,7 @@ pub(super) struct Ages {
 }
 
 impl Ages {
-    /// Gives the regions of a target's next snapshot, in address order, their ages.
+    /// Sets the ages of the regions of a target's next snapshot, in address order.
     pub(super) fn give(&mut self, snapshot: &mut Snapshot) {
         let lasted = snapshot.end.since(snapshot.start);
         let nr_samples = snapshot.nr_samples.max(1) as f32;
@@ -53,7 +53,7 @@ impl Ages {
     }
 }
 
-/// `before` begins with the first that may overlap.
+/// Sets the age of a region. `before` begins with the first region that may overlap.
 fn give(region: &mut RegionSnapshot, nr_samples: f32, lasted: Nanos, before: &[Known]) {
     let rate = region.nr_accesses.map(|count| count / nr_samples);
     let (mut age, mut age_ns) = (0_u128, 0_u128);
@@ -112,16 +112,16 @@ mod tests {
         let found = seconds(&[
             &[(0, 100, 0.0), (100, 200, 20.0)],
             &[(0, 100, 1.0), (100, 200, 20.0)],
-            // Split, and a part of the hot region has become idle.
+            // The regions are split, and a part of the hot region has become idle.
             &[
                 (0, 50, 0.0),
                 (50, 100, 0.0),
                 (100, 150, 0.0),
                 (150, 200, 19.0),
             ],
-            // Merged.
+            // The regions are merged.
             &[(0, 100, 0.0), (100, 200, 0.0)],
-            // Unmapped in between.
+            // Memory was unmapped in between.
             &[(150, 300, 0.0)],
         ]);
         let wanted: [&[u64]; 5] = [

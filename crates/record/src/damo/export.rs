@@ -1,14 +1,12 @@
 //! Writes damo's JSON from a record of ours.
 //!
-//! damo keeps each target's snapshots together, we keep the order of time; and it knows one pair of
-//! intervals for all of them, so where the number of checks changed (intervals were retuned) another
-//! record of the same target is begun. One pass writes each
-//! snapshot's JSON to a temporary file and notes where; then the pieces are copied out target by
-//! target. Memory: 24 bytes for each snapshot.
+//! damo keeps each target's snapshots together, while our record is in the order of time. damo also knows one pair of
+//! intervals for all of a target's snapshots. Where the number of checks changed (intervals were retuned), the export
+//! begins another record of the same target. One pass writes each snapshot's JSON to a temporary file and notes its
+//! place. Then the pieces are copied out target by target. It needs 24 bytes of memory for each snapshot.
 //!
-//! Beside damo's own names, a snapshot gets `nr_samples` (how often each region was checked), which
-//! damo passes over and [`import`](super::import()) takes back, since intervals in microseconds do
-//! not always give it exactly.
+//! Beside damo's own names, a snapshot gets `nr_samples` (the number of checks of each region). damo ignores it and
+//! [`import`](super::import()) reads it back, since intervals in microseconds do not always give it exactly.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,7 +23,7 @@ use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item};
 use crate::reader::Reader;
 
-/// Writes what is left of `record` as damo's `json`. Intermediate data goes to `folder`.
+/// Writes the rest of `record` as damo's `json`. Intermediate data goes to `folder`.
 ///
 /// For `json_compressed`, let `output` be a zlib encoder.
 pub fn export_json<R: Read, W: Write>(
@@ -74,7 +72,7 @@ pub fn export_json<R: Read, W: Write>(
 /// Target and `nr_samples`.
 type Key = (u32, u32);
 
-/// The snapshots that go into one of damo's records.
+/// The snapshots of one of damo's records.
 struct List {
     aggregation: Nanos,
     pieces: Vec<(u64, u64)>,
@@ -83,7 +81,7 @@ struct List {
 impl List {
     fn new(usual: Nanos, first: &Snapshot) -> Self {
         let lasted = first.end.since(first.start);
-        // Snapshots last a little longer or shorter than asked for; much, where intervals changed.
+        // Snapshots last a little longer or shorter than requested; the difference is large where intervals changed.
         let near = lasted.0.abs_diff(usual.0) <= usual.0 / 4;
         Self {
             aggregation: if near { usual } else { lasted },
@@ -154,7 +152,7 @@ fn push_snapshot(out: &mut String, snapshot: &Snapshot, conversion: &mut Convers
     );
 }
 
-/// Microseconds, with a fraction where there is one.
+/// Formats microseconds, with a fraction where there is one.
 fn push_micros(out: &mut String, time: Nanos) {
     let (whole, rest) = (time.0 / 1000, time.0 % 1000);
     let _ = write!(out, "{whole}");
@@ -181,7 +179,7 @@ fn write_lists(
         for (number, (offset, length)) in list.pieces.iter().enumerate() {
             let separator: &[u8] = if number > 0 { b", " } else { b"" };
             output.write_all(separator).map_err(ConvertError::Write)?;
-            // Relative, so that pieces that follow each other come from the buffer.
+            // The seek is relative, so that adjacent pieces come from the buffer.
             let step = *offset as i64 - at;
             pieces.seek_relative(step).map_err(ConvertError::Read)?;
             std::io::copy(&mut (&mut pieces).take(*length), &mut output)
@@ -198,7 +196,7 @@ fn write_lists(
         .map_err(ConvertError::Write)
 }
 
-/// What damo said of this target before, if the record came from it.
+/// Returns damo's own fields of this target, if the record came from damo.
 fn setting(header: &Header, target: u32) -> RecordSetting {
     header
         .settings
@@ -215,7 +213,7 @@ fn setting(header: &Header, target: u32) -> RecordSetting {
         })
 }
 
-/// The object up to its snapshots, in damo's order of names.
+/// Formats the object up to its snapshots, in damo's order of names.
 fn head(header: &Header, target: u32, nr_samples: u32, aggregation: Nanos) -> String {
     let RecordSetting { fields, intervals } = setting(header, target);
     let said = intervals
@@ -243,7 +241,7 @@ fn micros(time: Nanos) -> String {
     text
 }
 
-/// The intervals as damo said them.
+/// Formats intervals as damo wrote them.
 fn said_intervals(said: &SaidIntervals) -> String {
     let goal = said.goal.as_ref();
     let goal = goal.map(|goal| format!(", \"intervals_goal\": {goal}"));
@@ -256,9 +254,9 @@ fn said_intervals(said: &SaidIntervals) -> String {
     )
 }
 
-/// The intervals of a record that did not come from damo.
+/// Formats the intervals of a record that did not come from damo.
 fn intervals_of(header: &Header, nr_samples: u32, aggregation: Nanos) -> String {
-    // damo divides by these.
+    // damo divides by these values.
     let positive = |time: Nanos| time.max(Nanos(1000));
     let update = match header.update_interval {
         Nanos(0) => aggregation,

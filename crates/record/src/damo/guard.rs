@@ -1,15 +1,15 @@
-//! Keeps JSON from making its parser hold one endless piece of text.
+//! A guard against JSON with an endless piece of text.
 //!
-//! A JSON parser must keep a whole string in memory, and a small compressed file can hold one of many
-//! gigabytes. Nothing that damo writes is long between two quotes, so this reader refuses input in
-//! which the next quote is too far away.
+//! A JSON parser must keep a whole string in memory, and a small compressed file can hold one of many gigabytes.
+//! Nothing that damo writes is long between two quotes, so this reader refuses input in which the next quote is too far
+//! away.
 
 use std::io::{self, Read};
 
-/// Longest stretch without a quote: no name or number comes near.
+/// Longest stretch without a quote; all names and numbers are much shorter.
 const LONGEST: u64 = 1 << 20;
 
-/// Passes bytes on while quotes keep coming.
+/// A reader that passes bytes on while quotes keep coming.
 pub(crate) struct QuoteGuard<R> {
     input: R,
     since_quote: u64,

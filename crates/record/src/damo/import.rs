@@ -1,4 +1,4 @@
-//! Makes a record of ours from one of damo's.
+//! Converts a record of damo's to one of ours.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,19 +17,19 @@ use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item, TargetStart};
 use crate::writer::Writer;
 
-/// Prefix of the settings, one for each target, that keep what damo said of it.
+/// Prefix of the settings, one for each target, with damo's own fields.
 pub(crate) const RECORD_SETTING: &str = "damo.record.";
 
-/// Prefix of the settings, one for each target, of ages that are not the source's, but derived from how access
-/// counts changed.
+/// Prefix of the settings, one for each target with derived ages. Such ages do not come from the source, but from
+/// changes of access counts.
 pub const AGES_SETTING: &str = "damo.ages.";
 
-/// A file of damo's and its form.
+/// A file of damo's, by its form.
 #[derive(Debug)]
 pub enum Source<R> {
     /// `json`.
     Json(R),
-    /// `json_compressed`: the same through zlib.
+    /// `json_compressed`: `json` through zlib.
     JsonCompressed(R),
     /// `perf_script`: the output of `perf script` or `trace-cmd report`.
     PerfScript(R),
@@ -56,7 +56,7 @@ fn guarded(input: impl Read) -> impl BufRead {
     BufReader::with_capacity(1 << 16, QuoteGuard::new(input))
 }
 
-/// What is known of a foreign record so far.
+/// The parts of a foreign record that were read so far.
 pub(crate) struct Collected<'a> {
     spool: Spool<'a>,
     nr_lists: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Collected<'a> {
     conversion: Conversion,
 }
 
-/// Most lists of snapshots: damo has one for each target and pair of intervals.
+/// The largest number of lists of snapshots: damo has one for each target and pair of intervals.
 const MAX_LISTS: u32 = 1 << 20;
 
 /// A list of snapshots.
@@ -80,12 +80,11 @@ pub(crate) struct List {
 struct Target {
     fields: RecordFields,
     first_start: Option<Nanos>,
-    /// Where only the ends of snapshots are known: how long one lasts.
+    /// Length of a snapshot, where only the ends of snapshots are known.
     interval: Option<Nanos>,
-    /// Some of its regions say how old they are.
+    /// Whether some of its regions have ages.
     has_ages: bool,
-    /// What was said of its intervals, by the number of access checks that they make; 0 where they do
-    /// not say.
+    /// The intervals in the file, by their number of access checks; 0 where the file lacks them.
     said: BTreeMap<u32, Option<SaidIntervals>>,
 }
 
@@ -101,8 +100,8 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// Begins a list of snapshots of the target that `fields` tell of. Several lists may be of one
-    /// target: damo begins another where intervals change.
+    /// Begins a list of snapshots of the target in `fields`. Several lists may belong to one target: damo begins
+    /// another where intervals change.
     pub(crate) fn begin(&mut self, fields: RecordFields) -> Result<List, ConvertError> {
         let number = self.nr_lists;
         if number == MAX_LISTS {
@@ -125,19 +124,19 @@ impl<'a> Collected<'a> {
         })
     }
 
-    /// Keeps what damo says of a list's intervals, nothing included, for the way back.
+    /// Keeps damo's intervals of a list, or their absence, for the way back.
     pub(crate) fn keep_intervals(&mut self, list: List, said: Option<SaidIntervals>) {
         let nr_samples = said.as_ref().and_then(|said| said.intervals.nr_samples());
         let target = &mut self.targets[list.target.0 as usize];
         target.said.entry(nr_samples.unwrap_or(0)).or_insert(said);
     }
 
-    /// Says what the intervals are; those said first stand in the header.
+    /// Sets the intervals; the first ones go to the header.
     pub(crate) fn set_intervals(&mut self, intervals: Intervals) {
         self.intervals.get_or_insert(intervals);
     }
 
-    /// Says how long the snapshots of a target last, where only their ends are known.
+    /// Sets the length of a target's snapshots, where only their ends are known.
     pub(crate) fn set_interval(&mut self, target: TargetId, interval: Nanos) {
         self.targets[target.0 as usize].interval = Some(interval);
         self.set_intervals(Intervals {
@@ -146,12 +145,12 @@ impl<'a> Collected<'a> {
         });
     }
 
-    /// Says that a list's regions have ages.
+    /// Marks a list's regions as having ages.
     pub(crate) fn set_has_ages(&mut self, list: List) {
         self.targets[list.target.0 as usize].has_ages = true;
     }
 
-    /// Adds a snapshot to a list that was begun. Where its `nr_samples` is 0, that is not known.
+    /// Adds a snapshot to a list that was begun. An `nr_samples` of 0 means that it is unknown.
     pub(crate) fn push(&mut self, list: List, mut snapshot: Snapshot) -> Result<(), ConvertError> {
         snapshot.regions.sort_by_key(|region| region.range.start);
         let overlap = snapshot
@@ -254,7 +253,7 @@ impl<'a> Collected<'a> {
                 let name = format!("{AGES_SETTING}{index}");
                 header.settings.insert(name, "derived".to_owned());
             }
-            // What a list does not say is assumed of it.
+            // A list without its number of checks has the assumed one.
             let known = |(checks, said): (&u32, &Option<SaidIntervals>)| {
                 let checks = if *checks > 0 { *checks } else { nr_samples };
                 (checks, said.clone())

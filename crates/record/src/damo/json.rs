@@ -1,8 +1,8 @@
 //! Reads damo's JSON, a snapshot at a time.
 //!
-//! The file is one list of objects, each with a list of snapshots that can be gigabytes long, so the
-//! two outer levels are walked by hand and only single snapshots are ever held. Names and units are
-//! those of `DamonRecord`, `DamonSnapshot` and `DamonRegion.to_kvpairs` in damo.
+//! The file is one list of objects, each with a list of snapshots that can be gigabytes long. The module therefore
+//! walks the two outer levels itself, and holds only single snapshots. Names and units are those of `DamonRecord`,
+//! `DamonSnapshot` and `DamonRegion.to_kvpairs` in damo.
 
 use std::fmt;
 use std::io::Read;
@@ -19,7 +19,7 @@ use super::text::{Bytes, Microseconds, Nanoseconds, Number};
 use crate::convert::{ConvertError, DEFAULT_NR_SAMPLES};
 use crate::writer::MAX_REGIONS;
 
-/// What is said of one list of snapshots; kept in our header, for the way back.
+/// damo's fields of one list of snapshots; kept in our header, for the way back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RecordFields {
@@ -29,22 +29,22 @@ pub(crate) struct RecordFields {
     pub(crate) target_id: Option<serde_json::Number>,
 }
 
-/// [`RecordFields`] and what belongs to them, as our header keeps them.
+/// [`RecordFields`] and the intervals that belong to them, as our header keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RecordSetting {
     #[serde(flatten)]
     pub(crate) fields: RecordFields,
-    /// The intervals that were said, `null` included, with the number of checks that they make.
+    /// The intervals in the file, `null` included, with their number of checks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) intervals: Vec<(u32, Option<SaidIntervals>)>,
 }
 
-/// damo's `intervals` with what we do not use of them.
+/// damo's `intervals` with the parts that we do not use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SaidIntervals {
     #[serde(flatten)]
     pub(crate) intervals: Intervals,
-    /// damo's `intervals_goal`, as it stands there.
+    /// damo's `intervals_goal`, unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) goal: Option<serde_json::Value>,
 }
@@ -97,7 +97,7 @@ struct DamoSnapshot {
     regions: Vec<DamoRegion>,
     #[serde(default)]
     damos_stats: Option<IgnoredAny>,
-    /// Ours, beside damo's own: how often each region was checked.
+    /// Number of checks of each region; our own field beside damo's.
     #[serde(default)]
     nr_samples: Option<u32>,
 }
@@ -154,7 +154,7 @@ pub(crate) fn read(input: impl Read, collected: &mut Collected<'_>) -> Result<()
         .map_err(ConvertError::Json)
 }
 
-/// What the visitors share. A failure that is not JSON's own waits here until they have unwound.
+/// The visitors' shared state. A failure that is not JSON's own waits here until they have unwound.
 struct Walk<'c, 'f> {
     collected: &'c mut Collected<'f>,
     failure: Option<ConvertError>,
@@ -229,7 +229,7 @@ impl<'de> Visitor<'de> for Record<'_, '_, '_> {
                         intervals: said.as_ref().map(|said| said.intervals),
                     })?;
                 }
-                // What says whose snapshots they are, and in which units, must come before them.
+                // Fields about the snapshots' target and units must come before the snapshots.
                 "snapshots" | "kdamond_idx" | "context_idx" | "scheme_idx" | "target_id"
                 | "intervals" => {
                     return Err(A::Error::custom(format_args!(
@@ -330,7 +330,7 @@ fn take(
         collected.set_has_ages(list);
     }
     if regions.is_empty() && nr_regions > 0 {
-        // damo's own mark: a last snapshot that only says how long the one before lasted.
+        // This is damo's own mark: a last snapshot that only shows the length of the one before.
         return Ok(());
     }
     let snapshot = Snapshot {
@@ -345,15 +345,15 @@ fn take(
     collected.push(list, snapshot)
 }
 
-/// How counts and ages of one snapshot translate into each other.
+/// The conversion between counts and ages of one snapshot.
 struct Scale {
-    /// 0 where it is not known.
+    /// Number of checks; 0 where it is unknown.
     nr_samples: u32,
     interval: Nanos,
 }
 
 impl Scale {
-    /// The region, unless it is damo's mark for a snapshot that is none.
+    /// Converts a region, unless it is damo's mark of an empty snapshot.
     fn region(&self, damo: &DamoRegion) -> Result<Option<RegionSnapshot>, ConvertError> {
         let accesses = damo.nr_accesses.as_ref();
         let samples = accesses.and_then(|a| a.samples).map(|n| n.0);

@@ -24,11 +24,11 @@ use super::json::RecordFields;
 use crate::convert::ConvertError;
 use crate::writer::MAX_REGIONS;
 
-/// Longest line that is looked at.
+/// Longest line that is read.
 const MAX_LINE: u64 = 1 << 16;
-/// How long a snapshot lasts where there is only one: DAMON's default.
+/// Length of a snapshot where there is only one: DAMON's default.
 const DEFAULT_INTERVAL: Nanos = Nanos::from_millis(100);
-/// Lines of one snapshot are printed in one go; a gap longer than this begins another.
+/// The longest gap between lines of one snapshot, which are printed together; a longer gap begins another.
 const SAME_SNAPSHOT: Nanos = Nanos::from_millis(20);
 
 /// Reads all of `input` into `collected`.
@@ -83,7 +83,7 @@ impl<R: BufRead> Lines<R> {
         if read as u64 == MAX_LINE {
             return Err(self.error(format!("is longer than {MAX_LINE} bytes")));
         }
-        // A line that is no text is none of ours, like any other that does not parse.
+        // A line that is not text is none of ours, like any other that does not parse.
         Ok((read > 0).then(|| std::str::from_utf8(&self.line).unwrap_or_default()))
     }
 
@@ -108,14 +108,14 @@ struct Event {
     time: Nanos,
     target: u64,
     nr_regions: usize,
-    /// None in the line that damo adds to say how long a single snapshot lasted.
+    /// The region; `None` in the line with which damo shows the length of a single snapshot.
     region: Option<RegionSnapshot>,
-    /// Kernels before 5.16 print no age.
+    /// Whether the line has an age; kernels before 5.16 print none.
     has_age: bool,
 }
 
 impl Event {
-    /// The line's event; `None` if it is not one of DAMON's regions.
+    /// Parses a line; returns `None` if it is not one of DAMON's regions.
     fn parse(line: &str) -> Option<Result<Self, String>> {
         let mut time = "";
         let mut words = line.split_ascii_whitespace();
@@ -144,7 +144,7 @@ impl Event {
         for word in words.take(16) {
             if let Some((name, value)) = word.split_once('=') {
                 match name {
-                    // damo's own snapshots, of which it does not know the target.
+                    // damo's own snapshots have no known target.
                     "target_id" if value == "None" => target = Some(0),
                     "target_id" | "target_idx" => target = value.parse().ok(),
                     "nr_regions" => nr_regions = value.parse().ok(),
@@ -188,7 +188,7 @@ impl Event {
     }
 }
 
-/// Why a line cannot be taken: its own fault, or another's.
+/// The reason why a line was refused: the line's own fault, or another one.
 enum Failure {
     Line(String),
     Other(ConvertError),
@@ -209,12 +209,12 @@ impl From<ConvertError> for Failure {
     }
 }
 
-/// The snapshots being put together.
+/// The snapshots under construction.
 struct Trace<'c, 'f> {
     collected: &'c mut Collected<'f>,
-    /// A trace may hold both kinds, which tell the same twice: the first one counts.
+    /// The kind of event that counts, the first one. A trace may hold both kinds, with the same data twice.
     event: Option<Kind>,
-    /// Some region had one.
+    /// Whether some region had an age.
     has_ages: bool,
     targets: HashMap<u64, Assembly>,
 }
@@ -223,10 +223,10 @@ struct Assembly {
     list: List,
     nr_regions: usize,
     regions: Vec<RegionSnapshot>,
-    /// End of the snapshot being put together, and when its latest line was printed.
+    /// End of the snapshot under construction, and time of its latest line.
     end: Nanos,
     latest: Nanos,
-    /// Ends of the first and last snapshots, and how many ends there were.
+    /// Ends of the first and last snapshots, and the number of ends.
     first_end: Option<Nanos>,
     last_end: Nanos,
     nr_ends: u64,

@@ -1,11 +1,10 @@
-//! Keeps what is read of a foreign record until all of it is known.
+//! Keeps the data of a foreign record until all of it is known.
 //!
-//! Problem: a record of ours begins with its header and is in the order of time; a record of damo's
-//! is in the order of its targets, and its intervals, the largest access count and the first start
-//! time may only be known at its end.
+//! Problem: a record of ours begins with its header and is in the order of time; a record of damo's is in the order of
+//! its targets. Its intervals, the largest access count and the first start time may only be known at its end.
 //!
-//! Approach: each snapshot goes to one temporary file, and where it stands there is remembered; when
-//! all are there, they are read again in the order of time. Memory: 24 bytes for each snapshot.
+//! Approach: each snapshot goes to one temporary file, and the spool remembers its place there. At the end, all
+//! snapshots are read again in the order of time. It needs 24 bytes of memory for each snapshot.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
@@ -26,7 +25,7 @@ pub(crate) struct Spool<'a> {
     most_accesses: f32,
 }
 
-/// Where a snapshot stands, by what it is sorted.
+/// The place of a snapshot, ordered by its sort key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     end: Nanos,
@@ -45,7 +44,7 @@ impl<'a> Spool<'a> {
         }
     }
 
-    /// Adds a snapshot of the list with this number. Where its `nr_samples` is 0, that is not known.
+    /// Adds a snapshot of the list with this number. An `nr_samples` of 0 means that it is unknown.
     pub(crate) fn push(&mut self, list: u32, snapshot: &Snapshot) -> Result<(), ConvertError> {
         if snapshot.nr_samples == 0 {
             let most = snapshot.regions.iter().filter_map(|r| r.nr_accesses);
@@ -61,7 +60,7 @@ impl<'a> Spool<'a> {
         Ok(())
     }
 
-    /// How many bytes were written.
+    /// Writes a snapshot and returns its number of bytes.
     fn write(&mut self, snapshot: &Snapshot) -> io::Result<u64> {
         let file = match &mut self.file {
             Some(file) => file,
@@ -74,12 +73,12 @@ impl<'a> Spool<'a> {
         Ok(bytes.len() as u64)
     }
 
-    /// What `nr_samples` must be assumed to be where it is not known.
+    /// Returns the `nr_samples` to assume where it is unknown.
     pub(crate) fn assumed_nr_samples(&self) -> u32 {
         DEFAULT_NR_SAMPLES.max(self.most_accesses.ceil() as u32)
     }
 
-    /// Writes everything in the order of time, each snapshot as `finish` leaves it.
+    /// Writes all snapshots in the order of time, after `finish` has changed each.
     pub(crate) fn merge_into<W: Write>(
         mut self,
         output: &mut Writer<W>,
@@ -95,7 +94,7 @@ impl<'a> Spool<'a> {
         self.places.sort_unstable();
         let mut at = 0_i64;
         for place in self.places {
-            // Relative, so that snapshots that follow each other come from the buffer.
+            // The seek is relative, so that adjacent snapshots come from the buffer.
             let step = place.offset.cast_signed() - at;
             file.seek_relative(step).map_err(again)?;
             let (mut snapshot, length) = decode(&mut file).map_err(again)?;
@@ -118,7 +117,7 @@ fn scratch(folder: &Path, source: io::Error) -> ConvertError {
 const HEAD_BYTES: usize = 28;
 const REGION_BYTES: usize = 33;
 
-/// All that damo says of a snapshot.
+/// Encodes damo's data of a snapshot.
 fn encode(snapshot: &Snapshot) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + snapshot.regions.len() * REGION_BYTES);
     bytes.extend(snapshot.target.0.to_le_bytes());
@@ -137,7 +136,7 @@ fn encode(snapshot: &Snapshot) -> Vec<u8> {
     bytes
 }
 
-/// The next snapshot, and its length in bytes.
+/// Reads the next snapshot, and its length in bytes.
 fn decode(file: &mut impl Read) -> io::Result<(Snapshot, u64)> {
     let target = TargetId(number(file)?);
     let (start, end) = (Nanos(wide(file)?), Nanos(wide(file)?));

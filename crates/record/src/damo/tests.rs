@@ -1,4 +1,4 @@
-//! damo's formats: read as damo reads them, and back again.
+//! Tests of damo's formats: the reading in damo's sense, and the way back.
 
 use flate2::write::ZlibEncoder;
 use isotherm_engine::{Nanos, Snapshot};
@@ -46,14 +46,14 @@ fn exported(items: &[Item]) -> (String, Conversion) {
     (String::from_utf8(json).expect("text"), conversion)
 }
 
-/// Pages told one by one make hundreds of regions.
+/// Returns the items without blocks, because pages listed one by one make hundreds of regions.
 fn without_blocks() -> Vec<Item> {
     let mut items = every_item();
     items.retain(|item| !matches!(item, Item::Snapshot(s) if !s.blocks.is_empty()));
     items
 }
 
-/// What of the items damo can hold.
+/// Returns the part of the items that damo can hold.
 fn holdable(items: Vec<Item>) -> Vec<Snapshot> {
     let snapshots = items.into_iter().filter_map(|item| match item {
         Item::Snapshot(mut snapshot) => {

@@ -1,4 +1,4 @@
-//! Columns as other programs write them, in the types that a record has.
+//! Conversion of columns from other programs to the types of a record.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -21,7 +21,7 @@ use super::import::lacks;
 use crate::convert::ConvertError;
 use crate::schema::Kind;
 
-/// What the parquet crate makes of a file; where it panics, an error.
+/// Returns the parquet crate's result; converts its panics to errors.
 pub(super) fn decoded<T>(
     decode: impl FnOnce() -> Result<T, ParquetError>,
 ) -> Result<T, ConvertError> {
@@ -29,7 +29,7 @@ pub(super) fn decoded<T>(
         static IS_DECODING: Cell<bool> = const { Cell::new(false) };
     }
     static QUIET: Once = Once::new();
-    // Of other panics, and of other threads', the usual is said.
+    // Other panics, and those of other threads, are reported as usual.
     QUIET.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
@@ -39,7 +39,7 @@ pub(super) fn decoded<T>(
         }));
     });
     IS_DECODING.set(true);
-    // What is left of a reader that has panicked is dropped.
+    // The remains of a reader that has panicked are dropped.
     let result = panic::catch_unwind(AssertUnwindSafe(decode));
     IS_DECODING.set(false);
     let damaged = || ParquetError::General("the file is damaged: it does not decode".to_owned());
@@ -48,7 +48,7 @@ pub(super) fn decoded<T>(
         .map_err(ConvertError::Parquet)
 }
 
-/// The columns of a record of `kind`, by their names, in its types.
+/// Returns the columns of a record of `kind`, by their names, in its types.
 pub(super) fn columns_of(kind: Kind, batch: &RecordBatch) -> Result<RecordBatch, ConvertError> {
     let fields = kind.fields();
     let columns = fields.iter().map(|field| {
@@ -64,13 +64,13 @@ pub(super) fn columns_of(kind: Kind, batch: &RecordBatch) -> Result<RecordBatch,
         })
     });
     let columns: Vec<ArrayRef> = columns.collect::<Result<_, _>>()?;
-    // Whether they may be null is left to the rows.
+    // The check for nulls is left to the rows.
     let fields: Vec<Field> = fields.into_iter().map(|f| f.with_nullable(true)).collect();
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
         .map_err(|error| ConvertError::NotARecord(error.to_string()))
 }
 
-/// `column` as `wanted`, where every value of it is one of that type's.
+/// Converts `column` to `wanted`, if all its values fit that type.
 fn converted(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, String> {
     let found = column.data_type();
     if found == wanted {
@@ -81,7 +81,7 @@ fn converted(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, String> {
         DataType::UInt64 => Some(Arc::new(numbers::<UInt64Type>(column)?)),
         DataType::Float32 if *found == DataType::Float64 => {
             let values = column.as_primitive::<Float64Type>().iter();
-            // pandas has no other null for them.
+            // pandas has no other null for floats.
             let values = values.map(|value| value.filter(|v| !v.is_nan()).map(|v| v as f32));
             Some(Arc::new(values.collect::<Float32Array>()))
         }
@@ -94,7 +94,7 @@ fn converted(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, String> {
     array.ok_or_else(|| format!("is {found}"))
 }
 
-/// Whole numbers, also where they are of another width or, as pandas keeps those with nulls, floats.
+/// Converts whole numbers of any width, or floats, in which pandas stores whole numbers with nulls.
 fn numbers<T>(column: &ArrayRef) -> Result<PrimitiveArray<T>, String>
 where
     T: ArrowPrimitiveType,
@@ -110,7 +110,7 @@ where
         DataType::Int32 => whole::<Int32Type, T>(column, |n| Some(Some(i128::from(n)))),
         DataType::Int64 => whole::<Int64Type, T>(column, |n| Some(Some(i128::from(n)))),
         DataType::Float64 => whole::<Float64Type, T>(column, |n| {
-            // Above this, whole numbers have been rounded.
+            // Whole numbers above this limit have been rounded.
             let is_whole = n.fract() == 0.0 && n.abs() <= 9_007_199_254_740_992.0;
             (is_whole || n.is_nan()).then(|| is_whole.then_some(n as i128))
         }),
@@ -122,7 +122,7 @@ where
     }
 }
 
-/// Each value as `number` has it: `None` where it is no whole number, `Some(None)` where it stands for a null.
+/// Converts each value by `number`: `None` means that it is no whole number, `Some(None)` that it stands for a null.
 fn whole<F, T>(
     column: &ArrayRef,
     number: impl Fn(F::Native) -> Option<Option<i128>>,
@@ -143,7 +143,7 @@ where
     values.collect()
 }
 
-/// Points in time in nanoseconds; `None` where they are none.
+/// Converts points in time to nanoseconds; `None` if the column has no times.
 fn times(column: &ArrayRef) -> Result<Option<TimestampNanosecondArray>, String> {
     let DataType::Timestamp(unit, _) = column.data_type() else {
         return Ok(None);
@@ -165,7 +165,7 @@ fn times(column: &ArrayRef) -> Result<Option<TimestampNanosecondArray>, String> 
     Ok(Some(times.with_timezone("UTC")))
 }
 
-/// Each value, and how many nanoseconds its unit is.
+/// Returns each value with the nanoseconds of its unit.
 fn ticks<T: ArrowPrimitiveType<Native = i64>>(
     column: &ArrayRef,
     nanos: i64,
@@ -174,7 +174,7 @@ fn ticks<T: ArrowPrimitiveType<Native = i64>>(
     values.map(|value| (value, nanos)).collect()
 }
 
-/// Bitmaps of a block's pages, where a program knows no binary of fixed size.
+/// Converts bitmaps of a block's pages from programs without a binary type of fixed size.
 fn bitmaps(column: &ArrayRef) -> Result<FixedSizeBinaryArray, String> {
     let values = column.as_binary::<i32>().iter();
     FixedSizeBinaryArray::try_from_sparse_iter_with_size(values, 64)

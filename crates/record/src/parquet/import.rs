@@ -1,4 +1,4 @@
-//! From Parquet to a record.
+//! Converts Parquet to a record.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::File;
@@ -25,7 +25,7 @@ use crate::writer::{MAX_REGIONS, MAX_ROWS_HELD, Writer};
 
 type Builder = ParquetRecordBatchReaderBuilder<File>;
 
-/// Writes the record that the Parquet file `input` holds to `output`.
+/// Writes the record in the Parquet file `input` to `output`.
 pub fn import<W: Write>(input: &File, output: W) -> Result<Conversion, ConvertError> {
     let builder = open(input)?;
     let metadata: HashMap<String, String> = builder
@@ -88,7 +88,7 @@ pub fn import<W: Write>(input: &File, output: W) -> Result<Conversion, ConvertEr
     merge.finish()
 }
 
-/// Types are Parquet's own: what Arrow types the writing program had does not count.
+/// Opens the file with Parquet's own types: the writing program's Arrow types are ignored.
 fn open(input: &File) -> Result<Builder, ConvertError> {
     let input = input.try_clone().map_err(ConvertError::Read)?;
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
@@ -108,7 +108,7 @@ fn stamp_in_metadata(metadata: &HashMap<String, String>) -> Result<Option<Stamp>
     }))
 }
 
-/// What the first row says that has a header.
+/// Reads the header from the first row that has one.
 fn stamp_in_column(input: &File) -> Result<Option<Stamp>, ConvertError> {
     const ROWS_AT_ONCE: usize = 1024;
     let builder = open(input)?;
@@ -133,7 +133,7 @@ fn stamp_in_column(input: &File) -> Result<Option<Stamp>, ConvertError> {
     Ok(None)
 }
 
-/// A header that says what the first row does: when it began, and how long its snapshot lasted.
+/// Derives a header from the first row: the start of the record, and the length of its first snapshot.
 fn derived_header(input: &File) -> Result<Header, ConvertError> {
     let builder = open(input)?;
     let mut header = Header {
@@ -173,16 +173,16 @@ fn kind_of(header: &Header, schema: &Schema) -> Kind {
     }
 }
 
-/// The error of a file without a column.
+/// Builds the error of a file without a column.
 pub(super) fn lacks(name: &str) -> ConvertError {
     ConvertError::NotARecord(format!("it has no column {name}"))
 }
 
-/// The values of a column of text.
+/// Returns the values of a column of text.
 fn texts<'a>(column: &'a ArrayRef, name: &str) -> Result<Vec<Option<&'a str>>, ConvertError> {
     match column.data_type() {
         DataType::Utf8 => Ok(column.as_string::<i32>().iter().collect()),
-        // pyarrow's type of a column that has only nulls.
+        // pyarrow uses this type for a column of nulls only.
         DataType::Null => Ok(vec![None; column.len()]),
         other => Err(ConvertError::NotARecord(format!(
             "its column {name} is {other}, and a record's is Utf8"
@@ -217,7 +217,7 @@ fn check(item: &Item) -> Result<(), ConvertError> {
     check_item(item).map_err(|reason| ConvertError::NotARecord(format!("an item {reason}")))
 }
 
-/// The items beside the rows that have any.
+/// Returns the items beside the rows that have any.
 fn around(batch: &RecordBatch) -> Result<Vec<(usize, Around)>, ConvertError> {
     let Some(column) = batch.column_by_name(ITEMS_COLUMN) else {
         return Ok(Vec::new());
@@ -238,17 +238,17 @@ fn around(batch: &RecordBatch) -> Result<Vec<(usize, Around)>, ConvertError> {
     Ok(found)
 }
 
-/// Puts rows and items together again. A snapshot may be spread over batches.
+/// Merges rows and items. A snapshot may be split between batches.
 struct Merge<W: Write> {
     writer: Writer<W>,
     /// Rows in snapshots that are complete.
     rows: u64,
-    /// Those of the metadata.
+    /// Items of the metadata.
     items: VecDeque<Placed>,
     open: Option<(u32, Item)>,
     /// Items behind the open snapshot.
     after: Vec<Item>,
-    /// Where no item names targets: those that have been seen.
+    /// Targets seen so far, in a record whose items do not name targets.
     strangers: Option<BTreeSet<TargetId>>,
     conversion: Conversion,
 }
@@ -267,7 +267,7 @@ impl<W: Write> Merge<W> {
         Ok(())
     }
 
-    /// Adds a snapshot, or a part of one, that stands in `rows` of a batch.
+    /// Adds a snapshot, or a part of one, from `rows` of a batch.
     fn add(
         &mut self,
         number: u32,
@@ -326,7 +326,7 @@ impl<W: Write> Merge<W> {
         Ok(())
     }
 
-    /// Says of a target that nothing names that it is there.
+    /// Writes a target start for a target that no item names.
     fn introduce(&mut self, target: TargetId, time: Nanos) -> Result<(), ConvertError> {
         let is_new = self
             .strangers
@@ -349,7 +349,7 @@ impl<W: Write> Merge<W> {
         Ok(self.writer.write(item)?)
     }
 
-    /// Writes the items of the metadata that stand before row `row + 1`.
+    /// Writes the items of the metadata that belong before row `row + 1`.
     fn write_items(&mut self, row: u64) -> Result<(), ConvertError> {
         while let Some(placed) = self.items.pop_front_if(|placed| placed.row <= row) {
             self.write_item(&placed.item)?;

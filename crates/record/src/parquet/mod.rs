@@ -1,21 +1,20 @@
 //! A record as Parquet, and back.
 //!
-//! The rows become a Parquet table with the same columns, and two more that hold what else a record
-//! has, as JSON: `isotherm_header`, the header, the same in every row (as a dictionary it takes no
-//! room); and `isotherm_items`, in the first row of a snapshot, the items that stand before it. Both
-//! ways nothing is lost. The header stands in the file's key-value metadata, too, for who looks there;
-//! but pyarrow, pandas, polars and DuckDB write a file again without it, and keep columns.
+//! The rows become a Parquet table with the same columns. Two more columns hold the rest of the record as JSON.
+//! `isotherm_header` is the header, the same in every row (a dictionary makes it take no space). `isotherm_items`, in
+//! the first row of a snapshot, has the items before that snapshot. Both ways lose nothing. The header is in the file's
+//! key-value metadata, too, for readers that look there. But pyarrow, pandas, polars and DuckDB drop the metadata when
+//! they write a file again, and keep columns.
 //!
-//! What comes back from such programs is read by the names of its columns, in whichever order and
-//! among others, where their values fit. Rows that were taken out are missing, with the items in them.
-//! Without `isotherm_header`, the header is derived from the rows, and what they do not say is unknown.
+//! A file from such programs is read by the names of its columns, in any order and among other columns, if their values
+//! fit. Removed rows are missing, with the items in them. Without `isotherm_header`, the header is derived from the
+//! rows, and the rest of it is unknown.
 //!
-//! Limits: rows must stand in the record's order, sorted by `snapshot` and `start`. More than
-//! [`MAX_ITEMS_BYTES`] of items between two snapshots are refused. A record without any row has its
-//! items in the metadata, under `isotherm.items`, as had all files before. Pages of a Parquet file are
-//! decompressed by the parquet crate, which believes their sizes: do not convert files of strangers
-//! without a memory limit. It panics on some damaged files (60.0: an index beyond its dictionary),
-//! which is caught here and is an error like others.
+//! Limits: rows must be in the record's order, sorted by `snapshot` and `start`. More than [`MAX_ITEMS_BYTES`] of items
+//! between two snapshots are refused. A record without any row has its items in the metadata, under `isotherm.items`,
+//! like all files of earlier versions. The parquet crate decompresses pages of a Parquet file, and trusts their sizes:
+//! do not convert files of strangers without a memory limit. It panics on some damaged files (60.0: an index beyond its
+//! dictionary). The import catches that and returns an error.
 
 mod decode;
 mod import;
@@ -50,9 +49,9 @@ const ITEMS_KEY: &str = "isotherm.items";
 const HEADER_COLUMN: &str = "isotherm_header";
 /// Name of the column of items.
 const ITEMS_COLUMN: &str = "isotherm_items";
-/// Most bytes of items between two snapshots, as JSON.
+/// The largest number of bytes of items between two snapshots, as JSON.
 pub const MAX_ITEMS_BYTES: usize = 256 << 20;
-/// Rows in a row group: small enough to build in a few tens of megabytes.
+/// Number of rows in a row group: small enough to build in a few tens of megabytes.
 const ROWS_IN_GROUP: usize = 256 << 10;
 
 /// A value of [`HEADER_COLUMN`].
@@ -75,15 +74,15 @@ struct Around {
     after: Vec<Item>,
 }
 
-/// An item in the metadata, and where it stands.
+/// An item in the metadata, with its place.
 #[derive(Deserialize)]
 struct Placed {
-    /// Rows before it.
+    /// Number of rows before it.
     row: u64,
     item: Item,
 }
 
-/// Writes what is left of `record` as Parquet.
+/// Writes the rest of `record` as Parquet.
 pub fn export<R: Read, W: Write + Send>(
     record: &mut Reader<R>,
     output: W,
@@ -95,7 +94,7 @@ pub fn export<R: Read, W: Write + Send>(
     for item in record {
         match item? {
             Item::Snapshot(snapshot) if !snapshot.regions.is_empty() => {
-                // Who opens such a table knows nothing of bitmaps.
+                // Readers of such a table do not know bitmaps.
                 let snapshot = snapshot.by_page();
                 conversion.regions += snapshot.regions.len() as u64;
                 table.begin_snapshot()?;
@@ -153,7 +152,7 @@ struct ParquetTable<W: Write + Send> {
     kind: Kind,
     stamp: String,
     columns: Columns,
-    /// Rows of `columns` that have items, and these; both in order.
+    /// Rows of `columns` with items, and the items; both in order.
     items: Vec<(usize, String)>,
     /// Items since the last row.
     waiting: Items,
@@ -198,7 +197,7 @@ impl<W: Write + Send> ParquetTable<W> {
         })
     }
 
-    /// Makes room for the next snapshot's rows, and gives the first of them the items before it.
+    /// Writes full columns out, and gives the next snapshot's first row the items before it.
     fn begin_snapshot(&mut self) -> Result<(), ConvertError> {
         if self.columns.len() >= MAX_ROWS_HELD {
             self.write()?;
@@ -235,7 +234,7 @@ impl<W: Write + Send> ParquetTable<W> {
             self.add_after(rows - 1, &items);
             self.write()?;
         } else if !items.is_empty() {
-            // No row could hold them.
+            // No row can hold the items.
             let items: Vec<Item> =
                 serde_json::from_str(&format!("[{items}]")).map_err(ConvertError::Json)?;
             let placed: Vec<_> = items

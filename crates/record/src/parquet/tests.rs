@@ -1,4 +1,4 @@
-//! There and back, and what is damaged.
+//! Tests of both conversions, and of damaged files.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -29,12 +29,12 @@ fn no_damage_makes_it_panic() {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&damaged).expect("written");
         file.rewind().expect("rewinds");
-        // Right or wrong, it returns.
+        // The import must return, with a result or an error.
         let _ = import(&file, std::io::sink());
     }
 }
 
-/// Through Parquet and back.
+/// Converts a record to Parquet and back.
 fn there_and_back(record: &[u8]) -> Vec<u8> {
     let mut table = tempfile::tempfile().expect("a file");
     let mut reader = Reader::open(record).expect("readable");
@@ -49,7 +49,7 @@ fn there_and_back(record: &[u8]) -> Vec<u8> {
 #[test]
 fn nothing_is_lost_and_the_order_is_kept() {
     let record = write(&header(), &every_item());
-    // What is told by page comes back as regions.
+    // Blocks listed page by page return as regions.
     assert_eq!(read(&there_and_back(&record)).0, by_page(every_item()));
 }
 
@@ -95,7 +95,7 @@ fn pages_stay_pages() {
     assert_eq!(read(&there_and_back(&record)).0, items);
 }
 
-/// A Parquet file of `record` without what `lost` names: `metadata`, or a column.
+/// Builds a Parquet file of `record` without the parts in `lost`: `metadata`, or a column.
 fn rewritten(record: &[u8], lost: &[&str]) -> File {
     let mut table = tempfile::tempfile().expect("a file");
     let mut reader = Reader::open(record).expect("readable");

@@ -1,4 +1,4 @@
-//! Records that are damaged, or meant ill: never a panic, never much memory, an error that says where.
+//! Tests of damaged and malicious records: never a panic, never much memory, an error that names the place.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::frame::{END_OF_STREAM, MAX_BODY, MAX_METADATA};
 use crate::schema::{CHECKSUM_KEY, HEADER_KEY, VERSION_KEY};
 use crate::{Header, Item, Reader, RecordError};
 
-/// Reads all there is: (items, error).
+/// Reads to the end, and returns items and error.
 fn exhaust(bytes: &[u8]) -> (Vec<Item>, Option<RecordError>) {
     let mut reader = match Reader::open(bytes) {
         Ok(reader) => reader.replay_pages(),
@@ -31,7 +31,7 @@ fn error_of(bytes: &[u8]) -> String {
     exhaust(bytes).1.expect("an error").to_string()
 }
 
-/// Where the messages of a record start, the schema first.
+/// Returns the offsets of a record's messages, the schema first.
 fn message_starts(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len() - 4)
         .step_by(8)
@@ -39,7 +39,7 @@ fn message_starts(bytes: &[u8]) -> Vec<usize> {
         .collect()
 }
 
-/// `bytes` with every `from` replaced by the equally long `to`.
+/// Returns `bytes` with every `from` replaced by the equally long `to`.
 fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut bytes = bytes.to_vec();
@@ -51,8 +51,7 @@ fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     bytes
 }
 
-/// A record whose messages have no checksum, as another Arrow writer leaves them: what checks there
-/// are besides it must hold.
+/// Returns a record whose messages have no checksum, like those of another Arrow writer: the other checks must suffice.
 fn unchecked(bytes: &[u8]) -> Vec<u8> {
     replaced(bytes, CHECKSUM_KEY, "isotherm.-----")
 }
@@ -103,7 +102,7 @@ fn claims_beyond_the_limits_are_refused_before_memory_is_taken() {
             // The first message decides whether this is a record at all.
             other => panic!("{other:?}"),
         }
-        // Within the limit, but more than there is: torn, not an error.
+        // The length is within the limit, but beyond the file's end: the record is torn, not an error.
         let mut torn = record.clone();
         torn[at + 4..at + 8].copy_from_slice(&(MAX_METADATA as u32).to_le_bytes());
         let error = exhaust(&torn).1;

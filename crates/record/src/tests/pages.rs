@@ -14,8 +14,8 @@ pub(crate) fn page_header() -> Header {
     header
 }
 
-/// A scan from a picture, a word for each block: the first pages of it one by one (`A` accessed, `i`
-/// idle, `?` unknown, `.` absent), the last repeated to the block's end.
+/// Builds a scan from a picture, a word for each block: its first pages one by one (`A` accessed, `i` idle, `?`
+/// unknown, `.` absent), the last repeated to the block's end.
 pub(crate) fn scan(second: u64, picture: &str) -> Item {
     let blocks = picture.split_whitespace().enumerate().map(|(n, pages)| {
         let mut block = PageBlock {
@@ -41,7 +41,7 @@ pub(crate) fn scan(second: u64, picture: &str) -> Item {
     })
 }
 
-/// Regions as `[first page,end page)=accesses@age`.
+/// Formats regions as `[first page,end page)=accesses@age`.
 fn picture(snapshot: &Snapshot) -> String {
     let regions = snapshot.regions.iter().map(|r| {
         assert_eq!(r.age_ns.0, u64::from(r.age) * 1_000_000_000);
@@ -98,7 +98,7 @@ fn replayed_pages_become_regions_with_ages() {
 #[test]
 fn absent_pages_are_no_region_and_unknown_ones_have_no_frequency() {
     check(&["A.?"], &["[0,1)=1@0 [2,512)=?@0"]);
-    // What was gone in between has no age.
+    // Pages that were absent in between have no age.
     check(
         &["i i", "i", "i i"],
         &["[0,1024)=0@0", "[0,512)=0@1", "[0,512)=0@2 [512,1024)=0@0"],

@@ -1,4 +1,4 @@
-//! A record as Arrow tables: what its items say, and nothing made up.
+//! Tests of a record as Arrow tables, which must hold the items' data and nothing else.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt32Type, UInt64Type};

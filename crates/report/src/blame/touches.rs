@@ -71,7 +71,7 @@ pub(super) struct Touches {
 }
 
 impl Touches {
-    /// Marks memory from before sampling: nobody saw the first touches of the next snapshot's memory.
+    /// Marks memory from before sampling: the first touches of the next snapshot's memory are unknown.
     pub(super) fn begin_before(&mut self) {
         self.awaits_before = true;
     }

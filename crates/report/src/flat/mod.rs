@@ -1,17 +1,16 @@
-//! A record as plain tables, for pandas, polars, DuckDB and whatever else reads Parquet.
+//! A record as plain tables, for pandas, polars, DuckDB and any other reader of Parquet.
 //!
-//! **Problem.** A record's own rows say which target and address; the process, the mapping, memory use
-//! and costs are items between them, and a rate is a count out of a number of checks. An analyst wants
-//! one row with all of it.
+//! **Problem.** A record's own rows have only target and address. The process, the mapping, memory use and costs are
+//! items between them, and a rate is a count out of a number of checks. An analyst wants one row with all of it.
 //!
-//! **Approach.** Four tables, each in one pass: regions ([`REGIONS`]), memory use ([`RSS`]), costs
-//! ([`COSTS`]) and what schemes did ([`ACTIONS`]). Points in time are UTC timestamps, sizes are in bytes
-//! and durations in nanoseconds, and their columns' names say so. What is not known is null, and a column
-//! beside it says why.
+//! **Approach.** There are four tables, each written in one pass: regions ([`REGIONS`]), memory use ([`RSS`]), costs
+//! ([`COSTS`]) and the work of schemes ([`ACTIONS`]). Points in time are UTC timestamps, sizes are in bytes and
+//! durations in nanoseconds, and the columns' names show it. Unknown values are null, and a column beside them has the
+//! reason.
 //!
-//! **Limits.** Not every item is told: notes, the guard and fragmentation are left out, and counted.
-//! The way back is the other Parquet export ([`isotherm_record::parquet`]). Memory: a row group of each
-//! table.
+//! **Limits.** Some items have no table: notes, the guard and fragmentation are left out, and counted. The lossless
+//! export with a way back is the other one ([`isotherm_record::parquet`]). The writer holds a row group of each table
+//! in memory.
 
 mod table;
 
@@ -140,7 +139,7 @@ pub const RSS: [Column; 10] = [
     ),
 ];
 
-/// The table of costs: a row about once a second. All counts are since the record began.
+/// The table of costs: a row about once a second. All counts begin with the record.
 pub const COSTS: [Column; 10] = [
     column("time", Time, "When it was read."),
     column("monitor_cpu_ns", U64, "CPU time of the monitor itself."),
@@ -166,7 +165,7 @@ pub const COSTS: [Column; 10] = [
     column("monitor_rss_bytes", U64, "Resident memory of the monitor."),
 ];
 
-/// The table of actions: a row for each scheme and look.
+/// The table of actions: a row for each scheme and scan.
 pub const ACTIONS: [Column; 11] = [
     column("time", Time, "When."),
     nullable(
@@ -193,7 +192,7 @@ pub const ACTIONS: [Column; 11] = [
     column("cpu_ns", U64, "CPU time that it took."),
 ];
 
-/// The tables by the names that their files have behind the name of the first.
+/// The tables, by the suffixes of their files' names after the name of the first.
 pub const TABLES: [(&str, &[Column]); 4] = [
     ("regions", &REGIONS),
     ("rss", &RSS),
@@ -201,12 +200,12 @@ pub const TABLES: [(&str, &[Column]); 4] = [
     ("actions", &ACTIONS),
 ];
 
-/// What was written.
+/// The result of the export.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Written {
     /// Rows by table, in the order of [`TABLES`].
     pub rows: [u64; 4],
-    /// Items that no table has.
+    /// Items without a table.
     pub left_out: LeftOut,
 }
 
@@ -216,13 +215,13 @@ pub struct Flat<W: Write + Send> {
     context: RecordContext,
     mappings: MappingTable,
     number: u32,
-    /// Targets whose ages are derived, and when the first snapshot of each began.
+    /// Targets with derived ages, and the start of each one's first snapshot.
     first: BTreeMap<TargetId, Option<Nanos>>,
     left_out: LeftOut,
 }
 
 impl<W: Write + Send> Flat<W> {
-    /// For a record that begins with `header`; a file for each table, in the order of [`TABLES`].
+    /// Creates the tables for a record that begins with `header`; a file for each table, in the order of [`TABLES`].
     pub fn create(header: &Header, files: [W; 4]) -> Result<Self, ConvertError> {
         let mut columns = TABLES.iter().map(|(_, columns)| *columns);
         let tables = files.map(|file| FlatFile::create(columns.next().unwrap_or(&[]), file));
@@ -239,7 +238,7 @@ impl<W: Write + Send> Flat<W> {
         })
     }
 
-    /// Takes an item. Page scans must have been made snapshots.
+    /// Takes an item. The caller must have converted page scans to snapshots.
     pub fn push(&mut self, item: &Item) -> Result<(), ConvertError> {
         self.context.observe(item);
         match item {
@@ -367,7 +366,7 @@ impl<W: Write + Send> Flat<W> {
     }
 }
 
-/// Process, pid and context of a target.
+/// Returns process, pid and context of a target.
 fn who(target: &TargetInfo) -> [Value; 3] {
     let pid = target.pid.filter(|pid| *pid > 0);
     [
@@ -377,7 +376,7 @@ fn who(target: &TargetInfo) -> [Value; 3] {
     ]
 }
 
-/// Why it is not known how often the region was accessed.
+/// Returns the reason why the region's accesses are unknown.
 fn why_unknown(region: &RegionSnapshot) -> Option<&'static str> {
     match (region.nr_accesses, region.memory) {
         (Some(_), _) => None,
@@ -387,8 +386,8 @@ fn why_unknown(region: &RegionSnapshot) -> Option<&'static str> {
     }
 }
 
-/// The region's age, or why it is not known. `watched` is how long its target had been watched before, where
-/// ages are derived from that.
+/// Returns the region's age, or the reason why it is unknown. `watched` is the time for which its target had been
+/// watched before, for ages that are derived from it.
 fn age_of(
     region: &RegionSnapshot,
     watched: Option<Nanos>,

@@ -9,9 +9,9 @@ use parquet::file::properties::WriterProperties;
 
 use crate::rows::{Column, Rows, Value};
 
-/// Rows that are held before they are encoded.
+/// Number of rows that are buffered before they are encoded.
 const ROWS_HELD: usize = 16_384;
-/// Rows in a row group.
+/// Number of rows in a row group.
 const ROWS_IN_GROUP: usize = 256 << 10;
 
 /// A Parquet file that is being written.
@@ -51,7 +51,7 @@ impl<W: Write + Send> FlatFile<W> {
         self.writer.write(&batch).map_err(ConvertError::Parquet)
     }
 
-    /// How many rows it has.
+    /// Completes the file and returns its number of rows.
     pub(super) fn finish(mut self) -> Result<u64, ConvertError> {
         if self.table.held() > 0 {
             self.write()?;

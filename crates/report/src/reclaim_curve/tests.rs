@@ -1,4 +1,4 @@
-//! Tests of the reclaim curve: by pictures of scans, and against a policy that is tried scan by scan.
+//! Tests of the reclaim curve: with pictures of scans, and against a policy that runs scan by scan.
 
 use proptest::prelude::*;
 
@@ -8,13 +8,13 @@ use isotherm_record::item::{Mapping, MappingChange};
 use super::*;
 use crate::samples::{at, header};
 
-/// Scans of one block, a second each: for each page a character, `#` accessed, `.` idle, `?`
-/// unknown, a space not there.
+/// Builds a report of scans of one block, a second each. Each page has a character: `#` accessed, `.` idle, `?`
+/// unknown, a space absent.
 fn report(scans: &[&str], max_slowdown: Option<f64>) -> ReclaimCurveReport {
     report_of(scans, max_slowdown, Vec::new())
 }
 
-/// A report of such scans and these mappings.
+/// Builds a report of scans and mappings.
 fn report_of(scans: &[&str], max_slowdown: Option<f64>, added: Vec<Mapping>) -> ReclaimCurveReport {
     let options = ReclaimCurveOptions {
         refault_cost: Some(Nanos(1_000_000)),
@@ -56,7 +56,7 @@ fn report_of(scans: &[&str], max_slowdown: Option<f64>, added: Vec<Mapping>) -> 
     curve.finish().expect("there are scans")
 }
 
-/// Page-seconds saved and refaults at a threshold of so many seconds.
+/// Returns the saved page-seconds and the refaults at a threshold in seconds.
 fn at_threshold(report: &ReclaimCurveReport, seconds: u64) -> (f64, f64) {
     let point = report.at(Nanos::from_millis(seconds * 1000));
     let duration = report.duration_ns.as_secs_f64();
@@ -68,7 +68,7 @@ fn at_threshold(report: &ReclaimCurveReport, seconds: u64) -> (f64, f64) {
 
 #[test]
 fn a_stretch_saves_what_is_over_the_threshold_and_costs_a_refault() {
-    // Idle for 4 s between two accesses.
+    // The page is idle for 4 s between two accesses.
     let report = report(&["#", ".", ".", ".", ".", "#"], None);
     assert_eq!(at_threshold(&report, 1), (3.0, 1.0));
     assert_eq!(at_threshold(&report, 3), (1.0, 1.0));
@@ -87,7 +87,7 @@ fn what_idles_to_the_end_costs_nothing() {
 fn the_steady_share_leaves_out_the_time_in_which_nothing_could_be_idle_yet() {
     let report = report(&["##", "#.", "#.", "#."], None);
     let steady = |seconds: u64| report.at(Nanos::from_millis(seconds * 1000)).steady_share;
-    // Two of six page-seconds that there are from the first second on.
+    // The share is two of six page-seconds that exist from the first second on.
     assert!(steady(1).is_some_and(|share| (share - 1.0 / 3.0).abs() < 1e-9));
     assert_eq!(steady(2).map(|share| (share * 100.0).round()), Some(25.0));
     assert_eq!(steady(3), None);
@@ -124,7 +124,7 @@ fn unreclaimable_memory_is_never_taken() {
 
 #[test]
 fn the_least_threshold_within_the_limit_is_chosen() {
-    // A page comes back after 1 s, one after 3 s; each costs 1 ms of 8 s.
+    // One page refaults after 1 s, one after 3 s; each refault costs 1 ms of 8 s.
     let scans = ["##", "..", "#.", "..", "##", "..", "..", ".."];
     let chosen = |limit| {
         let chosen = report(&scans, Some(limit)).chosen;
@@ -145,7 +145,7 @@ fn nothing_is_told_of_less_than_a_scan_interval() {
 
 #[test]
 fn a_page_that_came_back_waits_longer() {
-    // Idle for 3 s, again and again: the first time it is taken after 2 s, then it would be after 8 s.
+    // The page is idle for 3 s repeatedly. It is reclaimed after 2 s the first time, and would be after 8 s then.
     let scans = [
         "#", ".", ".", ".", "#", ".", ".", ".", "#", ".", ".", ".", "#",
     ];
@@ -188,7 +188,7 @@ proptest! {
         scans in prop::collection::vec(prop::collection::vec(any::<bool>(), 5), 2..20),
         threshold in 1_u64..12,
     ) {
-        // Everything is accessed at first, as what has just come is.
+        // Every page is accessed at first, like any new page.
         let scans: Vec<Vec<bool>> = std::iter::once(vec![true; 5]).chain(scans).collect();
         let letter = |accessed: &bool| if *accessed { '#' } else { '.' };
         let pictures: Vec<String> = scans.iter().map(|scan| scan.iter().map(letter).collect()).collect();

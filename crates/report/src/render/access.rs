@@ -12,9 +12,9 @@ use super::{CsvWriter, Format, Style, or_empty, page};
 use crate::access::{AccessReport, AccessTable, MappingTotals, Row, Totals};
 use crate::context::RecordInfo;
 
-/// Most regions in a picture; their rows would be thinner than their text otherwise.
+/// The largest number of regions in a picture; with more, rows would be thinner than their text.
 const MAX_BARS: usize = 200;
-/// Most mappings that are summed up for people.
+/// The largest number of mappings in the text's totals.
 const MAX_MAPPINGS: usize = 12;
 
 impl AccessReport {
@@ -37,7 +37,7 @@ pub struct AccessWriter<'a> {
 }
 
 impl<'a> AccessWriter<'a> {
-    /// Into `out`.
+    /// Creates a writer into `out`.
     pub fn new(format: Format, style: Style, out: &'a mut dyn Write) -> Self {
         Self {
             out,
@@ -86,12 +86,12 @@ impl<'a> AccessWriter<'a> {
         }
     }
 
-    /// How many tables have been written.
+    /// Returns the number of written tables.
     pub fn nr_written(&self) -> usize {
         self.written
     }
 
-    /// Ends the document; says how many tables it has.
+    /// Ends the document and returns its number of tables.
     pub fn finish(mut self, record: &RecordInfo) -> io::Result<usize> {
         self.begin(record)?;
         match self.format {
@@ -120,7 +120,7 @@ impl<'a> AccessWriter<'a> {
                 self.out.write_all(start.as_bytes())
             }
             Format::Json => {
-                // How the record ends is known at its end.
+                // The end of the record is known only at the end.
                 writeln!(
                     self.out,
                     "{{\"report\":\"access\",\"version\":{},\"snapshots\":[",

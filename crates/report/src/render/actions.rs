@@ -10,9 +10,9 @@ use super::wss::spark;
 use super::{CsvWriter, Render, Style, page};
 use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
 
-/// The longest sparkline beside the numbers.
+/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 24;
-/// Processes that text and pages show; JSON has all.
+/// Number of processes that text and pages show; JSON has all.
 const PROCESSES_SHOWN: usize = 20;
 
 impl Render for ActionsReport {
@@ -151,7 +151,7 @@ impl Render for ActionsReport {
 }
 
 impl ActionsReport {
-    /// What went from node to node, by schemes and by the kernel.
+    /// Writes the memory that schemes and the kernel moved between nodes.
     fn moves_text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         let mut table = Table::new(&[
             ("SCHEME", Align::Left),
@@ -189,7 +189,7 @@ impl ActionsReport {
         table.write(out)
     }
 
-    /// The kernel's counters that grew: of what, which, and by how many pages.
+    /// Returns the kernel's counters that grew: scope, name and growth in pages.
     fn kernel_counters(&self) -> Vec<(String, &str, u64)> {
         let Some(migrations) = &self.kernel_migrations else {
             return Vec::new();
@@ -205,7 +205,7 @@ impl ActionsReport {
             .collect()
     }
 
-    /// Of the processes of which most was acted on.
+    /// Builds the table of the processes with the most applied bytes.
     fn process_table(&self, style: &Style) -> Table {
         let mut table = Table::new(&[
             ("PID", Align::Right),
@@ -274,7 +274,7 @@ fn name(scheme: &SchemeActions) -> String {
     format!("{context}{} {}{dry}", scheme.scheme, scheme.action)
 }
 
-/// Why memory was not acted on, in words.
+/// Returns the reason why memory was refused, in words.
 pub fn reason(why: Refusal) -> String {
     let name = serde_json::to_value(why).unwrap_or_default();
     name.as_str().unwrap_or("other").replace('_', " ")

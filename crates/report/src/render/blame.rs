@@ -10,9 +10,9 @@ use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, page};
 use crate::blame::{BlameReport, Blamed, By, FlameNode, HugeBytes, Measure};
 
-/// Rows of the table, and children of a node, that text shows.
+/// Number of rows of the table, and of children of a node, that text shows.
 const ROWS: usize = 20;
-/// What is less than this share of all is summed up in the tree.
+/// Share of all bytes below which tree nodes are merged.
 const SHARE_MIN: f64 = 0.01;
 
 impl Render for BlameReport {
@@ -101,7 +101,7 @@ impl Render for BlameReport {
 }
 
 impl BlameReport {
-    /// The flame graph: as a picture, or as what answers clicks.
+    /// Draws the flame graph, either as a picture or as an interactive one.
     fn flame(&self, is_interactive: bool) -> String {
         let style = Style::default();
         let flame = Flame {
@@ -227,7 +227,7 @@ impl BlameReport {
     }
 }
 
-/// Why there is no waste.
+/// Returns the reason why there is no waste.
 fn no_waste(huge: Option<HugeBytes>, style: &Style) -> String {
     match huge {
         None => "the record does not tell what huge pages hold".to_owned(),
@@ -249,7 +249,7 @@ fn no_waste(huge: Option<HugeBytes>, style: &Style) -> String {
     }
 }
 
-/// What a report of these bytes is about.
+/// Returns the title of a report of these bytes.
 pub(super) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String {
     match measure {
         Measure::Idle => format!(
@@ -266,7 +266,7 @@ pub(super) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String 
     }
 }
 
-/// What stands above the names of what bytes are summed up by.
+/// Returns the table head of a grouping.
 pub(super) fn by_name(by: By) -> &'static str {
     match by {
         By::Function => "FUNCTION",
@@ -287,7 +287,7 @@ fn shown(children: &[FlameNode], total: u64) -> impl Iterator<Item = &FlameNode>
         .take_while(move |child| child.bytes as f64 >= least)
 }
 
-/// A node and what it called. Who called one function only stands on its line.
+/// Writes a node and its callees. Callers with a single callee share its line.
 fn branch(
     node: &FlameNode,
     depth: usize,

@@ -9,7 +9,7 @@ use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, page};
 use crate::blame::{BlameDiffReport, BlameTotals, HugeBytes};
 
-/// Rows that text and pictures show.
+/// Number of rows that text and pictures show.
 const ROWS: usize = 20;
 
 impl Render for BlameDiffReport {

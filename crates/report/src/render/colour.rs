@@ -1,11 +1,10 @@
 //! The heat ramp: from dark violet (idle) to pale yellow (always accessed).
 //!
-//! Lightness grows evenly with the rate, so that the ramp reads in greyscale and with any kind of
-//! colour blindness, like matplotlib's perceptually uniform maps. Rates are spread by their square
-//! root: whether memory is accessed at 0 or at 3 % matters more than 60 or 63 %. Unknown is grey, a
-//! colour the ramp never has.
+//! Lightness grows evenly with the rate. The ramp therefore reads in greyscale and with any kind of colour blindness,
+//! like matplotlib's perceptually uniform maps. Rates are spread by their square root: the difference between 0 and 3 %
+//! matters more than that between 60 and 63 %. Unknown is grey, a colour that the ramp never has.
 
-/// What a terminal can show.
+/// The colours that a terminal can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Palette {
     /// Characters only.
@@ -31,15 +30,15 @@ pub const RAMP: [Rgb; 7] = [
     (252, 250, 190),
 ];
 
-/// What unknown memory is coloured.
+/// The colour of unknown memory.
 pub const UNKNOWN: Rgb = (128, 134, 144);
 
-/// Where on the ramp a rate lies, 0 to 1.
+/// Returns the position of a rate on the ramp, 0 to 1.
 pub fn position(rate: f32) -> f32 {
     rate.clamp(0.0, 1.0).sqrt()
 }
 
-/// The colour of a rate.
+/// Returns the colour of a rate.
 pub fn of_rate(rate: f32) -> Rgb {
     let at = position(rate) * (RAMP.len() - 1) as f32;
     let below = (at as usize).min(RAMP.len() - 2);
@@ -49,12 +48,12 @@ pub fn of_rate(rate: f32) -> Rgb {
     (mix(a.0, b.0), mix(a.1, b.1), mix(a.2, b.2))
 }
 
-/// The colour of a rate, or of its absence.
+/// Returns the colour of a rate, or of its absence.
 pub fn of(rate: Option<f32>) -> Rgb {
     rate.map_or(UNKNOWN, of_rate)
 }
 
-/// The escape sequence that selects a colour for text (`38`) or what is behind it (`48`).
+/// Returns the escape sequence that selects a colour for text (`38`) or for the background (`48`).
 pub(super) fn escape(palette: Palette, layer: u8, (r, g, b): Rgb) -> String {
     match palette {
         Palette::Plain => String::new(),
@@ -66,7 +65,7 @@ pub(super) fn escape(palette: Palette, layer: u8, (r, g, b): Rgb) -> String {
     }
 }
 
-/// The nearest of xterm's 256 colours.
+/// Returns the nearest of xterm's 256 colours.
 pub fn index_256((r, g, b): Rgb) -> u8 {
     if (r, g, b) == UNKNOWN {
         return 245;
@@ -76,7 +75,7 @@ pub fn index_256((r, g, b): Rgb) -> u8 {
     16 + 36 * level(r) + 6 * level(g) + level(b)
 }
 
-/// `#rrggbb`.
+/// Formats a colour as `#rrggbb`.
 pub fn hex((r, g, b): Rgb) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }

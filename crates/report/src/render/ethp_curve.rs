@@ -24,7 +24,7 @@ const HEAD: [&str; 6] = [
     "Of always' waste",
     "Coverage",
 ];
-/// What the numbers are not.
+/// The note on the meaning of coverage.
 const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
      covered: what the TLB is spared at most. It is not time; measure that (`isotherm eval`, `isotherm-bench huge`)";
 
@@ -110,7 +110,7 @@ fn fields(name: &str, point: &EthpPoint, style: &Style) -> [String; 6] {
 }
 
 impl EthpCurveReport {
-    /// The policies that have a name.
+    /// Returns the policies with a name.
     fn named(&self) -> [(&'static str, &EthpPoint); 4] {
         [
             ("never", &self.never),
@@ -181,7 +181,7 @@ impl EthpCurveReport {
         )
     }
 
-    /// Coverage over waste.
+    /// Draws coverage over waste.
     fn picture(&self) -> String {
         let note = "Translations covered by huge pages (not time), by their waste as a share of resident memory.";
         let mut svg = plot::open_titled(HEIGHT, TITLE, note);

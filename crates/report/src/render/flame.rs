@@ -1,7 +1,7 @@
 //! A tree of calls as a flame graph (icicles: callers above), whose width is all bytes.
 //!
-//! Boxes are drawn the largest first, at most [`BOXES_MAX`]; a caller is as large as what it called at least, so no
-//! box is without its caller. What nobody is blamed for is grey, at the right.
+//! Boxes are drawn the largest first, at most [`BOXES_MAX`]. A caller is at least as large as its callees, so every box
+//! has its caller. Bytes without a known stack are grey, at the right.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -18,21 +18,21 @@ const ROW: f64 = 18.0;
 const TOP: f64 = 58.0;
 const MARGIN: f64 = 16.0;
 const ROOM: f64 = WIDTH - 2.0 * MARGIN;
-/// What is narrower is not drawn in a picture; where one can look closer, a tenth of it.
+/// Minimum width of a box in a picture; in an interactive one, a tenth of it.
 const NARROW: f64 = 0.4;
-/// Colours of libraries; none is like what is found.
+/// Hues of libraries; none resembles the colour of search hits.
 const HUES: [u32; 12] = [205, 28, 150, 75, 52, 265, 180, 5, 95, 230, 300, 120];
 
-/// What is drawn.
+/// The content of the picture.
 pub(super) struct Flame<'a> {
     pub(super) title: &'a str,
     pub(super) note: &'a str,
     pub(super) tree: &'a FlameNode,
-    /// Bytes that nobody is blamed for.
+    /// Bytes without a known stack, by reason.
     pub(super) unknown: &'a [(&'static str, u64)],
 }
 
-/// What is drawn of it.
+/// A shape of the picture.
 struct Shape<'a> {
     class: &'a str,
     name: &'a str,
@@ -43,7 +43,7 @@ struct Shape<'a> {
 }
 
 impl Flame<'_> {
-    /// The picture; `closer` if it is one that is looked at more closely.
+    /// Returns the picture; `closer` draws narrower boxes for the interactive version.
     pub(super) fn svg(&self, closer: bool) -> String {
         let unknown: u64 = self.unknown.iter().map(|(_, bytes)| bytes).sum();
         let total = (self.tree.bytes + unknown).max(1);
@@ -100,7 +100,7 @@ impl Flame<'_> {
         svg + "</svg>\n"
     }
 
-    /// The picture with a field to search it, and what makes a click show a part of it.
+    /// Returns the picture with a search field, and with the script that zooms on a click.
     pub(super) fn interactive(&self) -> String {
         format!(
             "<section aria-label=\"{}\"><p><label>Find functions <input id=\"flame-find\" type=\"search\" autocomplete=\"off\" \
@@ -140,7 +140,7 @@ impl Shape<'_> {
     }
 }
 
-/// A colour for each library: by its name, and another one where a larger library has that already.
+/// Chooses a colour for each library: by its name, or another one if a larger library has that already.
 fn classes<'a>(placed: &[PlacedNode<'a>]) -> HashMap<&'a Option<String>, String> {
     let mut bytes: HashMap<&Option<String>, u64> = HashMap::new();
     for PlacedNode { node, .. } in placed {
@@ -164,7 +164,7 @@ fn classes<'a>(placed: &[PlacedNode<'a>]) -> HashMap<&'a Option<String>, String>
     classes.collect()
 }
 
-/// Light boxes with dark text in both schemes; what is unknown is grey.
+/// Returns the style: light boxes with dark text in both schemes; unknown bytes are grey.
 fn style() -> String {
     let mut style = "<style>.iso .f rect{stroke:var(--bg);stroke-width:.7}.iso .f text{fill:#14171c;pointer-events:none}\
         .iso .u rect{fill:var(--grid)}.iso .u text{fill:var(--dim)}.iso .n rect{fill:hsl(40 14% 76%)}\
@@ -204,7 +204,7 @@ fn one_line(name: &str) -> String {
     }
 }
 
-/// What fits into so many characters.
+/// Shortens a name to `room` characters.
 fn shortened(name: &str, room: usize) -> String {
     if name.chars().count() <= room {
         return name.to_owned();

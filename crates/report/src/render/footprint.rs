@@ -10,7 +10,7 @@ use super::wss::spark;
 use super::{CsvWriter, Render, Style, page};
 use crate::footprint::{FootprintReport, Metric};
 
-/// The longest sparkline beside the numbers.
+/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
 
 impl Render for FootprintReport {

@@ -11,7 +11,7 @@ use super::{CsvWriter, Render, Style, page, score};
 use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint};
 use crate::series::Point;
 
-/// The longest sparkline beside the numbers.
+/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
 
 impl Render for FragmentationReport {
@@ -260,7 +260,7 @@ fn zone_row(zone: &crate::fragmentation::ZoneState) -> Vec<String> {
     ]
 }
 
-/// One line about what compacting has done.
+/// Formats the results of compaction in one line.
 fn rounds(rounds: &Rounds) -> String {
     if rounds.count == 0 {
         return "no round of compaction".into();

@@ -1,7 +1,7 @@
 //! The heatmap as text for a terminal, and as CSV.
 //!
-//! Time runs to the right, addresses upwards. With colours, a character shows two rows, one above the
-//! other; without, one, as a character of a [`Scale`]. The legend comes first, since maps are long.
+//! Time runs to the right, addresses upwards. With colours, a character shows two rows, one above the other. Without
+//! colours, it shows one row as a character of a [`Scale`]. The legend comes first, since maps are long.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use super::heatmap_scale::{Scale, UNKNOWN};
 use super::{CsvWriter, Render, Style, heatmap_svg, or_empty, page};
 use crate::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
 
-/// Characters before the cells: an address and a bar.
+/// Number of characters before the cells: an address and a bar.
 const LEFT_MARGIN: usize = 16;
 
 impl Render for HeatmapReport {
@@ -84,12 +84,13 @@ impl Render for HeatmapReport {
 }
 
 impl HeatmapReport {
-    /// When a column begins.
+    /// Returns the start of a column.
     pub(crate) fn time_at(&self, column: usize) -> Nanos {
         self.start_ns + Nanos((self.column_ns * column as f64).round() as u64)
     }
 
-    /// The same, for an axis: what begins within the first column begins at 0.
+    /// Returns the start of a column for an axis: if the map starts within the first column of time, the axis starts at
+    /// 0.
     fn shown_time_at(&self, column: usize) -> Nanos {
         let is_beginning = (self.start_ns.0 as f64) < self.column_ns;
         let begin = if is_beginning {
@@ -101,7 +102,7 @@ impl HeatmapReport {
     }
 }
 
-/// One target on the terminal.
+/// The text of one target.
 struct Text<'a> {
     report: &'a HeatmapReport,
     target: &'a TargetHeatmap,
@@ -135,7 +136,7 @@ impl Text<'_> {
         self.time_axis(out)
     }
 
-    /// The rows of a segment, highest address first.
+    /// Writes the rows of a segment, highest address first.
     fn segment(&self, segment: &Segment, out: &mut dyn Write) -> io::Result<()> {
         let step = if self.style.palette == Palette::Plain {
             1
@@ -180,7 +181,7 @@ impl Text<'_> {
         cells.map(show).collect()
     }
 
-    /// One or two rows as upper and lower halves of characters.
+    /// Formats one or two rows as upper and lower halves of characters.
     fn coloured(&self, pair: &[usize]) -> String {
         let palette = self.style.palette;
         let colour_at = |row: Option<&usize>, column: usize| {
@@ -237,10 +238,10 @@ impl Text<'_> {
     }
 }
 
-/// The meaning of characters or colours, in lines of whole entries.
+/// Writes the meaning of characters or colours, in lines of whole entries.
 fn legend(scale: &Scale, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     const TICKS: [f32; 7] = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0];
-    // Escape sequences take no room: each entry stands beside its width.
+    // Escape sequences take no space on the terminal, so each entry carries its width.
     let entry = |sample: String, width: usize, text: &str| {
         (
             format!("  {sample} {text}"),
@@ -286,7 +287,7 @@ fn legend(scale: &Scale, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n")
 }
 
-/// The end of a long path: the file's name tells more than its directories.
+/// Shortens a long path to its file's name, which is more informative than its directories.
 fn short(name: &str) -> String {
     const MOST: usize = 28;
     let name = match name.rsplit_once('/') {

@@ -1,10 +1,11 @@
-//! The characters of a text heat map, and the access rates that each stands for.
+//! The characters of a text heat map, and their access rates.
 //!
-//! Problem: where accessed pages are scattered, nearly all rates are low, and a fixed scale shows them as one character.
+//! Problem: where accessed pages are scattered, nearly all rates are low, and a fixed scale shows them as one
+//! character.
 //!
-//! Approach: rates are counted in classes, each up to 2.5 times as high as the one before. A class that occurs
-//! has a character of its own, at the place that a fixed scale gives it or at the next free one. While there are more classes
-//! than characters, the two neighbours with the fewest cells are joined.
+//! Approach: rates are counted in classes, each up to 2.5 times as high as the one before. Each class that occurs gets
+//! a character of its own: the one of a fixed scale, or the next free one. While there are more classes than
+//! characters, the two neighbours with the fewest cells are joined.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::colour::position;
 
 /// Characters of accessed memory, from the lowest rate up.
 const RAMP: [char; 8] = [':', '-', '=', '+', '*', '#', '%', '@'];
-/// Memory without an access. Not a blank: blank is where no memory is.
+/// Memory without an access. It is not a blank, because a blank means that no memory is there.
 const IDLE: char = '.';
 /// Unknown memory.
 pub(super) const UNKNOWN: char = '?';
@@ -25,7 +26,7 @@ const ENDS: [f32; 14] = [
 pub(super) struct Scale(Vec<(f32, char)>);
 
 impl Scale {
-    /// A scale that distinguishes these rates.
+    /// Builds a scale that distinguishes these rates.
     pub(super) fn of(rates: impl Iterator<Item = f32>) -> Self {
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
         for rate in rates.filter(|rate| *rate > 0.0) {
@@ -53,7 +54,7 @@ impl Scale {
         Self(classes.into_iter().map(step).collect())
     }
 
-    /// The character of a rate.
+    /// Returns the character of a rate.
     pub(super) fn character(&self, rate: Option<f32>) -> char {
         match rate {
             None => UNKNOWN,
@@ -65,7 +66,7 @@ impl Scale {
         }
     }
 
-    /// Each character of a rate, and the highest that it stands for.
+    /// Iterates over the characters and the highest rate of each.
     pub(super) fn steps(&self) -> impl Iterator<Item = (Option<f32>, char)> {
         let accessed = self.0.iter().map(|(end, c)| (Some(*end), *c));
         std::iter::once((Some(0.0), IDLE)).chain(accessed)

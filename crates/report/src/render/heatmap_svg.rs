@@ -1,7 +1,7 @@
 //! The heatmap as an SVG picture: a panel for each target.
 //!
-//! Cells of the same colour are one path, and neighbours in time one rectangle of it, so that a
-//! picture of 40,000 cells stays well under a megabyte.
+//! Cells of the same colour are one path, and neighbours in time are one rectangle of it. A picture of 40,000 cells
+//! therefore stays well under a megabyte.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,9 +20,9 @@ const WIDTH: f64 = LEFT + PLOT + RIGHT;
 const PANEL: f64 = 400.0;
 const GAP: f64 = 18.0;
 const HEAD: f64 = 66.0;
-/// A segment of this height has room for its size between its addresses.
+/// Minimum height of a segment that shows its size between its addresses.
 const SIZE_FITS: f64 = 40.0;
-/// Colours are rounded to so many steps of the ramp.
+/// Number of steps of the ramp, to which colours are rounded.
 const STEPS: f32 = 48.0;
 
 /// Draws all targets, one below the other.
@@ -116,7 +116,7 @@ impl Panel<'_> {
             }
         }
         let x_scale = PLOT / self.report.columns.max(1) as f64;
-        // What is not monitored looks as the gaps do.
+        // Unmonitored cells look like gaps.
         let _ = writeln!(
             svg,
             "<rect x=\"{LEFT}\" y=\"{y:.2}\" width=\"{PLOT}\" height=\"{:.2}\" fill=\"var(--gap)\"/>",
@@ -136,7 +136,8 @@ impl Panel<'_> {
         }
         svg.push_str("</g>\n");
         if let Some(path) = paths.get(&Fill::Unknown) {
-            // Hatched in the picture's own scale, over the grey: the scaled group would stretch it.
+            // The hatching is drawn in the picture's own scale, over the grey, because the scaled group would stretch
+            // it.
             let id = format!(
                 "k{}-{}",
                 self.target.target.target.map_or(0, |t| t.0),
@@ -152,7 +153,7 @@ impl Panel<'_> {
         }
     }
 
-    /// The lowest and the highest address, and some between where there is room.
+    /// Draws the lowest and the highest address, and some between where there is space.
     fn addresses(&self, svg: &mut String, segment: &Segment, y: f64) {
         let height = self.row_height() * segment.rows as f64;
         if height >= SIZE_FITS {
@@ -175,7 +176,7 @@ impl Panel<'_> {
                 None => segment.range.start,
                 Some(below) => self.target.rows[segment.first_row + below].range.end,
             };
-            // Kept inside the segment: beyond it is another's.
+            // The label stays inside the segment, because the space beyond it is another segment's.
             let baseline = if label == 0 {
                 at
             } else if label == labels {
@@ -192,7 +193,7 @@ impl Panel<'_> {
         }
     }
 
-    /// Neighbouring rows of the same mapping, with its name.
+    /// Draws neighbouring rows of the same mapping, with its name.
     fn mappings(&self, svg: &mut String, segment: &Segment, y: f64) {
         let rows = &self.target.rows[segment.first_row..segment.first_row + segment.rows];
         let x = LEFT + PLOT + 6.0;
@@ -210,7 +211,7 @@ impl Panel<'_> {
                 top + 1.0,
                 bottom - 1.0
             );
-            // Names of thin runs would lie on each other.
+            // Names of thin runs would overlap.
             if middle + 11.0 <= free_above {
                 free_above = middle;
                 let _ = writeln!(
@@ -240,7 +241,7 @@ impl Panel<'_> {
     }
 }
 
-/// How a cell is filled; `None` where nothing is monitored.
+/// The fill of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fill {
     Unknown,

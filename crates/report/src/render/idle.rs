@@ -71,7 +71,7 @@ impl Render for IdleReport {
     }
 
     fn svg(&self) -> String {
-        // One picture for one file: the sum, or the only target.
+        // One file has one picture: the sum, or the only target.
         match self.memories().last() {
             Some(memory) => picture(memory),
             None => bars("Idle memory", "no snapshot", &[]),
@@ -142,7 +142,7 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
             ]);
             continue;
         };
-        // At most all: the sums saturate where a foreign record claims more memory than there is.
+        // The share is at most 1: the sums saturate where a foreign record claims more memory than exists.
         let share = (n as f32 / known.max(1) as f32).min(1.0);
         let bar = "#".repeat((share * 40.0).round() as usize);
         table.row(vec![least, bytes(n), units::format_rate(Some(share)), bar]);
@@ -157,7 +157,7 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
     writeln!(out, "\n{}", facts(memory, style))
 }
 
-/// The bytes whose idleness is known.
+/// Returns the bytes with a known idle time.
 fn known_bytes(memory: &IdleMemory) -> u64 {
     let all = memory.resident_bytes.unwrap_or(memory.monitored_bytes);
     all.saturating_sub(memory.unknown_bytes)

@@ -13,11 +13,11 @@ use super::treemap::{Tile, treemap};
 use super::{CsvWriter, Render, Style, or_empty, page};
 use crate::machine::{ClassMemory, MachineCache, MachineHuge, MachineReport, MemoryClass};
 
-/// Processes and groups that text and pages show; JSON and CSV have all.
+/// Number of processes and groups that text and pages show; JSON and CSV have all.
 pub(super) const SHOWN: usize = 20;
-/// The bounds that text shows, by their places in [`AGE_BOUNDS`]: 5 s, 30 s, 2 min and 10 min.
+/// The bounds that text shows, as indices in [`AGE_BOUNDS`]: 5 s, 30 s, 2 min and 10 min.
 const BOUNDS: [usize; 4] = [1, 2, 3, 4];
-/// From when on memory is cold in the picture, as `prcl` has it: 5 s.
+/// The age bound from which memory is cold in the picture, as in `prcl`: 5 s.
 const COLD: usize = 1;
 
 impl Render for MachineReport {
@@ -170,7 +170,7 @@ pub(super) fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// The heads of what [`ages_of`] yields.
+/// The heads of the cells from [`ages_of`].
 const AGE_HEADS: [(&str, Align); 6] = [
     ("TOUCHED", Align::Right),
     ("IDLE >= 5 s", Align::Right),
@@ -180,7 +180,7 @@ const AGE_HEADS: [(&str, Align); 6] = [
     ("UNKNOWN", Align::Right),
 ];
 
-/// Table cells of bytes by idle time. Idle times longer than `watched` are unknown, not 0.
+/// Returns table cells of bytes by idle time. Idle times longer than `watched` are unknown, not 0.
 pub(super) fn ages_of(ages: Option<&AgeBytes>, watched: Nanos, style: &Style) -> Vec<String> {
     let Some(ages) = ages else {
         return vec!["-".into(); AGE_HEADS.len()];
@@ -199,7 +199,7 @@ pub(super) fn table(first: &[(&'static str, Align)]) -> Table {
     Table::new(&heads)
 }
 
-/// How the rows of a process's huge pages begin in CSV.
+/// Builds the first fields of the CSV rows of a process's huge pages.
 fn huge_rows(huge: &MachineHuge) -> [[String; 6]; 3] {
     let row = |kind: &str, bytes: Option<u64>| {
         let name = huge.target.name.clone().unwrap_or_default();
@@ -334,7 +334,7 @@ impl MachineReport {
             ("WASTE", Align::Right),
         ]);
         for huge in self.huge_pages.iter().take(SHOWN) {
-            // Where not all was read, it is an estimate.
+            // The waste is an estimate if only a part was read.
             let about = if huge.read_bytes < huge.bytes {
                 "~"
             } else {
@@ -363,7 +363,7 @@ impl MachineReport {
         )
     }
 
-    /// Processes, and what is no process's, by their sizes.
+    /// Returns the tiles of processes and of all other memory, by size.
     fn tiles(&self) -> Vec<Tile> {
         let mut tiles: Vec<Tile> = Vec::new();
         let mut tile = |name: String, bytes: u64, ages: Option<&AgeBytes>| {
@@ -399,7 +399,7 @@ impl MachineReport {
             )
         };
         for of in self.classes.iter().filter(is_left) {
-            // Shared memory that processes map is theirs.
+            // Shared memory that processes map counts for them.
             let mapped = of.ages.filter(|_| of.class == MemoryClass::SharedMemory);
             let mapped = mapped.map_or(0, |ages| ages.total().saturating_sub(ages.unknown));
             let ages = of.ages.filter(|_| of.class == MemoryClass::PageCache);

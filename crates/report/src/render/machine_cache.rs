@@ -10,14 +10,14 @@ use super::machine::{SHOWN, ages_of, table, tell_more};
 use super::table::{Align, Table};
 use crate::machine::MachineCache;
 
-/// A row of CSV but its ages: kind, name, process, group, node and bytes.
+/// The fields of a CSV row before its ages: kind, name, process, group, node and bytes.
 type RowStart = [String; 6];
 
-/// Looks after which most ages are known: two rounds, and one that the record may end in.
+/// Number of scans after which most ages are known: two rounds, and one that the record may end in.
 const NR_LOOKS: u64 = 3;
 
 impl MachineCache {
-    /// Length of a record in which there are [`NR_LOOKS`] looks as long as the last one.
+    /// Returns the length of a record with [`NR_LOOKS`] scans that take as long as the last one.
     fn enough_ns(&self) -> Nanos {
         Nanos(NR_LOOKS.saturating_mul(self.took_ns.0))
     }

@@ -1,7 +1,7 @@
-//! How reports look: text for a terminal or a log, CSV, JSON, SVG, and self-contained HTML pages.
+//! The output forms of reports: text for a terminal or a log, CSV, JSON, SVG, and self-contained HTML pages.
 //!
-//! A report implements [`Render`] once for each format; [`write()`] picks one. Nothing here computes
-//! anything but positions on a page.
+//! A report implements [`Render`] once for each format; [`write()`] picks one. The module computes only positions on a
+//! page.
 
 mod access;
 mod actions;
@@ -35,7 +35,7 @@ pub use actions::reason;
 pub use colour::Palette;
 pub use plot::{LINES as SERIES_STYLES, open as open_svg};
 
-/// What a report can be written as.
+/// The output format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Aligned text for people.
@@ -47,20 +47,20 @@ pub enum Format {
     Csv,
     /// A picture.
     Svg,
-    /// A page that needs nothing but itself.
+    /// A self-contained page.
     Html,
 }
 
-/// How text looks.
+/// The style of text output.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Bytes and nanoseconds as plain numbers.
+    /// Whether bytes and nanoseconds are plain numbers.
     pub raw: bool,
-    /// Colours that the terminal shows.
+    /// Colours of the terminal.
     pub palette: Palette,
-    /// Characters to a line.
+    /// Characters per line.
     pub width: usize,
-    /// Series, besides their summary.
+    /// Whether series are printed besides their summary.
     pub over_time: bool,
 }
 
@@ -76,7 +76,7 @@ impl Default for Style {
 }
 
 impl Style {
-    /// A size, for people or as it is.
+    /// Formats a size, for people or as a plain number.
     fn bytes(&self, bytes: u64) -> String {
         if self.raw {
             bytes.to_string()
@@ -85,12 +85,12 @@ impl Style {
         }
     }
 
-    /// A size that may not be known.
+    /// Formats a size that may be unknown.
     fn maybe_bytes(&self, bytes: Option<u64>) -> String {
         bytes.map_or_else(|| "?".into(), |bytes| self.bytes(bytes))
     }
 
-    /// A duration, for people or in nanoseconds.
+    /// Formats a duration, for people or in nanoseconds.
     fn duration(&self, time: Nanos) -> String {
         if self.raw {
             time.0.to_string()
@@ -100,28 +100,28 @@ impl Style {
     }
 }
 
-/// Points of a score of 0 to 100: `87.5`, `90`.
+/// Formats a score of 0 to 100 points: `87.5`, `90`.
 fn score(points: f64) -> String {
     let text = format!("{points:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// Writes rows of CSV (RFC 4180).
+/// A writer of CSV rows (RFC 4180).
 pub type CsvWriter<'a> = csv::Writer<&'a mut dyn Write>;
 
 /// A finished report that can be shown.
 pub trait Render: serde::Serialize {
-    /// As text.
+    /// Writes the report as text.
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()>;
-    /// As CSV.
+    /// Writes the report as CSV.
     fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()>;
-    /// As SVG.
+    /// Returns the report as SVG.
     fn svg(&self) -> String;
-    /// As an HTML page.
+    /// Writes the report as an HTML page.
     fn html(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// Writes a report.
+/// Writes a report in the given format.
 pub fn write(
     report: &impl Render,
     format: Format,
@@ -144,7 +144,7 @@ pub fn write(
     }
 }
 
-/// Rows of text as CSV.
+/// Formats rows of text as CSV.
 pub fn csv_text<F: AsRef<[u8]>>(
     rows: impl IntoIterator<Item = impl IntoIterator<Item = F>>,
 ) -> String {
@@ -157,7 +157,7 @@ pub fn csv_text<F: AsRef<[u8]>>(
     String::from_utf8(bytes).expect("made of text")
 }
 
-/// A value, or nothing.
+/// Formats a value, or an empty field.
 fn or_empty(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }

@@ -1,4 +1,4 @@
-//! The frame of an HTML page: everything inside, nothing fetched.
+//! The frame of an HTML page, with everything inside and nothing fetched.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use isotherm_engine::units;
 
 use crate::context::RecordInfo;
 
-/// The end of every page.
+/// The closing tags of every page.
 pub const END: &str = "</main></body></html>\n";
 
 const STYLE: &str = "
@@ -22,7 +22,7 @@ table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:3px 24px 3px 0;text-align:right}th:first-child,td:first-child{text-align:left}
 th{color:var(--dim);font-weight:500;border-bottom:1px solid var(--line)}";
 
-/// `text` with what HTML and SVG would take for markup replaced.
+/// Escapes the characters of `text` that are markup in HTML and SVG.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -39,7 +39,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// What was recorded, where: one line.
+/// Describes the recorded command and its machine in one line.
 pub fn subject(record: &RecordInfo) -> String {
     let mut parts = Vec::new();
     if !record.command.is_empty() {
@@ -59,12 +59,12 @@ pub fn subject(record: &RecordInfo) -> String {
     parts.join(" · ")
 }
 
-/// The beginning of a page about a record.
+/// Returns the beginning of a page about a record.
 pub(super) fn start(title: &str, record: &RecordInfo) -> String {
     begin(title, &subject(record))
 }
 
-/// The beginning of a page, with a line under its title.
+/// Returns the beginning of a page, with a line under its title.
 pub fn begin(title: &str, subtitle: &str) -> String {
     let title = escape(title);
     format!(
@@ -76,7 +76,7 @@ pub fn begin(title: &str, subtitle: &str) -> String {
     )
 }
 
-/// A picture with its title; the picture carries its own title for sighted readers.
+/// Formats a picture with its title; the picture carries its own title for sighted readers.
 pub fn figure(title: &str, note: &str, svg: &str) -> String {
     let (title, note) = (escape(title), escape(note));
     let note = match note.as_str() {
@@ -86,7 +86,7 @@ pub fn figure(title: &str, note: &str, svg: &str) -> String {
     format!("<section aria-label=\"{title}\">{svg}{note}</section>\n")
 }
 
-/// A table with its title.
+/// Formats a table with its title.
 pub fn table(title: &str, note: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let mut html = format!(
         "<section><h2>{}</h2><p>{}</p><table><tr>",
@@ -105,7 +105,7 @@ pub fn table(title: &str, note: &str, head: &[&str], rows: &[Vec<String>]) -> St
     html + "</tr></table></section>\n"
 }
 
-/// Bytes of a gap, or nothing.
+/// Formats the label of a gap.
 pub(super) fn gap_label(bytes: u64) -> String {
     format!("{} not monitored", units::format_bytes(bytes))
 }

@@ -1,4 +1,4 @@
-//! Bars and lines as SVG, drawn so that they follow the viewer's light or dark scheme.
+//! Bars and lines as SVG, which follow the viewer's light or dark scheme.
 
 use std::fmt::Write;
 
@@ -9,8 +9,8 @@ use super::page::escape;
 use super::score;
 use crate::series::Point;
 
-/// Colours that people with any kind of colour vision tell apart (after Okabe and Ito), with dashes
-/// for those who see none.
+/// Colours that people with any kind of colour vision can distinguish (after Okabe and Ito), with dashes for those
+/// without colour vision.
 pub const LINES: [(&str, &str); 8] = [
     ("#0b7fc4", ""),
     ("#d55e00", "7 3"),
@@ -24,7 +24,7 @@ pub const LINES: [(&str, &str); 8] = [
 
 pub(super) const WIDTH: f64 = 960.0;
 const FONT: f64 = 12.0;
-/// About how wide a character is; SVG cannot measure text.
+/// Approximate width of a character; SVG cannot measure text.
 pub(super) const CHARACTER: f64 = 6.9;
 
 /// A bar with a label before it and a value after it.
@@ -33,7 +33,7 @@ pub(super) struct Bar {
     pub(super) value: String,
     /// Length, 0 to 1.
     pub(super) share: f64,
-    /// The usual one if `None`.
+    /// Colour of the bar; the usual one if `None`.
     pub(super) colour: Option<Rgb>,
 }
 
@@ -43,13 +43,13 @@ pub(super) struct Line<'a> {
     pub(super) points: &'a [Point],
 }
 
-/// What stands over a plot.
+/// The heading of a plot.
 pub(super) struct PlotText<'a> {
     pub(super) title: &'a str,
     pub(super) note: &'a str,
 }
 
-/// What values are.
+/// The unit of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Bytes,
@@ -58,7 +58,7 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// A value for people.
+    /// Formats a value for people.
     fn show(self, value: u64) -> String {
         match self {
             Self::Bytes => units::format_bytes(value),
@@ -66,7 +66,7 @@ impl Unit {
         }
     }
 
-    /// The top of the scale for values up to `highest`, and the step between its ticks.
+    /// Returns the top of the scale for values up to `highest`, and the step between its ticks.
     fn scale(self, highest: u64) -> (u64, u64) {
         match self {
             Self::Bytes => {
@@ -94,7 +94,7 @@ pub fn open(width: f64, height: f64, title: &str) -> String {
     )
 }
 
-/// Opens a picture of the usual width, with what stands over it.
+/// Opens a picture of the usual width with a heading.
 pub(super) fn open_titled(height: f64, title: &str, note: &str) -> String {
     let mut svg = open(WIDTH, height, title);
     let _ = writeln!(
@@ -106,7 +106,7 @@ pub(super) fn open_titled(height: f64, title: &str, note: &str) -> String {
     svg
 }
 
-/// A line through points, as a path's description.
+/// Formats a line through points as a path's description.
 pub(super) fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
     let mut path = String::new();
     for (x, y) in points {
@@ -116,7 +116,7 @@ pub(super) fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
     path
 }
 
-/// Horizontal bars.
+/// Draws horizontal bars.
 pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
     const ROW: f64 = 22.0;
     const TOP: f64 = 58.0;
@@ -152,12 +152,12 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
     svg + "</svg>\n"
 }
 
-/// Bytes over time, from zero up, each line in the band of its minima and maxima.
+/// Draws bytes over time, from zero up, each line in the band of its minima and maxima.
 pub(super) fn lines(text: &PlotText, lines: &[Line]) -> String {
     lines_of(Unit::Bytes, text, lines)
 }
 
-/// The same for any unit.
+/// Draws values of any unit over time.
 pub(super) fn lines_of(unit: Unit, text: &PlotText, lines: &[Line]) -> String {
     let mut shown: Vec<&Line> = lines
         .iter()
@@ -186,7 +186,7 @@ pub(super) fn lines_of(unit: Unit, text: &PlotText, lines: &[Line]) -> String {
     svg + "</svg>\n"
 }
 
-/// Points in time worth a label: at most about `most`, at round numbers.
+/// Returns the times to label: about `most` at most, at round numbers.
 pub(super) fn time_ticks(from: Nanos, to: Nanos, most: usize) -> Vec<Nanos> {
     const STEPS: [u64; 22] = [
         1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000,
@@ -204,7 +204,7 @@ pub(super) fn time_ticks(from: Nanos, to: Nanos, most: usize) -> Vec<Nanos> {
         .collect()
 }
 
-/// The names of the lines, in as many rows as they need from `y` on; and where they end.
+/// Draws the names of the lines, in the rows that they need from `y` on, and returns the end of the last row.
 fn legend(lines: &[&Line], mut y: f64) -> (String, f64) {
     let mut svg = String::new();
     let mut x = 16.0;
@@ -228,7 +228,7 @@ fn legend(lines: &[&Line], mut y: f64) -> (String, f64) {
     (svg, y)
 }
 
-/// Where times and values lie on the picture.
+/// The scales of times and values on the picture.
 struct Frame {
     unit: Unit,
     left: f64,
@@ -315,7 +315,7 @@ impl Frame {
         }
     }
 
-    /// Strips that say the values when pointed at.
+    /// Draws strips that show the values when the pointer is on them.
     fn tips(&self, svg: &mut String, lines: &[&Line]) {
         const STRIPS: u64 = 120;
         let strip = self.width / STRIPS as f64;
@@ -343,7 +343,7 @@ impl Frame {
     }
 }
 
-/// Runs of points that follow each other: a line across a hole in the record would claim to know.
+/// Splits points into runs without gaps, because a line across a gap in the record would claim knowledge.
 fn unbroken(points: &[Point]) -> impl Iterator<Item = &[Point]> {
     let mut steps: Vec<u64> = points
         .windows(2)

@@ -95,7 +95,7 @@ impl Render for ReclaimCurveReport {
     }
 }
 
-/// The second policy.
+/// The description of the second policy.
 const PATIENT: &str = "Where a page that came back waits four times as long, then sixteen and sixty-four times, as under \
      the guard of `run`";
 
@@ -191,7 +191,7 @@ impl ReclaimCurveReport {
         })
     }
 
-    /// What is saved (left axis) and lost (right axis), over the threshold on a logarithmic axis.
+    /// Draws the savings (left axis) and the losses (right axis) over the threshold on a logarithmic axis.
     fn picture(&self) -> String {
         let title = "What reclaiming would save and cost";
         let note = "By how long memory has to be idle before it is reclaimed.";
@@ -223,7 +223,7 @@ impl ReclaimCurveReport {
     }
 }
 
-/// Where thresholds and shares lie on the picture.
+/// The scales of thresholds and shares on the picture.
 struct Frame {
     /// Logarithms of the thresholds at the ends.
     from: f64,

@@ -14,7 +14,7 @@ use crate::diff::{DiffReport, Figures};
 use crate::overview::{IDLE, MappingOverview, TargetOverview};
 use crate::summary::SummaryReport;
 
-/// Targets that are listed as text.
+/// Number of targets that text lists.
 const TARGETS: usize = 20;
 
 impl Render for SummaryReport {
@@ -194,7 +194,7 @@ impl SummaryReport {
     }
 }
 
-/// Charge of a control group in one line.
+/// Formats the charge of a control group in one line.
 fn charge(ChargedMemory { group, charge }: &ChargedMemory, style: &Style) -> String {
     let parts = [
         ("anonymous", charge.anonymous),
@@ -308,7 +308,7 @@ impl Render for DiffReport {
     }
 }
 
-/// A figure of both records: name, what it is, and its bytes in the first and in the second.
+/// A figure of both records: target name, name of the figure, and its bytes in the first and in the second.
 type Pair = (String, String, Option<u64>, Option<u64>);
 
 impl DiffReport {

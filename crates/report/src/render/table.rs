@@ -7,16 +7,16 @@ use unicode_width::UnicodeWidthStr as _;
 use super::Style;
 use crate::series::Point;
 
-/// Where a column's text stands.
+/// The alignment of a column's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// At its left end.
+    /// Left-aligned text.
     Left,
-    /// At its right end.
+    /// Right-aligned text.
     Right,
 }
 
-/// Rows of text, as wide as needed on a terminal.
+/// Rows of text with columns of the width that they need on a terminal.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(&'static str, Align)>,
@@ -24,7 +24,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// With these heads.
+    /// Creates a table with these heads.
     pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self {
             columns: columns.to_vec(),
@@ -38,7 +38,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// The heads and the rows, a line each.
+    /// Writes the heads and the rows, a line each.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let heads = self.columns.iter().map(|(head, _)| (*head).into());
         let heads: Vec<String> = heads.collect();
@@ -65,13 +65,13 @@ impl Table {
         Ok(())
     }
 
-    /// The same as a part of a page.
+    /// Formats the table as a part of a page.
     pub fn html(&self, title: &str, note: &str) -> String {
         let heads: Vec<&str> = self.columns.iter().map(|(head, _)| *head).collect();
         super::page::table(title, note, &heads, &self.rows)
     }
 
-    /// The same as text.
+    /// Formats the table as text.
     pub fn text(&self) -> String {
         let mut text = Vec::new();
         self.write(&mut text).expect("memory takes everything");
@@ -79,7 +79,7 @@ impl Table {
     }
 }
 
-/// Columns that `text` takes on a terminal.
+/// Returns the terminal columns that `text` takes.
 fn width_of(text: &str) -> usize {
     // Nearly all fields are ASCII, and long records have millions of them.
     if text.is_ascii() {
@@ -89,7 +89,7 @@ fn width_of(text: &str) -> usize {
     }
 }
 
-/// Points over time.
+/// Builds a table of points over time.
 pub(super) fn series(points: &[Point], style: &Style) -> Table {
     let mut table = Table::new(&["TIME", "MIN", "MEAN", "MAX"].map(|head| (head, Align::Right)));
     for point in points {
@@ -100,7 +100,7 @@ pub(super) fn series(points: &[Point], style: &Style) -> Table {
     table
 }
 
-/// One line of eight heights, for values over time; as many characters as there are values.
+/// Draws one line of eight heights for values over time, with a character for each value.
 pub(super) fn sparkline(values: &[Option<u64>]) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let max = values.iter().flatten().max().copied().unwrap_or(0).max(1);

@@ -1,7 +1,7 @@
 //! Rectangles whose areas are sizes.
 //!
-//! Squarified treemaps: rows are filled, the largest first, as long as that makes their rectangles more like
-//! squares (Bruls, Huizing and van Wijk, "Squarified Treemaps", 2000).
+//! Squarified treemaps: a row is filled, the largest first, while its rectangles become more like squares (Bruls,
+//! Huizing and van Wijk, "Squarified Treemaps", 2000).
 
 use std::fmt::Write;
 
@@ -9,20 +9,20 @@ use super::colour;
 use super::page::escape;
 use super::plot::{WIDTH, open_titled};
 
-/// One of them.
+/// One rectangle.
 #[derive(Clone, Debug)]
 pub(super) struct Tile {
     pub(super) text: String,
-    /// What its area stands for.
+    /// The weight, which decides the area.
     pub(super) weight: u64,
-    /// Its colour: 0 cold, 1 hot; grey where that is not known.
+    /// Heat of the colour: 0 cold, 1 hot; `None` is grey for an unknown heat.
     pub(super) heat: Option<f64>,
 }
 
 const TOP: f64 = 58.0;
 const HEIGHT: f64 = 460.0;
 const MARGIN: f64 = 16.0;
-/// Smaller ones than this share of all are left out: nobody sees them.
+/// Smallest share of all weights that is drawn; smaller rectangles would be invisible.
 const LEAST: f64 = 0.0005;
 const CHARACTER: f64 = 7.2;
 
@@ -34,7 +34,7 @@ struct Rect {
     height: f64,
 }
 
-/// The picture.
+/// Draws the picture.
 pub(super) fn treemap(title: &str, note: &str, tiles: &[Tile]) -> String {
     let mut svg = open_titled(TOP + HEIGHT + MARGIN, title, note);
     let all: f64 = tiles.iter().map(|tile| tile.weight as f64).sum();
@@ -71,7 +71,7 @@ fn draw(tile: &Tile, rect: Rect, svg: &mut String) {
     let room = ((rect.width - 10.0) / CHARACTER).max(0.0) as usize;
     if room >= 4 && rect.height >= 18.0 {
         let short: String = tile.text.chars().take(room).collect();
-        // Dark on what is light.
+        // The text is dark on a light rectangle.
         let (r, g, b) = colour;
         let is_light = u32::from(r) * 3 + u32::from(g) * 6 + u32::from(b) > 1500;
         let fill = if is_light { "#14171c" } else { "#ffffff" };
@@ -86,7 +86,7 @@ fn draw(tile: &Tile, rect: Rect, svg: &mut String) {
     *svg += "</g>\n";
 }
 
-/// A rectangle for each weight, the largest of which come first; together they fill `whole`.
+/// Returns a rectangle for each weight, the largest weights first; together they fill `whole`.
 fn squarified(weights: &[f64], mut whole: Rect) -> Vec<Rect> {
     let all: f64 = weights.iter().sum();
     let scale = whole.width * whole.height / all.max(f64::MIN_POSITIVE);
@@ -133,7 +133,7 @@ fn squarified(weights: &[f64], mut whole: Rect) -> Vec<Rect> {
     rects
 }
 
-/// The ratio of the sides of the least square rectangle of a row along a side.
+/// Returns the worst ratio of sides in a row of rectangles along a side.
 fn worst(row: &[f64], side: f64) -> f64 {
     let sum: f64 = row.iter().sum();
     let ratio = |area: &f64| {

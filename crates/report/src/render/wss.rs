@@ -166,7 +166,7 @@ fn facts(set: &WorkingSet, style: &Style) -> String {
     facts
 }
 
-/// A series in one line of at most `width` characters: the mean of each step.
+/// Draws a series in one line of at most `width` characters: the mean of each step.
 pub(super) fn spark(series: &[Point], width: usize) -> String {
     let (Some(first), Some(last)) = (series.first(), series.last()) else {
         return String::new();

@@ -1,4 +1,4 @@
-//! What schemes did, and how guards stood.
+//! The work of schemes, and the state of guards.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) struct SchemeJson<'a> {
     to_s: f64,
     /// Bytes acted on since the beginning.
     course: SeriesJson,
-    /// From node, to node, bytes.
+    /// Source node, destination node, bytes.
     moved: Vec<(u32, u32, u64)>,
 }
 
@@ -38,13 +38,13 @@ pub(super) struct GuardJson {
     slowdown_max: Option<f64>,
     refaults_mean: Option<f64>,
     refaults_max: Option<f64>,
-    /// Measured cost to limit.
+    /// Ratio of measured cost to limit.
     strain: SeriesJson,
-    /// A second.
+    /// Refaults per second.
     refaults: SeriesJson,
-    /// Bytes a second that might be acted on.
+    /// Permitted bytes per second.
     allowed: SeriesJson,
-    /// From when to when it stopped the schemes.
+    /// Start and end of each period in which the guard stopped the schemes.
     stopped: Vec<(f64, f64)>,
 }
 
@@ -113,7 +113,7 @@ fn labelled(context: Option<&str>, what: &str) -> String {
     context.map_or_else(|| what.to_owned(), |context| format!("{context}, {what}"))
 }
 
-/// Reasons, those of most bytes first.
+/// Returns the reasons, the most bytes first.
 fn refused(by_reason: &BTreeMap<Refusal, u64>) -> Vec<(String, u64)> {
     let mut reasons: Vec<(String, u64)> = by_reason
         .iter()

@@ -1,4 +1,4 @@
-//! Whose code touched memory first: of each question a tree of calls, as boxes that are placed already, and a list of
+//! Attribution of memory to code. Each measure has a tree of calls, as boxes with their positions, and a list of
 //! functions.
 
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use crate::container::{Arrays, Ref};
 
-/// Stacks of the tree, the largest; the others are one sum.
+/// Number of stacks in the tree, the largest; the others are one sum.
 const STACKS: usize = 2000;
-/// Boxes of one tree, the largest.
+/// Number of boxes of one tree, the largest.
 const BOXES: usize = 8000;
-/// Functions of one list.
+/// Number of functions in one list.
 const FUNCTIONS: usize = 200;
 
 #[derive(Serialize)]
@@ -22,12 +22,12 @@ pub(super) struct BlameJson {
     nr_samples: u64,
     nr_lost: u64,
     names: Vec<String>,
-    /// Name and library of each function; the library is null for code that is in no file.
+    /// Name and library of each function; the library is null for code outside any file.
     functions: Vec<(usize, Option<usize>)>,
     answers: Vec<AnswerJson>,
 }
 
-/// What is said of some bytes.
+/// The result of one measure.
 #[derive(Serialize)]
 struct AnswerJson {
     measure: Measure,
@@ -37,24 +37,25 @@ struct AnswerJson {
     likely: u64,
     before_sampling: u64,
     not_sampled: u64,
-    /// Stacks that are not in the tree.
+    /// Number of stacks that are not in the tree; their bytes follow.
     nr_others: usize,
     others: u64,
-    /// Of each box the function; how many call it; bytes to the left of it; its own and of what it called; the likely ones.
+    /// Function of each box. The next arrays hold the number of callers above it, the bytes to its left, its own bytes
+    /// (callees included), and its likely bytes.
     boxes: Ref,
     depths: Ref,
     lefts: Ref,
     bytes: Ref,
     likely_bytes: Ref,
     list: Vec<FunctionJson>,
-    /// Functions that are not in the list, and their bytes.
+    /// Number of functions that are not in the list; their bytes follow.
     nr_unlisted: usize,
     unlisted: u64,
-    /// Where it is about their waste.
+    /// Bytes of huge pages, in a result about their waste.
     huge: Option<HugeJson>,
 }
 
-/// How much is in huge pages, and how much of that was read.
+/// Bytes in huge pages, and the part that was read.
 #[derive(Serialize)]
 struct HugeJson {
     bytes: u64,
@@ -66,7 +67,7 @@ struct FunctionJson {
     name: String,
     bytes: u64,
     likely: u64,
-    /// With what it called.
+    /// Bytes with those of its callees.
     inclusive: u64,
 }
 
@@ -128,7 +129,7 @@ fn function(of: &Blamed) -> FunctionJson {
     }
 }
 
-/// Functions by number, and their names.
+/// Functions by number, with their names.
 #[derive(Default)]
 struct Functions {
     names: Vec<String>,

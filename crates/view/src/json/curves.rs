@@ -1,4 +1,4 @@
-//! What page scans say of reclaiming after any time, and of huge pages within any bound on their waste.
+//! Policy curves from page scans: reclaim after any idle time, and huge pages within any bound on their waste.
 
 use isotherm_report::ethp_curve::EthpPoint;
 use isotherm_report::reclaim_curve::ReclaimPoint;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::container::{Arrays, Ref};
 use crate::document::Curves;
 
-/// Points that are drawn of a curve.
+/// The largest number of points of a drawn curve.
 const MOST: usize = 400;
 
 #[derive(Serialize)]
@@ -16,9 +16,9 @@ pub(super) struct CurvesJson {
     resident_mean: u64,
     unknown_mean: u64,
     refault_cost_s: f64,
-    /// Where memory is reclaimed after being idle for so long.
+    /// The policy that reclaims memory after the threshold.
     idle: ReclaimJson,
-    /// Where a page that came back waits longer each time.
+    /// The policy with a longer threshold after each refault.
     patient: ReclaimJson,
     huge: Option<HugeJson>,
 }
@@ -40,7 +40,7 @@ struct HugeJson {
     idle_s: f64,
     /// Policies by name.
     named: Vec<(&'static str, EthpPoint)>,
-    /// From no waste to any.
+    /// Points from no waste to unlimited waste.
     bounds: Vec<EthpPoint>,
 }
 

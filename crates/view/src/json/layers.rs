@@ -34,7 +34,7 @@ struct LayerJson<'a> {
     label: String,
     unit_bytes: u64,
     runs: Ref,
-    /// Text: 64 bits don't fit in the page's numbers.
+    /// Addresses as text, because 64 bits do not fit in the page's numbers.
     run_addresses: Vec<String>,
     segments: &'a [LayerSegment],
     names: Vec<&'a str>,
@@ -69,7 +69,7 @@ fn layer<'a>(layer: &'a Layer, arrays: &mut Arrays) -> LayerJson<'a> {
     }
 }
 
-/// What lies before each piece and after the one before it in its column: mostly nothing, which packs well.
+/// Iterates over the gaps before each piece in its column. Most gaps are zero, which packs well.
 fn gaps(layer: &Layer) -> impl Iterator<Item = u32> {
     layer.columns.windows(2).flat_map(move |pair| {
         let mut end = 0;

@@ -1,11 +1,11 @@
-//! What the machine's memory is used for, at the last look.
+//! The use of the machine's memory at the last sample.
 
 use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
 use isotherm_report::machine::{ClassMemory, MemoryClass};
 use isotherm_report::{MachineReport, Render as _, Style};
 use serde::Serialize;
 
-/// Processes, groups and files that are shown.
+/// The largest number of processes, groups and files that are shown.
 const MOST: usize = 1000;
 
 #[derive(Serialize)]
@@ -15,19 +15,19 @@ pub(super) struct MachineJson<'a> {
     used: u64,
     known_use: f64,
     known_age: f64,
-    /// Of ages, from which time on each is.
+    /// Lower bounds of the idle ages, in seconds.
     age_bounds_s: Vec<f64>,
     classes: Vec<ClassJson>,
     nodes: Vec<NodeJson>,
     processes: Vec<MachineProcessJson<'a>>,
-    /// Mapped by several processes.
+    /// Ages of memory that several processes map.
     several: Ages,
     cached: Vec<CachedJson<'a>>,
-    /// The report, which says more.
+    /// Text of the report, which has more details.
     text: String,
 }
 
-/// Touched, idle by age, unknown.
+/// Bytes by age: touched, idle by age, unknown.
 type Ages = Vec<u64>;
 
 #[derive(Serialize)]
@@ -52,7 +52,7 @@ struct MachineProcessJson<'a> {
     ages: Ages,
 }
 
-/// Files' pages that nobody maps, of a control group; null where that is not known.
+/// Unmapped page cache of a control group; the group is null where it is unknown.
 #[derive(Serialize)]
 struct CachedJson<'a> {
     group: Option<&'a str>,

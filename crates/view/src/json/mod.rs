@@ -1,4 +1,4 @@
-//! What the page is told, as JSON: `page/data.js` has the same types. Long lists of numbers are beside it
+//! The page's data as JSON: `page/data.js` has the same types. Long lists of numbers are beside it
 //! ([`crate::container`]).
 
 mod actions;
@@ -26,9 +26,9 @@ pub(crate) use layers::LayersJson;
 use machine::MachineJson;
 use tiers::TiersJson;
 
-/// Mappings that are listed.
+/// The largest number of listed mappings.
 const MOST_MAPPINGS: usize = 200;
-/// Processes that are listed.
+/// The largest number of listed processes.
 const MOST_PROCESSES: usize = 2000;
 
 #[derive(Serialize)]
@@ -73,7 +73,7 @@ struct RecordJson<'a> {
     pictures: Vec<PictureJson>,
 }
 
-/// A report as it is elsewhere: a picture, and its text, which says the same.
+/// A report in its usual form: a picture, and a text with the same content.
 #[derive(Serialize)]
 struct PictureJson {
     title: &'static str,
@@ -81,7 +81,7 @@ struct PictureJson {
     text: String,
 }
 
-/// Something over time.
+/// A quantity over time.
 #[derive(Serialize)]
 pub(crate) struct SeriesJson {
     times_s: Ref,
@@ -93,7 +93,7 @@ impl SeriesJson {
         Self::scaled(points, 1.0, arrays)
     }
 
-    /// Of numbers that are so many times as large.
+    /// Builds the series of values multiplied by `by`.
     fn scaled(points: &[Point], by: f64, arrays: &mut Arrays) -> Self {
         Self {
             times_s: arrays.f64(points.iter().map(|point| point.time_ns.as_secs_f64())),
@@ -121,7 +121,7 @@ struct TargetJson {
     resident: Option<u64>,
     swapped: Option<u64>,
     working_set: Option<u64>,
-    /// Least idle time in seconds, bytes.
+    /// Minimum idle time in seconds, and bytes.
     idle: Vec<(f64, Option<u64>)>,
     unknown: u64,
 }

@@ -30,7 +30,7 @@ struct WayJson {
     course: SeriesJson,
 }
 
-/// In pages, as the kernel counts.
+/// A counter of the kernel, in pages.
 #[derive(Serialize)]
 struct CounterJson<'a> {
     name: &'a str,

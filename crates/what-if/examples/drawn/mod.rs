@@ -1,4 +1,4 @@
-//! A trace of a program that uses its blocks in all ways: for tests of what-if, native and in a browser.
+//! A trace of a program that uses its blocks in all ways, for tests of what-if, native and in a browser.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +12,7 @@ const BLOCKS: u64 = 24;
 const PAGES: u64 = 512;
 const START: u64 = 0x7f00_0000_0000;
 
-/// Writes one of so many scans, a second each.
+/// Writes a trace of `scans` scans, a second each.
 pub(crate) fn trace(path: &Path, scans: u64) {
     let second = |n: u64| Nanos(1_000_000_000 * (n + 1));
     let granularity = ("granularity".to_owned(), "page".to_owned());
@@ -66,7 +66,8 @@ fn seen(block: u64, scan: u64) -> PageBlock {
     }
 }
 
-/// Busy, idle, at times, scattered, anywhere, or a window that moves.
+/// Returns whether a page is accessed. The block decides its pattern: busy, idle, at times, scattered, anywhere, or a
+/// moving window.
 fn is_accessed(block: u64, page: u64, scan: u64) -> bool {
     let draw = (block * PAGES + page).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     match block % 6 {
