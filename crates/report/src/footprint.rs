@@ -15,9 +15,9 @@ use isotherm_record::item::{Header, Item, UsageSample};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Metric {
-    /// Name of the quantity: `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set`,
-    /// `unknown` (monitored, but of unknown state), `system_used` (total less free), `system_unavailable` (total less
-    /// available) or `monitor_rss`.
+    /// Name of the quantity. A process has `rss`, `swap`, `resident` (as the monitor sees it, where it does),
+    /// `working_set` and `unknown` (monitored, but of unknown state). The machine has `system_used` (total less free)
+    /// and `system_unavailable` (total less available). The monitor has `monitor_rss`.
     pub name: &'static str,
     /// Lowest value.
     pub min_bytes: u64,

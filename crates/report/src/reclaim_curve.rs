@@ -166,7 +166,7 @@ struct Target {
 #[derive(Clone, Debug)]
 struct Block {
     present: PageBits,
-    /// For each page, the last scan that saw an access or an unknown state.
+    /// The last scan of each page that saw an access or an unknown state.
     last: Box<[u32; PAGES_PER_BLOCK]>,
     returned: Box<[Returned; PAGES_PER_BLOCK]>,
     /// The last scan that contained the block.

@@ -52,7 +52,7 @@ const TRACE_MAX: u64 = 24 << 20;
 pub enum Data<'a> {
     /// All data is inside the page.
     Inside {
-        /// [`crate::Finished::container`].
+        /// The container, from [`crate::Finished::container`].
         container: &'a [u8],
         /// A record of page scans in its file format, for what-if.
         trace: Option<&'a [u8]>,

@@ -5,12 +5,11 @@
 //! kdamond.0  4452 [000] 80801.060214: damon:damos_before_apply: ctx_idx=0 scheme_idx=0 target_idx=0 nr_regions=11 4096-8192: 0 136
 //! ```
 //!
-//! That is `perf script`; `trace-cmd report` prints the same with other words before the time. A
-//! snapshot is complete when `nr_regions` lines of its target have come; where the kernel dropped
-//! some, what there is of it stands until the next one begins with a later time. Only the end of a
-//! snapshot is printed, so the first one is taken to have lasted as long as the others on average, as
-//! damo does. Kernels before 5.16 print no age. A last line that does not end and does not parse is
-//! torn, and left out.
+//! That is `perf script`; `trace-cmd report` prints the same with other words before the time. A snapshot is complete
+//! when `nr_regions` lines of its target were read. Where the kernel dropped some, the incomplete snapshot stays until
+//! the next one begins with a later time. Only the end of a snapshot is printed. The first snapshot is therefore given
+//! the mean length of the others, as in damo. Kernels before 5.16 print no age. A last line that does not end and does
+//! not parse is torn, and left out.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

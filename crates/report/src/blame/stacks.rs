@@ -308,8 +308,8 @@ const RUNTIME_CODE: [&str; 6] = [
     " (node:",
 ];
 
-/// Formats the names of Python's trampolines (`py::function:file`) and V8's functions (`JS:*function
-/// file:line:column`). Other names stay as they are.
+/// Formats the names of Python's trampolines (`py::function:file`) and V8's functions
+/// (`JS:*function file:line:column`). Other names stay as they are.
 fn jit_name(name: &str) -> String {
     let name = printable(name);
     if let Some(name) = name.strip_prefix("JS:").and_then(javascript_name) {

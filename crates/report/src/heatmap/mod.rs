@@ -35,7 +35,7 @@ use axis::Axis;
 use column::{Column, Piece};
 use isotherm_record::item::{Header, Item};
 
-/// The largest number of columns while reading; a record that has outgrown it has at least half as many.
+/// The largest number of columns while reading; a record that has outgrown it has at least half that number.
 pub const MAX_COLUMNS: usize = 512;
 /// The largest number of pieces of all columns together, 40 bytes each.
 const MAX_PIECES: usize = 1 << 20;

@@ -241,7 +241,7 @@ impl Panel<'_> {
     }
 }
 
-/// The fill of a cell.
+/// The fill of a cell; `None` stands for an unmonitored one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fill {
     Unknown,
