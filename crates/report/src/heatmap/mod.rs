@@ -389,7 +389,7 @@ impl Accumulate for Heatmap {
     }
 }
 
-/// Bytes times time.
+/// Returns bytes times time.
 fn size(columns: &[Column]) -> f64 {
     let pieces = columns.iter().flat_map(|column| &column.pieces);
     pieces
