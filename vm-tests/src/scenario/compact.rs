@@ -121,7 +121,7 @@ fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(),
     let last = &rounds[rounds.len() - 1];
     let after = number(last, "score_after")?;
     ensure(stopped(last, before, after), || {
-        format!("node 0 is at {after} after {before}")
+        format!("node 0 is at {after} after {before}: {last}")
     })
 }
 

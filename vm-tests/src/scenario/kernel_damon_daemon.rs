@@ -53,9 +53,8 @@ becomes() {\n\
         [ $tries -lt 60 ] || { echo \"in force is $(action), not $1\"; isotherm status; exit 1; }\n\
     done\n\
 }\n\
-was_held() {\n\
-    [ -e /tmp/acts ] || { [ \"$(action)\" = pageout ] && touch /tmp/acts; return 1; }\n\
-    [ \"$(action)\" = stat ]\n\
+has_stopped() {\n\
+    isotherm report actions --json /out/guarded.isotherm 2>/dev/null | grep -q '\"stops\": [1-9]'\n\
 }\n\
 daemon() { isotherm \"$@\" || { echo \"$1 failed\"; cat /run/isotherm/*.log; exit 1; }; }\n";
 
@@ -85,7 +84,7 @@ fn script() -> String {
         // What is cold is read again and again, which brings it back.
         &format!(
             "( while true; do vm-guest pages --pid $target --truth /out/truth.jsonl --sum >/dev/null; sleep 4; done ) & toucher=$!\n\
-             act_until guarded was_held --world kernel {SLOW} --max-refaults 10/s --scheme '4K max 0 0 3s max pageout' --pid $target -o /out/guarded.isotherm\n\
+             act_until guarded has_stopped --world kernel {SLOW} --max-refaults 10/s --scheme '4K max 0 0 3s max pageout' --pid $target -o /out/guarded.isotherm\n\
              kill $toucher\nis_empty guarded\n"
         ),
     ]
