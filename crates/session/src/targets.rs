@@ -1,6 +1,6 @@
-//! Which processes are watched: given by id, with their children, or those of a control group. They
-//! come and go; each gets a number that is never used again. A process that becomes another program (exec) is
-//! another target where targets come and go. One that the user named keeps its number, and starts again by it.
+//! Watched processes: given by id, with their children, or those of a control group. They come and go; each gets a
+//! number that is never used again. A process that executes another program is another target where targets come and
+//! go. A process that the user named keeps its number, and starts again under it.
 
 mod change;
 
@@ -24,11 +24,11 @@ use nix::unistd::Pid;
 
 use change::change;
 
-/// What the user asked to watch.
+/// Processes that the user asked to watch.
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted {
-    /// These processes, and if asked for all that descend from them.
-    /// Those in `pids` must be there; `command` is our own child, which may end at any time.
+    /// These processes, and their descendants if `children` is set. Those in `pids` must exist; `command` is our own
+    /// child, which may end at any time.
     Processes {
         pids: Vec<u32>,
         command: Option<u32>,
@@ -36,64 +36,63 @@ pub(crate) enum Wanted {
     },
     /// All processes of a control group and those below it.
     Cgroup(PathBuf),
-    /// All processes of the machine but these.
+    /// All processes of the machine except these.
     All { exclude: Vec<ProcessSpec> },
 }
 
-/// Open files that a target takes: its pidfd here and in each actuator, and the lock that says who acts
-/// on it.
+/// Open files of a target: its pidfd here and in each actuator, and the lock of the process that acts on it.
 const FILES_PER_TARGET: u64 = 4;
-/// Open files that are not targets'.
+/// Open files that belong to no target.
 const OTHER_FILES: u64 = 64;
-/// Most targets of a context, whatever is open: each takes memory.
+/// Limit of a context's targets whatever the limit of open files: each target takes memory.
 const TARGETS_MAX: u64 = 8192;
-/// With more targets than this, mappings that most likely have not changed are read in turns.
+/// Number of targets beyond which unchanged mappings are read in turns.
 const FEW: usize = 16;
-/// At every so many updates all mappings of a target are read, however it looks.
+/// Number of updates after which all mappings of a target are read, changed or not.
 const TURNS: u64 = 8;
 
-/// How long a command may keep the name of who started it; one that is an isotherm itself does.
+/// Time in which a command may keep its parent's name; a command that is itself an isotherm keeps it for good.
 const RENAMING_MS: u32 = 20;
 
-/// A target at present.
+/// A live target.
 #[derive(Debug)]
 struct Live {
     pid: u32,
     name: String,
     areas: Vec<MappedArea>,
-    /// What was known of the address space when `areas` were read.
+    /// Facts of the address space when `areas` were read.
     facts: Option<SpaceFacts>,
-    /// The identity of its address space.
+    /// Identity of the address space.
     space: Option<(u64, u64)>,
     hidden: Option<SecondaryTables>,
 }
 
-/// The targets of a session.
+/// Targets of a session.
 #[derive(Debug)]
 pub(crate) struct TargetSet {
     wanted: Wanted,
-    /// If not empty, only this part of each address space is watched (DAMON's initial regions).
+    /// Watched part of each address space (DAMON's initial regions); all of it if empty.
     limits: Vec<AddressRange>,
     live: BTreeMap<TargetId, Live>,
-    /// What a process maps several times is watched at each of its addresses.
+    /// Memory that a process maps several times is watched at each of its addresses.
     samples_addresses: bool,
-    /// Of their mappings.
+    /// Names of the mappings.
     names: Names,
-    /// Of the live ones.
+    /// Process ids of the live targets.
     pids: BTreeSet<u32>,
-    /// Processes that cannot be watched (no rights, no address space); not tried again.
+    /// Processes that cannot be watched (no rights, no address space); they are not tried again.
     given_up: BTreeSet<u32>,
     targets_max: usize,
-    /// The most processes at a time, so far told, that there was no room for.
+    /// Largest number of left-out processes that was reported.
     left_out: usize,
     updates: u64,
-    /// The processes named by the user have been added.
+    /// Set after the processes named by the user have been added.
     started: bool,
     next: u32,
 }
 
 impl TargetSet {
-    /// With at most `files` open, of which other contexts have an equal part.
+    /// Makes an empty set that takes at most `files` open files; other contexts have equal shares.
     pub(crate) fn new(wanted: Wanted, limits: Vec<AddressRange>, files: u64) -> Self {
         let targets_max = files.saturating_sub(OTHER_FILES) / FILES_PER_TARGET;
         Self {
@@ -112,13 +111,14 @@ impl TargetSet {
         }
     }
 
-    /// For a monitor that samples addresses: each alias of the same memory has accessed bits of its own.
+    /// Sets up the targets of a monitor that samples addresses: each alias of the same memory has accessed bits of its
+    /// own.
     pub(crate) fn sampled_by_address(mut self) -> Self {
         self.samples_addresses = true;
         self
     }
 
-    /// With numbers from `first` on.
+    /// Sets the number of the first target.
     pub(crate) fn numbered_from(mut self, first: u32) -> Self {
         self.next = first;
         self
@@ -128,7 +128,7 @@ impl TargetSet {
         self.live.keys().copied()
     }
 
-    /// Whether it has not ended, as far as known.
+    /// Whether the target is live, as far as known.
     pub(crate) fn is_live(&self, id: TargetId) -> bool {
         self.live.contains_key(&id)
     }
@@ -138,13 +138,13 @@ impl TargetSet {
         self.live.iter().map(|(id, live)| (*id, live.pid))
     }
 
-    /// What a target maps, watched or not, in address order.
+    /// Mappings of a target, watched or not, in address order.
     pub(crate) fn areas(&self, id: TargetId) -> &[MappedArea] {
         self.live.get(&id).map_or(&[], |live| &live.areas)
     }
 
-    /// Looks at who is there and what they map. Yields the targets whose memory is gone since the last time: they
-    /// have ended, or run another program.
+    /// Updates the set of live targets and their mappings. Returns the targets whose memory is gone since the last
+    /// call: they have ended, or run another program.
     pub(crate) fn update(
         &mut self,
         probe: &mut PageTableProbe,
@@ -160,7 +160,7 @@ impl TargetSet {
         Ok(ended)
     }
 
-    /// Only takes in who has come. `false`: nobody comes by himself.
+    /// Adds new processes only. Returns `false` where none can come: the user named the processes.
     pub(crate) fn follow(
         &mut self,
         probe: &mut PageTableProbe,
@@ -179,7 +179,8 @@ impl TargetSet {
         Ok(true)
     }
 
-    /// Finds targets that have ended, have called exec, or can be watched no longer. The others go on.
+    /// Finds targets that have ended, have called exec, or can no longer be watched. Only those that the user named go
+    /// on after exec.
     fn look_for_ends(
         &mut self,
         probe: &mut PageTableProbe,
@@ -222,12 +223,12 @@ impl TargetSet {
         ended
     }
 
-    /// Whether it runs another program now (exec).
+    /// Whether the process runs another program now (exec).
     fn has_become_another(&self, id: TargetId, probe: &PageTableProbe) -> bool {
         (self.live.get(&id)).is_some_and(|live| live.space != probe.address_space(id))
     }
 
-    /// Whether a process that runs another program is the same target.
+    /// Whether a process stays the same target after exec.
     fn keeps_numbers(&self) -> bool {
         matches!(self.wanted, Wanted::Processes { .. })
     }
@@ -250,7 +251,7 @@ impl TargetSet {
         items.push(start_of(id, live, now));
     }
 
-    /// Takes in who is wanted, as far as there is room.
+    /// Adds wanted processes up to the limit.
     fn look_for_new(
         &mut self,
         probe: &mut PageTableProbe,
@@ -266,13 +267,13 @@ impl TargetSet {
         for pid in new {
             self.add(pid, probe, now, items)?;
         }
-        // A number that is nobody's any more may become another's.
+        // A process id that is free may be reused.
         self.given_up.retain(|pid| wanted.contains(pid));
         self.tell_left_out(&left_out, now, items);
         Ok(())
     }
 
-    /// Whether the user does not want it watched. A program that a process becomes is asked about anew.
+    /// Whether the user excluded the process. It is checked again after exec.
     fn is_excluded(&self, pid: u32) -> bool {
         let Wanted::All { exclude } = &self.wanted else {
             return false;
@@ -303,7 +304,7 @@ impl TargetSet {
         items.push(Item::Note { time: now, text });
     }
 
-    /// Says whose accesses cannot all be seen, when that is found.
+    /// Reports targets with accesses that cannot all be seen, when they are found.
     fn look_for_hidden(&mut self, probe: &PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
         for (&id, live) in &mut self.live {
             let hidden = probe.secondary_page_tables(id);
@@ -335,7 +336,7 @@ impl TargetSet {
         }
     }
 
-    /// Whether there is nobody left to watch, nor anybody to wait for.
+    /// Whether all targets have ended and no new ones can come.
     pub(crate) fn is_over(&self) -> bool {
         self.live.is_empty() && matches!(self.wanted, Wanted::Processes { .. })
     }
@@ -397,15 +398,15 @@ impl TargetSet {
                 self.live.insert(id, live);
                 Ok(())
             }
-            // Somebody whom the user named must be there; others may have gone again.
+            // A process that the user named must exist; others may have ended again.
             Err(error) if !self.started && self.is_named(pid) => Err(error),
             Err(ProbeError::Process(ProcessError::NoSuchProcess { .. })) => Ok(()),
-            // A kernel thread, or one that has ended and that nobody has waited for.
+            // The process is a kernel thread or a zombie.
             Err(ProbeError::Walker(WalkerError::NoAddressSpace { .. })) => {
                 self.given_up.insert(pid);
                 Ok(())
             }
-            // Short of something just now: the next look tries again.
+            // The kernel lacks a resource just now: the next update tries again.
             Err(ProbeError::Walker(error)) if error.is_passing() => Ok(()),
             Err(error) => {
                 self.given_up.insert(pid);
@@ -418,8 +419,8 @@ impl TargetSet {
         }
     }
 
-    /// Its name; that of a command of ours once it has it. A process that runs its program already keeps
-    /// our name for a moment.
+    /// Returns the name of a process; of our command, the name after exec. A command has our name until it executes its
+    /// program.
     fn name_of(&self, process: &Process) -> String {
         let ours = own_name();
         let is_command = matches!(&self.wanted, Wanted::Processes { command, .. }
@@ -439,7 +440,7 @@ impl TargetSet {
         matches!(&self.wanted, Wanted::Processes { pids, .. } if pids.contains(&pid))
     }
 
-    /// The target's mappings, as far as they are watched.
+    /// Mappings of the target, as far as they are watched.
     pub(crate) fn mappings(&self, id: TargetId) -> Vec<MappedRange> {
         let Some(live) = self.live.get(&id) else {
             return Vec::new();
@@ -463,7 +464,7 @@ impl TargetSet {
             .collect()
     }
 
-    /// Where its private anonymous memory is, as far as it is watched; in address order.
+    /// Private anonymous memory of the target, as far as it is watched, in address order.
     pub(crate) fn anonymous(&self, id: TargetId) -> Vec<AddressRange> {
         let areas = self.areas(id).iter();
         let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
@@ -480,13 +481,13 @@ impl TargetSet {
         parts
     }
 
-    /// The ranges that watching is limited to, if it is.
+    /// Ranges that watching is limited to, if there is a limit.
     pub(crate) fn limits(&self) -> Option<&[AddressRange]> {
         (!self.limits.is_empty()).then_some(&self.limits)
     }
 }
 
-/// Says which program a target is from now on.
+/// Makes the item that names a target's program.
 fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
     Item::TargetStart(TargetStart {
         time: now,
@@ -497,7 +498,7 @@ fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
     })
 }
 
-/// Reads what a target maps.
+/// Reads a target's mappings.
 fn read_mappings(
     id: TargetId,
     live: &mut Live,
@@ -517,7 +518,7 @@ fn read_mappings(
     }
 }
 
-/// Leaves the `room` processes of most resident memory in `pids`, and yields the others.
+/// Keeps the `room` processes with most resident memory in `pids`, and returns the others.
 fn take_largest(pids: &mut Vec<u32>, room: usize) -> Vec<u32> {
     if pids.len() <= room {
         return Vec::new();
@@ -526,12 +527,11 @@ fn take_largest(pids: &mut Vec<u32>, room: usize) -> Vec<u32> {
     pids.split_off(room)
 }
 
-/// Descendants of our command whose parents have ended, and which were made our own children. Those that
-/// have ended, too, are laid to rest.
+/// Descendants of our command that became our own children when their parents ended. Those that have ended are reaped.
 fn adopted(command: u32) -> Vec<u32> {
     let mut adopted = children_of_this_thread();
     adopted.retain(|pid| {
-        // The command's end is told to who waits for it.
+        // The command's exit status is left to the code that waits for it.
         let is_running = || {
             let status = waitpid(Pid::from_raw(*pid as i32), Some(WaitPidFlag::WNOHANG));
             status == Ok(WaitStatus::StillAlive)

@@ -1,39 +1,39 @@
-//! When faults are counted at all.
+//! Pauses in the counting of faults.
 //!
-//! Problem: a fault that is counted takes some 40 ns more, sampled or not (measured on Linux 6.18, docs/benchmarks.md); a
-//! program that does nothing but touch new memory has faults of less than 2 us.
+//! Problem: a counted fault takes some 40 ns more, sampled or not (measured on Linux 6.18, docs/benchmarks.md). A fault
+//! of a program that only touches new memory takes less than 2 us.
 //!
-//! Approach: what counting takes is paid from a token bucket. While a program starts there are tokens enough to see all of
-//! it; a storm of faults that goes on is seen for a tenth of a second at a time. Samples that come after a pause stand for
-//! what was missed as well.
+//! Approach: a token bucket pays for counting. It holds enough tokens to count all faults of a program's start; a
+//! lasting storm of faults is counted for a tenth of a second at a time. Samples after a pause represent the missed
+//! faults as well.
 
 use isotherm_engine::Nanos;
 
-/// What it takes to count one fault.
+/// Cost of counting one fault.
 const FAULT_NS: f64 = 40.0;
-/// Tokens that may be saved: a quarter of a million faults, a gigabyte of small pages.
+/// Limit of saved tokens: a quarter of a million faults, a gigabyte of small pages.
 const SAVED_NS_MAX: f64 = 10e6;
-/// So many are needed to count again.
+/// Tokens that are needed to resume counting.
 const RESUME_NS: f64 = 1e6;
 
 /// Decides whether faults are counted.
 #[derive(Debug)]
 pub(super) struct Counting {
-    /// Of one CPU.
+    /// Share of one CPU.
     share: f64,
     saved_ns: f64,
     at: Nanos,
     is_on: bool,
-    /// While they were last counted.
+    /// Rate while faults were last counted.
     faults_a_second: f64,
-    /// Since they were counted last.
+    /// Time at which counting was last paused.
     off_since: Nanos,
-    /// For how long they were not, altogether.
+    /// Total time without counting.
     off: Nanos,
 }
 
 impl Counting {
-    /// From now on, for this share of one CPU.
+    /// Starts at `now` with this share of one CPU.
     pub(super) fn new(share: f64, now: Nanos) -> Self {
         Self {
             share,
@@ -46,7 +46,7 @@ impl Counting {
         }
     }
 
-    /// There were so many faults since the last time. Yields whether they are to be counted from now on, where that changes.
+    /// Takes the number of faults since the last call. Returns the new state of counting if it changes.
     pub(super) fn update(&mut self, now: Nanos, faults: u64) -> Option<bool> {
         let elapsed = now.since(self.at);
         self.at = now;
@@ -69,13 +69,13 @@ impl Counting {
         Some(wanted)
     }
 
-    /// About how many faults were not counted in the pause that has just ended.
+    /// Estimates the number of faults that were not counted in the pause that has just ended.
     pub(super) fn missed(&self, now: Nanos) -> u64 {
         let seconds = now.since(self.off_since).0 as f64 / 1e9;
         (self.faults_a_second * seconds) as u64
     }
 
-    /// For how long they were not counted, altogether.
+    /// Total time without counting.
     pub(super) fn off(&self) -> Nanos {
         self.off
     }
@@ -85,7 +85,7 @@ impl Counting {
 mod tests {
     use super::*;
 
-    /// What share of the time faults are counted, and what that takes, when there are so many a second.
+    /// Returns the share of the time in which faults are counted, and the cost, at a given rate of faults.
     fn run(faults_a_second: u64, seconds: u64) -> (f64, f64) {
         let mut counting = Counting::new(0.0025, Nanos(0));
         let (mut is_on, mut counted) = (true, 0);
@@ -108,7 +108,7 @@ mod tests {
         let (on, took) = run(600_000, 60);
         assert!((0.05..0.15).contains(&on), "{on}");
         assert!(took < 0.0035, "{took}");
-        // A program that starts is seen from its first fault to its last.
+        // A program's start is counted from its first fault to its last.
         assert!(run(200_000, 1).0 > 0.99);
     }
 

@@ -1,16 +1,16 @@
-//! What huge pages of targets hold, and what of that nobody has written: for whose code wastes them.
+//! Contents of targets' huge pages, and the pages in them that were never written: they show which code wastes memory.
 //!
-//! Problem: what a huge page wastes is in its content only, and reading all of it takes 0.15 s a
-//! gigabyte. Huge pages come and go, and programs fill them while they are looked at.
+//! Problem: the waste of a huge page shows only in its content, and reading all of it takes 0.15 s a gigabyte. Huge
+//! pages come and go, and programs fill them while they are read.
 //!
-//! Approach: about once a second it is looked which blocks are huge pages, one level above the tables of pages. Of these some
-//! are read, those first that never were, in an order that is as good as random, then those that were read longest ago; where all
-//! pages were written, later. What both takes is paid from a token bucket, half for each. When recording ends, what
-//! can be read in a quarter of a second is read once more.
+//! Approach: about once a second the blocks that are huge pages are listed, one level above the tables of pages. Some
+//! of them are read: in random order those that were never read, then those that were read longest ago. A huge page
+//! whose pages are all written is read again later. A token bucket pays for both, half for each. When recording ends,
+//! huge pages are read once more for a quarter of a second.
 //!
-//! Limits: a page of zeros counts as not written. A huge page that is filled after it was read last counts as it was then.
-//! Of a target [`READS_MAX`] huge pages are read, 128 GiB; others count as not read. Of a process that ends by itself nothing is
-//! read at its end.
+//! Limits: a page of zeros counts as not written. A huge page that is filled after its last reading counts as it was
+//! read. At most [`READS_MAX`] huge pages of a target are read, 128 GiB; others count as not read. The huge pages of a
+//! process that ends before the recording are not read at its end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,52 +23,52 @@ use isotherm_record::{HugePageRead, HugePagesSample, Item, TargetHugePages};
 
 use crate::monitor::{Monitor, scramble};
 
-/// It is looked which blocks are huge pages so often at most.
+/// Shortest interval between two listings of huge pages.
 const LISTING: Nanos = Nanos::from_millis(1_000);
-/// Looking for them takes this part of what there is to spend at most.
+/// Share of the budget that listing may take.
 const LISTING_SHARE: f64 = 0.5;
-/// Tokens that may be saved: some 60 huge pages.
+/// Limit of saved tokens: some 60 huge pages.
 const SAVED_NS_MAX: f64 = 20e6;
-/// Huge pages that are read in one go, 1 ms, and in a step.
+/// Huge pages that are read in one run, which takes 1 ms, and in one step.
 const PER_RUN: usize = 4;
 const PER_STEP: usize = 8;
-/// Those that are read next are chosen at each listing: so many.
+/// Limit of the huge pages that a listing selects for reading.
 const TURN_MAX: usize = 1024;
-/// What was written stays so, as long as it is the same huge page: such are read again so much later.
+/// Delay before a fully written huge page is read again: its pages stay written while it exists.
 const WRITTEN_LATER: Nanos = Nanos::from_millis(60_000);
-/// CPU time that reading takes when recording ends, at most.
+/// Limit of the CPU time that reading takes when recording ends.
 const LAST_MAX: Nanos = Nanos::from_millis(250);
 
-/// Reads huge pages, and tells of them.
+/// Reads huge pages and reports them.
 pub(super) struct HugePages {
-    /// Of one CPU.
+    /// Share of one CPU.
     share: f64,
     saved_ns: f64,
     at: Nanos,
     next_listing: Nanos,
-    /// What it has taken so far.
+    /// CPU time taken so far.
     cpu: Nanos,
     targets: BTreeMap<TargetId, OfTarget>,
-    /// Those that are read next.
+    /// Huge pages that are read next.
     turn: VecDeque<(TargetId, u64)>,
-    /// What is to be told of targets that have ended.
+    /// Pending reports of targets that have ended.
     ended: Vec<TargetHugePages>,
 }
 
 /// The huge pages of a target.
 #[derive(Default)]
 struct OfTarget {
-    /// The address space that they are in.
+    /// Address space of the blocks.
     space: Option<(u64, u64)>,
     bytes: u64,
     told_bytes: Option<u64>,
-    /// As of the last listing, by address; with what is known of those that were read.
+    /// Blocks of the last listing by address, with the result of the last reading.
     blocks: BTreeMap<u64, Option<Read>>,
-    /// Those that were told of, and are none any more.
+    /// Blocks that were reported and are no longer huge pages.
     gone: Vec<u64>,
 }
 
-/// What reading one came to.
+/// Result of reading one huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Read {
     never_written: u32,
@@ -77,7 +77,7 @@ struct Read {
 }
 
 impl HugePages {
-    /// From now on, for this share of one CPU.
+    /// Starts at `now` with this share of one CPU.
     pub(super) fn new(share: f64, now: Nanos) -> Self {
         Self {
             share,
@@ -91,12 +91,12 @@ impl HugePages {
         }
     }
 
-    /// CPU time that it has taken.
+    /// CPU time taken so far.
     pub(super) fn cpu(&self) -> Nanos {
         self.cpu
     }
 
-    /// Looks for huge pages and reads some, as far as there are tokens for it.
+    /// Lists huge pages and reads some, within the available tokens.
     pub(super) fn step(
         &mut self,
         now: Nanos,
@@ -127,7 +127,7 @@ impl HugePages {
         self.cpu = self.cpu + took;
     }
 
-    /// It ends: reads what can be read in a moment, and tells what was not told yet.
+    /// Reads huge pages for a moment when recording ends, and reports all that is pending.
     pub(super) fn last(
         &mut self,
         now: Nanos,
@@ -141,7 +141,7 @@ impl HugePages {
         self.tell(now)
     }
 
-    /// Looks which blocks are huge pages, and chooses those that are read next.
+    /// Lists the blocks that are huge pages, and selects those that are read next.
     fn list(&mut self, now: Nanos, live: &[(TargetId, u32)], monitor: &mut dyn Monitor) {
         let alive: BTreeSet<TargetId> = live.iter().map(|(id, _)| *id).collect();
         let ended = self.targets.extract_if(.., |id, _| !alive.contains(id));
@@ -151,7 +151,7 @@ impl HugePages {
             let Some(mut tables) = monitor.target_tables(*id) else {
                 continue;
             };
-            // It has gone, or the kernel was short of something: the next look tells.
+            // The target has ended, or the kernel lacked a resource: the next listing tries again.
             if let Ok(Some(found)) = tables.huge_pages() {
                 let of_target = self.targets.entry(*id).or_default();
                 of_target.update(tables.space(), &found);
@@ -160,7 +160,7 @@ impl HugePages {
         self.choose(now);
     }
 
-    /// Chooses those that are read next.
+    /// Selects the huge pages that are read next.
     fn choose(&mut self, now: Nanos) {
         let all = self.targets.iter().flat_map(|(id, of_target)| {
             let blocks = of_target.blocks.iter();
@@ -169,7 +169,7 @@ impl HugePages {
                 (due, scramble(*block), (*id, *block))
             })
         });
-        // One that was read just now has nothing new.
+        // A page that was read at `now` has no news.
         let all = all.filter(|(due, ..)| *due < now);
         let mut all: Vec<(Nanos, u64, (TargetId, u64))> = all.collect();
         if all.len() > TURN_MAX {
@@ -180,7 +180,7 @@ impl HugePages {
         self.turn = all.into_iter().map(|(_, _, of)| of).collect();
     }
 
-    /// Reads the next ones. `false` if there are none.
+    /// Reads the next huge pages. Returns `false` if there are none.
     fn read_some(&mut self, now: Nanos, monitor: &mut dyn Monitor) -> bool {
         let nr = self.turn.len().min(PER_RUN);
         let mut next: Vec<(TargetId, u64)> = self.turn.drain(..nr).collect();
@@ -193,18 +193,18 @@ impl HugePages {
                 continue;
             };
             if known.space != tables.space() {
-                // Another program: the next listing tells what it has.
+                // The process runs another program: the next listing finds its blocks.
                 continue;
             }
-            // It has gone, or the kernel was short of something: it stays as it was.
+            // If the target has ended or the kernel lacks a resource, the result stays as it was.
             let _ = tables.contents(&blocks, |contents| known.take(now, &contents));
         }
         nr > 0
     }
 
-    /// What is new since this was last asked.
+    /// Reports all changes since the last call.
     fn tell(&mut self, now: Nanos) -> Option<Item> {
-        // What has no room is told the next time.
+        // Changes beyond the limit are reported in the next call.
         let mut room = READS_MAX;
         let ended = self.ended.extract_if(.., |of_target| {
             let fits = of_target.nr_told() <= room;
@@ -223,7 +223,7 @@ impl HugePages {
 }
 
 impl OfTarget {
-    /// These are its huge pages now, in address order.
+    /// Replaces the list of huge pages; `found` is in address order.
     fn update(&mut self, space: Option<(u64, u64)>, found: &[u64]) {
         let is_same = self.space == space;
         self.space = space;
@@ -238,7 +238,7 @@ impl OfTarget {
         self.gone.extend(told.map(|(block, _)| block));
     }
 
-    /// Takes what one of them holds.
+    /// Stores the contents of one huge page.
     fn take(&mut self, now: Nanos, contents: &BlockContents) {
         let Some(known) = self.blocks.get_mut(&contents.block) else {
             return;
@@ -252,7 +252,7 @@ impl OfTarget {
         }
     }
 
-    /// What is new of it: so many huge pages at most.
+    /// Reports the changes of this target, at most `room` huge pages.
     fn tell(&mut self, target: TargetId, room: usize) -> Option<TargetHugePages> {
         self.gone.sort_unstable();
         self.gone.dedup();
@@ -284,7 +284,7 @@ impl OfTarget {
 }
 
 impl Read {
-    /// What is due first is read again first.
+    /// Time at which the page is due; the earliest is read first.
     fn due(&self) -> Nanos {
         match self.never_written {
             0 => self.time + WRITTEN_LATER,
@@ -305,7 +305,7 @@ mod tests {
         number * BLOCK_SIZE
     }
 
-    /// With so many huge pages, as of the first listing.
+    /// Returns a state with `nr` huge pages after the first listing.
     fn with(nr: u64) -> HugePages {
         let mut pages = HugePages::new(0.001, Nanos(0));
         let found: Vec<u64> = (0..nr).map(block).collect();

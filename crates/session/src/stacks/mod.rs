@@ -1,15 +1,16 @@
 //! Page faults with their stacks, from the sampler to the record.
 //!
-//! Problem: a program that starts touches memory millions of times a second, and what looking costs is to stay
-//! within a budget; and who is sampled is known by process id, who is watched by target.
+//! Problem: a program that starts touches memory millions of times a second, and the cost of sampling must stay within
+//! a budget. The sampler knows processes by id, the monitor knows targets.
 //!
-//! Approach: the sampler is there before the command starts, so nothing of it is missed. Each processor has a
-//! token bucket that holds some seconds' samples, and hands out the fewer of them the emptier it is; so the first
-//! burst is seen in full, and a long one thinner and thinner. What samples cost, here and in the kernel, rules
-//! how many there are a second. What huge pages hold is read beside it ([`huge`]). Faults of processes that are no targets yet wait a little for it.
+//! Approach: the sampler is attached before the command starts, so it misses nothing of the command. Each processor has
+//! a token bucket that holds some seconds' samples. The emptier the bucket, the fewer samples it grants; the first
+//! burst is sampled in full, a long one ever more thinly. The measured cost of samples, here and in the kernel, sets
+//! the number of samples a second. The contents of huge pages are read separately ([`huge`]). Faults of processes that
+//! are no targets yet wait a few seconds for their target.
 //!
-//! Limits: what a target of a control group, or a new process of the machine, touches before it is found is sampled
-//! only if it descends from one that is known.
+//! Limits: the first touches of a new process of a control group or of the machine are sampled only if it descends from
+//! a known process.
 
 mod counting;
 mod huge;
@@ -39,32 +40,32 @@ use counting::Counting;
 use huge::HugePages;
 use moved::Places;
 
-/// Every so many minor faults are looked at, while there are few; huge pages are few.
+/// Bounds of the sampling period: one of this many minor faults is sampled. Huge pages have no period: they are few.
 const PERIOD_MIN: u64 = 3;
 const PERIOD_MAX: u64 = 4099;
-/// Samples a second of each processor, to begin with, and at most.
+/// Samples a second of each processor: the first value and the limit.
 const RATE_FIRST: f64 = 300.0;
 const RATE_MAX: f64 = 5_000.0;
-/// Looks at faults that come to nothing, a second: each costs as much as a tenth of a sample.
+/// Calls of the sampler a second that the period aims at. A call without a sample costs a tenth of a sample.
 const CALLS_A_SECOND: f64 = 5_000.0;
-/// The buffer is emptied so often.
+/// Interval at which the buffer is emptied.
 const DRAIN: Nanos = Nanos::from_millis(100);
-/// What a sample takes from the program besides the time that it is made in: what its caches no longer hold (measured by
-/// the example `fault_cost` of isotherm-linux).
+/// Cost of a sample to the program besides the time it takes: the evicted cache lines (measured by the example
+/// `fault_cost` of isotherm-linux).
 const SAMPLE_BESIDE: Nanos = Nanos(1_500);
-/// Names are looked for that long at most, when all is over.
+/// Limit of the time spent on resolving names at the end.
 const NAMING_MAX: Duration = Duration::from_secs(10);
-/// The rate is adapted so often.
+/// Interval at which the rate is adapted.
 const ADAPT: Nanos = Nanos::from_millis(1000);
-/// What each has of the budget: samples, counting faults, and reading huge pages.
+/// Shares of the budget: for samples, for counting faults, and for reading huge pages.
 const SAMPLES_SHARE: f64 = 0.4;
 const COUNTING_SHARE: f64 = 0.4;
 const HUGE_PAGES_SHARE: f64 = 0.2;
-/// Faults of who is no target are kept so long, and so many.
+/// Limits of the age and the number of faults that are kept for a process that is no target.
 const WAIT: Nanos = Nanos::from_millis(3000);
 const WAITING_MAX: usize = 4096;
 
-/// Samples faults, and makes items of them.
+/// Samples faults and turns them into items.
 pub(crate) struct Stacks {
     sampler: FaultSampler,
     unwinder: Unwinder,
@@ -75,21 +76,21 @@ pub(crate) struct Stacks {
     budget: StacksSpec,
     rate: f64,
     period: u64,
-    /// CPU time of this process that went into stacks.
+    /// CPU time of this process that stacks have taken.
     cpu: Nanos,
-    /// [`SAMPLE_BESIDE`] of all samples.
+    /// Sum of [`SAMPLE_BESIDE`] over all samples.
     beside: Nanos,
     next_drain: Nanos,
     adapted: Adapted,
-    /// The same of the period.
+    /// State at the last adaptation of the period.
     counted: Adapted,
     counting: Counting,
     huge: HugePages,
-    /// Pages that the samples to come stand for besides: those that were missed.
+    /// Faults that were missed while counting was off; each of the next samples represents them as well.
     missed: u64,
 }
 
-/// When the rate was last adapted, and what had been used by then.
+/// Time of the last adaptation of the rate, and the totals at that time.
 #[derive(Default)]
 struct Adapted {
     at: Nanos,
@@ -101,30 +102,30 @@ struct Adapted {
 /// A target whose faults are sampled.
 struct Sampled {
     id: TargetId,
-    /// Its address space in the kernel's number, and in the record's.
+    /// Number of the address space: the kernel's, and the record's.
     space: u64,
     space_number: u32,
     places: Places,
 }
 
-/// What the record has numbers for.
+/// Numbers that the record uses for modules, frames, stacks and threads.
 #[derive(Default)]
 struct Tables {
-    /// Numbers of the unwinder's modules are the record's.
+    /// Modules written so far; the unwinder and the record number them alike.
     nr_modules: usize,
     frames: HashMap<StackFrame, u32>,
     stacks: HashMap<StackNode, StackId>,
     threads: HashMap<String, u32>,
-    /// By process, frames of code that was made at run time and has no name so far, with its address.
+    /// Unnamed frames of code that was generated at run time, by process, each with its address.
     unnamed: BTreeMap<u32, Vec<(u32, u64)>>,
     new: StackSamples,
 }
 
 impl Stacks {
-    /// Begins to sample, if `spec` asks for it: before anything is started.
+    /// Starts sampling if `spec` asks for it; call it before any process is started.
     ///
     /// # Errors
-    /// Where this kernel or our privileges do not allow it.
+    /// Fails if the kernel or the privileges of this process do not allow it.
     pub(crate) fn start(spec: &SessionSpec, clock: Clock) -> Result<Option<Self>, FaultError> {
         let Some(budget) = spec.stacks else {
             return Ok(None);
@@ -164,7 +165,7 @@ impl Stacks {
         }))
     }
 
-    /// What the record's header says of how faults that map huge pages are found.
+    /// Returns the header entry that names the method of finding faults that map huge pages.
     pub(crate) fn huge_pages_setting(&self) -> (String, String) {
         let how = if self.sampler.sees_huge_pages() {
             "each fault, by tracing the kernel's function"
@@ -174,20 +175,20 @@ impl Stacks {
         (HUGE_PAGES_SETTING.to_owned(), how.to_owned())
     }
 
-    /// Readable when faults are to be collected before that.
+    /// File descriptor that becomes readable when the buffer must be emptied before [`Stacks::next`].
     pub(crate) fn wakes(&self) -> BorrowedFd<'_> {
         self.sampler.wakes()
     }
 
-    /// When faults are to be collected next.
+    /// Time at which faults are collected next.
     pub(crate) fn next(&self) -> Nanos {
         self.next_drain
     }
 
-    /// Collects what was sampled; `live` are the targets.
+    /// Collects the sampled faults; `live` are the targets.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Fails if the kernel refuses to sample a target or to change the rate, or if the buffer cannot be read.
     pub(crate) fn step(
         &mut self,
         now: Nanos,
@@ -208,12 +209,12 @@ impl Stacks {
         Ok(())
     }
 
-    /// CPU time of this process that went into stacks.
+    /// CPU time of this process that stacks and huge pages have taken.
     pub(crate) fn cpu(&self) -> Nanos {
         self.cpu + self.huge.cpu()
     }
 
-    /// Reads some of the targets' huge pages, which `monitor` watches.
+    /// Reads some of the targets' huge pages through `monitor`, which watches the targets.
     pub(crate) fn read_huge_pages(
         &mut self,
         now: Nanos,
@@ -224,7 +225,7 @@ impl Stacks {
         self.huge.step(now, live, monitor, items);
     }
 
-    /// The same, once, when all is over.
+    /// Reads huge pages once more when recording ends.
     pub(crate) fn last_huge_pages(
         &mut self,
         now: Nanos,
@@ -235,8 +236,8 @@ impl Stacks {
         items.extend(self.huge.last(now, live, monitor));
     }
 
-    /// What frames are called, by the files that were mapped: once, at the end. Those of a file that cannot be read have
-    /// no names, and are named by who reads the record, if he can.
+    /// Resolves the names of frames from the mapped files, once, at the end. Frames of an unreadable file stay without
+    /// a name; the reader of the record may still resolve them.
     pub(crate) fn symbols(&mut self, now: Nanos, items: &mut Vec<Item>) {
         items.extend(self.jit_symbols(now));
         let modules = self.unwinder.modules();
@@ -274,7 +275,7 @@ impl Stacks {
         for (id, pid) in live {
             match self.targets.get_mut(pid) {
                 Some(known) if known.id == *id => {}
-                // The number is another process's now.
+                // The process id belongs to another process now.
                 Some(known) => {
                     known.id = *id;
                     self.tables.new.begun_before.push(*id);
@@ -296,7 +297,8 @@ impl Stacks {
         Ok(())
     }
 
-    /// Names that JITs have said since. A frame has one as soon as it is there.
+    /// Looks up names that JIT compilers have published since the last call. A frame without a name is looked up until
+    /// it has one.
     fn jit_symbols(&mut self, now: Nanos) -> Option<Item> {
         let mut symbols = BTreeMap::new();
         for (pid, unnamed) in &mut self.tables.unnamed {
@@ -322,7 +324,7 @@ impl Stacks {
         (!symbols.symbols.is_empty()).then_some(Item::Symbols(symbols))
     }
 
-    /// Lets go of who has ended: what he did last was collected.
+    /// Removes ended processes; their last faults have been collected.
     fn forget(&mut self, now: Nanos, live: &[(TargetId, u32)], items: &mut Vec<Item>) {
         if self.targets.len() == live.len() {
             return;
@@ -352,7 +354,7 @@ impl Stacks {
             }
             let time = Nanos(fault.monotonic.0 + self.offset);
             if !self.targets.contains_key(&fault.pid) {
-                // Whoever is taken in while it is looked for is a target soon; its code is read while it is there.
+                // A process that is being added becomes a target soon; its code is read while the process exists.
                 if now.since(time) < WAIT && self.waiting.len() < WAITING_MAX {
                     self.waiting.push_back(fault);
                 }
@@ -411,7 +413,7 @@ impl Stacks {
         });
     }
 
-    /// Sets the period for how many faults there are at present.
+    /// Sets the period by the present number of faults a second.
     fn set_period(&mut self, now: Nanos) {
         let totals = self.sampler.totals();
         let seconds = now.since(self.counted.at).0 as f64 / 1e9;
@@ -420,7 +422,7 @@ impl Stacks {
         self.missed = 0;
         let faults = totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) * self.period;
         if let Some(counts) = self.counting.update(now, faults) {
-            // Refused: they go on being counted.
+            // If the kernel refuses, faults stay counted.
             self.sampler.set_counting(counts).ok();
             if counts {
                 self.missed = self.counting.missed(now);
@@ -433,23 +435,23 @@ impl Stacks {
             totals,
         };
         if faults == 0 && self.counting.off() > Nanos(0) {
-            // There may be as many as before the pause.
+            // The rate of faults may be as high as before the pause.
             return;
         }
         let wanted = (self.period as f64 * calls / CALLS_A_SECOND) as u64;
-        // Odd, and never twice the same: a program may do things in rounds.
+        // The period is odd and varies from one interval to the next: a program may work in a fixed rhythm.
         let jitter = match wanted {
             0..16 => 0,
             _ => (now.0 >> 10) % 8,
         };
         let period = (wanted + jitter).clamp(PERIOD_MIN, PERIOD_MAX) | 1;
-        // Refused: it stays as it was.
+        // If the kernel refuses, the period stays.
         if period != self.period && self.sampler.set_period(period).is_ok() {
             self.period = period;
         }
     }
 
-    /// Sets the rate for what a second has cost.
+    /// Sets the rate by the cost of the last second.
     fn adapt(&mut self, now: Nanos) -> Result<(), FaultError> {
         let totals = self.sampler.totals();
         let before = &self.adapted;
@@ -474,7 +476,7 @@ impl Stacks {
 }
 
 impl Tables {
-    /// The number of a chain. What has no number any more is left out at its inner end.
+    /// Returns the number of a chain. Callees that no longer get a number are left out.
     fn stack(&mut self, target: TargetId, pid: u32, chain: &Chain) -> StackId {
         let mut stack = NO_STACK;
         if chain.is_cut {
@@ -532,7 +534,7 @@ impl Tables {
         Some(id)
     }
 
-    /// The number of a thread's name; of one more than there may be, the first's.
+    /// Returns the number of a thread's name, or 0, the first thread's, if the table is full.
     fn thread(&mut self, name: &str) -> u32 {
         if let Some(number) = self.threads.get(name) {
             return *number;
@@ -546,7 +548,7 @@ impl Tables {
         number
     }
 
-    /// Tells the modules that the unwinder has found since.
+    /// Adds the modules that the unwinder has found since the last call.
     fn take_modules(&mut self, unwinder: &Unwinder) {
         let modules = unwinder.modules();
         let all = modules.len().min(MODULES_MAX);

@@ -1,59 +1,58 @@
 //! Memory that a program moves.
 //!
-//! Problem: mremap moves pages to other addresses, as realloc does with large blocks (glibc's from 128 KiB on, so Rust's
-//! `Vec` and Python's lists). Nobody touches them anew, so what was sampled of them tells of addresses where they are
-//! no longer.
+//! Problem: mremap moves pages to other addresses, as realloc does with large blocks (glibc's from 128 KiB on, hence
+//! Rust's `Vec` and Python's lists). The moved pages are not touched anew, so their samples hold stale addresses.
 //!
-//! Approach: a mapping's anon_vma and the place where it was made stay with it ([`AnonymousMapping`]). When a sample shows
-//! it elsewhere than the sample before did, all that was sampled of it has moved with it.
+//! Approach: a mapping keeps its anon_vma and its original address when it moves ([`AnonymousMapping`]). If a sample
+//! shows the mapping at another address than the previous sample, all its sampled pages have moved with it.
 //!
-//! Neighbouring mappings have the same anon_vma, and what was made where others had been has their origin, too. So of
-//! several places from which memory may have come, the one is taken that begins where it does and was filled to just
-//! below the page that was touched now: what grows is filled from its beginning to its end.
+//! Neighbouring mappings share an anon_vma, and mappings made in the same place share the origin. Of several possible
+//! sources, the one is chosen that begins at the same origin and was filled to just below the touched page: a growing
+//! block is filled from its beginning to its end.
 //!
-//! Limits: a move after which nothing is touched is not seen. The kernel uses an anon_vma anew for other memory when
-//! it has gone; so what seems to have gone back to where it was made is taken for that.
+//! Limits: a move is not noticed if nothing is touched afterwards. The kernel reuses a freed anon_vma for other memory;
+//! so memory that seems to have moved back to its origin counts as new memory.
 
 use std::collections::HashMap;
 
 use isotherm_engine::{AddressRange, Nanos};
 use isotherm_linux::faults::AnonymousMapping;
 
-/// Places of one target that are remembered, and of one anon_vma. When there are more, they are forgotten.
+/// Limits of the remembered places: of one target, and of one anon_vma. Beyond them, the places are forgotten.
 const PLACES_MAX: usize = 16 << 10;
 const PLACES_OF_ONE_MAX: usize = 256;
 
-/// Memory that is elsewhere now.
+/// Memory that has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) from: AddressRange,
-    /// Its first address now.
+    /// First address after the move.
     pub(super) to: u64,
-    /// When it was last seen where it was.
+    /// Time at which the memory was last seen in its former place.
     pub(super) until: Nanos,
 }
 
-/// Where a target's memory was when it was last seen.
+/// Last known places of a target's memory.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// By anon_vma.
+    /// Places by anon_vma.
     by_memory: HashMap<u64, Vec<Place>>,
     len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Where it was made.
+    /// Range at which the memory was mapped originally.
     made: AddressRange,
-    /// From there to where it is; it wraps.
+    /// Distance from the original to the present address; it wraps.
     shift: u64,
-    /// The last page of it that was touched, by where it was made.
+    /// Last touched page, by its original address.
     touched: u64,
     seen: Nanos,
 }
 
 impl Places {
-    /// The page at `address` was touched, which is in `mapping`. Yields what is elsewhere now.
+    /// Records that the page at `address` in `mapping` was touched. Returns the move that this reveals.
     pub(super) fn see(
         &mut self,
         mapping: &AnonymousMapping,
@@ -94,7 +93,7 @@ impl Places {
     }
 }
 
-/// Where it came from: the place is no more, unless it had other memory beside.
+/// Finds the former place of `now`. It is removed unless the place has further memory.
 fn take_former(places: &mut Vec<Place>, now: &Place) -> Option<Moved> {
     let start = now.made.start;
     let all = places.iter().enumerate();
@@ -113,7 +112,7 @@ fn take_former(places: &mut Vec<Place>, now: &Place) -> Option<Moved> {
     if former.made.start == start {
         places.swap_remove(at);
     } else {
-        // How long it was there is not known: what is touched anew had not been touched before.
+        // The time of its stay is unknown: a page that is touched anew had not been touched before.
         end = end.min(now.touched);
     }
     let at = |address: u64, place: &Place| address.wrapping_add(place.shift);
@@ -131,7 +130,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Sees a page of a mapping from `from` to `to` that was made at `origin`, all in MiB.
+    /// Touches a page of a mapping from `from` to `to` that was made at `origin`, all in MiB.
     fn see(
         places: &mut Places,
         (memory, from, to, origin): (u64, u64, u64, u64),
@@ -153,11 +152,11 @@ mod tests {
     fn what_grows_and_moves_takes_along_what_was_seen_of_it() {
         let mut places = Places::default();
         assert_eq!(see(&mut places, (1, 100, 102, 100), 100, 1), None);
-        // In place.
+        // The mapping grows in place.
         assert_eq!(see(&mut places, (1, 100, 104, 100), 103, 2), None);
         let moved = see(&mut places, (1, 200, 208, 100), 204, 3);
         assert_eq!(moved, Some((100, 104, 200, 2)));
-        // Something else has come to where it was.
+        // Other memory is mapped in its former place.
         assert_eq!(see(&mut places, (2, 100, 104, 100), 100, 4), None);
         let moved = see(&mut places, (1, 40, 56, 100), 48, 5);
         assert_eq!(moved, Some((200, 208, 40, 3)));
@@ -171,7 +170,7 @@ mod tests {
         see(&mut places, (1, 100, 116, 100), 115, 1);
         let moved = see(&mut places, (1, 200, 232, 100), 216, 2);
         assert_eq!(moved, Some((100, 116, 200, 1)));
-        // The next one, whose anon_vma is the same, as their neighbour's is.
+        // The next mapping has the same anon_vma, as neighbours have.
         assert_eq!(see(&mut places, (1, 100, 104, 100), 103, 3), None);
         let moved = see(&mut places, (1, 300, 308, 100), 304, 4);
         assert_eq!(moved, Some((100, 104, 300, 3)));

@@ -1,10 +1,10 @@
-//! Changes of what a target maps, between two looks.
+//! Changes of a target's mappings between two scans.
 
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::areas::MappedArea;
 use isotherm_record::{Mapping, MappingChange};
 
-/// The difference between two looks at the mappings, both in address order.
+/// Returns the difference between two lists of mappings, both in address order.
 pub(super) fn change(
     target: TargetId,
     time: Nanos,
