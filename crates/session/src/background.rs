@@ -1,14 +1,14 @@
 //! A session on a thread of its own, within a program that has other work.
 //!
-//! Problem: a session's loop has a rhythm, and whoever wants its snapshots may take long over each; signals,
-//! capabilities and CPU time are the program's, not the session's.
+//! Problem: a session's loop has a fixed rhythm, while the caller may take long over each snapshot. Signals,
+//! capabilities and CPU time belong to the program, not to the session.
 //!
-//! Approach: the thread watches and acts; snapshots wait in a queue until they are asked for. The thread never waits
-//! for its caller: once the queue is full the oldest snapshot is dropped and counted. It counts its own CPU time
-//! alone, gives up its own capabilities alone, and leaves signals alone.
+//! Approach: the thread watches and acts; snapshots wait in a queue for the caller. The thread never waits for its
+//! caller: when the queue is full, the oldest snapshot is dropped and counted. The thread counts its own CPU time
+//! alone, drops its own capabilities alone, and leaves signals alone.
 //!
-//! Limits: the queue holds [`SNAPSHOTS_MAX`] snapshots and [`REGIONS_MAX`] regions, some 80 MB. The monitor's memory
-//! is told as the whole program's.
+//! Limits: the queue holds [`SNAPSHOTS_MAX`] snapshots and [`REGIONS_MAX`] regions, some 80 MB. The monitor's memory is
+//! reported as that of the whole program.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,28 +27,28 @@ use crate::session::{Session, Step};
 use crate::signals::{Signals, Stopper};
 use crate::{begin, finish, step};
 
-/// Most snapshots that wait to be taken.
+/// Limit of the queued snapshots.
 const SNAPSHOTS_MAX: usize = 1024;
-/// Most regions of all these together.
+/// Limit of the regions in all queued snapshots.
 const REGIONS_MAX: usize = 1 << 20;
-/// Most notes that wait to be taken.
+/// Limit of the queued notes.
 const NOTES_MAX: usize = 256;
 
-/// A session that goes on by itself.
+/// A session on a thread of its own.
 pub struct Background {
     shared: Arc<Shared>,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a session has for its caller.
+/// Result of a wait for a session's next snapshot.
 #[derive(Debug)]
 pub enum Next {
-    /// What was seen of one target in one interval; page scans as regions.
+    /// Snapshot of one target in one interval; page scans appear as regions.
     Snapshot(Snapshot),
-    /// Nothing yet.
+    /// There is no snapshot yet.
     Nothing,
-    /// There is nothing more to come.
+    /// The session has ended, and all snapshots are taken.
     Ended,
 }
 
@@ -62,7 +62,7 @@ struct Shared {
 struct State {
     header: Option<Header>,
     snapshots: VecDeque<Snapshot>,
-    /// Regions of these.
+    /// Number of regions in `snapshots`.
     nr_regions: usize,
     nr_lost: u64,
     targets: BTreeMap<TargetId, TargetStart>,
@@ -71,11 +71,11 @@ struct State {
 }
 
 impl Background {
-    /// Begins what `spec` asks for, for `duration` or until the targets end. `command_line` is what the record's
-    /// header says made it. Whether it could be begun, [`Background::begun`] tells.
+    /// Starts the session of `spec`, for `duration` or until the targets end. `command_line` goes into the record's
+    /// header. [`Background::begun`] reports whether the session could begin.
     ///
     /// # Errors
-    /// That nothing is named to be watched; no thread, no pipe.
+    /// Fails if no target is named, or if the thread or its pipe cannot be made.
     pub fn start(
         spec: SessionSpec,
         command_line: Vec<String>,
@@ -104,10 +104,10 @@ impl Background {
         })
     }
 
-    /// What a record of it begins with, once the first look was taken; waits for that until the `timeout`.
+    /// Returns the header of the session's record after the first step; waits for it until the `timeout`.
     ///
     /// # Errors
-    /// What this machine refuses, and what would help.
+    /// Fails if this machine refuses the session; the error names a remedy.
     pub fn begun(&self, timeout: Duration) -> anyhow::Result<Option<Header>> {
         let mut state = self.shared.wait(timeout, |state| state.header.is_some());
         match &state.header {
@@ -116,10 +116,10 @@ impl Background {
         }
     }
 
-    /// The oldest snapshot that was not taken, waiting for one until the `timeout`.
+    /// Takes the oldest snapshot; waits for one until the `timeout`.
     ///
     /// # Errors
-    /// Why the session has ended before its time, once.
+    /// Fails, once, if the session has ended with an error.
     pub fn next(&self, timeout: Duration) -> anyhow::Result<Next> {
         let mut state = self
             .shared
@@ -136,36 +136,36 @@ impl Background {
         })
     }
 
-    /// Who a target is, as far as that is known.
+    /// Process of a target, if known.
     pub fn target(&self, target: TargetId) -> Option<TargetStart> {
         self.shared.lock().targets.get(&target).cloned()
     }
 
-    /// Snapshots that were dropped as nobody took them.
+    /// Number of snapshots that were dropped because the caller did not take them.
     pub fn nr_lost(&self) -> u64 {
         self.shared.lock().nr_lost
     }
 
-    /// What the user should know, a sentence each, since this was last asked.
+    /// Takes the notes for the user since the last call, a sentence each.
     pub fn take_notes(&self) -> Vec<String> {
         self.shared.lock().notes.drain(..).collect()
     }
 
-    /// Whether it has ended, for whatever reason.
+    /// Whether the session has ended, for whatever reason.
     pub fn has_ended(&self) -> bool {
         self.shared.lock().end.is_some()
     }
 
-    /// Asks for the end, and waits for it. What waits to be taken can still be taken.
+    /// Ends the session and waits for its end. Queued snapshots can still be taken.
     pub fn stop(&mut self) {
         self.stopper.stop();
         if let Some(thread) = self.thread.take() {
-            // What it panicked with is told as its end.
+            // A panic is reported as the session's end.
             let _ = thread.join();
         }
     }
 
-    /// Forgets the thread, which this process does not have: it is the child of a fork.
+    /// Forgets the thread, which this process does not have after a fork.
     pub fn forget_thread(&mut self) {
         std::mem::forget(self.thread.take());
     }
@@ -179,7 +179,7 @@ impl Drop for Background {
     }
 }
 
-/// Whether the session has ended; its error is given out once.
+/// Whether the session has ended; its error is returned once.
 fn take_end(state: &mut State) -> anyhow::Result<bool> {
     match &mut state.end {
         None => Ok(false),
@@ -189,7 +189,7 @@ fn take_end(state: &mut State) -> anyhow::Result<bool> {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is whole: a panic elsewhere leaves nothing half done.
+        // Every change is complete: a panic elsewhere leaves no partial state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,7 +198,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until `is_there`, or the session has ended, or the time is up.
+    /// Waits until `is_there`, the end of the session or the timeout.
     fn wait(&self, timeout: Duration, is_there: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let until = Instant::now() + timeout;
         let mut state = self.lock();
@@ -290,7 +290,7 @@ fn run(
         }
     }
     finish(&mut session, acting.as_mut(), &mut items);
-    // The method's own remark is for records.
+    // The method's remark is meant for records.
     let remark = session.summary();
     items.retain(|item| !matches!(item, Item::Note { text, .. } if Some(text) == remark.as_ref()));
     result.and(shared.take_in(&mut items, &mut ages))

@@ -1,15 +1,19 @@
-//! The daemon's protocol: what is said over its unix socket, by both ends.
+//! Protocol of the daemon's unix socket, for both ends.
 //!
-//! A request is a line of JSON, and so is its reply. Requests:
-//! `{"protocol":1,"do":"status"}`, `{"protocol":1,"do":"tune","config":TEXT,"name":FILE}`,
-//! `{"protocol":1,"do":"schemes","presets":[NAME],"lines":[LINE]}`, and with `do` alone `reload`, `pause`, `resume`, `follow` and `stop`. A reply has `protocol` and `"ok":true`, with
-//! `notes` or the fields of a [`Status`]; or `"ok":false` and an `error`, and then nothing was changed.
+//! A request is a line of JSON, and so is its reply. Requests are:
+//! - `{"protocol":1,"do":"status"}`
+//! - `{"protocol":1,"do":"tune","config":TEXT,"name":FILE}`
+//! - `{"protocol":1,"do":"schemes","presets":[NAME],"lines":[LINE]}`
+//! - with `do` alone: `reload`, `pause`, `resume`, `follow` and `stop`
 //!
-//! To `follow`, more comes after the reply's line: a record ([`Feed`]).
+//! A reply has `protocol` and `"ok":true`, with `notes` or the fields of a [`Status`]. A failed request has
+//! `"ok":false` and an `error`; it changes nothing.
 //!
-//! [`VERSION`] grows when a field changes its meaning or goes away; new fields do not change it. A
-//! request without `protocol` is taken as one of this version. `stop` is understood from every
-//! version, so that a daemon can be ended after an upgrade.
+//! The reply to `follow` is continued by a record ([`Feed`]).
+//!
+//! [`VERSION`] grows when a field changes its meaning or is removed; new fields do not change it. A request without
+//! `protocol` is taken as one of this version. A daemon accepts `stop` from every version, so that it can be ended
+//! after an upgrade.
 
 use isotherm_engine::{MemoryTotals, Nanos, Snapshot};
 use isotherm_record::{GuardSample, KernelMigrations};
@@ -32,14 +36,14 @@ pub use metrics::Metrics;
 pub use pods::{PodPolicies, PodPolicyName};
 pub use text::status_text;
 
-/// The version of this protocol.
+/// Version of this protocol.
 pub const VERSION: u32 = 1;
-/// The longest request in bytes, newline included.
+/// Limit of a request's length in bytes, newline included.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Equal steps of access rates above zero.
+/// Number of equal steps of access rates above zero.
 pub const RATES: usize = 5;
 
-/// Why a message is not understood, or was refused.
+/// A message that is not understood, or was refused.
 #[derive(Debug, Error)]
 pub enum ProtocolError {
     /// Not JSON, or not one of the requests.
@@ -69,36 +73,36 @@ pub enum ProtocolError {
     Refused(String),
 }
 
-/// What can be asked for.
+/// A request to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Request {
-    /// The daemon's [`Status`].
+    /// Return the daemon's [`Status`].
     Status,
-    /// Schemes and limits of this configuration from now on.
+    /// Replace schemes and limits by those of this configuration.
     Tune {
-        /// The configuration's text.
+        /// Text of the configuration.
         config: String,
-        /// What to call it, e.g. its file.
+        /// Name of the configuration, e.g. its file.
         name: String,
     },
-    /// These schemes from now on, and everything else as it is.
+    /// Replace the schemes and leave everything else as it is.
     Schemes {
         /// Names of presets.
         #[serde(default)]
         presets: Vec<String>,
-        /// Schemes in a line each.
+        /// Schemes, one a line.
         #[serde(default)]
         lines: Vec<String>,
     },
-    /// Read the files again that were named at the start.
+    /// Read the files again that were given at the start.
     Reload,
     /// Stop acting until [`Request::Resume`]; watching goes on.
     Pause,
     /// Act again.
     Resume,
-    /// All that is seen and done from now on: after the reply, a line, comes a record for as long as both are there. It
-    /// begins with the targets of now and what they map.
+    /// Follow all observations and actions from now on. A record follows the reply's line while both ends exist. It
+    /// begins with the present targets and their mappings.
     Follow,
     /// End the daemon.
     Stop,
@@ -114,7 +118,7 @@ impl Request {
             action: String,
         }
         let value: Value = serde_json::from_slice(message).map_err(ProtocolError::NoRequest)?;
-        // First, as another version may have requests that this one does not know.
+        // The head is checked first, as another version may have requests that this one does not know.
         let head = Head::deserialize(&value).map_err(ProtocolError::NoRequest)?;
         match head.protocol {
             Some(version) if version != VERSION && head.action != "stop" => {
@@ -124,7 +128,7 @@ impl Request {
         }
     }
 
-    /// The request as it is sent: a line with its newline.
+    /// Encodes the request as a line with its newline.
     pub fn to_line(&self) -> serde_json::Result<Vec<u8>> {
         #[derive(Serialize)]
         struct Sent<'a> {
@@ -140,8 +144,8 @@ impl Request {
         Ok(line)
     }
 
-    /// Reads the reply to this request. Fails where it says that the request was refused, or comes
-    /// from a daemon of another version.
+    /// Reads the reply to this request. Fails if the reply refuses the request, or comes from a daemon of another
+    /// version.
     pub fn parse_reply(&self, text: &str) -> Result<Value, ProtocolError> {
         #[derive(Deserialize)]
         struct Head {
@@ -162,7 +166,7 @@ impl Request {
     }
 }
 
-/// What is answered to a request.
+/// Reply to a request.
 #[derive(Serialize)]
 pub struct Reply<T> {
     ok: bool,
@@ -172,7 +176,7 @@ pub struct Reply<T> {
 }
 
 impl<T: Serialize> Reply<T> {
-    /// The request was done.
+    /// Makes the reply to a successful request.
     pub const fn done(body: T) -> Self {
         Self {
             ok: true,
@@ -182,22 +186,22 @@ impl<T: Serialize> Reply<T> {
     }
 }
 
-/// The body of a reply to all requests but [`Request::Status`].
+/// Body of a reply to all requests but [`Request::Status`].
 #[derive(Debug, Serialize)]
 pub struct Done {
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// The body of a reply to what was refused.
+/// Body of a reply to a refused request.
 #[derive(Debug, Serialize)]
 pub struct Failed {
-    /// Why, for people.
+    /// Reason for people.
     pub error: String,
 }
 
 impl Reply<Failed> {
-    /// The request was refused, and nothing was changed.
+    /// Makes the reply to a refused request, which has changed nothing.
     pub const fn failed(error: String) -> Self {
         Self {
             ok: false,
@@ -207,106 +211,106 @@ impl Reply<Failed> {
     }
 }
 
-/// The daemon's state. Times are nanoseconds since 1970 or long.
+/// State of the daemon. Times are in nanoseconds: since 1970, or durations.
 #[derive(Serialize)]
 pub struct Status<'a> {
-    /// The isotherm that runs, e.g. `0.1.0`.
+    /// Version of the running isotherm, e.g. `0.1.0`.
     pub version: &'static str,
-    /// The daemon's own process.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// The file of its configuration, if there is one.
+    /// File of the configuration, if there is one.
     pub config: Option<String>,
-    /// `null` until schemes are changed for the first time.
+    /// Last change of schemes; `null` until the first.
     pub tuned: Option<Tuned>,
-    /// The daemon's start.
+    /// Start of the daemon.
     pub since: Nanos,
-    /// Seconds since then.
+    /// Seconds since the start.
     pub uptime_s: f64,
-    /// Snapshots taken, of all targets.
+    /// Number of snapshots of all targets.
     pub snapshots: u64,
-    /// The live ones.
+    /// Live targets.
     pub targets: Vec<&'a Target>,
-    /// Of all live targets together.
+    /// Sum over all live targets.
     pub total: View,
     /// Schemes and guards.
     #[serde(flatten)]
     pub acting: ActingStatus<'a>,
-    /// The guards' last openings and closings.
+    /// Last openings and closings of the guards.
     pub guard_events: Vec<&'a GuardSample>,
-    /// The kernel's own counters of migration, in pages since boot; only where memory is on several nodes.
+    /// Kernel's counters of migration, in pages since boot; only where memory is on several nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_migrations: Option<&'a KernelMigrations>,
-    /// Where pods say who may be acted on (`start --pod-policy`): what they say.
+    /// Policies of pods, where pods permit acting themselves (`start --pod-policy`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_policy: Option<&'a PodPolicies>,
-    /// Where stacks are taken (`--stacks`): whose code touched idle memory first.
+    /// Code that touched idle memory first, where stacks are sampled (`--stacks`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blame: Option<&'a BlameStatus>,
-    /// What watching costs.
+    /// Cost of watching.
     pub monitor: MonitorCost,
 }
 
-/// Whose code touched idle memory first.
+/// Code that touched idle memory first.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BlameStatus {
-    /// When this was so; nanoseconds since 1970.
+    /// Time of this state; nanoseconds since 1970.
     pub at: Nanos,
-    /// Idle for at least so long.
+    /// Minimum idle time.
     pub at_least_ns: Nanos,
-    /// All such memory.
+    /// All memory that is idle for this long.
     pub idle_bytes: u64,
-    /// Of it, whose code touched it is not known.
+    /// Part of it that unknown code touched.
     pub unknown_bytes: u64,
-    /// The functions with most of it.
+    /// Functions with most of it.
     pub functions: Vec<BlamedFunction>,
 }
 
-/// A function, and idle memory that it touched first.
+/// A function with the idle memory that it touched first.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BlamedFunction {
-    /// What it is called.
+    /// Name of the function.
     pub function: String,
     /// Idle memory that it touched first.
     pub bytes: u64,
 }
 
-/// What watching costs.
+/// Cost of watching.
 #[derive(Debug, Serialize)]
 pub struct MonitorCost {
     /// CPU seconds of the monitor itself.
     pub cpu_s: f64,
-    /// The same as a share of one CPU since the start.
+    /// CPU time of the monitor since the start, as a share of one CPU.
     pub cpu_share: f64,
-    /// CPU seconds that watching is estimated to have taken from the targets.
+    /// Estimated CPU seconds that watching has taken from the targets.
     pub induced_cpu_s_estimated: f64,
-    /// Memory of the daemon.
+    /// Resident memory of the daemon.
     pub rss_bytes: u64,
 }
 
-/// When schemes were changed last, and by what.
+/// Last change of schemes, with its source.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tuned {
-    /// Nanoseconds since 1970.
+    /// Time in nanoseconds since 1970.
     pub at: Nanos,
-    /// The configuration's name.
+    /// Name of the configuration.
     pub by: String,
 }
 
 /// A live target.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Target {
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Its process's name, or what the target is called.
+    /// Name of the process, or of the target.
     pub name: String,
-    /// The context that it belongs to, where there are several.
+    /// Context that it belongs to, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// In memory, by the kernel's count.
+    /// Resident memory, by the kernel's count.
     pub rss_bytes: Option<u64>,
-    /// In swap, by the kernel's count.
+    /// Memory in swap, by the kernel's count.
     pub swap_bytes: Option<u64>,
-    /// The last snapshot.
+    /// Last snapshot.
     #[serde(flatten)]
     pub view: View,
 }
@@ -314,26 +318,26 @@ pub struct Target {
 /// A target's last snapshot, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct View {
-    /// In the snapshot.
+    /// Number of regions in the snapshot.
     pub regions: usize,
-    /// Addresses, whatever they hold.
+    /// Watched addresses, whatever they hold.
     pub watched_bytes: u64,
-    /// In memory, by the monitor; all addresses where it cannot tell. Hot, idle and unknown add up to it.
+    /// Resident bytes by the monitor, or all addresses if it does not know them. Hot, idle and unknown add up to it.
     pub resident_bytes: u64,
-    /// Swapped out, by the monitor.
+    /// Swapped-out bytes, by the monitor.
     pub swapped_bytes: u64,
-    /// Touched in the last interval.
+    /// Bytes touched in the last interval.
     pub hot_bytes: u64,
-    /// Not touched in the last interval.
+    /// Bytes not touched in the last interval.
     pub idle_bytes: u64,
-    /// In memory, and not known whether touched.
+    /// Resident bytes for which it is unknown whether they were touched.
     pub unknown_bytes: u64,
-    /// Accessed bytes by access rate: up to a fifth, two fifths, ... of the checks made.
+    /// Accessed bytes by access rate: up to a fifth, two fifths, ... of the checks.
     pub bytes_by_rate: [u64; RATES],
 }
 
 impl View {
-    /// The sums of `snapshot`.
+    /// Sums up `snapshot`.
     pub fn of(snapshot: &Snapshot) -> Self {
         let mut view = Self::of_totals(snapshot.regions.len(), &snapshot.totals());
         for region in &snapshot.regions {
@@ -347,7 +351,7 @@ impl View {
         view
     }
 
-    /// What a look at so many regions, or blocks, came to. How often memory was accessed is not known.
+    /// Makes a view of this number of regions, or blocks. The access rates are unknown.
     pub fn of_totals(regions: usize, totals: &MemoryTotals) -> Self {
         Self {
             regions,
@@ -361,7 +365,7 @@ impl View {
         }
     }
 
-    /// Both together.
+    /// Adds two views.
     #[must_use]
     pub fn sum(self, other: Self) -> Self {
         Self {

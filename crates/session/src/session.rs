@@ -1,4 +1,4 @@
-//! A recording session: starts what was asked for, and yields items until it is over.
+//! A recording session: it starts the command and the monitors, and returns items until it ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ExitStatus};
@@ -19,20 +19,20 @@ use crate::signals::Signals;
 use crate::stacks::Stacks;
 use crate::start::{Started, header, start};
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Go on.
+    /// The session goes on.
     Going,
-    /// Over, by itself.
+    /// All targets have ended.
     Ended,
     /// A signal asked for the end.
     Stopped,
 }
 
-/// The command is the first target of its session.
+/// Target id of the command, the first target of its session.
 const COMMAND: TargetId = TargetId(0);
-/// A process gives up its memory before it can be waited for: it is waited for this long.
+/// Time to wait for the exit of a process: its memory is gone before it can be waited for.
 const ENDING: Duration = Duration::from_millis(200);
 
 /// A running session.
@@ -46,45 +46,45 @@ pub struct Session {
     stacks: Option<Stacks>,
     meters: Meters,
     child: Option<Child>,
-    /// The record says how the command ended.
+    /// Set once the record holds the command's exit status.
     child_end_told: bool,
     signals: Signals,
-    /// What else ends a sleep, when it is readable.
+    /// Further file descriptor that ends a sleep when it is readable.
     wakes: Option<OwnedFd>,
     wake_at: Nanos,
-    /// Nothing is watched for now.
+    /// Set while nothing is watched.
     is_resting: bool,
-    /// All targets are gone.
+    /// Set when all targets have ended.
     is_over: bool,
     header: Header,
     first_cost: Option<Cost>,
-    /// To be told with the first step.
+    /// Notes to report with the first step.
     notes: Vec<String>,
     cpu_budget: Option<f64>,
-    /// For each context.
+    /// One value for each context.
     knows_every_page: Vec<bool>,
     clears_refs: bool,
     opens_files: bool,
 }
 
 impl Session {
-    /// Starts the command, if one is asked for, and takes hold of the targets of all contexts.
-    /// `command_line` is what the record says made it.
+    /// Starts the command, if one is given, and attaches to the targets of all contexts. `command_line` goes into the
+    /// record's header.
     ///
     /// # Errors
-    /// What this machine refuses, and what would help.
+    /// Fails if this machine refuses something; the error names a remedy.
     pub fn start(spec: &SessionSpec, command_line: Vec<String>) -> anyhow::Result<Self> {
         Self::start_within(spec, command_line, Signals::watch()?)
     }
 
-    /// The same, whose end is asked for by `signals` that are [another's](Signals::of_another).
+    /// Starts a session that is ended by `signals` of [another thread](Signals::of_another).
     pub(crate) fn start_within(
         spec: &SessionSpec,
         command_line: Vec<String>,
         signals: Signals,
     ) -> anyhow::Result<Self> {
         let clock = Clock::start();
-        // First, so that nothing of a command is missed.
+        // Sampling starts first, so that no fault of the command is missed.
         let stacks = Stacks::start(spec, clock)?;
         let Started {
             monitor,
@@ -118,8 +118,8 @@ impl Session {
         })
     }
 
-    /// Gives up the capabilities that watching, and acting if it `acts`, needs no longer. All files and
-    /// sockets are open, and the command, which keeps the caller's, runs.
+    /// Drops the capabilities that watching no longer needs, nor acting if it `acts`. All files and sockets are open by
+    /// now, and the command runs with the caller's capabilities.
     pub fn give_up_privileges(&self, acts: bool) -> anyhow::Result<()> {
         privileges::keep_only(Work {
             acts,
@@ -131,106 +131,105 @@ impl Session {
         Ok(())
     }
 
-    /// What to write first.
+    /// Header of the record, to be written first.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Share of one CPU that watching may take, of all contexts together; `None` where there is no budget.
+    /// CPU budget of watching in all contexts, as a share of one CPU; `None` without a budget.
     pub fn cpu_budget(&self) -> Option<f64> {
         self.cpu_budget
     }
 
-    /// The intervals at present.
+    /// Present intervals.
     pub fn intervals(&self) -> isotherm_engine::Intervals {
         self.monitor.intervals()
     }
 
-    /// The time by the session's clock.
+    /// Present time by the session's clock.
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// Whether an accessed bit that is set says, in a context, that the page was accessed lately.
+    /// Whether a set accessed bit of this context means that the page was accessed recently.
     pub fn knows_every_page(&self, context: usize) -> bool {
         self.knows_every_page[context]
     }
 
-    /// The place of the context that a target belongs to.
+    /// Index of the context that a target belongs to.
     pub fn context_of(&self, target: TargetId) -> usize {
         self.monitor.context_of(target)
     }
 
-    /// The live targets.
+    /// Live targets.
     pub fn live(&self) -> Vec<(TargetId, &Process)> {
         self.monitor.live()
     }
 
-    /// Another hold of a live target.
+    /// Returns another handle of a live target's process.
     pub fn process(&self, target: TargetId) -> Option<std::io::Result<Process>> {
         let live = self.monitor.live();
         let (_, process) = live.iter().find(|(id, _)| *id == target)?;
         Some(process.try_clone())
     }
 
-    /// What is there to act on besides the items of the last step: of processes whose memory is told by
-    /// physical address.
+    /// Takes items to act on that the record does not hold: those of processes whose memory is recorded by physical
+    /// address.
     pub(crate) fn take_unrecorded(&mut self) -> Vec<Item> {
         self.monitor.take_unrecorded()
     }
 
-    /// Nothing is watched while it rests; what is asked for besides goes on.
+    /// Pauses or resumes watching; all other work of the session goes on.
     pub(crate) fn set_resting(&mut self, is_resting: bool) {
         self.is_resting = is_resting;
     }
 
-    /// The page cache, where a context watches it.
+    /// Page cache, if a context watches it.
     pub(crate) fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {
         self.monitor.page_cache(context)
     }
 
-    /// The kdamond of a context, where the kernel's DAMON watches and acts.
+    /// Kdamond of a context, if the kernel's DAMON watches and acts there.
     pub(crate) fn kdamond(&mut self, context: usize) -> Option<&mut KernelMonitor> {
         self.monitor.kdamond(context)
     }
 
-    /// `cpu` was spent on something else than watching.
+    /// Excludes `cpu` from the cost of watching.
     pub fn leave_out(&mut self, cpu: Nanos) {
         self.monitor.leave_out(cpu);
     }
 
-    /// `cpu` was spent on something that has a rhythm of its own, and counts as watching.
+    /// Adds `cpu` to the cost of watching: periodic work outside the monitor.
     pub(crate) fn note_other_cpu(&mut self, cpu: Nanos) {
         self.monitor.note_other_cpu(cpu);
     }
 
-    /// Memory was acted on: its age counts anew.
+    /// Resets the age of memory that was acted on.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         self.monitor.reset_age(target, range, self.clock.now());
     }
 
-    /// Asks for the end, as a signal does.
+    /// Whether a signal has asked for the end.
     pub fn is_stopped(&self) -> bool {
         self.signals.is_stopped()
     }
 
-    /// From now on SIGHUP is no end, but asked for by [`Session::take_hang_up`].
+    /// Makes SIGHUP no longer end the session; [`Session::take_hang_up`] reports it instead.
     pub fn outlive_hang_up(&mut self) {
         self.signals.outlive_hang_up();
     }
 
-    /// Whether SIGHUP has come since this was last asked.
+    /// Whether SIGHUP has come since the last call.
     pub fn take_hang_up(&self) -> bool {
         self.signals.take_hang_up()
     }
 
-    /// From now on a step ends early when `wakes` is readable.
+    /// Makes a step end early when `wakes` is readable.
     pub fn wake_by(&mut self, wakes: OwnedFd) {
         self.wakes = Some(wakes);
     }
 
-    /// Sleeps until something is due, at most until `until`, does it, and appends what there is to
-    /// tell.
+    /// Sleeps until the next work is due, at most until `until`, does the work, and appends the new items.
     pub fn step(&mut self, until: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Step> {
         if self.is_over {
             return Ok(Step::Ended);
@@ -271,7 +270,8 @@ impl Session {
             }
             self.first_cost.get_or_insert_with(|| self.monitor.cost());
         }
-        // Woken before its time: the buffer fills. And of mappings that are gone, what was touched comes first.
+        // A step that wakes early means that the buffer fills. Faults in mappings that are gone must precede the
+        // change.
         let at_once = now < wake_at || items[first_new..].iter().any(is_of_mappings);
         let mut stacks = Vec::new();
         self.collect_stacks(now, at_once, &mut stacks)?;
@@ -282,7 +282,7 @@ impl Session {
         Ok(Step::Going)
     }
 
-    /// Tells which code has touched memory since the last time. It has a budget of its own.
+    /// Collects the code that has touched memory since the last call. It has a budget of its own.
     fn collect_stacks(
         &mut self,
         now: Nanos,
@@ -304,8 +304,8 @@ impl Session {
         Ok(())
     }
 
-    /// Last words: what is known and was not told yet, the cost so far and, where the command was ours and has ended,
-    /// how.
+    /// Ends the session: appends all pending items and the last summary. If the session started the command and it has
+    /// ended, its exit is among them.
     pub fn finish(&mut self, items: &mut Vec<Item>) {
         let now = self.clock.now();
         let first_new = items.len();
@@ -329,7 +329,7 @@ impl Session {
         }
         self.meters.read(self.monitor.as_ref(), now, true, items);
         if !self.child_end_told {
-            // It ended just now, or before it could be looked at.
+            // The command ended just now, or before the first scan.
             let mut exit = [Item::TargetExit(TargetExit {
                 time: now,
                 target: COMMAND,
@@ -348,7 +348,8 @@ impl Session {
         );
     }
 
-    /// Adds to the command's exit among `items` what only its parent knows, if that is known within `timeout`.
+    /// Adds the exit status, which only the parent gets, to the command's exit among `items`. It waits for at most
+    /// `timeout`.
     fn tell_child_end(&mut self, items: &mut [Item], timeout: Duration) {
         use std::os::unix::process::ExitStatusExt;
         let Some(child) = &mut self.child else { return };
@@ -364,7 +365,7 @@ impl Session {
         }
     }
 
-    /// The command that was started, to wait for.
+    /// Takes the command that was started, to wait for it.
     pub fn take_child(&mut self) -> Option<Child> {
         self.child.take()
     }
@@ -381,13 +382,13 @@ impl Session {
         (cost, self.meters.peak_rss())
     }
 
-    /// The method's own remark.
+    /// Remark of the monitoring method.
     pub fn summary(&self) -> Option<String> {
         self.monitor.summary()
     }
 }
 
-/// The live targets' process ids.
+/// Process ids of the live targets.
 fn process_ids(monitor: &dyn Monitor) -> Vec<(TargetId, u32)> {
     let live = monitor.live().into_iter();
     live.map(|(id, process)| (id, process.pid())).collect()
@@ -411,12 +412,12 @@ fn clears_refs(context: &ContextSpec) -> bool {
     !matches!(context.targets, TargetSpec::Simulated) && !is_by_regions
 }
 
-/// Whether it says where memory is mapped.
+/// Whether the item changes mappings.
 fn is_of_mappings(item: &Item) -> bool {
     matches!(item, Item::Mappings(_))
 }
 
-/// How the command ended, if it does within `timeout`.
+/// Returns the exit status of the command if it ends within `timeout`.
 fn wait_for(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let started = Instant::now();
     loop {

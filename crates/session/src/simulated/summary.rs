@@ -1,5 +1,4 @@
-//! What a simulation came to: for processes, schemes and the machine; and how near that was to a live
-//! run.
+//! Results of a simulation for processes, schemes and the machine, and their distance from a live run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,17 +18,17 @@ use isotherm_engine::units::{format_bytes, format_time};
 
 use super::Occupancy;
 
-/// What is counted on the way.
+/// Sums that a simulation collects as it runs.
 #[derive(Default)]
 pub(crate) struct Summary {
     seconds: u64,
     used_byte_seconds: f64,
-    /// Of all processes together.
+    /// Memory of all processes together.
     all: Occupancy,
     processes: Vec<Usage>,
     /// Longest minimum age of the schemes.
     idle_for: Nanos,
-    /// By context and scheme.
+    /// Results by context and scheme.
     schemes: BTreeMap<(usize, usize), SchemeReport>,
 }
 
@@ -42,7 +41,7 @@ struct Usage {
 }
 
 impl Usage {
-    /// A second of so many bytes in memory and in swap.
+    /// Adds a second with these resident and swapped bytes.
     fn add(&mut self, rss: u64, swapped: u64) {
         self.seconds += 1;
         self.rss += rss as f64;
@@ -55,13 +54,13 @@ impl Usage {
     }
 }
 
-/// Less than the most that was there, in percent.
+/// Returns the saved part of the maximum, in percent.
 fn saved_percent(mean: f64, most: f64) -> f64 {
     100.0 * (1.0 - mean / most.max(1.0))
 }
 
 impl Summary {
-    /// Summary of a session; `idle_for` is the longest minimum age of its schemes.
+    /// Makes the summary of a session; `idle_for` is the longest minimum age of its schemes.
     pub(crate) fn new(idle_for: Nanos) -> Self {
         Self {
             idle_for,
@@ -69,7 +68,7 @@ impl Summary {
         }
     }
 
-    /// Something may have happened.
+    /// Accounts for the time since the last call; call it after each step.
     pub(crate) fn look(&mut self, simulation: &Simulation) {
         self.all.look(simulation);
     }
@@ -187,7 +186,7 @@ impl Summary {
     }
 }
 
-/// What a simulation came to. Serialised, it is what `isotherm simulate --json` prints.
+/// Results of a simulation. `isotherm simulate --json` prints them in serialised form.
 #[derive(Serialize)]
 pub struct SimulationReport {
     simulated_seconds: f64,
@@ -201,7 +200,7 @@ pub struct SimulationReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     huge_waste: Vec<WasteStatus>,
     oom_kills: u64,
-    /// Longest minimum age of the schemes: earlier no memory can reach it.
+    /// Longest minimum age of the schemes: no memory can reach it earlier.
     idle_for_seconds: f64,
     /// Mean resident memory of all processes.
     resident_mean_bytes: f64,
@@ -211,35 +210,35 @@ pub struct SimulationReport {
     all: Occupancy,
     processes: Vec<ProcessReport>,
     schemes: Vec<SchemeReport>,
-    /// What that comes to for a traced program, and how sure it is.
+    /// Prediction for a traced program, with its bounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction: Option<Foretold>,
     #[serde(skip_serializing_if = "Option::is_none")]
     against: Option<Comparison>,
 }
 
-/// A number, and between which bounds it is taken to lie.
+/// A number and the bounds of its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bounded {
-    /// What is foretold.
+    /// Predicted value.
     pub value: f64,
-    /// The least that it may come to.
+    /// Lower bound.
     pub low: f64,
-    /// The most.
+    /// Upper bound.
     pub high: f64,
 }
 
-/// What is foretold of a traced program.
+/// Prediction for a traced program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Foretold {
-    /// Memory saved, of that of the program by itself, in percent.
+    /// Saved memory in percent of the program's memory without schemes.
     pub saved_percent: Bounded,
-    /// `saved_percent` without the beginning, in which no memory could reach the minimum age; `null` if that is more than
-    /// half of the time.
+    /// `saved_percent` without the beginning, in which no memory could reach the minimum age; `null` if the beginning
+    /// is more than half of the time.
     pub steady_saved_percent: Option<f64>,
-    /// How much longer it takes than by itself, in percent.
+    /// Additional run time in percent of the run time without schemes.
     pub slowdown_percent: Bounded,
-    /// CPU time of acting.
+    /// CPU time of acting in seconds.
     pub acting_cpu_seconds: Bounded,
 }
 
@@ -263,7 +262,7 @@ impl Foretold {
     }
 }
 
-/// What huge pages there were to be had, and what for.
+/// Huge pages of faults, and the compaction for them.
 #[derive(Serialize)]
 struct HugePages {
     faults: u64,
@@ -281,7 +280,7 @@ struct ProcessReport {
     seconds: f64,
     work_seconds: f64,
     was_killed: bool,
-    /// Without first faults, which a program has anyway.
+    /// Slowdown without first faults, which a program has anyway.
     slowdown_percent: f64,
     lost_seconds: Lost,
     rss_mean_bytes: f64,
@@ -312,25 +311,25 @@ struct SchemeReport {
     refused_bytes: BTreeMap<Refusal, u64>,
 }
 
-/// All processes together beside a live run of them.
+/// All processes together, compared with a live run of them.
 #[derive(Serialize)]
 struct Comparison {
     live_rss_mean_bytes: f64,
     live_rss_max_bytes: u64,
     live_swapped_mean_bytes: f64,
-    /// Saved, of the most that it had, in percent.
+    /// Saved part of the maximum, in percent.
     live_saved_percent: f64,
     predicted_saved_percent: f64,
-    /// Predicted less live.
+    /// Predicted minus live.
     error_points: f64,
 }
 
 impl SimulationReport {
-    /// Compares all processes with all of a live record, over the time that was simulated: a trace is shorter than its
+    /// Compares all processes with those of a live record, over the simulated time: a trace is shorter than its
     /// recording by the first scan.
     ///
     /// # Errors
-    /// A record that cannot be read, or holds no memory use.
+    /// Fails if the record cannot be read or holds no memory use.
     pub fn compare<R: Read>(&mut self, live: Reader<R>) -> anyhow::Result<()> {
         let mut usage = Usage::default();
         let mut started = None;
@@ -367,7 +366,7 @@ impl SimulationReport {
         (needed > Nanos(0) && self.steady_resident_mean_bytes.is_none()).then_some(needed)
     }
 
-    /// For people.
+    /// Returns the results as text for people.
     pub fn text(&self) -> String {
         let mut text = format!(
             "simulated {:.1} s; memory in use {} on average; watching took {:.2} % of a CPU, acting \
@@ -488,7 +487,7 @@ impl HugePages {
     }
 }
 
-/// Processes of one name, in one line: each of thousands tells nobody anything.
+/// Prints all processes of one name in one line: one line for each of thousands would help nobody.
 fn say_alike(processes: &[&ProcessReport], text: &mut String) {
     let mean = |of: fn(&ProcessReport) -> f64| {
         processes.iter().map(|process| of(process)).sum::<f64>() / processes.len() as f64
