@@ -173,8 +173,8 @@ impl Session {
         Some(process.try_clone())
     }
 
-    /// Takes items to act on that the record does not hold: those of processes whose memory is recorded by physical
-    /// address.
+    /// Takes items to act on that the record does not hold: items of processes in contexts that record physical
+    /// addresses.
     pub(crate) fn take_unrecorded(&mut self) -> Vec<Item> {
         self.monitor.take_unrecorded()
     }

@@ -1,10 +1,10 @@
-//! What the daemon sees and does, as a record for those who follow it.
+//! Observations and actions of the daemon, as a record for its followers.
 //!
-//! Problem: who comes late must know what targets there are and what they map, as a record tells these once, when they
-//! begin; and of many who follow none may cost the daemon much.
+//! Problem: a record reports targets and their mappings once, when they begin; a client that connects later needs them
+//! as well. The daemon must serve many followers at little cost.
 //!
-//! Approach: what is live is kept by its items ([`Roster`]). Who comes gets a record of his own that begins with these; what
-//! comes later is encoded once for all, as batches that fit any record with the same header.
+//! Approach: the items of live targets are kept ([`Roster`]). Each client gets a record of its own that begins with
+//! these items. Later items are encoded once for all, as batches that fit any record with the same header.
 
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
@@ -17,18 +17,18 @@ use isotherm_engine::{AddressRange, Nanos, TargetId, Unreclaimable};
 use isotherm_record::stacks::{HUGE_PAGES_SETTING, STACKS_SETTING};
 use isotherm_record::{Header, Item, Mapping, MappingChange, RecordError, TargetStart, Writer};
 
-/// Mappings of one item, of which a message of a record holds some.
+/// Mappings of one item; a message of a record holds some.
 const MAPPINGS_AT_A_TIME: usize = 4096;
 
-/// What is told to those who follow.
+/// Record for all followers.
 pub struct Feed {
     header: Header,
     roster: Roster,
-    /// While somebody follows.
+    /// Writer of the shared batches; `None` without followers.
     writer: Option<(Writer<Shared>, Shared)>,
 }
 
-/// What a writer wrote.
+/// Bytes that a writer has written.
 #[derive(Clone, Default)]
 struct Shared(Rc<RefCell<Vec<u8>>>);
 
@@ -49,7 +49,7 @@ impl Write for Shared {
 }
 
 impl Feed {
-    /// Of a session with this header.
+    /// Makes the feed of a session with this header.
     pub fn new(mut header: Header) -> Self {
         for setting in [STACKS_SETTING, HUGE_PAGES_SETTING] {
             header.settings.remove(setting);
@@ -61,16 +61,16 @@ impl Feed {
         }
     }
 
-    /// An item has come.
+    /// Takes an item of the session.
     ///
     /// # Errors
-    /// What a record cannot hold; nobody is told of it.
+    /// Fails if a record cannot hold the item; no follower gets it then.
     pub fn push(&mut self, item: &Item) -> Result<(), RecordError> {
         if matches!(
             item,
             Item::Stacks(_) | Item::Symbols(_) | Item::HugePages(_)
         ) {
-            // They count from the session's beginning, which who comes later has not.
+            // They refer to the session's beginning, which a later follower lacks.
             return Ok(());
         }
         self.roster.push(item);
@@ -80,10 +80,10 @@ impl Feed {
         }
     }
 
-    /// The bytes of what has come since this was last asked, for all who follow.
+    /// Takes the bytes of all items since the last call, for all followers.
     ///
     /// # Errors
-    /// None but Arrow's own.
+    /// Fails only if Arrow does.
     pub fn take(&mut self) -> Result<Vec<u8>, RecordError> {
         let Some((writer, written)) = &mut self.writer else {
             return Ok(Vec::new());
@@ -92,15 +92,15 @@ impl Feed {
         Ok(written.take())
     }
 
-    /// The beginning of a record for who begins to follow at `now`; what [`Feed::take`] gives continues it.
+    /// Begins a record for a client that follows from `now` on; the bytes of [`Feed::take`] continue it.
     ///
     /// # Errors
-    /// A header that is too long.
+    /// Fails if the header is too long.
     pub fn begin(&mut self, now: Nanos) -> Result<Vec<u8>, RecordError> {
         if self.writer.is_none() {
             let written = Shared::default();
             let writer = Writer::create(written.clone(), &self.header)?;
-            // Each has it at the beginning of his own.
+            // Each follower has the header at the beginning of its own record.
             written.take();
             self.writer = Some((writer, written));
         }
@@ -117,32 +117,32 @@ impl Feed {
         Ok(begun.take())
     }
 
-    /// Nobody follows any more: nothing is written.
+    /// Stops writing: there are no followers.
     pub fn rest(&mut self) {
         self.writer = None;
     }
 }
 
-/// The live targets, and what they map.
+/// Live targets and their mappings.
 #[derive(Debug, Default)]
 pub struct Roster {
     targets: BTreeMap<TargetId, Present>,
-    /// Names and permissions, of which many mappings have the same.
+    /// Shared names and permissions: many mappings have the same.
     words: BTreeSet<Arc<str>>,
 }
 
-/// End, permissions and name of a mapping, and why it cannot be reclaimed.
+/// End, permissions and name of a mapping, and the reason if it cannot be reclaimed.
 type PresentMapping = (u64, Arc<str>, Arc<str>, Option<Unreclaimable>);
 
 #[derive(Debug)]
 struct Present {
     start: TargetStart,
-    /// By their beginning.
+    /// Mappings by start address.
     mappings: BTreeMap<u64, PresentMapping>,
 }
 
 impl Roster {
-    /// An item has come.
+    /// Takes an item of the session.
     pub fn push(&mut self, item: &Item) {
         match item {
             Item::TargetStart(start) => {
@@ -189,7 +189,7 @@ impl Roster {
         }
     }
 
-    /// As if all that is there had come at `now`.
+    /// Returns items for all live targets and mappings as if they had begun at `now`.
     pub fn items(&self, now: Nanos) -> Vec<Item> {
         let mut items = Vec::new();
         for (&target, present) in &self.targets {

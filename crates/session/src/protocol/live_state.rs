@@ -1,4 +1,4 @@
-//! The daemon's live state: each target's last snapshot, and the guards' last openings and closings.
+//! Live state of the daemon: each target's last snapshot, and the guards' last openings and closings.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,10 +10,10 @@ use super::machine::Machine;
 use super::{BlameStatus, MonitorCost, PodPolicies, Status, Target, Tuned, View};
 use crate::ActingStatus;
 
-/// The guard's last openings and closings that are kept.
+/// Limit of the kept openings and closings of guards.
 const EVENTS_MAX: usize = 16;
 
-/// The live state.
+/// Live state of a daemon.
 #[derive(Debug)]
 pub struct LiveState {
     since: Nanos,
@@ -24,14 +24,14 @@ pub struct LiveState {
     pub(super) machine: Machine,
     pub(super) migrations: KernelMigrations,
     tuned: Option<Tuned>,
-    /// What pods say of themselves, where they are asked.
+    /// Policies of pods, where the API server is asked for them.
     pub pods: Option<PodPolicies>,
-    /// Whose code touched idle memory first, where that is asked for.
+    /// Code that touched idle memory first, where stacks are sampled.
     pub blame: Option<BlameStatus>,
 }
 
 impl LiveState {
-    /// Of a daemon that acts since this time of its session's clock.
+    /// Makes the state of a daemon that started at this time of its session's clock.
     pub fn new(since: Nanos) -> Self {
         Self {
             since,
@@ -47,7 +47,7 @@ impl LiveState {
         }
     }
 
-    /// Takes in what has happened.
+    /// Takes an item of the session.
     pub fn take(&mut self, item: Item) {
         match item {
             Item::TargetStart(start) => {
@@ -91,7 +91,7 @@ impl LiveState {
         }
     }
 
-    /// Whether the guard of its context stood like this already.
+    /// Whether the last event of this context has the same state of the guard.
     fn is_known(&self, sample: &GuardSample) -> bool {
         let of_context = |event: &&GuardSample| event.context == sample.context;
         let last = self.guard_events.iter().rev().find(of_context);
@@ -104,12 +104,12 @@ impl LiveState {
         })
     }
 
-    /// How many targets there are.
+    /// Number of targets.
     pub fn nr_targets(&self) -> usize {
         self.targets.len()
     }
 
-    /// What the daemon of this `version` says of itself at `now`.
+    /// Returns the status of the daemon of this `version` at `now`.
     pub fn status<'a>(
         &'a self,
         version: &'static str,
@@ -144,7 +144,7 @@ impl LiveState {
         }
     }
 
-    /// Schemes were tuned.
+    /// Records that schemes were tuned.
     pub fn tuned(&mut self, at: Nanos, by: &str) {
         self.tuned = Some(Tuned {
             at,
@@ -152,7 +152,8 @@ impl LiveState {
         });
     }
 
-    /// The sum of all targets. Where there are samples of frames, resident memory counts once and is that of the last sample.
+    /// Returns the sum of all targets. With samples of frames, resident memory counts once and comes from the last
+    /// sample.
     pub fn total(&self) -> View {
         let targets = self.targets.values();
         let sum = targets.fold(View::default(), |sum, target| sum.sum(target.view));

@@ -1,4 +1,4 @@
-//! The machine's memory as it was told last, by control group.
+//! The machine's memory of the last sample, by control group.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use isotherm_engine::frames::{AgeBytes, MappedClass};
 use isotherm_record::machine::NodeMemory;
 use isotherm_record::{CacheSample, HugeMemory, MachineSample};
 
-/// Control groups that are told one by one, so that the number of series stays bounded.
+/// Limit of the control groups that are listed one by one; it bounds the number of series.
 const GROUPS_MAX: usize = 100;
 
-/// The last sample of the machine's memory, and who of it belongs where.
+/// Last sample of the machine's memory, with the control groups of the targets.
 #[derive(Debug, Default)]
 pub(super) struct Machine {
     sample: MachineSample,
@@ -18,21 +18,21 @@ pub(super) struct Machine {
     page_cache: CacheSample,
 }
 
-/// Whose memory it is.
+/// Owner of memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
-    /// The processes of a control group, each for itself.
+    /// Memory that a single process of this control group maps.
     Group(String),
-    /// Processes whose control group is not known.
+    /// Memory of processes with an unknown control group.
     Unknown,
-    /// The groups beyond those with the most memory.
+    /// Memory of the groups beyond those with the most memory.
     Others,
-    /// Several processes map it, of one group or of many.
+    /// Memory that several processes map, of one group or of many.
     Several,
 }
 
 impl Owner {
-    /// Its name as a label: groups' begin with a slash.
+    /// Name as a label: a group's name begins with a slash.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Group(path) => path,
@@ -54,19 +54,19 @@ impl Machine {
         self.sample = sample;
     }
 
-    /// A target's memory is free once it has ended.
+    /// Removes a target that has ended: its memory is free.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.groups.remove(&target);
         self.sample.mapped.retain(|of| of.target != Some(target));
         self.sample.huge.retain(|of| of.target != target);
     }
 
-    /// Each target's huge pages.
+    /// Huge pages of each target.
     pub(super) fn huge(&self) -> &[HugeMemory] {
         &self.sample.huge
     }
 
-    /// What the kernel says of each node.
+    /// Kernel's counts of each node's memory.
     pub(super) fn nodes(&self) -> &[NodeMemory] {
         &self.sample.nodes
     }
@@ -76,7 +76,7 @@ impl Machine {
         (!self.sample.mapped.is_empty()).then(|| self.sample.mapped_once())
     }
 
-    /// Mapped memory of all nodes by when it was accessed; each page counts once.
+    /// Returns mapped memory of all nodes by owner, class and age; each page counts once.
     pub(super) fn by_owner(&self) -> BTreeMap<(Owner, MappedClass), AgeBytes> {
         let listed = self.largest_groups();
         let mut sums: BTreeMap<_, AgeBytes> = BTreeMap::new();
@@ -95,7 +95,7 @@ impl Machine {
         sums
     }
 
-    /// Files' pages that no process maps, of all nodes.
+    /// Returns the unmapped page cache of all nodes by owner.
     pub(super) fn page_cache_by_owner(&self) -> BTreeMap<Owner, AgeBytes> {
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
         for memory in &self.page_cache.memory {

@@ -1,7 +1,7 @@
-//! The status as Prometheus reads it: the OpenMetrics text format.
+//! Metrics of the status for Prometheus, in the OpenMetrics text format.
 //!
-//! Names are `isotherm_*` with the unit, counters end in `_total`. To keep the number of series
-//! bounded, processes are listed one by one only up to [`TARGETS_MAX`]; sums are over all of them.
+//! Names are `isotherm_*` with the unit, counters end in `_total`. To keep the number of series bounded, processes are
+//! listed one by one only up to [`TARGETS_MAX`]; sums are over all of them.
 
 mod huge;
 mod page;
@@ -21,10 +21,10 @@ use super::machine::Owner;
 use super::{LiveState, RATES};
 use crate::{ActingStatus, ContextStatus};
 
-/// Processes with series of their own.
+/// Limit of the processes that have series of their own.
 const TARGETS_MAX: usize = 100;
 
-/// What tells a scheme's series from others'.
+/// Labels that identify a scheme's series.
 type Labels = [(&'static str, String); 3];
 
 fn borrowed(labels: &Labels) -> [(&str, &str); 3] {
@@ -33,7 +33,7 @@ fn borrowed(labels: &Labels) -> [(&str, &str); 3] {
         .map(|(name, value)| (*name, value.as_str()))
 }
 
-/// Contexts with their names: `0` is one that is alone and has none.
+/// Returns contexts with their names; a context without a name gets its index, so a single one is `0`.
 fn with_names<'a>(
     contexts: &'a [ContextStatus<'a>],
 ) -> impl Iterator<Item = (String, &'a ContextStatus<'a>)> {
@@ -46,7 +46,7 @@ const AGES: [&str; NR_AGES] = [
     "0s-1s", "1s-5s", "5s-30s", "30s-2m", "2m-10m", "10m-1h", "1h-",
 ];
 
-/// A control group's label. Processes may call their groups what they like.
+/// Returns a control group's label in printable form: processes may name their groups freely.
 fn label(owner: &Owner) -> std::borrow::Cow<'_, str> {
     match owner {
         Owner::Group(_) => isotherm_record::printable(owner.name()),
@@ -54,33 +54,33 @@ fn label(owner: &Owner) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Bytes by age, each with its label.
+/// Returns bytes by age, each with its label.
 fn by_age(ages: &AgeBytes) -> impl Iterator<Item = (&'static str, u64)> {
     let idle = AGES.into_iter().zip(ages.idle);
     let others = [("accessed", ages.touched), ("unknown", ages.unknown)];
     idle.chain(others)
 }
 
-/// What a daemon tells Prometheus.
+/// Source of a daemon's metrics.
 pub struct Metrics<'a> {
-    /// The daemon's.
+    /// Version of the daemon.
     pub version: &'static str,
-    /// The time that it is.
+    /// Present time.
     pub now: Nanos,
-    /// What it saw.
+    /// Observations of the daemon.
     pub live: &'a LiveState,
-    /// What it does.
+    /// State of schemes and guards.
     pub acting: ActingStatus<'a>,
-    /// What watching has cost.
+    /// Cost of watching.
     pub cost: Cost,
-    /// What it may cost: a share of one CPU, of all contexts; `None` where there is no budget.
+    /// CPU budget of watching in all contexts, as a share of one CPU; `None` without a budget.
     pub cpu_budget: Option<f64>,
-    /// The pods of this machine, by uid; none where there is no kubelet, or nobody asked.
+    /// Pods of this machine by uid; empty without a kubelet, or if pods are not requested.
     pub pods: &'a BTreeMap<String, Pod>,
 }
 
 impl Metrics<'_> {
-    /// The text exposition.
+    /// Returns the text exposition.
     pub fn text(&self) -> String {
         let mut page = Page::default();
         self.memory(&mut page);
@@ -99,7 +99,7 @@ impl Metrics<'_> {
         page.text()
     }
 
-    /// Where stacks are taken. Series are few: functions come and go.
+    /// Adds idle memory by function, where stacks are sampled. Series are few, as functions come and go.
     fn blame(&self, page: &mut Page) {
         let Some(blame) = &self.live.blame else {
             return;
@@ -200,7 +200,7 @@ impl Metrics<'_> {
         }
     }
 
-    /// Whose the machine's memory is, and how old.
+    /// Adds the machine's mapped memory by control group and age.
     fn groups(&self, page: &mut Page) {
         let sums = self.live.machine.by_owner();
         if sums.is_empty() {
@@ -226,7 +226,7 @@ impl Metrics<'_> {
         }
     }
 
-    /// Files' pages that no process maps, and how old.
+    /// Adds the unmapped page cache by control group and age.
     fn page_cache(&self, page: &mut Page) {
         let sums = self.live.machine.page_cache_by_owner();
         if sums.is_empty() {
@@ -246,7 +246,7 @@ impl Metrics<'_> {
         }
     }
 
-    /// What the kernel says of nodes.
+    /// Adds the kernel's counts of each node's memory.
     fn nodes(&self, page: &mut Page) {
         let nodes = self.live.machine.nodes();
         if nodes.is_empty() {
@@ -278,7 +278,7 @@ impl Metrics<'_> {
         }
     }
 
-    /// Every scheme with its labels.
+    /// Returns every scheme with its labels.
     fn labelled_schemes(&self) -> Vec<(Labels, &SchemeStatus<'_>)> {
         let mut schemes: Vec<(Labels, &SchemeStatus<'_>)> = Vec::new();
         for (context, of_context) in with_names(&self.acting.contexts) {
@@ -294,7 +294,7 @@ impl Metrics<'_> {
         schemes
     }
 
-    /// What went from node to node: by schemes, and by the kernel.
+    /// Adds moves between nodes: by schemes, and by the kernel.
     fn moves(&self, page: &mut Page) {
         let name = "isotherm_scheme_moved_bytes";
         page.family(
@@ -394,7 +394,7 @@ impl Metrics<'_> {
         }
     }
 
-    /// Pause and guard of each context.
+    /// Adds pause and guard of each context.
     fn contexts(&self, page: &mut Page) {
         for (name, kind, help, value) in [
             (

@@ -1,4 +1,4 @@
-//! What is known of pods' own policies, as status and metrics tell it.
+//! Policies of pods, as status and metrics report them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,45 +8,45 @@ use serde::Serialize;
 
 use crate::PodPermits;
 
-/// Pods that are told one by one in a status.
+/// Limit of the pods that a status lists.
 const PODS_TOLD: usize = 1_000;
 
-/// What pods of this node say of themselves, by what the API server answered last.
+/// Policies of this node's pods, by the last answer of the API server.
 #[derive(Clone, Debug, Serialize)]
 pub struct PodPolicies {
-    /// The node, as the cluster calls it.
+    /// Name of the node in the cluster.
     node: String,
-    /// When pods were told last, nanoseconds since 1970; `null` before the first time: then nobody is acted on.
+    /// Time of the last answer, nanoseconds since 1970; `null` before the first: no pod is acted on until then.
     answered_at: Option<Nanos>,
-    /// Why there is no newer answer; what was known holds.
+    /// Error of the last request; the policies of the last answer stay valid.
     error: Option<String>,
-    /// How many pods there are of each policy.
+    /// Number of pods of each policy.
     nr_pods: BTreeMap<PodPolicyName, u64>,
-    /// Pods that are not merely reported on, the first 1,000 by uid.
+    /// Pods with another policy than `report`, the first 1,000 by uid.
     pods: Vec<ToldPod>,
     #[serde(skip)]
     by_uid: BTreeMap<String, AnnotatedPod>,
-    /// Pods whose problem was told.
+    /// Pods with the problem that was reported for each.
     #[serde(skip)]
     told: BTreeSet<(String, String)>,
 }
 
-/// A policy, as it is told.
+/// Name of a policy in status and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PodPolicyName {
-    /// Nothing is done to its memory.
+    /// Memory of the pod is reported only.
     Report,
-    /// Schemes may page it out.
+    /// Schemes may page out memory of the pod.
     Reclaim,
-    /// It is not understood; nothing is done.
+    /// The pod's annotations are not understood; the pod is not acted on.
     Invalid,
-    /// The API server has not told of the pod; nothing is done.
+    /// The pod is missing in the API server's answer; it is not acted on.
     Unknown,
 }
 
 impl PodPolicyName {
-    /// Its name.
+    /// Name as text.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Report => "report",
@@ -65,17 +65,17 @@ impl PodPolicyName {
     }
 }
 
-/// A pod of a status.
+/// A pod in a status.
 #[derive(Clone, Debug, Serialize)]
 struct ToldPod {
     namespace: String,
     pod: String,
     uid: String,
     policy: PodPolicyName,
-    /// How long its memory must be idle at least, where it says so.
+    /// Minimum idle time of its memory, if its annotations set one.
     #[serde(skip_serializing_if = "Option::is_none")]
     min_age: Option<Nanos>,
-    /// What is wrong with its annotations.
+    /// Error in its annotations.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -98,7 +98,7 @@ impl ToldPod {
 }
 
 impl PodPolicies {
-    /// Of a node of which nothing is known yet.
+    /// Makes the policies of a node before the first answer.
     pub fn new(node: &str) -> Self {
         Self {
             node: node.to_owned(),
@@ -111,8 +111,8 @@ impl PodPolicies {
         }
     }
 
-    /// Takes in what was answered. Yields what there is to tell of it that was not told before: what is wrong with pods'
-    /// annotations, that there is no answer any more, or that there is one again.
+    /// Takes an answer of the API server. Returns new notes: errors in pods' annotations, a failed request, or the
+    /// first answer after one.
     pub fn take(&mut self, now: Nanos, answer: Result<Vec<AnnotatedPod>, String>) -> Vec<String> {
         match answer {
             Ok(pods) => self.take_pods(now, pods),
@@ -147,7 +147,7 @@ impl PodPolicies {
             .filter(|pod| PodPolicyName::of(pod) != PodPolicyName::Report)
             .map(ToldPod::of);
         self.pods = told.take(PODS_TOLD).collect();
-        // Whoever is gone, or says it well now, may be told of again.
+        // A pod that is gone, or has been corrected, may be reported again.
         let mut wrong = BTreeSet::new();
         for pod in self.by_uid.values() {
             let Err(problem) = &pod.policy else { continue };
@@ -162,7 +162,7 @@ impl PodPolicies {
         notes
     }
 
-    /// Who may be acted on.
+    /// Pods that may be acted on, with their minimum ages.
     pub fn permits(&self) -> PodPermits {
         let of = |pod: &AnnotatedPod| match pod.policy {
             Ok(PodPolicy::Reclaim { min_age }) => Some((pod.uid.clone(), min_age)),
@@ -171,14 +171,14 @@ impl PodPolicies {
         self.by_uid.values().filter_map(of).collect()
     }
 
-    /// A pod's policy.
+    /// Policy of a pod.
     pub fn policy_of(&self, uid: &str) -> PodPolicyName {
         self.by_uid
             .get(uid)
             .map_or(PodPolicyName::Unknown, PodPolicyName::of)
     }
 
-    /// Namespace and name of a pod that the API server has told of.
+    /// Namespace and name of a pod in the API server's answer.
     pub(super) fn name_of(&self, uid: &str) -> Option<(&str, &str)> {
         let pod = self.by_uid.get(uid)?;
         Some((&pod.namespace, &pod.name))
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(known.policy_of("b"), PodPolicyName::Invalid);
         assert_eq!(known.policy_of("d"), PodPolicyName::Unknown);
         assert_eq!(known.nr_pods(PodPolicyName::Report), 1);
-        // Taken away, and wrong in another way.
+        // The annotation is removed from one pod, and wrong in another way on the other.
         let notes = known.take(Nanos(6), Ok(pods(&[("b", "no"), ("a", "report")])));
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(known.permits().is_empty());

@@ -1,4 +1,4 @@
-//! How a daemon's status reads as text. It is taken as JSON: the daemon may be of another version.
+//! A daemon's status as text. The input is JSON, as the daemon may be of another version.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use isotherm_engine::{Nanos, PAGE_SIZE};
 use isotherm_record::printable;
 use serde_json::Value;
 
-/// Lists of targets end after so many.
+/// Limit of the targets in a list.
 const TARGETS_SHOWN: usize = 20;
 
-/// A status as lines for people; what it does not say reads `?`.
+/// Returns a status as lines for people; a missing value reads `?`.
 #[must_use]
 pub fn status_text(status: &Value) -> String {
     let mut lines = vec![head(status)];
@@ -157,7 +157,7 @@ fn scheme_line(i: usize, scheme: &Value, is_dry: bool, of_kernel: bool) -> Strin
     )
 }
 
-/// Which memory a scheme is about; what it leaves open is left out.
+/// Describes a scheme's access pattern; conditions that are not set are left out.
 fn pattern(pattern: &Value) -> String {
     let mut parts = Vec::new();
     let accesses = &pattern["nr_accesses"];
@@ -212,7 +212,7 @@ fn moved_line(way: &Value) -> String {
     )
 }
 
-/// Which pods may be acted on, where they say so.
+/// Describes the policies of pods, where pods have them.
 fn pod_lines(policy: &Value) -> Vec<String> {
     if !policy.is_object() {
         return Vec::new();
@@ -251,7 +251,7 @@ fn pod_lines(policy: &Value) -> Vec<String> {
     lines
 }
 
-/// What the kernel itself promoted and demoted, where it counts that.
+/// Describes the kernel's own promotions and demotions, where the kernel counts them.
 fn kernel_line(counters: &Value) -> Option<String> {
     let counters = counters.as_object()?;
     let told = counters
@@ -310,7 +310,7 @@ fn guard_line(context: &Value) -> String {
     )
 }
 
-/// What acting takes.
+/// Describes the cost of acting.
 fn budget_line(budget: &Value) -> String {
     let seconds = |key: &str| budget[key].as_f64().unwrap_or(0.0) / 1e9;
     let share = budget["share"].as_f64();
@@ -336,7 +336,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A text of the daemon's, on one line.
+/// Returns a text of the daemon on one line.
 fn text(value: &Value) -> Cow<'_, str> {
     printable(value.as_str().unwrap_or("?"))
 }

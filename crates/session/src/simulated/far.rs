@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use super::Replay;
 
-/// What an access to a node of CXL memory takes, unless it is said: some 2.5 times what near memory takes.
+/// Default latency of an access to a node of CXL memory: some 2.5 times that of near memory.
 const FAR_LATENCY: Nanos = Nanos(250);
 
-/// A second node, and what no trace tells of who may use it.
+/// A second node, and the use that a program makes of memory; a trace holds neither.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FarMemory {
-    /// How much of it there is.
+    /// Size of the node.
     pub bytes: u64,
-    /// What an access takes.
+    /// Latency of an access.
     pub latency: Nanos,
-    /// Share of its time in which the program waits for memory, if all of that is near.
+    /// Share of its time in which the program waits for memory, if all memory is near.
     pub memory_bound: f64,
 }
 
 impl FarMemory {
-    /// Of `SIZE` or `SIZE,LATENCY`.
+    /// Reads `SIZE` or `SIZE,LATENCY`.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// Fails if the text is no size, or no latency; the error names the fault.
     pub fn parse(text: &str, memory_bound: f64) -> Result<Self, String> {
         let (bytes, latency) = Self::parse_node(text)?;
         Ok(Self {
@@ -35,10 +35,10 @@ impl FarMemory {
         })
     }
 
-    /// The size and the latency of `SIZE[,LATENCY]`.
+    /// Reads the size and the latency of `SIZE[,LATENCY]`.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// Fails if the text is no size, or no latency; the error names the fault.
     pub fn parse_node(text: &str) -> Result<(u64, Nanos), String> {
         let (size, latency) = match text.split_once(',') {
             Some((size, latency)) => (size, Some(latency)),
@@ -60,9 +60,9 @@ impl FarMemory {
 }
 
 impl Replay {
-    /// On a machine that has a second node as well.
+    /// Adds a second node to the machine.
     pub fn add_far(&mut self, far: &FarMemory) {
-        // The simulated machine's nodes are of whole blocks of 4 MiB.
+        // Nodes of the simulated machine consist of whole blocks of 4 MiB.
         let size = far.bytes.next_multiple_of(2 * BLOCK_SIZE);
         self.machine.nodes.push(NodeSpec {
             latency: far.latency,

@@ -1,4 +1,4 @@
-//! A simulation's events as a record's items, so that all reports work on it.
+//! Events of a simulation as items of a record, so that all reports work on them.
 
 use isotherm_engine::PAGE_SIZE;
 use isotherm_record::{
@@ -9,18 +9,18 @@ use isotherm_sim::kcompactd::Round;
 use isotherm_sim::machine::Use;
 use isotherm_sim::simulation::{Event, Simulation};
 
-/// What is recorded of a simulation.
+/// Turns events of a simulation into items.
 pub(crate) struct Recording {
     names: Vec<Option<String>>,
 }
 
 impl Recording {
-    /// Contexts have these names.
+    /// Makes a recording of contexts with these names.
     pub(crate) fn new(names: Vec<Option<String>>) -> Self {
         Self { names }
     }
 
-    /// What an event says to a record.
+    /// Returns the items of an event.
     pub(crate) fn items(&self, event: &Event, simulation: &Simulation) -> Vec<Item> {
         let time = simulation.machine().now();
         match event {
@@ -101,7 +101,7 @@ fn compaction(round: &Round) -> Item {
         cpu: round.took,
         migrate_scanned: round.migrate_scanned,
         free_scanned: round.free_scanned,
-        // What is moved, and where to.
+        // Moved pages and their destinations.
         isolated: 2 * round.moved,
     })
 }
@@ -144,7 +144,7 @@ fn usage(simulation: &Simulation) -> Item {
     })
 }
 
-/// Of all contexts together: what they cost, and the shortest intervals.
+/// Returns the cost of all contexts together, with the shortest intervals.
 fn cost(simulation: &Simulation) -> Item {
     let contexts = 0..simulation.nr_contexts();
     let watching = contexts.map(|at| (simulation.watching(at), simulation.cost(at)));

@@ -1,5 +1,5 @@
-//! Sessions on a simulated machine: what a [`SessionSpec`] asks for, on the machine of a [`Scenario`] or
-//! of a [`Replay`], comes out as the items that a live session would yield.
+//! Sessions on a simulated machine. The machine comes from a [`Scenario`] or a [`Replay`]. The session takes a
+//! [`SessionSpec`] and returns the items that a live session would return.
 //!
 //! ```text
 //! let mut session = SimulatedSession::start(&spec, scenario, end)?;
@@ -37,15 +37,15 @@ pub struct SimulatedSession {
     recording: Recording,
     summary: Summary,
     events: Vec<Event>,
-    /// Without the command that made it.
+    /// Header without the command line.
     header: Header,
 }
 
 impl SimulatedSession {
-    /// What `spec` asks for, on the scenario's machine, until `end`.
+    /// Starts the session of `spec` on the scenario's machine; it lasts until `end`.
     ///
     /// # Errors
-    /// What cannot be simulated.
+    /// Fails if a part of it cannot be simulated.
     pub fn start(spec: &SessionSpec, scenario: Scenario, end: Nanos) -> anyhow::Result<Self> {
         let names = spec.contexts.iter().map(|context| context.name.clone());
         let recording = Recording::new(names.collect());
@@ -59,7 +59,7 @@ impl SimulatedSession {
         })
     }
 
-    /// What a record of it begins with, made by this command line.
+    /// Header of a record of this session, with this command line.
     pub fn header(&self, command: Vec<String>) -> Header {
         Header {
             command,
@@ -67,12 +67,12 @@ impl SimulatedSession {
         }
     }
 
-    /// The simulated time.
+    /// Present simulated time.
     pub fn now(&self) -> Nanos {
         self.simulation.machine().now()
     }
 
-    /// Goes on to what happens next, and appends what there is to tell. Whether there is more.
+    /// Advances to the next event and appends its items. Returns whether there are more.
     pub fn step(&mut self, items: &mut Vec<Item>) -> bool {
         let goes_on = self.simulation.step(&mut self.events);
         self.summary.look(&self.simulation);
@@ -83,16 +83,16 @@ impl SimulatedSession {
         goes_on
     }
 
-    /// What it came to.
+    /// Returns the results of the simulation.
     pub fn report(self) -> SimulationReport {
         self.summary.report(&self.simulation)
     }
 }
 
-/// What `spec` asks for, on the scenario's machine, until `end`: for those who want no record of it.
+/// Makes the simulation of `spec` on the scenario's machine until `end`, for callers that need no record.
 ///
 /// # Errors
-/// What cannot be simulated.
+/// Fails if a part of it cannot be simulated.
 pub fn simulation(
     spec: &SessionSpec,
     scenario: Scenario,
@@ -110,10 +110,10 @@ pub fn simulation(
     Ok(simulation)
 }
 
-/// What a context of the live machine is on a simulated one.
+/// Returns the simulated counterpart of a live context.
 ///
 /// # Errors
-/// What cannot be simulated: scans of pages.
+/// Fails if the context cannot be simulated: scans of pages.
 pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
     let watch = match (&spec.monitor, &spec.targets) {
         (MonitorSpec::Regions(attributes), TargetSpec::Physical { node, .. }) => {

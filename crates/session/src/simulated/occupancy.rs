@@ -1,47 +1,47 @@
-//! What simulated processes have in memory, over time.
+//! Memory of simulated processes over time.
 //!
-//! **Problem.** Schemes act when a second begins, as the guard says then how much. Memory that is looked at once a second,
-//! on the simulated machine in step with that, is what was there before: of 330 MiB that were paged out within seven seconds
-//! a mean of 9 % too much.
+//! **Problem.** Schemes act when a second begins, as the guard then sets their limits. A sample once a second, in step
+//! with the simulated machine, shows the memory before the actions. For 330 MiB that were paged out within seven
+//! seconds, its mean is 9 % too high.
 //!
-//! **Approach.** What is there between two events counts for as long as that was.
+//! **Approach.** The memory between two events is weighted with the time between them.
 
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_sim::machine::Swap;
 use isotherm_sim::simulation::Simulation;
 
-/// Bytes of all processes that run.
+/// Memory of all running processes in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Occupied {
-    /// In memory.
+    /// Resident memory.
     pub resident: f64,
-    /// Paged out, before compression.
+    /// Paged-out memory, before compression.
     pub swapped: f64,
-    /// What compressed swap takes of memory.
+    /// Memory that compressed swap takes.
     pub pool: f64,
-    /// In memory of nodes beyond the first; zero unless it is asked for.
+    /// Memory on nodes beyond the first; zero unless the caller asks for nodes.
     pub far: f64,
-    /// In huge pages.
+    /// Memory in huge pages.
     pub huge: f64,
 }
 
-/// Sums over time.
+/// Sums of memory over time.
 #[derive(Clone, Debug, Default)]
 pub struct Occupancy {
     looks_at_nodes: bool,
     looked: Nanos,
-    /// Since the last look; `None` while nobody runs.
+    /// State since the last sample; `None` while no process runs.
     now: Option<Occupied>,
     seconds: f64,
-    /// Times seconds.
+    /// Sums of bytes times seconds.
     sums: Occupied,
-    /// What was in memory on the first node, times seconds, and these, by the second.
+    /// For each second: memory on the first node times seconds, and the seconds.
     near: Vec<(f64, f64)>,
     resident_max: f64,
 }
 
 impl Occupancy {
-    /// Nothing yet. `looks_at_nodes`: tell what is on which node, which takes a look at each mapping.
+    /// Makes empty sums. `looks_at_nodes` adds the memory of each node, which takes a scan of all mappings.
     pub fn new(looks_at_nodes: bool) -> Self {
         Self {
             looks_at_nodes,
@@ -49,14 +49,14 @@ impl Occupancy {
         }
     }
 
-    /// Something may have happened.
+    /// Adds the time since the last call, and samples the memory; call it after each step.
     pub fn look(&mut self, simulation: &Simulation) {
         let time = simulation.machine().now();
         let seconds = time.since(self.looked).as_secs_f64();
         if let Some(was) = self.now.filter(|_| seconds > 0.0) {
             self.seconds += seconds;
             self.sums.add(&was, seconds);
-            // A step is short beside a second: which of two it belongs to is no matter.
+            // A step is much shorter than a second, so it may count for either of two.
             let second = (self.looked.0 / 1_000_000_000) as usize;
             if self.near.len() <= second {
                 self.near.resize(second + 1, (0.0, 0.0));
@@ -94,19 +94,19 @@ impl Occupancy {
         runs.then_some(now)
     }
 
-    /// For how long anybody ran.
+    /// Time in which a process ran.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// Means over that time.
+    /// Returns the means over that time.
     pub fn mean(&self) -> Occupied {
         let mut mean = Occupied::default();
         mean.add(&self.sums, 1.0 / self.seconds.max(1e-9));
         mean
     }
 
-    /// The most that was in memory at a time.
+    /// Largest resident memory at any time.
     pub fn resident_max(&self) -> f64 {
         self.resident_max
     }
@@ -116,8 +116,8 @@ impl Occupancy {
         Nanos(idle_for.0.saturating_mul(2))
     }
 
-    /// Mean in memory on the first node without the beginning, in which no memory could be idle for `idle_for`; `None` if
-    /// that is more than half of the time.
+    /// Mean memory on the first node without the beginning, in which no memory could be idle for `idle_for`. `None` if
+    /// the beginning is more than half of the time.
     pub fn steady_near(&self, idle_for: Nanos) -> Option<f64> {
         if Self::needed_for(idle_for).as_secs_f64() > self.seconds {
             return None;
@@ -130,7 +130,7 @@ impl Occupancy {
         (seconds > 0.0).then(|| sum / seconds)
     }
 
-    /// What was in memory on the first node, second by second, in which anybody ran.
+    /// Mean memory on the first node for each second in which a process ran.
     pub fn near_by_second(&self) -> Vec<u64> {
         let ran = self.near.iter().filter(|(_, seconds)| *seconds > 0.0);
         ran.map(|(sum, seconds)| (sum / seconds) as u64).collect()
@@ -138,7 +138,7 @@ impl Occupancy {
 }
 
 impl Occupied {
-    /// In memory of the first node.
+    /// Resident memory on the first node.
     pub fn near(&self) -> f64 {
         self.resident - self.far
     }

@@ -1,4 +1,4 @@
-//! Scenarios: what a simulated machine is made of, what runs on it and what goes wrong.
+//! Scenarios: the parts of a simulated machine, its processes and its faults.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,23 +17,23 @@ use super::trace::{self, Replay, read_trace};
 use super::workload;
 use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
 
-/// Everything that is needed to begin.
+/// All inputs of a simulation.
 #[derive(Debug, Default)]
 pub struct Scenario {
-    /// The machine.
+    /// Specification of the machine.
     pub machine: MachineSpec,
-    /// What starts on it, and when.
+    /// Processes with their start times.
     pub starts: Vec<(Nanos, ProcessSpec)>,
-    /// What goes wrong.
+    /// Injected faults.
     pub faults: Vec<Fault>,
-    /// How long it is to go on, if the scenario says so.
+    /// Duration, if the scenario sets one.
     pub duration: Option<Nanos>,
-    /// What the user should know of how it was read, a sentence each.
+    /// Notes for the user on the reading of the scenario, a sentence each.
     pub notes: Vec<String>,
 }
 
 impl Scenario {
-    /// Traced processes alone, on their machine.
+    /// Makes a scenario of traced processes alone, on their machine.
     pub fn of(mut replay: Replay) -> Self {
         let machine = std::mem::take(&mut replay.machine);
         let mut scenario = Self {
@@ -44,13 +44,13 @@ impl Scenario {
         scenario
     }
 
-    /// Replays traced processes as well, from the start. Their machine is not taken.
+    /// Adds traced processes to the scenario, from the start. Their machine is not used.
     pub fn replay(&mut self, replay: Replay) {
         self.notes.extend(replay.notes);
         self.starts.extend(replay.processes);
     }
 
-    /// When it ends if no process loses time.
+    /// Time of the end if no process loses time.
     pub fn expected_end(&self, duration: Option<Nanos>) -> Nanos {
         let work =
             { self.starts.iter() }.map(|(at, process)| *at + process.work.unwrap_or_default());
@@ -58,10 +58,10 @@ impl Scenario {
         duration.or(self.duration).unwrap_or(work)
     }
 
-    /// When it is to end: at `duration`, or as the scenario says, or when all processes have ended.
+    /// Time of the end: `duration`, or the scenario's, or when all processes have ended.
     ///
     /// # Errors
-    /// A process that never ends.
+    /// Fails if a process never ends.
     pub fn end(&self, duration: Option<Nanos>) -> anyhow::Result<Nanos> {
         if let Some(end) = duration.or(self.duration) {
             return Ok(end);
@@ -74,7 +74,7 @@ impl Scenario {
                 process.name
             );
         }
-        // A process that gets nothing done any more must not keep us for ever.
+        // A process that makes no progress must not prolong the simulation for ever.
         let work = self.starts.iter().map(|(at, process)| {
             *at + Nanos(process.work.unwrap_or_default().0.saturating_mul(100))
         });
@@ -82,10 +82,10 @@ impl Scenario {
     }
 }
 
-/// Memory is filled at this pace unless the scenario says how long it takes.
+/// Default rate at which memory is filled.
 const FILL_BYTES_PER_S: u64 = 1 << 30;
 
-/// A text that means something with a unit.
+/// A text with a unit.
 struct Unit<T>(T);
 
 impl<'de, T> Deserialize<'de> for Unit<T>
@@ -98,13 +98,13 @@ where
     }
 }
 
-/// What a text can mean.
+/// A type that can be read from a text with a unit.
 trait ParsedUnit: Sized {
     fn read(text: &str) -> Result<Self, String>;
 }
 
 struct Bytes(u64);
-/// A share of something, 0 to 1.
+/// A share, 0 to 1.
 struct Share(f64);
 
 impl ParsedUnit for Bytes {
@@ -125,7 +125,7 @@ impl ParsedUnit for Nanos {
     }
 }
 
-/// A number without a unit; separators of thousands are fine.
+/// Reads a number without a unit; thousands may be separated.
 fn number<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -191,14 +191,14 @@ enum ThpFile {
     Never,
 }
 
-/// More processes than this are a mistake.
+/// Limit of the processes: more are a mistake.
 const PROCESSES_MAX: usize = 100_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProcessFile {
     name: Option<String>,
-    /// So many that do the same, each by itself.
+    /// Number of identical processes.
     #[serde(default, deserialize_with = "some_number")]
     count: Option<usize>,
     start: Option<Unit<Nanos>>,
@@ -283,10 +283,10 @@ enum FaultName {
     ClockJump,
 }
 
-/// Reads a scenario (YAML or JSON); files that it names are looked for beside it.
+/// Reads a scenario (YAML or JSON); relative paths in it start at its folder.
 ///
 /// # Errors
-/// What cannot be read, or is no scenario, by its place in the file.
+/// Fails if the file cannot be read or is no scenario; the error names the place in the file.
 pub fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     let name = path.display();
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
@@ -296,27 +296,27 @@ pub fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     parse_scenario(text, folder).with_context(|| format!("{name} cannot be simulated"))
 }
 
-/// Reads a scenario, or a record of page scans, which is replayed on a machine like the one that it was made on: the
-/// content tells.
+/// Reads a scenario, or a record of page scans, by the file's content. A record is replayed on a machine like the
+/// recorded one.
 ///
 /// # Errors
-/// What cannot be read, or simulated.
+/// Fails if the file cannot be read or simulated.
 pub fn read_scenario_or_trace(path: &Path) -> anyhow::Result<Scenario> {
     let name = path.display();
     let format = std::fs::File::open(path)
         .and_then(Format::detect_in)
         .with_context(|| format!("cannot read {name}"))?;
-    // damo's records tell of regions, which cannot be replayed.
+    // Records of damo hold regions, which cannot be replayed.
     match format {
         Ok(Format::Isotherm | Format::Parquet) => Ok(Scenario::of(read_trace(path)?)),
         _ => read_scenario(path),
     }
 }
 
-/// Reads a scenario's text; files that it names are in `folder`.
+/// Reads a scenario's text; relative paths in it start at `folder`.
 ///
 /// # Errors
-/// What is no scenario, by its place in the text.
+/// Fails if the text is no scenario; the error names the place in the text.
 pub fn parse_scenario(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
     let values = isotherm_config::plain(text).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -483,7 +483,7 @@ impl ProcessFile {
     }
 }
 
-/// Where the first mapping lies, as on real machines.
+/// Address of the first mapping, as on real machines.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 
 fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {

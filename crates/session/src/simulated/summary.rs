@@ -487,7 +487,7 @@ impl HugePages {
     }
 }
 
-/// Prints all processes of one name in one line: one line for each of thousands would help nobody.
+/// Prints all processes of one name in one line: one line for each of thousands would be useless.
 fn say_alike(processes: &[&ProcessReport], text: &mut String) {
     let mean = |of: fn(&ProcessReport) -> f64| {
         processes.iter().map(|process| of(process)).sum::<f64>() / processes.len() as f64

@@ -1,4 +1,4 @@
-//! A page-granular record as simulated processes: what real programs accessed, replayed.
+//! Replay of a page-granular record: the accesses of real programs as simulated processes.
 
 mod load;
 mod traced;
@@ -20,36 +20,36 @@ use isotherm_sim::machine::{
 
 use traced::Traced;
 
-/// Traced processes, and a machine like the one that they ran on.
+/// Traced processes, and a machine like theirs.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// What they accessed, each with the time of its first scan, in that order; those of one time by how much memory
-    /// they had, most first.
+    /// Processes with the times of their first scans, in this order; those that start together by memory, largest
+    /// first.
     pub processes: Vec<(Nanos, ProcessSpec)>,
-    /// One node of as much memory, and compressed swap.
+    /// Machine with one node of the same size, and compressed swap.
     pub machine: MachineSpec,
-    /// What acting cost there, as far as that was measured.
+    /// Costs of acting on the recorded machine, as far as they were measured.
     pub calibration: Calibration,
-    /// What the user should know of how it was read, a sentence each.
+    /// Notes for the user on the reading of the trace, a sentence each.
     pub notes: Vec<String>,
-    /// Ids of the processes that had not ended when the trace did.
+    /// Process ids of the processes that outlived the trace.
     pub live: Vec<u32>,
 }
 
-/// What compressed memory takes of what it holds, unless a scenario says otherwise.
+/// Default ratio of memory to its compressed size.
 const ZRAM_RATIO: f64 = 3.0;
 
 const NOT_MEASURED: &str = "what paging out costs was not measured with it (there was no swap, or an older isotherm \
     recorded it), so costs are those of another machine and other content; `isotherm calibrate` measures, and --costs \
     takes what it measured";
 
-/// Most processes of a trace that are replayed.
+/// Limit of the replayed processes of a trace.
 const PROCESSES_MAX: usize = 64;
 
 /// Reads a record of page scans.
 ///
 /// # Errors
-/// What cannot be read, or replayed.
+/// Fails if the record cannot be read or replayed.
 pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
     let name = path.display();
     let input = input::open(path)?;
@@ -60,13 +60,13 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
 }
 
 impl Replay {
-    /// The process with most memory.
+    /// Returns the process with most memory.
     pub fn largest(&self) -> Option<&ProcessSpec> {
         let processes = self.processes.iter().rev().map(|(_, process)| process);
         processes.max_by_key(|process| process.mapped_bytes())
     }
 
-    /// What the traced program is called: its largest process, and how many others there are.
+    /// Returns the traced program's name: that of its largest process, with the number of others.
     pub fn program(&self) -> String {
         let name = self.largest().map_or("", |process| &process.name);
         match self.processes.len() {
@@ -75,7 +75,7 @@ impl Replay {
         }
     }
 
-    /// On a machine with these costs instead of those that it was recorded with.
+    /// Replaces the costs of the recorded machine by these.
     pub fn set_costs(&mut self, costs: Calibration) {
         let machine = &mut self.machine;
         machine.costs = MachineCosts::default().calibrated(&costs, Bound::Middle);
@@ -89,10 +89,10 @@ impl Replay {
         self.calibration = costs;
     }
 
-    /// Of a record of page scans, which messages call `name`.
+    /// Reads a record of page scans; `name` is its name in messages.
     ///
     /// # Errors
-    /// What cannot be read, or replayed.
+    /// Fails if the record cannot be read or replayed.
     pub fn read<R: Read>(mut reader: Reader<R>, name: &str) -> anyhow::Result<Self> {
         ensure!(
             reader.is_page_record(),
@@ -112,9 +112,9 @@ impl Replay {
         Ok(replay)
     }
 
-    /// A sample of one block of `nr`, on a machine whose costs a page are `nr` times as high; and the ratio of the whole
-    /// trace's memory to the sample's. Blocks are drawn in the order of their accesses, so that hot and cold memory keep
-    /// their shares. `None` if no block is left.
+    /// Returns a sample of one block of `nr`, and the ratio of the whole trace's memory to the sample's. The sample's
+    /// machine has `nr` times the costs of a page. Blocks are drawn in the order of their accesses, so that hot and
+    /// cold memory keep their shares. `None` if no block is left.
     pub fn one_in(&self, nr: u32) -> Option<(Self, f64)> {
         let mut blocks: Vec<(u64, usize, AreaSpec)> = Vec::new();
         for (at, (_, process)) in self.processes.iter().enumerate() {
@@ -138,7 +138,7 @@ impl Replay {
         (seen > 0).then(|| (some, self.seen_pages() as f64 / seen as f64))
     }
 
-    /// Pages that were in memory, once for each scan that saw them there.
+    /// Number of resident pages, each counted once for each scan that found it.
     pub fn seen_pages(&self) -> u64 {
         let areas = self
             .processes
@@ -147,10 +147,10 @@ impl Replay {
         areas.map(|area| counted(area, Trace::seen)).sum()
     }
 
-    /// Of what a session with page scans told.
+    /// Makes a replay of the items of a session with page scans.
     ///
     /// # Errors
-    /// What cannot be replayed.
+    /// Fails if they cannot be replayed.
     pub fn of(items: impl Iterator<Item = Item>) -> anyhow::Result<Self> {
         let mut seen = Seen::default();
         items.for_each(|item| seen.take(item));
@@ -158,15 +158,15 @@ impl Replay {
     }
 }
 
-/// What a record tells.
+/// Contents of a record.
 #[derive(Default)]
 struct Seen {
     targets: BTreeMap<TargetId, Traced>,
     usage: Vec<UsageSample>,
-    /// CPU time of the recorder, by when that was told.
+    /// CPU time of the recorder, by the time of its sample.
     recorder: BTreeMap<Nanos, Nanos>,
     calibration: Option<CalibrationSample>,
-    /// Ids of processes that have not ended.
+    /// Process ids of processes that have not ended.
     live: BTreeMap<TargetId, u32>,
 }
 
@@ -225,7 +225,7 @@ impl Seen {
             .collect();
         processes.sort_by_key(|(at, process)| (*at, Reverse(process.mapped_bytes())));
         let sizes = self.usage.iter().map(|usage| usage.system_total);
-        // What processes share is there once for each of them.
+        // Memory that processes share exists once for each of them.
         let shared = processes
             .iter()
             .skip(1)
@@ -241,7 +241,7 @@ impl Seen {
         })
     }
 
-    /// Leaves out processes of which nothing was in memory, and the smallest of too many.
+    /// Drops processes without resident memory, and the smallest beyond the limit.
     fn keep_largest(&mut self) -> Vec<String> {
         self.targets.retain(|_, traced| traced.seen_pages() > 0);
         let (nr, all) = (self.targets.len(), self.seen_pages());
@@ -266,7 +266,7 @@ impl Seen {
     }
 }
 
-/// Sum of a trace's figure over the pages of an area.
+/// Sums up a trace's figure over the pages of an area.
 fn counted(area: &AreaSpec, of: fn(&Trace, Range<u32>) -> u64) -> u64 {
     match &area.pattern {
         Pattern::Trace(trace, first) => of(
@@ -277,7 +277,7 @@ fn counted(area: &AreaSpec, of: fn(&Trace, Range<u32>) -> u64) -> u64 {
     }
 }
 
-/// A traced area, block by block.
+/// Splits a traced area into blocks.
 fn blocks_of(area: &AreaSpec) -> impl Iterator<Item = AreaSpec> {
     let blocks = area.range.start / BLOCK_SIZE..area.range.end.div_ceil(BLOCK_SIZE);
     blocks.filter_map(|block| {
@@ -298,7 +298,7 @@ fn blocks_of(area: &AreaSpec) -> impl Iterator<Item = AreaSpec> {
     })
 }
 
-/// One node of so many bytes and compressed swap, with the costs that were measured.
+/// Returns a machine with one node of this size and compressed swap, with the measured costs.
 fn machine(bytes: u64, others: Vec<(Nanos, f64)>, measured: &Calibration) -> MachineSpec {
     let assumed = MachineSpec::default();
     MachineSpec {

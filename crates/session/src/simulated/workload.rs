@@ -1,4 +1,4 @@
-//! Accesses of simulated processes: shapes over a mapping, and masim's configurations.
+//! Accesses of simulated processes: distributions over a mapping, and masim's configurations.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,39 +13,39 @@ use serde::Deserialize;
 
 use isotherm_engine::units::{parse_bytes, parse_share};
 
-/// How accesses are spread over a mapping, or over the part of it that is hot.
+/// Distribution of accesses over a mapping, or over its hot part.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Shape {
-    /// The same everywhere.
+    /// Equal rates everywhere.
     #[default]
     Uniform,
-    /// From start to end again and again, which each page sees as often.
+    /// From start to end again and again; each page has the same rate.
     Sequential,
-    /// YCSB's zipfian, scattered: a few pages much more often than the others.
+    /// YCSB's zipfian, scattered: a few pages have much higher rates than the others.
     Zipfian,
-    /// YCSB's latest: the end most often.
+    /// YCSB's latest: the end has the highest rates.
     Latest,
 }
 
-/// Accesses to a mapping from some moment of the work on.
+/// Accesses to a mapping from a point of the work on.
 pub(crate) struct Access {
     pub(crate) at: Nanos,
     pub(crate) shape: Shape,
-    /// A share or a size at its start; all of it if not given.
+    /// Hot part, as a share or a size from the start; `None` for all of it.
     pub(crate) hot: Option<String>,
-    /// All together, per second.
+    /// Rate of all accesses together, per second.
     pub(crate) rate: f64,
 }
 
-/// Where each page has its own rate: 1 TiB of pages, 1 GiB of rates.
+/// Limit of the pages with a rate of their own: 1 TiB of pages, 1 GiB of rates.
 const PAGES_MAX: usize = 1 << 28;
 
-/// YCSB's constant.
+/// Skew of YCSB's zipfian distribution.
 const SKEW: f64 = 0.99;
 
-/// What `accesses` make together of a mapping. Those that begin at the same time add up; those that
-/// begin later take the place of all before.
+/// Returns the sum of `accesses` to a mapping. Accesses that begin at the same time add up; later ones replace all
+/// before.
 pub(crate) fn pattern(accesses: &[Access], bytes: u64) -> anyhow::Result<Pattern> {
     let mut starts: Vec<Nanos> = accesses.iter().map(|access| access.at).collect();
     starts.sort_unstable();
@@ -127,11 +127,11 @@ fn hot_pages(access: &Access, pages: usize) -> anyhow::Result<usize> {
     Ok(hot)
 }
 
-/// What `isotherm workload` reaches on the machines that it is developed on, if nothing else is said.
+/// Default rate: `isotherm workload` reaches it on its developers' machines.
 const ACCESSES_PER_S: f64 = 50e6;
 
-/// A masim configuration as a process: each phase's accesses as rates. All of it is resident from the
-/// start, or as it is touched.
+/// Returns a masim configuration as a process: each phase's accesses as rates. All memory is resident from the start,
+/// or with `is_sparse` once it is touched.
 pub(crate) fn masim(
     path: &Path,
     accesses_per_s: Option<f64>,

@@ -6,7 +6,7 @@ use prometheus_client::metrics::MetricType;
 use super::{Metrics, Page, TARGETS_MAX};
 
 impl Metrics<'_> {
-    /// What huge pages of targets hold, and waste.
+    /// Adds the memory in huge pages of targets, and its waste.
     pub(super) fn huge_pages(&self, page: &mut Page) {
         let all = self.live.machine.huge();
         if all.is_empty() {

@@ -8,10 +8,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
-/// No exemplar goes with any counter.
+/// Counters have no exemplars.
 const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 
-/// Metric families in the making.
+/// A page of metric families.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     families: Vec<Family>,
@@ -27,7 +27,7 @@ struct Family {
 }
 
 impl Family {
-    /// Writes a value: of a counter, or else of a gauge.
+    /// Writes a value of a counter or of a gauge.
     fn encode(&self, series: &mut MetricEncoder<'_>, value: Value) -> fmt::Result {
         let is_counter = matches!(self.kind, MetricType::Counter);
         match value {
@@ -39,7 +39,7 @@ impl Family {
     }
 }
 
-/// Bytes and counts are told to the last digit.
+/// A value of a series; bytes and counts are exact.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
     Integer(u64),
@@ -74,7 +74,7 @@ impl Page {
         });
     }
 
-    /// A series of the family begun last.
+    /// Adds a series to the last family.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) {
         let labels = labels.iter();
         let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -94,7 +94,7 @@ impl Page {
         self.sample(&[], value);
     }
 
-    /// The text exposition.
+    /// Returns the text exposition.
     pub(super) fn text(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));

@@ -1,4 +1,4 @@
-//! Of which pods control groups are, and what these say of themselves.
+//! Metrics of pods: their control groups and their policies.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::page::Page;
 use super::{Metrics, label};
 
 impl Metrics<'_> {
-    /// Of which pods the control groups are that are told of.
+    /// Adds the pods of the listed control groups.
     pub(super) fn pods(&self, page: &mut Page) {
         if self.pods.is_empty() {
             return;
@@ -36,7 +36,7 @@ impl Metrics<'_> {
         }
     }
 
-    /// The control groups that have series of their own: the largest.
+    /// Returns the control groups that have series of their own: the largest.
     fn told_groups(&self) -> BTreeSet<Owner> {
         let machine = &self.live.machine;
         let mapped = machine.by_owner().into_keys().map(|(owner, _)| owner);
@@ -46,7 +46,7 @@ impl Metrics<'_> {
             .collect()
     }
 
-    /// What pods say of themselves, where they are asked.
+    /// Adds the policies of pods, where the API server is asked for them.
     pub(super) fn pod_policies(&self, page: &mut Page) {
         let Some(policies) = &self.live.pods else {
             return;

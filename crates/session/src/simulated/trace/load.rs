@@ -1,15 +1,15 @@
-//! How busy a traced program and its machine were.
+//! Load of a traced program and its machine.
 
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::UsageSample;
 
 use super::Seen;
 
-/// Shorter intervals tell little: the kernel counts in hundredths of a second.
+/// Shortest interval that is used: the kernel counts in hundredths of a second.
 const SHORTEST_S: f64 = 0.5;
 
-/// CPUs that a process kept busy, from each moment after its `start` on, by the samples of memory use, about one a
-/// second. Nothing where records tell no CPU times.
+/// Returns the CPUs that a process kept busy, from each time after its `start` on. The samples of memory use come about
+/// once a second. Empty if the record holds no CPU times.
 pub(super) fn of_target(
     usage: &[UsageSample],
     target: TargetId,
@@ -22,8 +22,8 @@ pub(super) fn of_target(
     intervals.collect()
 }
 
-/// CPUs that all others but the recorder kept busy, from each moment after `start` on, on a machine of so many (0: not
-/// known).
+/// Returns the CPUs that all other processes but the recorder kept busy, from each time after `start` on. `cpus` is the
+/// number of the machine's CPUs, or 0 if unknown.
 pub(super) fn of_others(seen: &Seen, cpus: u32, start: Nanos) -> Vec<(Nanos, f64)> {
     let recorder = |time| seen.recorder.get(&time).copied().unwrap_or_default();
     let intervals = intervals(&seen.usage).filter_map(|interval| {
@@ -42,7 +42,7 @@ pub(super) fn of_others(seen: &Seen, cpus: u32, start: Nanos) -> Vec<(Nanos, f64
     intervals.collect()
 }
 
-/// Between two samples.
+/// Interval between two samples.
 #[derive(Clone, Copy)]
 struct Interval<'a> {
     before: &'a UsageSample,

@@ -1,4 +1,4 @@
-//! Records of several processes are replayed as such.
+//! Replay of records with several processes.
 
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, PAGE_SIZE, Unreclaimable};
@@ -12,7 +12,7 @@ fn second(n: u64) -> Nanos {
     Nanos(n * 1_000_000_000)
 }
 
-/// A process of `pages` resident pages that is scanned in these seconds.
+/// Returns the items of a process with `pages` resident pages that is scanned in these seconds.
 fn process(target: u32, name: &str, pages: u32, scans: std::ops::Range<u64>) -> Vec<Item> {
     let start = 0x7f00_0000_0000;
     let target = TargetId(target);

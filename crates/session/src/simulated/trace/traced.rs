@@ -8,7 +8,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use isotherm_record::{Mapping, PageBlock, PageSnapshot};
 use isotherm_sim::machine::{AreaSpec, Pattern, ProcessSpec, Trace, Use};
 
-/// What a record tells of a process.
+/// Contents of a record about one process.
 #[derive(Default)]
 pub(super) struct Traced {
     pub(super) name: String,
@@ -17,7 +17,7 @@ pub(super) struct Traced {
 }
 
 impl Traced {
-    /// Pages that were in memory, once for each scan that saw them there.
+    /// Number of resident pages, each counted once for each scan that found it.
     pub(super) fn seen_pages(&self) -> u64 {
         let blocks = self.scans.iter().flat_map(|scan| &scan.blocks);
         blocks
@@ -25,7 +25,7 @@ impl Traced {
             .sum()
     }
 
-    /// The process, of which `shared` is other processes' as well; as if it began with its first scan.
+    /// Returns the process as if it began with its first scan; other processes share the `shared` ranges.
     pub(super) fn process(&self, shared: Option<&Vec<AddressRange>>) -> ProcessSpec {
         let areas = self.areas(shared.map_or(&[], Vec::as_slice));
         let start = self.scans.first().map_or(Nanos(0), |scan| scan.start);
@@ -39,7 +39,7 @@ impl Traced {
         }
     }
 
-    /// Parts of mappings in whose blocks anything was ever seen.
+    /// Returns the parts of mappings with blocks in which a page was ever seen.
     fn areas(&self, shared: &[AddressRange]) -> Vec<(AddressRange, Use, String)> {
         let all = self.scans.iter().flat_map(|scan| &scan.blocks);
         let blocks: BTreeSet<u64> = all.map(|block| block.block).collect();
@@ -62,7 +62,7 @@ impl Traced {
                     continue;
                 };
                 match areas.last_mut() {
-                    // A mapping that grew is there twice: the later says all.
+                    // A mapping that grew is listed twice: the later entry is complete.
                     Some((last, ..)) if last.end > part.start => last.end = last.end.max(part.end),
                     Some((last, is, name))
                         if last.end == part.start && *is == purpose && *name == mapping.name =>
@@ -109,7 +109,7 @@ impl Traced {
     }
 }
 
-/// The traced memory, as a program's mappings.
+/// Returns the traced memory as mappings of a program.
 fn specs(areas: &[(AddressRange, Use, String)], trace: &Arc<Trace>) -> Vec<AreaSpec> {
     let mut first = 0;
     let specs = areas.iter().map(|(range, purpose, name)| {
@@ -117,7 +117,7 @@ fn specs(areas: &[(AddressRange, Use, String)], trace: &Arc<Trace>) -> Vec<AreaS
             name: name.clone(),
             range: *range,
             purpose: *purpose,
-            // What was huge there is not replayed as such.
+            // Huge pages of the trace are not replayed as such.
             huge: Some(false),
             pattern: Pattern::Trace(trace.clone(), first),
             fill: None,
@@ -130,8 +130,7 @@ fn specs(areas: &[(AddressRange, Use, String)], trace: &Arc<Trace>) -> Vec<AreaS
     specs.collect()
 }
 
-/// Notes what a scan saw of an area in a block. What is unknown is taken for accessed: unknown is not
-/// cold.
+/// Adds the result of a scan for an area in a block. Unknown pages count as accessed, never as cold.
 fn note(trace: &mut Trace, interval: usize, range: AddressRange, base: u32, block: &PageBlock) {
     let whole = AddressRange::new(block.block, block.block + BLOCK_SIZE);
     let Some(part) = range.intersection(whole) else {
