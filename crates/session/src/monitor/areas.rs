@@ -3,10 +3,10 @@
 use isotherm_engine::frames::MappedClass;
 use isotherm_linux::areas::MappedArea;
 
-/// A target's mappings, asked for addresses in their order.
+/// Mappings of a target, to be queried by ascending addresses.
 pub(super) struct Areas<'a> {
     rest: &'a [MappedArea],
-    /// The addresses that were found last, and what their pages are; `None` between mappings.
+    /// Range of the last result and its class; `None` between mappings.
     found: (std::ops::Range<u64>, Option<MappedClass>),
 }
 
@@ -36,7 +36,8 @@ impl<'a> Areas<'a> {
     }
 }
 
-/// Class of a mapping's pages. In a writable private mapping of a file most pages have been written, so they are anonymous.
+/// Returns the class of a mapping's pages. Most pages of a writable private file mapping have been written, so they
+/// count as anonymous.
 fn class_of(area: &MappedArea) -> MappedClass {
     if area.is_file() {
         if area.permissions.is_private() && area.permissions.is_writable() {

@@ -1,9 +1,8 @@
-//! Physical memory as one target, told by its addresses.
+//! Physical memory as one target, recorded by physical address.
 //!
-//! Approach: what is known of all processes' pages is put down for their frames
-//! ([`isotherm_engine::frames`]); of these a target of its own tells, `physical`. The processes are targets
-//! as well, so that it is known whose memory is acted on, but have no snapshots in the record: their
-//! memory would be told twice.
+//! Approach: the state of all processes' pages is entered for their frames ([`isotherm_engine::frames`]). One target,
+//! `physical`, reports the frames. The processes are targets as well, since actions need a process. They have no
+//! snapshots in the record, which would hold their memory twice.
 
 use std::ops::Range;
 
@@ -11,25 +10,25 @@ use isotherm_engine::frames::{FrameMap, FrameView};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::{Item, PageBlock, PageSnapshot, TargetStart};
 
-/// The target that stands for physical memory.
+/// Target id of physical memory.
 pub(crate) const MEMORY: TargetId = TargetId(0);
-/// Processes' numbers begin here.
+/// First target id of processes.
 pub(crate) const FIRST_PROCESS: u32 = 1;
-/// Bitmaps of at most so many blocks in a snapshot: a megabyte.
+/// Limit of the bitmap blocks in a snapshot: a megabyte.
 const MAX_NR_BLOCKS: usize = 4096;
 
-/// The target.
+/// Physical memory as a target.
 pub(crate) struct ByFrame {
-    /// What of RAM is watched, in frames and in their order.
+    /// Watched frames of RAM, in ascending order.
     ranges: Vec<Range<u64>>,
     max_nr_regions: usize,
     is_told: bool,
-    /// When it was last told of, or begun with.
+    /// Start of the interval: the last snapshot, or the creation.
     since: Nanos,
 }
 
 impl ByFrame {
-    /// Of these addresses, from `now` on.
+    /// Makes the target of these addresses; its first interval starts at `now`.
     pub(crate) fn new(ram: &[AddressRange], max_nr_regions: usize, now: Nanos) -> Self {
         Self {
             ranges: ram.iter().map(frames).collect(),
@@ -39,7 +38,7 @@ impl ByFrame {
         }
     }
 
-    /// Its start, once.
+    /// Returns the start of the target on the first call.
     pub(crate) fn start(&mut self, now: Nanos) -> Option<Item> {
         let is_told = std::mem::replace(&mut self.is_told, true);
         (!is_told).then(|| {
@@ -53,7 +52,7 @@ impl ByFrame {
         })
     }
 
-    /// When the interval at hand began.
+    /// Start of the present interval.
     pub(crate) fn since(&self) -> Nanos {
         self.since
     }
@@ -66,7 +65,7 @@ impl ByFrame {
             .is_some_and(|range| range.contains(&frame))
     }
 
-    /// What `frames` say at the end of an interval.
+    /// Makes the snapshot of `frames` at the end of an interval.
     pub(crate) fn snapshot(&mut self, frames: &mut FrameMap, now: Nanos) -> Item {
         Item::Snapshot(frames.snapshot(&FrameView {
             target: MEMORY,
@@ -78,7 +77,7 @@ impl ByFrame {
         }))
     }
 
-    /// What they say of each frame.
+    /// Makes the page snapshot of `frames` at the end of an interval.
     pub(crate) fn pages(&mut self, frames: &FrameMap, now: Nanos) -> Item {
         let blocks = frames.pages().map(|pages| PageBlock {
             block: pages.block,
@@ -96,7 +95,7 @@ impl ByFrame {
     }
 }
 
-/// The frames of a range of addresses.
+/// Returns the frames of a range of addresses.
 pub(crate) fn frames(range: &AddressRange) -> Range<u64> {
     range.start / PAGE_SIZE..range.end / PAGE_SIZE
 }

@@ -1,18 +1,16 @@
-//! Several contexts in one session: each is a monitor of its own, and all together look like one.
+//! Several contexts in one session: a monitor for each, combined into one.
 //!
-//! Problem: a file of damo's or HMSDK's holds a context for each NUMA node, and each has its own
-//! targets, intervals and schemes; but there is one loop, one record and one process whose CPU time
-//! is measured.
+//! Problem: a file of damo's or HMSDK's has a context for each NUMA node, each with targets, intervals and schemes of
+//! its own. But the session has one loop, one record, and one process with a measured CPU time.
 //!
-//! Approach: a monitor made of monitors. Each member is stepped when it is due. Members number their
-//! targets from 0, so every target gets a number of the session's own when it starts, and its start
-//! tells its context's name. Probes measure what watching costs as the CPU time of the whole process;
-//! so what one member takes is left out of the others' cost, and what the loop takes besides is
-//! shared out evenly: the members' costs add up to what the process has used, and each budget is held
-//! to its own part.
+//! Approach: a monitor made of monitors. Each member is stepped when it is due. Members number their targets from 0, so
+//! every target gets a number of the session's when it starts, and its start names the context. Probes measure the cost
+//! of watching as the CPU time of the whole process. So the time of one member's step is excluded from the others'
+//! cost, and the time of the loop is divided evenly. The members' costs add up to the CPU time of the process, and each
+//! budget limits its own member.
 //!
-//! Limits: members do not know of each other. Where two watch the same memory, each clears accessed
-//! bits that the other is to read ([`crate::warnings`] tells of that). An error of one ends all.
+//! Limits: members do not know of each other. If two watch the same memory, each clears accessed bits that the other
+//! has not read ([`crate::warnings`] reports that). An error of one member ends the session.
 
 use isotherm_engine::drive::Numbering;
 use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, TargetId};
@@ -24,12 +22,12 @@ use super::{CacheView, Monitor, TargetTables};
 use crate::kernel::KernelMonitor;
 use isotherm_engine::units::format_time;
 
-/// The members.
+/// All contexts of a session.
 pub(crate) struct Contexts {
     members: Vec<Member>,
     targets: Numbering,
-    /// The process's CPU time when what it was spent on was last known.
-    /// Nothing at first: what loading takes is shared out as well.
+    /// CPU time of the process that has been assigned to members so far. It starts at zero: the time of loading is
+    /// divided as well.
     accounted: Nanos,
 }
 
@@ -55,7 +53,7 @@ impl Contexts {
         }
     }
 
-    /// What the loop took besides the members' steps: each has its part.
+    /// Divides the CPU time outside the members' steps among them.
     fn share_out(&mut self) {
         let spent = self.take_spent();
         let others = self.members.len() as u64 - 1;
@@ -65,7 +63,7 @@ impl Contexts {
         }
     }
 
-    /// CPU time since this was last asked.
+    /// Takes the CPU time since the last call.
     fn take_spent(&mut self) -> Nanos {
         let now = process_cpu();
         now.since(std::mem::replace(&mut self.accounted, now))
@@ -92,7 +90,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// Puts the session's number for the member's target.
+    /// Replaces the member's target number in an item by the session's.
     fn renumber(&mut self, at: usize, item: &mut Item) {
         let target = match item {
             Item::TargetStart(start) => {
@@ -128,7 +126,7 @@ impl Contexts {
             | Item::Guard(_)
             | Item::Fragmentation(_)
             | Item::Compaction(_)
-            // These are told by the session, and with its numbers.
+            // These items come from the session, and have its numbers.
             | Item::Stacks(_)
             | Item::Symbols(_)
             | Item::HugePages(_) => return,
@@ -200,7 +198,7 @@ impl Monitor for Contexts {
         }
     }
 
-    /// Each has its part.
+    /// Adds an equal part of `cpu` to each member's cost.
     fn note_other_cpu(&mut self, cpu: Nanos) {
         let part = Nanos(cpu.0 / self.members.len() as u64);
         for member in &mut self.members {
@@ -222,7 +220,7 @@ impl Monitor for Contexts {
     }
 
     fn cost(&self) -> Cost {
-        // What nobody has been told of yet is in every member's.
+        // CPU time that is not yet assigned is in every member's cost.
         let pending = process_cpu().since(self.accounted);
         let mut sum = Cost {
             monitor_cpu: pending,
@@ -242,7 +240,7 @@ impl Monitor for Contexts {
         self.members.iter().map(|m| m.monitor.nr_unknown()).sum()
     }
 
-    /// The shortest of each.
+    /// Returns the shortest intervals of all members.
     fn intervals(&self) -> Intervals {
         let all = self.members.iter().map(|m| m.monitor.intervals());
         all.reduce(|a, b| Intervals {
@@ -258,7 +256,7 @@ impl Monitor for Contexts {
         for (at, member) in self.members.iter().enumerate() {
             let targets = member.monitor.live().into_iter();
             live.extend(targets.filter_map(|(id, process)| {
-                // One that has just been found has not been told of yet.
+                // A target that has just been found has no start in the record yet.
                 Some((self.targets.number(at, id)?, process))
             }));
         }
@@ -292,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// Watches one target by turning so much of the processor, every `period`, for `nr_steps`.
+    /// Watches one target and uses this CPU time every `period`, for `nr_steps`.
     struct Counter {
         period: Nanos,
         nr_steps: u32,

@@ -1,13 +1,13 @@
-//! What huge pages hold, and what of it nobody has written: of every process, whoever made them.
+//! Huge pages of every process, and the pages in them that were never written.
 //!
-//! Problem: that a process has huge pages is a number in `/proc`; how much of them is waste is in their content
-//! only, and reading all of it takes a quarter of a second a gigabyte.
+//! Problem: `/proc` shows the huge pages of a process, but their waste shows only in their content. Reading all of it
+//! takes a quarter of a second a gigabyte.
 //!
-//! Approach: at every look some of them are read, those first that never were, in an order that is as good as
-//! random, then those that were read longest ago. What is known of the others is the mean of those, process by
-//! process; how much was read is said.
+//! Approach: each scan reads some of them: in random order those that were never read, then those that were read
+//! longest ago. The others are estimated, process by process, by the mean of those; the number of bytes read is
+//! reported.
 //!
-//! Limits: a page of zeros counts as not written. Only private anonymous memory in pages of 2 MiB.
+//! Limits: a page of zeros counts as not written. Only private anonymous memory in pages of 2 MiB is read.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_record::HugeMemory;
 
-/// Huge pages that a look reads: 10 ms.
+/// Huge pages that a scan reads, which takes 10 ms.
 const READ_PER_LOOK: usize = 32;
 
-/// What is known of huge pages.
+/// Huge pages and the results of reading them.
 #[derive(Debug, Default)]
 pub(super) struct HugePages {
-    /// Those that there are, as of this look, by target.
+    /// Huge pages of this scan, by target.
     seen: BTreeMap<TargetId, Vec<u64>>,
     known: BTreeMap<(TargetId, u64), Known>,
     nr_looks: u64,
 }
 
-/// What reading one came to.
+/// Result of reading one huge page.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     unused_pages: u32,
@@ -36,18 +36,18 @@ struct Known {
 }
 
 impl HugePages {
-    /// A look begins.
+    /// Begins a scan.
     pub(super) fn begin(&mut self) {
         self.seen.clear();
         self.nr_looks += 1;
     }
 
-    /// `target` has a huge page at `block`.
+    /// Adds a huge page of `target` at `block`.
     pub(super) fn add(&mut self, target: TargetId, block: u64) {
         self.seen.entry(target).or_default().push(block);
     }
 
-    /// Reads some of them, and says what is known of each target's.
+    /// Reads some huge pages, and returns the results for each target.
     pub(super) fn look(
         &mut self,
         probe: &mut PageTableProbe,
@@ -75,7 +75,7 @@ impl HugePages {
         Ok(self.seen.keys().map(|target| self.of(*target)).collect())
     }
 
-    /// Those that are read now, in order.
+    /// Returns the huge pages that are read in this scan, in order.
     fn turn(&self) -> Vec<(TargetId, u64)> {
         let all = self.seen.iter();
         let all = all.flat_map(|(target, blocks)| blocks.iter().map(|block| (*target, *block)));
@@ -109,7 +109,7 @@ impl HugePages {
     }
 }
 
-/// Neighbours far from each other (the finalizer of splitmix64).
+/// Scatters neighbouring blocks (the finalizer of splitmix64).
 pub(crate) fn scramble(block: u64) -> u64 {
     let mut mixed = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

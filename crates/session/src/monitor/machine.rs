@@ -1,13 +1,13 @@
-//! The machine's memory: whose it is, of which kind, and when it was accessed last.
+//! Memory of the machine by owner, class and time of the last access.
 //!
-//! Problem: the sum of what processes map is not what they use, as they share much of it; and much of a
-//! machine's memory no process maps.
+//! Problem: the sum of all processes' mapped memory exceeds the memory in use, as they share much of it. And much of a
+//! machine's memory is not mapped at all.
 //!
-//! Approach: now and then all page tables are read once more for the frames that they name, and what the
-//! monitor knows of each page is put down for its frame ([`isotherm_engine::frames`]). What the kernel says of
-//! each node stands beside it, so that nothing is left out.
+//! Approach: at intervals all page tables are read once more for their frame numbers, and the monitor's state of each
+//! page is entered for its frame ([`isotherm_engine::frames`]). The kernel's counts of each node are reported beside
+//! it, so that all memory is accounted for.
 //!
-//! Files' pages that nobody maps are [`CacheView`]'s; where that cannot be, the kernel's lists tell of them.
+//! [`CacheView`] reports the unmapped page cache; without it, the kernel's lists do.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,35 +32,35 @@ use super::by_frame::{ByFrame, frames};
 use super::huge::HugePages;
 use crate::targets::TargetSet;
 
-/// Shortest time between two looks.
+/// Shortest time between two scans.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(5_000);
-/// And where memory is told by frame.
+/// Shortest time between two scans if memory is recorded by frame.
 const INTERVAL_MIN_BY_FRAME: Nanos = Nanos::from_millis(1_000);
 
-/// Memory that samples are about.
+/// Memory that samples cover.
 enum Scope {
     /// All of each node.
     WholeNodes,
-    /// A part of a node: there are no samples.
+    /// A part of a node; there are no samples.
     PartOfNodes,
-    /// The targets', and the charge of the control group at this directory.
+    /// Memory of the targets, and the charge of the control group at this directory.
     Targets(Option<PathBuf>),
 }
 
-/// Looks at the machine's memory.
+/// Scans of the machine's memory.
 pub(crate) struct MachineView {
     next: Nanos,
-    /// When the last interval ended, and the one before.
+    /// Ends of the last two intervals, the later first.
     ends: [Nanos; 2],
     is_first: bool,
     frames: FrameMap,
     zones: Vec<Zone>,
-    /// Each node's ranges of RAM, as far as they are watched; in frames and in their order.
+    /// Watched ranges of RAM with their nodes, as frames in ascending order.
     nodes: Vec<(u32, Range<u64>)>,
-    /// The only node of the machine.
+    /// Set if the machine has only one node.
     is_alone: bool,
     scope: Scope,
-    /// Where physical memory is a target.
+    /// Physical memory as a target, if memory is recorded by frame.
     by_frame: Option<ByFrame>,
     groups: BTreeMap<TargetId, String>,
     huge: HugePages,
@@ -68,7 +68,7 @@ pub(crate) struct MachineView {
 }
 
 impl MachineView {
-    /// One that has not looked yet.
+    /// Makes a view that has not scanned yet.
     pub(crate) fn new(now: Nanos) -> anyhow::Result<Self> {
         let ram = node::all()?.into_iter();
         let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
@@ -89,7 +89,8 @@ impl MachineView {
         })
     }
 
-    /// The same, of these ranges of RAM only, which are a target. They may be a part of what a node has.
+    /// Restricts the view to these ranges of RAM and makes them a target. With `is_part` they are only a part of a
+    /// node.
     pub(crate) fn told_by_frame(
         mut self,
         ram: &[AddressRange],
@@ -113,40 +114,40 @@ impl MachineView {
         if is_part {
             self.scope = Scope::PartOfNodes;
         }
-        // The first look comes when there is something to tell.
+        // The first scan comes after the first results.
         self.next = self.next + INTERVAL_MIN_BY_FRAME;
         self.by_frame = Some(by_frame);
         self
     }
 
-    /// Reports the memory of the targets alone, and what the control group at `directory` is charged for.
+    /// Restricts reports to the targets' memory, and adds the charge of the control group at `directory`.
     pub(crate) fn of_group(mut self, directory: Option<PathBuf>) -> Self {
         self.scope = Scope::Targets(directory);
         self
     }
 
-    /// The start of the target that stands for physical memory, once.
+    /// Returns the start of the target of physical memory on the first call.
     pub(crate) fn start(&mut self, now: Nanos) -> Option<Item> {
         self.by_frame.as_mut()?.start(now)
     }
 
-    /// Whether it is told by frame.
+    /// Whether memory is recorded by frame.
     pub(crate) fn is_by_frame(&self) -> bool {
         self.by_frame.is_some()
     }
 
-    /// Tells of the page cache as well.
+    /// Adds reports of the page cache.
     pub(crate) fn with_page_cache(mut self, page_cache: CacheView) -> Self {
         self.page_cache = Some(page_cache);
         self
     }
 
-    /// The page cache, where it is watched.
+    /// Page cache, if it is watched.
     pub(crate) fn page_cache(&mut self) -> Option<&mut CacheView> {
         self.page_cache.as_mut()
     }
 
-    /// An interval has ended: looks, if it is time to.
+    /// Ends an interval: scans memory if a scan is due.
     pub(crate) fn look(
         &mut self,
         now: Nanos,
@@ -168,7 +169,7 @@ impl MachineView {
         let resumed = process_cpu();
         items.extend(self.tell(now, &ids, probe, targets)?);
         let spent = paused.since(before) + process_cpu().since(resumed);
-        // Taking memory for what is put down comes once.
+        // The allocation of the frame map happens only once.
         let wait = if std::mem::take(&mut self.is_first) {
             INTERVAL_MIN_BY_FRAME
         } else {
@@ -185,8 +186,8 @@ impl MachineView {
         Ok(items)
     }
 
-    /// The last interval has ended, before its time: what is known by now is told. What was touched in the interval before
-    /// counts as touched, as this one may have been very short.
+    /// Reports the results of the last interval, which may have been very short. Pages touched in the interval before
+    /// count as touched, too.
     pub(crate) fn last_look(
         &mut self,
         now: Nanos,
@@ -201,15 +202,15 @@ impl MachineView {
         self.tell(now, &ids, probe, targets)
     }
 
-    /// Whether snapshots report all there is: of one process, which maps each frame once unless KSM has merged some.
+    /// Whether snapshots of the targets report all memory: one process maps each frame once unless KSM has merged some.
     fn is_one_process(&self, targets: &TargetSet) -> bool {
         matches!(self.scope, Scope::Targets(None))
             && targets.ids().nth(1).is_none()
             && targets.pids().all(|(_, pid)| merged_pages(pid) == 0)
     }
 
-    /// Puts down by frame what the monitor knows of each page; by the numbers of the targets, which are yielded. What was
-    /// accessed after `since`, or the last snapshot of physical memory, counts as touched.
+    /// Enters the monitor's state of each page for its frame. Returns the targets by their numbers as mappers. Pages
+    /// accessed after `since`, or after the last snapshot of physical memory, count as touched.
     fn put_down(
         &mut self,
         now: Nanos,
@@ -228,7 +229,7 @@ impl MachineView {
         Ok(ids)
     }
 
-    /// Tells what was put down.
+    /// Makes the items of the entered frames.
     fn tell(
         &mut self,
         now: Nanos,
@@ -258,7 +259,7 @@ impl MachineView {
             }
         }
         if let Some(by_frame) = &mut self.by_frame {
-            // Sums have the page cache beside what is mapped; by address it is among it.
+            // Sums list the page cache beside mapped memory; by address it is part of it.
             if let Some(page_cache) = &self.page_cache {
                 page_cache.tell_frames(&self.nodes, &mut self.frames);
             }
@@ -267,7 +268,7 @@ impl MachineView {
         Ok(items)
     }
 
-    /// What it comes to; `ids` are the targets by the numbers that frames have for them.
+    /// Makes the sample; `ids` are the targets by their numbers as mappers.
     fn sample(&mut self, ids: &[TargetId], now: Nanos, targets: &TargetSet) -> MachineSample {
         let zone_of = |frame: u64| {
             let is_in = |zone: &Zone| zone.range.contains(frame * PAGE_SIZE);
@@ -293,7 +294,7 @@ impl MachineView {
             bytes,
         });
         let mapped = mapped.collect();
-        // As they are now.
+        // Zones are read anew for their present counts.
         let zones = node::zones().unwrap_or_default();
         MachineSample {
             time: now,
@@ -307,7 +308,7 @@ impl MachineView {
         }
     }
 
-    /// Tells why, once that is not possible any more.
+    /// Scans the page cache. Returns a note with the error when that is no longer possible.
     fn look_at_page_cache(&mut self, now: Nanos, monitor: &TableMonitor) -> Option<Item> {
         let page_cache = self.page_cache.as_mut()?;
         let error = page_cache
@@ -318,7 +319,7 @@ impl MachineView {
         Some(Item::Note { time: now, text })
     }
 
-    /// Puts down what a target maps. What was accessed in `touched` counts as touched.
+    /// Enters a target's mapped pages. Pages accessed in `touched` count as touched.
     fn add_target(
         &mut self,
         mapper: u16,
@@ -354,7 +355,7 @@ impl MachineView {
         Ok(())
     }
 
-    /// The kernel's account of each zone of the watched nodes, and what is `mapped` there.
+    /// Returns the kernel's counts of each zone of the watched nodes, and the `mapped` memory there.
     fn zone_memory(&self, now: &[Zone], mapped: &[AgeBytes]) -> Vec<ZoneMemory> {
         let zones = self.zones.iter().zip(mapped);
         let watched =
@@ -391,7 +392,7 @@ impl MachineView {
         told.collect()
     }
 
-    /// Of those who are new, or have another one than before.
+    /// Returns the control groups of new targets, and of those that have changed it.
     fn new_groups(&mut self, targets: &TargetSet) -> Vec<TargetGroup> {
         let mut new = Vec::new();
         let mut groups = BTreeMap::new();
@@ -411,15 +412,15 @@ impl MachineView {
     }
 }
 
-/// The node that a frame is on; `None` where there is no RAM.
+/// Returns the node of a frame; `None` if it is no RAM.
 pub(super) fn node_in(nodes: &[(u32, Range<u64>)], frame: u64) -> Option<u32> {
     let at = nodes.partition_point(|(_, frames)| frames.end <= frame);
     let (node, frames) = nodes.get(at)?;
     frames.contains(&frame).then_some(*node)
 }
 
-/// The kernel's account of a node; of the only one it is the machine's, which some virtual machines keep right
-/// where they do not the node's.
+/// Returns the kernel's counts of a node. On a machine with one node they are the machine's: some virtual machines keep
+/// only these right.
 fn node_memory(node: u32, is_alone: bool) -> NodeMemory {
     let is_numa = !is_alone;
     let meminfo = if is_numa {

@@ -1,4 +1,4 @@
-//! Ways of watching, each a [`Monitor`] on this machine.
+//! Methods of watching on this machine, each a [`Monitor`].
 
 mod areas;
 mod by_frame;
@@ -28,26 +28,26 @@ use isotherm_record::Item;
 
 use crate::kernel::KernelMonitor;
 
-/// One way of watching targets.
+/// A method of watching targets.
 pub(crate) trait Monitor {
-    /// Does what is due at `now`, appends what there is to tell to `items`, and says when to come
-    /// back; `None` if all targets are gone.
+    /// Does the work that is due at `now` and appends new items to `items`. Returns the time of the next step; `None`
+    /// if all targets are gone.
     fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>>;
 
-    /// It ends: appends what is known and was not told yet.
+    /// Appends all pending results when the session ends.
     fn last_look(&mut self, _now: Nanos, _items: &mut Vec<Item>) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Snapshots of the last step that are not told as such, but in others: to act by.
+    /// Takes snapshots of the last step that the record does not hold, for acting on them.
     fn take_unrecorded(&mut self) -> Vec<Item> {
         Vec::new()
     }
 
-    /// A process has ended at `now`, perhaps a target: the next step is to find out.
+    /// Makes the next step check which targets have ended: a process has ended at `now`.
     fn look_for_ends(&mut self, _now: Nanos) {}
 
-    /// Memory was acted on at `now`: its age counts anew.
+    /// Resets the age of memory that was acted on at `now`.
     fn reset_age(
         &mut self,
         _target: isotherm_engine::TargetId,
@@ -56,25 +56,25 @@ pub(crate) trait Monitor {
     ) {
     }
 
-    /// `cpu` was spent on something else than watching, and does not count as its cost.
+    /// Excludes `cpu` from the cost of watching.
     fn leave_out(&mut self, _cpu: Nanos) {}
 
-    /// `cpu` was spent on something that has a rhythm of its own, and counts as watching.
+    /// Adds `cpu` to the cost of watching: periodic work outside the monitor.
     fn note_other_cpu(&mut self, _cpu: Nanos) {}
 
-    /// What watching has cost so far.
+    /// Cost of watching so far.
     fn cost(&self) -> Cost;
 
-    /// Samples so far about which nothing could be known.
+    /// Number of samples so far with an unknown result.
     fn nr_unknown(&self) -> u64;
 
-    /// The intervals in force.
+    /// Present intervals.
     fn intervals(&self) -> Intervals;
 
-    /// Process ids of the live targets, with their numbers, for metering.
+    /// Live targets and their processes, for metering.
     fn live(&self) -> Vec<(isotherm_engine::TargetId, &isotherm_linux::process::Process)>;
 
-    /// The place, among the session's contexts, of the one that a target belongs to.
+    /// Index of the context, among the session's, that a target belongs to.
     fn context_of(&self, _target: isotherm_engine::TargetId) -> usize {
         0
     }
@@ -84,22 +84,22 @@ pub(crate) trait Monitor {
         None
     }
 
-    /// How page tables of a target are read, where they can be.
+    /// Access to a target's page tables, if they can be read.
     fn target_tables(&mut self, _target: isotherm_engine::TargetId) -> Option<TargetTables<'_>> {
         None
     }
 
-    /// The page cache, where the context at this place of the session watches it.
+    /// Page cache, if this context of the session watches it.
     fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {
         None
     }
 
-    /// The kdamond behind the context at this place of the session, where the kernel's DAMON watches it.
+    /// Kdamond of this context of the session, if the kernel's DAMON watches it.
     fn kdamond(&mut self, _context: usize) -> Option<&mut KernelMonitor> {
         None
     }
 
-    /// What the user should know about the method itself, said once at the end.
+    /// Remark for the user about the method, added once at the end.
     fn summary(&self) -> Option<String> {
         None
     }

@@ -1,4 +1,4 @@
-//! Page granularity: every page's accessed bit at every look, by the scanner.
+//! Page granularity: the scanner reads every page's accessed bit in every scan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,9 @@ use isotherm_record::{Item, PageBlock, PageSnapshot};
 use super::{ByFrame, Monitor, TargetTables};
 use crate::targets::TargetSet;
 
-/// More of the accessed pages unknown than this: clearing by madvise misses too much.
+/// Ratio of unknown to accessed pages above which clearing by madvise misses too much.
 const TOO_MUCH_UNKNOWN: f64 = 0.1;
-/// Scans of all processes of the machine take at most this share of a CPU: with more memory they come less
-/// often than was asked for.
+/// CPU share that scans of all processes of the machine may take. With more memory, the interval grows.
 const MACHINE_SHARE: f64 = 0.1;
 
 pub(crate) struct Pages {
@@ -27,16 +26,16 @@ pub(crate) struct Pages {
     targets: TargetSet,
     scanner: Scanner,
     attributes: PageAttributes,
-    /// Targets that are cleared by clear_refs, and those of which it was asked whether they are to be.
+    /// Targets that are cleared by clear_refs, and those for which the choice has been made.
     by_refs: BTreeSet<TargetId>,
     asked: BTreeSet<TargetId>,
     last_scan: BTreeMap<TargetId, Nanos>,
     nr_unknown: u64,
-    /// Where physical memory is the target: what is known of its frames.
+    /// Physical memory as the target, with the state of its frames.
     by_frame: Option<(ByFrame, FrameMap)>,
-    /// Scans of processes whose memory is told by frame, if they are acted on.
+    /// Scans of processes that are recorded by frame, if they are acted on.
     unrecorded: Option<Vec<Item>>,
-    /// All processes are scanned, however many they are: that may take at most [`MACHINE_SHARE`].
+    /// Set if all processes are scanned, however many: scans may take at most [`MACHINE_SHARE`].
     is_machine: bool,
 }
 
@@ -61,13 +60,13 @@ impl Pages {
         }
     }
 
-    /// The same, of all processes of the machine.
+    /// Scans all processes of the machine.
     pub(crate) fn of_machine(mut self) -> Self {
         self.is_machine = true;
         self
     }
 
-    /// The same, told by frame; `is_acted_on`: and acted on by process.
+    /// Records memory by frame; with `is_acted_on`, scans of processes are kept for acting.
     pub(crate) fn told_by_frame(mut self, by_frame: ByFrame, is_acted_on: bool) -> Self {
         self.by_frame = Some((by_frame, FrameMap::default()));
         self.unrecorded = is_acted_on.then(Vec::new);
@@ -90,7 +89,7 @@ impl Pages {
             return self.add_frames(id, &blocks, &ranges);
         };
         if self.probe.hides_accesses(id) {
-            // That a page was accessed is known, that it was not is not.
+            // A set accessed bit proves an access; a clear one proves nothing.
             for block in &mut blocks {
                 let facts = &block.facts;
                 block.unknown = std::array::from_fn(|i| {
@@ -123,7 +122,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Clears by clear_refs from now on, if madvise misses much and that stays within the limit.
+    /// Switches to clear_refs if madvise misses much and clear_refs stays within the limit.
     fn switch_if_useful(
         &mut self,
         id: TargetId,
@@ -156,7 +155,7 @@ impl Pages {
         }
     }
 
-    /// Puts down what a scan of a target says of its frames. Of `unscanned` ranges nothing is known yet.
+    /// Enters the result of a target's scan for its frames. Pages in `unscanned` ranges are unknown.
     fn add_frames(
         &mut self,
         id: TargetId,
@@ -172,7 +171,7 @@ impl Pages {
             let blocks = self.probe.occupied_blocks(id, unscanned)?;
             blocks.unwrap_or_default()
         };
-        // Who maps a frame counts once; more than there are numbers for count as one.
+        // Each mapper of a frame counts once; mappers beyond the available numbers share one.
         let mapper = (id.0 as usize % NR_MAPPERS) as u16;
         let mut rest = blocks.iter().peekable();
         self.probe
@@ -199,7 +198,7 @@ impl Pages {
     }
 }
 
-/// What a scan says of a page. One that has come since was accessed.
+/// Returns the age of a page by a scan. A page that has appeared since was accessed.
 fn age_in(block: Option<&ScannedBlock>, page: usize) -> PageAge {
     match block {
         None => PageAge::Unknown,
@@ -248,7 +247,7 @@ impl Monitor for Pages {
         let is_first = self.last_scan.is_empty();
         for id in self.targets.ids().collect::<Vec<_>>() {
             match self.scan(id, now, items) {
-                // It has ended, or has grown: the machine's other processes are not to miss their scans.
+                // The process has ended or grown: the machine's other processes must not miss their scans.
                 Err(ScanError::ClearRefs { .. } | ScanError::TooLong { .. })
                     if self.is_machine && self.by_refs.remove(&id) => {}
                 Err(ScanError::TooLong { .. }) if self.is_machine => self.scanner.forget(id),
@@ -262,7 +261,7 @@ impl Monitor for Pages {
                 new.into_iter()
                     .filter(|item| !matches!(item, Item::Mappings(_))),
             );
-            // The first scan clears, and says nothing.
+            // The first scan only clears; it has no result.
             items.extend((!is_first).then_some(pages));
         }
         let mut wait = self.attributes.interval;

@@ -12,8 +12,8 @@ use isotherm_record::{Item, TargetStart};
 use super::Monitor;
 
 const MEMORY: TargetId = TargetId(0);
-/// The reverse map is refreshed with the engine's updates, but may take at most this part of the
-/// time that has passed since the last refresh; the maps of all contexts together.
+/// Share of the time since the last refresh that a refresh of the reverse map may take. It holds for the maps of all
+/// contexts together; refreshes come with the engine's updates.
 const REFRESH_SHARE: f64 = 0.005;
 
 pub(crate) struct Physical {
@@ -22,7 +22,7 @@ pub(crate) struct Physical {
     memory: Memory,
 }
 
-/// The one target: memory, whose reverse map is to be kept up to date.
+/// Memory, the only target; its reverse map must be kept up to date.
 struct Memory {
     ranges: Vec<AddressRange>,
     refresh_share: f64,
@@ -63,7 +63,7 @@ impl TargetSource<PhysicalProbe> for Memory {
 }
 
 impl Physical {
-    /// One of `nr` contexts.
+    /// Makes the monitor of one of `nr` contexts.
     pub(crate) fn new(
         ranges: Vec<AddressRange>,
         attributes: Attributes,

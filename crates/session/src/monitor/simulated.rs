@@ -1,8 +1,8 @@
-//! A simulated process, for where real ones cannot be watched: the same engine, on a simulated machine whose
-//! time goes as fast as ours.
+//! A simulated process, for machines where real ones cannot be watched. The engine is the same; the time of the
+//! simulated machine runs at real speed.
 //!
-//! One mapping of 1 GiB whose hot tenth is touched often, a second tenth now and then, and the rest
-//! never. Deterministic by seed, but for when it is looked at. Everything it yields says that it is simulated.
+//! The process has one mapping of 1 GiB: one tenth is touched often, a second tenth rarely, and the rest never. Results
+//! are deterministic by seed, except for the times of samples. All its items are marked as simulated.
 
 use std::convert::Infallible;
 
@@ -19,11 +19,11 @@ use super::Monitor;
 
 const MEMORY: AddressRange = AddressRange::new(0x7f00_0000_0000, 0x7f00_4000_0000);
 const TENTH_PAGES: u32 = (MEMORY.len() / PAGE_SIZE / 10) as u32;
-/// Accesses a second to each page of the hot tenth, and of the one after it.
+/// Accesses per second to each page of the hot tenth, and of the warm one after it.
 const HOT_PER_SECOND: f32 = 200.0;
 const WARM_PER_SECOND: f32 = 0.5;
 
-/// By then all of its memory is there.
+/// Time by which all memory is resident.
 const FILLED: Nanos = Nanos::from_millis(1_000);
 
 pub(crate) struct Simulated {
@@ -31,11 +31,11 @@ pub(crate) struct Simulated {
     machine: Machine,
     target: TargetId,
     probe: ProbeState,
-    /// What our clock said when it was looked at first.
+    /// Real time of the first step.
     started: Option<Nanos>,
 }
 
-/// The one process.
+/// Target source with a single process.
 struct Program(TargetId);
 
 impl TargetSource<SimProbe<'_>> for Program {

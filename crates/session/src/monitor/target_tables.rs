@@ -1,4 +1,4 @@
-//! A target's page tables, for who reads them besides its monitor.
+//! A target's page tables, for readers besides its monitor.
 
 use isotherm_engine::{AddressRange, TargetId};
 use isotherm_linux::probe::{BlockContents, PageTableProbe, ProbeError};
@@ -9,28 +9,28 @@ use crate::targets::TargetSet;
 pub(crate) struct TargetTables<'a> {
     probe: &'a mut PageTableProbe,
     targets: &'a TargetSet,
-    /// What the probe calls it.
+    /// Target id in the probe.
     id: TargetId,
 }
 
 impl<'a> TargetTables<'a> {
-    /// Those of the target that `probe` and `targets` call so.
+    /// Makes the tables of the target that `probe` and `targets` know by this id.
     pub(crate) fn new(probe: &'a mut PageTableProbe, targets: &'a TargetSet, id: TargetId) -> Self {
         Self { probe, targets, id }
     }
 
-    /// The identity of its address space: another one after exec.
+    /// Identity of the address space; it changes with exec.
     pub(crate) fn space(&self) -> Option<(u64, u64)> {
         self.probe.address_space(self.id)
     }
 
-    /// Addresses of its huge pages of private anonymous memory. `None` if it is gone.
+    /// Returns the addresses of its huge pages of private anonymous memory. `None` if the process is gone.
     pub(crate) fn huge_pages(&mut self) -> Result<Option<Vec<u64>>, ProbeError> {
         let anonymous: Vec<AddressRange> = self.targets.anonymous(self.id);
         self.probe.huge_pages(self.id, &anonymous)
     }
 
-    /// Looks into the pages of `blocks`. `false` if it is gone.
+    /// Reads the pages of `blocks`. Returns `false` if the process is gone.
     pub(crate) fn contents(
         &mut self,
         blocks: &[u64],

@@ -1,4 +1,4 @@
-//! Processes' memory, by their virtual addresses: either of the engine's monitors on the page-table probe.
+//! Memory of processes by virtual addresses: either of the engine's monitors on the page-table probe.
 
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
 use isotherm_engine::table::{MappedRange, TableMonitor};
@@ -16,13 +16,13 @@ pub(crate) struct VirtualMemory {
     probe: PageTableProbe,
     targets: TargetSet,
     monitor: MonitorLoop,
-    /// Where all of the machine is watched.
+    /// View of the machine's memory, if it is watched.
     machine: Option<MachineView>,
-    /// Snapshots of processes whose memory is told by frame, if they are acted on.
+    /// Snapshots of processes that are recorded by frame, if they are acted on.
     unrecorded: Option<Vec<Snapshot>>,
 }
 
-/// The targets, and where it is told who comes and goes.
+/// Targets, with the items of their starts and ends.
 struct Followed<'a> {
     set: &'a mut TargetSet,
     machine: Option<&'a mut MachineView>,
@@ -82,7 +82,7 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
     }
 }
 
-/// The parts of `mappings` that lie in `blocks`, both in address order.
+/// Returns the parts of `mappings` that lie in `blocks`, both in address order.
 fn populated(mappings: &[AddressRange], blocks: Vec<u64>) -> Vec<AddressRange> {
     let mut populated: Vec<AddressRange> = Vec::new();
     let mut mappings = mappings.iter().peekable();
@@ -120,7 +120,7 @@ impl VirtualMemory {
         }
     }
 
-    /// The same, whose processes are acted on.
+    /// Keeps snapshots of processes for acting.
     pub(crate) fn acted_on(mut self) -> Self {
         self.unrecorded = Some(Vec::new());
         self
@@ -151,7 +151,7 @@ impl Monitor for VirtualMemory {
         if let Some(unrecorded) = &mut self.unrecorded {
             unrecorded.extend(snapshots);
         }
-        // Where a process has its memory says nothing of where in RAM that is.
+        // Mappings of a process are virtual addresses, which a record by frame does not hold.
         let new = items.split_off(first_new);
         items.extend(
             new.into_iter()
@@ -198,7 +198,7 @@ impl Monitor for VirtualMemory {
     }
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
-        // Where memory is told by frame, nothing is told by a process's addresses.
+        // Records by frame hold no virtual addresses of processes.
         let is_told = !self.is_by_frame();
         is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
     }

@@ -35,7 +35,7 @@ pub struct Occupancy {
     seconds: f64,
     /// Sums of bytes times seconds.
     sums: Occupied,
-    /// For each second: memory on the first node times seconds, and the seconds.
+    /// Memory on the first node times seconds, and the seconds; one pair for each second of the time.
     near: Vec<(f64, f64)>,
     resident_max: f64,
 }

@@ -1,8 +1,8 @@
-//! Schemes on the page cache: clean pages that have been idle for long enough are dropped.
+//! Schemes on the page cache: they drop clean pages that have been idle for long enough.
 //!
-//! A scheme's operation is about addresses that stand for what is idle of a file
-//! ([`isotherm_engine::page_cache::CacheLayout`]). Which pages these are is looked up when it is carried out, so
-//! that what was accessed, written or mapped since is left alone; and afterwards it is seen which have gone.
+//! An operation of a scheme covers addresses that represent the idle pages of a file
+//! ([`isotherm_engine::page_cache::CacheLayout`]). The pages are looked up when the operation is executed, so that
+//! pages accessed, written or mapped since are kept. Afterwards the dropped pages are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,30 +18,30 @@ use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
 use super::CacheView;
 
 const NEVER: Nanos = Nanos(u64::MAX);
-/// Listing fewer folios at once costs as much.
+/// Smallest number of folios to list: listing fewer costs as much.
 const LISTED_MIN: usize = 64;
-/// Files that are looked for at once, of those of which pages were dropped.
+/// Files with dropped pages that are checked for refaults at once.
 const LOOKED_FOR: usize = 16;
 
-/// What is wanted of one region.
+/// Request for one region.
 struct Wanted<'a> {
     operation: &'a Operation,
-    /// The control group of each of its filters, where it is about one.
+    /// Control group of each filter that names one.
     groups: &'a [Option<u64>],
     region: CachedRegion,
-    /// Of it.
+    /// Part of the region.
     part: AddressRange,
     patience: u64,
 }
 
 impl CacheView {
-    /// The last round as a snapshot for schemes, once; from now on rounds make one.
+    /// Takes the snapshot of the last round for schemes; from now on each round makes one.
     pub(crate) fn take_snapshot(&mut self) -> Option<Snapshot> {
         self.is_acted_on = true;
         self.snapshot.take()
     }
 
-    /// Carries out operations on the page cache: one outcome for each, in their order.
+    /// Executes operations on the page cache. Adds one outcome for each, in their order.
     pub(crate) fn act(
         &mut self,
         now: Nanos,
@@ -119,7 +119,7 @@ impl CacheView {
         })
     }
 
-    /// The folios of a file that have been idle for long enough and can go, up to as much as is wanted.
+    /// Selects folios of a file that have been idle for long enough and can be dropped, up to the wanted size.
     fn choose(
         &mut self,
         now: Nanos,
@@ -135,7 +135,7 @@ impl CacheView {
         self.memmap
             .list(file, next..u64::MAX, at_once.max(LISTED_MIN), |folios| {
                 for folio in folios {
-                    // What is younger than the region, or not known, is not what was meant.
+                    // Pages that are younger than the region, or of unknown age, are not meant.
                     let Some(idle) = ages.idle(folio, now).filter(|idle| *idle >= least) else {
                         continue;
                     };
@@ -156,7 +156,7 @@ impl CacheView {
         }
         let groups = self.groups_of(wanted, &found)?;
         let (mut chosen, mut waits_least) = (Vec::new(), NEVER);
-        // Neighbours mostly are of one group.
+        // Neighbours mostly belong to one control group.
         let mut of_last = None;
         for (folio, idle) in found {
             let group = groups.get(&folio.group).copied().flatten();
@@ -186,7 +186,7 @@ impl CacheView {
         Ok(chosen)
     }
 
-    /// The numbers of the folios' control groups, where a filter asks for them.
+    /// Returns the ids of the folios' control groups, if a filter needs them.
     fn groups_of(
         &mut self,
         wanted: &Wanted<'_>,
@@ -201,7 +201,7 @@ impl CacheView {
         Ok(keys.into_iter().zip(ids).collect())
     }
 
-    /// Where in the file to go on, if the part before this one was acted on just now.
+    /// Returns the position in the file at which to continue, if the part before this one has just been acted on.
     fn continued(&self, wanted: &Wanted<'_>) -> u64 {
         match self.cursors.get(&wanted.region.range.start) {
             Some((end, next)) if *end == wanted.part.start => *next,
@@ -250,8 +250,7 @@ impl CacheView {
         Ok(())
     }
 
-    /// Looks for some of the files of which pages were dropped. Yields how many pages have come back since this
-    /// was last asked.
+    /// Checks some of the files with dropped pages. Returns the number of refaulted pages since the last call.
     pub(crate) fn look_for_returned(&mut self, now: Nanos) -> Result<u64, MemmapError> {
         for _ in 0..LOOKED_FOR.min(self.returned.len()) {
             let Some(mut of) = self.returned.next(now) else {
@@ -261,7 +260,7 @@ impl CacheView {
                 continue;
             };
             let Ok(file) = file::open(facts, &self.mounts) else {
-                // Deleted, or moved: nothing of it comes back.
+                // The file was deleted or moved: its pages cannot be read back.
                 self.dropped.remove(&of.file);
                 continue;
             };
@@ -292,7 +291,7 @@ fn bytes_of(folios: &[CachedFolio]) -> u64 {
     folios.iter().map(CachedFolio::nr_pages).sum::<u64>() * PAGE_SIZE
 }
 
-/// Only files are dropped from: a file system's own tables are not ours to judge.
+/// Accepts regular files only: tables of a file system are not dropped.
 fn openable(facts: &FileFacts) -> Result<(), Refusal> {
     match facts.kind() {
         CachedKind::File => Ok(()),
@@ -302,7 +301,7 @@ fn openable(facts: &FileFacts) -> Result<(), Refusal> {
     }
 }
 
-/// Why a folio cannot go, as it is.
+/// Returns the reason if a folio cannot be dropped in its present state.
 fn refusal(folio: &CachedFolio) -> Option<Refusal> {
     let is = |bits| folio.state.has(bits);
     if is(FolioState::DIRTY | FolioState::WRITEBACK) {
@@ -316,14 +315,14 @@ fn refusal(folio: &CachedFolio) -> Option<Refusal> {
     }
 }
 
-/// The first filter that matches decides.
+/// Whether the filters let a folio pass; the first filter that matches decides.
 fn passes(wanted: &Wanted<'_>, folio: &CachedFolio, group: Option<u64>) -> bool {
     let filters = wanted.operation.filters.iter().zip(wanted.groups);
     for ((filter, matching, allow), wanted_group) in filters {
         let is = match filter {
             OpsFilter::Active => folio.state.has(FolioState::ACTIVE),
             OpsFilter::Memcg { .. } => wanted_group.is_some() && group == *wanted_group,
-            // What was accessed since it was looked at last is not chosen.
+            // Pages accessed since the last scan are not selected.
             OpsFilter::Anon | OpsFilter::Young => false,
             OpsFilter::HugepageSize { min, max } => {
                 let bytes = folio.nr_pages() * PAGE_SIZE;

@@ -1,59 +1,59 @@
-//! Which marks are still to be cleared in a round, and what that may take.
+//! Marks of accesses that a round has still to clear, and their budget.
 
 use std::collections::VecDeque;
 
 use isotherm_engine::Nanos;
 use isotherm_engine::page_cache::{CachedFolio, ClearCost, order_clears};
 
-/// Folios of which it is chosen at once, 2.5 MiB: the more there are the better are those that are worth it.
+/// Number of folios from which a selection is made, 2.5 MiB: more candidates make a better selection.
 const CHOSEN_FROM: usize = 1 << 16;
-/// Cleared at once: some milliseconds.
+/// Number of folios that are cleared at once, which takes some milliseconds.
 const AT_ONCE: usize = 256;
 
-/// Those of a round.
+/// Clears of a round.
 #[derive(Default)]
 pub(super) struct Clears {
     cost: ClearCost,
-    /// Seen, and not chosen from yet.
+    /// Marked folios from which no selection has been made yet.
     marked: Vec<CachedFolio>,
-    /// Chosen, the best first.
+    /// Selected folios, the best first.
     planned: VecDeque<CachedFolio>,
-    /// For these, and for the rest of the round.
+    /// Budget for the selected folios, and for the rest of the round.
     budget: Nanos,
     rest: Nanos,
 }
 
 impl Clears {
-    /// A round begins, of which clears may take so much.
+    /// Begins a round with this budget for clears.
     pub(super) fn begin(&mut self, budget: Nanos) {
         self.rest = budget;
     }
 
-    /// The next access of this folio would leave no trace.
+    /// Adds a folio with a set mark: its next access would leave no trace.
     pub(super) fn add(&mut self, folio: CachedFolio) {
         self.marked.push(folio);
     }
 
-    /// Whether it is time to choose, within a round.
+    /// Whether a selection is due within a round.
     pub(super) fn is_full(&self) -> bool {
         self.marked.len() >= CHOSEN_FROM
     }
 
-    /// Whether there is something to clear.
+    /// Whether there is a folio to clear.
     pub(super) fn is_waiting(&self) -> bool {
         !self.planned.is_empty()
     }
 
-    /// Chooses from what was added. `share` of the frames that this round has looked at or will, and of which it has not
-    /// been chosen, were looked at.
+    /// Selects from the added folios. `share` is the share of the frames since the last selection in the frames that
+    /// this round has or had yet to scan then.
     pub(super) fn plan(&mut self, share: f64) {
-        // What one part does not need another may: most files are in few places.
+        // Unused budget of one part goes to another: most files are in few places.
         self.budget = Nanos((self.rest.0 as f64 * (2.0 * share).min(1.0)) as u64);
         self.rest = self.rest.since(self.budget);
         self.planned = order_clears(std::mem::take(&mut self.marked), self.cost).into();
     }
 
-    /// What to clear next, and what that is estimated to take; `spare`: what may be spent besides the budget.
+    /// Returns the next folios to clear and their estimated cost. `spare` is CPU time beyond the budget.
     pub(super) fn next(&mut self, spare: Nanos) -> Option<(Vec<CachedFolio>, Nanos)> {
         if self.budget == Nanos(0) && spare == Nanos(0) {
             self.planned.clear();
@@ -64,7 +64,7 @@ impl Clears {
         (nr > 0).then_some((folios, estimate))
     }
 
-    /// That took `spent`, of which `spare` was.
+    /// Accounts for the time of clears: `spent` in all, `spare` of it beyond the budget.
     pub(super) fn cleared(&mut self, estimate: Nanos, spent: Nanos, spare: Nanos) {
         self.cost.learn(estimate, spent);
         self.budget = self.budget.since(spent.since(spare));
@@ -96,7 +96,7 @@ mod tests {
         Nanos::from_millis(n)
     }
 
-    /// How many are cleared if each at once takes 10 ms.
+    /// Returns the number of cleared folios if each call takes 10 ms.
     fn clear_all(clears: &mut Clears, spare: Nanos) -> usize {
         let mut nr = 0;
         while let Some((folios, estimate)) = clears.next(spare) {

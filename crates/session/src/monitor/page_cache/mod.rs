@@ -1,10 +1,10 @@
-//! The page cache that nobody maps: when it was accessed, by file, control group and node.
+//! The unmapped page cache by file, control group and node, with the time of its last access.
 //!
-//! Approach: all frames are looked at in rounds, part by part ([`Memmap`]); what is known of each folio is the
-//! engine's ([`isotherm_engine::page_cache`]). Marks of accesses that are set are cleared at the end of the round
-//! ([`clears`]), those first that tell most, as far as the budget goes, so that the next round tells whether there were more.
+//! Approach: rounds scan all frames, part by part ([`Memmap`]); the engine keeps the state of each folio
+//! ([`isotherm_engine::page_cache`]). At the end of a round, set marks of accesses are cleared ([`clears`]) within the
+//! budget, the most informative first; the next round then shows whether there were more accesses.
 //!
-//! Limits: a round takes as long as the budget makes it, [`ROUND_MIN`] at least; ages are exact to a round.
+//! Limits: the budget sets the length of a round, [`ROUND_MIN`] at least; ages are exact to a round.
 
 mod act;
 mod clears;
@@ -32,63 +32,63 @@ use clears::Clears;
 
 /// Shortest time between the beginnings of two rounds.
 const ROUND_MIN: Nanos = Nanos::from_millis(5_000);
-/// Marks are cleared so far that a round takes about so long, or twice as long as without.
+/// Wanted length of a round: marks are cleared until it is reached, or until the round takes twice as long as without.
 const ROUND_WANTED: Nanos = Nanos::from_millis(10_000);
-/// At most so much is spent at once, and saved up.
+/// Limit of the CPU time that is spent at once, and of the saved credit.
 const STEP_MAX: Nanos = Nanos::from_millis(100);
-/// Frames that are looked at before what they tell is acted on.
+/// Number of frames that are scanned before a selection is cleared.
 const CHUNK_FRAMES: u64 = 1 << 16;
-/// Rounds in which a file that could not be opened is not tried again.
+/// Rounds before a file that could not be opened is tried again.
 const RETRY_ROUNDS: u32 = 10;
-/// Files of which that is kept.
+/// Limit of the remembered files that could not be opened.
 const REFUSED_MAX: usize = 1 << 14;
-/// The part of the page cache of which more than usual is spent to find out when it was accessed.
+/// Share of unknown ages in the page cache above which more budget is spent.
 const UNKNOWN_MUCH: f64 = 0.1;
-/// Largest files that are told one by one.
+/// Limit of the largest files that are listed.
 const FILES_TOLD: usize = 50;
 
-/// Looks at the page cache.
+/// Scans of the page cache.
 pub(crate) struct CacheView {
     memmap: Memmap,
     clearer: Clearer,
     mounts: Mounts,
     ages: FolioAges,
-    /// CPU time that may be spent now, in ns; negative where more was.
+    /// Available CPU time in ns; negative if more was spent.
     credit: f64,
     credited: Nanos,
     round: Round,
     next_round: Nanos,
     clears: Clears,
-    /// What looking at all frames took the last time.
+    /// Cost of the last scan of all frames.
     scan_cost: Nanos,
-    /// Files that could not be opened, and in which round that was.
+    /// Files that could not be opened, with the round of the attempt.
     refused: BTreeMap<u64, u32>,
     groups: BTreeMap<u64, String>,
     group_numbers: GroupNumbers,
     told: Option<CacheSample>,
-    /// What the last round found in all, and of it that of which nobody knows when it was accessed.
+    /// Bytes that the last round found, and those of unknown age.
     bytes: u64,
     unknown_bytes: u64,
-    /// Schemes ask for snapshots.
+    /// Set once schemes ask for snapshots.
     is_acted_on: bool,
     layout: CacheLayout,
     snapshot: Option<Snapshot>,
-    /// By the beginnings of regions: up to where they were acted on, and where in the file that is.
+    /// State of regions by start: the end of the last part that was acted on, and its position in the file.
     cursors: BTreeMap<u64, (u64, u64)>,
     returned: ReturnedFiles,
-    /// Regions of files, by where they begin, of which nothing was old enough: until when that is so.
+    /// File regions, by start, without pages that are old enough, and the time until which that holds.
     waiting: BTreeMap<(u64, u64), Nanos>,
-    /// What the files are of which pages were dropped.
+    /// Facts of files with dropped pages.
     dropped: BTreeMap<FileId, FileFacts>,
 }
 
-/// A round that is under way.
+/// A round in progress.
 #[derive(Default)]
 struct Round {
     began: Nanos,
-    /// What is left to look at, the next last.
+    /// Ranges yet to scan, the next one last.
     rest: Vec<(u32, Range<u64>)>,
-    /// Frames that were looked at or are to be, of which it was not chosen yet what to clear, and of these the latter.
+    /// Frames since the last selection and to the end of the round; and those of them yet to scan.
     nr_frames: u64,
     nr_frames_left: u64,
     account: CacheAccount,
@@ -96,7 +96,7 @@ struct Round {
 }
 
 impl CacheView {
-    /// One that has not looked yet.
+    /// Makes a view that has not scanned yet.
     pub(crate) fn new(now: Nanos) -> Result<Self, MemmapError> {
         let clearer = Clearer::new().map_err(|source| MemmapError::System {
             what: "open /proc/self/clear_refs for writing",
@@ -129,8 +129,8 @@ impl CacheView {
         })
     }
 
-    /// Goes on with the round, as far as the budget goes, and what `monitor` has to spare. `nodes`: each node's ranges of
-    /// RAM, in frames; `mapped`: what processes map.
+    /// Continues the round within the budget and the time that `monitor` has to spare. `nodes` are the nodes' ranges of
+    /// RAM in frames; `mapped` is the processes' mapped memory.
     pub(crate) fn step(
         &mut self,
         now: Nanos,
@@ -164,7 +164,7 @@ impl CacheView {
             if let Some((folios, estimate)) = self.clears.next(spare) {
                 let before = process_cpu();
                 let marked_again = self.clear(now, &folios)?;
-                // Accessed in that moment: once more, or the next round could not tell.
+                // A page accessed at that moment is cleared once more, or the next round could not see its accesses.
                 self.clear(now, &marked_again)?;
                 let spent = process_cpu().since(before);
                 self.clears.cleared(estimate, spent, spare);
@@ -181,12 +181,12 @@ impl CacheView {
         Ok(())
     }
 
-    /// The sums of the last round, once.
+    /// Takes the sums of the last round.
     pub(crate) fn take_sample(&mut self) -> Option<CacheSample> {
         self.told.take()
     }
 
-    /// Puts down in `frames`, by address, what is known of those that nobody maps.
+    /// Enters the ages of unmapped page cache into `frames`, by address.
     pub(crate) fn tell_frames(&self, nodes: &[(u32, Range<u64>)], frames: &mut FrameMap) {
         self.ages.each_frame(|frame, age| {
             if node_in(nodes, frame).is_some() {
@@ -195,23 +195,23 @@ impl CacheView {
         });
     }
 
-    /// Bytes of page cache that there were at the last round.
+    /// Bytes of page cache that the last round found.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether there is more to find out than usual: after two rounds ages can be known, if marks were cleared.
+    /// Whether more ages than usual are unknown: they are known two rounds after the first clears.
     fn is_little_known(&self) -> bool {
         self.ages.nr_rounds() <= 2 || self.unknown_bytes as f64 > UNKNOWN_MUCH * self.bytes as f64
     }
 
-    /// What a round may take for clears in any case.
+    /// Smallest budget of a round for clears.
     fn clear_cost_min(&self) -> Nanos {
         let times = if self.is_little_known() { 3 } else { 1 };
         Nanos(self.scan_cost.0 * times)
     }
 
-    /// `rate`: CPU seconds that may be spent in a second.
+    /// Begins a round; `rate` is the CPU time in seconds that may be spent per second.
     fn begin_round(&mut self, now: Nanos, nodes: &[(u32, Range<u64>)], rate: f64) {
         self.ages.begin_round(now, cache::lru());
         let mut rest = Vec::new();
@@ -223,8 +223,8 @@ impl CacheView {
             }
         }
         let wanted = Nanos((ROUND_WANTED.0 as f64 * rate) as u64);
-        // The first round only looks, so that something is known soon. Then at least as much as looking
-        // takes: marks that stay make looking worth little.
+        // The first round only scans, so that results come soon. Later clears get at least the cost of a scan: scans
+        // without clears show little.
         self.clears.begin(match self.ages.nr_rounds() {
             1 => Nanos(0),
             _ => wanted.since(self.scan_cost).max(self.clear_cost_min()),
@@ -279,12 +279,12 @@ impl CacheView {
         Ok(())
     }
 
-    /// Whether nothing of a round is left to do: all was looked at and told, and what marks it was to clear are.
+    /// Whether no work of a round is left: all frames are scanned and reported, and the selected marks are cleared.
     fn is_between_rounds(&self) -> bool {
         self.round.rest.is_empty() && !self.clears.is_waiting()
     }
 
-    /// Clears the marks of folios, in order of their files. Yields those that have one after that.
+    /// Clears the marks of folios, in order of their files. Returns the folios with a mark after that.
     fn clear(
         &mut self,
         now: Nanos,
@@ -304,7 +304,7 @@ impl CacheView {
             }
         }
         let _ = self.clearer.flush();
-        // Only what is seen to be cleared is.
+        // A mark counts as cleared only when it is seen to be.
         let added: Vec<CachedFolio> = added.into_iter().copied().collect();
         let (ages, mut still) = (&mut self.ages, Vec::new());
         self.memmap.look(&added, |at, folio| {
@@ -383,7 +383,7 @@ impl CacheView {
         }
     }
 
-    /// The names of control groups, by what the kernel knows them by.
+    /// Returns the names of control groups by the kernel's keys.
     fn group_names(&mut self, groups: Vec<u64>) -> Result<BTreeMap<u64, String>, MemmapError> {
         let ids = self.memmap.group_ids(&groups)?;
         if ids.iter().flatten().any(|id| !self.groups.contains_key(id)) {
@@ -396,13 +396,13 @@ impl CacheView {
     }
 }
 
-/// Pages of a folio that no process maps.
+/// Returns the number of a folio's unmapped pages.
 fn unmapped_pages(folio: &CachedFolio, mapped: &FrameMap) -> u32 {
     let pages = folio.nr_pages() as u32;
     if pages == 1 {
         return u32::from(!folio.state.has(FolioState::MAPPED));
     }
-    // Older kernels do not count for all of a large folio whether it is mapped.
+    // Older kernels do not count mappings of a large folio as a whole.
     let frames = folio.frame..folio.frame + folio.nr_pages();
     let nr_mapped = frames.filter(|frame| mapped.is_mapped(*frame)).count() as u32;
     pages - nr_mapped
