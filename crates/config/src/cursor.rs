@@ -1,7 +1,7 @@
-//! Walking the tree: a place in it, its way of keys, and the log that problems go to.
+//! Walking the tree: a position in it, its path of keys, and the log of problems.
 //!
-//! Reading a value either gives it or logs a problem and gives `None`, so that readers go on to the
-//! next key. A map's keys that nobody asked for are unknown ones.
+//! Reading a value either returns it or logs a problem and returns `None`, so that readers go on to the next key. Keys
+//! of a map that no reader has requested are unknown keys.
 
 use std::cell::RefCell;
 
@@ -11,10 +11,10 @@ use crate::node::{Entry, Mark, Node, Value};
 use crate::problem::{PROBLEMS_MAX, Place, Problem, Problems, Severity, nearest, one_of, quoted};
 use crate::unit::{self, Misread};
 
-/// The key by which damo's older files number everything. damo 3.4.3 ignores it.
+/// Key by which damo's older files number everything. damo 3.4.3 ignores it.
 const LABEL: &str = "name";
 
-/// What goes wrong with a text.
+/// Problems of a text.
 pub(crate) struct Log<'a> {
     text: &'a str,
     problems: RefCell<Vec<Problem>>,
@@ -28,7 +28,7 @@ impl<'a> Log<'a> {
         }
     }
 
-    /// An error is kept even when warnings have filled the log.
+    /// Adds a problem. An error is kept even when warnings have filled the log.
     pub(crate) fn add(&self, problem: Problem) {
         let mut problems = self.problems.borrow_mut();
         let is_error = problem.severity == Severity::Error;
@@ -44,7 +44,7 @@ impl<'a> Log<'a> {
         self.problems.borrow().len() >= PROBLEMS_MAX
     }
 
-    /// In the order of the text.
+    /// Returns the problems in the order of the text.
     pub(crate) fn into_problems(self) -> Problems {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|p| (p.place.line, p.place.column));
@@ -68,7 +68,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// A node, and how one got there.
+/// A node with its path.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     node: &'a Node,
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Logs what stands here where something else should.
+    /// Logs the value found here, and the expected one.
     pub(crate) fn wrong(&self, found: impl Into<String>, expected: impl Into<String>) {
         self.report(Problem::error(found, expected));
     }
@@ -101,7 +101,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Logs at the deepest node on the way `path` below here that the text has.
+    /// Logs a problem at the deepest node along `path` below here that the text has.
     pub(crate) fn report_below(&self, path: &str, problem: Problem) {
         let mut node = self.node;
         let is_separator = |c| matches!(c, '.' | '[' | ']');
@@ -131,12 +131,12 @@ impl<'a> Cursor<'a> {
         format!("{}{separator}{}", self.path, shown_key(&entry.key))
     }
 
-    /// How many problems there are so far, anywhere.
+    /// Number of problems so far in the whole text.
     pub(crate) fn nr_problems(&self) -> usize {
         self.log.problems.borrow().len()
     }
 
-    /// The keys here.
+    /// Returns the map's fields; logs a problem if the value is no map.
     pub(crate) fn map(&self) -> Option<Fields<'a>> {
         if let Value::Map(entries) = &self.node.value {
             return Some(Fields {
@@ -150,7 +150,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// The items here.
+    /// Returns the list's items; logs a problem if the value is no list.
     pub(crate) fn list(&self) -> Vec<Cursor<'a>> {
         let Value::List(items) = &self.node.value else {
             self.wrong(self.node.kind(), "a list");
@@ -168,7 +168,7 @@ impl<'a> Cursor<'a> {
         matches!(self.node.value, Value::List(_))
     }
 
-    /// The text or number here.
+    /// Returns the text or number here; logs a problem if the value is neither.
     pub(crate) fn text(&self, expected: &str) -> Option<&'a str> {
         match &self.node.value {
             Value::Text(text) | Value::Number(text) => Some(text),
@@ -179,9 +179,9 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// What `read` makes of the text here.
+    /// Reads the text here by `read`.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Result<T, Misread>) -> Option<T> {
-        // The list or map that stands here instead is as wrong as no text.
+        // A list or map here is as wrong as a missing text.
         let text = match &self.node.value {
             Value::Text(text) | Value::Number(text) => text,
             _ => "",
@@ -219,8 +219,8 @@ impl<'a> Cursor<'a> {
         self.count(u64::from(u32::MAX)).map(|count| count as u32)
     }
 
-    /// A share in parts of `whole`. What does not come to whole parts is rounded down, as damo does
-    /// when it writes to the kernel, and warned of.
+    /// Reads a share in parts of `whole`. A fraction of a part is rounded down with a warning, as damo does when it
+    /// writes to the kernel.
     pub(crate) fn parts(&self, whole: u64) -> Option<u32> {
         let (value, exact) = self.read(|text| unit::parts(text, whole))?;
         if !exact {
@@ -252,7 +252,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// The place in `known` of the word here.
+    /// Returns the index in `known` of the word here.
     pub(crate) fn word(&self, known: &[&str]) -> Option<usize> {
         let expected = one_of(known);
         let word = self.text(&expected)?;
@@ -267,23 +267,23 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The keys of a map, and which of them were asked for.
+/// The fields of a map, and the keys that readers have requested.
 pub(crate) struct Fields<'a> {
     cursor: Cursor<'a>,
     entries: &'a [Entry],
     asked: RefCell<Vec<&'static str>>,
-    /// Keys that must be there and are not.
+    /// Required keys that are missing.
     lacking: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> Fields<'a> {
-    /// The value of `key`; `None` where it is lacking or null.
+    /// Returns the value of `key`; `None` if it is missing or null.
     pub(crate) fn get(&self, key: &'static str) -> Option<Cursor<'a>> {
         self.find(key)
             .filter(|c| !matches!(c.node.value, Value::Null))
     }
 
-    /// The value of `key`, which must be there; null is a value.
+    /// Returns the value of `key`, which is required; null is a value.
     pub(crate) fn need_key(&self, key: &'static str) -> Option<Cursor<'a>> {
         let found = self.find(key);
         if found.is_none() {
@@ -292,7 +292,7 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// The value of `key`, which must be there and not be null.
+    /// Returns the value of `key`, which is required and must not be null.
     pub(crate) fn need(&self, key: &'static str) -> Option<Cursor<'a>> {
         let cursor = self.need_key(key)?;
         if matches!(cursor.node.value, Value::Null) {
@@ -316,14 +316,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Keys that say what was, not what shall be: damo writes them into its files and does not read
-    /// them.
+    /// Accepts keys of past results: damo writes them into its files and does not read them.
     pub(crate) fn skip(&self, keys: &[&'static str]) {
         self.asked.borrow_mut().extend(keys);
     }
 
-    /// Logs every key that was not asked for, and every one that is lacking but for those that a
-    /// misspelt one was meant for.
+    /// Logs every unknown key, and every missing one unless an unknown key is its likely misspelling.
     pub(crate) fn finish(self) {
         let known = self.asked.into_inner();
         let mut lacking = self.lacking.into_inner();
@@ -348,7 +346,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A key as part of a path: short, without what would break the line.
+/// Returns a key as part of a path: short, and without characters that would break the line.
 fn shown_key(key: &str) -> String {
     quoted(key).trim_matches('`').to_owned()
 }

@@ -1,10 +1,10 @@
-//! Numbers as damo writes them (`_damo_fmt_str.py`), and exactly: `4.000 KiB`, `1.500 s`, `0.1 %`,
-//! `10,000`. What that form would round is written in the largest unit that divides it.
+//! Numbers in damo's form (`_damo_fmt_str.py`), but exact: `4.000 KiB`, `1.500 s`, `0.1 %`, `10,000`. A number that
+//! this form would round is written in the largest unit that divides it.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{Age, Frequency};
 
-/// A number with commas.
+/// Formats a number with commas.
 pub(crate) fn count_text(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -19,7 +19,7 @@ pub(crate) fn count_text(number: u64) -> String {
 
 const SIZES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// A size for people: in the largest unit that divides it.
+/// Formats a size for people, in the largest unit that divides it.
 pub(crate) fn size_text(bytes: u64) -> String {
     if bytes == u64::MAX {
         return "max".to_owned();
@@ -32,12 +32,12 @@ pub(crate) fn size_text(bytes: u64) -> String {
     format!("{} {}", bytes >> (10 * power), SIZES[power as usize])
 }
 
-/// A size as damo has it.
+/// Formats a size as damo does.
 pub(crate) fn damo_size_text(bytes: u64) -> String {
     if bytes == u64::MAX {
         return "max".to_owned();
     }
-    // damo's units begin above their own size: 1024 B, 1024.000 KiB.
+    // damo changes to the next unit only above it: 1024 B, 1024.000 KiB.
     let power = bytes.saturating_sub(1).checked_ilog2().unwrap_or(0) / 10;
     if power == 0 {
         return format!("{bytes} B");
@@ -51,7 +51,7 @@ pub(crate) fn damo_size_text(bytes: u64) -> String {
     size_text(bytes)
 }
 
-/// A time.
+/// Formats a time.
 pub(crate) fn time_text(time: Nanos) -> String {
     const UNITS: [(u64, &str); 4] = [
         (1_000_000_000, "s"),
@@ -76,7 +76,7 @@ pub(crate) fn time_text(time: Nanos) -> String {
     if rest == 0 && !parts.is_empty() {
         return parts.join(" ");
     }
-    // Behind minutes damo has nothing smaller than seconds.
+    // After minutes, damo writes no unit smaller than seconds.
     let unit = UNITS
         .iter()
         .find(|(nanos, _)| rest >= *nanos || minutes > 0);
@@ -96,7 +96,7 @@ pub(crate) fn time_text(time: Nanos) -> String {
     parts.join(" ")
 }
 
-/// `number` parts of `whole` (a power of ten, 100 or more) in per cent.
+/// Formats `number` parts of `whole` (a power of ten, 100 or more) in per cent.
 pub(crate) fn share_text(number: u32, whole: u32) -> String {
     let in_percent = whole / 100;
     let rest = number % in_percent;
@@ -107,7 +107,7 @@ pub(crate) fn share_text(number: u32, whole: u32) -> String {
     format!("{percent}{point}{} %", fraction.trim_end_matches('0'))
 }
 
-/// An access frequency with its unit.
+/// Formats an access frequency with its unit.
 pub(crate) fn frequency_text(frequency: Frequency) -> String {
     match frequency {
         Frequency::Samples(samples) => format!("{samples} samples"),
@@ -115,7 +115,7 @@ pub(crate) fn frequency_text(frequency: Frequency) -> String {
     }
 }
 
-/// An age with its unit.
+/// Formats an age with its unit.
 pub(crate) fn age_text(age: Age) -> String {
     match age {
         Age::Intervals(intervals) => format!("{intervals} aggr_intervals"),

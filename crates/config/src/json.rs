@@ -1,8 +1,7 @@
-//! JSON to a [`Node`].
+//! Parser from JSON to a [`Node`].
 //!
-//! serde_json reads one level at a time and hands back each value as the piece of text that it is:
-//! where that piece lies tells where the value stands. Every level is scanned again for the next,
-//! which the depth limit bounds.
+//! serde_json reads one level at a time and returns each value as its piece of the text; the address of the piece gives
+//! the value's position. Every level is scanned again for the next, which the depth limit bounds.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -63,7 +62,7 @@ impl<'a> Parser<'a> {
         let mut entries = Vec::with_capacity(members.len());
         for (key, raw) in members {
             let offset = match &key {
-                // Without escapes a key is borrowed from the text; its quote stands before it.
+                // A key without escapes is borrowed from the text, just after its quote.
                 Cow::Borrowed(key) => self.offset(key).saturating_sub(1),
                 Cow::Owned(_) => self.offset(raw.get()),
             };
@@ -86,7 +85,7 @@ impl<'a> Parser<'a> {
             .map_err(|error| self.fault(self.offset(json), &reason(&error), "JSON"))
     }
 
-    /// Where a piece of the text begins in it.
+    /// Returns the offset of a piece in the text.
     fn offset(&self, piece: &str) -> usize {
         (piece.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize)
     }
@@ -99,14 +98,14 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// serde_json's message without the position, which is given apart.
+/// Returns serde_json's message without the position, which is reported separately.
 fn reason(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let end = message.rfind(" at line ").unwrap_or(message.len());
     format!("what cannot be read ({})", &message[..end])
 }
 
-/// A map's members in order, repeated ones included.
+/// Members of a map in order, including repeated ones.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -131,7 +130,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// A key, borrowed where the text has it without escapes. (serde's own `Cow` is always owned.)
+/// A key, borrowed if the text has it without escapes. (serde's own `Cow` is always owned.)
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {

@@ -1,4 +1,4 @@
-//! The tree of a damo or HMSDK file to the model: kdamonds, contexts, targets, intervals.
+//! Reads the tree of a damo or HMSDK file into the model: kdamonds, contexts, targets, intervals.
 
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Bounds, Scheme};
@@ -14,9 +14,9 @@ use crate::scheme;
 use crate::unit;
 use crate::validate;
 
-/// More kdamonds than this come from a mistake; HMSDK can cut terabytes into one for each gibibyte.
+/// Limit of the kdamonds: more come from a mistake. HMSDK can divide terabytes into one for each gibibyte.
 pub(crate) const KDAMONDS_MAX: usize = 1 << 14;
-/// More schemes of a context than this too; each is compared with each.
+/// Limit of a context's schemes; each is compared with each.
 const SCHEMES_MAX: usize = 256;
 
 pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
@@ -61,7 +61,7 @@ pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
     })
 }
 
-/// What damo takes by `--schemes`: a list of schemes, for whatever is watched.
+/// Reads the input of damo's `--schemes`: a list of schemes for any targets.
 fn read_schemes_alone(root: &Cursor) -> Option<Configuration> {
     let (indexes, schemes) = read_schemes(root);
     if schemes.is_empty() {
@@ -79,7 +79,7 @@ fn read_schemes_alone(root: &Cursor) -> Option<Configuration> {
     })
 }
 
-/// The schemes of a list that can be read, and their places in it.
+/// Returns the readable schemes of a list, with their indexes.
 fn read_schemes(list: &Cursor) -> (Vec<usize>, Vec<Scheme>) {
     let items = bounded(list, SCHEMES_MAX);
     let schemes = items.iter().enumerate();
@@ -88,17 +88,17 @@ fn read_schemes(list: &Cursor) -> (Vec<usize>, Vec<Scheme>) {
         .unzip()
 }
 
-/// Says which schemes undo each other's work. `list` is the key of theirs below `cursor`.
+/// Reports schemes that undo each other's work. `list` is the key of the schemes below `cursor`.
 fn report_conflicts(cursor: &Cursor, context: &ContextConfig, indexes: &[usize], list: &str) {
     for conflict in validate::conflicts(context) {
-        // Schemes that could not be read left gaps in the count.
+        // Unreadable schemes leave gaps in the indexes.
         let (first, second) = (indexes[conflict.first], indexes[conflict.second]);
         let problem = conflict.problem(first);
         cursor.report_below(&format!("{list}[{second}]"), problem);
     }
 }
 
-/// The items of a list, if there are not too many.
+/// Returns the items of a list, or none if there are too many.
 fn bounded<'a>(list: &Cursor<'a>, max: usize) -> Vec<Cursor<'a>> {
     let items = list.list();
     if items.len() > max {
@@ -158,7 +158,7 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
     Some(context)
 }
 
-/// What newer kernels' DAMON has and Isotherm has not: fine as long as it says nothing.
+/// Checks keys of newer kernels' DAMON that Isotherm does not support: they may only have their neutral values.
 fn read_unsupported(fields: &Fields) {
     if let Some(unit) = fields.get("addr_unit")
         && unit.size().is_some_and(|unit| unit != 1)
@@ -229,7 +229,7 @@ fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> 
         cursor.wrong("no regions", "the ranges to watch, which `fvaddr` needs");
     }
     Some(TargetConfig {
-        // Physical memory has no process; sysfs shows that as 0.
+        // Physical memory has no process; sysfs shows 0 as its id.
         pid: pid
             .filter(|_| operations != Operations::Paddr)
             .map(|pid| pid as u32),
@@ -238,7 +238,7 @@ fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> 
     })
 }
 
-/// A range of addresses, `{start, end}`. The other keys are of damo's snapshots.
+/// Reads a range of addresses, `{start, end}`. The other keys come from damo's snapshots.
 pub(crate) fn read_range(cursor: &Cursor) -> Option<AddressRange> {
     let fields = cursor.map()?;
     let start = fields.need("start").and_then(|c| c.count(u64::MAX));
@@ -273,7 +273,7 @@ fn read_intervals(cursor: &Cursor) -> (Option<Intervals>, Option<IntervalsGoal>)
     (intervals, goal)
 }
 
-/// No aggregations: no goal, which is how damo writes that.
+/// Reads an intervals goal; damo writes zero aggregations for no goal.
 fn read_goal(cursor: &Cursor) -> Option<IntervalsGoal> {
     let fields = cursor.map()?;
     let access_bp = fields.need("access_bp").and_then(|c| c.parts(10_000));
@@ -367,7 +367,7 @@ fn read_method(cursor: &Cursor) -> Option<Method> {
     Some(Method::Regions(strategy))
 }
 
-/// Whether an engine can work with what the context says, and DAMON's defaults for the rest.
+/// Checks that an engine accepts the attributes of the context, with DAMON's defaults for the missing ones.
 fn validate_attributes(cursor: &Cursor, context: &ContextConfig) {
     let mut attributes = Attributes::faithful();
     if let Some(intervals) = context.intervals {

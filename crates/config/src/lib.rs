@@ -1,24 +1,23 @@
-//! Configurations: text to the engine's words.
+//! Configurations, from text to the engine's types.
 //!
-//! A configuration is DAMON's own model (kdamonds > contexts > operations, targets, intervals,
-//! regions, schemes). It is read from
-//! - the JSON and YAML that `damo` and HMSDK write, with their names, units and unit strings, and
-//!   [`Own`] keys of Isotherm's beside them ([`load`]);
+//! A configuration is DAMON's own model (kdamonds > contexts > operations, targets, intervals, regions, schemes). It is
+//! read from
+//! - the JSON and YAML that `damo` and HMSDK write, with their names, units and unit strings, and with additional
+//!   [`Own`] keys of Isotherm ([`load`]);
 //! - one-line schemes, `4K max 0 0 5s max pageout` ([`scheme_line`], and `.damos` files of them);
 //! - names: [`preset`];
-//! - and planned: [`TierPlan`], for machines with fast and slow nodes.
+//! - a plan: [`TierPlan`], for machines with fast and slow nodes.
 //!
-//! Text becomes a tree that knows where each value stands (`node.rs`), the tree becomes the model
-//! (`kdamonds.rs`, `scheme.rs`), and what the parts of the model say together is checked (`validate.rs`).
-//! Every fault is collected as a [`Problem`], as far as one can go on after the first.
+//! The text becomes a tree with the position of each value (`node.rs`). The tree becomes the model (`kdamonds.rs`,
+//! `scheme.rs`), and the parts of the model are checked together (`validate.rs`). All faults are collected as
+//! [`Problem`]s, as far as reading can continue after the first.
 //!
-//! Limits: a text has at most [`TEXT_MAX`] bytes and nests at most 32 deep, so that hostile input
-//! costs bounded time and memory. YAML merge keys (`<<`) are refused, aliases are followed within
-//! bounds. What this machine can do is not checked here: that is known where the configuration is
-//! run.
+//! Limits: a text has at most [`TEXT_MAX`] bytes and nests at most 32 deep, so that hostile input costs bounded time
+//! and memory. YAML merge keys (`<<`) are refused, aliases are followed within bounds. The abilities of this machine
+//! are checked when the configuration is run, not here.
 //!
-//! Sources: `damo` 3.4.3's own reader (`_damon.py`, `_damo_fmt_str.py`) for names, aliases and
-//! units; the kernel's `Documentation/admin-guide/mm/damon/usage.rst` for the meanings.
+//! Sources: `damo` 3.4.3's own reader (`_damon.py`, `_damo_fmt_str.py`) for names, aliases and units; the kernel's
+//! `Documentation/admin-guide/mm/damon/usage.rst` for the meanings.
 
 #![forbid(unsafe_code)]
 
@@ -65,11 +64,10 @@ pub use write::{to_json, to_yaml};
 use cursor::{Cursor, Log};
 use node::Node;
 
-/// The longest text that is read, in bytes. HMSDK's files for terabytes of memory cut into small
-/// regions have some hundred kilobytes.
+/// Limit of a text in bytes. HMSDK's files for terabytes of memory in small regions have some hundred kilobytes.
 pub const TEXT_MAX: usize = 4 << 20;
 
-/// How a configuration is written down.
+/// Format of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// damo's JSON.
@@ -78,7 +76,7 @@ pub enum Format {
     Yaml,
     /// One-line schemes.
     Damos,
-    /// Find out from the text. HMSDK calls its YAML `.json`, so a file's name does not tell.
+    /// Detected from the text. HMSDK names its YAML `.json`, so a file's name is no evidence.
     Detect,
 }
 
@@ -100,10 +98,10 @@ impl Format {
     }
 }
 
-/// Reads a configuration. What is doubtful but not wrong is in [`Configuration::warnings`].
+/// Reads a configuration. Its warnings are in [`Configuration::warnings`].
 ///
 /// # Errors
-/// Everything that is wrong with it, warnings included.
+/// Fails if the configuration has errors; returns all its errors and warnings.
 pub fn load(text: &str, format: Format) -> Result<Configuration, Problems> {
     let log = Log::new(text);
     let configuration = read(text, format, &log);
@@ -117,7 +115,7 @@ pub fn load(text: &str, format: Format) -> Result<Configuration, Problems> {
     }
 }
 
-/// Everything that is wrong with or doubtful about a configuration, in the order of the text.
+/// Returns all errors and warnings of a configuration, in the order of the text.
 pub fn check(text: &str, format: Format) -> Vec<Problem> {
     match load(text, format) {
         Ok(configuration) => configuration.warnings,
@@ -125,10 +123,10 @@ pub fn check(text: &str, format: Format) -> Vec<Problem> {
     }
 }
 
-/// A file's bytes as text.
+/// Returns a file's bytes as text.
 ///
 /// # Errors
-/// Where the bytes stop being UTF-8, or how much too long they are.
+/// Fails at the first byte that is no UTF-8, or if the file is too long.
 pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     if bytes.len() > TEXT_MAX {
         return Err(too_long(bytes.len()));
@@ -165,7 +163,7 @@ fn read(text: &str, format: Format, log: &Log) -> Option<Configuration> {
     kdamonds::read(&Cursor::root(&root, log))
 }
 
-/// The tree of a text in JSON or YAML.
+/// Parses a text in JSON or YAML to a tree.
 fn parse(text: &str) -> Result<Node, Problem> {
     let text = unmarked(text);
     match Format::Detect.of(text) {
@@ -174,7 +172,7 @@ fn parse(text: &str) -> Result<Node, Problem> {
     }
 }
 
-/// Editors on some systems put a byte order mark first.
+/// Removes the byte order mark that editors on some systems write first.
 fn unmarked(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }

@@ -5,14 +5,15 @@
 //! 4K      max     0       0       5s      max     pageout
 //! ```
 //!
-//! `min` and `max` (in the oldest texts `null`) are the ends. A frequency is per cent, with or
-//! without `%`. Behind `migrate_cold` and `migrate_hot` (published as DEMOTE and PROMOTE) stands the node
-//! to move to, `1`, or several with their weights, `1:3,2:1`; that is ours, as the first patches had no
-//! such actions and HMSDK's found the node by its distance. After the action may follow, as in DAMON_RECLAIM's first patches, a quota
-//! `<time> <size> <reset interval>`, then priority weights `<size> <frequency> <age>` and then
-//! watermarks `<metric> <interval> <high> <middle> <low>` in thousandths. The quota's time may be left
-//! out, as in damo's lines of 9, 12 and 17 words. An age other than 0 needs
-//! a unit: different times took a bare one for microseconds or for aggregation intervals.
+//! `min` and `max` (in the oldest texts `null`) are the ends. A frequency is in per cent, with or without `%`. The node
+//! to move to follows `migrate_cold` and `migrate_hot` (published as DEMOTE and PROMOTE). It is `1`, or several nodes
+//! with their weights, `1:3,2:1`. This is Isotherm's extension: the first patches had no such actions, and HMSDK's
+//! found the node by its distance.
+//!
+//! A quota may follow the action, as in DAMON_RECLAIM's first patches: `<time> <size> <reset interval>`. Then priority
+//! weights `<size> <frequency> <age>` may follow, and then watermarks `<metric> <interval> <high> <middle> <low>` in
+//! thousandths. The quota's time may be omitted, as in damo's lines of 9, 12 and 17 words. An age other than 0 needs a
+//! unit: over time, a bare number has meant microseconds and aggregation intervals.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{
@@ -28,21 +29,21 @@ use crate::scheme::unknown_action;
 use crate::unit::{self, Misread};
 use crate::validate;
 
-/// What the words are, for messages.
+/// Names of the words, for messages.
 const WORDS: [&str; 7] = [
     "min-size", "max-size", "min-freq", "max-freq", "min-age", "max-age", "action",
 ];
-/// More schemes than this are a mistake; each is compared with each.
+/// Limit of the schemes: more are a mistake. Each is compared with each.
 const SCHEMES_MAX: usize = 256;
-/// As many as Linux knows on x86-64 (`MAX_NUMNODES`).
+/// Limit of the nodes, Linux's on x86-64 (`MAX_NUMNODES`).
 const NODES_MAX: u32 = 1024;
 const DESTINATION: &str =
     "a node to move to, such as 1, or several with their weights, such as 1:3,2:1";
 
-/// One scheme from a line such as `4K max 0 0 5s max pageout`; `#` begins a comment.
+/// Reads one scheme from a line such as `4K max 0 0 5s max pageout`; `#` begins a comment.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// Fails at the first fault of the line.
 pub fn scheme_line(text: &str) -> Result<Scheme, Problem> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !is_empty(line));
     let Some((index, line)) = lines.next() else {
@@ -62,7 +63,7 @@ pub fn scheme_line(text: &str) -> Result<Scheme, Problem> {
     }
 }
 
-/// A `.damos` file: a scheme on each line.
+/// Reads a `.damos` file: a scheme on each line.
 pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
     let mut context = ContextConfig::default();
     let mut indexes = Vec::new();
@@ -135,7 +136,7 @@ fn place(index: usize, column: usize) -> Place {
     }
 }
 
-/// The words of a line, one by one, with where each stands.
+/// Words of a line with their columns.
 struct Words {
     all: Vec<(String, usize)>,
     next: usize,
@@ -291,7 +292,7 @@ fn read_destinations(words: &mut Words, action: Action) -> Result<Vec<Destinatio
     words.read(destinations)
 }
 
-/// `1`, or `1:3,2:1`; without a weight, it is 1.
+/// Reads `1`, or `1:3,2:1`; the default weight is 1.
 fn destinations(word: &str) -> Result<Vec<Destination>, Misread> {
     let misread = |found: String| Misread {
         found,

@@ -1,4 +1,4 @@
-//! What a configuration says, in the engine's words. What it does not say is `None`.
+//! Model of a configuration in the engine's types. Values that it does not set are `None`.
 
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Bounds, Scheme};
@@ -9,32 +9,32 @@ use crate::problem::Problem;
 /// A whole configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Configuration {
-    /// Its contexts, in order; each says which kdamond it belongs to.
+    /// Contexts in order; each names its kdamond.
     pub contexts: Vec<ContextConfig>,
-    /// What is doubtful about it.
+    /// Warnings about the configuration.
     pub warnings: Vec<Problem>,
 }
 
-/// One monitoring context: what is watched, how, and what is done about it.
+/// One monitoring context: targets, method and schemes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContextConfig {
     /// Index of the kdamond that it belongs to.
     pub kdamond: usize,
     /// Kind of address space.
     pub operations: Operations,
-    /// Whose memory. Empty where the command line is to say, as for one-line schemes.
+    /// Watched targets. Empty if the command line names them, as for one-line schemes.
     pub targets: Vec<TargetConfig>,
     /// DAMON's three intervals.
     pub intervals: Option<Intervals>,
-    /// What the intervals are tuned towards.
+    /// Goal of tuning the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
-    /// Least and most regions.
+    /// Minimum and maximum number of regions.
     pub nr_regions: Option<Bounds<u32>>,
-    /// What is done; in order.
+    /// Schemes in order.
     pub schemes: Vec<Scheme>,
-    /// Begins paused.
+    /// Set if the context starts paused.
     pub paused: bool,
-    /// What is Isotherm's own.
+    /// Settings of Isotherm's own.
     pub own: Own,
 }
 
@@ -60,19 +60,19 @@ impl Operations {
     }
 }
 
-/// Whose memory is watched.
+/// A watched target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetConfig {
-    /// The process; `None` for physical memory, or where the command line says it.
+    /// Process id; `None` for physical memory, or if the command line names the process.
     pub pid: Option<u32>,
-    /// Only these ranges, sorted and disjoint; all of its memory where there is none.
+    /// Watched ranges, sorted and disjoint; empty for all memory.
     pub regions: Vec<AddressRange>,
-    /// damo's mark for a target that a running context shall let go of.
+    /// damo's mark for a target that a running context must release.
     pub obsolete: bool,
 }
 
-/// Isotherm's own keys: a map `isotherm` at the top level, for every context, or in a context, where
-/// each key overrules the top level's. damo does not read it.
+/// Isotherm's own keys: a map `isotherm` at the top level for all contexts, or in a context, where each key overrides
+/// the top level's. damo does not read it.
 ///
 /// ```yaml
 /// isotherm:
@@ -96,20 +96,20 @@ pub struct Own {
     pub act_budget: Option<f64>,
     /// Share of the targets' memory that huge pages of schemes may waste, 0 to 1.
     pub max_waste: Option<f64>,
-    /// How to watch.
+    /// Method of watching.
     pub method: Option<Method>,
-    /// Most regions.
+    /// Maximum number of regions.
     pub max_nr_regions: Option<u32>,
-    /// When to stop acting.
+    /// Limits at which the guard stops acting.
     pub guard: GuardLimits,
 }
 
-/// How to watch.
+/// Method of watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Page tables in bulk.
     Tables,
-    /// Every page at every look.
+    /// Every page in every scan.
     Pages,
     /// DAMON's regions, by its own rules.
     Faithful,
@@ -118,7 +118,7 @@ pub enum Method {
 }
 
 impl Own {
-    /// This, and what it does not say from `general`.
+    /// Takes missing values from `general`.
     #[must_use]
     pub fn or(self, general: Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What is said of how to watch, by flags and by a file, and what it comes to.
+//! Monitoring options from flags and a file, and the resulting specification.
 
 use isotherm_engine::scheme::Bounds;
 use isotherm_engine::table::TableAttributes;
@@ -8,34 +8,34 @@ use crate::model::{ContextConfig, Method};
 use crate::request::RequestError;
 use crate::spec::{ClearBy, MonitorSpec, PageAttributes, TargetSpec, World};
 
-/// What the intervals are by hand, where only one is given: DAMON's ratio.
+/// DAMON's ratio of the intervals, used if only one is given.
 const SAMPLES_PER_AGGREGATION: u64 = 20;
 
-/// What is said of monitoring.
+/// Monitoring options of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Monitoring {
-    /// How to watch.
+    /// Method of watching.
     pub method: Option<Method>,
-    /// Share of one CPU for watching, with what it takes from the targets.
+    /// Share of one CPU for watching, including the time that it takes from the targets.
     pub cpu_budget: Option<f64>,
     /// Time between two checks.
     pub sample_interval: Option<Nanos>,
-    /// Time over which checks are counted; by page, the time between two looks.
+    /// Time over which checks are counted; with pages, the time between two scans.
     pub aggregation_interval: Option<Nanos>,
-    /// Time between two looks at mappings and processes.
+    /// Time between two updates of mappings and processes.
     pub update_interval: Option<Nanos>,
-    /// What the intervals are tuned towards.
+    /// Goal of tuning the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
-    /// Least and most regions.
+    /// Minimum and maximum number of regions.
     pub nr_regions: Option<Bounds<u32>>,
-    /// By page: longest time that one look may hold the target up.
+    /// With pages: longest time that one scan may stall the target.
     pub max_stall: Option<Nanos>,
-    /// By page: how accessed bits are cleared.
+    /// With pages: method of clearing accessed bits.
     pub clear_by: Option<ClearBy>,
 }
 
 impl Monitoring {
-    /// Whether it says how is watched, so that a file does not.
+    /// Whether it sets the method or the intervals, so that a file does not.
     fn says_how(&self) -> bool {
         self.method.is_some()
             || self.cpu_budget.is_some()
@@ -44,19 +44,19 @@ impl Monitoring {
             || self.intervals_goal.is_some()
     }
 
-    /// Whether the intervals are given, or are to be tuned: no budget rules them.
+    /// Whether the intervals are given, or tuned to a goal: then no budget sets them.
     fn has_own_intervals(&self) -> bool {
         self.sample_interval.is_some()
             || self.aggregation_interval.is_some()
             || self.intervals_goal.is_some()
     }
 
-    /// Whether a CPU budget rules how often is looked.
+    /// Whether a CPU budget sets the rate of sampling.
     pub(crate) fn has_budget(&self) -> bool {
         !matches!(self.method, Some(Method::Pages | Method::Faithful)) && !self.has_own_intervals()
     }
 
-    /// What a file says of it.
+    /// Returns the options of a file's context.
     fn of(context: &ContextConfig) -> Self {
         let own = &context.own;
         let mut monitoring = Self {
@@ -64,7 +64,7 @@ impl Monitoring {
             cpu_budget: own.cpu_budget,
             ..Self::default()
         };
-        // A file of damo's says how to watch, unless a key of ours says otherwise.
+        // A file of damo's sets the method unless one of Isotherm's keys does.
         if own.cpu_budget.is_some() || !matches!(own.method, None | Some(Method::Faithful)) {
             return monitoring;
         }
@@ -78,7 +78,7 @@ impl Monitoring {
         monitoring
     }
 
-    /// This, and what it does not say as a file does.
+    /// Takes missing options from a file's context.
     pub(crate) fn or_as_in(self, context: &ContextConfig) -> Self {
         let of_file = Self::of(context);
         let max_nr_regions = context.own.max_nr_regions;
@@ -102,7 +102,7 @@ impl Monitoring {
         }
     }
 
-    /// What it comes to where the kernel's DAMON watches.
+    /// Returns the specification if the kernel's DAMON watches.
     fn of_kernel(&self, seed: u64, targets: &TargetSpec) -> Result<MonitorSpec, RequestError> {
         if self.cpu_budget.is_some() {
             return Err(RequestError::KernelHasNoBudget);
@@ -126,7 +126,7 @@ impl Monitoring {
         }
     }
 
-    /// What it comes to.
+    /// Returns the specification of the monitor.
     pub(crate) fn spec(
         &self,
         seed: u64,
@@ -152,8 +152,7 @@ impl Monitoring {
             _ => {
                 let mut attributes = self.by_region(seed)?;
                 if targets.is_physical() {
-                    // Neighbouring frames belong to different processes: a range of them cannot be
-                    // cleared at once.
+                    // Neighbouring frames belong to different processes: a range of frames cannot be cleared at once.
                     attributes.strategy.cluster_pages = 1;
                     attributes.strategy.populated_only = false;
                 }

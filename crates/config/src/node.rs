@@ -1,31 +1,31 @@
-//! A tree of keys and values that knows where each stands in the text. JSON and YAML both become
-//! one, and the writer makes one.
+//! A tree of keys and values with their positions in the text. JSON and YAML are both parsed to one, and the writer
+//! makes one.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// How deep a text may nest. damo's goes to 10.
+/// Limit of the nesting depth. damo's texts reach 10.
 pub(crate) const DEPTH_MAX: usize = 32;
 
-/// Where a node stands.
+/// Position of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Not in a text.
+    /// The node is in no text.
     #[default]
     Nowhere,
-    /// At this byte. Lines are counted only when a problem is shown.
+    /// Offset in bytes. Lines are counted only when a problem is shown.
     Offset(usize),
     /// Line and column, from 1.
     Line(u32, u32),
 }
 
-/// A value and where it stands.
+/// A value with its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) mark: Mark,
     pub(crate) value: Value,
 }
 
-/// A value. Numbers stay text: their units are not known here, and no digit is to be lost.
+/// A value. Numbers stay text: their units are not known here, and all digits are kept.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Null,
@@ -36,7 +36,7 @@ pub(crate) enum Value {
     Map(Vec<Entry>),
 }
 
-/// A key, where it stands, and its value.
+/// A key with its position and its value.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -45,7 +45,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// What kind of value it is, for messages.
+    /// Kind of the value, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
@@ -97,7 +97,7 @@ impl<T: Into<Node>> From<Option<T>> for Node {
     }
 }
 
-/// A map in the order given.
+/// Makes a map in the given order.
 pub(crate) fn map<const N: usize>(entries: [(&str, Node); N]) -> Node {
     let entry = |(key, value): (&str, Node)| Entry {
         key: key.to_owned(),
@@ -107,7 +107,7 @@ pub(crate) fn map<const N: usize>(entries: [(&str, Node); N]) -> Node {
     Value::Map(entries.into_iter().map(entry).collect()).into()
 }
 
-/// A list.
+/// Makes a list.
 pub(crate) fn list(items: impl IntoIterator<Item = Node>) -> Node {
     Value::List(items.into_iter().collect()).into()
 }
@@ -117,7 +117,7 @@ impl Serialize for Node {
         match &self.value {
             Value::Null => serializer.serialize_none(),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
-            // The writer makes whole numbers only; what else came from a text is text again.
+            // The writer makes whole numbers only; other numbers from a text stay text.
             Value::Number(number) => match number.parse::<u64>() {
                 Ok(number) => serializer.serialize_u64(number),
                 Err(_) => serializer.serialize_str(number),

@@ -1,5 +1,5 @@
-//! Any YAML or JSON as plain values, for what is described in the same languages as configurations
-//! but is none: a simulated machine, say.
+//! Any YAML or JSON as plain values, for descriptions in these languages that are no configurations: a simulated
+//! machine, for instance.
 
 use serde_json::Value as Plain;
 
@@ -11,7 +11,7 @@ use crate::{Format, TEXT_MAX, too_long};
 /// Reads a text. Numbers stay text, as their units are not known here.
 ///
 /// # Errors
-/// Where it is neither YAML nor JSON, or longer than [`TEXT_MAX`].
+/// Fails if the text is neither YAML nor JSON, or longer than [`TEXT_MAX`].
 pub fn plain(text: &str) -> Result<Plain, Problems> {
     let log = Log::new(text);
     let root = if text.len() > TEXT_MAX {

@@ -1,13 +1,13 @@
-//! What pods say of themselves: the annotations `isotherm.io/...` in a list of pods, as the API server gives it.
+//! Policies of pods: the annotations `isotherm.io/...` in a list of pods from the API server.
 //!
-//! Problem: whether a pod's memory may be reclaimed is for whoever runs the pod to say, and the API server knows it.
+//! Problem: the owner of a pod decides whether its memory may be reclaimed, and the API server has that decision.
 //!
-//! Approach: of `PodList` or `PartialObjectMetadataList`, name, namespace, uid and our annotations are read; whatever
-//! else is there is skipped as it streams by. A pod that says nothing is reported on, and so is one that says it
-//! wrongly, which is told.
+//! Approach: name, namespace, uid and Isotherm's annotations are read from a `PodList` or `PartialObjectMetadataList`;
+//! all else is skipped while it streams by. A pod without annotations is reported on only. A pod with wrong ones is,
+//! too, and the error is reported.
 //!
-//! Limits: at most [`PODS_MAX`] pods, and of each [`OURS_MAX`] annotations of ours. A static pod has another uid at the API
-//! server than on its node (its mirror's), so it is known to nobody here and left alone.
+//! Limits: at most [`PODS_MAX`] pods are read, and [`OURS_MAX`] of Isotherm's annotations of each. A static pod has
+//! another uid at the API server than on its node (its mirror's), so its policy is unknown and it is not acted on.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,77 +19,77 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-/// What annotations of ours begin with.
+/// Prefix of Isotherm's annotations.
 const PREFIX: &str = "isotherm.io/";
-/// What is done to a pod's memory.
+/// Annotation with the policy.
 const POLICY: &str = "policy";
-/// How long of it must be idle.
+/// Annotation with the minimum idle time.
 const MIN_AGE: &str = "min-age";
-/// Most pods in a list: a kubelet has 110, unless it is told otherwise.
+/// Limit of the pods in a list; a kubelet's default limit is 110.
 pub const PODS_MAX: usize = 10_000;
-/// Most annotations of ours on one pod; there are two.
+/// Limit of Isotherm's annotations on one pod; there are two.
 const OURS_MAX: usize = 16;
-/// Longest name, and so much of a value is told.
+/// Limits of a name's length, and of the shown part of a value.
 const NAME_MAX: usize = 253;
 const SHOWN_MAX: usize = 40;
 
-/// Why a list cannot be read.
+/// A list of pods that cannot be read.
 #[derive(Debug, Error)]
 #[error("it answers no list of pods: {0}")]
 pub struct PodListError(#[from] serde_json::Error);
 
-/// What is wrong with a pod's annotations.
+/// An error in a pod's annotations.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PodProblem {
-    /// There are two policies.
+    /// The policy is neither of the two.
     #[error("isotherm.io/policy is {0:?}; it may be report or reclaim")]
     Policy(String),
-    /// No time.
+    /// The minimum age is no time.
     #[error("isotherm.io/min-age is {0:?}, which is no time: 30s, 5m, 2h")]
     MinAge(String),
-    /// Nobody reads such an annotation.
+    /// The annotation does not exist.
     #[error("there is no annotation isotherm.io/{0}; there are policy and min-age")]
     Unknown(String),
-    /// More than could be meant.
+    /// The pod has more annotations of this prefix than could be meant.
     #[error("there are more than {OURS_MAX} annotations isotherm.io/...")]
     TooMany,
 }
 
-/// What is done to a pod's memory.
+/// Policy for a pod's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodPolicy {
-    /// Nothing; whose memory is cold is told.
+    /// Report cold memory only.
     #[default]
     Report,
-    /// Schemes may page it out, once it has been idle for this long: zero leaves that to them.
+    /// Let schemes page memory out after this idle time; zero leaves the time to the schemes.
     Reclaim {
-        /// See above.
+        /// Minimum idle time.
         min_age: Nanos,
     },
 }
 
-/// A pod, and what it says.
+/// A pod with its policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotatedPod {
-    /// As its control groups have it.
+    /// Uid, as in the names of its control groups.
     pub uid: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its policy; where that is not understood, nothing is done to its memory.
+    /// Policy of the pod; if it is an error, the pod is not acted on.
     pub policy: Result<PodPolicy, PodProblem>,
 }
 
 /// Reads a list of pods.
 ///
 /// # Errors
-/// What is no such list, ends too early or has too many of them.
+/// Fails if the text is no such list, ends too early or has too many pods.
 pub fn read_pods(text: impl Read) -> Result<Vec<AnnotatedPod>, PodListError> {
     let mut reader = serde_json::Deserializer::from_reader(std::io::BufReader::new(text));
     let list = PodList::deserialize(&mut reader)?;
     reader.end()?;
-    // Who answers with anything else has no pods, which is another thing than a node without any.
+    // Any other answer has no pods either, but does not mean a node without pods.
     if !matches!(&*list.kind, "PodList" | "PartialObjectMetadataList") {
         let kind = shown(&list.kind);
         return Err(serde_json::Error::custom(format!("its kind is {kind:?}")).into());
@@ -117,7 +117,7 @@ struct Metadata {
     annotations: Option<Ours>,
 }
 
-/// The pods of a list, as many as there may be.
+/// Pods of a list, up to the limit.
 struct Pods(Vec<AnnotatedPod>);
 
 impl<'de> Deserialize<'de> for Pods {
@@ -161,7 +161,7 @@ impl Metadata {
     }
 }
 
-/// Annotations of ours, without their prefix.
+/// Isotherm's annotations, without their prefix.
 #[derive(Default)]
 struct Ours {
     values: BTreeMap<String, String>,
@@ -200,8 +200,8 @@ impl<'de> Deserialize<'de> for Ours {
 }
 
 impl Ours {
-    /// What they say together. Whatever is not understood leaves the pod alone: a slip in a name may have been meant
-    /// to forbid more than what is left of it.
+    /// Returns the policy of all annotations together. If one is not understood, the pod is not acted on: a misspelt
+    /// name may have been meant to forbid more than the rest does.
     fn policy(self) -> Result<PodPolicy, PodProblem> {
         if self.has_more {
             return Err(PodProblem::TooMany);
@@ -226,7 +226,7 @@ impl Ours {
     }
 }
 
-/// The beginning of what somebody else wrote.
+/// Returns the beginning of a foreign text.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_MAX) {
         Some((at, _)) => format!("{}...", &text[..at]),
@@ -371,7 +371,7 @@ mod tests {
             let _ = read_pods(&text[..]);
         }
 
-        /// Only the one word, spelled so, lets anything be done.
+        /// Only the one word, in this spelling, permits acting.
         #[test]
         fn no_other_word_lets_memory_go(key in "(isotherm.io/)?[a-z-]{0,8}", value in ".*", age in ".{0,8}") {
             let said = policy(&json!({&key: &value, "isotherm.io/min-age": &age}));

@@ -1,7 +1,7 @@
-//! Schemes that have names, with the numbers that were published with them.
+//! Named schemes with their published numbers.
 //!
-//! - `ethp`, `prcl`, `pprcl`: the DAMON evaluation and the physical memory patches (v10); their
-//!   pprcl is prcl on physical memory.
+//! - `ethp`, `prcl`, `pprcl`: the DAMON evaluation and the physical memory patches (v10); their pprcl is prcl on
+//!   physical memory.
 //! - `damon_reclaim`, `lru_sort`: the defaults of the kernel's modules
 //!   (`Documentation/admin-guide/mm/damon/{reclaim,lru_sort}.rst`, `mm/damon/{reclaim,lru_sort}.c`).
 //! - HMSDK 4.0's migration (`gen_migpol.py`).
@@ -14,20 +14,20 @@ use isotherm_engine::{BLOCK_SIZE, Nanos, PAGE_SIZE};
 
 use crate::model::Operations;
 
-/// A scheme, or several, that have a name.
+/// One or several schemes with a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
-    /// Its name.
+    /// Name of the preset.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// Effect in one line.
     pub summary: &'static str,
-    /// What kind of memory it was made for.
+    /// Kind of memory that it is made for.
     pub operations: Operations,
-    /// What it does, exactly.
+    /// Schemes of the preset.
     pub schemes: Vec<Scheme>,
 }
 
-/// Names of the presets, and what each does.
+/// Names of the presets with their effects.
 pub const PRESETS: [(&str, &str); 5] = [
     (
         "ethp",
@@ -53,7 +53,7 @@ pub const PRESETS: [(&str, &str); 5] = [
     ),
 ];
 
-/// The preset of that name, in the spelling of [`PRESETS`].
+/// Returns the preset of that name, in the spelling of [`PRESETS`].
 pub fn preset(name: &str) -> Option<Preset> {
     let (name, summary) = PRESETS.into_iter().find(|(known, _)| *known == name)?;
     let (operations, schemes) = match name {
@@ -71,11 +71,11 @@ pub fn preset(name: &str) -> Option<Preset> {
     })
 }
 
-/// prcl: idle for this long.
+/// Idle time of prcl.
 const PRCL_AGE: Nanos = Nanos::from_millis(5_000);
-/// ethp: accessed in this share of checks, in per cent.
+/// Share of checks with an access of ethp, in per cent.
 const ETHP_RATE: f64 = 5.0;
-/// ethp: idle for this long.
+/// Idle time of ethp.
 const ETHP_AGE: Nanos = Nanos::from_millis(7_000);
 /// DAMON_RECLAIM's `min_age`.
 const RECLAIM_AGE: Nanos = Nanos::from_millis(120_000);
@@ -91,13 +91,13 @@ const MODULE_WATERMARKS_INTERVAL: Nanos = Nanos::from_millis(5_000);
 const LRU_HOT_RATE: f64 = 50.0;
 /// DAMON_LRU_SORT's `cold_min_age`.
 const LRU_COLD_AGE: Nanos = Nanos::from_millis(120_000);
-/// DAMON_LRU_SORT's `quota_ms` is 10, of which either scheme gets half.
+/// Half of DAMON_LRU_SORT's `quota_ms` of 10: each of its two schemes gets half.
 const LRU_TIME: Nanos = Nanos::from_millis(5);
-/// HMSDK: idle for this long.
+/// Idle time of HMSDK's demotion.
 const HMSDK_COLD_AGE: Nanos = Nanos::from_millis(30_000);
-/// HMSDK: accessed in this share of checks, in per cent.
+/// Share of checks with an access of HMSDK's promotion, in per cent.
 const HMSDK_HOT_RATE: f64 = 5.0;
-/// HMSDK: bytes in each reset interval.
+/// HMSDK's quota in bytes for each reset interval.
 const HMSDK_BYTES: u64 = 50 << 30;
 /// HMSDK's reset interval.
 const HMSDK_RESET: Nanos = Nanos::from_millis(20_000);
@@ -171,7 +171,7 @@ fn lru_sort() -> Vec<Scheme> {
             weights: Weights {
                 size_permil: 0,
                 nr_accesses_permil: 1,
-                // Kernels before 2026 had 0 here, which leaves no order among idle regions.
+                // Kernels before 2026 have 0 here, which does not order idle regions.
                 age_permil: 1,
             },
             ..Quota::default()
@@ -185,8 +185,8 @@ fn lru_sort() -> Vec<Scheme> {
     ]
 }
 
-/// HMSDK's demotion of what idled for 30 s to node `destination`, at most 1 s and 50 GiB in 20 s;
-/// only of processes in control group `memcg` (HMSDK's is `/hmsdk`), if given.
+/// HMSDK's demotion of memory that idled for 30 s to node `destination`, at most 1 s and 50 GiB in 20 s. With `memcg`
+/// (HMSDK's is `/hmsdk`), it applies only to processes in this control group.
 pub fn hmsdk_demote(destination: u32, memcg: Option<&str>) -> Scheme {
     let pattern = pattern(PAGE_SIZE, (0.0, 0.0), HMSDK_COLD_AGE);
     hmsdk(
@@ -198,8 +198,8 @@ pub fn hmsdk_demote(destination: u32, memcg: Option<&str>) -> Scheme {
     )
 }
 
-/// HMSDK's promotion of what is accessed in 5 % of checks or more to node `destination`, at most
-/// 2 s and 50 GiB in 20 s; only of processes in control group `memcg`, if given.
+/// HMSDK's promotion of memory accessed in 5 % of checks or more to node `destination`, at most 2 s and 50 GiB in 20 s.
+/// With `memcg`, it applies only to processes in this control group.
 pub fn hmsdk_promote(destination: u32, memcg: Option<&str>) -> Scheme {
     let pattern = pattern(PAGE_SIZE, (HMSDK_HOT_RATE, 100.0), Nanos(0));
     hmsdk(
@@ -227,7 +227,7 @@ fn hmsdk(
         let path = path.to_owned();
         reject(OpsFilter::Memcg { path }, false)
     });
-    // What is young is not demoted, what is not is not promoted.
+    // Young memory is not demoted, and other memory is not promoted.
     let young = reject(OpsFilter::Young, action == Action::MigrateCold);
     Scheme {
         destinations: vec![Destination {

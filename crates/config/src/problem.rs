@@ -1,36 +1,36 @@
-//! What is wrong with a configuration, and where.
+//! Errors and warnings of a configuration, with their places.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// No more of what was found is shown than this many characters.
+/// Limit of the characters that a message quotes.
 const SHOWN_MAX: usize = 60;
-/// After this many problems the rest is not worth reading.
+/// Limit of the collected problems: more are not worth reading.
 pub(crate) const PROBLEMS_MAX: usize = 100;
 
-/// Whether it can be run all the same.
+/// Severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// It cannot.
+    /// The configuration cannot be run.
     Error,
-    /// It can, but it may not do what was meant.
+    /// The configuration can be run, but may not do what was meant.
     Warning,
 }
 
-/// Where in a configuration. What is not known is left out.
+/// A place in a configuration. Unknown parts are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Line, from 1.
     pub line: Option<u32>,
     /// Column in characters, from 1.
     pub column: Option<u32>,
-    /// The way of keys, such as `kdamonds[0].contexts[0].schemes[1].action`; empty at the root.
+    /// Path of keys, such as `kdamonds[0].contexts[0].schemes[1].action`; empty at the root.
     pub path: String,
 }
 
 impl Place {
-    /// Just behind `text`.
+    /// Returns the place just after `text`.
     pub(crate) fn at_end_of(text: &str) -> Self {
         let line_start = text.rfind('\n').map_or(0, |newline| newline + 1);
         Self {
@@ -57,17 +57,17 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong, or doubtful.
+/// One error or warning.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct Problem {
-    /// How bad.
+    /// Severity of the problem.
     pub severity: Severity,
     pub place: Place,
-    /// What stands there.
+    /// Value that was found.
     pub found: String,
-    /// What should.
+    /// Value that was expected.
     pub expected: String,
-    /// What was probably meant.
+    /// Value that was probably meant.
     pub suggestion: Option<String>,
 }
 
@@ -107,7 +107,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration. Never empty when it is an error.
+/// All errors and warnings of a configuration. It is never empty when it is returned as an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Error)]
 pub struct Problems(Vec<Problem>);
 
@@ -116,17 +116,17 @@ impl Problems {
         Self(problems)
     }
 
-    /// Whether one of them keeps the configuration from being run.
+    /// Whether an error prevents the configuration from being run.
     pub fn has_errors(&self) -> bool {
         self.0.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// One by one.
+    /// Iterates over the problems.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.0.iter()
     }
 
-    /// One by one, owned.
+    /// Returns the problems as a list.
     pub fn into_vec(self) -> Vec<Problem> {
         self.0
     }
@@ -151,7 +151,7 @@ impl fmt::Display for Problems {
     }
 }
 
-/// `text` as it is shown to the user: quoted, short, on one line.
+/// Formats `text` for messages: quoted, short, on one line.
 pub(crate) fn quoted(text: &str) -> String {
     let mut shown: String = text
         .chars()
@@ -170,9 +170,9 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("`{shown}`")
 }
 
-/// The one of `known` that was probably meant by `word`.
+/// Returns the word of `known` that was probably meant by `word`.
 pub(crate) fn nearest(word: &str, known: &[&str]) -> Option<String> {
-    // Distance is costly on long words, and nothing known is long.
+    // The distance is costly for long words, and no known word is long.
     if word.chars().nth(SHOWN_MAX).is_some() {
         return None;
     }
@@ -186,7 +186,7 @@ pub(crate) fn nearest(word: &str, known: &[&str]) -> Option<String> {
         .map(|(_, known)| known.to_owned())
 }
 
-/// "one of a, b and c".
+/// Formats a list as "one of a, b, c".
 pub(crate) fn one_of(known: &[&str]) -> String {
     format!("one of {}", known.join(", "))
 }

@@ -1,4 +1,4 @@
-//! The tree of a scheme's quotas to the engine's [`Quota`].
+//! Reads the tree of a scheme's quotas into the engine's [`Quota`].
 
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{FailCharge, Goal, GoalMetric, Quota, Tuner, Weights};
@@ -6,7 +6,7 @@ use isotherm_engine::units::{MICROSECOND, MILLISECOND};
 
 use crate::cursor::{Cursor, Fields};
 
-/// What goals measure, by DAMOS's names.
+/// Metrics of goals, by DAMOS's names.
 const METRICS: [&str; 9] = [
     "user_input",
     "some_mem_psi_us",
@@ -56,7 +56,7 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Quota> {
         } else {
             Tuner::Consist
         },
-        // damo writes no such charge as 0 / 0.
+        // damo writes 0 / 0 if there is no such charge.
         fail_charge: (fail_charge.numerator > 0 || fail_charge.denominator > 0)
             .then_some(fail_charge),
     })
@@ -78,7 +78,7 @@ fn read_weights(cursor: &Cursor) -> Option<Weights> {
 
 fn read_goal(cursor: &Cursor) -> Option<Goal> {
     let fields = cursor.map()?;
-    // damo's oldest goals had a number to be fed in and nothing else.
+    // damo's oldest goals have only a number that the user feeds in.
     if let Some(target) = fields.get("target_value_bp") {
         let target_value = target.count(u64::MAX);
         let current = fields

@@ -1,4 +1,4 @@
-//! Whether a configuration is right, and whether this machine can do it.
+//! Checks of a configuration: whether it is valid, and whether this machine can run it.
 
 use isotherm_config::{
     Configuration, Format, Problem, Problems, Request, SessionSpec, Severity, TargetSpec,
@@ -8,7 +8,7 @@ use serde::Serialize;
 #[cfg(feature = "live")]
 use crate::acting::{all_schemes, for_want_of_swap, lacking, without_group};
 
-/// Something that is wrong with a configuration, or doubtful.
+/// An error or a warning about a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding {
@@ -20,32 +20,32 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Whether the configuration cannot be used for it.
+    /// Whether the configuration is unusable because of it.
     pub fn is_error(&self) -> bool {
         self.severity == severity(Severity::Error)
     }
 }
 
-/// What a configuration comes to.
+/// Result of checking a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CheckReport {
     pub contexts: usize,
     pub schemes: usize,
     pub findings: Vec<Finding>,
-    /// What this machine cannot do of it: it cannot be run.
+    /// Parts that this machine cannot run; the configuration cannot be run here.
     pub not_here: Vec<String>,
-    /// What is in its way here, though it can be run: no swap, a control group that is not there.
+    /// Obstacles on this machine that do not prevent a run: no swap, a missing control group.
     pub warnings: Vec<String>,
 }
 
 impl CheckReport {
-    /// Whether it can be run on this machine.
+    /// Whether the configuration can be run on this machine.
     pub fn can_be_run(&self) -> bool {
         self.not_here.is_empty() && !self.findings.iter().any(Finding::is_error)
     }
 
-    /// For people.
+    /// Returns the report as text for people.
     pub fn text(&self) -> String {
         let findings = self.findings.iter().map(|finding| &finding.problem);
         let problems = findings.chain(&self.not_here).chain(&self.warnings);
@@ -79,9 +79,9 @@ pub fn check(text: &[u8]) -> CheckReport {
     }
 }
 
-/// What cannot be run here of it, or at all, and what is in its way.
+/// Returns the parts that cannot be run here, or at all, and the obstacles on this machine.
 fn here(configuration: &Configuration) -> (Vec<String>, Vec<String>) {
-    // Whose memory may be for the caller to say.
+    // The caller may set the targets.
     let anybody = TargetSpec::Processes {
         processes: Vec::new(),
         children: false,
@@ -93,7 +93,7 @@ fn here(configuration: &Configuration) -> (Vec<String>, Vec<String>) {
     }
 }
 
-/// What the user should know of this machine before it is run.
+/// Returns warnings about this machine for the user.
 #[cfg(feature = "live")]
 fn in_the_way(spec: &SessionSpec) -> Vec<String> {
     let mut warnings = for_want_of_swap(&all_schemes(spec));
@@ -106,7 +106,7 @@ fn in_the_way(_spec: &SessionSpec) -> Vec<String> {
     Vec::new()
 }
 
-/// Nothing can be run by a build without live sessions.
+/// Reports that a build without live sessions can run nothing.
 #[cfg(not(feature = "live"))]
 fn lacking(_spec: &SessionSpec) -> Vec<String> {
     vec![

@@ -1,6 +1,5 @@
-//! Sessions: what a [`SessionSpec`](isotherm_config::SessionSpec) asks for, on this machine. Targets are
-//! found and followed, a monitor watches each context's, schemes act on what it sees, and everything
-//! comes out as record items.
+//! Sessions of this machine, made from a [`SessionSpec`](isotherm_config::SessionSpec). A session finds and follows
+//! targets, monitors them in each context, and applies schemes to the results. It returns record items.
 //!
 //! ```text
 //! let mut session = Session::start(&spec, command_line)?;
@@ -12,11 +11,11 @@
 //! }
 //! ```
 //!
-//! Nothing here prints: what the user should know is a value (`warnings`, `lacking`) or an item
+//! No function prints. Messages for the user are values (`warnings`, `lacking`) or items
 //! ([`Item::Note`](isotherm_record::Item)).
 //!
-//! Without the feature `live` there are configurations and simulations alone, for machines whose page tables are not
-//! read.
+//! Without the feature `live` there are only configurations and simulations, for machines with page tables that are not
+//! supported.
 
 #[cfg(feature = "live")]
 mod acting;

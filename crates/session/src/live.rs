@@ -1,4 +1,4 @@
-//! A session and what it does, together: begun, stepped and ended in the same way by whoever runs them.
+//! A session together with its actions: all callers begin, step and end it in the same way.
 
 use anyhow::ensure;
 use isotherm_config::{ContextSpec, SessionSpec, TargetSpec};
@@ -8,11 +8,11 @@ use isotherm_record::Item;
 use crate::acting::Acting;
 use crate::session::{Session, Step};
 
-/// Takes the first look, which fails if a target can't be watched, acts on it if `spec` asks for that, and gives up
-/// the capabilities that are needed no longer: this thread's.
+/// Makes the first step, which fails if a target cannot be watched, and acts on it if `spec` has schemes. Then it drops
+/// the capabilities of this thread that are no longer needed.
 ///
 /// # Errors
-/// What this machine cannot do, and whoever else acts on the targets.
+/// Fails if this machine cannot do it, or if another program acts on the targets.
 pub fn begin(
     session: &mut Session,
     spec: &SessionSpec,
@@ -29,10 +29,10 @@ pub fn begin(
     Ok(acting)
 }
 
-/// Sleeps until something is due, at most until `ends_at`, and does it; what there is to tell is appended.
+/// Sleeps until the next work is due, at most until `ends_at`, does the work, and appends the new items.
 ///
 /// # Errors
-/// What this machine refuses.
+/// Fails if this machine refuses something.
 pub fn step(
     session: &mut Session,
     acting: Option<&mut Acting>,
@@ -49,7 +49,7 @@ pub fn step(
     Ok(step)
 }
 
-/// Appends the session's last words.
+/// Appends the last items of the session.
 pub fn finish(session: &mut Session, acting: Option<&mut Acting>, items: &mut Vec<Item>) {
     session.finish(items);
     if let Some(acting) = acting {
@@ -57,8 +57,7 @@ pub fn finish(session: &mut Session, acting: Option<&mut Acting>, items: &mut Ve
     }
 }
 
-/// Fails where none of the processes given maps anything within the ranges given. A command may do so
-/// later.
+/// Checks that the processes map memory within the given ranges. A command may map it later.
 fn refuse_empty_ranges(session: &Session, spec: &SessionSpec) -> anyhow::Result<()> {
     let [
         ContextSpec {

@@ -1,4 +1,4 @@
-//! Lock files: held by flock, so that a lock ends with its owner, however that ends.
+//! Lock files. They are held by flock, so that a lock ends with its owner, even after a crash.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -9,16 +9,16 @@ use std::time::Duration;
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How a lock was asked for.
+/// Mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// Beside others who ask for the same.
+    /// Shared with other owners of shared locks.
     Shared,
-    /// Alone; the file then holds our pid.
+    /// Exclusive; the file then holds our process id.
     Alone,
 }
 
-/// Locks the file, or says who has it locked, as far as known.
+/// Locks the file. If another process holds the lock, returns its process id, as far as known.
 pub fn lock(path: &Path, how: Lock) -> io::Result<Result<File, Option<u32>>> {
     let mut nr_tries = 0;
     loop {
@@ -36,7 +36,7 @@ pub fn lock(path: &Path, how: Lock) -> io::Result<Result<File, Option<u32>>> {
         };
         match locked {
             Ok(()) => {}
-            // Somebody may just be looking whether it is in use.
+            // Another process may hold the lock briefly to check whether the file is in use.
             Err(TryLockError::WouldBlock) if nr_tries < TRIES => {
                 nr_tries += 1;
                 std::thread::sleep(PAUSE);

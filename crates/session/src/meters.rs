@@ -1,7 +1,7 @@
 //! Memory use and monitoring cost, once a second.
 //!
-//! Limits: of many targets, [`TARGETS_PER_READING`] are read each time, in turns; of the others, what was
-//! read last stands. At the end all are read.
+//! Limits: of many targets, [`TARGETS_PER_READING`] are read each time, in turns; the others keep their last values. At
+//! the end all are read.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +15,21 @@ use isotherm_record::{CostSample, Item, KernelMigrations, UsageSample};
 use crate::monitor::Monitor;
 
 const PERIOD: Nanos = Nanos(1_000_000_000);
-/// Each takes some 30 us; all of them together a twentieth of a budget of 1 %.
+/// Targets of one reading. Each takes some 30 us; all of them together take a twentieth of a budget of 1 %.
 const TARGETS_PER_READING: usize = 16;
-/// Of targets that have not been read yet.
+/// Limit of the new targets of one reading.
 const NEW_PER_READING: usize = 256;
 
-/// Reads them when they are due.
+/// Reads memory use and cost when they are due.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     next: Nanos,
     peak_rss: u64,
-    /// What was read last, by target.
+    /// Last values by target.
     known: BTreeMap<u32, ProcessUsage>,
-    /// CPU time, likewise.
+    /// Last CPU times by target.
     cpu: BTreeMap<u32, Nanos>,
-    /// The first whose turn it is.
+    /// First target of the next turn.
     turn: u32,
     /// Whether memory is on several nodes, once that is known.
     has_nodes: Option<bool>,
@@ -83,7 +83,7 @@ impl Meters {
         }));
     }
 
-    /// Reads those whose turn it is.
+    /// Reads the targets of this turn.
     fn read_targets(&mut self, monitor: &dyn Monitor, all: bool) {
         let live = monitor.live();
         let ids: std::collections::BTreeSet<u32> = live.iter().map(|(id, _)| id.0).collect();
@@ -112,7 +112,7 @@ impl Meters {
         }
     }
 
-    /// The most memory that the monitor itself was seen to use.
+    /// Largest observed memory use of the monitor itself.
     pub(crate) fn peak_rss(&self) -> u64 {
         self.peak_rss
     }

@@ -1,11 +1,11 @@
-//! Whether an error is a want of privilege, for callers that tell such errors apart.
+//! Errors that are caused by missing privileges, for callers that distinguish them.
 
 use std::io;
 
 use isotherm_linux::host::NoProbe;
 use nix::errno::Errno;
 
-/// Whether `error` comes from what this user may not do.
+/// Whether `error` comes from a missing privilege of this user.
 pub fn lacks_privilege(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let is_io = cause

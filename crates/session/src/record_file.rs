@@ -1,9 +1,8 @@
-//! Opens the file that a record goes to.
+//! Opens the file of a record.
 //!
-//! The problem: a record says what another user's program has in memory, and it is written by root, often
-//! into a directory where everybody may write. So it is its owner's alone; a link that somebody else
-//! has laid there is not followed, nor is his file filled; and what is no file is not written to unless
-//! that is plainly meant.
+//! The problem: a record describes the memory of another user's program. Root writes it, often into a directory that is
+//! writable for everybody. So only its owner may read it. Another user's link is not followed, and another user's file
+//! in such a directory is not written to. Anything but a file is written to only if that is plainly intended.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind;
@@ -12,7 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 
-/// What may be written to though it is no file.
+/// Paths that may be written to though they are no files.
 const STREAMS: [&str; 6] = [
     "/dev/null",
     "/dev/full",
@@ -22,7 +21,7 @@ const STREAMS: [&str; 6] = [
     "/proc/self/fd/",
 ];
 
-/// Opens `path` for writing; what it holds stays for now. One that is not there is made, with mode 0600.
+/// Opens `path` for writing without truncating it. A missing file is created with mode 0600.
 pub fn open(path: &Path) -> anyhow::Result<File> {
     let cannot = || format!("cannot create {}", path.display());
     let found = match fs::symlink_metadata(path) {
@@ -63,7 +62,7 @@ pub fn open(path: &Path) -> anyhow::Result<File> {
     }
     OpenOptions::new()
         .write(true)
-        // A link of ours may lead to what is not there yet.
+        // A link of ours may point to a file that does not exist yet.
         .create(is_link)
         .mode(0o600)
         .custom_flags(flags)
@@ -71,7 +70,7 @@ pub fn open(path: &Path) -> anyhow::Result<File> {
         .with_context(cannot)
 }
 
-/// The same, with nothing in it.
+/// Opens `path` for writing and truncates it. A missing file is created with mode 0600.
 pub fn create(path: &Path) -> anyhow::Result<File> {
     let file = open(path)?;
     if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
@@ -81,7 +80,7 @@ pub fn create(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Ours, or root's.
+/// Whether the file is ours or root's.
 fn is_trusted(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == nix::unistd::Uid::effective().as_raw()
 }

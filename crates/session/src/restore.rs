@@ -1,10 +1,10 @@
-//! Reads back into memory what processes have in swap, at a pace: the way back from paging out.
+//! Reads memory of processes back from swap at a limited rate, to undo paging out.
 //!
-//! Approach: page maps tell which pages have a swap entry, and process_vm_readv(2) faults these in
-//! ([`Process::swap_in`]). Whoever paged them out, they come back.
+//! Approach: page maps show which pages have a swap entry, and process_vm_readv(2) faults these in
+//! ([`Process::swap_in`]). It does not matter which program paged them out.
 //!
-//! Limits: pages of files need no way back: they are read when they are touched. What a process may not read itself
-//! (`PROT_NONE`) stays in swap.
+//! Limits: pages of files need no restoring: they are read when they are touched. Memory that a process may not read
+//! itself (`PROT_NONE`) stays in swap.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,40 +19,40 @@ use serde::Serialize;
 
 use crate::start::pids;
 
-/// It ends while less of the machine's memory than this share is available.
+/// Share of available memory below which reading back ends.
 const AVAILABLE_MIN: f64 = 0.05;
 
-/// Whose memory is read back, and how fast.
+/// Processes to read back, and the rate.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreSpec {
     /// Processes, by id or name.
     pub processes: Vec<ProcessSpec>,
-    /// And those of a control group.
+    /// Control group with further processes.
     pub cgroup: Option<PathBuf>,
-    /// Bytes in a second at most; `None`: as fast as the machine can.
+    /// Limit in bytes per second; `None` for no limit.
     pub bytes_per_s_max: Option<u64>,
 }
 
-/// What was read back of one process.
+/// Result for one process.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Restored {
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
-    /// What it had in swap before.
+    /// Bytes in swap before.
     pub swapped_before_bytes: u64,
-    /// What it has in swap now; `null`: it has ended.
+    /// Bytes in swap now; `null` if the process has ended.
     pub swapped_after_bytes: Option<u64>,
 }
 
-/// Why reading back ended.
+/// Reason for the end of reading back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RestoreEnd {
-    /// All was tried.
+    /// All pages were tried.
     Complete,
     /// The caller ended it.
     Stopped,
@@ -60,17 +60,17 @@ pub enum RestoreEnd {
     MemoryShort,
 }
 
-/// The result.
+/// Result of reading back.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RestoreReport {
-    /// By process.
+    /// Results by process.
     pub processes: Vec<Restored>,
-    /// Time that it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Why it ended.
+    /// Reason for the end.
     pub end: RestoreEnd,
-    /// What the user should know, a sentence each.
+    /// Notes for the user, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -96,10 +96,11 @@ impl RestoreReport {
     }
 }
 
-/// Reads back what `spec` names. `goes_on` is told now and then how many bytes were read, of how many; `false` ends it.
+/// Reads back the memory of the processes in `spec`. `goes_on` gets the bytes read and their total from time to time;
+/// it ends the work by returning `false`.
 ///
 /// # Errors
-/// Nobody is meant, or may be looked at.
+/// Fails if `spec` names no process, or if a process cannot be read.
 pub fn restore(
     spec: &RestoreSpec,
     mut goes_on: impl FnMut(u64, u64) -> bool,
@@ -114,7 +115,7 @@ pub fn restore(
         let opened = Process::open(pid).and_then(|process| Ok((process.usage()?.swap, process)));
         match opened {
             Ok((swap, process)) => targets.push((process, swap)),
-            // Of a group one may have ended meanwhile.
+            // A process of a group may have ended meanwhile.
             Err(_) if spec.cgroup.is_some() => {}
             Err(error) => return Err(error.into()),
         }

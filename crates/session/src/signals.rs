@@ -1,5 +1,4 @@
-//! Signals as flags, and a pipe that ends a sleep: one that arrives just before the sleep begins must
-//! end it, too.
+//! Signals as flags, and a pipe that ends a sleep: a signal that arrives just before the sleep must end it, too.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,17 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
-/// What signals have asked for.
+/// Pending requests of signals.
 pub struct Signals {
     stop: Arc<AtomicBool>,
     hang_up: Arc<AtomicBool>,
     child_ended: Arc<AtomicBool>,
-    /// SIGHUP asks for something else than the end.
+    /// Set if SIGHUP does not end the session.
     outlives_hang_up: bool,
     wakes: UnixStream,
 }
 
-/// Asks a session for its end, from any thread.
+/// Handle that ends a session from any thread.
 #[derive(Clone, Debug)]
 pub struct Stopper {
     stop: Arc<AtomicBool>,
@@ -28,17 +27,17 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Asks for the end; a sleep ends.
+    /// Ends the session, and its sleep.
     pub fn stop(&self) {
-        // In this order: whoever is woken finds the flag set.
+        // The order matters: the woken thread must find the flag set.
         self.stop.store(true, Ordering::Relaxed);
-        // Full is as good as written to.
+        // A full pipe wakes the sleeper as well as a written one.
         let _ = (&*self.wake).write(&[0]);
     }
 }
 
 impl Signals {
-    /// Watches from now on.
+    /// Starts watching signals.
     pub fn watch() -> anyhow::Result<Self> {
         let (signals, end) = Self::unwatched()?;
         for (signal, flag) in [
@@ -47,7 +46,7 @@ impl Signals {
             (SIGHUP, &signals.hang_up),
             (SIGCHLD, &signals.child_ended),
         ] {
-            // In this order: whoever is woken finds the flag set.
+            // The order matters: the woken thread must find the flag set.
             signal_hook::flag::register(signal, Arc::clone(flag))
                 .and_then(|_| signal_hook::low_level::pipe::register(signal, end.try_clone()?))
                 .context("cannot watch for signals")?;
@@ -55,7 +54,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Watches for none: signals are another's, who asks for the end by what comes with it.
+    /// Watches no signals, which belong to another thread; the returned [`Stopper`] ends the session instead.
     pub fn of_another() -> anyhow::Result<(Self, Stopper)> {
         let (signals, end) = Self::unwatched()?;
         end.set_nonblocking(true)
@@ -67,7 +66,7 @@ impl Signals {
         Ok((signals, stopper))
     }
 
-    /// Flags that nobody sets yet, and the pipe's other end.
+    /// Makes clear flags without a source, and the other end of the pipe.
     fn unwatched() -> anyhow::Result<(Self, UnixStream)> {
         let (wakes, end) = UnixStream::pair().context("cannot make a pipe for signals")?;
         wakes
@@ -83,30 +82,30 @@ impl Signals {
         Ok((signals, end))
     }
 
-    /// Whether the end was asked for.
+    /// Whether a signal or a [`Stopper`] has asked for the end.
     pub fn is_stopped(&self) -> bool {
         let is_hung_up = || self.hang_up.load(Ordering::Relaxed);
         self.stop.load(Ordering::Relaxed) || (!self.outlives_hang_up && is_hung_up())
     }
 
-    /// From now on SIGHUP is no end.
+    /// Makes SIGHUP no longer end the session.
     pub fn outlive_hang_up(&mut self) {
         self.outlives_hang_up = true;
     }
 
-    /// Whether SIGHUP has come since this was last asked.
+    /// Whether SIGHUP has come since the last call.
     pub fn take_hang_up(&self) -> bool {
         self.hang_up.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a child of ours has ended since this was last asked.
+    /// Whether a child of this process has ended since the last call.
     pub fn take_child_end(&mut self) -> bool {
-        // What is left in the pipe would end the next sleep as well.
+        // Bytes left in the pipe would end the next sleep as well.
         while matches!(self.wakes.read(&mut [0; 64]), Ok(1..)) {}
         self.child_ended.swap(false, Ordering::Relaxed)
     }
 
-    /// Readable once a signal has come.
+    /// File descriptor that becomes readable when a signal comes.
     pub fn wakes(&self) -> BorrowedFd<'_> {
         self.wakes.as_fd()
     }

@@ -1,5 +1,5 @@
-//! From a specification to monitors on this machine. Everything that can be refused is refused before a
-//! command starts.
+//! Turns a specification into monitors on this machine. Everything that can be refused is refused before a command
+//! starts.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,16 +23,16 @@ use crate::monitor::{
 };
 use crate::targets::{TargetSet, Wanted};
 
-/// What a session begins with.
+/// Parts of a session at its start.
 pub(crate) struct Started {
     pub(crate) monitor: Box<dyn Monitor>,
-    /// The command, if it starts one.
+    /// Process of the command, if the session starts one.
     pub(crate) child: Option<Child>,
-    /// What the user should know of it.
+    /// Notes for the user.
     pub(crate) notes: Vec<String>,
 }
 
-/// The monitors of all contexts, as one.
+/// Starts the monitors of all contexts, combined into one.
 pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
     if spec.world == World::Kernel {
         return crate::kernel::start(spec, now);
@@ -60,7 +60,7 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
     })
 }
 
-/// The monitor of one of `nr` contexts.
+/// Starts the monitor of one of `nr` contexts.
 fn monitor(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Result<Started> {
     match (&context.targets, &context.monitor) {
         (TargetSpec::Simulated, MonitorSpec::Regions(attributes)) => {
@@ -92,7 +92,7 @@ impl Started {
     }
 }
 
-/// The RAM of a node, or all; within `limits`, if there are any.
+/// Returns the RAM of a node, or of all, within `limits` if there are any.
 pub(crate) fn ram(node: Option<u32>, limits: &[AddressRange]) -> anyhow::Result<Vec<AddressRange>> {
     let mut ranges = node::ram(node)?;
     if !limits.is_empty() {
@@ -120,7 +120,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     let probe = PageTableProbe::new().map_err(host::explain)?;
     let (mut child, mut notes) = (None, Vec::new());
     let wanted = wanted(&context.targets, group, &mut child, &mut notes)?;
-    // After the command was started, which is to have the limit that it would have without us.
+    // The limit is raised after the start of the command, which must keep its own.
     let files = raise_file_limit() / nr.max(1) as u64;
     let charged = group_directory(&wanted);
     let set = match &memory {
@@ -135,7 +135,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     let mut monitor = match context.monitor {
         MonitorSpec::Tables(mut attributes) => {
             if memory.is_some() && !acts {
-                // Nobody sees processes' regions.
+                // The record holds no regions of processes.
                 attributes.max_nr_regions = 1;
             }
             let mut monitor = MonitorLoop::tables(attributes, now);
@@ -164,7 +164,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     let machine = if context.targets.is_machine() {
         machine_view(context, memory.as_deref(), now, &mut notes)?
     } else if nr == 1 && matches!(context.monitor, MonitorSpec::Tables(_)) {
-        // A sample does not say which context it belongs to.
+        // A sample does not name its context.
         frames_once(&context.targets, charged, now, &mut notes)
     } else {
         None
@@ -180,7 +180,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     })
 }
 
-/// Who is to be watched; a command is started.
+/// Returns the processes to watch; starts the command if there is one.
 pub(crate) fn wanted(
     targets: &TargetSpec,
     group: Option<PathBuf>,
@@ -217,7 +217,7 @@ pub(crate) fn wanted(
     })
 }
 
-/// Shares of the budget for what is watched.
+/// Returns the division of the budget for these targets.
 fn shares(targets: &TargetSpec) -> BudgetShares {
     match targets {
         TargetSpec::Physical { .. } => BudgetShares::FRAMES,
@@ -232,7 +232,7 @@ fn may_share(targets: &TargetSpec) -> bool {
     targets.follows_children() || targets.processes().len() > 1
 }
 
-/// A view that counts each frame of the targets once; `None` where frames cannot be read.
+/// Returns a view that counts each frame of the targets once; `None` if frames cannot be read.
 fn frames_once(
     targets: &TargetSpec,
     charged: Option<PathBuf>,
@@ -251,7 +251,7 @@ fn frames_once(
     }
 }
 
-/// Directory of the control group that is watched.
+/// Returns the directory of the watched control group.
 fn group_directory(wanted: &Wanted) -> Option<PathBuf> {
     match wanted {
         Wanted::Cgroup(directory) => Some(directory.clone()),
@@ -259,8 +259,8 @@ fn group_directory(wanted: &Wanted) -> Option<PathBuf> {
     }
 }
 
-/// Where all of the machine is watched by tables: the page cache with it where this kernel lets it be read;
-/// `memory` is what of it is told by frame.
+/// Returns the view of the machine's memory if all of it is watched by tables. The page cache is included where this
+/// kernel lets it be read; `memory` is the part that is recorded by frame.
 fn machine_view(
     context: &ContextSpec,
     memory: Option<&[AddressRange]>,
@@ -299,7 +299,7 @@ fn spawn(
             .stderr(Stdio::null());
     }
     if children {
-        // Those whose parents end become our children, and so are found.
+        // Processes whose parents end become our children, and are found by that.
         nix::sys::prctl::set_child_subreaper(true)
             .context("cannot become the parent of the command's orphans")?;
     }
@@ -312,10 +312,10 @@ fn spawn(
     started.with_context(|| format!("cannot start {}", program.to_string_lossy()))
 }
 
-/// The ids of the processes that are named, each once. `notes` names several of one name.
+/// Returns the ids of the named processes, each once. If several have one name, `notes` lists them.
 ///
 /// # Errors
-/// No process has one of the names.
+/// Fails if no process has one of the names.
 pub fn pids(processes: &[ProcessSpec], notes: &mut Vec<String>) -> anyhow::Result<Vec<u32>> {
     let mut pids = Vec::new();
     for process in processes {
@@ -344,7 +344,7 @@ pub fn pids(processes: &[ProcessSpec], notes: &mut Vec<String>) -> anyhow::Resul
     Ok(pids)
 }
 
-/// What a record of the session begins with.
+/// Returns the header of the session's record.
 pub(crate) fn header(
     spec: &SessionSpec,
     command_line: Vec<String>,
@@ -355,7 +355,7 @@ pub(crate) fn header(
     let mut settings = std::collections::BTreeMap::new();
     let mut operations: Vec<&str> = Vec::new();
     for context in &spec.contexts {
-        // One alone is not named, so that records of one look as they always did.
+        // A single context is not named, so that its records look as they always did.
         let name = context.name.as_ref();
         let prefix = name.map_or_else(String::new, |name| format!("{name}: "));
         let of_it = settings_of(context, spec);

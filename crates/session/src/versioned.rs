@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The version of results as JSON. New keys may appear within it; none changes its meaning.
+/// Version of results as JSON. Within a version new keys may appear, and no key changes its meaning.
 const VERSION: u32 = 1;
 
 /// A result with its version.
@@ -15,7 +15,7 @@ pub struct Versioned<'a, T> {
 }
 
 impl<'a, T> Versioned<'a, T> {
-    /// Of a result that has none itself.
+    /// Adds the version to a result without one.
     pub const fn new(result: &'a T) -> Self {
         Self {
             version: VERSION,

@@ -1,10 +1,10 @@
-//! What reports of sessions and of simulations say in the same words.
+//! Words that reports of sessions and of simulations share.
 
 use isotherm_engine::Refusal;
 #[cfg(feature = "live")]
 use isotherm_engine::guard::Limit;
 
-/// A limit, in a word or two.
+/// Returns a limit in a word or two.
 #[cfg(feature = "live")]
 pub fn limit_words(limit: Limit) -> &'static str {
     match limit {
@@ -15,7 +15,7 @@ pub fn limit_words(limit: Limit) -> &'static str {
     }
 }
 
-/// A reason, as the end of a sentence.
+/// Returns a reason as the end of a sentence.
 pub fn refusal_words(why: Refusal) -> &'static str {
     match why {
         Refusal::NoSwap => "for want of swap",

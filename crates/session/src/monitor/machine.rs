@@ -3,9 +3,9 @@
 //! Problem: the sum of all processes' mapped memory exceeds the memory in use, as they share much of it. And much of a
 //! machine's memory is not mapped at all.
 //!
-//! Approach: at intervals all page tables are read once more for their frame numbers, and the monitor's state of each
-//! page is entered for its frame ([`isotherm_engine::frames`]). The kernel's counts of each node are reported beside
-//! it, so that all memory is accounted for.
+//! Approach: at intervals all page tables are read once more for their frame numbers. The monitor's state of each page
+//! is entered for its frame ([`isotherm_engine::frames`]). The kernel's counts of each node are reported beside it, so
+//! that all memory is accounted for.
 //!
 //! [`CacheView`] reports the unmapped page cache; without it, the kernel's lists do.
 
