@@ -1,5 +1,5 @@
-//! Reads a configuration from standard input and writes it as JSON, or as YAML where `yaml` is
-//! given: `cargo run -p isotherm-config --example rewrite < FILE`.
+//! Reads a configuration from standard input and writes it as JSON, or as YAML with the argument `yaml`: `cargo run -p
+//! isotherm-config --example rewrite < FILE`.
 
 use std::io::Read;
 

@@ -2,8 +2,8 @@
 //!
 //! A configuration is DAMON's own model (kdamonds > contexts > operations, targets, intervals, regions, schemes). It is
 //! read from
-//! - the JSON and YAML that `damo` and HMSDK write, with their names, units and unit strings, and with additional
-//!   [`Own`] keys of Isotherm ([`load`]);
+//! - the JSON and YAML of `damo` and HMSDK, with their names, units and unit strings, and [`Own`] keys of Isotherm
+//!   ([`load`]);
 //! - one-line schemes, `4K max 0 0 5s max pageout` ([`scheme_line`], and `.damos` files of them);
 //! - names: [`preset`];
 //! - a plan: [`TierPlan`], for machines with fast and slow nodes.

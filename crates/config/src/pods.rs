@@ -7,7 +7,7 @@
 //! too, and the error is reported.
 //!
 //! Limits: at most [`PODS_MAX`] pods are read, and [`OURS_MAX`] of Isotherm's annotations of each. A static pod has
-//! another uid at the API server than on its node (its mirror's), so its policy is unknown and it is not acted on.
+//! another uid at the API server than on its node (its mirror's). So its policy is unknown, and it is not acted on.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
-//! What somebody asks for: a command line, or a daemon's client, with or without a configuration file.
+//! Requests from a command line or a daemon's client, with or without a configuration file.
 //!
-//! A request says parts of a [`SessionSpec`]; what it does not say comes from the file, and what that
-//! does not say from the defaults. Nothing here reads a file or looks at the machine.
+//! A request sets parts of a [`SessionSpec`]. The file sets the missing parts, and the defaults those that are still
+//! missing. No function here reads a file or the state of the machine.
 
 use isotherm_engine::attributes::CPU_BUDGET;
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
@@ -19,11 +19,11 @@ use crate::spec::{
     ActingSpec, ContextSpec, MemoryGoal, ProcessSpec, SessionSpec, StacksSpec, TargetSpec, World,
 };
 
-/// More contexts than this in one process come from a mistake, or want another division of the
-/// memory: each has a probe, a map and an actuator of its own.
+/// Limit of the contexts in one process. More come from a mistake, or need another division of the memory: each has a
+/// probe, a map and an actuator of its own.
 const CONTEXTS_MAX: usize = 64;
 
-/// Why nothing comes of a request.
+/// Reasons why a request cannot be fulfilled.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum RequestError {
@@ -101,54 +101,54 @@ pub enum RequestError {
     },
 }
 
-/// What is asked for. `None` and empty: nothing is said of it.
+/// A request for a session. `None` and empty values leave the decision to the file and the defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// Whose memory.
+    /// Targets to watch.
     pub targets: Option<TargetSpec>,
-    /// But not these processes, where all of the machine's are watched as nothing else is named.
+    /// Processes to exclude if all of the machine's are watched and no other target is named.
     pub exclude: Vec<ProcessSpec>,
-    /// Only these addresses.
+    /// Addresses to watch; empty for all.
     pub ranges: Vec<AddressRange>,
-    /// Processes that descend from the targets, too.
+    /// Set to watch the targets' descendants as well.
     pub children: bool,
-    /// How it is watched.
+    /// Method of watching.
     pub monitoring: Monitoring,
     /// Seed of every random choice.
     pub seed: u64,
-    /// What is done, if anything.
+    /// Actions, if any.
     pub acting: ActingRequest,
-    /// Who watches and acts.
+    /// Isotherm or the kernel's DAMON.
     pub world: World,
-    /// Whose code touches memory first.
+    /// Sampling of stacks, which show the code that touches memory first.
     pub stacks: Option<StacksSpec>,
 }
 
-/// What is said of acting.
+/// Requested actions and their limits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ActingRequest {
-    /// Schemes in a line each.
+    /// Schemes, one a line.
     pub scheme_lines: Vec<String>,
-    /// Schemes by name.
+    /// Names of presets.
     pub presets: Vec<String>,
-    /// Do nothing; say what would be done.
+    /// Set to report actions instead of doing them.
     pub is_dry_run: bool,
-    /// Act whatever it costs the targets.
+    /// Set to act without a limit on the targets' losses.
     pub no_guard: bool,
-    /// What targets may lose.
+    /// Limits of the targets' losses.
     pub limits: GuardLimits,
-    /// Share of one CPU that acting may take from busy ones.
+    /// Share of one CPU that acting may take from busy CPUs.
     pub act_budget: Option<f64>,
     /// Share of the targets' memory that huge pages of schemes may waste.
     pub max_waste: Option<f64>,
-    /// A command that prints how far the targets have got.
+    /// Command that prints the targets' progress.
     pub progress_command: Option<String>,
-    /// Until when schemes page out.
+    /// Amount of memory until which schemes page out.
     pub goal: Option<MemoryGoal>,
 }
 
 impl ActingRequest {
-    /// The limits, on top of those of a file.
+    /// Returns the limits; those of a file are the fallback.
     fn limits(&self, configured: GuardLimits) -> GuardLimits {
         if self.no_guard {
             return GuardLimits::default();
@@ -163,23 +163,23 @@ impl ActingRequest {
         }
     }
 
-    /// Share of one CPU that acting may take, on top of that of a file.
+    /// Returns the CPU share of acting; that of a file is the fallback.
     fn act_budget(&self, configured: Option<f64>) -> Option<f64> {
         let by_default = (!self.no_guard).then_some(ACT_BUDGET);
         self.act_budget.or(configured).or(by_default)
     }
 
-    /// Share of memory that huge pages may waste, on top of that of a file. Without a guard schemes do what they
-    /// say.
+    /// Returns the share of memory that huge pages may waste; that of a file is the fallback. Without a guard there is
+    /// no default limit.
     fn max_waste(&self, configured: Option<f64>) -> Option<f64> {
         let by_default = (!self.no_guard).then_some(MAX_WASTE);
         self.max_waste.or(configured).or(by_default)
     }
 
-    /// Schemes by line and by name, and whether these are about physical memory.
+    /// Returns the schemes of lines and presets, and whether the presets are for physical memory.
     ///
     /// # Errors
-    /// A line that is no scheme, a name of none.
+    /// Fails if a line is no scheme, or if a name is no preset.
     pub fn schemes(&self) -> Result<(Vec<Scheme>, bool), RequestError> {
         let mut schemes = Vec::new();
         for line in &self.scheme_lines {
@@ -210,10 +210,10 @@ fn no_preset(name: &str) -> RequestError {
 }
 
 impl Request {
-    /// A session that only watches, as asked for.
+    /// Makes a session that only watches.
     ///
     /// # Errors
-    /// What does not fit together, or that nothing is named to be watched.
+    /// Fails if parts contradict each other, or if no target is named.
     pub fn watch(&self) -> Result<SessionSpec, RequestError> {
         let targets = self.targets.clone().ok_or(RequestError::NoTarget)?;
         let targets = self.with_children(targets);
@@ -233,11 +233,11 @@ impl Request {
         })
     }
 
-    /// A session that acts, as asked for here and by a file's `contexts`; with none, by this alone.
-    /// `or_targets` are those where neither names any.
+    /// Makes a session that acts by this request and by a file's `contexts`; without contexts, by this request alone.
+    /// `or_targets` are the targets if neither names any.
     ///
     /// # Errors
-    /// What does not fit together; that there is nothing to watch or to do.
+    /// Fails if parts contradict each other, or if there are no targets or no schemes.
     pub fn act(
         &self,
         contexts: &[ContextConfig],
@@ -254,10 +254,10 @@ impl Request {
         Ok(spec)
     }
 
-    /// The same, where it may be that nothing is done.
+    /// Makes the session of [`Request::act`], but accepts it without schemes.
     ///
     /// # Errors
-    /// What does not fit together; that there is nothing to watch.
+    /// Fails if parts contradict each other, or if there are no targets.
     pub fn act_or_watch(
         &self,
         contexts: &[ContextConfig],
@@ -284,7 +284,7 @@ impl Request {
         })
     }
 
-    /// Whether stacks say anything of these targets, if they are asked for.
+    /// Checks that stacks, if requested, can be sampled for these targets.
     fn ensure_that_stacks_fit(&self, targets: &TargetSpec) -> Result<(), RequestError> {
         match targets {
             _ if self.stacks.is_none() => Ok(()),
@@ -315,7 +315,7 @@ impl Request {
         for (name, context) in names(contexts).into_iter().zip(contexts) {
             let mut monitoring = self.monitoring;
             let mut context = context.clone();
-            // One budget is for all contexts that none is configured for.
+            // Contexts without a budget of their own share one budget.
             if sharing > 1 && self.shares_budget(&context) {
                 let its_part = Some(of_all / sharing as f64);
                 if monitoring.cpu_budget.is_some() {
@@ -338,14 +338,14 @@ impl Request {
         Ok(specs)
     }
 
-    /// Whether a context has a part of a budget that is said once for all.
+    /// Whether a context takes a part of the common budget.
     fn shares_budget(&self, context: &ContextConfig) -> bool {
         let how = self.monitoring.or_as_in(context);
         let is_own = context.own.cpu_budget.is_some() && self.monitoring.cpu_budget.is_none();
         self.world == World::Linux && how.has_budget() && !is_own
     }
 
-    /// What one context comes to, or this alone.
+    /// Makes one context, from a file's or from this request alone.
     fn one(
         &self,
         configured: Option<&ContextConfig>,
@@ -376,7 +376,7 @@ impl Request {
         let of_file = || configured.and_then(targets_of);
         let of_preset = is_physical.then(TargetSpec::all_physical);
         let targets = self.targets.clone().or_else(of_file);
-        // Physical memory is what such a preset is about, unless processes are named.
+        // Such a preset is for physical memory, unless processes are named.
         let targets = targets.or(of_preset).or(or_targets);
         let mut targets = self.with_children(targets.ok_or(RequestError::NoTarget)?);
         if let TargetSpec::Physical { exclude, .. } | TargetSpec::All { exclude } = &mut targets {
@@ -401,7 +401,7 @@ impl Request {
         })
     }
 
-    /// With several contexts, what is said of one would be anybody's.
+    /// Checks that options for a single context are not given for several.
     fn ensure_that_contexts_say_all(&self) -> Result<(), RequestError> {
         let target_flag = self.targets.as_ref().map(|targets| match targets {
             TargetSpec::Processes { .. } => "--pid",
@@ -429,10 +429,10 @@ impl Request {
 }
 
 impl ActingSpec {
-    /// A copy with other schemes.
+    /// Makes a copy with other schemes.
     ///
     /// # Errors
-    /// One of the schemes does not page out, and there is a goal for paging out.
+    /// Fails if a scheme does not page out and there is a goal for paging out.
     pub fn with_schemes(&self, schemes: Vec<Scheme>) -> Result<Self, RequestError> {
         ensure_that_goal_fits(self.goal, &schemes)?;
         Ok(Self {
@@ -450,7 +450,7 @@ fn ensure_that_goal_fits(goal: Option<MemoryGoal>, schemes: &[Scheme]) -> Result
     Ok(())
 }
 
-/// The flag by which a goal is said.
+/// Flag that sets a goal.
 const fn goal_flag(goal: MemoryGoal) -> &'static str {
     match goal {
         MemoryGoal::Save(_) => "--save",
@@ -458,7 +458,7 @@ const fn goal_flag(goal: MemoryGoal) -> &'static str {
     }
 }
 
-/// Whose memory a file names, if it names any.
+/// Returns the targets of a file's context, if it names any.
 fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
     if context.operations == Operations::Paddr {
         return Some(TargetSpec::all_physical());
@@ -471,8 +471,8 @@ fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
     })
 }
 
-/// What tells contexts apart: kdamonds by number, as the kernel has one context in each; and its
-/// number there where a file has more.
+/// Returns distinct names of contexts. A name has the kdamond's number, as the kernel has one context in each. If a
+/// kdamond has several, it has the context's number as well.
 fn names(contexts: &[ContextConfig]) -> Vec<String> {
     let in_same = |i: usize| {
         let same = move |context: &&ContextConfig| context.kdamond == contexts[i].kdamond;

@@ -1,4 +1,4 @@
-//! The tree of one scheme to the engine's [`Scheme`].
+//! Reads the tree of one scheme into the engine's [`Scheme`].
 
 use isotherm_engine::scheme::{
     AccessPattern, Action, Bounds, Destination, Filter, FilterKind, OpsFilter, Scheme,
@@ -12,7 +12,7 @@ use crate::problem::{Problem, nearest, one_of, quoted};
 use crate::unit::{self, Misread};
 use crate::{kdamonds, quota, validate};
 
-/// Kinds of filters, by DAMOS's names.
+/// Names of filters, by DAMOS.
 const FILTERS: [&str; 8] = [
     "anon",
     "active",
@@ -24,8 +24,7 @@ const FILTERS: [&str; 8] = [
     "target",
 ];
 
-/// What damo takes for granted where a key is lacking is taken here too: everything, `stat`, no
-/// quota, no watermarks.
+/// Reads a scheme. Missing keys have damo's defaults: all memory, `stat`, no quota, no watermarks.
 pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
     let nr_problems = cursor.nr_problems();
     let fields = cursor.map()?;
@@ -42,7 +41,7 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
     let apply_interval = apply_interval.and_then(|c| c.time(MICROSECOND));
     let quota = fields.get("quotas").and_then(|c| quota::read(&c));
     let watermarks = fields.get("watermarks").and_then(|c| read_watermarks(&c));
-    // damo's newer keys say which layer of the kernel applies them; the core's come first.
+    // damo's newer keys name the layer of the kernel that applies the filters; the core's come first.
     let lists = ["core_filters", "ops_filters", "filters"].map(|key| fields.get(key));
     let filters = lists.into_iter().flatten().flat_map(|list| {
         let items = list.list();
@@ -61,7 +60,7 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
         max_nr_snapshots: max_nr_snapshots.unwrap_or(0),
         ..Scheme::new(pattern?, action?)
     };
-    // Items of lists that could not be read are not counted: then the others' places are unsure.
+    // Unreadable items of lists are not counted, so the indexes of the others are uncertain.
     let all_read = cursor.nr_problems() == nr_problems;
     for (path, problem) in validate::faults(&scheme) {
         if !all_read && path.contains('[') {
@@ -82,7 +81,7 @@ fn read_action(cursor: &Cursor) -> Option<Action> {
     action
 }
 
-/// Says which actions there are.
+/// Reports an unknown action, with the known ones.
 pub(crate) fn unknown_action(word: &str) -> Problem {
     let names = Action::ALL.map(Action::name);
     let former = Action::FORMER_NAMES.map(|(name, _)| name);
@@ -114,8 +113,8 @@ fn read_pattern(cursor: &Cursor) -> Option<AccessPattern> {
     })
 }
 
-/// Refuses bare numbers under `key` whose unit, `unit_key`, is the second of `units`. damo 3.4.3 takes
-/// the unit behind a number, ignores `unit_key`, and reads a bare number in the first of `units`.
+/// Refuses bare numbers under `key` if their unit, `unit_key`, is the second of `units`. damo 3.4.3 takes the unit
+/// after a number, ignores `unit_key`, and reads a bare number in the first of `units`.
 fn refuse_bare(
     fields: &Fields,
     key: &'static str,
@@ -155,7 +154,7 @@ fn bounds<T>(cursor: &Cursor, read: impl Fn(&str) -> Result<T, Misread>) -> Opti
     })
 }
 
-/// Several destinations with weights, or one node. As in the kernel the former take precedence.
+/// Reads several destinations with weights, or one node. The former take precedence, as in the kernel.
 fn read_destinations(fields: &Fields) -> Vec<Destination> {
     let node = fields.get("target_nid").and_then(|c| read_node(&c));
     let list = fields
@@ -182,7 +181,7 @@ fn read_destinations(fields: &Fields) -> Vec<Destination> {
     destinations
 }
 
-/// The kernel's -1 is no node.
+/// Reads a node; the kernel's -1 is none.
 fn read_node(cursor: &Cursor) -> Option<u32> {
     if cursor.text("the number of a node")? == "-1" {
         return None;
@@ -274,7 +273,7 @@ fn read_kind(name: &str, fields: &Fields) -> Option<FilterKind> {
     }))
 }
 
-/// Of a scheme's statistics, only the limit is a wish. (damo itself does not read it back.)
+/// Reads the only setting among a scheme's statistics, the limit of snapshots. (damo itself does not read it back.)
 fn read_stats(cursor: &Cursor) -> Option<u64> {
     let fields = cursor.map()?;
     let max = fields

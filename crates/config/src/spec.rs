@@ -1,8 +1,8 @@
-//! What a session does: which memory is watched and how, and what is done about it.
+//! Specification of a session: the watched memory, the method, and the actions.
 //!
-//! One type for every front end. Flags, configuration files and the daemon's requests say parts of it
-//! ([`crate::Request`]), and lower into it with every default filled in; a live machine, a simulated
-//! one and a replay run it. It is plain data: it can be compared, written down and read back.
+//! All front ends use one type. Flags, configuration files and the daemon's requests set parts of it
+//! ([`crate::Request`]), and become a specification with every default filled in. A live machine, a simulated one and a
+//! replay run it. It is plain data: it can be compared, written and read back.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,34 +13,34 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Strategy};
 use serde::{Deserialize, Serialize};
 
-/// A whole session.
+/// Specification of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionSpec {
-    /// At least one. Each has its monitor, schemes and guard; all share one loop and one record.
+    /// Contexts, at least one. Each has its own monitor, schemes and guard; all share one loop and one record.
     pub contexts: Vec<ContextSpec>,
     /// Seed of every random choice.
     pub seed: u64,
-    /// Who watches and acts.
+    /// Isotherm or the kernel's DAMON.
     #[serde(default)]
     pub world: World,
-    /// Whose code touches memory first is told, too.
+    /// Sampling of stacks, which show the code that touches memory first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stacks: Option<StacksSpec>,
 }
 
 impl SessionSpec {
-    /// Whether anything is acted on, or would be if this were no dry run.
+    /// Whether the session acts, or would act without a dry run.
     pub fn acts(&self) -> bool {
         self.contexts.iter().any(|context| context.acting.is_some())
     }
 
-    /// Share of one CPU that watching may take, of all contexts together; `None` where one has no budget.
+    /// CPU budget of watching in all contexts, as a share of one CPU; `None` if a context has no budget.
     pub fn cpu_budget(&self) -> Option<f64> {
         let budgets = self.contexts.iter();
         budgets.map(|context| context.monitor.cpu_budget()).sum()
     }
 
-    /// Longest time of idleness that a scheme asks for; zero if none does.
+    /// Longest idle time that a scheme requires; zero if none does.
     pub fn idle_for(&self) -> Nanos {
         let schemes = self.contexts.iter().flat_map(ContextSpec::schemes);
         let times = schemes.filter_map(Scheme::idle_for);
@@ -48,58 +48,58 @@ impl SessionSpec {
     }
 }
 
-/// How stacks of page faults are sampled.
+/// Settings of the sampling of page faults' stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StacksSpec {
-    /// Most CPU time for it, with what it takes from the targets, as a share of one CPU.
+    /// CPU budget as a share of one CPU, including the time that sampling takes from the targets.
     pub cpu_budget: f64,
 }
 
-/// Who watches and acts on a live machine.
+/// Program that watches and acts on a live machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum World {
     /// Isotherm itself, on any kernel.
     #[default]
     Linux,
-    /// The kernel's DAMON, where it has one; Isotherm sets it up, and tells what it sees and does.
+    /// The kernel's DAMON, if the kernel has it; Isotherm configures it and reports its results.
     Kernel,
 }
 
-/// One context: DAMON's word for a monitor with what it watches and its schemes.
+/// One context: DAMON's term for a monitor with its targets and schemes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContextSpec {
-    /// What tells it from the session's other contexts; `None` where it is the only one.
+    /// Name that distinguishes it from the session's other contexts; `None` if it is the only one.
     pub name: Option<String>,
-    /// Whose memory.
+    /// Watched targets.
     pub targets: TargetSpec,
-    /// Only these addresses (DAMON's initial regions); empty for all.
+    /// Watched addresses (DAMON's initial regions); empty for all.
     pub ranges: Vec<AddressRange>,
-    /// How it is watched.
+    /// Method of watching.
     pub monitor: MonitorSpec,
-    /// What is done about it; `None`: it is only watched.
+    /// Actions; `None` if it only watches.
     pub acting: Option<ActingSpec>,
 }
 
 impl ContextSpec {
-    /// The context's name, or that of the context at this place among others.
+    /// Returns the context's name, or a name with its index `at`.
     pub fn name_or(&self, at: usize) -> String {
         self.name.clone().unwrap_or_else(|| format!("context {at}"))
     }
 
-    /// Whether frames are sampled, as DAMON does: they are the target then. Otherwise physical memory is watched
-    /// and acted on as its processes' memory.
+    /// Whether frames are the target and are sampled, as DAMON does. Otherwise physical memory is watched and acted on
+    /// as its processes' memory.
     pub const fn samples_frames(&self) -> bool {
         self.targets.is_physical() && matches!(self.monitor, MonitorSpec::Regions(_))
     }
 
-    /// What it does to memory, if it does anything.
+    /// Schemes of the context, if any.
     pub fn schemes(&self) -> &[Scheme] {
         self.acting.as_ref().map_or(&[], |acting| &acting.schemes)
     }
 }
 
-/// Words of a command line, which are bytes, and only on Unix known to be.
+/// Words of a command line, which are bytes; only on Unix they are known to be.
 #[cfg(unix)]
 mod words {
     use std::ffi::OsString;
@@ -115,7 +115,7 @@ mod words {
     }
 }
 
-/// Where nothing can be run (a browser), no command is read or written.
+/// Refuses commands where none can be run (a browser).
 #[cfg(not(unix))]
 mod words {
     use std::ffi::OsString;
@@ -131,43 +131,43 @@ mod words {
     }
 }
 
-/// Whose memory is watched.
+/// Targets to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetSpec {
     /// Running processes.
     Processes {
-        /// At least one; on a simulated machine, all of whose processes are watched, none.
+        /// At least one; none on a simulated machine, where all processes are watched.
         processes: Vec<ProcessSpec>,
-        /// Those that descend from them as well.
+        /// Set to watch their descendants as well.
         children: bool,
     },
     /// A command that the session starts.
     Command {
-        /// The program and its arguments; at least the program.
+        /// Program and its arguments; at least the program.
         #[serde(with = "words")]
         command: Vec<OsString>,
-        /// Those that descend from it as well.
+        /// Set to watch its descendants as well.
         children: bool,
-        /// Its output goes nowhere and it has no input, as somebody draws on the terminal.
+        /// Set if it runs without input and output, as another program draws on the terminal.
         is_silent: bool,
-        /// Which huge pages its first faults get.
+        /// Huge pages for its first faults.
         #[serde(default)]
         thp: ThpPolicy,
     },
-    /// Every process of a control group (v1 or v2) and of those below it, as they come and go.
+    /// Every process of a control group (v1 or v2) and of its descendants, as they come and go.
     Cgroup(PathBuf),
-    /// Every process of the machine, as they come and go. Kernel threads have no memory of their own, and who
-    /// watches does not watch itself.
+    /// Every process of the machine, as they come and go. Kernel threads have no memory of their own, and the watching
+    /// process does not watch itself.
     All {
-        /// But not these.
+        /// Processes to exclude.
         exclude: Vec<ProcessSpec>,
     },
-    /// Physical memory, whoever maps it: of every process of the machine, as they come and go.
+    /// Physical memory of every process of the machine, as they come and go.
     Physical {
-        /// Of this NUMA node only.
+        /// NUMA node to watch; `None` for all.
         node: Option<u32>,
-        /// But not what only these map.
+        /// Processes whose own memory is excluded; memory that others map as well is not.
         #[serde(default)]
         exclude: Vec<ProcessSpec>,
     },
@@ -194,7 +194,7 @@ impl TargetSpec {
         matches!(self, Self::All { .. } | Self::Physical { .. })
     }
 
-    /// Whether processes that descend from the targets are watched as they come.
+    /// Whether descendants of the targets are watched as they come.
     pub const fn follows_children(&self) -> bool {
         match self {
             Self::Processes { children, .. } | Self::Command { children, .. } => *children,
@@ -221,9 +221,9 @@ impl TargetSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessSpec {
-    /// By its id.
+    /// Process id.
     Pid(u32),
-    /// All that have this command name.
+    /// Command name, for all processes that have it.
     Name(String),
 }
 
@@ -251,20 +251,20 @@ impl std::str::FromStr for ProcessSpec {
     }
 }
 
-/// How memory is watched.
+/// Method of watching memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MonitorSpec {
     /// Page tables in bulk: the default for processes.
     Tables(TableAttributes),
-    /// DAMON's regions, as they are or with improvements on them.
+    /// DAMON's regions, unchanged or with improvements.
     Regions(Attributes),
-    /// Every page at every look.
+    /// Every page in every scan.
     Pages(PageAttributes),
 }
 
 impl MonitorSpec {
-    /// A word for it, as records have it.
+    /// Name in records.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Tables(_) => "tables",
@@ -273,7 +273,7 @@ impl MonitorSpec {
         }
     }
 
-    /// Share of one CPU that watching may take; `None` where no budget rules how often is looked.
+    /// CPU budget of watching as a share of one CPU; `None` if no budget sets the rate.
     pub fn cpu_budget(&self) -> Option<f64> {
         match self {
             Self::Tables(attributes) => Some(attributes.cpu_budget),
@@ -282,21 +282,21 @@ impl MonitorSpec {
         }
     }
 
-    /// Whether it is DAMON's sampling as it is.
+    /// Whether it is DAMON's sampling without changes.
     pub fn is_faithful(&self) -> bool {
         matches!(self, Self::Regions(attributes)
             if attributes.strategy == Strategy::faithful() && attributes.cpu_budget.is_none())
     }
 }
 
-/// How every page is looked at.
+/// Settings of page scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageAttributes {
-    /// Time between two looks.
+    /// Time between two scans.
     pub interval: Nanos,
-    /// Longest time that one look may hold the target up.
+    /// Longest time that one scan may stall the target.
     pub max_stall: Nanos,
-    /// How accessed bits are cleared.
+    /// Method of clearing accessed bits.
     pub clear_by: ClearBy,
 }
 
@@ -310,16 +310,16 @@ impl Default for PageAttributes {
     }
 }
 
-/// How accessed bits of all pages are cleared.
+/// Method of clearing the accessed bits of all pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClearBy {
-    /// Whichever costs less, of those that stay within the longest stall.
+    /// The cheaper method of those that stay within the longest stall.
     #[default]
     Auto,
-    /// `process_madvise(MADV_COLD)`, in chunks: the target goes on meanwhile.
+    /// `process_madvise(MADV_COLD)`, in chunks: the target continues meanwhile.
     Madvise,
-    /// `/proc/PID/clear_refs`: cheap, but holds the target's faults up; pages in the TLB may look idle.
+    /// `/proc/PID/clear_refs`: cheap, but stalls the target's faults; pages in the TLB may look idle.
     ClearRefs,
 }
 
@@ -327,45 +327,45 @@ pub enum ClearBy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThpPolicy {
-    /// As the system does it.
+    /// Use the system's setting.
     #[default]
     Inherit,
-    /// Only where the program, or a scheme, asks for them.
+    /// Use them only where the program, or a scheme, asks for them.
     Advised,
-    /// Not at all, and not by schemes.
+    /// Use none, not even for schemes.
     Never,
 }
 
-/// What is done to memory.
+/// Actions on memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActingSpec {
-    /// In order.
+    /// Schemes in order.
     pub schemes: Vec<Scheme>,
-    /// Nothing is done: it is said and recorded what would be.
+    /// Set to report and record actions instead of doing them.
     pub is_dry_run: bool,
-    /// It begins paused: it watches, and does not act.
+    /// Set to start paused: it watches, and does not act.
     pub is_paused: bool,
-    /// What targets may lose.
+    /// Limits of the targets' losses.
     pub limits: GuardLimits,
-    /// Share of one CPU that acting may take from busy CPUs; `None`: any.
+    /// Share of one CPU that acting may take from busy CPUs; `None` for no limit.
     pub act_budget: Option<f64>,
-    /// Share of the targets' memory that huge pages of schemes may waste; `None`: any.
+    /// Share of the targets' memory that huge pages of schemes may waste; `None` for no limit.
     #[serde(default)]
     pub max_waste: Option<f64>,
-    /// A command that prints how far the targets have got: a number that counts up.
+    /// Command that prints the targets' progress: a number that counts up.
     pub progress_command: Option<String>,
-    /// Until when schemes page out; `None`: as long as there is memory of their pattern.
+    /// Amount of memory until which schemes page out; `None` to page out all memory of their pattern.
     #[serde(default)]
     pub goal: Option<MemoryGoal>,
 }
 
-/// How much memory there is to be.
+/// Goal of paging out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryGoal {
-    /// So many bytes of the targets are to be out of memory.
+    /// Bytes of the targets to keep out of memory.
     Save(u64),
-    /// This share is to be free, 0 to 1: of the machine's memory, of a node's where one is watched, of a control
-    /// group's limit where one is.
+    /// Share of memory to keep free, 0 to 1: of the machine's, of a watched node's, or of a watched control group's
+    /// limit.
     KeepFree(f64),
 }

@@ -1,12 +1,11 @@
-//! Plans for memory of several tiers: which node's cold memory goes where, and whose hot memory comes
-//! back.
+//! Plans for memory of several tiers: the destination of each node's cold memory, and the sources of hot memory.
 //!
-//! After HMSDK 4.0's `gen_migpol.py`, option by option: for each node that memory leaves, a kdamond
-//! with one scheme, demotions first. Beside it stands damo's tiering example (`scripts/mem_tier.sh`),
-//! whose quotas follow the use of the fast node instead of being fixed.
+//! The plans follow HMSDK 4.0's `gen_migpol.py`, option by option: for each source node a kdamond with one scheme,
+//! demotions first. The alternative is damo's tiering example (`scripts/mem_tier.sh`): its quotas follow the use of the
+//! fast node instead of being fixed.
 //!
-//! What both leave to the user is refused here: memory sent in a circle, a destination that is not
-//! there, and ranges that are cut inside a page.
+//! Faults that both leave to the user are refused here: memory moved in a circle, a missing destination, and ranges
+//! that are divided within a page.
 
 use isotherm_engine::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, Goal,
@@ -34,7 +33,7 @@ const HMSDK_NR_REGIONS: Bounds<u32> = Bounds {
     min: 100,
     max: 10_000,
 };
-/// DAMON's intervals, which damo's example begins with and tunes.
+/// DAMON's intervals; damo's example begins with these and tunes them.
 const DAMON_INTERVALS: Intervals = Intervals {
     sample: Nanos::from_millis(5),
     aggregation: Nanos::from_millis(100),
@@ -50,107 +49,107 @@ const GOALS_BYTES: u64 = 200 << 20;
 const GOALS_FREE_BP: u64 = 50;
 /// damo's example: `--damos_quota_goal node_mem_used_bp 99.7%` of the fast node.
 const GOALS_USED_BP: u64 = 9_970;
-/// damo's weights where none are given.
+/// damo's default weights.
 const DAMO_WEIGHTS: Weights = Weights {
     size_permil: 1,
     nr_accesses_permil: 1,
     age_permil: 1,
 };
 
-/// Memory of one node goes to another.
+/// A move of memory from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The node that it leaves.
+    /// Source node.
     pub from: u32,
-    /// The node that it goes to.
+    /// Destination node.
     pub to: u32,
 }
 
-/// What is to go where.
+/// Moves between nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TierPlan {
     /// Cold memory; HMSDK's `--demote SRC DEST`, and `--migrate FAST SLOW` from fast to slow.
     pub demotions: Vec<Move>,
     /// Hot memory; HMSDK's `--promote SRC DEST`, and `--migrate FAST SLOW` from slow to fast.
     pub promotions: Vec<Move>,
-    /// Only of processes in this control group; `None` is HMSDK's `--global`.
+    /// Control group of the affected processes; `None` is HMSDK's `--global`.
     pub memcg: Option<String>,
-    /// Longer ranges are cut into pieces of so many bytes, each with a kdamond of its own; HMSDK's
+    /// Size of the pieces that longer ranges are divided into, each with a kdamond of its own; HMSDK's
     /// `--region-max-size`.
     pub region_max: Option<u64>,
-    /// Quotas follow the fast node's use by this tuner, instead of being HMSDK's fixed ones.
+    /// Tuner that adapts quotas to the fast node's use, instead of HMSDK's fixed quotas.
     pub goals: Option<Tuner>,
 }
 
-/// Why there is no such plan.
+/// Reasons why a plan is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TierError {
-    /// Nothing is to go anywhere.
+    /// The plan has no moves.
     #[error("nothing is to be moved; name a fast and a slow node: --migrate 0 1")]
     Nothing,
-    /// There is nowhere to go.
+    /// There is no other node.
     #[error(
         "node {node} is the only one with memory, so there is nowhere to move it; for another \
          machine, describe that by --topology FILE, or by --node 0=512GiB --node 2=96GiB"
     )]
     OneNode {
-        /// The one there is.
+        /// The only node.
         node: u32,
     },
-    /// No such node.
+    /// The node does not exist.
     #[error(
         "there is no NUMA node {node} with memory, only {present}; for another machine, describe \
          that by --topology FILE or --node {node}=SIZE"
     )]
     NoNode {
-        /// The one that was asked for.
+        /// Requested node.
         node: u32,
-        /// Those there are.
+        /// Existing nodes.
         present: String,
     },
-    /// From a node to itself.
+    /// A move goes from a node to itself.
     #[error("node {node} cannot be both source and destination; name two nodes")]
     SameNode {
-        /// The one.
+        /// Node of the move.
         node: u32,
     },
-    /// Two schemes would take from one node.
+    /// Two schemes have the same source node.
     #[error(
         "node {node} is a source more than once; its memory can be demoted or promoted to one node \
          (--migrate FAST SLOW takes from both)"
     )]
     SourceTwice {
-        /// The one.
+        /// Source node.
         node: u32,
     },
-    /// Memory would go round for ever.
+    /// Memory would move in a circle.
     #[error(
         "{what} memory of node {node} would come back to it by way of {way}; leave one step out"
     )]
     Circle {
         /// `cold` or `hot`.
         what: &'static str,
-        /// Where it begins.
+        /// First node of the circle.
         node: u32,
-        /// Over which nodes.
+        /// Further nodes of the circle.
         way: String,
     },
-    /// Pieces are no pages.
+    /// Pieces are not whole pages.
     #[error("ranges cannot be cut into {bytes} bytes; give a multiple of 4 KiB, such as 1G")]
     NoPages {
-        /// What was asked for.
+        /// Requested size.
         bytes: u64,
     },
-    /// More kdamonds than are read.
+    /// There are more kdamonds than the reader accepts.
     #[error("pieces of {bytes} bytes make more than {KDAMONDS_MAX} kdamonds; give a larger size")]
     TooMany {
-        /// What was asked for.
+        /// Requested size.
         bytes: u64,
     },
 }
 
 impl TierPlan {
-    /// HMSDK's `--migrate FAST SLOW`: cold memory down, hot memory up.
+    /// Adds the moves of HMSDK's `--migrate FAST SLOW`: cold memory down, hot memory up.
     pub fn migrate(&mut self, fast: u32, slow: u32) {
         let (from, to) = (fast, slow);
         self.demotions.push(Move { from, to });
@@ -158,10 +157,10 @@ impl TierPlan {
         self.promotions.push(Move { from, to });
     }
 
-    /// The plan as a configuration for this machine.
+    /// Returns the plan as a configuration for this machine.
     ///
     /// # Errors
-    /// What is contradictory in it, or not there.
+    /// Fails if the plan contradicts itself or names a missing node.
     pub fn configuration(&self, topology: &Topology) -> Result<Configuration, TierError> {
         self.check(topology)?;
         let demotions = self
@@ -217,8 +216,8 @@ impl TierPlan {
         Ok(())
     }
 
-    /// The regions of each kdamond of a node. HMSDK has every piece of a long range in one of its own,
-    /// and all that are not cut in one behind them.
+    /// Returns the regions of each kdamond of a node. As in HMSDK, each piece of a long range has its own, and all
+    /// undivided ranges share the last one.
     fn pieces(&self, regions: &[AddressRange]) -> Result<Vec<Vec<AddressRange>>, TierError> {
         let Some(bytes) = self.region_max else {
             return Ok(vec![regions.to_vec()]);
@@ -281,7 +280,7 @@ impl TierPlan {
     }
 }
 
-/// Fails if one comes back to a node by following the steps. No node is the source of two.
+/// Fails if the steps lead from a node back to it. No node is the source of two steps.
 fn no_circle(what: &'static str, steps: &[Move]) -> Result<(), TierError> {
     for first in steps {
         let node = first.from;
@@ -293,7 +292,7 @@ fn no_circle(what: &'static str, steps: &[Move]) -> Result<(), TierError> {
                 return Err(TierError::Circle { what, node, way });
             }
             if way.contains(&next.to) {
-                // A circle that this one only leads into; its own nodes tell of it.
+                // This step only leads into another circle; the nodes of that circle report it.
                 break;
             }
             way.push(next.to);
@@ -302,8 +301,8 @@ fn no_circle(what: &'static str, steps: &[Move]) -> Result<(), TierError> {
     Ok(())
 }
 
-/// A scheme of damo's tiering example. Both goals are the fast node's: cold memory leaves while less
-/// than 0.5 % of it is free, hot memory comes while less than 99.7 % of it is used.
+/// Makes a scheme of damo's tiering example. Both goals are the fast node's. Cold memory leaves while less than 0.5 %
+/// of it is free; hot memory comes while less than 99.7 % of it is used.
 fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Scheme {
     let is_cold = action == Action::MigrateCold;
     let (rate, metric, target_value) = if is_cold {
@@ -334,7 +333,7 @@ fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Sch
         matching: false,
         allow: false,
     });
-    // Young memory is kept from demotion, and nothing else is promoted.
+    // Young memory is not demoted, and other memory is not promoted.
     let young = Filter {
         kind: FilterKind::Ops(OpsFilter::Young),
         matching: true,

@@ -1,4 +1,4 @@
-//! Which physical addresses belong to which NUMA node, of this machine or of a described one.
+//! NUMA nodes and their physical addresses, of this machine or of a described one.
 //!
 //! A described machine is a list of nodes in YAML or JSON, each with its size or its ranges:
 //!
@@ -12,10 +12,10 @@
 //!     end: 652,835,028,992
 //! ```
 //!
-//! What has a size only is laid out without holes behind what came before, from address 0 on, as the
-//! simulated machine numbers its frames.
+//! A node with a size follows the previous nodes without holes, from address 0 on, as the simulated machine numbers its
+//! frames.
 //!
-//! Limits: nodes may not share addresses, and all borders are those of pages.
+//! Limits: nodes may not share addresses, and all borders are page borders.
 
 use std::collections::BTreeMap;
 
@@ -28,17 +28,17 @@ use crate::problem::Problems;
 use crate::unit;
 use crate::{TEXT_MAX, parse, too_long};
 
-/// Most ranges of a machine. Linux knows 1024 nodes at most.
+/// Limit of the ranges of a machine. Linux has at most 1024 nodes.
 const EXTENTS_MAX: usize = 1 << 14;
 /// Physical addresses of x86-64 have 52 bits.
 const END_MAX: u64 = 1 << 52;
 
-/// Some of a node's memory.
+/// A part of a node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many bytes, behind what came before.
+    /// Size in bytes; the part follows the previous ones.
     Size(u64),
-    /// At these addresses.
+    /// Range of addresses.
     Range(AddressRange),
 }
 
@@ -48,37 +48,37 @@ pub struct Topology {
     nodes: BTreeMap<u32, Vec<AddressRange>>,
 }
 
-/// Why there is no such machine.
+/// Reasons why a machine is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopologyError {
-    /// Of nothing, or not of whole pages.
+    /// A part is empty, or not of whole pages.
     #[error("node {node}: {extent} is not one or more whole pages of 4 KiB")]
     NoPages {
         node: u32,
-        /// What was given.
+        /// Given part.
         extent: String,
     },
-    /// Beyond the last physical address.
+    /// A part ends beyond the last physical address.
     #[error("node {node} would end above 4 PiB, where no physical address is")]
     TooLarge { node: u32 },
-    /// On two nodes, or twice on one.
+    /// Ranges of two nodes, or of one, overlap.
     #[error("node {node}: {range:?} overlaps {other:?} of node {other_node}")]
     Overlap {
         node: u32,
-        /// What was given.
+        /// Given range.
         range: AddressRange,
-        /// What was given before.
+        /// Earlier range.
         other: AddressRange,
-        /// Whose that is.
+        /// Node of the earlier range.
         other_node: u32,
     },
 }
 
 impl Topology {
-    /// A machine of these nodes; one may come more than once.
+    /// Makes a machine of these nodes; a node may occur more than once.
     ///
     /// # Errors
-    /// The first that cannot be.
+    /// Fails at the first impossible part.
     pub fn new(extents: impl IntoIterator<Item = (u32, Extent)>) -> Result<Self, TopologyError> {
         let mut topology = Self::default();
         for (node, extent) in extents {
@@ -90,7 +90,7 @@ impl Topology {
     /// Reads a described machine.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Fails with all errors of the text.
     pub fn read(text: &str) -> Result<Self, Problems> {
         let log = Log::new(text);
         let topology = if text.len() > TEXT_MAX {
@@ -107,12 +107,12 @@ impl Topology {
         }
     }
 
-    /// The nodes that have memory, in order.
+    /// Nodes with memory, in order.
     pub fn nodes(&self) -> Vec<u32> {
         self.nodes.keys().copied().collect()
     }
 
-    /// A node's memory, in order of addresses; neighbouring ranges are one.
+    /// Memory of a node by address; neighbouring ranges are joined.
     pub fn regions(&self, node: u32) -> Option<&[AddressRange]> {
         self.nodes.get(&node).map(Vec::as_slice)
     }
@@ -177,10 +177,10 @@ fn insert(ranges: &mut Vec<AddressRange>, range: AddressRange) {
     });
 }
 
-/// A node as it is given on the command line: `0=512GiB` or `2=0x8000000000-0x9800000000`.
+/// Reads a node from the command line: `0=512GiB` or `2=0x8000000000-0x9800000000`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Fails if the text has no such form; the error names the expected one.
 pub fn node_extent(text: &str) -> Result<(u32, Extent), String> {
     let expected =
         "expected ID=SIZE or ID=START-END, such as 0=512GiB or 1=0x100000000-0x200000000";

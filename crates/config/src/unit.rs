@@ -1,11 +1,10 @@
 //! Numbers with units, as damo writes and reads them (`_damo_fmt_str.py`).
 //!
-//! `4,096`, `4K`, `4.000 KiB`, `5 ms`, `1 m 30 s`, `0.3 %`, `min`, `max`. A number without a unit is
-//! in the unit that its key names (`_us`, `_permil`). Decimals are exact: no binary fraction comes
-//! in between.
+//! `4,096`, `4K`, `4.000 KiB`, `5 ms`, `1 m 30 s`, `0.3 %`, `min`, `max`. A number without a unit has the unit of its
+//! key (`_us`, `_permil`). Decimals are exact: they are never converted to binary fractions.
 //!
-//! One oddity is damo's: `damo args damon --raw` writes ages and quota times in nanoseconds, and
-//! reads them back as micro- and milliseconds. They are read here as damo reads them.
+//! One oddity is damo's: `damo args damon --raw` writes ages and quota times in nanoseconds, and reads them back as
+//! micro- and milliseconds. They are read here as damo reads them.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{Age, Frequency};
@@ -13,7 +12,7 @@ use isotherm_engine::units::{Decimal, MICROSECOND, UnitError, parse_bytes, parse
 
 use crate::problem::quoted;
 
-/// Why a text is no such number.
+/// A text that is no such number.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Misread {
     pub(crate) found: String,
@@ -30,17 +29,17 @@ const SHARE: &str = "a share, such as 1 %";
 const FREQUENCY: &str = "an access rate of 0 % to 100 %, or a number such as 3 samples";
 const AGE: &str = "a time, such as 5 s or max, or a number such as 50 aggr_intervals";
 
-/// A size in bytes.
+/// Reads a size in bytes.
 pub(crate) fn size(text: &str) -> Read<u64> {
     parse_bytes(text).map_err(|error| misread_by(&error, text, SIZE))
 }
 
-/// A time; without a unit, so many of `bare`.
+/// Reads a time; a number without a unit is in units of `bare`.
 pub(crate) fn time(text: &str, bare: Nanos) -> Read<Nanos> {
     parse_time_in(text, bare).map_err(|error| misread_by(&error, text, TIME))
 }
 
-/// A whole number up to `max`; `max` by that name too.
+/// Reads a whole number up to `max`, or the word `max`.
 pub(crate) fn count(text: &str, max: u64) -> Read<u64> {
     match text.trim() {
         "min" => return Ok(0),
@@ -58,8 +57,8 @@ pub(crate) fn count(text: &str, max: u64) -> Read<u64> {
     }
 }
 
-/// A share in parts of `whole` (1000 for thousandths), and whether it is a whole number of them;
-/// without `%`, a number of these parts.
+/// Reads a share in parts of `whole` (1000 for thousandths), and returns whether the number of parts is whole. Without
+/// `%` it is a number of these parts.
 pub(crate) fn parts(text: &str, whole: u64) -> Read<(u64, bool)> {
     if text.trim() == "max" {
         return Ok((whole, true));
@@ -76,7 +75,7 @@ pub(crate) fn parts(text: &str, whole: u64) -> Read<(u64, bool)> {
     Ok((value, exact))
 }
 
-/// A share as a fraction of 1, written in per cent.
+/// Reads a share in per cent as a fraction of 1.
 pub(crate) fn fraction(text: &str) -> Read<f64> {
     match strip_percent(text) {
         (number, true) => Decimal::parse(number)
@@ -86,14 +85,14 @@ pub(crate) fn fraction(text: &str) -> Read<f64> {
     }
 }
 
-/// A number that may have a fraction, such as a rate.
+/// Reads a number that may have a fraction, such as a rate.
 pub(crate) fn number(text: &str) -> Read<f64> {
     Decimal::parse(text.trim())
         .map(Decimal::to_f64)
         .ok_or_else(|| misread(text, "a number"))
 }
 
-/// An access frequency. A bare number is per cent, in damo's files as in the lines of DAMON's first patches.
+/// Reads an access frequency. A bare number is in per cent, in damo's files as in the lines of DAMON's first patches.
 pub(crate) fn frequency(text: &str) -> Read<Frequency> {
     match text.trim() {
         "min" => return Ok(Frequency::Percent(0.0)),
@@ -116,13 +115,13 @@ pub(crate) fn frequency(text: &str) -> Read<Frequency> {
         .ok_or_else(|| misread(text, FREQUENCY))
 }
 
-/// An age; a bare number is microseconds.
+/// Reads an age; a bare number is in microseconds.
 pub(crate) fn age(text: &str) -> Read<Age> {
     if let Some(number) = text.trim().strip_suffix("aggr_intervals") {
         return u32_or_end(number, text, AGE).map(Age::Intervals);
     }
     let number = text.trim().strip_suffix("usec").map(str::trim_end);
-    // Only a number: `5 s usec` is no time.
+    // `usec` follows a bare number only: `5 s usec` is no time.
     let number = number.filter(|number| Decimal::parse(number).is_some());
     time(number.unwrap_or(text), MICROSECOND)
         .map(Age::Time)

@@ -1,7 +1,7 @@
-//! What the parts of a scheme, and of several, say together.
+//! Checks of a scheme's parts together, and of several schemes.
 //!
-//! It works on the engine's words, so that files, lines and presets are checked alike. Each fault
-//! names the key that it is about, below the scheme.
+//! The checks use the engine's types, so that files, lines and presets are checked alike. Each fault names its key
+//! below the scheme.
 
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::scheme::{
@@ -15,7 +15,7 @@ use crate::problem::Problem;
 
 type Faults = Vec<(String, Problem)>;
 
-/// What is wrong with or doubtful about a scheme.
+/// Returns the errors and warnings of a scheme.
 pub(crate) fn faults(scheme: &Scheme) -> Faults {
     let mut faults = Vec::new();
     check_pattern(&scheme.pattern, &mut faults);
@@ -217,7 +217,7 @@ pub(crate) struct Conflict {
 }
 
 impl Conflict {
-    /// As it is said at the second, `first` being the other's place.
+    /// Makes the problem to report at the second scheme; `first` is the index of the other.
     pub(crate) fn problem(&self, first: usize) -> Problem {
         let (one, other) = self.actions;
         Problem::warning(
@@ -227,8 +227,8 @@ impl Conflict {
     }
 }
 
-/// Schemes whose patterns overlap and whose actions are contrary. Those with filters are left out:
-/// what the filters leave of the overlap is only known at run time.
+/// Returns pairs of schemes with overlapping patterns and contrary actions. Schemes with filters are left out: the
+/// effect of the filters is known only at run time.
 pub(crate) fn conflicts(context: &ContextConfig) -> Vec<Conflict> {
     let nr_samples = context.intervals.map_or(20, |intervals| {
         let nr_samples = intervals.aggregation.0 / intervals.sample.0.max(1);
@@ -250,9 +250,9 @@ pub(crate) fn conflicts(context: &ContextConfig) -> Vec<Conflict> {
     conflicts
 }
 
-/// Which schemes of two contexts undo each other's work, by their places in `a` and in `b`, where both
-/// watch the same memory: the patterns overlap, with `nr_samples` checks to an aggregation, and the actions are contrary.
-/// Those with filters are left out.
+/// Returns pairs of schemes, one of `a` and one of `b`, that undo each other's work if both contexts watch the same
+/// memory. Their patterns overlap, with `nr_samples` checks to an aggregation, and their actions are contrary. Schemes
+/// with filters are left out.
 pub fn contrary_schemes(a: &[Scheme], b: &[Scheme], nr_samples: u32) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (first, one) in plain(a) {
@@ -267,7 +267,7 @@ pub fn contrary_schemes(a: &[Scheme], b: &[Scheme], nr_samples: u32) -> Vec<(usi
     pairs
 }
 
-/// The schemes that can be checked, with their places.
+/// Returns the schemes that can be checked, with their indexes.
 fn plain(schemes: &[Scheme]) -> impl Iterator<Item = (usize, &Scheme)> {
     let schemes = schemes.iter().enumerate();
     schemes.filter(|(_, s)| s.filters.is_empty() && s.action.effect().is_some())
@@ -282,7 +282,7 @@ fn overlap(a: &AccessPattern, b: &AccessPattern, nr_samples: u32) -> bool {
         min: p.nr_accesses.min.samples(nr_samples),
         max: p.nr_accesses.max.samples(nr_samples),
     };
-    // Ages in different units are taken to overlap: intervals may be tuned.
+    // Ages in different units count as overlapping: intervals may be tuned.
     let ages = |younger: Age, older: Age| match (younger, older) {
         (Age::Intervals(least), Age::Intervals(most)) => least <= most,
         (Age::Time(least), Age::Time(most)) => least <= most,

@@ -1,9 +1,8 @@
-//! The model as damo writes it: the same keys in the same order, the same units, to the byte where damo
-//! itself is exact. Where it would round to three digits, a smaller unit keeps the value exact
-//! (`form.rs`).
+//! Writes the model as damo does: the same keys in the same order, the same units, to the byte if damo itself is exact.
+//! A number that damo would round to three digits is written exactly in a smaller unit (`form.rs`).
 //!
-//! Keys that the model says nothing about (DAMON's intervals, the number of regions) are left out, so
-//! that what is read again says nothing about them either.
+//! Keys without a value in the model (DAMON's intervals, the number of regions) are omitted. They have no value when
+//! the text is read again.
 //!
 //! Source: `to_kvpairs` in damo 3.4.3's `_damon.py`; its YAML is PyYAML's `dump`.
 
@@ -18,7 +17,7 @@ use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_te
 use crate::model::{Configuration, ContextConfig, Method, Own};
 use crate::node::{Node, Value, list, map};
 
-/// As damo's JSON.
+/// Writes a configuration as damo's JSON.
 pub fn to_json(configuration: &Configuration) -> String {
     let mut json = Vec::new();
     let form = serde_json::ser::PrettyFormatter::with_indent(b"    ");
@@ -30,7 +29,7 @@ pub fn to_json(configuration: &Configuration) -> String {
     String::from_utf8(json).expect("JSON is UTF-8")
 }
 
-/// As damo's YAML.
+/// Writes a configuration as damo's YAML.
 pub fn to_yaml(configuration: &Configuration) -> String {
     let mut yaml = String::new();
     write_yaml(&tree(configuration), 0, &mut yaml);
@@ -96,7 +95,7 @@ fn push(node: &mut Node, key: &str, value: Node) {
     }
 }
 
-/// What damo says of the kernel's ways to sample, which Isotherm has one of.
+/// Writes damo's choice of the kernel's sampling methods; Isotherm has one of them.
 fn sample_control() -> Node {
     let primitives = map([("page_table", true.into()), ("page_fault", false.into())]);
     map([
@@ -117,7 +116,7 @@ fn range(range: AddressRange) -> Node {
     map([("start", count(range.start)), ("end", count(range.end))])
 }
 
-/// How damo says that there is none.
+/// damo's form of a missing goal.
 const NO_GOAL: IntervalsGoal = IntervalsGoal {
     access_bp: 0,
     aggregations: 0,
@@ -125,7 +124,7 @@ const NO_GOAL: IntervalsGoal = IntervalsGoal {
     max_sample_interval: Nanos(0),
 };
 
-/// A goal stands among the intervals, so where only that is given, DAMON's intervals are written.
+/// Writes the intervals. A goal is one of their keys, so DAMON's intervals are written if only a goal is set.
 fn intervals(context: &ContextConfig) -> Node {
     let intervals = context.intervals.unwrap_or(Intervals {
         sample: Nanos::from_millis(5),
@@ -156,7 +155,7 @@ fn write_scheme(scheme: &Scheme) -> Node {
     let pattern = &scheme.pattern;
     let rate = pattern.nr_accesses;
     let mut node = map([("action", scheme.action.name().into())]);
-    // damo's and the kernel's older way is for one node.
+    // The older form, damo's and the kernel's, has one node.
     let (target, several) = match scheme.destinations.as_slice() {
         [Destination { node, weight: 1 }] => (Some(u64::from(*node)), [].as_slice()),
         several => (None, several),
@@ -229,7 +228,7 @@ fn quota(quota: &Quota) -> Node {
         ("fail_charge_denom", count(charge.1.into())),
         ("goals", list(quota.goals.iter().map(goal))),
         ("goal_tuner", quota.tuner.name().into()),
-        // What came of it, not what shall be.
+        // It is a result, not a setting.
         ("effective_sz_bytes", damo_size_text(0).into()),
         ("weights", weights),
     ])
@@ -369,7 +368,7 @@ fn write_yaml(node: &Node, depth: usize, yaml: &mut String) {
             for item in items {
                 yaml.extend([&indent, "-"]);
                 match &item.value {
-                    // The first key stands behind the dash.
+                    // The first key follows the dash.
                     Value::Map(entries) if !entries.is_empty() => {
                         let mut below = String::new();
                         write_yaml(item, depth + 1, &mut below);
@@ -392,15 +391,14 @@ fn write_below(node: &Node, depth: usize, yaml: &mut String) {
         }
         Value::List(items) if !items.is_empty() => {
             yaml.push('\n');
-            // As damo has it, a list stands under its key, not further in.
+            // As in damo's form, a list under a key is not indented.
             write_yaml(node, depth, yaml);
         }
         _ => yaml.extend([" ", &flow(node), "\n"]),
     }
 }
 
-/// A value on one line. JSON's quoting is YAML's; whole numbers that are texts are quoted as PyYAML
-/// does it.
+/// Writes a value on one line. JSON's quoting is valid in YAML; texts that are whole numbers are quoted as PyYAML does.
 fn flow(node: &Node) -> String {
     match &node.value {
         Value::Text(text) if is_plain(text) || is_quantity(text) => text.clone(),
@@ -411,7 +409,7 @@ fn flow(node: &Node) -> String {
     }
 }
 
-/// Whether it is a number that only we and damo take for one: with commas, or with a unit.
+/// Whether only Isotherm and damo take the text for a number: with commas, or with a unit.
 fn is_quantity(text: &str) -> bool {
     let is_harmless =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | ',' | '.' | '%' | '_');
@@ -421,7 +419,7 @@ fn is_quantity(text: &str) -> bool {
         && text.chars().all(is_harmless)
 }
 
-/// Whether YAML takes an unquoted text for this very text.
+/// Whether YAML reads the unquoted text as this text.
 fn is_plain(text: &str) -> bool {
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let is_harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '.' | '-');

@@ -1,9 +1,9 @@
-//! YAML to a [`Node`], from saphyr-parser's events.
+//! Parser from YAML to a [`Node`], by saphyr-parser's events.
 //!
-//! Plain scalars mean what PyYAML's safe loader makes of them where that matters here: `null` and
-//! `~` are nothing, `true` and `false` flags; all else, numbers included, stays text until its unit
-//! is known. Aliases are copied, as PyYAML writes them for equal objects, but no more nodes than
-//! [`NODES_MAX`] come out of it. Merge keys and tags other than YAML's own are refused.
+//! Plain scalars are read as PyYAML's safe loader does where that matters: `null` and `~` are nothing, `true` and
+//! `false` are flags. All others, numbers included, stay text until their unit is known. Aliases are copied, as PyYAML
+//! writes them for equal objects, up to [`NODES_MAX`] nodes in all. Merge keys and tags other than YAML's own are
+//! refused.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use crate::node::{DEPTH_MAX, Entry, Mark, Node, Value};
 use crate::problem::{Place, Problem, quoted};
 
-/// The most nodes of a tree. What fits into the text limit without aliases has fewer.
+/// Limit of a tree's nodes. A text within the size limit has fewer without aliases.
 const NODES_MAX: usize = 1 << 20;
 
 pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
@@ -38,13 +38,13 @@ pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
     Ok(builder.root.unwrap_or(Value::Null.into()))
 }
 
-/// A list or map that is not complete yet.
+/// An incomplete list or map.
 struct Open {
     node: Node,
     anchor: usize,
-    /// In a map, the key whose value comes next.
+    /// Key of the next value in a map.
     key: Option<(String, Mark)>,
-    /// In a map, the keys so far.
+    /// Keys so far in a map.
     keys: std::collections::BTreeSet<String>,
 }
 
@@ -52,7 +52,7 @@ struct Open {
 struct Builder {
     open: Vec<Open>,
     root: Option<Node>,
-    /// By anchor: the node, how many nodes it is, and how deep.
+    /// Node, number of nodes and depth by anchor.
     anchors: BTreeMap<usize, (Node, usize, usize)>,
     nr_nodes: usize,
 }
@@ -124,7 +124,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Puts a complete node where it belongs.
+    /// Adds a complete node to the innermost open list or map.
     fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Problem> {
         self.count(1, node.mark)?;
         if anchor > 0 {
@@ -182,7 +182,7 @@ fn scalar(text: &str, is_text: bool) -> Value {
     }
 }
 
-/// How many nodes a tree has, and how deep it is. Never deeper than [`DEPTH_MAX`].
+/// Returns the number of nodes and the depth of a tree, which never exceeds [`DEPTH_MAX`].
 fn measure(node: &Node) -> (usize, usize) {
     let sum =
         |(nodes, depth): (usize, usize), (n, d): (usize, usize)| (nodes + n, depth.max(d + 1));

@@ -1,4 +1,4 @@
-//! The files that damo and HMSDK write (`fixtures/make.py` has them write), and back again.
+//! Reading of files that damo and HMSDK write (`fixtures/make.py` runs them), and writing them back.
 
 use isotherm_config::{
     Configuration, Format, Method, Operations, Request, hmsdk_demote, hmsdk_promote, load, preset,
@@ -58,7 +58,7 @@ fn what_damo_wrote_is_written_again_to_the_byte() {
         let written = match name {
             "damo_prcl.json" => to_json(&fixture(name)),
             "damo_tier.yaml" | "hmsdk.yaml" => to_yaml(&fixture(name)),
-            // Raw numbers, statistics, and "max" as 18,446,744,073,709,551,615 %.
+            // These have raw numbers, statistics, and "max" as 18,446,744,073,709,551,615 %.
             _ => continue,
         };
         // HMSDK ends its file with an empty line.
@@ -133,7 +133,7 @@ fn damos_ethp_is_as_published() {
     for (scheme, ethp) in schemes.iter().zip(&ethp) {
         assert_eq!((scheme.action, scheme.pattern), (ethp.action, ethp.pattern));
     }
-    // damo writes raw ages in nanoseconds and reads them as microseconds, and so do we.
+    // damo writes raw ages in nanoseconds and reads them as microseconds, and so does Isotherm.
     let raw = &fixture("damo_ethp_raw.yaml").contexts[0].schemes[1];
     let seconds = |s: u64| Age::Time(Nanos::from_millis(s * 1000));
     assert_eq!(raw.pattern.age.min, seconds(7000));

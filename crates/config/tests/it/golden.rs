@@ -1,7 +1,7 @@
-//! Golden tests of what is said about wrong configurations, from `errors.txt`.
+//! Golden tests of the messages for wrong configurations, from `errors.txt`.
 //!
-//! Cases stand between lines of `=`: the text, a line `---->`, and every message in order. To accept
-//! new messages, run with `ISOTHERM_BLESS=1` and read the difference.
+//! Cases are separated by lines of `=`. Each has the text, a line `---->`, and every message in order. To accept new
+//! messages, run with `ISOTHERM_BLESS=1` and read the difference.
 
 use isotherm_config::{Format, check};
 

@@ -1,12 +1,12 @@
-//! Input that means harm, or nothing at all.
+//! Hostile and meaningless input.
 
 use std::time::{Duration, Instant};
 
 use isotherm_config::{Format, TEXT_MAX, check, load, scheme_line, text_of};
 use proptest::prelude::*;
 
-/// Far more than any text here needs, in a debug build beside other work; far less than one that
-/// grows with its square would take.
+/// Time limit. It is far more than any text here needs in a debug build beside other work, and far less than quadratic
+/// growth would take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn refused(text: &str, format: Format, message: &str) {
@@ -23,7 +23,7 @@ fn refused(text: &str, format: Format, message: &str) {
 #[test]
 fn deep_nesting_is_refused() {
     let n = 100_000;
-    // saphyr looks ahead, and stops at a limit of its own.
+    // saphyr looks ahead, and stops at its own limit.
     refused(&"[".repeat(n), Format::Yaml, "recursion limit exceeded");
     refused(&"[".repeat(40), Format::Yaml, "deeper nesting");
     refused(&"- ".repeat(n), Format::Yaml, "deeper nesting");
@@ -145,7 +145,7 @@ proptest! {
     #[test]
     fn no_changed_file_panics(text in mutated()) {
         any_format(&text);
-        // What is read can be written and read again, to the same.
+        // A readable text can be written and read again with the same result.
         if let Ok(read) = load(&text, Format::Detect) {
             let written = isotherm_config::to_yaml(&read);
             let again = load(&written, Format::Yaml);

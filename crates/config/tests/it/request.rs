@@ -1,4 +1,4 @@
-//! What requests and files come to together.
+//! Sessions of requests and files together.
 
 use isotherm_config::{
     ActingRequest, ContextConfig, Format, MemoryGoal, Method, MonitorSpec, Monitoring, ProcessSpec,
@@ -7,7 +7,7 @@ use isotherm_config::{
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::{Attributes, Nanos, Strategy};
 
-/// Contexts of a kdamond each, with a process, whether it is paused, and what else it says.
+/// Returns contexts, one a kdamond; each has a process, a pause flag and further keys.
 fn file(contexts: &[(u32, bool, &str)]) -> Vec<ContextConfig> {
     let contexts = contexts.iter().map(|(pid, paused, more)| {
         format!(
@@ -249,7 +249,7 @@ fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
         ..request(None)
     };
     let sampled = sampled.act(&[], None).expect("fine");
-    // Neighbouring frames are nobody's together.
+    // Neighbouring frames do not belong to one process.
     assert!(
         matches!(sampled.contexts[0].monitor, MonitorSpec::Regions(a) if a.strategy.cluster_pages == 1)
     );

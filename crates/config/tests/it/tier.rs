@@ -1,5 +1,5 @@
-//! Plans for tiers of memory: to the byte as HMSDK and damo write them (`fixtures/make.py`), and read
-//! back to the same.
+//! Plans for tiers of memory: identical to HMSDK's and damo's output (`fixtures/make.py`), and to the result of reading
+//! them back.
 
 use isotherm_config::{
     Configuration, Extent, Format, HMSDK_MEMCG, Move, TierError, TierPlan, Topology, load, text_of,
@@ -152,7 +152,7 @@ fn a_step_down_each_tier_is_no_circle() {
     assert_eq!(planned(&plan, &machine()).contexts.len(), 2);
 }
 
-/// Machines of 2 to 5 nodes with a hole before each, and plans for them, good and bad.
+/// Machines of 2 to 5 nodes with a hole before each, and valid and invalid plans for them.
 fn cases() -> impl Strategy<Value = (Topology, TierPlan)> {
     let node = (1u64..1 << 22, 0u64..1 << 12);
     let step = (0u32..6, 0u32..6).prop_map(|(from, to)| Move { from, to });
