@@ -46,7 +46,7 @@ pub const RATES: usize = 5;
 /// A message that is not understood, or was refused.
 #[derive(Debug, Error)]
 pub enum ProtocolError {
-    /// Not JSON, or not one of the requests.
+    /// The request is not JSON, or is unknown.
     #[error(
         "this is no request, which is a line of JSON: {{\"do\":\"status\"}}, tune (with config and name), \
          schemes (with presets or lines), reload, pause, resume, follow or stop"
@@ -65,10 +65,10 @@ pub enum ProtocolError {
         .0.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"))
     )]
     OtherDaemon(Option<u32>),
-    /// Not JSON of a reply's shape.
+    /// The reply is not JSON, or has another form.
     #[error("what answers is no isotherm")]
     NoReply(#[source] serde_json::Error),
-    /// The daemon's own reason.
+    /// The daemon refused the request, for this reason.
     #[error("{0}")]
     Refused(String),
 }
@@ -99,7 +99,7 @@ pub enum Request {
     Reload,
     /// Stop acting until [`Request::Resume`]; watching goes on.
     Pause,
-    /// Act again.
+    /// Resume acting.
     Resume,
     /// Follow all observations and actions from now on. A record follows the reply's line while both ends exist. It
     /// begins with the present targets and their mappings.
@@ -109,7 +109,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Reads a request, without its newline.
+    /// Reads a request without its newline.
     pub fn parse(message: &[u8]) -> Result<Self, ProtocolError> {
         #[derive(Deserialize)]
         struct Head {
@@ -232,7 +232,7 @@ pub struct Status<'a> {
     pub targets: Vec<&'a Target>,
     /// Sum over all live targets.
     pub total: View,
-    /// Schemes and guards.
+    /// State of schemes and guards.
     #[serde(flatten)]
     pub acting: ActingStatus<'a>,
     /// Last openings and closings of the guards.
@@ -277,7 +277,7 @@ pub struct BlamedFunction {
 /// Cost of watching.
 #[derive(Debug, Serialize)]
 pub struct MonitorCost {
-    /// CPU seconds of the monitor itself.
+    /// CPU time of the monitor itself, in seconds.
     pub cpu_s: f64,
     /// CPU time of the monitor since the start, as a share of one CPU.
     pub cpu_share: f64,

@@ -26,7 +26,7 @@ pub enum Step {
     Going,
     /// All targets have ended.
     Ended,
-    /// A signal asked for the end.
+    /// A signal has asked for the end.
     Stopped,
 }
 

@@ -54,7 +54,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Watches no signals, which belong to another thread; the returned [`Stopper`] ends the session instead.
+    /// Watches no signals, which belong to another thread; the returned `Stopper` ends the session instead.
     pub fn of_another() -> anyhow::Result<(Self, Stopper)> {
         let (signals, end) = Self::unwatched()?;
         end.set_nonblocking(true)
@@ -82,7 +82,7 @@ impl Signals {
         Ok((signals, end))
     }
 
-    /// Whether a signal or a [`Stopper`] has asked for the end.
+    /// Whether a signal or a `Stopper` has asked for the end.
     pub fn is_stopped(&self) -> bool {
         let is_hung_up = || self.hang_up.load(Ordering::Relaxed);
         self.stop.load(Ordering::Relaxed) || (!self.outlives_hang_up && is_hung_up())

@@ -143,8 +143,8 @@ impl TargetSet {
         self.live.get(&id).map_or(&[], |live| &live.areas)
     }
 
-    /// Updates the set of live targets and their mappings. Returns the targets whose memory is gone since the last
-    /// call: they have ended, or run another program.
+    /// Updates the set of live targets and their mappings. Returns the targets that have lost their memory since the
+    /// last call: they have ended, or run another program.
     pub(crate) fn update(
         &mut self,
         probe: &mut PageTableProbe,

@@ -404,9 +404,9 @@ mod tests {
             .iter()
             .map(|member| member.monitor.cost().monitor_cpu.0 / MS)
             .collect();
-        // Other tests of this process take CPU time as well, as the loop's would be.
+        // Other tests of this process take CPU time as well, like the loop's.
         assert!(costs[0] >= 80 && costs[1] >= 20, "{costs:?}");
-        // Between two readings of the clock another test may have its turn.
+        // Another test may run between two readings of the clock.
         let is_all_told = || {
             let total = contexts.cost().monitor_cpu.0;
             total.abs_diff(process_cpu().0) < 5 * MS

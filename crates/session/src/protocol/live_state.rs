@@ -80,7 +80,7 @@ impl LiveState {
                 }
             }
             Item::Cost(cost) => self.monitor_rss = cost.monitor_rss,
-            // Only what has changed is an event.
+            // Only a change of state is an event.
             Item::Guard(sample) if !self.is_known(&sample) => {
                 if self.guard_events.len() == EVENTS_MAX {
                     self.guard_events.pop_front();

@@ -41,7 +41,7 @@ fn with_names<'a>(
     contexts.map(|(i, c)| (c.name.map_or_else(|| i.to_string(), str::to_owned), c))
 }
 
-/// The classes of idle memory as labels.
+/// Labels of the classes of idle memory.
 const AGES: [&str; NR_AGES] = [
     "0s-1s", "1s-5s", "5s-30s", "30s-2m", "2m-10m", "10m-1h", "1h-",
 ];

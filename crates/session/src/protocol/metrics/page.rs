@@ -1,4 +1,4 @@
-//! Metric families with their series, and how they are written: the OpenMetrics text format.
+//! Metric families with their series, and their encoding: the OpenMetrics text format.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Scenarios that are read, and those that are refused.
+//! Valid and refused scenarios.
 
 use super::*;
 
