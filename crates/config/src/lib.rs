@@ -1,7 +1,7 @@
 //! Configurations, from text to the engine's types.
 //!
 //! A configuration is DAMON's own model (kdamonds > contexts > operations, targets, intervals, regions, schemes). It is
-//! read from
+//! read from:
 //! - the JSON and YAML of `damo` and HMSDK, with their names, units and unit strings, and [`Own`] keys of Isotherm
 //!   ([`load`]);
 //! - one-line schemes, `4K max 0 0 5s max pageout` ([`scheme_line`], and `.damos` files of them);
