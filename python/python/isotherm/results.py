@@ -9,7 +9,7 @@ Nanos = int
 
 
 class Percentile(TypedDict):
-    """A value below which a share of the distribution lies."""
+    """A percentile of a distribution."""
 
     # The share, 0 to 100.
     percent: float
@@ -20,13 +20,13 @@ class Percentile(TypedDict):
 class Point(TypedDict):
     """One step of a `Series`."""
 
-    # Greatest value seen in it.
+    # Highest value in the step.
     max: int
     # Mean over time.
     mean: int
-    # Least value seen in it.
+    # Lowest value in the step.
     min: int
-    # When the step begins, since the beginning of the record.
+    # Start of the step, since the beginning of the record.
     time_ns: Nanos
 
 
@@ -34,7 +34,7 @@ TargetId = int
 
 
 class Truncated(TypedDict):
-    """What there is of a record that was not finished."""
+    """The part of an unfinished record that was read."""
 
     # Bytes of an unfinished message behind them.
     bytes_lost: int
@@ -43,129 +43,129 @@ class Truncated(TypedDict):
 
 
 class WorkingSet(TypedDict):
-    """The working set of a target, or of all."""
+    """The working set of a target, or of all targets."""
 
-    # The context that it belongs to, where the record is of several.
+    # The target's context, in a record of several contexts.
     context: NotRequired[str | None]
-    # Mean over time of the working set.
+    # Working set, mean over time.
     mean_bytes: int
-    # Mean over time of all monitored addresses, whatever they hold.
+    # Bytes of all monitored addresses, with or without memory behind them, mean over time.
     monitored_mean_bytes: int
-    # Its command name, where the record says.
+    # Command name, where the record has it.
     name: NotRequired[str | None]
     # The working set was at most `value` bytes for `percent` of the time.
     percentiles: list[Percentile]
-    # Its process id; 0 for physical memory, `null` where the record does not say.
+    # Process id; 0 for physical memory, `null` where the record lacks it.
     pid: NotRequired[int | None]
-    # Mean over time of those that hold memory; `null` where the record's source cannot tell.
+    # Resident bytes, mean over time; `null` where the record's source cannot tell.
     resident_mean_bytes: NotRequired[int | None]
-    # By how many bytes a percentile may be too low.
+    # Largest error of a percentile, which may be too low by this number of bytes.
     resolution_bytes: int
-    # Mean resident size, where the record has it.
+    # Mean RSS, where the record has it.
     rss_mean_bytes: NotRequired[int | None]
     # The working set over time.
     series: list[Point]
-    # How many snapshots were counted.
+    # Number of snapshots.
     snapshots: int
-    # Mean over time of those that are swapped out; likewise.
+    # Swapped-out bytes, mean over time; `null` where the record's source cannot tell.
     swapped_mean_bytes: NotRequired[int | None]
-    # Its number in the record; `null` for the sum of all targets.
+    # Number of the target in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
-    # Mean over time of the bytes about which nothing is known.
+    # Bytes of unknown state, mean over time.
     unknown_mean_bytes: int
 
 
 class RecordInfo(TypedDict):
-    """Where a report's facts come from; repeated in each result."""
+    """The record that a report is based on; repeated in each result."""
 
-    # What was recorded.
+    # The recorded command.
     command: list[str]
-    # What is damaged, and where.
+    # Description and place of the damage.
     damaged: NotRequired[str | None]
-    # The machine.
+    # Name of the machine.
     host: str
-    # Its kernel release.
+    # Kernel release of the machine.
     kernel: str
     # `vaddr` or `paddr`.
     operations: str
-    # When the record began, since the Unix epoch, as text in JSON. All other times count from here.
+    # Start of the record since the Unix epoch, as text in JSON. All other times count from here.
     started_ns: str
-    # It was not finished: its recorder was killed, or still runs.
+    # The part of an unfinished record: its recorder was killed, or still runs.
     truncated: NotRequired[Truncated | None]
 
 
 class Wss(TypedDict):
     """The result."""
 
-    # The least access rate that counts; `null`: any access.
+    # The lowest access rate that counts; `null` means any access.
     min_rate: NotRequired[float | None]
-    # Where the facts come from.
+    # The record that the report is based on.
     record: RecordInfo
     # `wss`.
     report: str
-    # For each target.
+    # The working set of each target.
     targets: list[WorkingSet]
     # The sum, if there is more than one target.
     total: NotRequired[WorkingSet | None]
-    # The version of this JSON.
+    # Version of this JSON format.
     version: int
 
 
 class IdleBytes(TypedDict):
-    """How many bytes have been idle for at least so long."""
+    """Bytes with a minimum idle time."""
 
-    # So long.
+    # The minimum idle time.
     at_least_ns: Nanos
-    # So many bytes; `null` if the target has not been watched for so long.
+    # The bytes; `null` if the target was watched for less than this time.
     bytes: NotRequired[int | None]
 
 
 class IdleMemory(TypedDict):
-    """The idle memory of a target, or of all."""
+    """The idle memory of a target, or of all targets."""
 
-    # Of the resident bytes, accessed in the last interval.
+    # Resident bytes that were accessed in the last interval.
     accessed_bytes: int
-    # The context that it belongs to, where the record is of several.
+    # The target's context, in a record of several contexts.
     context: NotRequired[str | None]
-    # Idle bytes by least idle time.
+    # Idle bytes by minimum idle time.
     idle: list[IdleBytes]
-    # All monitored addresses, whatever they hold.
+    # All monitored addresses, with or without memory behind them.
     monitored_bytes: int
-    # Its command name, where the record says.
+    # Command name, where the record has it.
     name: NotRequired[str | None]
     # `percent` of the known bytes have been idle for at most `value` nanoseconds.
     percentiles: list[Percentile]
-    # Its process id; 0 for physical memory, `null` where the record does not say.
+    # Process id; 0 for physical memory, `null` where the record lacks it.
     pid: NotRequired[int | None]
-    # Of these, in memory; `null` where the record's source cannot tell.
+    # Resident bytes of these addresses; `null` where the record's source cannot tell.
     resident_bytes: NotRequired[int | None]
-    # Resident bytes at about that time, where the record has it.
+    # RSS at about that time, where the record has it.
     rss_bytes: NotRequired[int | None]
-    # Of these, swapped out; likewise.
+    # Swapped-out bytes of these addresses; `null` where the record's source cannot tell.
     swapped_bytes: NotRequired[int | None]
-    # Its number in the record; `null` for the sum of all targets.
+    # Number of the target in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
     time_ns: Nanos
-    # Of the resident bytes, unknown.
+    # Resident bytes of unknown state.
     unknown_bytes: int
-    # For how long the target had been watched then.
+    # Time for which the target had been watched by then.
     watched_ns: Nanos
 
 
 class Idle(TypedDict):
     """The result."""
 
-    # Targets that had ended before.
+    # Number of targets that had ended before.
     ended_targets: int
-    # Where the facts come from.
+    # The record that the report is based on.
     record: RecordInfo
     # `idle`.
     report: str
-    # For each target that was there at the time.
+    # The idle memory of each target that existed at the time.
     targets: list[IdleMemory]
-    # The sum, if there is more than one. Memory that several targets map counts once where the record has samples of frames; in percentiles it counts for each.
+    # The sum, if there is more than one target. Memory that several targets map counts once where the record has samples of frames; in percentiles it counts for each target.
     total: NotRequired[IdleMemory | None]
-    # The version of this JSON.
+    # Version of this JSON format.
     version: int
 
 
@@ -176,47 +176,47 @@ HotRate = float
 
 
 class MappingLabel(TypedDict):
-    """The name of what lies in a range."""
+    """The name of the mapping in a range."""
 
     # Name of the mapping, or of all mappings with that name, that overlap most.
     name: str
-    # How many other names overlap.
+    # Number of other names that overlap.
     others: int
 
 
 class MappingTotals(TypedDict):
-    """What the admitted regions of one mapping's name come to."""
+    """Totals of the admitted regions of all mappings with one name."""
 
-    # Touched in regions that were accessed less often.
+    # Touched bytes in regions that were accessed less often.
     cold_bytes: int
-    # Touched in regions that were accessed at the hot rate or more often.
+    # Touched bytes in regions that were accessed at the hot rate or more often.
     hot_bytes: int
-    # Not touched in the interval.
+    # Bytes that were not touched in the interval.
     idle_bytes: int
-    # The name; `null` where nothing is known to be mapped.
+    # The name; `null` where no mapping is known.
     mapping: NotRequired[str | None]
-    # All addresses, whatever they hold.
+    # Bytes of all monitored addresses, with or without memory behind them.
     monitored_bytes: int
-    # How many regions.
+    # Number of regions.
     regions: int
-    # In memory; `null` where the record's source cannot tell.
+    # Resident bytes; `null` where the record's source cannot tell.
     resident_bytes: NotRequired[int | None]
-    # Swapped out; likewise.
+    # Swapped-out bytes; `null` where the record's source cannot tell.
     swapped_bytes: NotRequired[int | None]
-    # Nothing is known.
+    # Bytes of unknown state.
     unknown_bytes: int
 
 
 class RegionMemory(TypedDict):
-    """What a region's addresses hold, in bytes. Only resident memory is hot, cold or idle: holes and swapped-out pages are neither."""
+    """Memory at a region's addresses, in bytes. Only resident memory is hot, cold or idle: holes and swapped-out pages are neither."""
 
-    # In memory at the end of the interval, as `VmRSS` counts it.
+    # Resident at the end of the interval, as `VmRSS` counts it.
     resident: int
     # Swapped out; not resident.
     swapped: int
-    # Of the resident bytes, those touched at least once in the interval.
+    # Resident bytes that were touched at least once in the interval.
     touched: int
-    # Of the resident bytes, those of which it cannot be known whether they were touched.
+    # Resident bytes with an unknown access state.
     unknown: int
 
 
@@ -225,15 +225,15 @@ class AccessRow(TypedDict):
 
     # Share of checks that found an access, 0 to 1; `null` if unknown.
     access_rate: NotRequired[float | None]
-    # The same in aggregation intervals.
+    # Age in aggregation intervals.
     age_intervals: int
-    # For how long the region has been accessed about that often.
+    # Time since the region's access rate last changed much.
     age_ns: Nanos
     # One past the last.
     end: Address
-    # What lies there, by name; `null` where nothing is known to be mapped.
+    # Name of the mapping at the region; `null` where no mapping is known.
     mapping: NotRequired[MappingLabel | None]
-    # What the addresses hold, as `resident`, `touched`, `unknown` and `swapped` bytes; `null` where the record's source cannot tell.
+    # Memory at the addresses, as `resident`, `touched`, `unknown` and `swapped` bytes; `null` where the record's source cannot tell.
     memory: NotRequired[RegionMemory | None]
     # Size of the region.
     size_bytes: int
@@ -244,65 +244,65 @@ class AccessRow(TypedDict):
 class Totals(TypedDict):
     """Bytes of memory by temperature. The first four add up to `resident_bytes`, or to `monitored_bytes` where the record's source knows of addresses only."""
 
-    # Touched in regions that were accessed less often.
+    # Touched bytes in regions that were accessed less often.
     cold_bytes: int
-    # Touched in regions that were accessed at the hot rate or more often.
+    # Touched bytes in regions that were accessed at the hot rate or more often.
     hot_bytes: int
-    # Not touched in the interval.
+    # Bytes that were not touched in the interval.
     idle_bytes: int
-    # All addresses, whatever they hold.
+    # Bytes of all monitored addresses, with or without memory behind them.
     monitored_bytes: int
-    # In memory; `null` where the record's source cannot tell.
+    # Resident bytes; `null` where the record's source cannot tell.
     resident_bytes: NotRequired[int | None]
-    # Swapped out; likewise.
+    # Swapped-out bytes; `null` where the record's source cannot tell.
     swapped_bytes: NotRequired[int | None]
-    # Nothing is known.
+    # Bytes of unknown state.
     unknown_bytes: int
 
 
 class AccessTable(TypedDict):
     """The regions of one snapshot."""
 
-    # The context that it belongs to, where the record is of several.
+    # The target's context, in a record of several contexts.
     context: NotRequired[str | None]
-    # When it ended.
+    # End of the snapshot's interval.
     end_ns: Nanos
-    # From which access rate on bytes are hot.
+    # The access rate from which bytes are hot.
     hot_rate: HotRate
-    # The same by mapping, the one with the most memory first. A region that lies in several counts for the one that it has most of.
+    # Totals by mapping, the one with the most memory first. A region that lies in several mappings counts for the one that holds most of it.
     mappings: list[MappingTotals]
-    # Its command name, where the record says.
+    # Command name, where the record has it.
     name: NotRequired[str | None]
-    # How many times each region was checked.
+    # Number of checks of each region.
     nr_samples: int
-    # Its process id; 0 for physical memory, `null` where the record does not say.
+    # Process id; 0 for physical memory, `null` where the record lacks it.
     pid: NotRequired[int | None]
-    # The regions: filtered, sorted, limited.
+    # The regions, filtered, sorted and limited.
     regions: list[AccessRow]
-    # How many of them the filters admit.
+    # Number of regions that the filters admit.
     regions_admitted: int
-    # How many regions the snapshot has.
+    # Number of regions of the snapshot.
     regions_total: int
     # Number of the snapshot, counting the target's from 0.
     snapshot: int
-    # When its interval began.
+    # Start of the snapshot's interval.
     start_ns: Nanos
-    # Its number in the record; `null` for the sum of all targets.
+    # Number of the target in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
-    # Bytes by temperature, of those that the filters admit.
+    # Bytes by temperature of the admitted regions.
     totals: Totals
 
 
 class Access(TypedDict):
-    """The snapshots asked for, together; `isotherm report access` writes them one by one."""
+    """The requested snapshots together; `isotherm report access` writes them one by one."""
 
-    # Where the facts come from.
+    # The record that the report is based on.
     record: RecordInfo
     # `access`.
     report: str
-    # The snapshots asked for.
+    # The requested snapshots.
     snapshots: list[AccessTable]
-    # The version of this JSON.
+    # Version of this JSON format.
     version: int
 
 
@@ -314,13 +314,13 @@ class CellArrays(TypedDict):
 
 
 class HeatmapRow(TypedDict):
-    """Addresses that a row stands for."""
+    """The addresses of a row."""
 
     # Bytes on the axis.
     bytes: int
-    # First address behind it.
+    # First address behind the range.
     end: Address
-    # What was last known to lie there.
+    # The last known mapping at these addresses.
     mapping: NotRequired[MappingLabel | None]
     # First address.
     start: Address
@@ -335,9 +335,9 @@ class Segment(TypedDict):
     first_row: int
     # Unmapped bytes cut out between the segment before and this one.
     gap_before_bytes: int
-    # How many rows.
+    # Number of rows.
     rows: int
-    # Bytes on the axis: its addresses less what was cut out silently.
+    # Bytes on the axis: the addresses without the gaps that were cut out unmarked.
     shown_bytes: int
     # First byte.
     start: int
@@ -346,40 +346,40 @@ class Segment(TypedDict):
 class TargetHeatmap(TypedDict):
     """The heatmap of one target. In JSON, `cells` holds parallel arrays, with an entry for every cell that was monitored: `row`, `column`, `access_rate` (`null`: unknown) and `age_ns`. Cells that are not listed are unmapped."""
 
-    # Row by row, each from the earliest time on.
+    # Cells row by row, each row from the earliest time on.
     cells: CellArrays
-    # The context that it belongs to, where the record is of several.
+    # The target's context, in a record of several contexts.
     context: NotRequired[str | None]
-    # Its command name, where the record says.
+    # Command name, where the record has it.
     name: NotRequired[str | None]
-    # Its process id; 0 for physical memory, `null` where the record does not say.
+    # Process id; 0 for physical memory, `null` where the record lacks it.
     pid: NotRequired[int | None]
     # Rows, from the lowest address up.
     rows: list[HeatmapRow]
-    # Neighbouring rows, from the lowest address up, between gaps.
+    # Neighbouring rows between gaps, from the lowest address up.
     segments: list[Segment]
-    # Its number in the record; `null` for the sum of all targets.
+    # Number of the target in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
 
 
 class Heatmap(TypedDict):
     """The result."""
 
-    # How much time a column stands for.
+    # Time per column.
     column_ns: float
-    # How many columns.
+    # Number of columns.
     columns: int
-    # Where the facts come from.
+    # The record that the report is based on.
     record: RecordInfo
     # `heatmap`.
     report: str
-    # When the first column begins.
+    # Start of the first column.
     start_ns: Nanos
     # The targets, the largest first.
     targets: list[TargetHeatmap]
-    # How many smaller targets were left out.
+    # Number of smaller targets that were left out.
     targets_left_out: int
-    # The version of this JSON.
+    # Version of this JSON format.
     version: int
 
 
@@ -392,7 +392,7 @@ class ChargedMemory(TypedDict):
     group: str
     # Memory of the kernel: slab, page tables, stacks, sockets, and others.
     kernel: NotRequired[int | None]
-    # Files' pages in the page cache, mapped or not; without shared memory.
+    # Page cache, mapped or not; without shared memory.
     page_cache: NotRequired[int | None]
     # Shared memory: tmpfs, memfd, System V.
     shared: NotRequired[int | None]
@@ -403,34 +403,34 @@ class ChargedMemory(TypedDict):
 
 
 class Reclaim(TypedDict):
-    """What the preset `prcl` would page out at the end of the record."""
+    """The memory that the preset `prcl` would page out at the end of the record."""
 
-    # So many bytes at most; `null` if nothing was watched for so long.
+    # The largest amount of bytes; `null` if nothing was watched for the idle time.
     bytes: NotRequired[int | None]
-    # Memory idle for so long.
+    # The minimum idle time.
     idle_for_ns: Nanos
-    # The same as a share of the resident bytes, 0 to 1.
+    # The bytes as a share of the resident bytes, 0 to 1.
     share: NotRequired[float | None]
-    # Bytes that were idle as long and cannot be paged out: locked, mapped several times or by several processes, or a device's.
+    # Bytes with this idle time that cannot be paged out: locked, mapped several times or by several processes, or a device's.
     unreclaimable_bytes: int
 
 
 class MappingOverview(TypedDict):
-    """All that a target maps by one name."""
+    """All mappings of a target with one name."""
 
-    # The context that it belongs to, where the record is of several.
+    # The target's context, in a record of several contexts.
     context: NotRequired[str | None]
-    # Of these, idle for `IDLE` or longer.
+    # Resident bytes that were idle for `IDLE` or longer.
     idle_bytes: int
     # The name.
     mapping: str
-    # Its command name, where the record says.
+    # Command name, where the record has it.
     name: NotRequired[str | None]
-    # Its process id; 0 for physical memory, `null` where the record does not say.
+    # Process id; 0 for physical memory, `null` where the record lacks it.
     pid: NotRequired[int | None]
-    # In memory; `null` where the monitor cannot tell: then idle bytes are of addresses.
+    # Resident bytes; `null` where the monitor cannot tell: then idle bytes are bytes of addresses.
     resident_bytes: NotRequired[int | None]
-    # Its number in the record; `null` for the sum of all targets.
+    # Number of the target in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
     # Idle bytes in unreclaimable mappings.
     unreclaimable_bytes: int
@@ -439,31 +439,31 @@ class MappingOverview(TypedDict):
 class TargetOverview(TypedDict):
     """A target, or the sum of all."""
 
-    # The context that it belongs to, where the record is of several.
+    # The target's context, in a record of several contexts.
     context: NotRequired[str | None]
-    # Bytes by least idle time.
+    # Bytes by minimum idle time.
     idle: list[IdleBytes]
-    # Bytes of memory are known; else idle and unknown bytes are of addresses.
+    # Whether bytes of memory are known; otherwise idle and unknown bytes are bytes of addresses.
     is_exact: bool
-    # Addresses watched, whatever they hold.
+    # Bytes of watched addresses, with or without memory behind them.
     monitored_bytes: int
-    # Its command name, where the record says.
+    # Command name, where the record has it.
     name: NotRequired[str | None]
-    # Its process id; 0 for physical memory, `null` where the record does not say.
+    # Process id; 0 for physical memory, `null` where the record lacks it.
     pid: NotRequired[int | None]
-    # In memory; RSS where the monitor cannot tell, `null` where the record has neither.
+    # Resident bytes; RSS where the monitor cannot tell, `null` where the record has neither.
     resident_bytes: NotRequired[int | None]
-    # Swapped out, likewise.
+    # Swapped-out bytes, from the same sources.
     swapped_bytes: NotRequired[int | None]
-    # Its number in the record; `null` for the sum of all targets.
+    # Number of the target in the record; `null` for the sum of all targets.
     target: NotRequired[TargetId | None]
-    # Of these bytes nothing is known.
+    # Bytes of unknown state.
     unknown_bytes: int
-    # Bytes idle for `IDLE` or longer in unreclaimable mappings; of all targets, also those that several map.
+    # Bytes idle for `IDLE` or longer in unreclaimable mappings; for all targets together, also those that several targets map.
     unreclaimable_bytes: int
-    # For how long it was watched.
+    # Time for which the target was watched.
     watched_ns: Nanos
-    # Mean working set, at most the resident bytes; `null` where nothing was known in any interval.
+    # Mean working set, at most the resident bytes; `null` where every interval is unknown.
     working_set_bytes: NotRequired[int | None]
 
 
@@ -474,80 +474,80 @@ class Summary(TypedDict):
     charged: NotRequired[ChargedMemory | None]
     # Whether the record has samples of frames, so that memory that several targets map counts once.
     counts_pages_once: bool
-    # From the beginning to the last snapshot.
+    # Time from the beginning to the last snapshot.
     duration_ns: Nanos
-    # Targets that had ended before.
+    # Number of targets that had ended before.
     ended_targets: int
-    # The one with most idle bytes first.
+    # Mappings, the most idle bytes first.
     mappings: list[MappingOverview]
     # CPU time of the monitor, as a share of one CPU.
     monitor_cpu_share: NotRequired[float | None]
-    # A command that leads on from here.
+    # The suggested next command.
     next: str
-    # What paging out would save.
+    # The savings of paging out.
     reclaim: Reclaim
-    # Where the facts come from.
+    # The record that the overview is based on.
     record: RecordInfo
     # `summary`.
     report: str
-    # The largest first.
+    # The targets, the largest first.
     targets: list[TargetOverview]
-    # All of them. Memory that several map counts once where `Self::counts_pages_once`, else for each.
+    # The sum of all targets. Memory that several targets map counts once if `Self::counts_pages_once`, else for each target.
     total: TargetOverview
-    # What the record says in a sentence.
+    # The record's result in a sentence.
     verdict: str
-    # The version of this JSON.
+    # Version of this JSON format.
     version: int
 
 
 class Metric(TypedDict):
     """One quantity over time."""
 
-    # Greatest value.
+    # Highest value.
     max_bytes: int
     # Mean over time.
     mean_bytes: int
-    # Least value.
+    # Lowest value.
     min_bytes: int
-    # `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set`, `unknown` (monitored, but nothing is known), `system_used` (total less free), `system_unavailable` (total less available) or `monitor_rss`.
+    # Name of the quantity. A process has `rss`, `swap`, `resident` (as the monitor sees it, where it does), `working_set` and `unknown` (monitored, but of unknown state). The machine has `system_used` (total less free) and `system_unavailable` (total less available). The monitor has `monitor_rss`.
     name: str
-    # Over time.
+    # The values over time.
     series: list[Point]
 
 
 class Footprint(TypedDict):
     """The result."""
 
-    # What the record has of each quantity; those it lacks are absent.
+    # The quantities in the record; quantities that it lacks are absent.
     metrics: list[Metric]
-    # Where the facts come from.
+    # The record that the report is based on.
     record: RecordInfo
     # `footprint`.
     report: str
     # The machine's memory, where the record has it.
     system_total_bytes: NotRequired[int | None]
-    # The target, if only one was asked for; else sums are over all targets.
+    # The target, if only one was requested; otherwise sums are over all targets.
     target: NotRequired[TargetId | None]
-    # The version of this JSON.
+    # Version of this JSON format.
     version: int
 
 
 class ReclaimPoint(TypedDict):
-    """What one threshold comes to."""
+    """The result of one threshold."""
 
-    # Stretches of idleness that lasted so long, in pages.
+    # Idle periods of at least the threshold, in pages.
     idle_pages: int
     # Pages read back per second.
     refaults_per_s: float
-    # Bytes times seconds that it would not have been in memory.
+    # Saved memory in bytes times seconds.
     saved_byte_seconds: float
-    # Mean over time.
+    # Saved memory, mean over time.
     saved_mean_bytes: int
-    # The same as a share of the mean resident memory.
+    # Mean saved memory as a share of the mean resident memory.
     saved_share: float
-    # Share of its time that the program would have lost by reading back.
+    # Share of its time that the program would have lost by reading pages back.
     slowdown: float
-    # `saved_share` without the first `threshold_ns` of the record, in which no page can reach the threshold; `null` if that is more than half of the record.
+    # `saved_share` without the first `threshold_ns` of the record, in which no page can reach the threshold. `null` if that is more than half of the record.
     steady_share: NotRequired[float | None]
     # Memory is reclaimed after being idle for this long.
     threshold_ns: Nanos
@@ -556,38 +556,38 @@ class ReclaimPoint(TypedDict):
 class ReclaimCurve(TypedDict):
     """The result."""
 
-    # The least threshold within it; `null` if none is, or none was asked for.
+    # The smallest threshold within the limit; `null` without such a threshold or without a limit.
     chosen: NotRequired[ReclaimPoint | None]
-    # From the first scan to the last.
+    # Time from the first scan to the last.
     duration_ns: Nanos
-    # The limit that was asked for.
+    # The requested slowdown limit.
     max_slowdown: NotRequired[float | None]
-    # The same at some thresholds, where a page that came back waits four times as long, then sixteen and sixty-four times.
+    # The second curve at some thresholds: a refaulted page waits four times as long, then sixteen and sixty-four times.
     patient_points: list[ReclaimPoint]
-    # One point for each length of idleness that there was, from the shortest: between two the curve has no corner. None is shorter than a scan interval.
+    # One point for each length of idle time that occurred, from the shortest. The curve has no corner between two points. No point is shorter than a scan interval.
     points: list[ReclaimPoint]
-    # Where the facts come from.
+    # The record that the report is based on.
     record: RecordInfo
     # Time that the program loses by a refault.
     refault_cost_ns: Nanos
-    # Where that comes from.
+    # The source of the refault cost.
     refault_cost_source: Literal["given", "measured", "default"]
     # `reclaim_curve`.
     report: str
-    # Mean over time of the memory that was there.
+    # Resident memory, mean over time.
     resident_mean_bytes: int
-    # Mean time that a scan speaks of: of shorter idleness nothing can be said.
+    # Mean interval of the scans, and the shortest idle time that they can show.
     scan_interval_ns: Nanos
-    # Mean over time of the memory about which nothing is known, which is never taken.
+    # Memory of unknown state, which is never reclaimed; mean over time.
     unknown_mean_bytes: int
-    # Mean over time of the memory in unreclaimable mappings, which is never taken.
+    # Memory in unreclaimable mappings, which is never reclaimed; mean over time.
     unreclaimable_mean_bytes: int
-    # The version of this JSON.
+    # Version of this JSON format.
     version: int
 
 
 class Finding(TypedDict):
-    """Something that is wrong with a configuration, or doubtful."""
+    """An error or a warning about a configuration."""
 
     column: NotRequired[int | None]
     line: NotRequired[int | None]
@@ -601,11 +601,11 @@ class Check(TypedDict):
 
     contexts: int
     findings: list[Finding]
-    # What this machine cannot do of it: it cannot be run.
+    # Parts that this machine cannot run; the configuration cannot be run here.
     not_here: list[str]
     schemes: int
     version: int
-    # What is in its way here, though it can be run: no swap, a control group that is not there.
+    # Obstacles on this machine that do not prevent a run: no swap, a missing control group.
     warnings: list[str]
 
 
@@ -614,101 +614,101 @@ class Coarse(TypedDict):
 
     # Number of points replayed on the sample.
     nr_tried: int
-    # One block of this many was replayed.
+    # One block in this many was replayed.
     one_in: int
 
 
 class Estimate(TypedDict):
-    """A number, and between which bounds it is taken to lie; without bounds where nobody has said how sure it is."""
+    """A number and the bounds between which it is taken to lie; without bounds where its uncertainty was not determined."""
 
-    # The most that it may come to; `null`: not known.
+    # Upper bound; `null`: not known.
     high: NotRequired[float | None]
-    # The least that it may come to; `null`: not known.
+    # Lower bound; `null`: not known.
     low: NotRequired[float | None]
-    # What is foretold.
+    # Predicted value.
     value: float
 
 
 class LiveRun(TypedDict):
-    """What a live run came to."""
+    """Measurements of a live run."""
 
     # CPU time of acting; `None` without schemes.
     acting_cpu_seconds: NotRequired[float | None]
-    # How often the guard stopped the schemes.
+    # Number of times that the guard stopped the schemes.
     guard_stops: NotRequired[int | None]
     # Mean resident memory, bytes.
     resident_mean_bytes: float
     # Seconds that were measured.
     seconds: float
-    # Seconds for a unit of the program's work: for all of it, unless it tells what it does in a second.
+    # Seconds for a unit of the program's work: for all of it, unless the program reports its throughput.
     seconds_of_work: float
     # `Settings::key`; `None` without schemes.
     settings: NotRequired[str | None]
 
 
 class MemoryLimit(TypedDict):
-    """How much memory may be resident on average."""
+    """Maximum resident memory on average."""
 
     bytes: NotRequired[int]
     share: NotRequired[float]
 
 
 class Prediction(TypedDict):
-    """A program under schemes, as a replay foretells it. Means are over the time that it ran."""
+    """Prediction of a program under schemes, from a replay. Means are over the program's running time."""
 
-    # CPU time of acting.
+    # CPU time of acting, seconds.
     acting_cpu_seconds: Estimate
     # Mean memory on nodes beyond the first, bytes.
     far_mean_bytes: float
-    # How often the guard stopped the schemes.
+    # Number of times that the guard stopped the schemes.
     guard_stops: int
     # Mean memory in huge pages, bytes.
     huge_mean_bytes: float
-    # CPU time of watching.
+    # CPU time of watching, seconds.
     monitor_cpu_seconds: float
-    # Record length that `steady_share` needs, where the replayed record is too short.
+    # Record length that `steady_share` needs, if the replayed record is too short.
     needed_ns: NotRequired[Nanos | None]
     # Mean memory that compressed swap takes, bytes.
     pool_mean_bytes: float
-    # Pages that were accessed while they were out of memory.
+    # Number of pages that were accessed while they were paged out.
     refaults: int
-    # Resident memory over time, bytes: means of as many equal parts of the program's time.
+    # Resident memory over time, bytes: means of equal parts of the program's time.
     resident_bytes: list[int]
-    # Mean resident memory on the first node, bytes: on all that there are, where a machine has one.
+    # Mean resident memory on the first node, bytes; a machine with one node has all memory there.
     resident_mean_bytes: float
-    # What less of it is resident than without schemes, bytes; below zero where it is more.
+    # Mean memory saved, bytes: resident without schemes, less `resident_mean_bytes`; negative if more is resident.
     saved_mean_bytes: float
-    # The same as a share of what is resident without schemes.
+    # `saved_mean_bytes` as a share of the memory resident without schemes.
     saved_share: Estimate
     # Seconds from the program's start to its end, without its own first faults.
     seconds: float
-    # How much longer the program takes than by itself, a share of that time.
+    # Additional running time against the program without Isotherm, as a share of that time.
     slowdown: Estimate
     # `saved_share` without the beginning, in which no memory could be idle for the schemes' minimum age; `null` if that is more than half of the time, or not known.
     steady_share: NotRequired[float | None]
     # Mean memory that is paged out, bytes, before compression.
     swapped_mean_bytes: float
-    # It was killed for want of memory.
+    # `true` if the program was killed because memory ran out.
     was_killed: bool
 
 
 class Prices(TypedDict):
-    """What a month of something costs, in any one currency. What is not named costs nothing."""
+    """Prices of a month, in any one currency. A price that is not given is 0."""
 
-    # A CPU: what acting and watching take, and what the program works longer.
+    # Price of a CPU: the time of acting and watching, and the additional running time of the program.
     cpu: float
-    # A GiB on other nodes.
+    # Price of a GiB on other nodes.
     cxl: float
-    # A GiB on the first node: resident memory there, and what compressed swap takes.
+    # Price of a GiB on the first node: resident memory there, and the pool of compressed swap.
     dram: float
 
 
 class Setting(TypedDict):
-    """What one knob is set to."""
+    """Value of one knob."""
 
-    # Which knob.
+    # Knob that is set.
     parameter: Literal["age", "size", "rate", "quota", "density", "waste", "hot-rate"]
-    # Its value, as text.
+    # Value as text.
     text: str
     unit: Literal["ns", "bytes", "permille"]
     value: Nanos | int
@@ -720,24 +720,24 @@ Settings = list[Setting]
 class Trial(TypedDict):
     """A setting that was tried."""
 
-    # What a month of it costs, where there are prices.
+    # Cost per month, if prices were given.
     cost_per_month: NotRequired[float | None]
-    # DAMOOS' score of that.
+    # DAMOOS' score of the prediction.
     damoos_score: float
-    # What is foretold.
+    # Predicted results.
     prediction: Prediction
-    # What the knobs are set to.
+    # Values of the knobs.
     settings: Settings
 
 
 class Tried(TypedDict):
     """A setting that was tried, in short."""
 
-    # Saved, a share of what is resident without schemes.
+    # Memory saved, a share of what is resident without schemes.
     saved_share: Estimate
-    # What the knobs are set to, as text.
+    # Values of the knobs, as text.
     settings: str
-    # How much longer the program takes, a share of that time.
+    # Additional running time against the program without Isotherm, as a share of that time.
     slowdown: Estimate
 
 
@@ -749,24 +749,24 @@ class Value(TypedDict):
 
 
 class Compared(TypedDict):
-    """A run under schemes beside what was foretold."""
+    """A run under schemes beside the replay's prediction."""
 
-    # What the replay foretold of it.
+    # Memory saved as the replay predicted it, a share.
     foretold_saved_share: Estimate
-    # What the replay foretold of it.
+    # Slowdown as the replay predicted it.
     foretold_slowdown: Estimate
     # The run.
     run: LiveRun
-    # Saved against the runs without schemes before and after it: a share of their memory.
+    # Memory saved against the runs without schemes before and after it: a share of their memory.
     saved_share: float
-    # What the knobs were set to.
+    # Values of the knobs.
     settings: Settings
-    # How much longer the same work took than in these, a share.
+    # Additional time for the same work against these runs, a share.
     slowdown: float
 
 
 class Live(TypedDict):
-    """What live runs came to. The predictions of `super::Tuned` are corrected by it."""
+    """Results of live runs, which correct the predictions of `super::Tuned`."""
 
     # Mean resident memory in these, bytes.
     base_resident_mean_bytes: float
@@ -774,18 +774,18 @@ class Live(TypedDict):
     base_seconds_of_work: float
     # The runs under schemes, in the order in which they were made.
     compared: list[Compared]
-    # Why there are no more.
+    # The reason why there are no more runs.
     end: Literal["enough", "all_made", "stopped"]
-    # And its memory.
+    # Variation of a single run's memory, a share.
     noise_of_memory: float
-    # By how much the time of a single run varies, a share.
+    # Variation of a single run's time, a share.
     noise_of_time: float
-    # Runs without schemes.
+    # Number of runs without schemes.
     nr_bases: int
 
 
 class Objective(TypedDict):
-    """What is sought."""
+    """Aim of a search, with its limits."""
 
     max_memory: NotRequired[MemoryLimit]
     max_slowdown: NotRequired[float]
@@ -794,59 +794,59 @@ class Objective(TypedDict):
 
 
 class Parameter(TypedDict):
-    """A knob, and the values that are tried of it."""
+    """A knob and the values that are tried."""
 
-    # What is tuned.
+    # Knob that is tuned.
     knob: Literal["age", "size", "rate", "quota", "density", "waste", "hot-rate"]
-    # Its values, from the least to the most; at least one.
+    # Values, from the least to the most; at least one.
     ladder: list[Value]
 
 
 class Tune(TypedDict):
     """A result with its version."""
 
-    # The program without schemes: watched, as under them.
+    # Prediction without schemes, watched as under them.
     base: Prediction
-    # The search on a sample of the blocks that came first; `null` where there was none.
+    # The search on a sample of the blocks that came first; `null` if there was none.
     coarse: NotRequired[Coarse | None]
     # The settings that no other beats in memory and time, from the least slowdown to the most.
     front: list[Trial]
-    # The schemes as they were given; `null` where that is not in the space.
+    # The schemes as they were given; `null` if they are not in the space.
     given: NotRequired[Trial | None]
-    # Whether the guard stood over the replays, as it does over `isotherm run`.
+    # Whether the replays ran under the guard, as `isotherm run` does.
     is_guarded: bool
-    # What live runs came to, by which all predictions above are corrected; `null` where there were none.
+    # Results of live runs, by which all predictions above are corrected; `null` if there were none.
     live: NotRequired[Live | None]
-    # The best of those beyond it, where none is within.
+    # The best setting beyond the limit, if none is within.
     nearest: NotRequired[Trial | None]
-    # Limit of that number.
+    # Maximum number of points replayed in full.
     nr_most: int
-    # How many points the space has.
+    # Number of points in the space.
     nr_points: int
     # Number of points replayed in full.
     nr_tried: int
-    # What was sought.
+    # Objective of the search.
     objective: Objective
-    # What was tuned, and over which values.
+    # Knobs that were tuned, and the values of each.
     parameters: list[Parameter]
-    # The program's name.
+    # Name of the program.
     program: str
     # The best setting within the limit; `null`: there is none.
     recommended: NotRequired[Trial | None]
-    # `tune`.
+    # Kind of this report: `tune`.
     report: str
     # Mean time between two scans.
     scan_interval_ns: Nanos
-    # The same in words.
+    # The objective in words.
     sought: str
-    # From the first scan of the trace to the last.
+    # Time from the first scan of the trace to the last.
     trace_duration_ns: Nanos
-    # Everything that was tried, in the order of the space.
+    # All settings that were tried, in the order of the space.
     tried: list[Tried]
     version: int
-    # The search was broken off.
+    # `true` if the search was stopped before its end.
     was_stopped: bool
-    # Why, in a sentence or two.
+    # Reason for the recommendation, in a sentence or two.
     why: str
 
 
@@ -864,40 +864,40 @@ class Measured(TypedDict):
 class Calibration(TypedDict):
     """A result with its version."""
 
-    # And for each of its pages.
+    # Time to clear the accessed bit of each page of the range.
     clear_page_ns: NotRequired[Measured | None]
-    # A range's accessed bits are cleared while the program runs: what it takes besides its pages.
+    # Fixed time to clear the accessed bits of a range while the program runs, without its pages.
     clear_range_ns: NotRequired[Measured | None]
-    # 2 MiB are made a huge page.
+    # Time to collapse 2 MiB into a huge page.
     collapse_ns: NotRequired[Measured | None]
-    # Bytes that compressed swap holds for each that it takes.
+    # Bytes that compressed swap holds for each byte that it takes.
     compression_ratio: NotRequired[float | None]
-    # How many pages of the program in question were what was paged out; 0: made-up content.
+    # Number of the program's pages that were paged out; 0: made-up content.
     content_pages: NotRequired[int]
     # CPUs of the machine.
     cpus: NotRequired[int]
-    # The first fault of a huge page.
+    # Time of the first fault of a huge page.
     huge_fault_ns: NotRequired[Measured | None]
-    # Its kernel.
+    # Kernel of the machine.
     kernel: NotRequired[str]
-    # A page's first fault.
+    # Time of a page's first fault.
     minor_fault_ns: NotRequired[Measured | None]
-    # CPU time of acting a page, where pages go one by one and the program sleeps.
+    # CPU time of acting per page, if pages are paged out one by one and the program sleeps.
     page_out_alone_ns: NotRequired[Measured | None]
     # The part of that time that the thread loses, 0 to 1.
     page_out_running_lost: NotRequired[Measured | None]
-    # The same, where a thread of the program works meanwhile.
+    # CPU time of acting per page, if pages are paged out one by one and a thread of the program runs.
     page_out_running_ns: NotRequired[Measured | None]
-    # The part of that time that a thread loses which works on the same memory's program meanwhile, 0 to 1.
+    # Part of that time that a running thread of the same program loses, 0 to 1.
     page_out_whole_lost: NotRequired[Measured | None]
-    # CPU time of acting a page, where blocks of 2 MiB go whole.
+    # CPU time of acting per page, if blocks of 2 MiB are paged out whole.
     page_out_whole_ns: NotRequired[Measured | None]
-    # What a page takes that comes back, in the program's own time; in random order, so that caches help little.
+    # Time of the program to read one page back; in random order, so that caches help little.
     refault_ns: NotRequired[Measured | None]
-    # A page's next access takes longer once its accessed bit was cleared; in random order.
+    # Additional time of a page's next access after its accessed bit was cleared; in random order.
     set_again_ns: NotRequired[Measured | None]
-    # Where pages were paged out to (`zram (lz4)`); nothing if there was no swap.
+    # Swap device that pages were paged out to (`zram (lz4)`); `None` if there was no swap.
     swap: NotRequired[str | None]
-    # What measuring took.
+    # Seconds that the measurements took.
     took_seconds: NotRequired[float]
     version: int
