@@ -1,16 +1,17 @@
-//! The same session in several worlds, one after the other, on the same processes: what each says, how true that is,
-//! and what it costs.
+//! Comparison of worlds: the same session runs in several worlds, one after the other, on the same processes. The
+//! report holds the snapshots' accuracy and the cost of each world.
 //!
-//! Problem: two monitors cannot watch the same memory at once, as each clears the accessed bits that the other is to
-//! read, and of a program that nobody wrote for it the truth is not known. Approach: worlds take turns, and exact scans
-//! of every page stand before, between and after them ([`truth`]). What scans on both sides of a turn agree on is held
-//! against what the world said in its last part, when it has settled. Nothing is acted on; what schemes are about is
-//! counted instead, in memory that is there.
+//! Problem: two monitors cannot watch the same memory at once, as each clears the accessed bits that the other has yet
+//! to read. The true accesses of an arbitrary program are not known. Approach: worlds take turns, and exact scans of
+//! every page run before, between and after the turns ([`truth`]). Pages on which the scans on both sides of a turn
+//! agree are compared with the world's snapshots of the turn's last part, when the world has settled. Nothing is acted
+//! on; the memory that schemes would act on is counted instead, as far as it is present.
 //!
-//! The simulated world replays the first scans, and is held against those.
+//! The simulated world replays the first scans, and is compared with those.
 //!
-//! Limits: what changes while a world has its turn is left out, and its share told; a program of phases that are
-//! shorter than a turn is mostly that. An exact scan sees whether a page was touched within a second, not how often.
+//! Limits: memory that changes during a world's turn is left out, and the amount reported; of a program whose phases
+//! are shorter than a turn, that is most of the memory. An exact scan sees whether a page was touched within a second,
+//! not how often.
 
 mod runner;
 mod score;
@@ -30,21 +31,21 @@ pub use runner::compare;
 pub use text::ComparisonRow;
 pub use truth::TruthBytes;
 
-/// How often exact scans look.
+/// Interval between exact scans.
 const SCAN_INTERVAL: Nanos = Nanos::from_millis(1_000);
-/// Memory is idle from this age on where no scheme says another.
+/// Age from which memory is idle if no scheme specifies one.
 const IDLE_FOR: Nanos = Nanos::from_millis(5_000);
-/// Ages that schemes may ask for, to be compared here.
+/// Longest age of a scheme that a comparison uses.
 const IDLE_MAX: Nanos = Nanos::from_millis(120_000);
 
-/// Who watches.
+/// A world that watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ComparedWorld {
     /// Isotherm's own monitor.
     Linux,
-    /// The same by DAMON's rules, at the kernel's intervals.
+    /// Isotherm's own monitor with DAMON's rules, at the kernel's intervals.
     Faithful,
     /// The kernel's DAMON.
     Kernel,
@@ -53,7 +54,7 @@ pub enum ComparedWorld {
 }
 
 impl ComparedWorld {
-    /// As flags have it.
+    /// The name that command-line flags use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",
@@ -64,47 +65,47 @@ impl ComparedWorld {
     }
 }
 
-/// What is compared.
+/// The parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct ComparisonSpec {
-    /// A session for each world, of the same processes; the simulated one's targets do not matter.
+    /// A session for each world, all of the same processes; the targets of the simulated one are ignored.
     pub worlds: Vec<(ComparedWorld, SessionSpec)>,
-    /// How long a world has its turn.
+    /// Length of a world's turn.
     pub window: Nanos,
-    /// How many turns each has.
+    /// Number of turns of each world.
     pub turns: u32,
-    /// Longest time that one exact scan may hold a process up.
+    /// Longest time for which one exact scan may stall a process.
     pub max_stall: Nanos,
-    /// Isotherm's own monitor may take as much CPU time as the kernel's took so far.
+    /// Whether the CPU budget of Isotherm's own monitor equals the median share that the kernel's took so far.
     pub is_cpu_equal: bool,
 }
 
-/// What came out.
+/// The result of a comparison.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Comparison {
-    /// Processes that were watched, by their ids and names.
+    /// Processes that were watched: names by process id.
     pub processes: BTreeMap<u32, String>,
-    /// How long a turn was, in seconds.
+    /// Length of a turn, in seconds.
     pub window_seconds: f64,
-    /// Memory that was not touched for so many seconds is idle.
+    /// Time after which untouched memory is idle, in seconds.
     pub idle_seconds: f64,
-    /// In the order that was asked for.
+    /// The worlds, in the order of the request.
     pub worlds: Vec<WorldReport>,
-    /// What the user should know of how it went, a sentence each.
+    /// Remarks on the comparison for the user, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// What one world said and cost. Medians are over turns.
+/// Accuracy and cost of one world. Medians are over turns.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorldReport {
-    /// Who watched.
+    /// The world that watched.
     pub world: ComparedWorld,
-    /// Why there is nothing of it, if it failed.
+    /// Reason why the world has no results, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Turns that it had.
+    /// Turns of this world.
     pub turns: Vec<Turn>,
 }
 
@@ -112,61 +113,62 @@ pub struct WorldReport {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Turn {
-    /// Snapshots, of all processes.
+    /// Number of snapshots of all processes.
     pub snapshots: u64,
-    /// Regions of the last snapshot, of all processes.
+    /// Number of regions in the last snapshots of all processes.
     pub regions: u64,
-    /// Share of one CPU that watching took: Isotherm's and the kdamond's; of the simulated world as it foretells.
+    /// Share of one CPU that watching took: Isotherm's and the kdamond's; in the simulated world the predicted share.
     pub cpu_share: f64,
-    /// The kdamond's part of it.
+    /// The kdamond's part of `cpu_share`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kdamond_cpu_share: Option<f64>,
-    /// What exact scans before and after agree on.
+    /// Memory by the state on which exact scans before and after the turn agree.
     pub truth: TruthBytes,
-    /// Memory in use: of what was said to be, the share that was, and of what was, the share that was said to be.
+    /// Precision for memory in use: share of the memory reported as in use that was in use.
     pub accessed_precision: Option<f64>,
-    /// See `accessed_precision`.
+    /// Recall for memory in use: share of the memory in use that was reported as such.
     pub accessed_recall: Option<f64>,
-    /// The same of memory that was idle for `idle_seconds`.
+    /// Precision for memory that was idle for `idle_seconds`.
     pub idle_precision: Option<f64>,
-    /// See `idle_precision`.
+    /// Recall for memory that was idle for `idle_seconds`.
     pub idle_recall: Option<f64>,
-    /// Share of memory of which it said nothing.
+    /// Share of memory on which the world reported nothing.
     pub unknown_share: Option<f64>,
-    /// What each scheme was about at the end.
+    /// Memory that each scheme would act on at the turn's end.
     pub schemes: Vec<SchemeTurn>,
 }
 
-/// What a scheme was about at the end of a turn: memory that is there and of which the truth is known.
+/// Memory that a scheme would act on at the end of a turn: present memory of which the truth is known.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeTurn {
-    /// What it does.
+    /// Action of the scheme.
     pub action: Action,
     /// Bytes that it would act on.
     pub bytes: u64,
-    /// Of these, bytes that were in use.
+    /// Part of `bytes` that was in use.
     pub accessed_bytes: u64,
 }
 
-/// How far a comparison is.
+/// Progress of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Exact scans.
+    /// Exact scans run.
     Scanning,
-    /// A world has its turn, this one of so many.
+    /// A world takes one of its turns.
     Watching {
-        /// Who watches.
+        /// The world that watches.
         world: ComparedWorld,
-        /// Its number, from 1 on.
+        /// Number of the turn, from 1 on.
         turn: u32,
-        /// How many it has.
+        /// Number of turns of this world.
         turns: u32,
     },
 }
 
 impl ComparisonSpec {
-    /// From which age on memory is idle: the least that a scheme asks for, within reason.
+    /// Returns the age from which memory is idle: the least age that a scheme asks for, limited to between a second and
+    /// two minutes.
     pub fn idle_for(&self) -> Nanos {
         let schemes = self
             .worlds
@@ -179,7 +181,7 @@ impl ComparisonSpec {
             .clamp(SCAN_INTERVAL, IDLE_MAX)
     }
 
-    /// How long it will take.
+    /// Returns the expected length of the comparison.
     pub fn duration(&self) -> Nanos {
         let live = { self.worlds.iter() }.filter(|(world, _)| *world != ComparedWorld::Simulated);
         let turns = live.count() as u64 * u64::from(self.turns);
@@ -195,14 +197,14 @@ impl ComparisonSpec {
         { self.worlds.iter() }.any(|(world, _)| *world == ComparedWorld::Simulated)
     }
 
-    /// How long exact scans look between turns: as long as memory must be idle, and a scan to begin with.
+    /// Returns the length of exact scanning between turns: the age at which memory is idle, and one and a half scans.
     fn scan_for(&self) -> Nanos {
         self.idle_for() + SCAN_INTERVAL + Nanos(SCAN_INTERVAL.0 / 2)
     }
 }
 
 impl WorldReport {
-    /// The median of what turns came to, where that is known of any.
+    /// Returns the median of a value over the turns for which it is known; none if there is no such turn.
     pub fn median(&self, of: impl Fn(&Turn) -> Option<f64>) -> Option<f64> {
         median(self.turns.iter().filter_map(of).collect())
     }

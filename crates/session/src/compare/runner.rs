@@ -1,4 +1,4 @@
-//! Worlds in turns, between exact scans.
+//! Runs worlds in turns, between exact scans.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,11 @@ use super::{
 };
 use crate::session::{Session, Step};
 
-/// Lets each world have its turns. `tell` is told what comes next; a world that fails has its error in the report.
+/// Runs the turns of each world. `tell` is called with each step before it begins. A world that fails has its error in
+/// the report.
 ///
 /// # Errors
-/// Where exact scans fail, or nothing fits together.
+/// Fails if exact scans fail, if there is no world, or if a session does not have exactly one context.
 pub fn compare(
     spec: &ComparisonSpec,
     tell: &mut dyn FnMut(Progress),
@@ -38,12 +39,12 @@ pub fn compare(
     Ok(runner.report)
 }
 
-/// A signal asked for the end.
+/// A signal asked for the end of the comparison.
 #[derive(Debug, thiserror::Error)]
 #[error("it was interrupted")]
 struct Interrupted;
 
-/// No budget is smaller.
+/// Smallest CPU budget, as a share of one CPU.
 const LEAST_BUDGET: f64 = 0.001;
 
 struct Runner<'a> {
@@ -116,7 +117,7 @@ impl<'a> Runner<'a> {
     ) -> anyhow::Result<()> {
         let spec = self.spec;
         for turn in 1..=spec.turns {
-            // In turns, so that what drifts is nobody's.
+            // Every other turn reverses the order, so that drift over time does not favour one world.
             let mut order: Vec<usize> = match turn % 2 {
                 1 => live.to_vec(),
                 _ => live.iter().rev().copied().collect(),
@@ -149,7 +150,8 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// What the world at this place is to do, with the budget that is due to it.
+    /// Returns the session of the world at this place, with a CPU budget equal to the kernel's cost if that is asked
+    /// for.
     fn equal(&self, at: usize) -> SessionSpec {
         let (world, spec) = &self.spec.worlds[at];
         let mut spec = spec.clone();
@@ -167,7 +169,7 @@ impl<'a> Runner<'a> {
         spec
     }
 
-    /// Scans every page for so long.
+    /// Scans every page for the time `how_long`.
     fn scan(&mut self, how_long: Nanos, mut trace: Option<&mut Trace>) -> anyhow::Result<Scans> {
         let spec = scanning(&self.spec.worlds[0].1, self.spec.max_stall);
         let mut scans = Scans::default();
@@ -255,7 +257,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// The simulated world has one turn: it is the same each time.
+    /// Runs the simulated world for one turn: each turn would be the same.
     fn simulate(&mut self, trace: &Trace, tell: &mut dyn FnMut(Progress)) {
         let all = self.spec.worlds.iter().enumerate();
         let simulated = all.filter(|(_, (world, _))| *world == ComparedWorld::Simulated);
@@ -277,22 +279,22 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// What a world has seen.
+/// Snapshots and cost of a world in one turn.
 pub(super) struct Watched {
-    /// Only what is said in the last seconds is held against the truth: ages begin with a turn.
+    /// Length of the turn's last part, which is compared with the truth: ages begin with a turn.
     last: Nanos,
     pub(super) nr: u64,
-    /// Of its last part, by process.
+    /// Snapshots of the turn's last part, with their processes' ids.
     pub(super) snapshots: Vec<(u32, Snapshot)>,
     pub(super) cpu_share: f64,
     kdamond_cpu_share: Option<f64>,
 }
 
 impl Watched {
-    /// The longest last part of a turn that counts.
+    /// Longest last part of a turn that counts.
     const LAST: Nanos = Nanos::from_millis(3_000);
 
-    /// Of a turn that is so long.
+    /// Starts an empty collection for a turn of length `window`.
     pub(super) fn of_turn(window: Nanos) -> Self {
         Self {
             last: Nanos(window.0 / 5).min(Self::LAST),
@@ -317,7 +319,7 @@ impl Watched {
     }
 }
 
-/// Notes what is to be known of `who`, once: what stands in brackets is of the moment.
+/// Adds a note about `who` once; text in brackets, which changes from moment to moment, is cut.
 fn note(notes: &mut Vec<String>, who: &str, text: &str) {
     let text = text.split(" (").next().unwrap_or(text);
     let said = format!("{who}: {text}");
@@ -326,7 +328,7 @@ fn note(notes: &mut Vec<String>, who: &str, text: &str) {
     }
 }
 
-/// The same targets, every page of theirs scanned.
+/// Returns a session that scans every page of the same targets.
 fn scanning(spec: &SessionSpec, max_stall: Nanos) -> SessionSpec {
     let of = &spec.contexts[0];
     SessionSpec {
@@ -345,7 +347,7 @@ fn scanning(spec: &SessionSpec, max_stall: Nanos) -> SessionSpec {
     }
 }
 
-/// The same, with schemes that are not carried out.
+/// Returns the same session with all schemes in dry run.
 fn only_watching(spec: &SessionSpec) -> SessionSpec {
     let mut spec = spec.clone();
     for context in &mut spec.contexts {
@@ -357,14 +359,14 @@ fn only_watching(spec: &SessionSpec) -> SessionSpec {
     spec
 }
 
-/// How a session went.
+/// Duration and CPU time of a session that has ended.
 struct Ended {
     elapsed: Nanos,
     cpu: Nanos,
     kdamond: Option<Nanos>,
 }
 
-/// Runs a session for so long; `take` is told each item, with the process that it is about.
+/// Runs a session for the time `how_long`; `take` receives each item, with the id of its process.
 fn watch(
     spec: &SessionSpec,
     how_long: Nanos,

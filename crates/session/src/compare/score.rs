@@ -1,4 +1,4 @@
-//! What a world's snapshots claim, held against what exact scans say.
+//! The claims of a world's snapshots, compared with the result of exact scans.
 
 use isotherm_engine::scheme::{Quota, Scheme, SchemeEngine, SystemFacts};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
@@ -9,18 +9,18 @@ use super::truth::{Overlap, Truth};
 /// Claims of one world.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Claims {
-    /// Memory that is said to be in use.
+    /// Memory that is reported as in use.
     pub(super) accessed: Score,
-    /// Memory that is said to have been idle for so long.
+    /// Memory that is reported as idle for at least the idle age.
     pub(super) idle: Score,
-    /// Memory of which nothing is said.
+    /// Bytes on which nothing is reported.
     pub(super) unknown: u64,
-    /// All that could be said of.
+    /// All bytes of which the truth is known.
     pub(super) known: u64,
 }
 
 impl Claims {
-    /// Adds what a snapshot of a process claims; `idle_for` is from which age on memory is idle.
+    /// Adds the claims of a snapshot of a process; `idle_for` is the age from which memory is idle.
     pub(super) fn add(&mut self, snapshot: &Snapshot, pid: u32, idle_for: Nanos, truth: &Truth) {
         let bytes = truth.bytes;
         self.accessed.truth += bytes.accessed;
@@ -46,7 +46,7 @@ impl Claims {
     }
 }
 
-/// What each scheme is about, by the last snapshot of each process.
+/// Returns the memory that each scheme would act on, by the last snapshot of each process.
 pub(super) fn about(
     schemes: &[Scheme],
     last: &[(u32, Snapshot)],
@@ -54,7 +54,7 @@ pub(super) fn about(
 ) -> anyhow::Result<Vec<Overlap>> {
     let mut about = vec![Overlap::default(); schemes.len()];
     for (at, scheme) in schemes.iter().enumerate() {
-        // One by one: a scheme that comes first would take the memory of the others.
+        // Each scheme is planned alone: the first of several would take the memory of the others.
         let alone = Scheme {
             quota: Quota::default(),
             watermarks: None,
@@ -88,7 +88,7 @@ mod tests {
     use super::super::truth::Scans;
     use super::*;
 
-    /// Four pages, of which the first two are in use.
+    /// Returns the truth of four pages, of which the first two are in use.
     fn truth() -> Truth {
         let mut block = PageBlock {
             block: 0,
@@ -107,7 +107,7 @@ mod tests {
         Truth::between(&scans, &scans)
     }
 
-    /// Regions: their ends in pages, accesses and ages in seconds.
+    /// Returns a snapshot of regions, given by their ends in pages, accesses and ages in seconds.
     fn snapshot(regions: &[(u64, Option<f32>, u64)]) -> Snapshot {
         let mut start = 0;
         let regions = regions.iter().map(|(end, nr_accesses, age)| {
@@ -149,7 +149,7 @@ mod tests {
     fn claims_are_hits_where_they_are_true() {
         check(&[(2, Some(9.0), 1), (4, Some(0.0), 6)], [2, 2], [2, 2], 0);
         check(&[(1, Some(9.0), 1), (4, Some(0.0), 6)], [1, 1], [2, 3], 0);
-        // Not idle for long enough, and not known.
+        // The first region is not idle for long enough, and the second is unknown.
         check(&[(3, Some(0.0), 1), (4, None, 0)], [0, 0], [0, 0], 1);
         check(&[], [0, 0], [0, 0], 4);
     }

@@ -1,4 +1,4 @@
-//! The simulated world: what exact scans saw, replayed.
+//! The simulated world: a replay of exact scans.
 
 use anyhow::Context as _;
 use isotherm_config::{SessionSpec, TargetSpec};
@@ -9,7 +9,7 @@ use super::runner::Watched;
 use super::truth::{Scans, Truth};
 use crate::simulated::{Replay, Scenario, SimulatedSession};
 
-/// What the first scans saw of the first process.
+/// Items of the first scans about the first process.
 #[derive(Default)]
 pub(super) struct Trace {
     items: Vec<Item>,
@@ -40,7 +40,7 @@ impl Trace {
         }
     }
 
-    /// What is true at its end: by the scans of the last `span`.
+    /// Returns the truth at the trace's end: by the scans of the last `span`.
     pub(super) fn truth(&self, span: Nanos) -> Truth {
         let end = self.scans.last().map_or(Nanos(0), |scan| scan.end);
         let mut scans = Scans::default();

@@ -6,16 +6,16 @@ use isotherm_engine::units::{format_bytes, format_share};
 
 use super::{Comparison, Turn, WorldReport};
 
-/// One line of the table: what it is, and what it says of each world.
+/// One line of the table: a quantity and its value in each world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComparisonRow {
-    /// What is compared.
+    /// The quantity that is compared.
     pub what: String,
-    /// One for each world; `-` where nothing is known.
+    /// One value for each world; `-` where it is not known.
     pub cells: Vec<String>,
 }
 
-/// Something to be told of a turn.
+/// A measured value of a turn.
 type Measure = fn(&Turn) -> Option<f64>;
 
 impl Comparison {
@@ -72,7 +72,7 @@ impl Comparison {
         rows
     }
 
-    /// For people.
+    /// Returns the table and the remarks as text.
     pub fn text(&self) -> String {
         let rows = self.rows();
         let head = ComparisonRow {
@@ -100,7 +100,7 @@ impl Comparison {
         text
     }
 
-    /// What is to be known of the numbers, a sentence each.
+    /// Returns the remarks on the numbers, one sentence each.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let first = self.worlds.iter().flat_map(|world| &world.turns).next();
@@ -131,7 +131,7 @@ impl Comparison {
     }
 }
 
-/// The median, and the least and most where turns differ.
+/// Returns the median, and the least and most value where turns differ.
 fn spread(world: &WorldReport, of: fn(&Turn) -> Option<f64>) -> Option<String> {
     let values: Vec<f64> = world.turns.iter().filter_map(of).collect();
     let median = world.median(of)?;

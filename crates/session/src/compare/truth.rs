@@ -1,7 +1,7 @@
-//! What exact scans before and after say of pages between.
+//! The true state of pages between two spans of exact scans.
 //!
-//! A page that was touched in both spans of scanning counts as in use between them, one that was touched in neither as
-//! idle. A page of which they differ, or that is not known, is left out: it may have been either.
+//! A page that was touched in both spans counts as in use between them, one that was touched in neither as idle. A page
+//! on which the spans differ, or that is not known, is left out: it may have been either.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE};
 use isotherm_record::PageSnapshot;
 use serde::Serialize;
 
-/// Blocks by the process that they belong to (0: physical memory) and their addresses.
+/// Values of blocks by process id (0: physical memory) and address.
 type Blocks<T> = BTreeMap<(u32, u64), T>;
 
 const NONE: Bitmap = [0; 8];
@@ -30,7 +30,7 @@ struct Seen {
 }
 
 impl Scans {
-    /// Takes in a scan of a process.
+    /// Adds a scan of a process.
     pub(super) fn take(&mut self, pid: u32, scan: &PageSnapshot) {
         self.nr += 1;
         for block in &scan.blocks {
@@ -39,7 +39,7 @@ impl Scans {
                 touched: NONE,
                 unknown: NONE,
             });
-            // What was not there in each of them may have been anything.
+            // A page that was absent in one of the scans may have been in use or idle.
             seen.present = bits::and(&seen.present, &block.present);
             seen.touched = bits::or(&seen.touched, &block.accessed);
             seen.unknown = bits::or(&seen.unknown, &block.unknown);
@@ -47,7 +47,7 @@ impl Scans {
     }
 }
 
-/// What is true of pages between two spans.
+/// State of pages between two spans, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct Truth {
     blocks: Blocks<Known>,
@@ -74,7 +74,7 @@ struct Known {
     idle: Bitmap,
 }
 
-/// Bytes of a range.
+/// Bytes of a range by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Overlap {
     pub(super) accessed: u64,
@@ -105,7 +105,7 @@ impl Truth {
         truth
     }
 
-    /// What is known of these addresses of a process; of one block's `pages` only, if there are any.
+    /// Returns the known bytes of an address range of a process; with `pages`, only those pages of the block.
     pub(super) fn of(&self, pid: u32, range: AddressRange, pages: Option<&Bitmap>) -> Overlap {
         let first = range.start / BLOCK_SIZE * BLOCK_SIZE;
         let blocks = self.blocks.range((pid, first)..(pid, range.end));
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A scan of one block whose pages are pictured: `#` touched, `.` not, `?` unknown, a blank not there.
+    /// Returns a scan of one block whose pages are pictured: `#` touched, `.` untouched, `?` unknown, a blank absent.
     fn scan(picture: &str) -> Scans {
         let mut block = PageBlock {
             block: 0,
