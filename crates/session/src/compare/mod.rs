@@ -4,8 +4,8 @@
 //! Problem: two monitors cannot watch the same memory at once, as each clears the accessed bits that the other has yet
 //! to read. The true accesses of an arbitrary program are not known. Approach: worlds take turns, and exact scans of
 //! every page run before, between and after the turns ([`truth`]). Pages on which the scans on both sides of a turn
-//! agree are compared with the world's snapshots of the turn's last part, when the world has settled. Nothing is acted
-//! on; the memory that schemes would act on is counted instead, as far as it is present.
+//! agree are compared with the world's snapshots. Only the turn's last part counts, when the world has settled. Nothing
+//! is acted on; the memory that schemes would act on is counted instead, as far as it is present.
 //!
 //! The simulated world replays the first scans, and is compared with those.
 //!

@@ -21,7 +21,8 @@ use crate::session::{Session, Step};
 /// the report.
 ///
 /// # Errors
-/// Fails if exact scans fail, if there is no world, or if a session does not have exactly one context.
+/// Fails if exact scans fail, if there is no world, or if a session does not have exactly one context. An interruption
+/// before the end of the first turn is an error, too.
 pub fn compare(
     spec: &ComparisonSpec,
     tell: &mut dyn FnMut(Progress),

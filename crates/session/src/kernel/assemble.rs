@@ -1,7 +1,7 @@
-//! Snapshots out of DAMON's events: at the end of an aggregation interval the kernel tells each target's regions,
-//! one after the other, each with how many there are.
+//! Assembles snapshots from DAMON's events: at the end of an aggregation interval the kernel reports each target's
+//! regions, one after the other, each with the number of the target's regions.
 //!
-//! What is not whole is dropped and counted: a region that is missing is not one that was not accessed.
+//! An incomplete snapshot is dropped and counted: a missing region is not one that was not accessed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use isotherm_damon::nr_samples;
 use isotherm_engine::{AddressRange, Intervals, Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_linux::damon_trace::TracedRegion;
 
-/// Regions of targets, as far as they have come.
+/// Regions of targets, as far as they have arrived.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     open: BTreeMap<u32, Vec<TracedRegion>>,
-    /// Snapshots of which a region was missing.
+    /// Number of snapshots of which a region was missing.
     nr_broken: u64,
 }
 
 impl Assembler {
-    /// Takes in the next region; the last one of a target yields a snapshot that ended at `end`, of the target's
+    /// Takes the next region. The last one of a target yields a snapshot that ended at `end`, numbered by the target's
     /// place in its context.
     pub(super) fn take(
         &mut self,
@@ -46,18 +46,19 @@ impl Assembler {
         Some(snapshot(TargetId(region.target), regions, end, intervals))
     }
 
-    /// Snapshots so far that were not whole.
+    /// Returns the number of incomplete snapshots so far.
     pub(super) fn nr_broken(&self) -> u64 {
         self.nr_broken
     }
 
-    /// What has come of unfinished ones is forgotten: another configuration begins.
+    /// Drops unfinished snapshots, as another configuration begins.
     pub(super) fn restart(&mut self) {
         self.open.clear();
     }
 }
 
-/// A target's regions (where, accesses, age in intervals) over the aggregation interval that ended at `end`.
+/// Returns a snapshot of a target's regions (range, accesses, age in intervals) over the aggregation interval that
+/// ended at `end`.
 pub(super) fn snapshot(
     target: TargetId,
     regions: impl Iterator<Item = (AddressRange, u32, u32)>,

@@ -1,4 +1,4 @@
-//! What all kdamonds of a session share: the claimed tree, and the buffer of events, which holds everybody's.
+//! The shared state of all kdamonds of a session: the claimed tree, and the buffer with the events of all.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    /// Of a tree whose kdamonds are on.
+    /// Returns the hub of a tree whose kdamonds are on.
     pub(super) fn new(
         claim: Claim<DirectoryTree>,
         trace: Option<DamonTrace>,
@@ -36,7 +36,7 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Finds the kdamond's process, and has its events come.
+    /// Finds the kdamond's process, and follows its events.
     fn follow(&mut self, at: usize) -> anyhow::Result<()> {
         let pid = self.claim.pid(at)?;
         self.pids[at] = pid.and_then(|pid| u32::try_from(pid).ok());
@@ -46,7 +46,7 @@ impl Hub {
         Ok(())
     }
 
-    /// The process id of the kdamond at this place, as last known.
+    /// Returns the process id of the kdamond at this place, as last known.
     pub(super) fn pid(&self, at: usize) -> Option<u32> {
         self.pids[at]
     }
@@ -55,7 +55,7 @@ impl Hub {
         self.trace.is_some()
     }
 
-    /// What the kdamond at this place has told since the last time.
+    /// Returns the events of the kdamond at this place since the last call.
     pub(super) fn take(&mut self, at: usize) -> anyhow::Result<Vec<Traced>> {
         if let Some(trace) = &mut self.trace {
             trace.take(&mut self.events)?;
@@ -69,7 +69,7 @@ impl Hub {
             .unwrap_or_default())
     }
 
-    /// Events of all kdamonds that did not fit.
+    /// Returns the number of events of all kdamonds that did not fit into the buffer.
     pub(super) fn nr_lost(&self) -> u64 {
         self.trace.as_ref().map_or(0, DamonTrace::nr_lost)
     }
@@ -114,7 +114,7 @@ impl Hub {
         self.claim.drops_targets(at)
     }
 
-    /// Begins anew with a kdamond: what it knew is gone.
+    /// Restarts a kdamond, which loses its regions and counters.
     pub(super) fn restart(&mut self, at: usize, context: &DamonContext) -> anyhow::Result<()> {
         self.claim.restart(at, context)?;
         self.follow(at)

@@ -1,4 +1,4 @@
-//! From a context of a [`SessionSpec`](isotherm_config::SessionSpec) to one of the kernel's DAMON.
+//! Translates a context of a [`SessionSpec`](isotherm_config::SessionSpec) to one of the kernel's DAMON.
 
 use anyhow::{Context as _, bail};
 use isotherm_config::{ContextSpec, MonitorSpec, TargetSpec};
@@ -6,7 +6,7 @@ use isotherm_damon::{DamonContext, DamonTarget, Operations};
 use isotherm_engine::scheme::{Action, Bounds, Scheme};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Intervals};
 
-/// The context, of these processes, or of this RAM where it is of physical memory.
+/// Returns the context with these processes, or with this RAM if it is of physical memory.
 pub(super) fn context(
     spec: &ContextSpec,
     pids: &[u32],
@@ -49,7 +49,7 @@ pub(super) fn context(
     })
 }
 
-/// A process, within these addresses where there are any.
+/// Returns the target of a process, limited to these addresses if there are any.
 pub(super) fn target(pid: u32, ranges: &[AddressRange]) -> DamonTarget {
     DamonTarget {
         pid: Some(pid),
@@ -58,7 +58,7 @@ pub(super) fn target(pid: u32, ranges: &[AddressRange]) -> DamonTarget {
     }
 }
 
-/// Schemes that only count what these would be tried on.
+/// Returns schemes that only count the memory that these would be tried on.
 pub(crate) fn held(schemes: &[Scheme]) -> Vec<Scheme> {
     let held = schemes.iter().map(|scheme| Scheme {
         action: Action::Stat,
@@ -68,7 +68,7 @@ pub(crate) fn held(schemes: &[Scheme]) -> Vec<Scheme> {
     held.collect()
 }
 
-/// The same memory in at least `nr` pieces, of about the same size. Linux 6.12 begins with the ranges that it is given,
+/// Splits ranges into at least `nr` pieces of about the same size. Linux 6.12 begins with the ranges that it is given,
 /// however large, and needs an aggregation for each doubling of their number.
 pub(super) fn in_pieces(ranges: &[AddressRange], nr: u32) -> Vec<AddressRange> {
     let total: u64 = ranges.iter().map(|range| range.len()).sum();
@@ -82,7 +82,7 @@ pub(super) fn in_pieces(ranges: &[AddressRange], nr: u32) -> Vec<AddressRange> {
     pieces.collect()
 }
 
-/// This boot, so that notes of another's tree are told from this one's.
+/// Returns the id of this boot, which distinguishes a note on this boot's tree from one on an earlier boot's.
 pub(super) fn boot_id() -> anyhow::Result<String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;

@@ -1,13 +1,14 @@
-//! The third world: the kernel's DAMON watches and acts, set up through sysfs; what it sees comes by its tracepoints,
-//! what its schemes do by their counters, as the same items as from the other worlds.
+//! The third world: the kernel's DAMON watches and acts, set up through sysfs. Snapshots come from its tracepoints and
+//! the work of schemes from their counters, as the same items as in the other worlds.
 //!
-//! One kdamond for each context, as the kernel has it. Each is a [`Monitor`] of its own; the tree of files and the
-//! events are all kdamonds' together ([`Hub`]).
+//! As in the kernel, there is one kdamond for each context. Each is a [`Monitor`] of its own; all kdamonds share the
+//! tree of files and the events ([`Hub`]).
 //!
-//! Schemes begin held (`stat`), until [`crate::Acting`] lets them go.
+//! Schemes begin held (`stat`), until [`crate::Acting`] releases them.
 //!
-//! Limits: the kernel does not say what of a region's addresses holds memory, nor why something was not acted on. Where a kernel has no tracepoint that can be read, a `stat` scheme's regions tell instead, once
-//! a second, of a context with one target.
+//! Limits: the kernel does not report which of a region's addresses hold memory, nor why something was not acted on.
+//! Where a kernel has no readable tracepoint, snapshots come from the regions of a `stat` scheme instead: once a
+//! second, and only for a context with one target.
 
 mod assemble;
 mod hub;
@@ -43,7 +44,7 @@ pub(crate) use monitor::KernelMonitor;
 use monitor::{Watched, watcher};
 pub(crate) use schemes::Force;
 
-/// How often a start is tried where processes come and go.
+/// Largest number of attempts to start while processes come and go.
 const TRIES: u32 = 5;
 
 /// Claims DAMON, starts the command if there is one, and turns a kdamond on for each context.
@@ -64,7 +65,7 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
             None
         }
     };
-    // Everything that can be refused is refused before a command starts: tried with ourselves as the process.
+    // Everything that can be refused is refused before a command starts: the trial names this process as the target.
     let trial = spec.contexts.iter().map(|context| {
         let ram = ram_of(context)?;
         live_context(context, &[std::process::id()], &ram)
@@ -96,7 +97,7 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
     })
 }
 
-/// A context to run by: one that begins paused watches, as in the other worlds.
+/// Returns a context to run by: one that begins paused watches, as in the other worlds.
 fn live_context(
     context: &ContextSpec,
     pids: &[u32],
@@ -108,8 +109,8 @@ fn live_context(
     })
 }
 
-/// Turns a kdamond on for each context, of the processes that there are, with its schemes held: who guards them lets
-/// them go, if anybody is to. A process that ends meanwhile spoils it for all, so that is tried again.
+/// Turns a kdamond on for each context, of the live processes, with its schemes held: `Acting` releases them if they
+/// act. A process that ends meanwhile makes the whole start fail, which is then repeated.
 fn turn_on(
     claim: &mut Claim<DirectoryTree>,
     begun: &mut [(&ContextSpec, Watched, Vec<Item>)],
@@ -137,11 +138,12 @@ fn turn_on(
     }
 }
 
-/// What a session would set in DAMON's tree, on a kernel that has everything: files and their texts, in order. Nothing is
-/// read or written; processes that are not named by their ids have none, and physical memory no ranges but given ones.
+/// Returns the files that a session would write in DAMON's tree, with their texts and in order, on a kernel that has
+/// everything. Nothing is read or written. Processes that are given by name are left out, and physical memory has no
+/// ranges but given ones.
 ///
 /// # Errors
-/// What the kernel's DAMON has no way to do.
+/// Fails if the session asks for something that the kernel's DAMON cannot do.
 pub fn kernel_plan(spec: &SessionSpec) -> anyhow::Result<Vec<(String, String)>> {
     let contexts = spec.contexts.iter().map(|context| {
         let pids = context.targets.processes().iter();
@@ -161,7 +163,7 @@ pub fn kernel_plan(spec: &SessionSpec) -> anyhow::Result<Vec<(String, String)>> 
 }
 
 impl Watched {
-    /// How page tables of a target are read, if it is a process.
+    /// Returns access to the page tables of a target, if it is a process.
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         match self {
             Self::Processes { probe, set } => Some(TargetTables::new(probe, set, target)),

@@ -1,4 +1,4 @@
-//! One kdamond, as a monitor like any other.
+//! A monitor that drives one kdamond.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,35 +22,35 @@ use super::schemes::{Force, SchemeCounters};
 use crate::monitor::{Monitor, TargetTables};
 use crate::targets::TargetSet;
 
-/// How often counters are read, and processes are looked for.
+/// Interval between readings of counters and scans for processes.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
 /// Events are fetched at the ends of aggregation intervals, but not more often than this.
 const SHORTEST_WAIT: Nanos = Nanos::from_millis(200);
-/// A kdamond begins anew only after so many aggregation intervals: else it would tell nothing where processes end each
-/// second.
+/// Fewest aggregation intervals between two restarts of a kdamond: otherwise it would report nothing where processes
+/// end each second.
 const LEAST_LIFE: u64 = 10;
-/// Where nothing is urgent, so many aggregation intervals lie between two commits: each has schemes wait for another whole
-/// apply interval, so that they would never be applied.
+/// Number of aggregation intervals between two commits that are not urgent. Each commit makes schemes wait for another
+/// whole apply interval, so that commits in quick succession would keep them from being applied at all.
 const BETWEEN_COMMITS: u64 = 4;
-/// A kernel that cannot drop targets keeps the places of so many processes that have ended, or of as many as live.
+/// Ended processes whose places a kernel that cannot drop targets keeps; the number of live ones, if that is greater.
 const GONE_MAX: usize = 16;
-/// After so many looks at a kdamond that is off somebody must have turned it off.
+/// Number of successive checks that find the kdamond off before another user is taken to have turned it off.
 const LOOKS_OFF: u32 = 3;
 /// The target of physical memory.
 const MEMORY: TargetId = TargetId(0);
 
-/// Whose memory it is.
+/// The memory that is watched.
 pub(super) enum Watched {
     Processes {
         probe: Box<PageTableProbe>,
         set: Box<TargetSet>,
     },
-    /// All RAM, or a node's.
+    /// All RAM, or that of a NUMA node.
     Physical { is_told: bool },
 }
 
 impl Watched {
-    /// Looks who comes and goes, says so, and tells the process ids that there are, in the order of their targets.
+    /// Updates and reports the processes, and returns the live process ids in the order of their targets.
     pub(super) fn update(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Vec<u32>> {
         match self {
             Self::Processes { probe, set } => {
@@ -71,7 +71,7 @@ impl Watched {
         Ok(self.pids())
     }
 
-    /// The processes that there are, as of the last look.
+    /// Returns the ids of the live processes, as of the last update.
     fn pids(&self) -> Vec<u32> {
         match self {
             Self::Processes { set, .. } => set.pids().map(|(_, pid)| pid).collect(),
@@ -86,8 +86,8 @@ impl Watched {
         }
     }
 
-    /// Those that live right now, with their process ids: some may have ended since the last look, and a commit that
-    /// names one of them is refused.
+    /// Returns the targets that live right now, with their process ids. Some may have ended since the last update, and
+    /// a commit that names one of them is refused.
     fn living(&self) -> (Vec<TargetId>, Vec<u32>) {
         match self {
             Self::Processes { probe, set } => {
@@ -113,31 +113,30 @@ impl Watched {
     }
 }
 
-/// What becomes of the places of processes that have ended, when others come.
+/// Treatment of the places of ended processes when new ones come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Places {
-    /// The commit takes them away (`obsolete_target`).
+    /// The commit removes them (`obsolete_target`).
     Dropped,
-    /// This kernel thread, which has no memory, stands in: a commit that names who is no more is refused.
+    /// This kernel thread, which has no memory, takes the place: a commit that names an ended process is refused.
     Kept { stand_in: u32 },
 }
 
-/// One kdamond, and how it is told what to do.
+/// One kdamond, with its configuration and the state of its targets and counters.
 pub(crate) struct KernelMonitor {
     hub: Rc<RefCell<Hub>>,
-    /// The kdamond's place.
     at: usize,
     context: DamonContext,
     counters: SchemeCounters,
-    /// It began anew since that was last asked, with its schemes held: quotas are not in force then.
+    /// Whether the kdamond restarted since the last query, with its schemes held: quotas are not in force then.
     has_begun_anew: bool,
     ranges: Vec<AddressRange>,
     watched: Watched,
-    /// The session's numbers of targets, by their places in the kdamond.
+    /// The session's target ids, by their places in the kdamond.
     order: Vec<TargetId>,
     assembler: Assembler,
     intervals: Intervals,
-    /// What was told before the first step.
+    /// Items for the next step.
     first: Vec<Item>,
     /// The session's time less CLOCK_MONOTONIC.
     offset: u64,
@@ -146,7 +145,7 @@ pub(crate) struct KernelMonitor {
     left_out: Nanos,
     checks: u64,
     lost_told: u64,
-    /// Looks in a row that found the kdamond off and processes alive.
+    /// Number of successive checks that found the kdamond off although processes live.
     nr_off: u32,
     /// The earliest time for a commit that is not urgent.
     next_commit: Nanos,
@@ -167,7 +166,7 @@ impl KernelMonitor {
     ) -> Self {
         let force = match &spec.acting {
             Some(acting) if acting.is_dry_run => Force::Pretends,
-            // It is let go by who guards it.
+            // `Acting` releases the schemes.
             _ => Force::Held,
         };
         Self {
@@ -194,7 +193,7 @@ impl KernelMonitor {
         }
     }
 
-    /// What the kdamond has seen since the last time.
+    /// Reads the kdamond's events since the last call.
     fn fetch(&mut self, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let events = self.hub.borrow_mut().take(self.at)?;
         for event in events {
@@ -213,14 +212,14 @@ impl KernelMonitor {
                     let bytes = region.range.len();
                     self.counters.note_tried(scheme, region.target, bytes);
                 }
-                // The counters say it, too, once a second.
+                // The counters report it, too, once a second.
                 TracedWhat::EffectiveSize { .. } => {}
             }
         }
         Ok(())
     }
 
-    /// A snapshot gets its target's number; one of a target that is not known (any more) is none.
+    /// Reports a snapshot under its target's id in the session, unless the target is not known (any more).
     fn tell(&mut self, snapshot: Option<Snapshot>, items: &mut Vec<Item>) {
         let Some(mut snapshot) = snapshot else { return };
         let target = self.order.get(snapshot.target.0 as usize);
@@ -232,11 +231,11 @@ impl KernelMonitor {
         items.push(Item::Snapshot(snapshot));
     }
 
-    /// Where there are no events: what a scheme that takes every region was tried on.
+    /// Reports the regions on which a scheme that takes every region was tried, as there are no events.
     fn fetch_by_scheme(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let scheme = self.counters.nr();
         let regions = self.hub.borrow_mut().tried_regions(self.at, scheme)?;
-        // Whose they are is not told.
+        // The kernel does not report the target of a region.
         if self.order.len() != 1 || regions.is_empty() {
             return Ok(());
         }
@@ -248,12 +247,12 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Looks at processes and counters.
+    /// Updates processes and counters.
     fn look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.watched.update(now, items)?;
         let (ids, pids) = self.watched.living();
         if ids.iter().any(|id| !self.order.contains(id)) {
-            // It may be off already: all have ended while it was begun.
+            // The kdamond may be off already, if all its processes ended while it started.
             self.nr_off = 0;
             self.take_in(&ids, &pids, now, items)?;
         }
@@ -266,7 +265,7 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Has the kdamond tell what it knows.
+    /// Reads intervals, snapshots and counters from the kdamond.
     fn ask(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         if self.context.intervals_goal.is_some() {
             self.intervals = self.hub.borrow_mut().intervals(self.at)?;
@@ -277,7 +276,7 @@ impl KernelMonitor {
         self.tell_stats(now, items)
     }
 
-    /// What a kdamond failed to tell is no fault if it has ended meanwhile, with all its processes.
+    /// Ignores a failure to read from a kdamond that has ended meanwhile, with all its processes.
     fn unless_it_ended(&self, told: anyhow::Result<()>) -> anyhow::Result<()> {
         let Err(error) = told else { return Ok(()) };
         let has_ended = error.downcast_ref().is_some_and(DamonError::is_of_the_end);
@@ -287,7 +286,8 @@ impl KernelMonitor {
         Err(error)
     }
 
-    /// Somebody has come.
+    /// Adds new processes to the kdamond, if a commit or a restart is due. A refusal is reported once, and the attempt
+    /// repeated after [`SHORTEST_WAIT`].
     fn take_in(
         &mut self,
         ids: &[TargetId],
@@ -311,7 +311,7 @@ impl KernelMonitor {
         if matches!(error.downcast_ref(), Some(DamonError::Changed { .. })) {
             return Err(error);
         }
-        // One that has just ended spoils it for all: tried again soon, without it.
+        // A process that has just ended makes the commit fail for all: the next attempt is soon, without it.
         self.next_look = now + SHORTEST_WAIT;
         if !std::mem::replace(&mut self.is_refused, true) {
             let text = format!("kernel DAMON did not take new processes: {error:#}");
@@ -320,7 +320,7 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// How a commit can leave each process its place; `None`: it cannot.
+    /// Returns a way for a commit to keep each process at its place; `None` if there is none.
     fn way_to_commit(&self, ids: &[TargetId]) -> Option<Places> {
         let nr_gone = self.order.iter().filter(|id| !ids.contains(id)).count();
         if self.hub.borrow().drops_targets(self.at) {
@@ -333,8 +333,8 @@ impl KernelMonitor {
         stand_in.map(|stand_in| Places::Kept { stand_in })
     }
 
-    /// Has the kernel go by the context as it is now, and watch these. A commit keeps what the kdamond knows of those
-    /// that stay; where it cannot leave them their places, the kdamond begins anew.
+    /// Applies the current context with these targets. A commit keeps the kdamond's data of the targets that stay. If a
+    /// commit cannot keep their places, the kdamond restarts.
     fn apply(&mut self, now: Nanos, ids: &[TargetId], pids: &[u32]) -> anyhow::Result<()> {
         let way = self.way_to_commit(ids);
         let mut hub = self.hub.borrow_mut();
@@ -351,7 +351,7 @@ impl KernelMonitor {
                 let former = self.order.iter().map(|id| match (pid_of(id), places) {
                     (Some(pid), _) => target(pid),
                     (None, Places::Kept { stand_in }) => target(stand_in),
-                    // A process that there is must be named; its place is taken away by the same commit.
+                    // A target must name a process that exists; the same commit removes its place.
                     (None, Places::Dropped) => DamonTarget {
                         is_obsolete: true,
                         ..target(std::process::id())
@@ -397,7 +397,7 @@ impl KernelMonitor {
         now >= self.next_commit
     }
 
-    /// What schemes did since the last time.
+    /// Reports the work of the schemes since the last call.
     fn tell_stats(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let stats = if self.counters.nr() > 0 {
             self.hub.borrow_mut().stats(self.at)?
@@ -410,10 +410,10 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Has the kernel act by `in_force`, which is what comes of the user's `schemes` now.
+    /// Has the kernel act by `in_force`, the form that the user's `schemes` have at present.
     ///
     /// # Errors
-    /// What this kernel lacks or refuses; it then goes on as before.
+    /// Fails if this kernel lacks or refuses something; it then keeps its former schemes.
     pub(crate) fn set_schemes(
         &mut self,
         now: Nanos,
@@ -435,7 +435,7 @@ impl KernelMonitor {
         let (ids, pids) = self.watched.living();
         if let Err(error) = self.apply(now, &ids, &pids) {
             self.context.schemes = former;
-            // What the tree says is what comes into force with the next commit, whoever asks for it.
+            // The tree's contents come into force with the next commit, of any caller: the former ones are restored.
             self.hub.borrow_mut().rewrite(self.at, &self.context).ok();
             return Err(error);
         }
@@ -448,15 +448,15 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Whether the kdamond began anew, with its schemes held, since this was last asked.
+    /// Returns whether the kdamond restarted, with its schemes held, since the last call.
     pub(crate) fn take_begun_anew(&mut self) -> bool {
         std::mem::take(&mut self.has_begun_anew)
     }
 
-    /// Fails where this kernel does not take these schemes; nothing comes of them.
+    /// Checks that this kernel accepts these schemes, without applying them.
     ///
     /// # Errors
-    /// All that it lacks.
+    /// Fails if the kernel lacks something; the error lists all that it lacks.
     pub(crate) fn require(&mut self, schemes: &[Scheme]) -> anyhow::Result<()> {
         let wanted = DamonContext {
             schemes: schemes.to_vec(),
@@ -468,36 +468,35 @@ impl KernelMonitor {
         taken
     }
 
-    /// The next schemes begin with a new kdamond.
+    /// Turns the kdamond off, so that the next schemes start a new one.
     pub(crate) fn begin_anew(&mut self) {
-        // One that is off already is just what is wanted.
+        // An error is ignored: the kdamond may be off already.
         self.hub.borrow_mut().turn_off(self.at).ok();
     }
 
-    /// What each scheme has done since the start, by the kernel's counters.
+    /// Returns the kernel's counters of each scheme since the start.
     pub(crate) fn totals(&self) -> &[KernelStats] {
         self.counters.totals()
     }
 
-    /// The kdamond's process id, as last known.
+    /// Returns the kdamond's process id, as last known.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.hub.borrow().pid(self.at)
     }
 
-    /// CPU time that watching has taken of the kdamond's.
+    /// Returns the part of the kdamond's CPU time that watching took.
     pub(crate) fn watching_cpu(&self) -> Nanos {
         let (all, acting) = self.counters.cpu();
         all.since(acting)
     }
 
-    /// CPU time that acting has taken of the kdamond's.
+    /// Returns the part of the kdamond's CPU time that acting took.
     pub(crate) fn acting_cpu(&self) -> Nanos {
         self.counters.cpu().1
     }
 
-    /// A kdamond ends by itself when all its processes have, which is seen here a moment later.
-    /// A kdamond ends by itself when all its processes have, which is seen here a moment later. One that we could not
-    /// turn on has no processes.
+    /// Fails if another user has turned the kdamond off. A kdamond ends on its own when all its processes have ended,
+    /// which is noticed here a moment later. A kdamond that could not be turned on has no processes.
     fn require_on(&mut self) -> anyhow::Result<()> {
         let ids = self.watched.ids();
         let has_some = ids.iter().any(|id| self.order.contains(id));
@@ -593,7 +592,7 @@ impl Monitor for KernelMonitor {
     }
 }
 
-/// The scheme by which is seen where there is no tracepoint.
+/// Returns the scheme whose tried regions serve as snapshots where there is no tracepoint.
 pub(super) fn watcher() -> Scheme {
     Scheme::new(AccessPattern::ANY, Action::Stat)
 }

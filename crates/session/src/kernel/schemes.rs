@@ -1,7 +1,8 @@
-//! What a kdamond's schemes have done, by the kernel's counters: as items, and as totals over restarts.
+//! Counters of a kdamond's schemes: as items, and as totals over restarts.
 //!
-//! Whose memory a scheme was tried on is told by the tracepoint `damos_before_apply` alone; of what was then acted on,
-//! each target has the same share. What it took is the kdamond's CPU time beyond what it takes where nothing is acted on.
+//! Only the tracepoint `damos_before_apply` reports the target on which a scheme was tried. The bytes acted on are
+//! divided among the targets in proportion to the bytes tried. The cost of acting is the kdamond's CPU time beyond its
+//! CPU time while nothing is acted on.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +14,14 @@ use isotherm_record::{ActionSample, TargetActions};
 /// A second in which nothing is acted on moves the cost of watching by this share of the difference.
 const LEARN: f64 = 0.3;
 
-/// Whether schemes act.
+/// Effect of the schemes at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Force {
-    /// They do.
+    /// Schemes act.
     Acts,
-    /// They count what they would be tried on: a dry run.
+    /// Schemes count the memory that they would be tried on: a dry run.
     Pretends,
-    /// They do not for now, and what the kernel counts meanwhile says nothing.
+    /// Schemes do not act for now, and the kernel's counts meanwhile are ignored.
     Held,
 }
 
@@ -29,18 +30,19 @@ pub(crate) enum Force {
 pub(super) struct SchemeCounters {
     /// The session's name of the context, where there are several.
     context: Option<String>,
-    /// As the user has them: the kernel's may be others.
+    /// Names of the user's actions: the kernel's may differ.
     actions: Vec<&'static str>,
     force: Force,
     last: Vec<KernelStats>,
     totals: Vec<KernelStats>,
-    /// Bytes that each scheme was about to be applied to since the last time, by the target's place.
+    /// Bytes that each scheme was about to be applied to since the last reading, by the scheme's and the target's
+    /// place.
     tried: BTreeMap<(u32, u32), u64>,
-    /// The kdamond's CPU time when it was last looked at, and that of those before it.
+    /// The kdamond's CPU time at the last reading; `former_cpu` is that of the kdamonds before it.
     cpu: Nanos,
     former_cpu: Nanos,
     looked: Option<Nanos>,
-    /// CPU time for each second of watching alone, in seconds; `None` before that was seen.
+    /// CPU seconds for each second of watching alone; `None` before the first measurement.
     watching: Option<f64>,
     acting_cpu: Nanos,
 }
@@ -62,22 +64,22 @@ impl SchemeCounters {
         }
     }
 
-    /// How many schemes the user has.
+    /// Returns the number of the user's schemes.
     pub(super) fn nr(&self) -> usize {
         self.actions.len()
     }
 
-    /// Since the start, one for each scheme.
+    /// Returns the totals since the start, one for each scheme.
     pub(super) fn totals(&self) -> &[KernelStats] {
         &self.totals
     }
 
-    /// CPU time of all kdamonds so far, and the part of it that was acting's.
+    /// Returns the CPU time of all kdamonds so far, and the part of it that acting took.
     pub(super) fn cpu(&self) -> (Nanos, Nanos) {
         (self.former_cpu + self.cpu, self.acting_cpu)
     }
 
-    /// Other schemes, or the same with another force, from now on. Those at the same places go on counting.
+    /// Sets other schemes, or another force of the same ones. The totals of schemes at the same places continue.
     pub(super) fn set(&mut self, schemes: &[Scheme], force: Force) {
         self.actions = schemes.iter().map(|scheme| scheme.action.name()).collect();
         self.totals.resize(schemes.len(), KernelStats::default());
@@ -85,7 +87,7 @@ impl SchemeCounters {
         self.tried.clear();
     }
 
-    /// The kdamond begins anew with its schemes held, and so do its counters.
+    /// Follows a restart of the kdamond, whose schemes are held and whose counters start from zero.
     pub(super) fn restart(&mut self) {
         if self.force == Force::Acts {
             self.force = Force::Held;
@@ -96,13 +98,13 @@ impl SchemeCounters {
         self.tried.clear();
     }
 
-    /// A scheme is about to be applied to so much of the target at this place.
+    /// Adds bytes of the target at this place to which a scheme is about to be applied.
     pub(super) fn note_tried(&mut self, scheme: u32, target: u32, bytes: u64) {
         *self.tried.entry((scheme, target)).or_default() += bytes;
     }
 
-    /// What has been done since the last time, by the counters at `now` and the kdamond's CPU time; `order` is whose
-    /// places are whose.
+    /// Returns the schemes' work since the last call, from the counters at `now` and the kdamond's CPU time. `order`
+    /// holds the targets by their places.
     pub(super) fn take(
         &mut self,
         now: Nanos,
@@ -160,7 +162,7 @@ impl SchemeCounters {
         samples
     }
 
-    /// The kdamond has had so much CPU time. Yields what of it since the last time was acting's.
+    /// Takes the kdamond's CPU time so far, and returns the part since the last call that acting took.
     fn take_cpu(&mut self, now: Nanos, cpu: Option<Nanos>, has_acted: bool) -> Nanos {
         let Some(cpu) = cpu else { return Nanos(0) };
         let taken = cpu.since(self.cpu);
@@ -192,7 +194,8 @@ fn refused(bytes: u64) -> BTreeMap<Refusal, u64> {
     [(Refusal::Other, bytes)].into()
 }
 
-/// Each target's part of what a scheme was `tried` on and was `applied` to; none where that was not told.
+/// Returns each target's part of the bytes that a scheme was `tried` on and `applied` to; empty if no events report the
+/// targets.
 fn by_target(
     told: &BTreeMap<(u32, u32), u64>,
     scheme: u32,
@@ -238,7 +241,7 @@ mod tests {
         SchemeCounters::new(None, &schemes, force)
     }
 
-    /// Counters and CPU time at these seconds come to these (tried, applied, milliseconds).
+    /// Checks the samples (tried, applied, milliseconds) that counters and CPU time at successive seconds yield.
     fn check(force: Force, looks: &[(u64, u64, u64)], wanted: &[(u64, u64, u64)]) {
         let mut counters = counters(force);
         let mut found = Vec::new();
@@ -282,7 +285,7 @@ mod tests {
         take(&mut counters, 1, stats(100, 50));
         counters.restart();
         take(&mut counters, 2, stats(5, 5));
-        // Held until it is let go again.
+        // The schemes stay held until they are set again.
         counters.set(
             &[Scheme::new(AccessPattern::ANY, Action::Pageout)],
             Force::Acts,
@@ -296,7 +299,7 @@ mod tests {
         let mut counters = counters(Force::Acts);
         counters.note_tried(0, 0, 300);
         counters.note_tried(0, 1, 100);
-        // A place that is nobody's any more.
+        // This place has no target any more.
         counters.note_tried(0, 5, 0);
         let samples = counters.take(Nanos(0), stats(400, 200), None, &ORDER);
         let targets = { samples[0].targets.iter() }

@@ -1,4 +1,4 @@
-//! What there is of the kernel's DAMON on a machine, whoever uses it. Nothing is set.
+//! Reports the state of the kernel's DAMON on a machine, of all its users. Nothing is set.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use serde::Serialize;
 pub struct KernelDamonReport {
     /// Whether the kernel has DAMON with sysfs.
     pub is_there: bool,
-    /// In their order.
+    /// The kdamonds, in the tree's order.
     pub kdamonds: Vec<KdamondReport>,
     /// DAMON_RECLAIM, DAMON_LRU_SORT and DAMON_STAT, as far as the kernel has them.
     pub modules: Vec<ModuleReport>,
@@ -44,11 +44,11 @@ pub struct KdamondReport {
     pub unknown: Vec<String>,
 }
 
-/// A module of the kernel that uses DAMON by itself.
+/// A module of the kernel that uses DAMON without user space.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ModuleReport {
-    /// By the kernel's documentation.
+    /// The module's name in the kernel's documentation.
     pub name: &'static str,
     pub is_enabled: bool,
     /// Its kdamond's process id, while that runs.
@@ -63,10 +63,10 @@ pub struct ModuleReport {
 }
 
 impl KernelDamonReport {
-    /// Of this machine.
+    /// Reads the state of this machine.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn read() -> anyhow::Result<Self> {
         Self::read_at(Path::new(SYSFS_ROOT), Path::new(MODULES_ROOT))
     }
@@ -86,7 +86,7 @@ impl KernelDamonReport {
         })
     }
 
-    /// All that is set up, as damo would have it in a file.
+    /// Returns the whole configuration, as a file of damo would hold it.
     pub fn configuration(&self) -> Configuration {
         let states = self.states.iter().enumerate();
         let contexts = states.filter_map(|(at, state)| {
@@ -99,7 +99,7 @@ impl KernelDamonReport {
         }
     }
 
-    /// For people.
+    /// Returns the report as text.
     pub fn text(&self) -> String {
         if !self.is_there {
             return format!(
@@ -244,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory with the files of a tree that somebody has set up.
+    /// Returns a directory with the files of a tree that another user has set up.
     fn tree() -> tempfile::TempDir {
         use isotherm_damon::{Tree as _, TreePath};
         let mut fake = FakeTree::new(Level(6, 12), &[]);
@@ -281,7 +281,7 @@ mod tests {
         root
     }
 
-    /// HMSDK's file set up on the newest kernel is HMSDK's file again.
+    /// HMSDK's file, set up on the newest kernel, reads back as HMSDK's file.
     #[test]
     fn what_hmsdk_asks_for_comes_back_from_the_tree() {
         use isotherm_config::{Request, World, to_yaml};
@@ -324,7 +324,7 @@ mod tests {
                         &theirs.filters
                     )
                 );
-                // In the kernel's own units.
+                // Ages are compared in the kernel's own units.
                 let age = |age: Age| match age {
                     Age::Intervals(count) => u64::from(count),
                     Age::Time(time) => (time.0 / aggregation.0).min(u32::MAX.into()),
