@@ -1,5 +1,5 @@
-//! What else works on this machine's memory and may get in the way: the kernel's own DAMON and its
-//! huge page daemon, which are only read, never changed; and the other contexts of a configuration.
+//! Other users of this machine's memory that may interfere: the kernel's own DAMON and its huge page daemon, which are
+//! only read, never changed; and the other contexts of a configuration.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use isotherm_engine::{AddressRange, Attributes};
 use isotherm_linux::act::split_gives_back;
 use isotherm_linux::{cgroup, swap};
 
-/// What the user of a session should know before it starts, a sentence each.
+/// Returns warnings for the user of a session before it starts, one sentence each.
 pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     if spec.world == World::Kernel {
         return of_kernel_schemes(spec);
@@ -24,7 +24,7 @@ pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     warnings
 }
 
-/// The schemes of all contexts.
+/// Returns the schemes of all contexts.
 pub(crate) fn all_schemes(spec: &SessionSpec) -> Vec<Scheme> {
     let schemes = spec.contexts.iter().flat_map(|c| c.schemes().to_vec());
     schemes.collect()
@@ -49,7 +49,7 @@ pub(crate) fn without_group(spec: &SessionSpec) -> Vec<String> {
     warnings
 }
 
-/// What the user of the kernel's DAMON should know.
+/// Returns warnings for the user of the kernel's DAMON.
 fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
     let schemes = all_schemes(spec);
     let is_dry = |c: &ContextSpec| c.acting.as_ref().is_none_or(|acting| acting.is_dry_run);
@@ -69,7 +69,7 @@ fn without_bound_on_waste(schemes: &[Scheme]) -> Option<String> {
     })
 }
 
-/// What the user of schemes should know of this machine, a sentence each.
+/// Returns warnings for the user of schemes on this machine, one sentence each.
 pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
     let mut warnings = warnings_below(Path::new("/sys"), schemes);
     warnings.extend(for_want_of_swap(schemes));
@@ -116,7 +116,7 @@ fn warnings_below(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
     warnings
 }
 
-/// The same, where DAMON is not somebody else.
+/// Returns the warnings that do not concern DAMON as another user of the memory.
 fn warnings_without_damon(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
     let mut warnings = Vec::new();
     let has = |actions: &[Action]| schemes.iter().any(|s| actions.contains(&s.action));
@@ -150,7 +150,7 @@ fn warnings_without_damon(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
     warnings
 }
 
-/// What the user should know of contexts that watch the same memory.
+/// Warns of contexts that watch the same memory.
 fn between(contexts: &[ContextSpec]) -> Vec<String> {
     let mut warnings = Vec::new();
     for (second, b) in contexts.iter().enumerate() {
@@ -183,7 +183,7 @@ fn nr_samples(context: &ContextSpec) -> u32 {
     }
 }
 
-/// The memory that both watch, if they do.
+/// Returns the memory that both contexts watch, if there is any.
 fn shared(a: &ContextSpec, b: &ContextSpec) -> Option<String> {
     let meet = |a: &[AddressRange], b: &[AddressRange]| {
         let any = |a: &AddressRange| b.iter().any(|b| a.intersection(*b).is_some());
@@ -201,7 +201,7 @@ fn shared(a: &ContextSpec, b: &ContextSpec) -> Option<String> {
     }
 }
 
-/// The kernel's DAMON, where it runs.
+/// Returns the running parts of the kernel's DAMON.
 fn damon(sys: &Path) -> Vec<String> {
     let mut running = Vec::new();
     let kdamonds = sys.join("kernel/mm/damon/admin/kdamonds");

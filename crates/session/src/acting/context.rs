@@ -1,4 +1,4 @@
-//! Acting in one context: its schemes, who carries out what they plan, and its guard.
+//! Acting in one context: its schemes, the executor of their plans, and its guard.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use super::{eligible, system};
 use crate::session::Session;
 use crate::start::ram;
 
-/// Who carries out what is planned.
+/// Executor of planned operations.
 enum Executor {
     /// A dry run; the actuator predicts refusals, and does not act.
     None(Option<Box<ProcessActuator>>),
@@ -33,7 +33,7 @@ enum Executor {
 }
 
 impl Executor {
-    /// Ranges that were refused as unreclaimable.
+    /// Returns the ranges that were refused as unreclaimable.
     fn left_alone(&mut self) -> BTreeMap<TargetId, Vec<AddressRange>> {
         match self {
             Self::Processes(actuator) | Self::None(Some(actuator)) => actuator.left_alone().clone(),
@@ -41,7 +41,7 @@ impl Executor {
         }
     }
 
-    /// The actuator that knows which pages were paged out; `None` in dry runs and for physical memory.
+    /// Returns the actuator that knows which pages were paged out; `None` in dry runs and for physical memory.
     fn of_processes(&mut self) -> Option<&mut ProcessActuator> {
         match self {
             Self::Processes(actuator) => Some(actuator),
@@ -74,7 +74,7 @@ impl Actuator for ThisMachine<'_> {
         operations: &[Operation],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), ProbeError> {
-        // All of them are of one pool, as portions of a plan are.
+        // All operations are of one pool, as portions of a plan are.
         let pool = operations.first().map(Operation::pool);
         match (&mut *self.executor, pool) {
             (_, None) => {}
@@ -94,7 +94,7 @@ impl ThisMachine<'_> {
     fn act_on_page_cache(&mut self, operations: &[Operation], outcomes: &mut Vec<Outcome>) {
         let (now, nr_before) = (self.session.now(), outcomes.len());
         if let Some(page_cache) = self.session.page_cache(self.at) {
-            // An error is of all that is left: the monitor comes upon it as well, and says so.
+            // An error concerns all operations that are left: the monitor meets it as well, and reports it.
             let _ = page_cache.act(now, operations, outcomes);
         }
         let nr_done = outcomes.len() - nr_before;
@@ -187,7 +187,7 @@ impl World for ThisMachine<'_> {
     }
 
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
-        // Of processes it is known page by page.
+        // The paged-out pages of processes are known one by one.
         if matches!(self.executor, Executor::Physical(_)) {
             self.meters.paged_out(target, bytes);
         }
@@ -202,13 +202,13 @@ pub(super) struct ContextActing {
     pub(super) meters: Meters,
     executor: Executor,
     is_physical: bool,
-    /// Memory is told by frame, and acted on by process.
+    /// Whether memory is watched by frame, and acted on by process.
     is_told_by_frame: bool,
     goal: Option<GoalMeter>,
-    /// Who may be acted on, where not all may, and how long their memory must be idle at least.
+    /// Targets that may be acted on, if not all may, with the minimum age of their memory.
     permitted: Option<BTreeMap<TargetId, Nanos>>,
     snapshots: Vec<Snapshot>,
-    /// What scans of every page say, where these are what is watched by.
+    /// Scans of every page, if the context is watched by these.
     scans: PageScans,
 }
 
@@ -254,12 +254,12 @@ impl ContextActing {
         })
     }
 
-    /// Whether what it acts by is not among the session's items.
+    /// Whether the items that the context acts on are not among the session's.
     pub(super) fn is_told_by_frame(&self) -> bool {
         self.is_told_by_frame
     }
 
-    /// Until when its schemes rest by their watermarks, if they all do.
+    /// Returns the time until which its schemes rest by their watermarks, if they all do.
     pub(super) fn rests_until(&mut self, now: Nanos, session: &mut Session) -> Option<Nanos> {
         let mut world = ThisMachine {
             at: self.at,
@@ -273,19 +273,19 @@ impl ContextActing {
         self.context.rests_until(now, &mut world)
     }
 
-    /// From now on `target` is acted on.
+    /// Adds a target to act on.
     pub(super) fn add(&mut self, target: TargetId, session: &Session) -> anyhow::Result<()> {
         if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor
             && let Some(process) = session.process(target)
         {
             let process = process.context("cannot keep hold of a target")?;
-            // It may have ended already, which its exit tells.
+            // The process may have ended already, which its exit item reports.
             actuator.add(target, process).ok();
         }
         Ok(())
     }
 
-    /// `target` is no more.
+    /// Removes a target that has ended.
     pub(super) fn remove(&mut self, target: TargetId) {
         if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor {
             actuator.remove(target);
@@ -295,7 +295,7 @@ impl ContextActing {
         self.scans.forget(target);
     }
 
-    /// From now on only these are acted on, the page cache neither; what is left of plans for others is dropped.
+    /// Limits acting to these targets from now on, without the page cache. Pending operations on others are dropped.
     pub(super) fn permit_only(&mut self, permitted: BTreeMap<TargetId, Nanos>) {
         for target in self.context.targets_of_rest() {
             if !permitted.contains_key(&target) {
@@ -316,12 +316,12 @@ impl ContextActing {
         }));
     }
 
-    /// How the guard stands.
+    /// Returns the state of the guard.
     pub(super) fn guard_status(&self) -> GuardStatus {
         self.meters.status(self.context.guard())
     }
 
-    /// Exchanges schemes and limits while running; that they can be kept was asked before.
+    /// Exchanges schemes and limits while running; the caller has checked that they can be kept.
     pub(super) fn tune(&mut self, acting: ActingSpec) -> Result<(), SchemeError> {
         self.context.set_schemes(acting.schemes)?;
         self.context.guard_mut().set_limits(acting.limits);
@@ -330,8 +330,8 @@ impl ContextActing {
         Ok(())
     }
 
-    /// Does what follows from the snapshots, or goes on with what is left of a plan, for at most 50 ms,
-    /// and appends what was done. Yields the CPU time that it took.
+    /// Acts on the snapshots, or continues a pending plan, for at most 50 ms, and appends the results. Returns the CPU
+    /// time that it took.
     pub(super) fn step(
         &mut self,
         now: Nanos,
@@ -363,7 +363,7 @@ impl ContextActing {
             } else {
                 self.meters.out()
             };
-            // What cannot be read is no reason to go on for ever.
+            // A goal that cannot be read counts as reached: acting must not go on for ever.
             goal.room(out).unwrap_or(0)
         });
         self.context.guard_mut().set_goal_room(goal);
@@ -382,7 +382,7 @@ impl ContextActing {
         if self.context.guard().has_reached_goal() {
             self.context.drop_rest();
         }
-        // Compressing pages is not watching, and not to be saved on by watching less.
+        // Compressing pages is not watching: watching less would not save its cost.
         let spent = process_cpu().since(cpu_before);
         session.leave_out(spent);
         items.extend(self.samples(now, &done, &outcomes, spent));
@@ -398,12 +398,12 @@ impl ContextActing {
         Ok(spent)
     }
 
-    /// When to go on with what is left of a plan, if anything is.
+    /// Returns the time at which a pending plan continues, if there is one.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
         self.context.has_rest().then(|| self.meters.next_step())
     }
 
-    /// Whether the schemes are for the page cache as well: there is nothing but to drop it. It is no pod's.
+    /// Whether the schemes apply to the page cache as well, which can only be dropped. It belongs to no pod.
     fn drops_cache(&self) -> bool {
         if self.permitted.is_some() {
             return false;
@@ -412,7 +412,7 @@ impl ContextActing {
         schemes.all(|scheme| matches!(scheme.action, Action::Pageout | Action::Stat))
     }
 
-    /// One sample for each scheme that did something.
+    /// Returns one sample for each scheme that did something.
     fn samples(
         &self,
         now: Nanos,
@@ -422,7 +422,7 @@ impl ContextActing {
     ) -> Vec<Item> {
         let (name, dry_run) = (self.name.as_deref(), self.context.is_dry_run());
         let mut samples = ActionSample::of_schemes(now, name, dry_run, done, outcomes);
-        // Schemes share what a step took, by their part of the time.
+        // The schemes share the CPU time of a step by their parts of the elapsed time.
         let total: u64 = samples.iter().map(|sample| sample.took.0).sum();
         for sample in &mut samples {
             let share = u128::from(spent.0) * u128::from(sample.took.0) / u128::from(total.max(1));
@@ -432,7 +432,7 @@ impl ContextActing {
     }
 }
 
-/// The RAM that is acted on, where that is a part of what processes have.
+/// Returns the RAM that is acted on, if that is a part of the processes' memory.
 fn part_of_memory(spec: &ContextSpec) -> anyhow::Result<Option<Vec<AddressRange>>> {
     let TargetSpec::Physical { node, .. } = &spec.targets else {
         return Ok(None);
@@ -441,7 +441,7 @@ fn part_of_memory(spec: &ContextSpec) -> anyhow::Result<Option<Vec<AddressRange>
     is_part.then(|| ram(*node, &spec.ranges)).transpose()
 }
 
-/// What a scan of every page says, for schemes.
+/// Returns the snapshot of a scan of every page, for schemes.
 fn snapshot_of(scans: &mut PageScans, pages: &PageSnapshot) -> Snapshot {
     let blocks = pages.blocks.iter().map(|block| ScannedPages {
         block: block.block,

@@ -1,12 +1,12 @@
-//! The goal metric `node_eligible_mem_bp`: of the memory that has a scheme's access pattern, the share
-//! that is on a node.
+//! The goal metric `node_eligible_mem_bp`: of the memory that has a scheme's access pattern, the share that is on a
+//! node.
 //!
-//! As the kernel has it (`damos_calc_eligible_bytes` of the development tree's `mm/damon/core.c`):
-//! the scheme's filters and quota do not count, and pages that are not in memory neither. Where the
-//! kernel refuses the metric for processes, it is measured here for them as well.
+//! As in the kernel (`damos_calc_eligible_bytes` of the development tree's `mm/damon/core.c`), the scheme's filters and
+//! quota do not count, nor do pages that are not in memory. Where the kernel refuses the metric for processes, it is
+//! measured here for them as well.
 //!
-//! Limits: some pages are looked at, spread evenly ([`Tally`]). Where no memory has the pattern the
-//! share is unknown, which raises no quota; the kernel takes it for 0.
+//! Limits: some pages are sampled, spread evenly ([`Tally`]). Where no memory has the pattern the share is unknown,
+//! which raises no quota; the kernel takes it for 0.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use isotherm_linux::node::Tally;
 
 use crate::session::Session;
 
-/// What of it is `wanted`, by scheme and node.
+/// Returns the `wanted` shares in basis points, by scheme and node.
 pub(super) fn shares(
     wanted: &[Metric],
     schemes: &SchemeEngine,
@@ -60,7 +60,7 @@ fn pages(matching: impl Iterator<Item = (TargetId, AddressRange)>, session: &Ses
         .iter()
         .filter_map(|(target, process)| {
             let ranges = by_target.get(target)?;
-            // Regions reach over what is not mapped, which would take up most of the questions.
+            // Regions reach over unmapped addresses, which would take up most of the samples.
             let areas = process.mappings().ok()?;
             Some((process, within(ranges, areas.iter().map(|area| area.range))))
         })
@@ -68,13 +68,13 @@ fn pages(matching: impl Iterator<Item = (TargetId, AddressRange)>, session: &Ses
     let ranges = mapped.iter().flat_map(|(_, ranges)| ranges);
     let mut tally = Tally::of(ranges.map(|range| range.len()).sum());
     for (process, ranges) in &mapped {
-        // Who has just ended has no memory.
+        // A process that has just ended has no memory.
         tally.add_process(process, ranges).ok();
     }
     tally
 }
 
-/// The parts of `ranges` within `areas`; both in address order.
+/// Returns the parts of `ranges` within `areas`; both are in address order.
 fn within(ranges: &[AddressRange], areas: impl Iterator<Item = AddressRange>) -> Vec<AddressRange> {
     let mut parts = Vec::new();
     for area in areas {

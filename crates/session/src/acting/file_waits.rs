@@ -1,43 +1,43 @@
-//! How long is waited for pages of files that were dropped, and are read back.
+//! Time that is waited for pages of files that were dropped and are read back.
 //!
-//! Pages that come back are counted where they were dropped ([`CacheView`]); those that the kernel itself had
-//! reclaimed and reads back it counts (`workingset_refault_file`), as memory may have become short by what
-//! schemes do otherwise: no more than it has reclaimed for that reason since the start, as others reclaim, too
-//! (control groups at their limits, a service's DAMON). Each costs what this machine's disks took for a page of late: the time of all their
-//! reads by what they read, as `/proc/diskstats` has it.
+//! Pages that are read back are counted where they were dropped ([`CacheView`]). The kernel counts pages that it had
+//! reclaimed itself and reads back (`workingset_refault_file`): the schemes' other work may have made memory short.
+//! They count up to the pages that the kernel has reclaimed for that reason since the start, as others reclaim, too
+//! (control groups at their limits, a service's DAMON). The cost of each is the recent cost of a page on this machine's
+//! disks: the time of all their reads, divided by the pages read, from `/proc/diskstats`.
 //!
-//! Limits: reading ahead makes a program wait for less; many that read at once wait for the same time. Disks
-//! that are a part of others count twice, in both. So it is at most what was waited for.
+//! Limits: with read-ahead, a program waits for less; programs that read at once wait for the same time. Disks that are
+//! a part of others count twice, in both. The result is therefore an upper bound.
 
 use isotherm_engine::Nanos;
 use isotherm_linux::pressure::{DiskReads, FileReclaim};
 
 use crate::monitor::CacheView;
 
-/// Pages read within which what one costs is a mean.
+/// Number of pages read over which the cost of one is averaged.
 const COST_OF: f64 = 256.0;
 
-/// What there was since the last look.
+/// Pages of files that were read back since the last scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct FilesRead {
-    /// Pages that have come back.
+    /// Pages that were read back.
     pub(super) returned: u64,
-    /// How long was waited for them.
+    /// Time that was waited for them.
     pub(super) waited: Option<Nanos>,
-    /// Bytes of page cache that there are.
+    /// Bytes in the page cache.
     pub(super) cached: u64,
 }
 
-/// The account.
+/// Account of the waits for pages of files.
 #[derive(Debug, Default)]
 pub(super) struct FileWaits {
     reads: Option<DiskReads>,
-    /// Nanoseconds a page.
+    /// Cost of a page, in nanoseconds.
     cost: Option<f64>,
     kernel: KernelRefaults,
 }
 
-/// Refaults of what the kernel reclaimed as memory was short.
+/// Refaults of pages that the kernel reclaimed because memory was short.
 #[derive(Debug, Default)]
 struct KernelRefaults {
     before: Option<FileReclaim>,
@@ -46,7 +46,7 @@ struct KernelRefaults {
 }
 
 impl KernelRefaults {
-    /// New ones.
+    /// Returns the refaults since the last call.
     fn count(&mut self, now: Option<FileReclaim>) -> u64 {
         let before = std::mem::replace(&mut self.before, now);
         let Some((now, before)) = now.zip(before) else {
@@ -60,12 +60,12 @@ impl KernelRefaults {
 }
 
 impl FileWaits {
-    /// What has come back since the last look.
+    /// Returns the pages that were read back since the last scan.
     pub(super) fn look(&mut self, now: Nanos, page_cache: &mut CacheView) -> FilesRead {
         let by_kernel = self.kernel.count(FileReclaim::now());
         let returned = page_cache.look_for_returned(now).unwrap_or(0);
         if let Some(reads) = DiskReads::now() {
-            // The first time it is the mean since the system started.
+            // The first cost is the mean since the system started.
             let before = self.reads.replace(reads);
             let new = reads.since(before.unwrap_or_default());
             self.cost = Some(cost(self.cost, new)).flatten();
@@ -80,7 +80,7 @@ impl FileWaits {
     }
 }
 
-/// What a page costs, after these reads more.
+/// Returns the cost of a page, after these further reads.
 fn cost(before: Option<f64>, new: DiskReads) -> Option<f64> {
     let pages = new.pages as f64;
     if new.pages == 0 {

@@ -1,4 +1,4 @@
-//! A goal for memory: schemes page out until it is reached, and go on where it is not any more.
+//! A goal for memory: schemes page out until it is reached, and resume when it is missed again.
 
 use anyhow::{Context as _, ensure};
 use isotherm_config::{ContextSpec, MemoryGoal, TargetSpec};
@@ -7,26 +7,26 @@ use isotherm_linux::meminfo::Meminfo;
 
 use std::path::PathBuf;
 
-/// What is looked at for a goal.
+/// Measurement of a goal.
 #[derive(Debug)]
 pub(super) enum GoalMeter {
-    /// So many bytes are to be out of memory.
+    /// Bytes that must be out of memory.
     Save(u64),
-    /// This share of what there is in a place is to be free.
+    /// Share of a place's memory that must be free.
     KeepFree(f64, Place),
 }
 
-/// Where memory is to be free.
+/// Place in which memory must be free.
 #[derive(Debug)]
 pub(super) enum Place {
     Machine,
     Node(u32),
-    /// In a control group, up to its limit.
+    /// A control group, up to its limit.
     Group(PathBuf),
 }
 
 impl GoalMeter {
-    /// That of a context, if it has one.
+    /// Returns the meter of a context's goal, if it has one.
     pub(super) fn new(context: &ContextSpec) -> anyhow::Result<Option<Self>> {
         let goal = context.acting.as_ref().and_then(|acting| acting.goal);
         Ok(match goal {
@@ -38,7 +38,7 @@ impl GoalMeter {
         })
     }
 
-    /// Bytes that are to be paged out, where `out` have been, and have not come back. `None`: it is not known.
+    /// Returns the bytes left to page out, where `out` bytes have been and have not been read back; `None` if unknown.
     pub(super) fn room(&self, out: u64) -> Option<u64> {
         match self {
             Self::Save(bytes) => Some(bytes.saturating_sub(out)),
@@ -52,7 +52,7 @@ impl GoalMeter {
 }
 
 impl Place {
-    /// All of it, and what is free.
+    /// Returns the total and the free bytes.
     fn memory(&self) -> Option<(u64, u64)> {
         let of = |memory: Meminfo| Some((memory.get("MemTotal")?, memory.get("MemFree")?));
         match self {

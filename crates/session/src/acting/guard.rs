@@ -1,5 +1,5 @@
-//! What the guard is told: waits, refaults, pressure and the targets' own speed, once a second; and the
-//! budget of acting.
+//! The guard's measurements: waits, refaults, pressure and the targets' own speed, once a second; and the budget of
+//! acting.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ use super::waits::Waits;
 use crate::session::Session;
 
 const PERIOD: Nanos = Nanos(1_000_000_000);
-/// How the guard stands is told at least so often.
+/// Longest time between two reports of the guard's state.
 const TOLD_EVERY: Nanos = Nanos(10_000_000_000);
 
-/// Refuses limits on what this kernel does not tell.
+/// Refuses limits on values that this kernel does not report.
 fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> {
     ensure!(
         limits.max_psi.is_none() || pressure::some_memory_us(group).is_some(),
@@ -35,16 +35,16 @@ fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What a context's guard looks at.
+/// Meters for a context's guard.
 pub(super) struct Meters {
     context: usize,
     is_physical: bool,
     needs_psi: bool,
     group: Option<PathBuf>,
     waits: Waits,
-    /// Where files' pages are dropped as well.
+    /// Waits for pages of files, where the page cache is dropped as well.
     file_waits: FileWaits,
-    /// What the user should know of how waits are measured.
+    /// Remark for the user on the measurement of waits.
     pub(super) lacks: Option<String>,
     progress: Option<Progress>,
     acting: ActMeter,
@@ -56,7 +56,7 @@ pub(super) struct Meters {
     psi_before: Option<u64>,
 }
 
-/// What the user should know of how waits are measured, each sentence once.
+/// Returns the remarks for the user on the measurement of waits, without repetitions.
 pub(super) fn lacks_of<'a>(meters: impl Iterator<Item = &'a Meters>) -> Vec<String> {
     let mut lacks: Vec<String> = meters.filter_map(|meters| meters.lacks.clone()).collect();
     lacks.dedup();
@@ -64,7 +64,7 @@ pub(super) fn lacks_of<'a>(meters: impl Iterator<Item = &'a Meters>) -> Vec<Stri
 }
 
 impl Meters {
-    /// That of the context at this place of the session.
+    /// Returns the meters of the context at this place of the session.
     pub(super) fn new(
         at: usize,
         context: &ContextSpec,
@@ -100,7 +100,7 @@ impl Meters {
         })
     }
 
-    /// How a guard stands that is told by this.
+    /// Returns the state of `guard`, with the budget that is measured here.
     pub(super) fn status(&self, guard: &Guard) -> GuardStatus {
         GuardStatus {
             budget: self.acting.status(),
@@ -108,12 +108,12 @@ impl Meters {
         }
     }
 
-    /// Whether `limits` could be set.
+    /// Checks that `limits` can be kept on this kernel.
     pub(super) fn can_set(&self, limits: GuardLimits) -> anyhow::Result<()> {
         can_be_kept(limits, self.group.as_deref())
     }
 
-    /// Changes limits and budget while running; [`Meters::can_set`] says whether they can be kept.
+    /// Changes limits and budget while running; [`Meters::can_set`] checks that the limits can be kept.
     pub(super) fn set(&mut self, limits: GuardLimits, act_budget: Option<f64>) {
         self.needs_psi = limits.max_psi.is_some();
         self.acting.set_share(act_budget);
@@ -123,33 +123,34 @@ impl Meters {
         self.waits.forget(target);
     }
 
-    /// These pages of a block of `target` were paged out.
+    /// Adds pages of a block of `target` that were paged out.
     pub(super) fn pages_paged_out(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
         self.waits.pages_paged_out(target, block, pages);
     }
 
-    /// So much was paged out of `target`; which pages those were is not known.
+    /// Adds bytes that were paged out of `target`, if the pages are not known.
     pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
         self.waits.paged_out(target, bytes);
     }
 
-    /// Of what was paged out of each target lately, the part that came back.
+    /// Returns the part of each target's recently paged-out memory that was read back.
     pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
         self.waits.returned(now)
     }
 
-    /// Bytes that were paged out of live targets and have not come back.
+    /// Returns the bytes of live targets that were paged out and have not been read back.
     pub(super) fn out(&self) -> u64 {
         self.waits.out()
     }
 
-    /// A step of acting begins. Yields how long it may take.
+    /// Begins a step of acting. Returns the time that it may take.
     pub(super) fn begin(&mut self, now: Nanos, guard: &Guard) -> Nanos {
         let idle_cpus = self.idle.stop(now);
         self.acting.begin(now, idle_cpus, guard)
     }
 
-    /// It is over, took so much CPU time, and interrupted each of these targets for so long.
+    /// Ends a step of acting, which took the CPU time `cpu` and interrupted each of these targets for its time in
+    /// `times`.
     pub(super) fn end(
         &mut self,
         now: Nanos,
@@ -162,12 +163,12 @@ impl Meters {
         self.idle.start(now);
     }
 
-    /// When a plan that was not finished goes on.
+    /// Returns the time at which an unfinished plan continues.
     pub(super) fn next_step(&self) -> Nanos {
         self.acting.next_step()
     }
 
-    /// The kernel acts by itself, and took so much CPU time for it in the time that has `elapsed`.
+    /// Adds the CPU time `cpu` that the kernel took for acting in the time that has `elapsed`.
     pub(super) fn kernel_took(
         &mut self,
         now: Nanos,
@@ -175,7 +176,7 @@ impl Meters {
         elapsed: Option<Nanos>,
         guard: &mut Guard,
     ) {
-        // Processors on which it acted would have been idle.
+        // The processors on which the kernel acted would have been idle.
         let acted = elapsed.filter(|elapsed| elapsed.0 > 0);
         let acted = acted.map_or(0.0, |elapsed| cpu.as_secs_f64() / elapsed.as_secs_f64());
         let idle_cpus = self.idle.stop(now).map(|idle| idle + acted);
@@ -183,13 +184,13 @@ impl Meters {
         self.idle.start(now);
     }
 
-    /// CPU time that the kernel may take for acting in the next second; `None`: any.
+    /// Returns the CPU time that the kernel may take for acting in the next second; `None` for any.
     pub(super) fn time_per_s(&self, guard: &Guard) -> Option<Nanos> {
         self.acting.time_per_s(guard)
     }
 
-    /// Looks, if a second has passed, and tells the guard. Yields how it stands where that has changed,
-    /// and now and then where it has not. `actuator` is who acts, where that is known page by page.
+    /// Reads the meters, if a second has passed, and passes the signals to the guard. Returns the guard's state if it
+    /// has changed, and every 10 s if not. `actuator` executes the operations, if the paged-out pages are known.
     pub(super) fn observe(
         &mut self,
         now: Nanos,
@@ -208,7 +209,7 @@ impl Meters {
         let files = files.map(|page_cache| self.file_waits.look(now, page_cache));
         let is_resting = guard.is_resting();
         let (signals, pools) = self.signals(now, session, files, is_resting, actuator);
-        // What is normal must be known before anything is done.
+        // The normal speed must be known before anything is acted on.
         if self.progress.as_ref().is_some_and(|p| !p.is_ready()) {
             return None;
         }
@@ -280,7 +281,7 @@ impl Meters {
         (signals, pools)
     }
 
-    /// Which part of the CPU time in use was the targets'.
+    /// Updates the targets' part of the CPU time in use.
     fn learn_share(&mut self, now: Nanos, cpu_s: f64) {
         let Some(times) = CpuTimes::read() else {
             self.acting.set_target_share(1.0);

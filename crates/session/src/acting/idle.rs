@@ -1,4 +1,4 @@
-//! How many CPUs had nothing to do while nothing was acted on.
+//! Number of CPUs that were idle while nothing was acted on.
 
 use isotherm_engine::Nanos;
 use isotherm_linux::load::CpuTimes;
@@ -9,7 +9,7 @@ const SPAN: Nanos = Nanos::from_millis(200);
 /// Adds up the time between steps of acting.
 #[derive(Default)]
 pub(super) struct IdleMeter {
-    /// When acting last ended, and how long CPUs had been idle by then.
+    /// Time at which acting last ended, and the idle time of CPUs by then.
     from: Option<(Nanos, Nanos)>,
     wall: Nanos,
     idle: Nanos,
@@ -17,12 +17,12 @@ pub(super) struct IdleMeter {
 }
 
 impl IdleMeter {
-    /// Acting begins, or the mean is asked for.
+    /// Ends a span without acting, and returns the mean number of idle CPUs.
     pub(super) fn stop(&mut self, now: Nanos) -> Option<f64> {
         self.stop_at(now, CpuTimes::read().map(|times| times.idle))
     }
 
-    /// Acting is over.
+    /// Begins a span without acting.
     pub(super) fn start(&mut self, now: Nanos) {
         self.from = CpuTimes::read().map(|times| (now, times.idle));
     }

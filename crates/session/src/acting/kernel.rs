@@ -1,25 +1,25 @@
-//! The kernel's DAMON acts, within what a guard of ours allows.
+//! The kernel's DAMON acts, within the limits of Isotherm's guard.
 //!
-//! Problem: DAMOS's quotas limit what schemes do, not what that costs those whose memory it is. Approach: the guard is
-//! told the same signals as where Isotherm acts, and what it allows is put into the kernel's schemes by commits
+//! Problem: DAMOS's quotas limit the work of schemes, not its cost to the owners of the memory. Approach: the guard
+//! gets the same signals as where Isotherm acts, and commits put the work that it allows into the kernel's schemes
 //! ([`Grant`]):
 //!
-//! - nothing (paused, stopped, in debt): every action is `stat`, so that watching and ages go on;
-//! - a rate: a quota of bytes, and the oldest memory first where the user's own quota has no order. DAMOS charges
-//!   addresses, whatever of them is memory, so the quota is as much larger as lately more was tried than went out of
-//!   memory ([`effect`]);
-//! - CPU time, where no processor is idle: a quota of time;
-//! - patience: memory must be idle so many times as long.
+//! - nothing (paused, stopped, in debt): every action is `stat`, so that watching and ages continue;
+//! - a rate: a quota of bytes, and the oldest memory first if the user's own quota has no order. DAMOS charges
+//!   addresses, whether or not they hold memory. The quota is therefore multiplied by the recent ratio of bytes tried
+//!   to bytes that left memory ([`effect`]);
+//! - CPU time, if no processor is idle: a quota of time;
+//! - back-off (`patience`): memory must be idle for a multiple of the time.
 //!
 //! A quota is in force from the end of its first window on; on Linux 6.12 that first window has none (measured: 100 MiB
-//! at once, by a quota of 4 MiB a second). So schemes that were held get their quotas first, and act when the kernel
-//! says that these are in force. A user's quotas stay in force where they are less. What acting takes of the targets'
-//! time is the kdamond's CPU time beyond that of watching.
+//! at once, by a quota of 4 MiB a second). Held schemes therefore get their quotas first, and act when the kernel
+//! reports that these are in force. A user's quotas stay in force where they are less. The time that acting takes from
+//! the targets is the kdamond's CPU time beyond that of watching.
 //!
-//! Limits: a commit waits for the end of an aggregation interval, and the kernel goes on until then: what it does
-//! within one is not bounded by anything but the quota in force. Where memory is denser than it was lately, more is
-//! acted on in a window than the rate. Of physical memory it is not known whose it is: the machine's pressure and what
-//! it reads from swap are what the guard sees.
+//! Limits: a commit waits for the end of an aggregation interval, and the kernel continues until then: only the quota
+//! in force bounds its work within an interval. Where memory is denser than it was lately, more is acted on in a window
+//! than the rate. The owners of physical memory are not known: the guard sees the machine's pressure and its reads of
+//! swap.
 
 use anyhow::bail;
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
@@ -42,12 +42,12 @@ use crate::session::Session;
 use effect::Effect;
 use grant::{ChargeRatio, Grant, are_in_force, longest_window};
 
-/// How often the guard looks, as it does where Isotherm acts.
+/// Interval of the guard's measurements, as where Isotherm acts.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
-/// After so many commits in a row that failed, a kdamond that acts and is to be held begins anew.
+/// Successive failed commits after which a kdamond that acts and must be held is restarted.
 const FAILURES: u32 = 3;
 
-/// Schemes of a session, carried out by the kernel.
+/// Schemes of a session that the kernel executes.
 pub(super) struct KernelActing {
     contexts: Vec<KernelContext>,
     locks: Locks,
@@ -136,7 +136,7 @@ impl Acts for KernelActing {
         for (at, acting) in of_all.iter().enumerate() {
             let tuned = self.contexts[at].tune(now, acting.schemes.clone(), session);
             let Err(error) = tuned else { continue };
-            // Those that have them already go back.
+            // The contexts that have new schemes already return to their former ones.
             for context in &mut self.contexts[..=at] {
                 context.go_back(now, session);
             }
@@ -165,7 +165,7 @@ struct KernelContext {
     at: usize,
     name: Option<String>,
     schemes: Vec<Scheme>,
-    /// Before a tuning that may fail elsewhere.
+    /// Schemes before a tuning that may fail in another context.
     former: Option<Vec<Scheme>>,
     guard: Guard,
     meters: Meters,
@@ -173,13 +173,13 @@ struct KernelContext {
     is_paused: bool,
     charged: ChargeRatio,
     effect: Effect,
-    /// What the kernel says that it has paged out since the last second.
+    /// Reports of the kernel on paging out since the last second.
     paging_out: Vec<ActionSample>,
-    /// Bytes that went out of memory by that so far.
+    /// Bytes that went out of memory by paging out so far.
     paged_out: u64,
-    /// What the kernel goes by; `None` before the first.
+    /// Grant that the kernel's schemes have; `None` before the first.
     granted: Option<Grant>,
-    /// Since when they are held with the quotas that they are to act by.
+    /// Time at which schemes were held with the quotas under which they will act.
     armed: Option<Nanos>,
     failures: u32,
     next: Nanos,
@@ -188,7 +188,7 @@ struct KernelContext {
     looked: Option<Nanos>,
     stats: Vec<Stats>,
     quotas: Vec<QuotaState>,
-    /// Its process id, while it runs.
+    /// Process id of the kdamond, while it runs.
     kdamond: Option<u32>,
 }
 
@@ -222,7 +222,7 @@ impl KernelContext {
         })
     }
 
-    /// Takes in what the kernel says that it has done.
+    /// Adds the work that the kernel reports.
     fn take(&mut self, items: &[Item]) {
         for item in items {
             let Item::Action(sample) = item else { continue };
@@ -249,7 +249,7 @@ impl KernelContext {
         }
     }
 
-    /// Charges what was paged out since the last second.
+    /// Charges the memory that was paged out since the last second.
     fn charge_paged_out(&mut self, session: &Session) {
         let samples = std::mem::take(&mut self.paging_out);
         let claimed: u64 = samples.iter().map(|sample| sample.sz_applied).sum();
@@ -262,7 +262,7 @@ impl KernelContext {
         self.paged_out += paged.out;
         self.guard
             .charge(Pool::Processes, Action::Pageout, paged.out);
-        // Nobody says whose the rest was: most was tried of this one.
+        // The owner of the rest is not known: the target of which most was tried is taken.
         let known: u64 = paged.by_target.values().sum();
         let parts = samples.iter().flat_map(|sample| &sample.targets);
         let most = parts.max_by_key(|part| part.sz_tried);
@@ -273,7 +273,7 @@ impl KernelContext {
         }
     }
 
-    /// Looks how the targets are, once a second, and has the kernel do what may be done.
+    /// Measures the targets' losses once a second, and has the kernel act as far as that allows.
     fn step(
         &mut self,
         now: Nanos,
@@ -362,8 +362,8 @@ impl KernelContext {
         Grant::of(&status, charged, self.meters.time_per_s(&self.guard))
     }
 
-    /// Has the kernel go by the schemes as far as is granted. Those that were held act once their quotas are in force,
-    /// which is another second's turn.
+    /// Applies the schemes to the kernel as far as is granted. Held schemes act once their quotas are in force, in the
+    /// turn of another second.
     fn set(&mut self, now: Nanos, grant: Grant, session: &mut Session) -> anyhow::Result<()> {
         let Some(kdamond) = session.kdamond(self.at) else {
             return Ok(());
@@ -409,13 +409,13 @@ impl KernelContext {
         let nr = schemes.len();
         self.former = Some(std::mem::replace(&mut self.schemes, schemes));
         self.armed = None;
-        // What is lacking for acting is to be told, also where nothing may be done now.
+        // Anything that acting lacks is reported, even if nothing may be done now.
         if !self.is_dry_run
             && let Some(kdamond) = session.kdamond(self.at)
         {
             kdamond.require(&self.schemes)?;
         }
-        // As after a hold: quotas that were not there before have to come into force.
+        // As after a hold, new quotas must come into force first.
         let grant = self.granted.take().unwrap_or_else(|| self.grant());
         self.set(now, grant, session)?;
         self.stats.resize_with(nr, Stats::default);
@@ -432,12 +432,12 @@ impl KernelContext {
         self.schemes = former;
         let grant = self.granted.unwrap_or(Grant::Nothing);
         if self.set(now, grant, session).is_err() {
-            // The next look tries again.
+            // The next step tries again.
             self.granted = None;
         }
     }
 
-    /// Whether it pages out, and not only says so.
+    /// Whether the context pages out, and not in a dry run.
     fn pages_out(&self) -> bool {
         let is_pageout = |scheme: &Scheme| scheme.action == Action::Pageout;
         !self.is_dry_run && self.schemes.iter().any(is_pageout)

@@ -1,12 +1,12 @@
-//! What this machine cannot do of what is asked for.
+//! Requests that this machine cannot meet.
 
 use isotherm_config::{ContextSpec, SessionSpec, TargetSpec, World};
 use isotherm_engine::scheme::{Action, GoalMetric, Scheme};
 use isotherm_linux::{act, node};
 
-/// What this machine cannot do of a session, each with the reason and what would help.
+/// Returns the parts of a session that this machine cannot do, each with the reason and a remedy.
 ///
-/// What the kernel's DAMON cannot do is only known once its tree is written: the session's start says it.
+/// The limits of the kernel's DAMON are known only once its tree is written: the session's start reports them.
 pub fn lacking(spec: &SessionSpec) -> Vec<String> {
     if spec.world == World::Kernel {
         return Vec::new();
@@ -36,7 +36,7 @@ fn of_schemes(schemes: &[Scheme], is_physical: bool) -> Vec<String> {
             lacks(why);
         }
         let mut nodes = scheme.destinations.iter().map(|to| to.node);
-        // With one node there is nowhere to go at all, which is said above.
+        // With one node there is no destination at all, which is reported above.
         if node::count() > 1
             && let Some(why) = nodes.find_map(node::lacks)
         {
@@ -56,7 +56,7 @@ fn of_schemes(schemes: &[Scheme], is_physical: bool) -> Vec<String> {
     problems
 }
 
-/// Schemes that are to move a node's memory to that very node.
+/// Reports schemes that would move a node's memory to that very node.
 fn moves_nowhere(context: &ContextSpec) -> Vec<String> {
     let Some(home) = only_node(context) else {
         return Vec::new();
@@ -78,7 +78,7 @@ fn moves_nowhere(context: &ContextSpec) -> Vec<String> {
         .collect()
 }
 
-/// The node that all watched memory is on, where it is one node's by its addresses.
+/// Returns the node that all watched memory is on, if its addresses are all of one node.
 fn only_node(context: &ContextSpec) -> Option<u32> {
     let TargetSpec::Physical { node, .. } = context.targets else {
         return None;

@@ -1,16 +1,15 @@
-//! Who acts on which process: two isotherms that act on the same memory would undo each other's work
-//! and spoil each other's guard.
+//! Locks on processes that are acted on: two isotherms that act on the same memory would undo each other's work and
+//! distort each other's guard.
 //!
-//! Approach: a file for each process in `/run/isotherm/managed`, locked (flock) for as long as its
-//! owner acts on it, with the owner's pid inside. A lock ends with its owner, however that ends, so
-//! nothing has to be cleaned up. Who acts on physical memory acts on every process: it locks the file
-//! `machine` for itself alone, and who acts on processes shares that lock. One isotherm locks for all
-//! its contexts, so that they do not refuse each other.
+//! Approach: a file for each process in `/run/isotherm/managed`, locked (flock) for as long as its owner acts on it,
+//! with the owner's pid inside. A lock ends with its owner, however that ends, so nothing has to be cleaned up. An
+//! isotherm that acts on physical memory acts on every process: it takes the exclusive lock on the file `machine`, and
+//! isotherms that act on processes share that lock. One isotherm locks for all its contexts, so that they do not refuse
+//! each other.
 //!
-//! Only their owner can read the files: who can open a lock can hold it, and so could block who acts.
+//! Only their owner can read the files: a process that can open a lock can hold it, and so could block acting.
 //!
-//! Limits: isotherms in mount namespaces of their own do not see each other, nor do those of different
-//! users.
+//! Limits: isotherms in mount namespaces of their own do not see each other, nor do those of different users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -24,32 +23,32 @@ use isotherm_record::{Item, TargetStart};
 
 use crate::lock::{Lock, lock};
 
-/// In the state directory.
+/// Name of the directory within the state directory.
 const DIRECTORY: &str = "managed";
 
-/// What this isotherm alone acts on.
+/// Locks on the memory that this isotherm alone acts on.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     directory: Option<PathBuf>,
-    /// Held until the end.
+    /// Lock on the file `machine`, held until the end.
     machine: Option<File>,
     processes: BTreeMap<u32, HeldLock>,
     anothers: BTreeSet<TargetId>,
     has_begun: bool,
 }
 
-/// A process that is ours.
+/// A process that this isotherm has locked.
 #[derive(Debug)]
 struct HeldLock {
     path: PathBuf,
-    /// The lock, as long as it is open.
+    /// The lock, which lasts as long as the file is open.
     _file: File,
-    /// More than one where several contexts act on it.
+    /// Targets of the process: several if several contexts act on it.
     targets: BTreeSet<TargetId>,
 }
 
 impl Locks {
-    /// For who does what a session asks for.
+    /// Takes the locks on the machine that a session needs.
     pub(super) fn of(spec: &SessionSpec) -> anyhow::Result<Self> {
         let mut acting = spec.contexts.iter().filter_map(|c| c.acting.as_ref());
         if acting.all(|acting| acting.is_dry_run) {
@@ -61,17 +60,17 @@ impl Locks {
         }
     }
 
-    /// For who acts on nothing.
+    /// Returns no locks, for a session that acts on nothing.
     fn none() -> Self {
         Self::default()
     }
 
-    /// For who acts on processes.
+    /// Takes the locks for acting on processes.
     fn of_processes() -> anyhow::Result<Self> {
         Self::in_directory(&state::directory()?.join(DIRECTORY), Lock::Shared)
     }
 
-    /// For who acts on physical memory.
+    /// Takes the locks for acting on physical memory.
     fn of_the_machine() -> anyhow::Result<Self> {
         Self::in_directory(&state::directory()?.join(DIRECTORY), Lock::Alone)
     }
@@ -104,8 +103,8 @@ impl Locks {
         Ok(locks)
     }
 
-    /// Locks a process that appears among the targets. Where another isotherm has it, that is an
-    /// error at first, and later, when a group has got a new process, something to note.
+    /// Locks a process that appears among the targets. If another isotherm has locked it, this is an error at first.
+    /// Later, when a group has got a new process, it is only noted.
     pub(super) fn acquire(&mut self, start: &TargetStart) -> anyhow::Result<Option<Item>> {
         let Some(directory) = self.directory.as_ref().filter(|_| start.pid != 0) else {
             return Ok(None);
@@ -143,23 +142,24 @@ impl Locks {
         }))
     }
 
-    /// From now on, what others have is left to them.
+    /// Ends the start: from now on, processes that others have locked are left to them.
     pub(super) fn begin(&mut self) {
         self.has_begun = true;
     }
 
-    /// Whether another isotherm acts on it.
+    /// Whether another isotherm acts on the target.
     pub(super) fn is_anothers(&self, target: TargetId) -> bool {
         self.anothers.contains(&target)
     }
 
-    /// A target has ended.
+    /// Releases the lock of a target that has ended.
     pub(super) fn release(&mut self, target: TargetId) {
         self.anothers.remove(&target);
         self.processes.retain(|_, held| {
             let was_last = held.targets.remove(&target) && held.targets.is_empty();
             if was_last {
-                // While it is locked: whoever opens it now finds that it is no longer the file.
+                // The file is removed while it is locked: an isotherm that opens it now finds that it is no longer the
+                // file.
                 fs::remove_file(&held.path).ok();
             }
             !was_last
@@ -177,7 +177,7 @@ impl Drop for Locks {
     }
 }
 
-/// Removes what isotherms have left that were killed.
+/// Removes the files that killed isotherms have left.
 fn remove_stale(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;

@@ -1,7 +1,7 @@
-//! Acting: what schemes plan from a session's snapshots is carried out, or in a dry run only said,
-//! within what the guard allows; what came of it goes back to the schemes, to the monitor (ages) and
-//! into the record. Isotherm acts itself ([`own`]), or has the kernel's DAMON act ([`kernel`]). Each context of the
-//! session has schemes, an executor and a guard of its own; what this process acts on is claimed once for all of them.
+//! Acting: executes the operations that schemes plan from a session's snapshots, within the guard's limits; a dry run
+//! only reports them. The results go back to the schemes, to the monitor (ages) and into the record. Isotherm acts
+//! itself ([`own`]), or has the kernel's DAMON act ([`kernel`]). Each context of the session has schemes, an executor
+//! and a guard of its own; the memory that this process acts on is claimed once for all of them.
 
 mod conflicts;
 mod context;
@@ -42,42 +42,42 @@ pub struct Acting {
     by: Box<dyn Acts>,
 }
 
-/// Who acts.
+/// An executor of a session's schemes.
 trait Acts {
-    /// What the user should know of how it is guarded, a sentence each.
+    /// Returns remarks for the user on the guard, one sentence each.
     fn warnings(&self) -> Vec<String>;
 
-    /// Does what follows from `items`, which the session has just yielded, and appends what was done.
+    /// Acts on `items`, which the session has just yielded, and appends the results.
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()>;
 
-    /// Takes in the session's last words: there is nothing to do any more.
+    /// Takes the session's last items: there is nothing to do any more.
     fn finish(&mut self, _session: &mut Session, _items: &[Item]) {}
 
-    /// When there is something to do again without anything having been seen: to go on with a plan that was not
-    /// finished, to look at watermarks.
+    /// Returns the time of the next work that needs no new snapshot: to continue an unfinished plan, or to check
+    /// watermarks.
     fn wake_at(&self, now: Nanos) -> Option<Nanos>;
 
-    /// How it stands.
+    /// Returns the state of acting.
     fn status(&self) -> ActingStatus<'_>;
 
-    /// CPU time that acting has taken.
+    /// Returns the CPU time that acting has taken.
     fn cpu(&self) -> Nanos;
 
-    /// Exchanges schemes and limits, of as many contexts; where it fails, everything stays as it is.
+    /// Exchanges schemes and limits, of as many contexts; if this fails, everything stays as it is.
     fn tune(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()>;
 
-    /// Stops acting in the context at this place, or goes on.
+    /// Stops acting in the context at this place, or resumes it.
     fn set_paused(&mut self, at: usize, is_paused: bool);
 
-    /// Acts on nobody but processes of these pods.
+    /// Limits acting to processes of these pods.
     fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()>;
 }
 
 impl Acting {
-    /// Takes hold of what `spec` asks for, whose session this is.
+    /// Claims the memory that `spec` asks for, and opens the meters; `session` must be the session of `spec`.
     ///
     /// # Errors
-    /// What this machine cannot do, and whoever else acts on the targets.
+    /// Fails if this machine cannot do what is asked for, or if another isotherm acts on the targets.
     pub fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
         let by: Box<dyn Acts> = match spec.world {
             World::Linux => Box::new(OwnActing::new(spec, session)?),
@@ -86,50 +86,49 @@ impl Acting {
         Ok(Self { by })
     }
 
-    /// What the user should know of how it is guarded, a sentence each.
+    /// Returns remarks for the user on the guard, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         self.by.warnings()
     }
 
-    /// Does what follows from `items`, which the session has just yielded, and appends what was done.
+    /// Acts on `items`, which the session has just yielded, and appends the results.
     ///
     /// # Errors
-    /// What this machine refuses.
+    /// Fails if this machine refuses to act.
     pub fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.by.step(session, items)
     }
 
-    /// Takes in the session's last words, before it is summed up.
+    /// Takes the session's last items, before it is summed up.
     pub fn finish(&mut self, session: &mut Session, items: &[Item]) {
         self.by.finish(session, items);
     }
 
-    /// When there is something to do again without anything having been seen: to go on with a plan that was not
-    /// finished, to look at watermarks.
+    /// Returns the time of the next work that needs no new snapshot: to continue an unfinished plan, or to check
+    /// watermarks.
     pub fn wake_at(&self, now: Nanos) -> Option<Nanos> {
         self.by.wake_at(now)
     }
 
-    /// What was done so far, in a line, for a terminal.
+    /// Returns the results so far in one line, for a terminal.
     pub fn headline(&self) -> String {
         self.status().headline(self.by.cpu())
     }
 
-    /// What was done so far.
+    /// Returns the results so far.
     pub fn summary(&self) -> ActingSummary {
         self.status().summary(self.by.cpu())
     }
 
-    /// How it stands.
+    /// Returns the state of acting.
     pub fn status(&self) -> ActingStatus<'_> {
         self.by.status()
     }
 
-    /// Exchanges schemes and limits of all contexts while running, by those of a specification of as
-    /// many.
+    /// Exchanges schemes and limits of all contexts while running. The specification must have as many contexts.
     ///
     /// # Errors
-    /// What cannot be set. Then everything stays as it is.
+    /// Fails if something cannot be set; everything then stays as it is.
     pub fn tune(&mut self, spec: &SessionSpec, session: &mut Session) -> anyhow::Result<()> {
         let of_all = spec.contexts.iter();
         let of_all = of_all.map(|context| context.acting.clone().unwrap_or_default());
@@ -143,22 +142,22 @@ impl Acting {
         self.by.tune(of_all, session)
     }
 
-    /// Stops acting in all contexts, or goes on.
+    /// Stops acting in all contexts, or resumes it.
     pub fn set_paused(&mut self, is_paused: bool) {
         for at in 0..self.nr_contexts() {
             self.set_context_paused(at, is_paused);
         }
     }
 
-    /// Stops acting in one context, or goes on.
+    /// Stops acting in one context, or resumes it.
     pub fn set_context_paused(&mut self, at: usize, is_paused: bool) {
         self.by.set_paused(at, is_paused);
     }
 
-    /// From now on acts on nobody but processes of these pods. What was planned for others is dropped.
+    /// Limits acting to processes of these pods from now on. Plans for others are dropped.
     ///
     /// # Errors
-    /// That the kernel acts, which knows nothing of pods.
+    /// Fails if the kernel acts, which knows nothing of pods.
     pub fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()> {
         self.by.permit_only(pods)
     }

@@ -1,4 +1,4 @@
-//! Isotherm itself acts.
+//! Acting by Isotherm itself.
 
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
 use isotherm_engine::scheme::SchemeEngine;
@@ -19,11 +19,11 @@ use crate::session::Session;
 pub(super) struct OwnActing {
     contexts: Vec<ContextActing>,
     locks: Locks,
-    /// Where all of the machine is acted on: who is not.
+    /// Protected processes, if the whole machine is acted on.
     spared: Option<Spared>,
-    /// Where pods say who may be acted on.
+    /// Permissions of pods, if they decide which processes may be acted on.
     permits: Option<Permits>,
-    /// Nobody's end has to be noticed, so that watching may rest where schemes do.
+    /// Whether watching may rest where schemes do: the end of no process has to be noticed.
     may_rest: bool,
     rests_until: Option<Nanos>,
     dry_run: bool,
@@ -32,10 +32,10 @@ pub(super) struct OwnActing {
 }
 
 impl OwnActing {
-    /// Takes hold of what `spec` asks for, whose session this is.
+    /// Claims the memory that `spec` asks for, and opens the meters; `session` must be the session of `spec`.
     ///
     /// # Errors
-    /// What this machine cannot do, and whoever else acts on the targets.
+    /// Fails if this machine cannot do what is asked for, or if another isotherm acts on the targets.
     pub(super) fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
         let of_all = || spec.contexts.iter().filter_map(|c| c.acting.as_ref());
         let dry_run = of_all().all(|acting| acting.is_dry_run);
@@ -43,7 +43,7 @@ impl OwnActing {
         let is_machine = |c: &ContextSpec| c.targets.is_machine();
         let spared = spec.contexts.iter().any(is_machine);
         if spec.contexts.iter().all(is_machine) {
-            // Nobody is named: what others act on is left to them from the first on.
+            // No process is named: those that others act on are left to them from the start.
             locks.begin();
         }
         let contexts = spec.contexts.iter().enumerate();
@@ -60,7 +60,7 @@ impl OwnActing {
         })
     }
 
-    /// Lets watching rest while all schemes do.
+    /// Pauses watching while all schemes rest.
     fn rest(&mut self, session: &mut Session, items: &mut Vec<Item>) {
         if !self.may_rest {
             return;
@@ -94,7 +94,7 @@ impl OwnActing {
         }
     }
 
-    /// Tells the contexts who may be acted on.
+    /// Passes the targets that may be acted on to the contexts.
     fn apply_permits(&mut self) {
         if let Some(permits) = &self.permits {
             for context in &mut self.contexts {
@@ -183,7 +183,7 @@ impl Acts for OwnActing {
             self.cpu = self.cpu + context.step(now, session, items)?;
         }
         self.rest(session, items);
-        // What was looked at for that comes whenever there is something to do.
+        // The CPU time of the rest of a step does not depend on the amount of watching.
         let acted = self.cpu.since(acted_before);
         session.note_other_cpu(process_cpu().since(cpu_before).since(acted));
         Ok(())

@@ -1,14 +1,15 @@
-//! Whose memory is acted on, where pods say that themselves.
+//! Limits acting to the pods that permit it.
 //!
 //! Problem: on a node of a cluster all processes are watched, and only some pods want their memory reclaimed.
 //!
-//! Approach: a process is of the pod whose uid is in the name of its control group. Schemes see the snapshots of those
-//! alone whose pod permits it, so that quotas and the guard are not spent on memory that is left alone; a filter of
-//! DAMOS (`memcg`) would plan for all of it and leave it out page by page, and it names one control group, not those
-//! below it. What a pod asks of ages is a fact for the schemes, so that one scheme, with one quota, is for all pods.
+//! Approach: a process is in the pod whose uid is in the name of its control group. Schemes see only the snapshots of
+//! processes whose pod permits acting, so that quotas and the guard are not spent on other memory. A filter of DAMOS
+//! (`memcg`) would plan for all of it and leave it out page by page, and it names one control group, not those below
+//! it. The minimum age that a pod asks for is a fact for the schemes, so that one scheme, with one quota, serves all
+//! pods.
 //!
 //! Limits: a process that is moved to another group counts as of the former for [`READ_EVERY`] at most. Page cache that
-//! nobody maps is left alone: it is charged to who read it first, which may be another pod.
+//! no process maps is left alone: it is charged to its first reader, which may be in another pod.
 
 use std::collections::BTreeMap;
 
@@ -16,43 +17,42 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::{cgroup, pods};
 use isotherm_record::TargetStart;
 
-/// Groups of processes are read again after so long.
+/// Interval between two readings of the processes' groups.
 const READ_EVERY: Nanos = Nanos(5_000_000_000);
 
-/// Pods that may be acted on, by uid: how long their memory must be idle at least, whatever schemes say.
+/// Pods that may be acted on, by uid, with the minimum age of their memory, whatever schemes say.
 pub type PodPermits = BTreeMap<String, Nanos>;
 
-/// Who is in which pod, and which of them permit it.
+/// Pods of the processes, and the pods that permit acting.
 #[derive(Debug, Default)]
 pub(super) struct Permits {
     pods: PodPermits,
-    /// All targets: their process, and the pod that it is in.
+    /// Process id and pod of each target.
     targets: BTreeMap<TargetId, (u32, Option<String>)>,
     read_at: Nanos,
-    /// Since it was asked last.
+    /// Whether anything has changed since the last call of `refresh`.
     has_changed: bool,
 }
 
 impl Permits {
-    /// From now on these pods permit it.
+    /// Sets the pods that permit acting.
     pub(super) fn set(&mut self, pods: PodPermits) {
         self.pods = pods;
     }
 
-    /// A process appears.
+    /// Adds a process that appears among the targets.
     pub(super) fn start(&mut self, start: &TargetStart) {
         let pod = pod_of(start.pid);
         self.has_changed |= pod.is_some();
         self.targets.insert(start.target, (start.pid, pod));
     }
 
-    /// `target` is no more.
+    /// Removes a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.targets.remove(&target);
     }
 
-    /// Reads again which pods the processes are in, where it is time for that. Says whether anything has changed
-    /// since it was asked last.
+    /// Reads the pods of the processes again, if that is due. Returns whether anything has changed since the last call.
     pub(super) fn refresh(&mut self, now: Nanos) -> bool {
         if now >= self.read_at + READ_EVERY {
             self.read_at = now;
@@ -69,12 +69,12 @@ impl Permits {
         }
     }
 
-    /// Whether `target` may be acted on. Of whom nothing is known may not.
+    /// Whether `target` may be acted on. An unknown one may not.
     pub(super) fn has(&self, target: TargetId) -> bool {
         self.least_age(target).is_some()
     }
 
-    /// Those that may be acted on, and what they ask of ages.
+    /// Returns the targets that may be acted on, with the minimum ages of their pods.
     pub(super) fn least_ages(&self) -> BTreeMap<TargetId, Nanos> {
         let targets = self.targets.keys();
         targets
@@ -125,7 +125,7 @@ mod tests {
         assert!(
             !permits.has(TargetId(3)) && !permits.has(TargetId(4)) && !permits.has(TargetId(9))
         );
-        // Moved out of it.
+        // The process has moved out of the pod.
         let moved = |pid: u32| groups(pid).filter(|pod| pod != "a");
         assert!(changes(&mut permits, &moved));
         assert!(!permits.has(TargetId(1)));

@@ -1,5 +1,5 @@
-//! The targets' own speed, as a command of the user's tells: it is run every second and prints a
-//! number that counts up (requests served, for instance); the speed is what it grows by.
+//! The targets' own speed, measured by a command of the user's. It runs every second and prints a number that counts up
+//! (requests served, for instance); the speed is the growth of this number.
 
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use isotherm_engine::statistics::median;
 
-/// Before anything is acted on, this many speeds are taken as what is normal.
+/// Number of speeds that are measured as the normal speed before anything is acted on.
 const BASELINE_SPEEDS: usize = 10;
-/// The speed now is the median of this many.
+/// Number of recent speeds whose median is the present speed.
 const RECENT_SPEEDS: usize = 5;
-/// How much a speed while nothing is acted on changes what is normal.
+/// Weight of a speed while nothing is acted on in the normal speed.
 const BASELINE_WEIGHT: f64 = 0.1;
 
-/// The command, run in a thread of its own, and what it said.
+/// The command, run in a thread of its own, and its results.
 pub(super) struct Progress {
     values: Receiver<(Instant, f64)>,
     last: Option<(Instant, f64)>,
@@ -41,13 +41,13 @@ impl Progress {
         })
     }
 
-    /// Whether it is known what is normal.
+    /// Whether the normal speed is known.
     pub(super) fn is_ready(&self) -> bool {
         self.baseline.is_some()
     }
 
-    /// The share of speed that is lost now. While `is_resting`, nothing is acted on, and what is
-    /// normal is learnt.
+    /// Returns the share of speed that is lost now. While `is_resting`, nothing is acted on, and the normal speed is
+    /// updated.
     pub(super) fn slowdown(&mut self, is_resting: bool) -> Option<f64> {
         while let Ok((time, value)) = self.values.try_recv() {
             if let Some((before, from)) = self.last.replace((time, value)) {
@@ -78,7 +78,7 @@ impl Progress {
 fn run(command: &str, sender: &Sender<(Instant, f64)>) {
     loop {
         std::thread::sleep(Duration::from_secs(1));
-        // A single failure says nothing; the next second will tell.
+        // A single failure is ignored; the next second brings another result.
         if let Ok(value) = read(command)
             && sender.send((Instant::now(), value)).is_err()
         {
@@ -87,10 +87,10 @@ fn run(command: &str, sender: &Sender<(Instant, f64)>) {
     }
 }
 
-/// The last number that a shell command prints: how far a program is, such as requests served.
+/// Returns the last number that a shell command prints: a program's progress, such as requests served.
 ///
 /// # Errors
-/// It cannot be run, fails, or prints no number.
+/// Fails if the command cannot be run, fails, or prints no number.
 pub fn read(command: &str) -> anyhow::Result<f64> {
     let output = Command::new("sh")
         .args(["-c", command])

@@ -1,5 +1,5 @@
-//! Who is watched, but not acted on, where all of the machine is: the processes that this one was started
-//! from. Were the user's shell paged out, the answer to ctrl-C would wait for swap.
+//! Processes that are watched but protected from acting, where the whole machine is acted on: those that this one was
+//! started from. If the user's shell were paged out, the answer to Ctrl-C would wait for swap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use isotherm_engine::TargetId;
 use isotherm_linux::process;
 use isotherm_record::{Item, TargetStart};
 
-/// The processes that are watched and not acted on.
+/// The protected processes.
 #[derive(Debug, Default)]
 pub(super) struct Spared {
     pids: BTreeSet<u32>,
-    /// Those that are targets, with their names.
+    /// Protected targets, with their names.
     targets: BTreeMap<TargetId, String>,
     is_told: bool,
 }
 
 impl Spared {
-    /// The terminal, the shell and what else is between the first process and us.
+    /// Returns the terminal, the shell and the other processes between the first process and this one.
     pub(super) fn who_started_us() -> Self {
         Self {
             pids: process::ancestors().into_iter().collect(),
@@ -25,7 +25,7 @@ impl Spared {
         }
     }
 
-    /// Whether a process that appears among the targets is one of them.
+    /// Adds a process that appears among the targets if it is protected, and returns whether it is.
     pub(super) fn takes(&mut self, start: &TargetStart) -> bool {
         let takes = self.pids.contains(&start.pid);
         if takes {
@@ -35,17 +35,17 @@ impl Spared {
         takes
     }
 
-    /// Whether a target is one of them.
+    /// Whether a target is protected.
     pub(super) fn has(&self, target: TargetId) -> bool {
         self.targets.contains_key(&target)
     }
 
-    /// `target` is no more.
+    /// Removes a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.targets.remove(&target);
     }
 
-    /// What is acted on, said once.
+    /// Returns a note on the processes that are acted on, once.
     pub(super) fn note(&mut self, start: &TargetStart) -> Option<Item> {
         if std::mem::replace(&mut self.is_told, true) {
             return None;

@@ -1,4 +1,4 @@
-//! What acting has come to and how it stands, whoever acts: as values and as text.
+//! Results and state of acting, in all worlds: as values and as text.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::guard::{GuardLimits, GuardStatus};
@@ -8,65 +8,65 @@ use isotherm_engine::units::{format_bytes, format_share};
 
 use crate::words::{limit_words, refusal_words};
 
-/// What acting has come to: one entry for each scheme.
+/// Results of acting: one entry for each scheme.
 #[derive(serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ActingSummary {
-    /// Nothing was done: the numbers say what would have been.
+    /// Whether nothing was executed: the numbers are then those of a dry run.
     pub dry_run: bool,
     /// In a dry run: bytes that would be out of memory at the end.
     pub would_be_out_bytes: Option<u64>,
     /// One entry for each scheme of each context.
     pub schemes: Vec<SchemeSummary>,
-    /// How often a guard stopped its schemes.
+    /// Number of times that a guard stopped its schemes.
     pub guard_stops: u64,
-    /// What targets lost by acting, as the guards measured it, and what they might have.
+    /// Seconds that targets lost by acting, as the guards measured it.
     pub guard_lost_seconds: f64,
-    /// See `guard_lost_seconds`; zero without a limit on the slowdown.
+    /// Seconds that targets were allowed to lose; zero without a limit on the slowdown.
     pub guard_allowed_seconds: f64,
     /// Huge pages that schemes have made under a bound on their waste, of each context that has any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub huge_pages: Vec<WasteStatus>,
     /// CPU time that acting took, compressing pages included.
     pub acting_cpu_seconds: f64,
-    /// Where the kernel's DAMON pages out: what went out of memory by the machine's counters, as the kernel counts all
-    /// addresses that its call did not refuse.
+    /// Where the kernel's DAMON pages out: bytes that went out of memory by the machine's counters, as the kernel
+    /// counts all addresses that its call did not refuse.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paged_out_bytes: Option<u64>,
 }
 
-/// What a scheme has come to.
+/// Results of a scheme.
 #[derive(serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeSummary {
-    /// Whose it is, where there are several contexts.
+    /// Name of the scheme's context, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// Its place there.
+    /// Place of the scheme in its context.
     pub scheme: usize,
-    /// What it does.
+    /// Action of the scheme.
     pub action: Action,
-    /// DAMON's statistics of it.
+    /// DAMON's statistics of the scheme.
     #[serde(flatten)]
     pub stats: Stats,
 }
 
-/// How acting stands.
+/// State of acting.
 #[derive(serde::Serialize)]
 pub struct ActingStatus<'a> {
-    /// Nothing is done: the numbers say what would be.
+    /// Whether nothing is executed: the numbers are then those of a dry run.
     pub dry_run: bool,
     /// In a dry run: bytes that would be out of memory now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub would_be_out_bytes: Option<u64>,
-    /// Every context is paused.
+    /// Whether every context is paused.
     pub paused: bool,
-    /// In their order.
+    /// The contexts, in their order.
     pub contexts: Vec<ContextStatus<'a>>,
 }
 
 impl<'a> ActingStatus<'a> {
-    /// Of these contexts.
+    /// Returns the state of these contexts.
     pub(super) fn of(
         dry_run: bool,
         would_be_out_bytes: Option<u64>,
@@ -80,7 +80,7 @@ impl<'a> ActingStatus<'a> {
         }
     }
 
-    /// All that was done, of which acting took so much CPU time.
+    /// Returns the results so far; acting took the CPU time `cpu`.
     pub(super) fn summary(&self, cpu: Nanos) -> ActingSummary {
         let contexts = || self.contexts.iter();
         let schemes = contexts().flat_map(|context| {
@@ -112,41 +112,41 @@ impl<'a> ActingStatus<'a> {
         }
     }
 
-    /// How it goes, in a line, for a terminal.
+    /// Returns the state in one line, for a terminal.
     pub(super) fn headline(&self, cpu: Nanos) -> String {
         let guards: Vec<GuardStatus> = { self.contexts.iter() }.map(|c| c.guard).collect();
         headline(&guards, cpu)
     }
 }
 
-/// How acting stands in one context.
+/// State of acting in one context.
 #[derive(serde::Serialize)]
 pub struct ContextStatus<'a> {
-    /// `null` where there is one only.
+    /// Name of the context; `null` if there is only one.
     pub name: Option<&'a str>,
-    /// It watches, and does not act.
+    /// Whether the context watches, and does not act.
     pub paused: bool,
-    /// In their order.
+    /// The schemes, in their order.
     pub schemes: Vec<SchemeStatus<'a>>,
-    /// What its targets may lose.
+    /// Limits on the targets' losses.
     pub limits: GuardLimits,
-    /// What they lose, and what that allows.
+    /// State of the guard: the targets' losses, and the acting that these allow.
     pub guard: GuardStatus,
     /// Huge pages that were made under a bound on their waste.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<WasteStatus>,
-    /// Where the kernel's DAMON acts: its kdamond's process id. Of schemes' quotas only what is in force is known then,
-    /// not what is used of it.
+    /// Where the kernel's DAMON acts: its kdamond's process id. Only the limits in force of schemes' quotas are known
+    /// then, not their use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kdamond: Option<u32>,
-    /// Where the kernel's DAMON pages out: what went out of memory by the machine's counters, as the kernel counts all
-    /// addresses that its call did not refuse.
+    /// Where the kernel's DAMON pages out: bytes that went out of memory by the machine's counters, as the kernel
+    /// counts all addresses that its call did not refuse.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paged_out_bytes: Option<u64>,
 }
 
 impl ActingSummary {
-    /// For people: a line for each scheme.
+    /// Returns the summary as text, with a line for each scheme.
     pub fn text(&self) -> String {
         let done = if self.dry_run { "would be" } else { "were" };
         let mut lines: Vec<String> = self

@@ -1,4 +1,4 @@
-//! What goals and watermarks measure, read from this machine.
+//! The metrics of goals and watermarks, read from this machine.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use isotherm_engine::scheme::{LruMemory, Metric, NodeMemory, SystemFacts};
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{cgroup, pressure};
 
-/// The metrics in `wanted`, and no more. What cannot be read stays unknown.
+/// Returns the metrics in `wanted`, and no more. A metric that cannot be read stays unknown.
 pub(super) fn facts(wanted: &[Metric]) -> SystemFacts {
     let mut facts = SystemFacts::default();
     for metric in wanted {
@@ -40,14 +40,14 @@ pub(super) fn facts(wanted: &[Metric]) -> SystemFacts {
                     .zip(memory.get("Inactive"))
                     .map(|(active, inactive)| LruMemory { active, inactive });
             }
-            // Of the snapshots, not of the machine: see `eligible`.
+            // This metric is of the snapshots, not of the machine: see `eligible`.
             Metric::Eligible(..) => {}
         }
     }
     facts
 }
 
-/// What a control group has on a node: anonymous and file memory of `memory.numa_stat`.
+/// Returns the memory of a control group on a node: anonymous and file memory of `memory.numa_stat`.
 fn memcg_on_node(path: &str, node: u32) -> Option<u64> {
     let group = cgroup::find(path.as_ref()).ok()?;
     let text = fs::read_to_string(group.join("memory.numa_stat")).ok()?;

@@ -1,11 +1,12 @@
 //! Finds refaults in page tables: pages that schemes paged out and that are present again.
 //!
-//! Problem: counters of a process do not tell why it faults, and those of the machine not for whom it swaps. A
-//! neighbour that swaps must not stop schemes, nor a file that the target reads for the first time.
+//! Problem: the counters of a process do not show the reason of its faults, and those of the machine do not show the
+//! owner of the pages that it swaps. Schemes must not stop because a neighbour swaps, or because the target reads a
+//! file for the first time.
 //!
-//! Approach: every page that was paged out is noted. Once a second the tables of these pages' blocks are read:
-//! a page that is present again was read back; one whose swap entry is gone was freed. Reading costs half a
-//! nanosecond a page ([`isotherm_linux::probe`]), and is left out while the target has no page fault.
+//! Approach: every page that was paged out is noted. Once a second the tables of these pages' blocks are read: a page
+//! that is present again was read back; one whose swap entry is gone was freed. Reading costs half a nanosecond a page
+//! ([`isotherm_linux::probe`]), and is left out while the target has no page fault.
 //!
 //! Limits: at most [`BLOCKS_MAX`] blocks are read in a second, in turns; pages in the others are found later.
 //! An unmapped page of a file is kept until the target ends. A page that was freed and used anew within a second
@@ -17,18 +18,18 @@ use isotherm_engine::TargetId;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::table::BlockFacts;
 
-/// Blocks of 2 MiB that are read in one look: 32 GiB.
+/// Blocks of 2 MiB that are read in one scan: 32 GiB.
 const BLOCKS_MAX: usize = 16_384;
 
 /// The pages of one block that are out.
 #[derive(Clone, Copy, Debug, Default)]
 struct Out {
     pages: Bitmap,
-    /// Those that had a swap entry at the last look.
+    /// Pages that had a swap entry at the last scan.
     swapped: Bitmap,
 }
 
-/// The result of one look.
+/// The result of one scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// Pages that are in memory again.
@@ -47,22 +48,22 @@ pub(super) struct Taken {
 struct OfTarget {
     blocks: BTreeMap<u64, Out>,
     bytes: u64,
-    /// Where the next look begins.
+    /// Address at which the next scan begins.
     next: u64,
 }
 
 impl Taken {
-    /// `pages` of `block` were paged out.
+    /// Adds `pages` of `block` that were paged out.
     pub(super) fn add(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
         let of = self.targets.entry(target).or_default();
         let out = of.blocks.entry(block).or_default();
         of.bytes += bits::bytes(&bits::and_not(pages, &out.pages));
         out.pages = bits::or(&out.pages, pages);
-        // Its entry is another one now.
+        // The page has another swap entry now.
         out.swapped = bits::and_not(&out.swapped, pages);
     }
 
-    /// Bytes of `target` that are out; `None`: none of its pages were noted.
+    /// Returns the bytes of `target` that are out; `None` if none of its pages were noted.
     pub(super) fn bytes(&self, target: TargetId) -> Option<u64> {
         self.targets.get(&target).map(|of| of.bytes)
     }
@@ -71,7 +72,7 @@ impl Taken {
         self.targets.remove(&target);
     }
 
-    /// Reads tables by `read`, of `1 / nr_targets` of [`BLOCKS_MAX`] blocks at most; `read` says whether the target
+    /// Reads tables by `read`, of `1 / nr_targets` of [`BLOCKS_MAX`] blocks at most; `read` returns whether the target
     /// is alive.
     pub(super) fn look(
         &mut self,
@@ -94,7 +95,7 @@ impl Taken {
 }
 
 impl OfTarget {
-    /// Takes in what the tables of a block say. Yields the pages that are back.
+    /// Updates the pages of a block from its tables. Returns the number of pages that are back.
     fn see(&mut self, facts: &BlockFacts) -> u64 {
         let Some(out) = self.blocks.get_mut(&facts.address) else {
             return 0;
@@ -138,7 +139,7 @@ mod tests {
         taken
     }
 
-    /// One look at one block. Yields the pages that came back, and those that are still out.
+    /// Scans one block. Returns the pages that were read back, and those that are still out.
     fn look(taken: &mut Taken, present: u64, swapped: u64) -> (u64, u64) {
         let found = taken.look(TARGET, 1, |blocks, see| {
             for block in blocks {

@@ -1,18 +1,19 @@
-//! How long targets wait for memory that was taken from them.
+//! Time that targets wait for memory that schemes took from them.
 //!
-//! Refaults are pages that schemes paged out and that page tables show to be back ([`Taken`]). Where it is not known which
-//! pages those are (the kernel's DAMON acts), they are estimated: major faults, or a fall of VmSwap that was not made
-//! good by paging out, at most what the system read from swap. Where physical memory is acted on, they are the machine's
-//! reads of swap, divided by whose pages are in swap.
+//! Refaults are pages that schemes paged out and that page tables show to be back ([`Taken`]). Where these pages are
+//! not known (the kernel's DAMON acts), refaults are estimated: major faults, or a fall of VmSwap that exceeds its
+//! growth by paging out, at most the pages that the system read from swap. Where physical memory is acted on, refaults
+//! are the machine's reads of swap, multiplied by the schemes' part of the pages in swap.
 //!
-//! What they cost is told by three accounts, of which the worst counts, as each may miss something:
+//! Three accounts measure the cost of refaults. The worst of them counts, as each may miss something:
 //!
-//! - the kernel's delay accounting, where it is on: it sees only threads that began after it was;
-//! - pressure (PSI) of the control group, where one is watched: it misses pages that the kernel does
-//!   not take for a part of the working set;
-//! - refaults, times what one costs here.
+//! - the kernel's delay accounting, where it is on: it sees only threads that began after it was turned on;
+//! - pressure (PSI) of the control group, where one is watched: it misses pages that the kernel does not count as part
+//!   of the working set;
+//! - refaults, times the cost of one as measured on this machine.
 //!
-//! The first two are of all that threads waited for. They are charged by the part of the major faults that were refaults.
+//! The first two cover all that threads waited for. They are charged by the part of the major faults that were
+//! refaults.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -32,30 +33,31 @@ use isotherm_linux::refault_cost::{self, RefaultSample, refault_cost_now};
 use super::file_waits::FilesRead;
 use super::taken::Taken;
 
-/// What a refault costs is measured again after so long: it depends on the load.
+/// Time after which the cost of a refault is measured again: it depends on the load.
 const COST_LASTS: Nanos = Nanos(60_000_000_000);
-/// The median of so many samples counts. At the start they follow each other at once.
+/// Number of samples whose median counts. At the start they follow each other at once.
 const SAMPLES: usize = 5;
-/// Up to so many targets, all are looked at each time.
+/// Number of targets up to which all are scanned each time.
 const FEW: usize = 16;
-/// Of more, those of which most is out,
+/// Of more than [`FEW`] targets, the number that is scanned each time: those with the most memory paged out.
 const MOST_OUT: usize = 8;
-/// and so many of the others in turn: each takes some 20 us, 40 if anything of it is out.
+/// Of more than [`FEW`] targets, the number of others that is scanned in turn. Each takes some 20 us, 40 if any of it
+/// is paged out.
 const IN_TURN: usize = 8;
 
-/// What a target was like at the last look.
+/// State of a target at the last scan.
 #[derive(Clone, Copy)]
 struct Seen {
     at: Nanos,
     /// Pages that the system has read from swap.
     swapped_in: Option<u64>,
     progress: pressure::Progress,
-    /// Bytes in swap, where they are needed.
+    /// Bytes in swap, if they are needed.
     swap: Option<u64>,
     delay: Option<Nanos>,
 }
 
-/// What the machine was like at the last look.
+/// State of the machine at the last scan.
 #[derive(Clone, Copy)]
 struct MachineSeen {
     at: Nanos,
@@ -66,54 +68,54 @@ struct MachineSeen {
     times: Option<CpuTimes>,
 }
 
-/// What has become of the targets since the last look.
+/// Sums over the targets since the last scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Waited {
-    /// Refaults of all of them, major or not.
+    /// Refaults of all targets, major or not.
     pub(super) refaults: u64,
-    /// Major faults of all of them, whatever they were for.
+    /// Major faults of all targets, for any reason.
     pub(super) major_faults: u64,
-    /// CPU seconds of all of them.
+    /// CPU seconds of all targets.
     pub(super) cpu_s: f64,
-    /// Bytes that they have in memory.
+    /// Bytes that the targets have in memory.
     pub(super) resident: u64,
-    /// Time that all of them waited, together.
+    /// Sum of the waits of all targets.
     pub(super) together: Option<Nanos>,
-    /// Time that the one waited which waited longest.
+    /// Longest wait of a single target.
     pub(super) longest: Option<Nanos>,
-    /// By what that was measured.
+    /// Account that measured the longest wait.
     pub(super) by: Option<WaitSource>,
 }
 
-/// The accounts.
+/// Accounts of the targets' waits.
 pub(super) struct Waits {
     delays: Option<Delays>,
-    /// What a refault costs by the last samples, the latest last.
+    /// Costs of a refault in the last samples, the latest last.
     costs: VecDeque<Nanos>,
-    /// When a sample was last paged out, and what of it is still to be brought back.
+    /// Time at which a sample was last paged out; `sample` is the one that has not been brought back yet.
     sampled: Nanos,
     sample: Option<RefaultSample>,
     /// Pages of samples that were read from swap.
     sampled_pages: u64,
-    /// Which pages schemes paged out, where that is known.
+    /// Pages that schemes paged out, where they are known.
     taken: Taken,
     before: BTreeMap<TargetId, Seen>,
-    /// Bytes that were paged out of each target since the last look.
+    /// Bytes that were paged out of each target since the last scan.
     paged_out: BTreeMap<TargetId, u64>,
-    /// Bytes of each target that were paged out, and have not come back since.
+    /// Bytes of each target that were paged out and have not been read back since.
     out: BTreeMap<TargetId, u64>,
     flows: BTreeMap<TargetId, Flows>,
-    /// CPUs that each target has kept busy of late.
+    /// CPUs that each target has kept busy lately.
     running: BTreeMap<TargetId, f64>,
-    /// The one whose turn came last.
+    /// Last target that was scanned in turn.
     turn: Option<TargetId>,
     pressure_us: Option<u64>,
-    /// Where the machine is looked at as a whole.
+    /// State of the machine as a whole, where physical memory is acted on.
     machine: Option<MachineSeen>,
 }
 
 impl Waits {
-    /// Finds what this machine tells.
+    /// Opens the accounts that this machine offers.
     pub(super) fn new() -> Self {
         Self {
             delays: Delays::open().ok(),
@@ -133,8 +135,7 @@ impl Waits {
         }
     }
 
-    /// What is not known of waits on this machine, and what would help; `None` where nothing is
-    /// missing.
+    /// Returns the gaps in the accounts of this machine, with a remedy; `None` if there is none.
     pub(super) fn lacks(&self) -> Option<String> {
         let hint = if delays::is_on() {
             ""
@@ -156,8 +157,9 @@ impl Waits {
         }
     }
 
-    /// What targets lost, at most, while single pages of theirs were paged out for so long: as much of it as
-    /// they ran. That they sleep at times does not make up for it: who waits for them may sleep meanwhile.
+    /// Returns the most time that targets lost while single pages of theirs were paged out for these times. Each time
+    /// is weighted by the CPUs that the target kept busy, one at most. A target's sleep does not offset the loss: a
+    /// program that waits for the target may sleep meanwhile.
     pub(super) fn interrupted(&self, times: &BTreeMap<TargetId, Nanos>) -> Nanos {
         let running = |target| self.running.get(target).map_or(1.0, |cpus| cpus.min(1.0));
         let lost = times
@@ -166,29 +168,29 @@ impl Waits {
         Nanos(lost.sum::<f64>() as u64)
     }
 
-    /// So many bytes of `target` were paged out.
+    /// Adds bytes of `target` that were paged out.
     pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
         *self.paged_out.entry(target).or_default() += bytes;
         *self.out.entry(target).or_default() += bytes;
     }
 
-    /// These pages of a block of `target` were paged out.
+    /// Adds pages of a block of `target` that were paged out.
     pub(super) fn pages_paged_out(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
         self.paged_out(target, bits::bytes(pages));
         self.taken.add(target, block, pages);
     }
 
-    /// Bytes of live targets that were paged out and have not come back.
+    /// Returns the bytes of live targets that were paged out and have not been read back.
     pub(super) fn out(&self) -> u64 {
         self.out.values().sum()
     }
 
-    /// Of what was paged out of each target lately, the part that came back.
+    /// Returns the part of each target's recently paged-out memory that was read back.
     pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
         Flows::returned_of(&self.flows, now)
     }
 
-    /// `target` is no more.
+    /// Removes a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.out.remove(&target);
         self.taken.forget(target);
@@ -198,8 +200,8 @@ impl Waits {
         self.running.remove(&target);
     }
 
-    /// Looks at `targets`, whose control group is `group`, if they are all that is in one. `elapsed` has
-    /// passed since the last look. `actuator` reads page tables, where it is known which pages were paged out.
+    /// Scans `targets`. `group` is their control group, if they are all of its processes; `elapsed` has passed since
+    /// the last scan. `actuator` reads page tables, if it is known which pages were paged out.
     pub(super) fn look<'a>(
         &mut self,
         now: Nanos,
@@ -220,7 +222,7 @@ impl Waits {
                 let at = (now, swapped_in, due.len());
                 self.look_at(&mut waited, at, (target, process), actuator);
             }
-            // Of those whose turn it is not, and of those whose last turn was a while ago: as much as of late.
+            // Targets that are not due, or whose last turn was a while ago, count with their recent rates.
             if let Some(seen) = self.before.get(&target) {
                 waited.cpu_s += self.running.get(&target).map_or(0.0, |cpus| cpus * seconds);
                 waited.resident += seen.progress.resident;
@@ -237,8 +239,8 @@ impl Waits {
         waited
     }
 
-    /// Looks at the machine as a whole, where it is not known whose memory is acted on: what it read from swap, and
-    /// its pressure. Both are divided: schemes are charged by the part of what is in swap that they paged out.
+    /// Scans the machine as a whole, where the owners of the memory acted on are not known: its reads of swap, and its
+    /// pressure. Schemes are charged with a part of both: the part of the memory in swap that they paged out.
     pub(super) fn look_at_machine(&mut self, now: Nanos) -> Waited {
         self.learn_cost(now);
         let meminfo = Meminfo::read();
@@ -286,7 +288,7 @@ impl Waits {
         waited
     }
 
-    /// What was paged out at the last look is brought back at this one; now and then it is done again.
+    /// Brings back the sample that was paged out at the last scan; without one, pages a new one out if that is due.
     fn learn_cost(&mut self, now: Nanos) {
         if let Some(sample) = self.sample.take() {
             if self.costs.len() == SAMPLES {
@@ -300,19 +302,19 @@ impl Waits {
         }
     }
 
-    /// Pages that the machine has read from swap, without those of samples.
+    /// Returns the pages that the machine has read from swap, without those of samples.
     fn swapped_in(&self) -> Option<u64> {
         Some(pressure::swapped_in()?.saturating_sub(self.sampled_pages))
     }
 
-    /// What a refault costs; `None` where that cannot be measured.
+    /// Returns the cost of a refault; `None` if it cannot be measured.
     fn cost(&self) -> Option<Nanos> {
         let mut costs: Vec<Nanos> = self.costs.iter().copied().collect();
         costs.sort_unstable();
         nearest_rank(&costs, 50)
     }
 
-    /// Those that are looked at now: all, or those that most may come back to and some in turn.
+    /// Returns the targets to scan now: all, or those with the most memory paged out and some others in turn.
     fn due(&mut self, targets: &[(TargetId, &Process)]) -> BTreeSet<TargetId> {
         let ids = targets.iter().map(|(target, _)| *target);
         if targets.len() <= FEW {
@@ -362,7 +364,8 @@ impl Waits {
             let faults = Faults::between(&before, &seen);
             self.read_back(target, faults, nr_due, actuator)
         });
-        // No more comes back than was taken: others page out as well, and programs read files for the first time.
+        // Refaults are at most the pages paged out: others page out as well, and programs read files for the first
+        // time.
         let out = self.out.get(&target).copied().unwrap_or(0);
         let refaults = known
             .unwrap_or_else(|| refaults(&before, &seen, paged_out).min(out.div_ceil(PAGE_SIZE)));
@@ -374,7 +377,7 @@ impl Waits {
         self.add(waited, target, (&before, &seen), (paged_out, refaults));
     }
 
-    /// Pages of `target` that were paged out and that page tables show to be back. `None`: it has ended.
+    /// Returns the paged-out pages of `target` that page tables show to be back; `None` if it has ended.
     fn read_back(
         &mut self,
         target: TargetId,
@@ -403,7 +406,7 @@ impl Waits {
         Some(returned + unread)
     }
 
-    /// What has become of a target between two looks, of which so many bytes were paged out and so many pages came back.
+    /// Adds a target's work and waits between two scans, with the bytes paged out and the pages read back meanwhile.
     fn add(
         &mut self,
         waited: &mut Waited,
@@ -442,7 +445,7 @@ impl Waits {
     }
 }
 
-/// Faults between two looks at a target.
+/// Faults of a target between two scans.
 #[derive(Clone, Copy)]
 struct Faults {
     all: u64,
@@ -465,14 +468,14 @@ impl Faults {
 }
 
 impl Waited {
-    /// The part of a wait that is due to refaults: what else is waited for was not taken by schemes.
+    /// Returns the part of a wait that is due to refaults: schemes are not the cause of the rest.
     fn due_to_refaults(&self, wait: Nanos) -> Nanos {
         let faults = self.major_faults.max(self.refaults).max(1);
         Nanos((wait.0 as f64 * self.refaults as f64 / faults as f64) as u64)
     }
 
-    /// Pages of files came back. Yields the part of all that was waited, or of all that came back where no times
-    /// are known, that is due to them; `None`: nothing was.
+    /// Adds pages of files that were read back. Returns their part of the total wait, or of all pages read back if no
+    /// times are known; `None` if that total is zero.
     pub(super) fn add_files(&mut self, files: &FilesRead) -> Option<f64> {
         self.refaults += files.returned;
         if let Some(time) = files.waited {
@@ -487,17 +490,17 @@ impl Waited {
     }
 }
 
-/// Takes in that a target waited for so long.
+/// Keeps a wait and its account if it is the longest so far.
 fn note(waited: &mut Waited, time: Nanos, by: WaitSource) {
     if waited.longest.is_none_or(|longest| time > longest) {
         (waited.longest, waited.by) = (Some(time), Some(by));
     }
 }
 
-/// Pages that came back, of a target of which `out` bytes were paged out.
+/// Returns the estimated refaults of a target of which `out` bytes were paged out.
 fn refaults(before: &Seen, now: &Seen, out: u64) -> u64 {
     let Faults { major, read, .. } = Faults::between(before, now);
-    // Before anything of it was out by us, there was nothing that matters.
+    // The former swap is unknown only if nothing of the target was paged out by schemes; it then counts as 0.
     let expected = before.swap.unwrap_or(0) + out;
     let fallen = { now.swap }.map_or(0, |swap| expected.saturating_sub(swap) / PAGE_SIZE);
     major.max(fallen.min(read))
@@ -522,16 +525,16 @@ mod tests {
 
     #[test]
     fn what_comes_back_without_a_major_fault_is_a_refault() {
-        // Reading ahead: 10 major faults bring 80 pages.
+        // With read-ahead, 10 major faults bring 80 pages.
         assert_eq!(refaults(&seen(0, 100, 5), &seen(10, 20, 85), 0), 80);
-        // Paged out and in again between two looks.
+        // The pages are paged out and in again between two scans.
         let out = 50 * PAGE_SIZE;
         assert_eq!(refaults(&seen(0, 100, 0), &seen(0, 100, 60), out), 50);
-        // Freed, which nobody waited for.
+        // Freed pages cause no wait.
         assert_eq!(refaults(&seen(0, 100, 0), &seen(0, 20, 0), 0), 0);
-        // Of files.
+        // Major faults are for pages of files.
         assert_eq!(refaults(&seen(0, 0, 0), &seen(7, 0, 0), 0), 7);
-        // Only paged out.
+        // Pages are only paged out.
         assert_eq!(refaults(&seen(0, 0, 0), &seen(0, 50, 1000), out), 0);
         // Nothing is out any more, so its swap was not read.
         let not_read = Seen {
@@ -539,7 +542,7 @@ mod tests {
             ..seen(1, 0, 90)
         };
         assert_eq!(refaults(&seen(0, 100, 0), &not_read, 0), 1);
-        // What was paged out since nothing was, and is in part back.
+        // Pages are paged out after a time without any, and a part of them is read back.
         assert_eq!(refaults(&not_read, &seen(1, 30, 190), out), 20);
     }
 

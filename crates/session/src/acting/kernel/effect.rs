@@ -1,11 +1,12 @@
-//! What paging out came to, as the machine's counters tell.
+//! Effect of the kernel's paging out, by the machine's counters.
 //!
-//! Problem: DAMOS counts addresses that its call did not refuse as acted on, whether or not anything is there; of a
-//! sparse heap that is many times the heap, again and again. Approach: a target's swap has grown, or its resident memory
-//! has shrunk; and what the machine has written to swap, where some of that came back within the second.
+//! Problem: DAMOS counts addresses as acted on if its call did not refuse them, whether or not they hold memory. For a
+//! sparse heap that is many times the heap, again and again. Approach: the growth of a target's swap or the fall of its
+//! resident memory counts. If more than that was written to swap, the machine's writes count: a part may have been read
+//! back within the second.
 //!
-//! Limits: what targets freed by themselves while the kernel acted counts as well, and what others had swapped out, up
-//! to what the kernel says that it acted on.
+//! Limits: memory that targets freed while the kernel acted counts as well, as does memory that others had swapped out,
+//! up to the bytes that the kernel claims to have acted on.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +15,34 @@ use isotherm_linux::pressure;
 
 use crate::session::Session;
 
-/// Of so many targets each is looked at, which takes some 30 us; of the others what the machine wrote to swap tells.
+/// Number of targets whose usage is read, which takes some 30 us each; the others are covered by the machine's writes
+/// to swap.
 const TARGETS_MAX: usize = 64;
 
-/// Since the last look.
+/// Memory that was paged out since the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Paged {
     /// Bytes that went out of memory.
     pub(super) out: u64,
-    /// The targets' parts, as far as known.
+    /// The targets' parts, as far as they are known.
     pub(super) by_target: BTreeMap<TargetId, u64>,
 }
 
-/// What was there at the last look.
+/// State at the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Effect {
     /// Resident and swapped bytes.
     usage: BTreeMap<TargetId, (u64, u64)>,
     swapped_out: Option<u64>,
-    /// What the last look saw go and the kernel had not claimed yet, and the other way round: both come once a second,
-    /// and not at the same moment.
+    /// Bytes that the last reading saw go and that the kernel had not claimed yet; `unseen` is the opposite. Both
+    /// sources report once a second, but not at the same moment.
     unclaimed: u64,
     unseen: u64,
 }
 
 impl Effect {
-    /// Looks at the targets of a context, and says what has gone since the last look, at most what the kernel has
-    /// `claimed` to have acted on.
+    /// Reads the usage of a context's targets. Returns the memory that has gone since the last reading, at most what
+    /// the kernel has `claimed` to have acted on.
     pub(super) fn look(&mut self, session: &Session, context: usize, claimed: u64) -> Paged {
         let live = session.live().into_iter();
         let ours = live.filter(|(id, _)| session.context_of(*id) == context);

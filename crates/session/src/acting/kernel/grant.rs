@@ -1,4 +1,4 @@
-//! What the kernel's schemes may do, and what that makes of the user's.
+//! The work that is granted to the kernel's schemes, and the schemes that result from the user's.
 
 use isotherm_damon::KernelStats;
 use isotherm_engine::Nanos;
@@ -7,21 +7,21 @@ use isotherm_engine::scheme::{Action, Age, Scheme, Weights};
 
 /// A grant that differs by less than this factor is not worth a commit.
 const WORTH: f64 = 1.5;
-/// The window of quotas that users have none for.
+/// Window of a quota for which the user has set none.
 const WINDOW: Nanos = Nanos::from_millis(1_000);
 
-/// What the kernel may do.
+/// Work that the kernel may do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Grant {
-    /// They count what they would be tried on.
+    /// Schemes count the memory that they would be tried on.
     Nothing,
-    /// They act within these limits.
+    /// Schemes act within these limits.
     Some {
         /// Bytes a second; `None`: any.
         bytes_per_s: Option<u64>,
         /// CPU time a second; `None`: any.
         time_per_s: Option<Nanos>,
-        /// Memory must be idle so many times as long as schemes ask.
+        /// Back-off: factor by which the minimum age of schemes is multiplied.
         patience: u32,
     },
 }
@@ -34,8 +34,8 @@ struct Limits {
 }
 
 impl Grant {
-    /// What a guard allows that stands like this, where so much may be charged and acting may take so much CPU time a
-    /// second.
+    /// Returns the grant for this state of the guard. The rates are the bytes that may be charged and the CPU time that
+    /// acting may take, each a second.
     pub(super) fn of(
         status: &GuardStatus,
         bytes_per_s: Option<u64>,
@@ -52,7 +52,7 @@ impl Grant {
         }
     }
 
-    /// What may be done, to be held against another; `None`: nothing.
+    /// Returns the limits, for a comparison with another grant; `None` if nothing is granted.
     fn limits(self) -> Option<Limits> {
         match self {
             Self::Nothing => None,
@@ -67,7 +67,7 @@ impl Grant {
         }
     }
 
-    /// Whether this one instead of `former` is worth a commit.
+    /// Whether this grant differs enough from `former` to be worth a commit.
     pub(super) fn differs(self, former: Self) -> bool {
         let (Some(now), Some(before)) = (self.limits(), former.limits()) else {
             return self != former;
@@ -83,8 +83,8 @@ impl Grant {
         now.patience != before.patience || now.rates.into_iter().zip(before.rates).any(is_far)
     }
 
-    /// Whether this one, where something may be done by `former`, allows less, so that it must not wait; where nothing
-    /// may be done, nothing has to wait.
+    /// Whether this grant must not wait for the next regular commit: it allows less than `former`, or one of the two
+    /// grants nothing. While nothing is granted, no scheme acts that an early commit would delay.
     pub(super) fn is_less_than(self, former: Self) -> bool {
         let (Some(now), Some(before)) = (self.limits(), former.limits()) else {
             return self != former;
@@ -95,8 +95,8 @@ impl Grant {
         now.patience > before.patience || now.rates.into_iter().zip(before.rates).any(is_less)
     }
 
-    /// What comes of the user's schemes. Where there is a guard (`is_guarded`), those that may do nothing have a quota
-    /// that comes to nothing, too.
+    /// Returns the user's schemes, limited by this grant. Where there is a guard (`is_guarded`) and nothing is granted,
+    /// each scheme gets a quota of one byte a second.
     pub(super) fn limit(self, schemes: &[Scheme], is_guarded: bool) -> Vec<Scheme> {
         match self {
             Self::Nothing if is_guarded => {
@@ -114,7 +114,7 @@ impl Grant {
                 let acting = schemes
                     .iter()
                     .filter(|scheme| scheme.action != Action::Stat);
-                // Several schemes share it.
+                // The schemes share the grant.
                 let nr = (acting.count() as u64).max(1);
                 let bytes = bytes_per_s.map(|bytes| (bytes / nr).max(1));
                 let time = time_per_s.map(|time| Nanos(time.0 / nr));
@@ -127,7 +127,7 @@ impl Grant {
     }
 }
 
-/// Whether all quotas that schemes have are in force. A kernel that does not tell is not waited for.
+/// Whether all quotas of the schemes are in force. Those of a kernel that does not report this count as in force.
 pub(super) fn are_in_force(schemes: &[Scheme], stats: &[KernelStats]) -> bool {
     let limited = schemes.iter().zip(stats);
     limited
@@ -135,7 +135,8 @@ pub(super) fn are_in_force(schemes: &[Scheme], stats: &[KernelStats]) -> bool {
         .all(|(_, stats)| stats.effective_bytes != Some(0))
 }
 
-/// How long it takes at most until quotas are in force: some windows. One that comes to nothing never seems to be.
+/// Returns the longest time until quotas are in force: four windows. A quota that rounds to nothing never appears to be
+/// in force.
 pub(super) fn longest_window(schemes: &[Scheme]) -> Nanos {
     let windows = schemes.iter().map(|scheme| scheme.quota.reset_interval);
     let longest = windows.max().unwrap_or_default().max(WINDOW);
@@ -168,7 +169,7 @@ fn limited_scheme(
     };
     let has_own = quota.bytes > 0 || quota.time > Nanos(0);
     quota.bytes = lesser(quota.bytes, bytes_per_s);
-    // The kernel counts in milliseconds, and none is no limit.
+    // The kernel counts in milliseconds, and 0 means no limit.
     let least = Nanos::from_millis(1);
     let time = time_per_s.map(|time| time.0);
     quota.time = match Nanos(lesser(quota.time.0, time)) {
@@ -187,7 +188,8 @@ fn limited_scheme(
     scheme
 }
 
-/// How many bytes DAMOS charges for one that is acted on: all addresses that it tries, whatever of them is memory.
+/// Ratio of the bytes that DAMOS charges to those acted on: it charges all addresses that it tries, even if they hold
+/// no memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChargeRatio {
     tried: u64,
@@ -196,7 +198,8 @@ pub(super) struct ChargeRatio {
 }
 
 impl ChargeRatio {
-    /// It grows by this factor a second at most, and falls at once: what turns out to be memory is all acted on.
+    /// The ratio grows by at most this factor a second, and falls at once: addresses that do hold memory are all acted
+    /// on.
     const GROWTH: f64 = 4.0;
     const MAX: f64 = 10_000.0;
 
@@ -208,13 +211,13 @@ impl ChargeRatio {
         }
     }
 
-    /// So many bytes were tried, and so many of them acted on.
+    /// Adds bytes that were tried, and the part of them that was acted on.
     pub(super) fn note(&mut self, tried: u64, applied: u64) {
         self.tried += tried;
         self.applied += applied;
     }
 
-    /// A second is over.
+    /// Updates the ratio at the end of a second.
     pub(super) fn learn(&mut self) {
         let (tried, applied) = (self.tried as f64, self.applied as f64);
         if self.tried > 0 {
@@ -224,7 +227,7 @@ impl ChargeRatio {
         (self.tried, self.applied) = (0, 0);
     }
 
-    /// What may be charged where so much may be acted on.
+    /// Returns the bytes that may be charged where `bytes` may be acted on.
     pub(super) fn charge(self, bytes: u64) -> u64 {
         (bytes as f64 * self.charged_per_byte) as u64
     }
@@ -258,7 +261,7 @@ mod tests {
         }
     }
 
-    /// What a grant makes of a scheme: bytes, milliseconds and milliseconds of a window.
+    /// Checks the quota of a scheme under a grant: bytes, milliseconds, and the window in milliseconds.
     fn check(grant: Grant, quota: (u64, u64, u64), wanted: (u64, u64, u64)) {
         let ms = Nanos::from_millis;
         let own = Quota {
@@ -290,7 +293,7 @@ mod tests {
         check(some(Some(500), None, 1), (300, 0, 1000), (300, 0, 1000));
         check(some(Some(500), None, 1), (3000, 7, 2000), (1000, 7, 2000));
         check(some(None, Some(20), 1), (3000, 70, 500), (3000, 10, 500));
-        // None is no limit to the kernel, which counts in milliseconds.
+        // The kernel counts in milliseconds, and takes 0 for no limit.
         check(some(Some(0), None, 1), (0, 0, 0), (1, 0, 1000));
         let little = Grant::Some {
             bytes_per_s: None,
@@ -324,7 +327,7 @@ mod tests {
         };
         check(Some(0), false);
         check(Some(1000), true);
-        // Before 6.9.
+        // Kernels before 6.9 do not report it.
         check(None, true);
         assert!(are_in_force(&[pageout(Quota::default())], &[]));
     }
