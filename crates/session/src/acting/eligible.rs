@@ -2,8 +2,8 @@
 //! node.
 //!
 //! As in the kernel (`damos_calc_eligible_bytes` of the development tree's `mm/damon/core.c`), the scheme's filters and
-//! quota do not count, nor do pages that are not in memory. Where the kernel refuses the metric for processes, it is
-//! measured here for them as well.
+//! quota do not count. Pages that are not in memory do not count, either. Where the kernel refuses the metric for
+//! processes, it is measured here for them as well.
 //!
 //! Limits: some pages are sampled, spread evenly ([`Tally`]). Where no memory has the pattern the share is unknown,
 //! which raises no quota; the kernel takes it for 0.

@@ -38,7 +38,8 @@ impl GoalMeter {
         })
     }
 
-    /// Returns the bytes left to page out, where `out` bytes have been and have not been read back; `None` if unknown.
+    /// Returns the bytes left to page out, if `out` bytes were paged out and not read back; `None` if this is not
+    /// known.
     pub(super) fn room(&self, out: u64) -> Option<u64> {
         match self {
             Self::Save(bytes) => Some(bytes.saturating_sub(out)),

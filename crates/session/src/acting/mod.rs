@@ -63,7 +63,7 @@ trait Acts {
     /// Returns the CPU time that acting has taken.
     fn cpu(&self) -> Nanos;
 
-    /// Exchanges schemes and limits, of as many contexts; if this fails, everything stays as it is.
+    /// Exchanges the schemes and limits of all contexts; if this fails, everything stays as it is.
     fn tune(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()>;
 
     /// Stops acting in the context at this place, or resumes it.
@@ -125,7 +125,8 @@ impl Acting {
         self.by.status()
     }
 
-    /// Exchanges schemes and limits of all contexts while running. The specification must have as many contexts.
+    /// Exchanges schemes and limits of all contexts while running. The specification must have the same number of
+    /// contexts.
     ///
     /// # Errors
     /// Fails if something cannot be set; everything then stays as it is.

@@ -183,7 +183,7 @@ impl Acts for OwnActing {
             self.cpu = self.cpu + context.step(now, session, items)?;
         }
         self.rest(session, items);
-        // The CPU time of the rest of a step does not depend on the amount of watching.
+        // The rest of the step's CPU time counts as watching, but does not depend on how often memory is sampled.
         let acted = self.cpu.since(acted_before);
         session.note_other_cpu(process_cpu().since(cpu_before).since(acted));
         Ok(())

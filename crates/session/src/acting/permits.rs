@@ -3,10 +3,10 @@
 //! Problem: on a node of a cluster all processes are watched, and only some pods want their memory reclaimed.
 //!
 //! Approach: a process is in the pod whose uid is in the name of its control group. Schemes see only the snapshots of
-//! processes whose pod permits acting, so that quotas and the guard are not spent on other memory. A filter of DAMOS
-//! (`memcg`) would plan for all of it and leave it out page by page, and it names one control group, not those below
-//! it. The minimum age that a pod asks for is a fact for the schemes, so that one scheme, with one quota, serves all
-//! pods.
+//! processes whose pod permits acting, so that quotas and the guard are not spent on other memory. With a filter of
+//! DAMOS (`memcg`), schemes would plan for all of it and leave it out page by page. The filter also names one control
+//! group, not those below it. The minimum age that a pod asks for is a fact for the schemes, so that one scheme, with
+//! one quota, serves all pods.
 //!
 //! Limits: a process that is moved to another group counts as of the former for [`READ_EVERY`] at most. Page cache that
 //! no process maps is left alone: it is charged to its first reader, which may be in another pod.

@@ -29,8 +29,8 @@ pub struct ActingSummary {
     pub huge_pages: Vec<WasteStatus>,
     /// CPU time that acting took, compressing pages included.
     pub acting_cpu_seconds: f64,
-    /// Where the kernel's DAMON pages out: bytes that went out of memory by the machine's counters, as the kernel
-    /// counts all addresses that its call did not refuse.
+    /// Bytes that went out of memory by the machine's counters, if the kernel's DAMON pages out: its own counters hold
+    /// all addresses that its call did not refuse.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paged_out_bytes: Option<u64>,
 }
@@ -135,12 +135,12 @@ pub struct ContextStatus<'a> {
     /// Huge pages that were made under a bound on their waste.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<WasteStatus>,
-    /// Where the kernel's DAMON acts: its kdamond's process id. Only the limits in force of schemes' quotas are known
+    /// Process id of the kdamond, if the kernel's DAMON acts. Only the limits in force of schemes' quotas are known
     /// then, not their use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kdamond: Option<u32>,
-    /// Where the kernel's DAMON pages out: bytes that went out of memory by the machine's counters, as the kernel
-    /// counts all addresses that its call did not refuse.
+    /// Bytes that went out of memory by the machine's counters, if the kernel's DAMON pages out: its own counters hold
+    /// all addresses that its call did not refuse.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paged_out_bytes: Option<u64>,
 }

@@ -1,16 +1,16 @@
 //! Finds refaults in page tables: pages that schemes paged out and that are present again.
 //!
-//! Problem: the counters of a process do not show the reason of its faults, and those of the machine do not show the
-//! owner of the pages that it swaps. Schemes must not stop because a neighbour swaps, or because the target reads a
-//! file for the first time.
+//! Problem: a process's counters do not show the reason of its faults, and the machine's counters do not show the
+//! owners of swapped pages. Schemes must not stop because a neighbour swaps, or because the target reads a file for the
+//! first time.
 //!
 //! Approach: every page that was paged out is noted. Once a second the tables of these pages' blocks are read: a page
 //! that is present again was read back; one whose swap entry is gone was freed. Reading costs half a nanosecond a page
 //! ([`isotherm_linux::probe`]), and is left out while the target has no page fault.
 //!
-//! Limits: at most [`BLOCKS_MAX`] blocks are read in a second, in turns; pages in the others are found later.
-//! An unmapped page of a file is kept until the target ends. A page that was freed and used anew within a second
-//! counts as read back, as far as the target has major faults or the machine reads swap.
+//! Limits: at most [`BLOCKS_MAX`] blocks are read in a second, in turns; pages in the others are found later. An
+//! unmapped page of a file is kept until the target ends. A page that was freed and used anew within a second counts as
+//! read back, if the target has major faults or the machine swaps in.
 
 use std::collections::BTreeMap;
 

@@ -39,10 +39,9 @@ const COST_LASTS: Nanos = Nanos(60_000_000_000);
 const SAMPLES: usize = 5;
 /// Number of targets up to which all are scanned each time.
 const FEW: usize = 16;
-/// Of more than [`FEW`] targets, the number that is scanned each time: those with the most memory paged out.
+/// Number of targets that are scanned each time if there are more than [`FEW`]: those with the most memory paged out.
 const MOST_OUT: usize = 8;
-/// Of more than [`FEW`] targets, the number of others that is scanned in turn. Each takes some 20 us, 40 if any of it
-/// is paged out.
+/// Number of other targets that are scanned in turn then. Each takes some 20 us, 40 if any of it is paged out.
 const IN_TURN: usize = 8;
 
 /// State of a target at the last scan.

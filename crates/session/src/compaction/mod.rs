@@ -1,6 +1,5 @@
-//! Compacting this machine's nodes ahead of demand: the engine's controller decides, the kernel compacts,
-//! and here they are joined, for each node in turn. What is seen and done comes out as record items and
-//! as events.
+//! Compacts this machine's nodes ahead of demand: the engine's controller decides, and the kernel compacts. This module
+//! joins them, for each node in turn. Observations and results are reported as record items and as events.
 
 mod node;
 mod report;
@@ -23,105 +22,105 @@ use node::{Node, NodeStatus};
 pub use node::{CompactionRound, RoundTotals};
 pub use report::CompactionReport;
 
-/// Samples need 700 bytes or so: 60 MB in a day.
+/// Interval between samples, which need 700 bytes or so each: 60 MB in a day.
 const SAMPLE_INTERVAL: Nanos = Nanos::from_millis(1000);
-/// Looks that come a little early are no reason to leave out every second one.
+/// Tolerance for checks that come a little early: otherwise every second sample would be left out.
 const EARLY: Nanos = Nanos::from_millis(20);
 
-/// What is compacted, and when.
+/// Settings of a compaction session.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompactionSpec {
-    /// Only this NUMA node.
+    /// The NUMA node to compact; all nodes if there is none.
     pub node: Option<u32>,
-    /// Order, proactiveness and how often is looked.
+    /// Order, proactiveness and interval between checks.
     pub attributes: CompactionAttributes,
-    /// Nothing is done: it is said what would be.
+    /// Whether nothing is compacted, and decisions are only reported.
     pub is_dry_run: bool,
 }
 
-/// What a node was like, and what came of it.
+/// State of a node, and the result of its check.
 #[derive(Clone, Debug)]
 pub struct NodeCheck {
-    /// The node before.
+    /// State of the node before compaction.
     pub before: NodeFacts,
-    /// What is to be done about it.
+    /// Decision on the node.
     pub decision: CompactionDecision,
-    /// What was done.
+    /// Round of compaction, if there was one.
     pub round: Option<CompactionRound>,
 }
 
-/// Something to tell of a session that keeps looking.
+/// An event of a session that keeps checking.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum CompactionEvent<'a> {
-    /// It begins.
+    /// The session begins.
     Start {
-        /// What is wanted.
+        /// Attributes of the session.
         attributes: CompactionAttributes,
-        /// The kernel's own `vm.compaction_proactiveness`, where it has that.
+        /// The kernel's own `vm.compaction_proactiveness`, if it has one.
         kernel_proactiveness: Option<u32>,
-        /// Nothing will be done.
+        /// Whether nothing will be compacted.
         dry_run: bool,
-        /// The nodes that are looked at.
+        /// The nodes that are checked.
         nodes: Vec<u32>,
     },
     /// A node's controller has changed its state.
     State {
-        /// Since the start.
+        /// Time since the start.
         #[serde(rename = "at_ns")]
         at: Nanos,
-        /// Which node.
+        /// Number of the node.
         node: u32,
-        /// How its controller is doing.
+        /// Status of its controller.
         #[serde(flatten)]
         status: CompactionStatus,
-        /// The score above which it is compacted.
+        /// The score above which the node is compacted.
         high: f64,
-        /// Nothing is done.
+        /// Whether nothing is compacted.
         dry_run: bool,
     },
     /// A round has ended.
     Round {
-        /// Since the start.
+        /// Time since the start.
         #[serde(rename = "at_ns")]
         at: Nanos,
-        /// Which node.
+        /// Number of the node.
         node: u32,
-        /// What it was like.
+        /// Results of the round.
         #[serde(flatten)]
         round: &'a CompactionRound,
     },
-    /// It ends.
+    /// The session ends.
     End {
-        /// Since the start.
+        /// Time since the start.
         #[serde(rename = "elapsed_ns")]
         elapsed: Nanos,
-        /// All rounds together.
+        /// Totals of all rounds.
         rounds: RoundTotals,
-        /// How the nodes' controllers are doing.
+        /// Status of each node's controller.
         statuses: Vec<CompactionStatus>,
-        /// What looking has taken.
+        /// CPU time that checking took.
         #[serde(rename = "own_cpu_ns")]
         own_cpu: Nanos,
     },
 }
 
-/// Who is told.
+/// A receiver of events and record items.
 pub trait CompactionOutput {
-    /// Something for whoever watches.
+    /// Takes an event for the user.
     ///
     /// # Errors
-    /// Those end the session.
+    /// An error ends the session.
     fn event(&mut self, event: &CompactionEvent<'_>) -> anyhow::Result<()>;
 
-    /// Something for the record.
+    /// Takes an item for the record.
     ///
     /// # Errors
-    /// Those end the session.
+    /// An error ends the session.
     fn item(&mut self, item: Item) -> anyhow::Result<()>;
 }
 
-/// Nodes that are looked at, and compacted when it is time.
+/// A session that checks nodes, and compacts them when it is time.
 pub struct CompactionSession {
     spec: CompactionSpec,
     nodes: Vec<Node>,
@@ -130,12 +129,12 @@ pub struct CompactionSession {
     sampled: Sampled,
 }
 
-/// When the last sample of each node was.
+/// Time of each node's last sample.
 #[derive(Default)]
 struct Sampled(BTreeMap<u32, Nanos>);
 
 impl Sampled {
-    /// How a node looks, if the last sample of it is old enough.
+    /// Returns a sample of a node, if its last one is old enough.
     fn take(&mut self, now: Nanos, status: NodeStatus, facts: &NodeFacts) -> Option<Item> {
         let due = |last: &Nanos| now.since(*last) + EARLY >= SAMPLE_INTERVAL;
         self.0
@@ -159,7 +158,7 @@ impl CompactionSession {
     /// Opens the nodes that are asked for.
     ///
     /// # Errors
-    /// What cannot be read or, unless nothing is to be done, compacted.
+    /// Fails if a node cannot be read or, except in a dry run, compacted.
     pub fn start(spec: CompactionSpec) -> anyhow::Result<Self> {
         let fragmentation = Fragmentation::open()?;
         let numbers = match spec.node {
@@ -182,7 +181,7 @@ impl CompactionSession {
         })
     }
 
-    /// What a record of it begins with.
+    /// Returns the header of a record of this session.
     pub fn header(&self, command_line: Vec<String>) -> Header {
         let attributes = self.spec.attributes;
         let settings = [
@@ -202,10 +201,10 @@ impl CompactionSession {
         }
     }
 
-    /// Looks at each node once, and compacts it if it is time to.
+    /// Checks each node once, and compacts it if it is time to.
     ///
     /// # Errors
-    /// What cannot be read or compacted, and those of `out`.
+    /// Fails if a node cannot be read or compacted, or if `out` fails.
     pub fn look_once(&mut self, out: &mut dyn CompactionOutput) -> anyhow::Result<Vec<NodeCheck>> {
         let mut checks = Vec::new();
         for index in 0..self.nodes.len() {
@@ -227,10 +226,10 @@ impl CompactionSession {
         Ok(checks)
     }
 
-    /// Keeps looking, until `duration` has passed or a signal asks for the end.
+    /// Keeps checking the nodes, until `duration` has passed or a signal asks for the end.
     ///
     /// # Errors
-    /// What cannot be read or compacted, and those of `out`.
+    /// Fails if a node cannot be read or compacted, or if `out` fails.
     pub fn keep_looking(
         &mut self,
         duration: Option<Nanos>,
@@ -250,10 +249,10 @@ impl CompactionSession {
                 self.look_at(index, started, out)?;
             }
             let next = self.nodes.iter().map(Node::next_look).min();
-            // Nothing to look at cannot be, as a machine has a node; it would be no reason to spin.
+            // A machine always has a node; without one, the loop would wait for the end instead of spinning.
             let next = next.unwrap_or(ends_at).min(ends_at);
             self.clock.sleep_until(next, &[self.signals.wakes()]);
-            // What the end of a round's process left there would end every sleep from now on.
+            // The end of a round's process leaves a byte in the pipe, which would end every later sleep.
             self.signals.take_child_end();
         }
         let now = self.clock.now();
@@ -265,7 +264,7 @@ impl CompactionSession {
         })
     }
 
-    /// What is due for a node.
+    /// Checks a node if that is due, and compacts it if it is time to.
     fn look_at(
         &mut self,
         index: usize,
@@ -281,7 +280,7 @@ impl CompactionSession {
         let decision = self.nodes[index].check(now, &facts);
         let status = self.nodes[index].status();
         self.sample(index, &facts, out)?;
-        // A round tells of itself, and of the deferral that it leads to.
+        // A round reports itself, and the deferral that it leads to.
         let is_told_by_round = match status.state {
             CompactionState::Compacting => !self.spec.is_dry_run,
             CompactionState::Deferred { .. } => true,

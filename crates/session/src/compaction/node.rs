@@ -1,4 +1,4 @@
-//! One node: looked at, decided about, compacted.
+//! One node, with its checks, decisions and rounds of compaction.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::{
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::signals::Signals;
 
-/// Time between two looks at a node while it is compacted: at some GB/s of scanning, a few MB.
+/// Time between two checks of a node while it is compacted: at some GB/s of scanning, a few MB.
 const STEP: Nanos = Nanos::from_millis(5);
 
 /// A round of compaction.
@@ -21,31 +21,31 @@ const STEP: Nanos = Nanos::from_millis(5);
 pub struct CompactionRound {
     /// The node's score before.
     pub score_before: f64,
-    /// And after.
+    /// The node's score after.
     pub score_after: f64,
-    /// Why it ended.
+    /// Reason for its end.
     pub ended: RoundEnd,
     /// Time that it took.
     pub took_ns: Nanos,
-    /// CPU time of that.
+    /// CPU time that it took.
     pub cpu_ns: Nanos,
-    /// What the machine's counters of compaction grew by.
+    /// Growth of the machine's counters of compaction.
     pub counters: Counters,
-    /// How long the next one is put off, as this one brought nothing.
+    /// Time for which the next round is deferred, if this one brought nothing.
     pub deferred_ns: Option<Nanos>,
     /// The node afterwards.
     #[serde(skip)]
     pub after: NodeFacts,
 }
 
-/// What rounds have come to.
+/// Totals of rounds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RoundTotals {
-    /// How many.
+    /// Number of rounds.
     pub count: u64,
     /// Time that they took.
     pub took_ns: Nanos,
-    /// CPU time of that.
+    /// CPU time that they took.
     pub cpu_ns: Nanos,
 }
 
@@ -59,7 +59,7 @@ impl std::iter::Sum for RoundTotals {
     }
 }
 
-/// What is wanted of a node's controller, and how it is doing.
+/// Attributes and status of a node's controller.
 #[derive(Clone, Copy)]
 pub(super) struct NodeStatus {
     pub(super) attributes: CompactionAttributes,
@@ -72,16 +72,16 @@ pub(super) struct Node {
     fragmentation: Fragmentation,
     kswapd: Kswapd,
     controller: CompactionController,
-    /// None where nothing is to be done.
+    /// Trigger of the kernel's compaction; none in a dry run.
     trigger: Option<Trigger>,
-    /// How a dry run would stand.
+    /// Status that the controller would have; only in a dry run.
     trial: Option<CompactionStatus>,
     next_look: Nanos,
     totals: RoundTotals,
 }
 
 impl Node {
-    /// The node, once it is known that it can be compacted; a dry run needs no such thing.
+    /// Opens a node, and checks that it can be compacted, which a dry run does not need.
     pub(super) fn open(
         number: u32,
         fragmentation: &Fragmentation,
@@ -113,12 +113,12 @@ impl Node {
         *self.controller.attributes()
     }
 
-    /// How its controller stands; in a dry run, how it would.
+    /// Returns the status of the controller; in a dry run, the one that it would have.
     pub(super) fn status(&self) -> CompactionStatus {
         self.trial.unwrap_or_else(|| self.controller.status())
     }
 
-    /// Both at once, for a record.
+    /// Returns the attributes and the status, for a record.
     pub(super) fn node_status(&self) -> NodeStatus {
         NodeStatus {
             attributes: self.attributes(),
@@ -126,25 +126,25 @@ impl Node {
         }
     }
 
-    /// When to look again. While it is deferred it is looked at as well, for the record.
+    /// Returns the time of the next check. A deferred node is checked as well, for the record.
     pub(super) fn next_look(&self) -> Nanos {
         self.next_look
     }
 
-    /// The node as it is now.
+    /// Reads the state of the node.
     pub(super) fn look(&mut self) -> Result<NodeFacts, CompactionError> {
         let mut facts = self.fragmentation.node(self.number)?;
         facts.kswapd_active = self.kswapd.is_active();
         Ok(facts)
     }
 
-    /// What to do.
+    /// Returns the decision on the node, and sets the time of the next check.
     pub(super) fn check(&mut self, now: Nanos, facts: &NodeFacts) -> CompactionDecision {
         self.next_look = now + self.attributes().check_interval;
         if self.trigger.is_some() {
             return self.controller.check(now, facts);
         }
-        // A round that is not carried out brings nothing, which says nothing about the next.
+        // The check runs on a copy: a round that is not executed brings nothing, but must not defer the next one.
         let mut trial = self.controller.clone();
         let decision = trial.check(now, facts);
         self.trial = Some(CompactionStatus {
@@ -154,10 +154,10 @@ impl Node {
         decision
     }
 
-    /// Carries out a round; shows every look at the node in between.
+    /// Executes a round, and passes each check of the node in between to `show`.
     ///
     /// # Panics
-    /// In a dry run.
+    /// Panics in a dry run.
     pub(super) fn compact(
         &mut self,
         zones: &[usize],
@@ -221,7 +221,7 @@ impl Node {
         Ok(CompactionRound {
             score_before,
             score_after: node_score(&after, self.attributes().order),
-            // It may have ended just when we were about to stop it.
+            // The round may have ended just when it was about to be stopped.
             ended: if to_the_end {
                 RoundEnd::Completed
             } else {
@@ -236,7 +236,8 @@ impl Node {
     }
 }
 
-/// The kernel takes the zones in its own order: it goes on as long as any of `zones` should.
+/// Returns the reason to stop a round, if there is one. The kernel takes the zones in its own order: the round
+/// continues as long as any of `zones` needs it.
 fn why_stop(
     controller: &CompactionController,
     facts: &NodeFacts,

@@ -1,4 +1,4 @@
-//! What the user is told of compaction: tables and sentences, or JSON.
+//! Reports of compaction for the user: tables and sentences, or JSON.
 
 use std::fmt::Write as _;
 
@@ -13,20 +13,20 @@ use isotherm_engine::units::{format_bytes, format_time};
 
 use super::{CompactionEvent, CompactionRound, NodeCheck};
 
-/// One look at all nodes, and what was done.
+/// One check of all nodes, and its results.
 pub struct CompactionReport {
-    /// By which thresholds.
+    /// Attributes with the thresholds.
     pub attributes: CompactionAttributes,
     /// The kernel's own `vm.compaction_proactiveness`, if it has one.
     pub kernel_proactiveness: Option<u32>,
-    /// Nothing was done.
+    /// Whether nothing was compacted.
     pub dry_run: bool,
-    /// What was seen and done.
+    /// Check of each node.
     pub nodes: Vec<NodeCheck>,
 }
 
 impl CompactionReport {
-    /// For people.
+    /// Returns the report as text.
     pub fn text(&self) -> String {
         let order = self.attributes.order;
         let mut text = String::new();
@@ -79,7 +79,7 @@ impl CompactionReport {
         }
     }
 
-    /// As `isotherm compact --json` prints it, but for the version.
+    /// Returns the output of `isotherm compact --json`, without the version.
     pub fn json(&self) -> Value {
         let order = self.attributes.order;
         let node = |node: &NodeCheck| {
@@ -103,7 +103,7 @@ impl CompactionReport {
 }
 
 impl CompactionEvent<'_> {
-    /// For people: a line or two.
+    /// Returns the event as text of a line or two.
     pub fn text(&self) -> String {
         event_text(self)
     }
@@ -222,7 +222,7 @@ fn kernels_own(proactiveness: Option<u32>) -> String {
     }
 }
 
-/// A score or a threshold, with one decimal where there is one.
+/// Formats a score or a threshold, with one decimal unless it is 0.
 fn score(points: f64) -> String {
     let text = format!("{points:.1}");
     text.strip_suffix(".0").map_or(text.clone(), Into::into)
@@ -246,7 +246,7 @@ fn facts_json(facts: &NodeFacts, order: u8) -> Value {
     })
 }
 
-/// A node's zones: sizes, scores, and how many free blocks of each size there are.
+/// Returns a table of a node's zones: sizes, scores, and the number of free blocks of each size.
 fn table(facts: &NodeFacts, order: u8) -> String {
     let mut head = vec!["ZONE".into(), "SIZE".into(), "FREE".into()];
     head.extend(["EXTFRAG", "SCORE"].map(String::from));
@@ -276,7 +276,7 @@ fn table(facts: &NodeFacts, order: u8) -> String {
     text
 }
 
-/// `64K`, `2M`: a column's head.
+/// Returns the head of a column, such as `64K` or `2M`.
 fn short(bytes: u64) -> String {
     if bytes < 1 << 20 {
         format!("{}K", bytes >> 10)

@@ -5,8 +5,8 @@
 //! resident memory counts. If more than that was written to swap, the machine's writes count: a part may have been read
 //! back within the second.
 //!
-//! Limits: memory that targets freed while the kernel acted counts as well, as does memory that others had swapped out,
-//! up to the bytes that the kernel claims to have acted on.
+//! Limits: memory that targets freed while the kernel acted counts as well, as does memory that others had swapped out.
+//! Both count up to the bytes that the kernel claims to have acted on.
 
 use std::collections::BTreeMap;
 
