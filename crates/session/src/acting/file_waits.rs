@@ -2,9 +2,9 @@
 //!
 //! Pages that are read back are counted where they were dropped ([`CacheView`]). The kernel counts pages that it had
 //! reclaimed itself and reads back (`workingset_refault_file`): the schemes' other work may have made memory short.
-//! They count up to the pages that the kernel has reclaimed for that reason since the start. Others reclaim, too:
-//! control groups at their limits, a service's DAMON. The cost of each is the recent cost of a page on this machine's
-//! disks: the time of all their reads, divided by the pages read, from `/proc/diskstats`.
+//! They count up to the pages that the kernel has reclaimed for that reason since the start. This limit leaves out the
+//! reclaim of others (control groups at their limits, a service's DAMON). The cost of each is the recent cost of a page
+//! on this machine's disks: the time of all their reads, divided by the pages read, from `/proc/diskstats`.
 //!
 //! Limits: with read-ahead, a program waits for less; programs that read at once wait for the same time. Disks that are
 //! a part of others count twice, in both. The result is therefore an upper bound.

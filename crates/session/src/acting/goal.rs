@@ -38,8 +38,7 @@ impl GoalMeter {
         })
     }
 
-    /// Returns the bytes left to page out, if `out` bytes were paged out and not read back; `None` if this is not
-    /// known.
+    /// Returns the bytes left to page out, if `out` bytes were paged out and not read back; `None` if not known.
     pub(super) fn room(&self, out: u64) -> Option<u64> {
         match self {
             Self::Save(bytes) => Some(bytes.saturating_sub(out)),

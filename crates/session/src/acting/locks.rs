@@ -158,8 +158,8 @@ impl Locks {
         self.processes.retain(|_, held| {
             let was_last = held.targets.remove(&target) && held.targets.is_empty();
             if was_last {
-                // The file is removed while it is locked: an isotherm that opens it now finds that it is no longer the
-                // file.
+                // The file is removed under its lock: an isotherm that opens it now finds that it is not the file any
+                // more.
                 fs::remove_file(&held.path).ok();
             }
             !was_last

@@ -12,7 +12,7 @@ use isotherm_engine::statistics::median;
 const BASELINE_SPEEDS: usize = 10;
 /// Number of recent speeds whose median is the present speed.
 const RECENT_SPEEDS: usize = 5;
-/// Weight of a speed while nothing is acted on in the normal speed.
+/// Weight with which a speed changes the normal speed, while nothing is acted on.
 const BASELINE_WEIGHT: f64 = 0.1;
 
 /// The command, run in a thread of its own, and its results.

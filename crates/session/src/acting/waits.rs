@@ -1,9 +1,9 @@
 //! Time that targets wait for memory that schemes took from them.
 //!
 //! Refaults are pages that schemes paged out and that page tables show to be back ([`Taken`]). Where these pages are
-//! not known (the kernel's DAMON acts), refaults are estimated: major faults, or a fall of VmSwap that exceeds its
-//! growth by paging out, at most the pages that the system read from swap. Where physical memory is acted on, refaults
-//! are the machine's reads of swap, multiplied by the schemes' part of the pages in swap.
+//! not known (the kernel's DAMON acts), refaults are estimated: major faults, or a fall of VmSwap below its former
+//! value plus the bytes paged out, at most the pages that the system read from swap. Where physical memory is acted on,
+//! refaults are the machine's reads of swap, multiplied by the schemes' part of the pages in swap.
 //!
 //! Three accounts measure the cost of refaults. The worst of them counts, as each may miss something:
 //!
@@ -221,7 +221,7 @@ impl Waits {
                 let at = (now, swapped_in, due.len());
                 self.look_at(&mut waited, at, (target, process), actuator);
             }
-            // Targets that are not due, or whose last turn was a while ago, count with their recent rates.
+            // All targets count with their latest rates, also those that are not due or were last scanned a while ago.
             if let Some(seen) = self.before.get(&target) {
                 waited.cpu_s += self.running.get(&target).map_or(0.0, |cpus| cpus * seconds);
                 waited.resident += seen.progress.resident;
@@ -363,8 +363,7 @@ impl Waits {
             let faults = Faults::between(&before, &seen);
             self.read_back(target, faults, nr_due, actuator)
         });
-        // Refaults are at most the pages paged out: others page out as well, and programs read files for the first
-        // time.
+        // Refaults are at most the pages out: others page out as well, and programs read files for the first time.
         let out = self.out.get(&target).copied().unwrap_or(0);
         let refaults = known
             .unwrap_or_else(|| refaults(&before, &seen, paged_out).min(out.div_ceil(PAGE_SIZE)));
@@ -499,7 +498,7 @@ fn note(waited: &mut Waited, time: Nanos, by: WaitSource) {
 /// Returns the estimated refaults of a target of which `out` bytes were paged out.
 fn refaults(before: &Seen, now: &Seen, out: u64) -> u64 {
     let Faults { major, read, .. } = Faults::between(before, now);
-    // The former swap is unknown only if nothing of the target was paged out by schemes; it then counts as 0.
+    // An unknown former swap counts as 0: schemes had nothing of the target out then.
     let expected = before.swap.unwrap_or(0) + out;
     let fallen = { now.swap }.map_or(0, |swap| expected.saturating_sub(swap) / PAGE_SIZE);
     major.max(fallen.min(read))

@@ -54,7 +54,7 @@ pub enum ComparedWorld {
 }
 
 impl ComparedWorld {
-    /// The name that command-line flags use.
+    /// Returns the name that command-line flags use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",
@@ -167,8 +167,8 @@ pub enum Progress {
 }
 
 impl ComparisonSpec {
-    /// Returns the age from which memory is idle: the least age that a scheme asks for, limited to between a second and
-    /// two minutes.
+    /// Returns the age from which memory is idle: the least age that a scheme of the first world asks for, limited to
+    /// between a second and two minutes.
     pub fn idle_for(&self) -> Nanos {
         let schemes = self
             .worlds

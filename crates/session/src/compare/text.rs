@@ -19,7 +19,7 @@ pub struct ComparisonRow {
 type Measure = fn(&Turn) -> Option<f64>;
 
 impl Comparison {
-    /// The table's lines, under the worlds' names.
+    /// Returns the table's lines, without the head that holds the worlds' names.
     pub fn rows(&self) -> Vec<ComparisonRow> {
         let row = |what: String, of: &dyn Fn(&WorldReport) -> Option<String>| ComparisonRow {
             what,

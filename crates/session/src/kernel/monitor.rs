@@ -32,7 +32,8 @@ const LEAST_LIFE: u64 = 10;
 /// Number of aggregation intervals between two commits that are not urgent. Each commit makes schemes wait for another
 /// whole apply interval, so that commits in quick succession would keep them from being applied at all.
 const BETWEEN_COMMITS: u64 = 4;
-/// Ended processes whose places a kernel that cannot drop targets keeps; the number of live ones, if that is greater.
+/// Limit on the ended processes that keep their places, on a kernel that cannot drop targets; the number of live ones,
+/// if greater.
 const GONE_MAX: usize = 16;
 /// Number of successive checks that find the kdamond off before another user is taken to have turned it off.
 const LOOKS_OFF: u32 = 3;
