@@ -60,14 +60,18 @@ pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
 /// Pages and lines that are too long.
 fn size_faults(path: &str, text: &str) -> Vec<String> {
     let short = SHORT_PAGES.iter().find(|(name, ..)| *name == path);
-    let (most, bytes) = short.map_or((PAGE_LINES, usize::MAX), |(_, lines, bytes)| (*lines, *bytes));
+    let (most, bytes) = short.map_or((PAGE_LINES, usize::MAX), |(_, lines, bytes)| {
+        (*lines, *bytes)
+    });
     let own = match text.split_once("\n<!-- ") {
         Some((before, _)) => before,
         None => text,
     };
     let mut faults = Vec::new();
     if path != CHANGELOG && (own.lines().count() > most || text.len() > bytes) {
-        faults.push(format!("{path}: longer than {most} lines, or than its bytes; split it"));
+        faults.push(format!(
+            "{path}: longer than {most} lines, or than its bytes; split it"
+        ));
     }
     for (at, (line, is_prose)) in lines(text).enumerate() {
         let is_long = line.trim_end().chars().count() > LINE_CHARS;
@@ -310,13 +314,22 @@ mod tests {
     fn pages_and_lines_have_a_length() {
         let long = "x".repeat(LINE_CHARS + 1);
         let text = format!("# A\n{long}\n| {long} |\n\n    {long}\n\n```text\n{long}\n```\n");
-        assert_eq!(size_faults("docs/a.md", &text), ["docs/a.md:2: over 120 characters"]);
+        assert_eq!(
+            size_faults("docs/a.md", &text),
+            ["docs/a.md:2: over 120 characters"]
+        );
         let lines = |nr: usize| "a\n".repeat(nr);
         assert_eq!(size_faults("docs/a.md", &lines(PAGE_LINES)).len(), 0);
         assert_eq!(size_faults("docs/a.md", &lines(PAGE_LINES + 1)).len(), 1);
         assert_eq!(size_faults("README.md", &lines(121)).len(), 1);
-        assert_eq!(size_faults("README.md", &"a".repeat(119).repeat(80)).len(), 2);
-        assert_eq!(size_faults("docs/a.md", &("\n<!-- json -->\n".to_owned() + &lines(400))).len(), 0);
+        assert_eq!(
+            size_faults("README.md", &"a".repeat(119).repeat(80)).len(),
+            2
+        );
+        assert_eq!(
+            size_faults("docs/a.md", &("\n<!-- json -->\n".to_owned() + &lines(400))).len(),
+            0
+        );
     }
 
     #[test]

@@ -328,9 +328,21 @@ mod tests {
         assert_eq!(found.targets.len(), 2);
         assert_eq!(pages(&found.targets[0], Quantity::IdleFor(1)), [8]);
         assert_eq!(pages(&found.targets[0], Quantity::Idle), [0]);
-        let idle = found.total.quantities.iter().find(|q| q.quantity == Quantity::IdleFor(1));
-        let times: Vec<Nanos> = idle.into_iter().flat_map(|q| &q.points).map(|p| p.time_ns).collect();
-        assert_eq!(times, [Nanos::from_millis(1000)], "at the end of the interval, when it had that age");
+        let idle = found
+            .total
+            .quantities
+            .iter()
+            .find(|q| q.quantity == Quantity::IdleFor(1));
+        let times: Vec<Nanos> = idle
+            .into_iter()
+            .flat_map(|q| &q.points)
+            .map(|p| p.time_ns)
+            .collect();
+        assert_eq!(
+            times,
+            [Nanos::from_millis(1000)],
+            "at the end of the interval, when it had that age"
+        );
         assert_eq!(found.duration_ns, Nanos::from_millis(1000));
     }
 

@@ -93,7 +93,7 @@ pub struct SchemeStatus<'a> {
     pub next_check: Option<Nanos>,
     /// State of its quota.
     pub quota: &'a QuotaState,
-    /// Statistics.
+    /// Statistics of the scheme.
     pub stats: &'a Stats,
 }
 

@@ -46,7 +46,7 @@ pub enum Objective {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryLimit {
-    /// Bytes.
+    /// Limit in bytes.
     Bytes(u64),
     /// A share of the memory resident without schemes; it may be above 1.
     Share(f64),

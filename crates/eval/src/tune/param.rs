@@ -262,7 +262,7 @@ pub enum Value {
     Time(Nanos),
     /// Bytes; 2^64 - 1: no limit.
     Bytes(u64),
-    /// Thousandths.
+    /// Share in thousandths.
     #[serde(rename = "permille")]
     Share(u32),
 }

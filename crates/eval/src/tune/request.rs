@@ -16,8 +16,8 @@ use isotherm_session::simulated::Replay;
 use super::depth::{BOUNDS, Depth, SETTINGS};
 use super::{
     Coarse, Completion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan,
-    PlannedReplays, Prediction, Prices, Published, Replays, Search, SearchEvent, Space, Stage, Subject,
-    TraceTimes, Tuned, run, run_published, settle, trace_facts,
+    PlannedReplays, Prediction, Prices, Published, Replays, Search, SearchEvent, Space, Stage,
+    Subject, TraceTimes, Tuned, run, run_published, settle, trace_facts,
 };
 
 /// Aim of a search, without its limit.

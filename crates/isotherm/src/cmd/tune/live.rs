@@ -267,7 +267,11 @@ fn pid_of(process: &ProcessSpec) -> anyhow::Result<u32> {
         _ => bail!(
             "{} processes are named '{process}' ({}); give the id of one",
             found.len(),
-            found.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+            found
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
         ),
     }
 }
