@@ -1,14 +1,14 @@
-//! libelf's error number, for where this crate is part of a shared library (the Python module).
+//! libelf's error functions, for builds in which this crate is part of a shared library (the Python module).
 //!
-//! Problem: distributions build `libelf.a` for programs. Of all of it one file cannot be linked into a shared library:
-//! `elf_error.c`, for the thread-local variable that has the last error.
+//! Problem: distributions build `libelf.a` for programs. One of its files cannot be linked into a shared library:
+//! `elf_error.c`, because of the thread-local variable that holds the last error.
 //!
-//! Approach: that file's three functions, here. A linker that has them leaves the file in its archive. What was weighed:
-//! building elfutils from source (`libbpf-sys`' `vendored-libelf`) needs autotools and minutes; a wheel that needs
-//! `libelf.so` has it to carry along, with what that needs.
+//! Approach: this module defines that file's three functions. A linker that has them leaves the file in its archive.
+//! Alternatives: building elfutils from source (`libbpf-sys`' `vendored-libelf`) needs autotools and minutes. A wheel
+//! that needs `libelf.so` has to bundle it and its dependencies.
 //!
-//! Limits: libelf's own words for an error are lost. libbpf prints them where a BPF object is no ELF
-//! file, and ours is made by this build.
+//! Limits: libelf's own error messages are lost. libbpf prints them only where a BPF object is not an ELF file, and
+//! this build makes ours.
 //!
 //! Source: elfutils' `libelf/elf_error.c`.
 
@@ -22,25 +22,25 @@ thread_local! {
 
 const MESSAGE: &CStr = c"a libelf error";
 
-/// Takes note of an error.
-// SAFETY: the only definition in the program, as the linker leaves libelf's in its archive; the same signature.
+/// Records an error.
+// SAFETY: the only definition in the program, as the linker leaves libelf's in its archive; the signature is the same.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __libelf_seterrno(value: c_int) {
     LAST.set(value);
 }
 
-/// The last error on this thread, which is forgotten.
-// SAFETY: likewise.
+/// Returns the last error of this thread and clears it.
+// SAFETY: as above.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn elf_errno() -> c_int {
     LAST.replace(0)
 }
 
-/// What an error is; null for none.
-// SAFETY: likewise.
+/// Returns the message of an error; null for none.
+// SAFETY: as above.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn elf_errmsg(error: c_int) -> *const c_char {
-    // 0 asks for the last one, if there is any; -1 for its words in any case.
+    // 0 asks for the message of the last error, if any; -1 for a message in any case.
     let is_none = error == 0 && LAST.get() == 0;
     if is_none {
         ptr::null()

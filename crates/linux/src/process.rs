@@ -1,4 +1,4 @@
-//! A process that is watched: held by a pidfd, so that a reused process id is never mistaken for it.
+//! A watched process, held by a pidfd, so that a reused process id is never mistaken for it.
 
 mod content;
 mod swap_in;
@@ -17,31 +17,31 @@ use worker::Worker;
 
 pub use worker::resident_bytes;
 
-/// Most ranges that one `process_madvise` takes (UIO_MAXIOV).
+/// Maximum number of ranges in one `process_madvise` call (UIO_MAXIOV).
 const MAX_VECTORS: usize = 1024;
 
-/// Most bytes that one `process_madvise` pages out, unless a single range is larger: the target's memory
-/// lock is held for the whole call, and whoever wants to map or unmap memory waits, and all who fault
-/// behind him. 4 MiB take some 5 to 15 ms.
+/// Maximum bytes that one `process_madvise` call pages out, unless a single range is larger. The kernel holds the
+/// target's mmap lock for the whole call: threads that map or unmap memory wait for it, and faults queue behind them. 4
+/// MiB take some 5 to 15 ms.
 pub(crate) const PAGEOUT_CALL_BYTES: u64 = 4 << 20;
 
 /// Flag of move_pages(2): move pages that only this process maps (include/uapi/linux/mempolicy.h).
 const MPOL_MF_MOVE: i32 = 1 << 1;
 
-/// Why a process cannot be watched.
+/// Reason why a process cannot be watched.
 #[derive(Debug, Error)]
 pub enum ProcessError {
-    /// No such process.
+    /// The process does not exist.
     #[error("process {pid} does not exist; did it end already?")]
     NoSuchProcess { pid: u32 },
-    /// The kernel refused.
+    /// The kernel refused an operation.
     #[error("cannot {what} of process {pid}: {source}")]
     Refused {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// Which process.
+        /// The process id.
         pid: u32,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -55,12 +55,12 @@ pub struct ProcessUsage {
     pub swap: u64,
 }
 
-/// What `process_madvise` did with one range.
+/// Outcome of `process_madvise` for one range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advised {
-    /// The kernel took the whole range.
+    /// The kernel accepted the whole range.
     Taken,
-    /// It refused the range, or a part of it, with this errno.
+    /// The kernel refused the range, or a part of it, with this errno.
     Refused(i32),
 }
 
@@ -73,7 +73,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes hold of process `pid`.
+    /// Opens a pidfd for process `pid`.
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         // SAFETY: pidfd_open(2) takes plain numbers; a non-negative result is a new descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -97,12 +97,12 @@ impl Process {
         })
     }
 
-    /// Its process id, in our pid namespace.
+    /// Returns the process id in our pid namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether it still runs (a zombie does not).
+    /// Whether the process still runs (a zombie does not).
     pub fn is_alive(&self) -> bool {
         let mut poll = libc::pollfd {
             fd: self.pidfd.as_raw_fd(),
@@ -112,20 +112,20 @@ impl Process {
         loop {
             // SAFETY: one valid pollfd.
             let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-            // A signal that is due ends even a call that does not wait.
+            // A pending signal interrupts even a call that does not wait.
             if ready >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                 return ready == 0;
             }
         }
     }
 
-    /// Its mappings, in address order, without the kernel's own (`[vsyscall]`).
+    /// Returns the mappings in address order, without the kernel's own (`[vsyscall]`).
     pub fn mappings(&self) -> Result<Vec<MappedArea>, ProcessError> {
         let maps = self.read("maps", "read the mappings")?;
         Ok(maps.lines().filter_map(MappedArea::parse).collect())
     }
 
-    /// Its memory use.
+    /// Returns the memory use of the process.
     pub fn usage(&self) -> Result<ProcessUsage, ProcessError> {
         let status = self.read("status", "read the memory use")?;
         let kib = |name: &str| {
@@ -142,14 +142,14 @@ impl Process {
         })
     }
 
-    /// Its command name (`comm`), or nothing if it has ended.
+    /// Returns the command name (`comm`), or an empty string if the process has ended.
     pub fn name(&self) -> String {
         self.read("comm", "read the name")
             .map(|name| name.trim_end().to_owned())
             .unwrap_or_default()
     }
 
-    /// Process ids of its children.
+    /// Returns the process ids of the children.
     pub fn children(&self) -> Vec<u32> {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
             return Vec::new();
@@ -178,8 +178,7 @@ impl Process {
         {
             bytes = fs::read(self.memory_path(file));
         }
-        // Alive after the read: then what was read was this process's, not that of another which
-        // was given its number.
+        // The process is alive after the read, so the content is its own, not that of another process with a reused id.
         match bytes {
             Ok(bytes) if self.is_alive() => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(source) if self.is_alive() => Err(ProcessError::Refused {
@@ -191,7 +190,10 @@ impl Process {
         }
     }
 
-    /// Fails if this user may not advise the kernel about its memory.
+    /// Checks that this user may advise the kernel about the process's memory.
+    ///
+    /// # Errors
+    /// Fails with [`ProcessError::Refused`] without CAP_SYS_NICE.
     pub fn may_be_advised(&self) -> Result<(), ProcessError> {
         match self.advise_batch(&[], libc::MADV_COLD) {
             Err(source) if source.raw_os_error() == Some(libc::EPERM) => {
@@ -206,7 +208,7 @@ impl Process {
         }
     }
 
-    /// Advises the kernel about `ranges`, past those that it refuses. `outcomes` gets one answer for
+    /// Advises the kernel about `ranges` and continues after those that it refuses. `outcomes` receives one entry for
     /// each range. Fails only if the process is gone or may not be advised at all.
     pub fn advise(
         &self,
@@ -239,7 +241,7 @@ impl Process {
                     continue;
                 }
             };
-            // The kernel stops at the first refused range and says how many bytes went before it.
+            // The kernel stops at the first refused range and returns the number of bytes before it.
             for range in batch {
                 if taken < range.len() {
                     break;
@@ -251,10 +253,10 @@ impl Process {
         Ok(())
     }
 
-    /// The kernel's view of its pages.
+    /// Opens the page map of the process (`/proc/PID/pagemap`).
     pub(crate) fn page_map(&self) -> io::Result<PageMap> {
         let file = fs::File::open(self.memory_path("pagemap"))?;
-        // As in `read`.
+        // The same check as in `read`.
         if self.is_alive() {
             Ok(PageMap(file))
         } else {
@@ -262,17 +264,17 @@ impl Process {
         }
     }
 
-    /// Which node each page is on; a negative errno where no page is.
+    /// Returns the node of each page, or a negative errno where no page is present.
     pub fn nodes_of(&self, pages: &[u64]) -> Result<Vec<i32>, ProcessError> {
         self.call_move_pages(pages, None, "ask for the nodes")
     }
 
-    /// Moves each page to a node. Returns where it is then, or a negative errno.
+    /// Moves each page to a node. Returns the node of each page afterwards, or a negative errno.
     pub fn move_pages(&self, pages: &[u64], nodes: &[i32]) -> Result<Vec<i32>, ProcessError> {
         assert_eq!(pages.len(), nodes.len(), "a node for each page");
         match self.call_move_pages(pages, Some(nodes), "move the memory") {
-            // A node is full: the call ends at the first page for which there is no room, and says nothing of
-            // the others. Where each is now tells.
+            // A node is full: the call ends at the first page that does not fit and reports nothing about the others.
+            // Their current nodes are read instead.
             Err(ProcessError::Refused { source, .. })
                 if source.raw_os_error() == Some(libc::ENOMEM) =>
             {
@@ -297,7 +299,7 @@ impl Process {
         if pages.is_empty() {
             return Ok(status);
         }
-        // There is no move_pages by pidfd: the number is only used while the process is alive.
+        // move_pages(2) does not take a pidfd: the number is only used while the process is alive.
         if !self.is_alive() {
             return Err(ProcessError::NoSuchProcess { pid: self.pid });
         }
@@ -320,10 +322,10 @@ impl Process {
         }
         let source = io::Error::last_os_error();
         match source.raw_os_error() {
-            // EINVAL: it has no memory (any more; find_mm_struct() in mm/migrate.c), as what ends a moment before its
-            // pidfd says so.
+            // EINVAL: it has no memory (any more; find_mm_struct() in mm/migrate.c), such as a process that ends a
+            // moment before its pidfd reports it.
             Some(libc::ESRCH | libc::EINVAL) => Err(ProcessError::NoSuchProcess { pid: self.pid }),
-            // Nothing to do for any of the pages (all already there, or none there).
+            // No page has to move (all are already there, or not present).
             Some(libc::ENOENT) => Ok(status),
             _ => Err(ProcessError::Refused {
                 what,
@@ -333,7 +335,7 @@ impl Process {
         }
     }
 
-    /// Another hold of the same process.
+    /// Duplicates the pidfd and returns another handle of the same process.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             pid: self.pid,
@@ -379,7 +381,7 @@ fn tells_of_no_memory(file: &str, bytes: &[u8]) -> bool {
     }
 }
 
-/// How many of `ranges` go into one call.
+/// Returns the number of leading `ranges` that go into one call.
 pub(crate) fn call_length(ranges: &[AddressRange], advice: i32) -> usize {
     let most = ranges.len().min(MAX_VECTORS);
     if advice != libc::MADV_PAGEOUT {
@@ -393,35 +395,35 @@ pub(crate) fn call_length(ranges: &[AddressRange], advice: i32) -> usize {
     ranges[..most].iter().take_while(fits).count().max(1)
 }
 
-/// The processes that this one descends from, its parent first; without the first of all.
+/// Returns the ancestors of this process, its parent first, without pid 1.
 pub fn ancestors() -> Vec<u32> {
     let parents = std::iter::successors(parent_of(std::process::id()), |pid| parent_of(*pid));
     parents.take_while(|pid| *pid > 1).collect()
 }
 
-/// The parent of process `pid`.
+/// Returns the parent of process `pid`.
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
     line.trim().parse().ok()
 }
 
-/// Ids of all processes there are, kernel threads among them; but for this one.
+/// Iterates over the ids of all processes except this one, kernel threads included.
 pub fn all() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| *pid != std::process::id())
 }
 
-/// The processes with this command name, but for this one, lowest id first.
+/// Returns the processes with this command name except this one, lowest id first.
 pub fn named(name: &str) -> Vec<u32> {
     let mut pids: Vec<u32> = all().filter(|pid| has_name(*pid, name)).collect();
     pids.sort_unstable();
     pids
 }
 
-/// Pages of a process that KSM has merged with equal pages; 0 where the kernel does not report them
-/// (Documentation/admin-guide/mm/ksm.rst).
+/// Returns the number of pages of a process that KSM has merged with equal pages; 0 where the kernel does not report
+/// them (Documentation/admin-guide/mm/ksm.rst).
 pub fn merged_pages(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages")).unwrap_or_default();
     text.trim().parse().unwrap_or(0)
@@ -434,16 +436,16 @@ pub fn has_name(pid: u32, name: &str) -> bool {
         .is_ok_and(|comm| comm.strip_suffix(b"\n").unwrap_or(&comm) == name)
 }
 
-/// Asks a child of ours to end (SIGTERM). Nothing happens if it has ended already.
+/// Sends SIGTERM to a child of ours. Does nothing if it has ended already.
 pub fn terminate(child: &mut std::process::Child) {
     if let Ok(None) = child.try_wait() {
-        // SAFETY: our own child, not yet waited for, so the number is still its own.
+        // SAFETY: our own child, not yet waited for, so its number is not reused.
         unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     }
 }
 
-/// Processes that are children of this thread: those that it started, and, once it asked for them
-/// (`PR_SET_CHILD_SUBREAPER`), their descendants whose own parents have ended.
+/// Returns the children of this thread. These are the processes that it started and, after `PR_SET_CHILD_SUBREAPER`,
+/// their descendants whose own parents have ended.
 pub fn children_of_this_thread() -> Vec<u32> {
     let list = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
     list.split_whitespace()
@@ -451,8 +453,8 @@ pub fn children_of_this_thread() -> Vec<u32> {
         .collect()
 }
 
-/// Lets this process have as many open files as it may (each target takes some), and says how many. Do
-/// it after other programs were started: some do not expect so many.
+/// Raises the limit of open files to the hard limit (each target takes some) and returns it. Call it after other
+/// programs were started: some do not expect so high a limit.
 pub fn raise_file_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -472,7 +474,7 @@ pub fn raise_file_limit() -> u64 {
     }
 }
 
-/// Whether we see process ids as the kernel itself numbers them.
+/// Whether process ids here are those of the initial pid namespace.
 pub(crate) fn in_initial_pid_namespace() -> bool {
     // PROC_PID_INIT_INO, include/linux/proc_ns.h.
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
@@ -518,7 +520,7 @@ mod tests {
 
     #[test]
     fn what_has_no_memory_is_gone_for_who_moves_it() {
-        // A kernel thread has none, as what is just ending.
+        // A kernel thread has no memory, like a process that is just ending.
         let Ok(thread) = Process::open(2) else { return };
         let nodes = thread.nodes_of(&[0x1000]);
         let is_refused = matches!(nodes, Err(ProcessError::Refused { ref source, .. }) if source.raw_os_error() == Some(libc::EPERM));
@@ -570,7 +572,7 @@ mod tests {
         let ours = Process::open(std::process::id()).expect("we exist");
         let memory = vec![0_u8; 16 << 20];
         let first = (memory.as_ptr() as u64).next_multiple_of(4096);
-        // More than one call takes, and a hole among them.
+        // More pages than one call takes, with a hole among them.
         let mut pages: Vec<u64> = (0..3000).map(|i| first + i * 4096).collect();
         pages.insert(1500, 4096);
         ours.fault_in(&pages);

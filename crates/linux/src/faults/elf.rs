@@ -1,9 +1,9 @@
-//! What is needed of an ELF file with code: which build it is, its segments, and how its stack frames look.
+//! Reads an ELF file with code: its build id, its segments and its stack frame information.
 //!
-//! The file is anybody's: a program runs whatever its section headers say. So no more of it is read than
-//! [`READ_MAX`], however large it says that its parts are; and how its frames look is believed only if unwinding
-//! by it ends. A DWARF expression that jumps may run for ever, and framehop sets no bound: a file that has one is
-//! unwound by frame pointers, like one that says nothing. Compilers make none that jump.
+//! The file is untrusted: a program runs whatever its section headers contain. No more than [`READ_MAX`] of it is read,
+//! however large its parts claim to be. Its frame information is used only if unwinding by it ends. A DWARF expression
+//! that jumps may run for ever, and framehop sets no bound. A file with such an expression is unwound by frame
+//! pointers, like a file without frame information. Compilers generate no expressions that jump.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -19,20 +19,20 @@ use object::elf::PF_X;
 use object::read::{ReadCache, ReadRef};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, SegmentFlags};
 
-/// Bytes of one section.
+/// Maximum bytes of one section.
 const SECTION_MAX: u64 = 64 << 20;
-/// Bytes of a file that are read.
+/// Maximum bytes of a file that are read.
 const READ_MAX: u64 = 96 << 20;
-/// What a string is counted as: it is read in parts of that size.
+/// Bytes that a string counts as: it is read in parts of that size.
 const STRING: u64 = 256;
-/// Segments of a file: a linker makes a dozen.
+/// Maximum number of segments of a file: a linker makes a dozen.
 const SEGMENTS_MAX: usize = 1024;
-/// Bytes of what is said about one function: all of them may be gone through for each frame.
+/// Maximum bytes of the information about one function: all of them may be processed for each frame.
 const ENTRY_MAX: usize = 256 << 10;
 
-/// What is needed of an ELF file.
+/// The needed facts about an ELF file.
 pub(super) struct ElfFacts {
-    /// The linker's, as hexadecimal digits.
+    /// The linker's build id, as hexadecimal digits.
     pub(super) build_id: Option<String>,
     pub(super) segments: Vec<Segment>,
     pub(super) frames: ExplicitModuleSectionInfo<Arc<[u8]>>,
@@ -40,7 +40,7 @@ pub(super) struct ElfFacts {
     pub(super) section_bytes: u64,
 }
 
-/// A part of a file that is mapped and may be run.
+/// An executable segment of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) offset: u64,
@@ -49,7 +49,7 @@ pub(super) struct Segment {
 }
 
 impl ElfFacts {
-    /// `None` if it is none. Sections of more than `room` bytes are left out.
+    /// Reads a file; returns `None` if it is not an ELF file. Skips sections of more than `room` bytes.
     pub(super) fn read(file: &File, room: u64) -> Option<Self> {
         let (cache, left) = (ReadCache::new(file), Cell::new(READ_MAX));
         let bounded = Bounded {
@@ -121,7 +121,7 @@ impl ElfFacts {
     }
 }
 
-/// Reads parts of a file, all of them together no more than is left.
+/// Reads parts of a file up to a common limit.
 #[derive(Clone, Copy)]
 struct Bounded<'a> {
     cache: &'a ReadCache<&'a File>,
@@ -154,8 +154,8 @@ impl<'a> ReadRef<'a> for Bounded<'a> {
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Whether unwinding by this ends, and soon, whichever function it is asked about. The same entries are looked at that
-/// framehop may find: by the table if there is one.
+/// Whether unwinding by this information always ends soon, whichever function it is asked about. Checks the same
+/// entries that framehop may find: those of the table if there is one.
 fn ends_always(frames: &ExplicitModuleSectionInfo<Arc<[u8]>>) -> bool {
     let Some(eh_frame) = &frames.eh_frame else {
         return true;
@@ -172,7 +172,7 @@ fn ends_always(frames: &ExplicitModuleSectionInfo<Arc<[u8]>>) -> bool {
         Some(table) => entries_of_table_end(table, &section, &bases),
         None => all_entries_end(&section, &bases),
     };
-    // A table that cannot be read to its end may be read in part.
+    // A table that cannot be read to its end may still be used in part.
     found.unwrap_or(false)
 }
 
@@ -192,7 +192,7 @@ fn entries_of_table_end(
         let offset = table.pointer_to_offset(entry);
         let found =
             offset.and_then(|at| section.fde_from_offset(bases, at, EhFrame::cie_from_offset));
-        // What cannot be found here is not found there.
+        // framehop cannot find an entry either that is not found here.
         if found.is_ok_and(|found| !ends(&found, section, bases)) {
             return Ok(false);
         }
@@ -213,7 +213,7 @@ fn all_entries_end(section: &EhFrame<Bytes<'_>>, bases: &BaseAddresses) -> gimli
     Ok(true)
 }
 
-/// Whether an entry is short, and none of its expressions jumps.
+/// Whether an entry is short and none of its expressions jumps.
 fn ends(
     entry: &FrameDescriptionEntry<Bytes<'_>>,
     section: &EhFrame<Bytes<'_>>,
@@ -228,7 +228,7 @@ fn ends(
             return false;
         };
         let mut operations = expression.operations(encoding);
-        // Where one makes no sense, evaluation ends as well.
+        // Evaluation also ends at an operation that cannot be parsed.
         while let Ok(Some(operation)) = operations.next() {
             if matches!(operation, Operation::Skip { .. } | Operation::Bra { .. }) {
                 return true;
@@ -263,7 +263,7 @@ mod tests {
     const EH_FRAME: u64 = 0x2000;
     const TABLE: u64 = 0x1000;
 
-    /// What a file says of one function, whose caller's stack pointer is told by `expression`.
+    /// Returns frame information of one function that computes the caller's stack pointer by `expression`.
     fn frames(expression: &[u8], has_table: bool) -> ExplicitModuleSectionInfo<Arc<[u8]>> {
         let entry = |content: &[u8]| [&(content.len() as u32).to_le_bytes(), content].concat();
         // Version 1, no augmentation, code by 1 and data by -8, return address in register 16.
@@ -290,11 +290,11 @@ mod tests {
 
     #[test]
     fn frames_whose_expressions_jump_are_not_believed() {
-        // As linkers say it of a PLT: rsp + 8 + ((rip & 15) >= 11) * 8.
+        // The expression that linkers emit for a PLT: rsp + 8 + ((rip & 15) >= 11) * 8.
         let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
         // DW_OP_skip to itself.
         let endless = [0x2f, 0xfd, 0xff];
-        // DW_OP_skip into the operand of DW_OP_const8u, which is the same.
+        // DW_OP_skip into the operand of DW_OP_const8u, which is that same skip.
         let hidden = [0x2f, 1, 0, 0x0e, 0x2f, 0xfd, 0xff, 0, 0, 0, 0, 0];
         let long = vec![0x96; 200];
         for has_table in [false, true] {
@@ -308,7 +308,8 @@ mod tests {
     #[test]
     fn no_more_is_read_than_there_may_be() {
         let file = tempfile::tempfile().expect("a file");
-        // A file of 1 TiB of holes whose sections are most of it: `e_shnum` is 0, so that the first section says how many.
+        // A file of 1 TiB of holes that its sections cover for the most part. `e_shnum` is 0, so the first section
+        // holds their number.
         let mut header = vec![0_u8; 64];
         header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         header[16..24].copy_from_slice(&[2, 0, 62, 0, 1, 0, 0, 0]);

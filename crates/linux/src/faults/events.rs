@@ -1,4 +1,4 @@
-//! The sampler: events, the program that they run, and the buffer between it and us.
+//! The sampler: perf events, the BPF program that they run, and the ring buffer.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,43 +16,43 @@ use crate::probe::{Walker, WalkerError, object};
 use crate::process;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults.bpf.o"));
-/// Of an event, what stands before the stack: `struct fault`.
+/// Bytes of a `struct fault` before the stack.
 const HEAD_BYTES: usize = WORDS * 8 + 2 * 4 + COMM_BYTES;
 const WORDS: usize = 11;
 const COMM_BYTES: usize = 16;
-/// Tokens that a processor may save: a program that has just started touches much at once.
+/// Seconds of tokens that a processor may save: a program that has just started touches much memory at once.
 const BURST_S: u64 = 5;
-/// Pages between two samples while there are tokens enough: not the number of anything that programs do.
+/// Pages between two samples while tokens are plentiful. A prime, so that it coincides with no pattern of a program.
 const PAGES_MIN: u64 = 17;
-/// The program that sees huge pages.
+/// Name of the program that samples huge page faults.
 const HUGE: &str = "fault_huge";
-/// Whether the kernel calls who traces its functions.
+/// Setting that makes the kernel call programs attached to its functions.
 const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
-/// Every major fault is one: it has waited for longer than a sample takes.
+/// Sampling period of major faults: each is sampled, as it waits longer than a sample takes.
 const MAJOR_PERIOD: u64 = 1;
 
-/// Why faults cannot be sampled.
+/// Reason why faults cannot be sampled.
 #[derive(Debug, Error)]
 pub enum FaultError {
-    /// The program could not be loaded.
+    /// The BPF program could not be loaded.
     #[error("cannot load the program that takes stacks of page faults: {0}")]
     Load(String),
-    /// Nobody can be watched.
+    /// The kernel does not allow processes to be watched.
     #[error("page faults are not seen here: {0}")]
     Watch(#[source] WalkerError),
-    /// The kernel counts no faults for us.
+    /// The kernel refused to count faults for us.
     #[error(
         "cannot count page faults (perf_event_open, CPU {cpu}): {source}; it needs CAP_PERFMON (or root), and \
          in a container a seccomp profile that lets perf_event_open pass"
     )]
     Event { cpu: u32, source: io::Error },
-    /// Process ids here are not the kernel's.
+    /// Process ids here are not those of the initial pid namespace.
     #[error(
         "stacks of page faults are told by the kernel's process ids, and this is a container with its own; run it in \
          the host's (Kubernetes: hostPID: true, Docker: --pid=host)"
     )]
     PidNamespace,
-    /// The program could not be attached, or a map not be used.
+    /// The program could not be attached, or a map could not be used.
     #[error("cannot {what} for samples of page faults: {source}")]
     Bpf {
         what: &'static str,
@@ -66,39 +66,39 @@ impl FaultError {
     }
 }
 
-/// Whose faults are sampled.
+/// Selection of the processes whose faults are sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampledTargets {
-    /// All processes' but our own.
+    /// Sample all processes except our own.
     pub all: bool,
-    /// Those of targets' children, too, from their first instruction on.
+    /// Sample the children of targets as well, from their first instruction on.
     pub children: bool,
 }
 
-/// A private anonymous mapping, as it was at a fault. What stays with memory that mremap moves: `memory`, and for
-/// each page how far it is from `range.start`, plus `origin` (copy_vma in the kernel's mm/vma.c).
+/// A private anonymous mapping at the time of a fault. mremap keeps `memory`, and for each page its distance from
+/// `range.start` plus `origin` (copy_vma in the kernel's mm/vma.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnonymousMapping {
-    /// Where it is.
+    /// Addresses of the mapping.
     pub range: AddressRange,
-    /// Where its start was when it was made.
+    /// Start address of the mapping when it was created.
     pub origin: u64,
-    /// The kernel's anon_vma, as a number. Mappings that were split from one another have the same.
+    /// The kernel's anon_vma, as a number. Mappings that were split from one another share it.
     pub memory: u64,
 }
 
-/// A fault that was sampled.
+/// A sampled fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// By CLOCK_MONOTONIC.
+    /// Time of the fault by CLOCK_MONOTONIC.
     pub monotonic: Nanos,
-    /// Whose fault it is.
+    /// Process id of the faulting process.
     pub pid: u32,
     /// The thread's name.
     pub thread: String,
-    /// The address that was touched.
+    /// The faulting address.
     pub address: u64,
-    /// The address space, as a number: another one after exec.
+    /// The address space, as a number; exec changes it.
     pub space: u64,
     /// Instruction pointer.
     pub ip: u64,
@@ -106,11 +106,11 @@ pub struct Fault {
     pub sp: u64,
     /// Frame pointer, if the program keeps one.
     pub bp: u64,
-    /// Pages that it stands for: those that were mapped since the last sample of this processor.
+    /// Pages that the sample represents: those mapped on this processor since its last sample.
     pub pages: u64,
-    /// The mapping, where it is private and anonymous, and known.
+    /// The mapping, if it is private and anonymous, and known.
     pub anonymous: Option<AnonymousMapping>,
-    /// It waited for a device or for swap.
+    /// Whether the fault waited for a device or for swap.
     pub is_major: bool,
     /// The stack from `sp` on.
     pub stack: Vec<u8>,
@@ -124,31 +124,31 @@ pub struct FaultSampler {
     minor: Vec<OwnedFd>,
     whose: SampledTargets,
     sees_huge_pages: bool,
-    /// Of [`Walker::layout`]; zeros: not known.
+    /// [`Walker::layout`]; zeros if unknown.
     tables: (u64, u64, u32),
-    /// Processes that were there before.
+    /// Processes that existed before the sampler.
     older: BTreeSet<u32>,
-    /// Detached when dropped.
+    /// Links that detach when dropped.
     links: Vec<Link>,
 }
 
 impl FaultSampler {
-    /// Begins to sample every `period`-th fault of the children that this process starts from now on, and of
-    /// whoever [is added](Self::add); `a_second` of each processor at most.
+    /// Samples every `period`-th fault of the children that this process starts from now on, and of the processes
+    /// [added](Self::add) later. Takes at most `a_second` samples per second on each processor.
     ///
     /// # Errors
-    /// Where this kernel or our privileges do not allow it.
+    /// Fails if this kernel or our privileges do not allow it.
     pub fn attach(whose: SampledTargets, period: u64, a_second: u64) -> Result<Self, FaultError> {
-        // To tell huge pages; who watches cannot do without either.
+        // The walker's layout is needed to detect huge pages; sampling works without it.
         let mut walker = Walker::new();
         if walker.as_ref().is_ok_and(|walker| !walker.sees_all_ids()) {
             return Err(FaultError::PidNamespace);
         }
-        // Not every kernel lets functions be traced.
+        // Not every kernel allows programs on its functions.
         let object = object::load(OBJECT).or_else(|_| object::load_without(OBJECT, HUGE));
         let object = match (object, &mut walker) {
             (Ok(object), _) => object,
-            // It says better what is lacking.
+            // The walker's error names the missing privilege more precisely.
             (Err(_), Err(_)) => return Err(walker.err().map(FaultError::Watch).expect("refused")),
             (Err(said), Ok(_)) => return Err(FaultError::Load(said)),
         };
@@ -191,7 +191,7 @@ impl FaultSampler {
                 (Counted::Major, "fault_major", MAJOR_PERIOD),
             ] {
                 let event = match perf_event::open(what, cpu, period) {
-                    // It is offline.
+                    // The processor is offline.
                     Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
                     event => event.map_err(|source| FaultError::Event { cpu, source })?,
                 };
@@ -203,7 +203,7 @@ impl FaultSampler {
                     .expect("a program of our object")
                     .attach_perf_event(of_link.as_raw_fd())
                     .map_err(FaultError::bpf("attach to faults"))?;
-                // The link closes it (bpf_link_perf_detach in libbpf).
+                // The link closes the descriptor (bpf_link_perf_detach in libbpf).
                 let _ = of_link.into_raw_fd();
                 self.links.push(link);
                 if what == Counted::Minor {
@@ -214,14 +214,15 @@ impl FaultSampler {
         Ok(())
     }
 
-    /// Whether faults that map huge pages are each seen. Otherwise they count like all others.
+    /// Whether each fault that maps a huge page is seen. Otherwise such faults are counted like all others.
     pub fn sees_huge_pages(&self) -> bool {
         self.sees_huge_pages
     }
 
-    /// Where that is refused, as where functions are not traced or somebody else changes this one, we do without.
+    /// Attaches the program for huge pages. Sampling continues without it if that fails: functions may not be
+    /// traceable, or another tracer may modify this one.
     fn see_huge_pages(&mut self) {
-        // With it off the kernel lets programs be attached, and never calls them.
+        // With ftrace off the kernel lets programs attach but never calls them.
         if fs::read_to_string(FTRACE).is_ok_and(|on| on.trim() == "0") {
             return;
         }
@@ -233,10 +234,10 @@ impl FaultSampler {
         self.links.extend(link);
     }
 
-    /// Samples the faults of `pid`, too. Yields whether they have been sampled since it was made.
+    /// Samples the faults of `pid` as well. Returns whether they have been sampled since the process was created.
     ///
     /// # Errors
-    /// If there are too many.
+    /// Fails if the map of targets is full.
     pub fn add(&self, pid: u32) -> Result<bool, FaultError> {
         let map = self.map("targets");
         let key = pid.to_ne_bytes();
@@ -248,16 +249,16 @@ impl FaultSampler {
         Ok(is_whole)
     }
 
-    /// Samples those of `pid` no longer.
+    /// Stops sampling the faults of `pid`.
     pub fn remove(&self, pid: u32) {
-        // It may have gone by itself.
+        // The process may have ended and been removed already.
         self.map("targets").delete(&pid.to_ne_bytes()).ok();
     }
 
-    /// At most so many samples of each processor `a_second`, from now on.
+    /// Limits the samples of each processor to `a_second` per second from now on.
     ///
     /// # Errors
-    /// If the kernel does not take it.
+    /// Fails if the kernel rejects the configuration.
     pub fn set_rate(&mut self, a_second: u64) -> Result<(), FaultError> {
         let second = 1_000_000_000;
         let token_ns = second / a_second.max(1);
@@ -278,36 +279,36 @@ impl FaultSampler {
             .map_err(FaultError::bpf("set the rate"))
     }
 
-    /// Every `period`-th minor fault from now on.
+    /// Samples every `period`-th minor fault from now on.
     ///
     /// # Errors
-    /// If the kernel does not take it.
+    /// Fails if the kernel rejects the period.
     pub fn set_period(&self, period: u64) -> io::Result<()> {
         self.minor
             .iter()
             .try_for_each(|event| perf_event::set_period(event, period))
     }
 
-    /// Readable once the buffer begins to fill.
+    /// Returns a descriptor that becomes readable once the buffer begins to fill.
     pub fn wakes(&self) -> BorrowedFd<'_> {
-        // SAFETY: the buffer's own descriptor, which is open for as long as it is.
+        // SAFETY: the buffer's own descriptor, which stays open as long as the buffer lives.
         unsafe { BorrowedFd::borrow_raw(self.buffer.epoll_fd()) }
     }
 
-    /// Whether minor faults are counted, and so sampled, from now on: what counting them takes, every fault pays.
+    /// Turns counting, and so sampling, of minor faults on or off. Counting has a cost at every fault.
     ///
     /// # Errors
-    /// If the kernel does not take it.
+    /// Fails if the kernel rejects the change.
     pub fn set_counting(&self, counts: bool) -> io::Result<()> {
         self.minor
             .iter()
             .try_for_each(|event| perf_event::set_counting(event, counts))
     }
 
-    /// Appends what was sampled since the last time.
+    /// Appends the faults sampled since the last call.
     ///
     /// # Errors
-    /// If the buffer cannot be read.
+    /// Fails if the buffer cannot be read.
     pub fn take(&mut self, faults: &mut Vec<Fault>) -> Result<(), FaultError> {
         self.buffer
             .consume()
@@ -316,7 +317,7 @@ impl FaultSampler {
         Ok(())
     }
 
-    /// What it took so far.
+    /// Returns the totals of sampling so far.
     pub fn totals(&self) -> SamplerTotals {
         let states = self
             .map("states")
@@ -341,18 +342,18 @@ impl FaultSampler {
     }
 }
 
-/// What sampling came to since it began.
+/// Totals of sampling since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplerTotals {
-    /// Samples that found no room.
+    /// Samples lost because the buffer was full.
     pub nr_lost: u64,
-    /// Time that samples took on the processors of those who were sampled.
+    /// CPU time that sampling took in the sampled processes.
     pub took: Nanos,
-    /// How often targets' faults were looked at.
+    /// Number of times that the program examined a fault of a target.
     pub nr_calls: u64,
 }
 
-/// `struct fault` of faults.bpf.c.
+/// Parses a `struct fault` of faults.bpf.c.
 fn parse(bytes: &[u8]) -> Option<Fault> {
     let (head, stack) = bytes.split_at_checked(HEAD_BYTES)?;
     let (words, rest) = head.split_at(WORDS * 8);

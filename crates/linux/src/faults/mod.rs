@@ -1,18 +1,17 @@
-//! Whose code touches memory first, and whose brings back what was paged out: a part of the page faults of
-//! processes, with the user stack of each.
+//! Samples page faults with their user stacks: they show which code touches memory first, and which reads back
+//! paged-out memory.
 //!
-//! Problem: an accessed bit says that a page is idle, not what it is for. The code that first touched it
-//! does; the kernel knows it at one moment, the page fault.
+//! Problem: an accessed bit shows that a page is idle, not its purpose. The code that first touched the page shows
+//! that, and the kernel knows it only at the page fault.
 //!
-//! Approach: software events of perf count faults on every processor, and run a BPF program at every so many
-//! ([`FaultSampler`]). For processes that are watched it hands out the address, three registers and the top
-//! of the user stack, within a token bucket. From these, and from what the files of the program say about
-//! their stack frames (`.eh_frame`), the chain of calls is found here ([`unwind`]), so that programs need no
-//! frame pointers; where nothing is said, as of code that was compiled at run time, frame pointers are
-//! followed. What a JIT wrote about its code ([`perf_map`]) is kept by name.
+//! Approach: software events of perf count faults on every processor and run a BPF program once per sampling period
+//! ([`FaultSampler`]). For watched processes it reports the address, three registers and the top of the user stack,
+//! within a token bucket. The chain of calls is found here ([`unwind`]) from these and the files' information about
+//! their stack frames (`.eh_frame`), so that programs need no frame pointers. Code without such information, like
+//! JIT-compiled code, is followed by frame pointers. Names that a JIT wrote for its code ([`perf_map`]) are kept.
 //!
-//! Limits: memory that the kernel fills without a fault (`MAP_POPULATE`, `mlock`, direct I/O) is seen by
-//! nobody. Of a stack 16 KiB are seen.
+//! Limits: memory that the kernel fills without a fault (`MAP_POPULATE`, `mlock`, direct I/O) is not seen. At most 16
+//! KiB of a stack are read.
 //!
 //! Source: perf_event_open(2); `mm_account_fault` in `mm/memory.c`.
 

@@ -1,6 +1,7 @@
-//! The files whose code processes run, each once: which build it is, and what it says about stack frames.
+//! The files whose code processes run, each once, with their build id and stack frame information.
 //!
-//! What is needed of a file is read into memory, not mapped: it is the target's, who may cut it at any moment.
+//! The needed parts of a file are read into memory, not mapped: the file is the target's and may be truncated at any
+//! time.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,16 +15,16 @@ use isotherm_engine::AddressRange;
 
 use super::elf::{ElfFacts, Segment};
 
-/// Files that are known at most.
+/// Maximum number of known files.
 const MODULES_MAX: usize = 16 << 10;
-/// Bytes of all files' sections.
+/// Maximum bytes of all files' sections.
 const SECTIONS_MAX: u64 = 512 << 20;
 
 /// A file with code, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleId(pub u32);
 
-/// What a module is called, and which build it is.
+/// Path and build id of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleName {
     /// Its path, as the process that maps it sees it.
@@ -32,13 +33,13 @@ pub struct ModuleName {
     pub build_id: Option<String>,
 }
 
-/// Part of a process's addresses that may be run.
+/// An executable range of a process's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CodeArea {
     pub(super) range: AddressRange,
-    /// Where in the file it begins.
+    /// Offset in the file at which the area begins.
     pub(super) offset: u64,
-    /// `None`: code that was made at run time.
+    /// The file; `None` for code generated at run time.
     pub(super) module: Option<ModuleId>,
 }
 
@@ -53,7 +54,7 @@ pub(super) struct CodeMapping<'a> {
 }
 
 impl<'a> CodeMapping<'a> {
-    /// `None` for what is no code.
+    /// Parses a line; returns `None` if it maps no code.
     pub(super) fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -76,18 +77,18 @@ impl<'a> CodeMapping<'a> {
     }
 }
 
-/// What is known of a file.
+/// Facts about a file.
 #[derive(Debug, Default)]
 struct Known {
     name: ModuleName,
     segments: Vec<Segment>,
-    /// How its stack frames look, where that could be read.
+    /// Stack frame information, if it could be read.
     frames: Option<ExplicitModuleSectionInfo<Arc<[u8]>>>,
-    /// To read names from, later.
+    /// The open file, from which names are read later.
     file: Option<File>,
 }
 
-/// All files that were seen.
+/// All files seen so far.
 #[derive(Debug, Default)]
 pub struct Modules {
     known: Vec<Known>,
@@ -96,27 +97,27 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// How many there are: ids are below this.
+    /// Returns the number of files: ids are below it.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// What it is called.
+    /// Returns the name of a module.
     pub fn name(&self, id: ModuleId) -> &ModuleName {
         &self.known[id.0 as usize].name
     }
 
-    /// The file itself, if it could be opened and is the one that was mapped.
+    /// Returns the file itself, if it could be opened and is the one that was mapped.
     pub fn file(&self, id: ModuleId) -> Option<&File> {
         self.known[id.0 as usize].file.as_ref()
     }
 
-    /// The area of a mapping of process `pid`; what is new is read.
+    /// Returns the area of a mapping of process `pid`, and reads its file if that is new.
     pub(super) fn area(&mut self, pid: u32, mapping: &CodeMapping<'_>) -> CodeArea {
         let module = mapping.is_file().then(|| self.find(pid, mapping)).flatten();
         CodeArea {
@@ -163,7 +164,7 @@ impl Modules {
     }
 
     fn take(&mut self, known: &mut Known, file: &File, room: u64) {
-        // The same of what reads ELF files.
+        // As in `unwinding`, the reader must survive a malformed file.
         let elf = catch_unwind(|| ElfFacts::read(file, room));
         if let Ok(Some(elf)) = elf {
             self.section_bytes += elf.section_bytes;
@@ -173,7 +174,7 @@ impl Modules {
         }
     }
 
-    /// Takes a file that no process maps, as if one did from `base` on.
+    /// Adds a file that no process maps, as if one mapped it from `base` on.
     #[cfg(feature = "fuzz")]
     pub(super) fn map(&mut self, file: &File, base: u64) -> Vec<CodeArea> {
         let id = ModuleId(self.known.len() as u32);
@@ -192,10 +193,10 @@ impl Modules {
         areas
     }
 
-    /// What an unwinder is told of an area.
+    /// Returns the unwind information of an area.
     pub(super) fn unwinding(&self, area: &CodeArea) -> Option<Module<Arc<[u8]>>> {
         let known = &self.known[area.module?.0 as usize];
-        // A mapping begins with the page that a segment begins in.
+        // A mapping begins with the page in which a segment begins.
         let segment = known.segments.iter().find(|segment| {
             (segment.offset & !0xfff..segment.offset + segment.bytes).contains(&area.offset)
         })?;
@@ -205,18 +206,18 @@ impl Modules {
             .wrapping_sub(segment.offset);
         let base = area.range.start.checked_sub(address)?;
         let (range, frames) = (area.range, known.frames.clone()?);
-        // What is in a file must not end who reads it, should framehop not expect it.
+        // A malformed file must not crash the reader if framehop does not expect its content.
         catch_unwind(|| Module::new(String::new(), range.start..range.end, base, frames)).ok()
     }
 }
 
-/// The file that a process maps, as it sees it. One that was replaced since is another.
+/// Opens the file that a process maps, as the process sees it. A file that was replaced since is a different one.
 fn open(pid: u32, mapping: &CodeMapping<'_>) -> io::Result<File> {
     let deleted = " (deleted)";
     let path = mapping.path.strip_suffix(deleted).unwrap_or(mapping.path);
     let is_it = |file: &File| -> io::Result<bool> {
         let metadata = file.metadata()?;
-        // On overlays and btrfs a mapping's number is not the file's.
+        // On overlays and btrfs the inode number of a mapping is not the file's.
         let is_plain = libc::major(metadata.dev()) != 0;
         Ok(metadata.is_file() && (metadata.ino() == mapping.inode || !is_plain))
     };
@@ -233,7 +234,7 @@ fn open(pid: u32, mapping: &CodeMapping<'_>) -> io::Result<File> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Opens a file without waiting for anything.
+/// Opens a file without blocking.
 fn open_regular(path: &str) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = File::options();

@@ -1,5 +1,4 @@
-//! Software events of perf, one for each processor: they count page faults, and run a program at every so
-//! many.
+//! Software events of perf, one for each processor: they count page faults, and run a program once per sampling period.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,19 +17,19 @@ const IOC_DISABLE: libc::Ioctl = 0x2401;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FD_CLOEXEC: libc::c_ulong = 8;
 
-/// Which faults.
+/// Kind of page fault that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// Those that waited for nothing: first touches, and pages that were in memory already.
+    /// Minor faults, which waited for nothing: first touches, and pages that were in memory already.
     Minor,
-    /// Those that waited for a device, or for swap.
+    /// Major faults, which waited for a device or for swap.
     Major,
 }
 
-/// Counts the faults of all processes on one processor. It begins at once.
+/// Starts counting the faults of all processes on one processor.
 ///
 /// # Errors
-/// `EACCES` and `EPERM` without CAP_PERFMON, `ENODEV` where the processor is not there.
+/// Fails with `EACCES` or `EPERM` without CAP_PERFMON, and with `ENODEV` if the processor is not online.
 pub(super) fn open(what: Counted, cpu: u32, period: u64) -> io::Result<OwnedFd> {
     let mut attributes = perf_event_attr {
         type_: PERF_TYPE_SOFTWARE,
@@ -62,7 +61,7 @@ pub(super) fn open(what: Counted, cpu: u32, period: u64) -> io::Result<OwnedFd> 
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// From now on the program runs at every `period` faults.
+/// Runs the program at every `period`-th fault from now on.
 pub(super) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     // SAFETY: this ioctl reads one number (perf_event_set_period in kernel/events/core.c).
     let done = unsafe { libc::ioctl(event.as_raw_fd(), IOC_PERIOD, &raw const period) };
@@ -72,7 +71,7 @@ pub(super) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether it counts.
+/// Turns counting on or off.
 pub(super) fn set_counting(event: &OwnedFd, counts: bool) -> io::Result<()> {
     let what = if counts { IOC_ENABLE } else { IOC_DISABLE };
     // SAFETY: these ioctls take a flag, here none.

@@ -1,8 +1,8 @@
-//! What a JIT says about the code that it made: `/tmp/perf-PID.map`, lines of `start size name` in hexadecimal.
+//! Names of JIT-compiled code from `/tmp/perf-PID.map`: lines of `start size name` in hexadecimal.
 //!
-//! The file mostly grows while the program runs, and then only what is new is read; `jcmd PID Compiler.perfmap` writes all of
-//! it anew. It is anybody's who may write to `/tmp`:
-//! one that does not belong to the process's user (or root) is left alone, as perf does.
+//! The file mostly grows while the program runs, and then only the new part is read. `jcmd PID Compiler.perfmap`
+//! rewrites the whole file. Any user may create a file in `/tmp`: a file that does not belong to the process's user (or
+//! root) is ignored, as perf does.
 //!
 //! Source: `tools/perf/Documentation/jit-interface.txt`.
 
@@ -14,52 +14,52 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a map that are read, and how many at once.
+/// Maximum bytes of a map that are read, and the bytes of one read.
 const BYTES_MAX: u64 = 128 << 20;
 const PART: u64 = 1 << 20;
-/// Bytes of names that are kept of all processes: anybody can have many, each with a map.
+/// Maximum bytes of names over all processes: a user can run many processes, each with a map.
 const KEPT_MAX: u64 = 128 << 20;
-/// What an entry takes besides its name.
+/// Bytes of an entry besides its name.
 const ENTRY: u64 = 64;
-/// So much of what was read is compared.
+/// Bytes at the end of the part read so far that are compared with the file.
 const TAIL: usize = 128;
-/// A name is cut here.
+/// Maximum bytes of a name; longer names are cut.
 const NAME_MAX: usize = 512;
 
 /// Names of one process's code.
 #[derive(Debug, Default)]
 pub struct PerfMap {
-    /// By first address: where it ends, and what it is called.
+    /// End and name of each piece of code, by its first address.
     names: BTreeMap<u64, (u64, Arc<str>)>,
     place: Option<Place>,
     read: u64,
-    /// What the file said of itself when it was read.
+    /// Size and modification time of the file when it was read.
     seen: (u64, i64, i64),
-    /// The last bytes of what was read: where these are others, it was written anew.
+    /// The last bytes that were read. If the file has others there, it was rewritten.
     tail: Vec<u8>,
-    /// The end of what was read, if it is no whole line yet.
+    /// The end of the part read so far, if it is an incomplete line.
     rest: Vec<u8>,
     kept: Kept,
 }
 
-/// Bytes that are kept of one process, and of all that share the count.
+/// Bytes kept for one process, and for all processes that share the count.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     own: u64,
     all: Arc<AtomicU64>,
 }
 
-/// Where a process's map is, and whose it must be.
+/// Path of a process's map, and its required owner.
 #[derive(Clone, Debug)]
 struct Place {
     path: PathBuf,
-    /// The same, once the process has ended.
+    /// Path of the map once the process has ended.
     afterwards: Option<PathBuf>,
     user: u32,
 }
 
 impl PerfMap {
-    /// Reads what was added since the last time. Yields whether there was anything.
+    /// Reads what was added since the last call. Returns whether anything was new.
     pub fn update(&mut self, pid: u32) -> bool {
         if self.place.is_none() {
             self.place = Place::of(pid);
@@ -97,7 +97,7 @@ impl PerfMap {
         self.read > before
     }
 
-    /// One whose names count together with those of others.
+    /// Returns an empty map whose names count towards a limit shared with other maps.
     pub(super) fn beside(all: &Arc<AtomicU64>) -> Self {
         let all = Arc::clone(all);
         Self {
@@ -106,7 +106,7 @@ impl PerfMap {
         }
     }
 
-    /// Forgets what was read, but not when that was.
+    /// Drops the names that were read, but not the file's recorded size and time.
     fn forget(&mut self) {
         self.names.clear();
         self.kept.release(self.kept.own);
@@ -115,7 +115,7 @@ impl PerfMap {
         self.rest.clear();
     }
 
-    /// Whether what was read still stands there.
+    /// Whether the part that was read is unchanged in the file.
     fn is_grown(&self, file: &mut File) -> bool {
         let mut tail = vec![0; self.tail.len()];
         let at = self.read - self.tail.len() as u64;
@@ -123,13 +123,13 @@ impl PerfMap {
         read.and_then(|_| file.read_exact(&mut tail)).is_ok() && tail == self.tail
     }
 
-    /// What the code at `address` is called.
+    /// Returns the name of the code at `address`.
     pub fn name(&self, address: u64) -> Option<&Arc<str>> {
         let (_, (end, name)) = self.names.range(..=address).next_back()?;
         (address < *end).then_some(name)
     }
 
-    /// Takes what was appended to the file.
+    /// Adds text that was appended to the file.
     pub fn add(&mut self, new: &[u8]) {
         let mut text = std::mem::take(&mut self.rest);
         text.extend_from_slice(new);
@@ -143,13 +143,13 @@ impl PerfMap {
             }
         }
         let rest = &text[whole..];
-        // A line without an end is none.
+        // An overlong line without an end is dropped.
         if rest.len() <= NAME_MAX + 64 {
             self.rest = rest.to_vec();
         }
     }
 
-    /// Code that takes the place of other code replaces its name.
+    /// Inserts a name. Code that replaces other code replaces its name.
     fn insert(&mut self, start: u64, end: u64, name: Arc<str>) {
         let over: Vec<u64> = self.names.range(start..end).map(|(at, _)| *at).collect();
         for at in over {
@@ -167,7 +167,7 @@ impl PerfMap {
 }
 
 impl Kept {
-    /// Counts what is to be kept. Yields whether there is room.
+    /// Adds `bytes` to the count. Returns whether the limit allows them.
     fn take(&mut self, bytes: u64) -> bool {
         let all = self.all.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.own += bytes;
@@ -206,7 +206,7 @@ fn parse(line: &[u8]) -> Option<(u64, u64, Arc<str>)> {
 }
 
 impl Place {
-    /// In the process's own `/tmp`, by its own number.
+    /// Returns the place in the process's own `/tmp`, by the pid in its own namespace.
     fn of(pid: u32) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));

@@ -1,9 +1,9 @@
-//! From the registers and the top of a stack to the chain of calls.
+//! Finds the chain of calls from the registers and the top of a stack.
 //!
-//! Approach: where a frame's code is of a file, the file says where the frame ends (framehop, by `.eh_frame`).
-//! Other code was made at run time. Its frames are followed by frame pointers, but for Python's trampolines
-//! (`-X perf`), whose frames are eight bytes and hold none. A chain ends where it would leave the code that
-//! is mapped: what stands there is no return address.
+//! Approach: for code of a file, the file's unwind information says where a frame ends (framehop, by `.eh_frame`).
+//! Other code was generated at run time. Its frames are followed by frame pointers. Python's trampolines (`-X perf`)
+//! are an exception: their frames are eight bytes and hold no frame pointer. A chain ends where it would leave the
+//! mapped code: such a word is no return address.
 //!
 //! Source: framehop; `Python/asm_trampoline.S` of CPython.
 
@@ -22,27 +22,27 @@ use super::modules::{CodeArea, CodeMapping, ModuleId, Modules};
 use super::perf_map::PerfMap;
 use crate::clock::monotonic;
 
-/// Frames of a chain, as perf has it.
+/// Maximum number of frames of a chain, as in perf.
 const FRAMES_MAX: usize = 127;
-/// What is farther up is no frame of this stack.
+/// Maximum bytes of a stack: an address farther up belongs to no frame of it.
 const STACK_MAX: u64 = 8 << 20;
-/// Processes whose code is known at a time.
+/// Maximum number of processes whose code is known at a time.
 const SPACES_MAX: usize = 8192;
-/// What a process maps is read again after this long, if code runs that was not there: at first, and at most, where
-/// reading it again showed nothing new.
+/// Delay before a process's mappings are read again if unknown code runs. It starts at the minimum and doubles up to
+/// the maximum while reading finds nothing new.
 const AGAIN_MIN: Nanos = Nanos::from_millis(1);
 const AGAIN_MAX: Nanos = Nanos::from_millis(2000);
-/// What a JIT says is looked at again after this long, if there is code that it has not named.
+/// Delay before a JIT's map is read again if there is code that it has not named.
 const JIT_AGAIN: Nanos = Nanos::from_millis(10);
 
-/// Where a frame's code is.
+/// Location of a frame's code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// In a file, so many bytes after its beginning.
+    /// In a file, `offset` bytes after its beginning.
     File { module: ModuleId, offset: u64 },
-    /// Made at run time, and called this by who made it.
+    /// Generated at run time, with the name that the JIT gave it.
     Named(Arc<str>),
-    /// Made at run time, at this address: who made it has not said what it is, or not yet.
+    /// Generated at run time at this address, and not named by the JIT (yet).
     Unnamed(u64),
 }
 
@@ -50,47 +50,48 @@ pub enum Place {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
     pub places: Vec<Place>,
-    /// It goes on, but nobody knows where.
+    /// Whether the chain continues but could not be followed further.
     pub is_cut: bool,
 }
 
-/// Finds chains of calls. Knows the code of the processes whose faults it was given.
+/// Finds chains of calls. Caches the code of the processes whose faults it unwound.
 #[derive(Default)]
 pub struct Unwinder {
     modules: Modules,
     spaces: HashMap<u32, Space>,
     cache: CacheX86_64,
-    /// Bytes of names that JITs said.
+    /// Bytes of names from JITs, over all processes.
     jit_bytes: Arc<AtomicU64>,
 }
 
 /// The code of one process.
 struct Space {
-    /// Which address space of the process.
+    /// The address space, as a number.
     number: u64,
     areas: Vec<CodeArea>,
     unwinder: UnwinderX86_64<Arc<[u8]>>,
     jit: PerfMap,
-    /// By CLOCK_MONOTONIC, when the areas were read, and what the JIT says.
+    /// Time by CLOCK_MONOTONIC at which the areas were read.
     read: Nanos,
-    /// They are not read again before so long has passed.
+    /// Minimum time before the areas are read again.
     patience: Nanos,
     jit_read: Nanos,
     used: Nanos,
 }
 
 impl Unwinder {
-    /// The files that places name.
+    /// Returns the files that places refer to.
     pub fn modules(&self) -> &Modules {
         &self.modules
     }
 
-    /// Forgets a process.
+    /// Removes the cached code of a process.
     pub fn forget(&mut self, pid: u32) {
         self.spaces.remove(&pid);
     }
 
-    /// What the code of a process at each of these addresses is called by now, if it was made at run time and has a name.
+    /// Returns the current name of the code at each of these addresses of a process. It is `None` for code that was not
+    /// generated at run time or has no name.
     pub fn jit_names(&mut self, pid: u32, addresses: &[u64]) -> Vec<Option<Arc<str>>> {
         let Some(space) = self.spaces.get_mut(&pid) else {
             return vec![None; addresses.len()];
@@ -102,7 +103,7 @@ impl Unwinder {
         names.collect()
     }
 
-    /// One that knows a file as the code of process `fault.pid`, from `base` on.
+    /// Returns an unwinder that knows a file as the code of process `fault.pid`, from `base` on.
     #[cfg(feature = "fuzz")]
     pub(super) fn of_file(file: &fs::File, base: u64, fault: &Fault) -> Self {
         let mut unwinder = Self::default();
@@ -116,7 +117,7 @@ impl Unwinder {
         unwinder
     }
 
-    /// The calls that led to a fault.
+    /// Returns the calls that led to a fault.
     pub fn unwind(&mut self, fault: &Fault) -> Chain {
         let mut chain = Chain::default();
         let mut registers = UnwindRegsX86_64::new(fault.ip, fault.sp, fault.bp);
@@ -127,7 +128,7 @@ impl Unwinder {
                 return chain;
             }
             let Some((place, above)) = self.frame(fault, address, &mut registers) else {
-                // A process that has ended without being looked at has no chain.
+                // A process that ended before its mappings were read has no chain.
                 chain.is_cut = !chain.places.is_empty() || self.spaces.contains_key(&fault.pid);
                 return chain;
             };
@@ -145,7 +146,7 @@ impl Unwinder {
         }
     }
 
-    /// A frame and what is above it, if that can be known; `None` where no code is mapped.
+    /// Returns a frame and its caller, if that is known; `None` where no code is mapped.
     fn frame(
         &mut self,
         fault: &Fault,
@@ -163,7 +164,7 @@ impl Unwinder {
             let above = above(space, registers, is_trampoline, &mut read_stack);
             return Some((place, above));
         }
-        // What is in a file must not end who reads it, should framehop not expect it.
+        // A malformed file must not crash the reader if framehop does not expect its content.
         let found = catch_unwind(AssertUnwindSafe(|| {
             (space.unwinder).unwind_frame(address, registers, &mut self.cache, &mut read_stack)
         }));
@@ -176,14 +177,14 @@ impl Unwinder {
         Some((place, above.ok()))
     }
 
-    /// Reads what the process maps, if code at `address` is not known.
+    /// Reads the process's mappings if the code at `address` is unknown.
     fn look_at(&mut self, fault: &Fault, address: u64) {
         let now = fault.monotonic;
         let known = self.spaces.get_mut(&fault.pid);
         let known = known.filter(|space| space.number == fault.space);
         if let Some(space) = known {
             space.used = now;
-            // What was read after the fault has all that was there.
+            // A read after the fault has seen all mappings of that time.
             if space.area(address).is_some() || now < space.read + space.patience {
                 return;
             }
@@ -191,7 +192,7 @@ impl Unwinder {
         let maps = fs::read(format!("/proc/{}/maps", fault.pid)).unwrap_or_default();
         let maps = String::from_utf8_lossy(&maps);
         if maps.is_empty() {
-            // It has ended: what was known of it has to do.
+            // The process has ended: the code known so far has to do.
             return;
         }
         self.make_room();
@@ -273,14 +274,14 @@ impl Space {
     }
 }
 
-/// What is above a frame.
+/// The caller of a frame.
 enum Above {
     Caller(u64),
-    /// It has no caller.
+    /// The frame has no caller.
     Nothing,
 }
 
-/// The caller of code that no file describes, if it can be known; the registers become the caller's.
+/// Finds the caller of code that no file describes, if possible, and sets the registers to the caller's.
 fn above(
     space: &Space,
     registers: &mut UnwindRegsX86_64,
@@ -295,7 +296,7 @@ fn above(
         .or_else(|| above_trampoline(space, registers, read_stack))
 }
 
-/// By the frame pointer.
+/// Finds the caller by the frame pointer.
 fn above_frame(
     space: &Space,
     registers: &mut UnwindRegsX86_64,
@@ -320,7 +321,8 @@ fn above_frame(
     })
 }
 
-/// Of a Python trampoline: a word of padding, or the caller's frame pointer, and the return address.
+/// Finds the caller of a Python trampoline. Its frame holds a word of padding, or the caller's frame pointer, and the
+/// return address.
 fn above_trampoline(
     space: &Space,
     registers: &mut UnwindRegsX86_64,
@@ -338,7 +340,7 @@ fn above_trampoline(
     Some(Above::Caller(caller))
 }
 
-/// A word of the stack, if that much of it was seen.
+/// Returns a word of the stack, if the sample contains it.
 fn word(fault: &Fault, address: u64) -> Option<u64> {
     let at = usize::try_from(address.checked_sub(fault.sp)?).ok()?;
     let bytes = fault.stack.get(at..at.checked_add(8)?)?;

@@ -1,4 +1,4 @@
-//! What a process's memory holds, and may become.
+//! Content of a process's memory, and restrictions on it.
 
 use isotherm_engine::AddressRange;
 
@@ -6,8 +6,8 @@ use super::Process;
 use crate::areas::MappedArea;
 
 impl Process {
-    /// Whether it lets nobody make huge pages of its memory (`THP_enabled` of `/proc/PID/status`, since Linux 5.0);
-    /// `None` where that is not known.
+    /// Whether the process disables huge pages for its memory (`THP_enabled` of `/proc/PID/status`, since Linux 5.0);
+    /// `None` where that is unknown.
     pub fn refuses_huge(&self) -> Option<bool> {
         let status = self.read("status", "read the status").ok()?;
         let enabled = status
@@ -16,14 +16,14 @@ impl Process {
         Some(enabled.trim() == "0")
     }
 
-    /// Mappings of which other processes map most as well, by what `/proc/PID/smaps` says of their pages. Takes some ms
-    /// a GiB; `None` where that cannot be read.
+    /// Returns the mappings that other processes map for the most part as well, according to `/proc/PID/smaps`. Takes
+    /// some ms per GiB. Returns `None` if the file cannot be read.
     pub fn shared_mappings(&self) -> Option<Vec<AddressRange>> {
         let smaps = self.read("smaps", "read the memory use").ok()?;
         Some(shared(&smaps))
     }
 
-    /// Copies what is at `address`; whether all of it could be read.
+    /// Copies the memory at `address`. Returns whether all of it could be read.
     pub fn copy(&self, address: u64, into: &mut [u8]) -> bool {
         let local = libc::iovec {
             iov_base: into.as_mut_ptr().cast(),
@@ -42,7 +42,7 @@ impl Process {
     }
 }
 
-/// Of `/proc/PID/smaps`: a mapping's line as in `maps`, and a line for each figure.
+/// Parses `/proc/PID/smaps`: a line per mapping as in `maps`, followed by a line for each figure.
 fn shared(smaps: &str) -> Vec<AddressRange> {
     let mut shared = Vec::new();
     let (mut range, mut resident, mut by_others) = (None, 0_u64, 0_u64);

@@ -1,17 +1,17 @@
-//! Having the kernel map pages of a process, as if it had accessed them.
+//! Faults in pages of a process, as if the process had accessed them.
 
 use isotherm_engine::PAGE_SIZE;
 
 use super::{MAX_VECTORS, Process, ProcessError};
 
-/// Pages that are looked at in one read: of 128 MiB.
+/// Pages whose page map entries are read at once (128 MiB).
 const PAGES_PER_READ: u64 = 32 << 10;
-/// Pages that are read in before the caller is asked whether to go on: 1 MiB.
+/// Pages that are read in before the caller is asked whether to continue (1 MiB).
 const PAGES_PER_STEP: usize = 256;
 
 impl Process {
-    /// Reads a byte of each page, so that the kernel maps for the processor what it had hidden from it to see
-    /// who uses it (NUMA balancing). Pages that cannot be read are left out. They count as accessed then.
+    /// Reads a byte of each page, so that the kernel maps pages again that NUMA balancing has unmapped to see their
+    /// user. Skips pages that cannot be read. The pages count as accessed afterwards.
     pub fn fault_in(&self, pages: &[u64]) {
         let mut bytes = [0_u8; MAX_VECTORS];
         let mut rest = pages;
@@ -39,18 +39,18 @@ impl Process {
                     0,
                 )
             };
-            // It stops at the first page that cannot be read.
+            // The call stops at the first page that cannot be read.
             let done = usize::try_from(read).unwrap_or(0);
             rest = &rest[count.min(done + usize::from(done < count))..];
         }
     }
 
-    /// Has every page that is in swap read in and mapped, as if the process had accessed it; those that it may not read
-    /// itself stay where they are. Yields how many were found in swap. Looks at all that it maps, which takes some
-    /// 10 ms for a GiB. After each MiB `goes_on` is told how many pages were read; `false` ends it.
+    /// Reads in and maps every page that is in swap, as if the process had accessed it. Pages that the process may not
+    /// read itself stay in swap. Returns the number of pages found in swap. Scans all mappings, which takes some 10 ms
+    /// per GiB. After each MiB calls `goes_on` with the number of pages read; `false` ends the scan.
     ///
     /// # Errors
-    /// The process has ended, or must not be looked at.
+    /// Fails if the process has ended or its page map cannot be read.
     pub fn swap_in(&self, mut goes_on: impl FnMut(u64) -> bool) -> Result<u64, ProcessError> {
         let refused = |source| ProcessError::Refused {
             what: "look at the page map",
@@ -66,7 +66,7 @@ impl Process {
             while address < area.range.end && nr_left > 0 {
                 let nr = ((area.range.end - address) / PAGE_SIZE).min(PAGES_PER_READ);
                 pages.clear();
-                // What was unmapped meanwhile is no longer in swap.
+                // A range that was unmapped meanwhile is no longer in swap.
                 let _ = map.swapped(address, nr, &mut pages);
                 nr_found += pages.len() as u64;
                 for step in pages.chunks(PAGES_PER_STEP) {

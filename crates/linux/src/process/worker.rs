@@ -1,12 +1,12 @@
 //! The memory of a process whose main thread has ended before the others.
 //!
-//! Problem: `/proc/PID` and a pidfd are about the main thread. Once that has ended, they tell of no memory, although the
-//! other threads have it still.
+//! Problem: `/proc/PID` and a pidfd refer to the main thread. Once that has ended, they show no memory, although the
+//! other threads still have it.
 //!
-//! Approach: another thread is asked instead, by `/proc/PID/task/TID`.
+//! Approach: another thread is read instead, by `/proc/PID/task/TID`.
 //!
-//! Limits: process_madvise(2) finds processes by their main thread alone (`pidfd_get_task` in kernel/pid.c), so nobody can
-//! advise the kernel about such memory. It is watched by `clear_refs`, and can be moved between nodes.
+//! Limits: process_madvise(2) finds processes only by their main thread (`pidfd_get_task` in kernel/pid.c), so such
+//! memory cannot be advised. It is watched by `clear_refs`, and can be moved between nodes.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ use super::Process;
 pub(super) struct Worker(AtomicU32);
 
 impl Process {
-    /// The thread whose memory is the process's: the main thread, unless that has ended.
+    /// Returns the thread whose `/proc` files show the memory: the main thread, or another once that has ended.
     pub(crate) fn memory_thread(&self) -> u32 {
         match self.worker.0.load(Ordering::Relaxed) {
             0 => self.pid,
@@ -26,12 +26,12 @@ impl Process {
         }
     }
 
-    /// Whether process_madvise(2) accepts it: not once its main thread has ended.
+    /// Whether process_madvise(2) accepts the process: not after its main thread has ended.
     pub fn takes_advice(&self) -> bool {
         self.memory_thread() == self.pid
     }
 
-    /// A file of `/proc/PID` that is about its memory.
+    /// Returns the path of a `/proc/PID` file about the process's memory.
     pub(crate) fn memory_path(&self, file: &str) -> String {
         match self.memory_thread() {
             tid if tid == self.pid => format!("/proc/{tid}/{file}"),
@@ -39,7 +39,7 @@ impl Process {
         }
     }
 
-    /// Looks for another thread, after the one that was asked had no memory. `false` if there is none.
+    /// Looks for another thread after the current one showed no memory. Returns `false` if there is none.
     pub(super) fn find_memory_thread(&self) -> bool {
         let tid = thread_with_memory(self.pid).filter(|_| self.is_alive());
         let other = tid.filter(|tid| *tid != self.memory_thread());
@@ -50,7 +50,7 @@ impl Process {
     }
 }
 
-/// A thread of process `pid` that has memory, the lowest number first.
+/// Returns the thread of process `pid` with the lowest number that has memory.
 pub(super) fn thread_with_memory(pid: u32) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let mut tids: Vec<u32> = tasks
@@ -64,7 +64,7 @@ pub(super) fn thread_with_memory(pid: u32) -> Option<u32> {
     })
 }
 
-/// Resident bytes of process `pid` (`/proc/PID/statm`); 0 if it has ended or is a kernel thread.
+/// Returns the resident bytes of process `pid` (`/proc/PID/statm`); 0 if it has ended or is a kernel thread.
 pub fn resident_bytes(pid: u32) -> u64 {
     match resident_of(&format!("/proc/{pid}")) {
         0 if has_ended_main_thread(pid) => {
@@ -81,7 +81,7 @@ fn resident_of(folder: &str) -> u64 {
     pages.unwrap_or(0) * isotherm_engine::PAGE_SIZE
 }
 
-/// Whether other threads of process `pid` may go on without the main thread.
+/// Whether the main thread of process `pid` has ended while other threads may still run.
 fn has_ended_main_thread(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let mut fields = crate::pressure::stat_fields(&stat).into_iter().flatten();
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn other_threads_are_asked_once_the_main_thread_has_ended() {
-        // A thread that sleeps, and a main thread that ends by itself alone.
+        // A thread that sleeps, and a main thread that exits alone.
         let script = "import ctypes, threading, time\n\
                       threading.Thread(target=time.sleep, args=(60,)).start()\n\
                       ctypes.CDLL(None).syscall(60, 0)\n";
