@@ -1,10 +1,9 @@
-//! Batches of operations: which go together, which pages are meant, what became of each.
+//! Batches of operations: groups them, selects their pages, and records each page's outcome.
 //!
-//! Where several schemes have their turn at each region, a plan's operations interleave, and taken in
-//! their order they would make a batch each; a batch has fixed costs (page tables read before and
-//! after, a call to the kernel). The order of operations on different memory does not matter, so those
-//! of a kind are gathered ([`gather`]); memory that several operations are about sees them in the
-//! plan's order.
+//! If several schemes act on each region in turn, a plan's operations interleave, and each would make a batch in plan
+//! order. A batch has fixed costs (page tables read before and after, a call to the kernel). The order of operations on
+//! different memory does not matter, so operations of one kind are gathered ([`gather`]). Memory that several
+//! operations cover sees them in the plan's order.
 
 use std::collections::BTreeMap;
 
@@ -13,33 +12,33 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, R
 use crate::areas::MappedArea;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 
-/// One 2 MiB block on the way: sets of its pages.
+/// One 2 MiB block in progress, with sets of its pages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     pub(super) address: u64,
-    /// One 2 MiB leaf maps it.
+    /// Whether one 2 MiB leaf maps the block.
     pub(super) huge: bool,
-    /// In memory before anything was done, whether an operation is about it or not.
+    /// Pages in memory before any action, covered by an operation or not.
     pub(super) there: Bitmap,
-    /// In some operation's range, mapped, and in memory before anything was done.
+    /// Pages in some operation's range that were mapped and in memory before any action.
     pub(super) present: Bitmap,
-    /// Their accessed bit was set then.
+    /// Pages whose accessed bit was set before any action.
     pub(super) accessed: Bitmap,
-    /// Not backed by a file.
+    /// Pages not backed by a file.
     pub(super) anonymous: Bitmap,
-    /// Passed the filters.
+    /// Pages that passed the filters.
     pub(super) passed: Bitmap,
-    /// To be acted on; what is refused leaves.
+    /// Pages to act on; refused pages are removed.
     pub(super) wanted: Bitmap,
-    /// Acted on, as seen afterwards.
+    /// Pages acted on, as seen afterwards.
     pub(super) applied: Bitmap,
     pub(super) refused: BTreeMap<Refusal, Bitmap>,
-    /// What of it went from which node to which.
+    /// Pages that moved, by source and destination node.
     pub(super) moved: BTreeMap<(u32, u32), Bitmap>,
 }
 
 impl Block {
-    /// Takes `pages` out of what is wanted.
+    /// Removes `pages` from the wanted ones.
     pub(super) fn refuse(&mut self, pages: &Bitmap, why: Refusal) {
         let pages = bits::and(pages, &self.wanted);
         if bits::is_empty(&pages) {
@@ -50,7 +49,7 @@ impl Block {
         *set = bits::or(set, &pages);
     }
 
-    /// `pages` have gone from one node to another. Who moved them, or where they were, may not be known.
+    /// Records that `pages` have moved from one node to another. Either node may be unknown.
     pub(super) fn moved(&mut self, pages: &Bitmap, from: i32, to: i32) {
         self.applied = bits::or(&self.applied, pages);
         if let (Ok(from), Ok(to)) = (u32::try_from(from), u32::try_from(to)) {
@@ -59,15 +58,15 @@ impl Block {
         }
     }
 
-    /// All its pages.
+    /// Returns the address range of the block.
     pub(super) fn range(&self) -> AddressRange {
         AddressRange::new(self.address, self.address + BLOCK_SIZE)
     }
 }
 
-/// Divides operations, by their places, into batches that are to be carried out one after the other:
-/// each of one `kind`, of disjoint ranges, and of so many operations and bytes at most (one operation
-/// may be larger). Operations that overlap keep their order.
+/// Divides operations, by their indices, into batches that are executed one after the other. Each batch has one `kind`,
+/// disjoint ranges, and at most `operations_max` operations and `bytes_max` bytes (one operation may be larger).
+/// Overlapping operations keep their order.
 pub(super) fn gather<K: Ord>(
     operations: &[Operation],
     kind: impl Fn(&Operation) -> K,
@@ -75,7 +74,7 @@ pub(super) fn gather<K: Ord>(
     bytes_max: u64,
 ) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
-    // By kind: the batches that have room, in order, with what is in them.
+    // Batches that are not yet full, by kind and in order, with their bytes.
     let mut open: BTreeMap<K, Vec<(usize, u64)>> = BTreeMap::new();
     let mut turns = Turns::default();
     for (place, operation) in operations.iter().enumerate() {
@@ -105,13 +104,12 @@ pub(super) fn gather<K: Ord>(
     batches
 }
 
-/// Which memory has its last turn in which batch: disjoint ranges, by target and start, with their
-/// ends.
+/// The last batch that covers each piece of memory: disjoint ranges, by target and start, with their ends.
 #[derive(Default)]
 struct Turns(BTreeMap<(TargetId, u64), (u64, usize)>);
 
 impl Turns {
-    /// The ranges that overlap the operation's, the last one first.
+    /// Iterates over the ranges that overlap the operation's, the last one first.
     fn overlapping(
         &self,
         operation: &Operation,
@@ -123,13 +121,13 @@ impl Turns {
             .take_while(move |(taken, _)| taken.end > range.start)
     }
 
-    /// The first batch that the operation may be in.
+    /// Returns the first batch that may hold the operation.
     fn next(&self, operation: &Operation) -> usize {
         let last = self.overlapping(operation).map(|(_, batch)| batch).max();
         last.map_or(0, |batch| batch + 1)
     }
 
-    /// The operation is in `batch`, which is later than all that it overlaps.
+    /// Records that the operation is in `batch`, which is later than those of all operations that it overlaps.
     fn take(&mut self, operation: &Operation, batch: usize) {
         let Operation { target, range, .. } = *operation;
         let taken: Vec<_> = self.overlapping(operation).collect();
@@ -146,14 +144,14 @@ impl Turns {
     }
 }
 
-/// The operations at `places`.
+/// Returns the operations at `places`.
 pub(super) fn pick(operations: &[Operation], places: &[usize]) -> Vec<Operation> {
     let picked = places.iter().map(|place| operations[*place].clone());
     picked.collect()
 }
 
-/// The stretches of wanted pages of all blocks, each within one of `areas`: the kernel refuses a
-/// range as a whole for the sake of one mapping in it.
+/// Returns the runs of wanted pages of all blocks, each within one of `areas`. The kernel refuses a whole range because
+/// of a single mapping in it.
 pub(super) fn wanted(blocks: &[Block], areas: &[MappedArea]) -> Vec<AddressRange> {
     let mut ranges = Vec::new();
     for block in blocks {
@@ -170,8 +168,7 @@ pub(super) fn wanted(blocks: &[Block], areas: &[MappedArea]) -> Vec<AddressRange
     parts
 }
 
-/// Refuses anonymous memory for which there is no `room` in swap, in bytes: what else is free there is
-/// the system's.
+/// Refuses anonymous memory beyond the `room` bytes available in swap: the remaining free swap is the system's reserve.
 pub(super) fn keep_reserve(blocks: &mut [Block], room: u64) {
     let mut pages_left = room / PAGE_SIZE;
     for block in blocks {
@@ -186,7 +183,7 @@ pub(super) fn keep_reserve(blocks: &mut [Block], room: u64) {
     }
 }
 
-/// `ranges`, the larger ones cut at multiples of `bytes`.
+/// Returns `ranges`, with the larger ones cut at multiples of `bytes`.
 pub(super) fn cut(ranges: &[AddressRange], bytes: u64) -> Vec<AddressRange> {
     let mut parts = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -200,7 +197,7 @@ pub(super) fn cut(ranges: &[AddressRange], bytes: u64) -> Vec<AddressRange> {
     parts
 }
 
-/// Where operations name single pages, only these are meant.
+/// Limits a block to the pages that operations name, if they name single pages.
 pub(super) fn keep_pages(block: &mut Block, operations: &[Operation]) {
     if operations.iter().all(|operation| operation.pages.is_none()) {
         return;
@@ -223,14 +220,14 @@ pub(super) fn keep_pages(block: &mut Block, operations: &[Operation]) {
     }
 }
 
-/// Blocks that overlap `range`, of blocks in address order.
+/// Returns the blocks that overlap `range`, from blocks in address order.
 pub(super) fn within(blocks: &mut [Block], range: AddressRange) -> &mut [Block] {
     let first = blocks.partition_point(|block| block.address + BLOCK_SIZE <= range.start);
     let end = blocks.partition_point(|block| block.address < range.end);
     &mut blocks[first..end.max(first)]
 }
 
-/// The part of `operation` in `blocks`, summed up.
+/// Sums up the outcome of `operation` over `blocks`.
 pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
     let mut outcome = Outcome::default();
     let mut accounted = 0;
@@ -257,7 +254,7 @@ pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
     outcome
 }
 
-/// The parts of `range` that are mapped.
+/// Returns the parts of `range` that are mapped.
 pub(super) fn clip(range: AddressRange, areas: &[MappedArea]) -> Vec<AddressRange> {
     let first = areas.partition_point(|area| area.range.end <= range.start);
     let mut parts: Vec<AddressRange> = Vec::new();
@@ -274,7 +271,7 @@ pub(super) fn clip(range: AddressRange, areas: &[MappedArea]) -> Vec<AddressRang
     parts
 }
 
-/// The mapping that holds all of `range`, if one does.
+/// Returns the mapping that holds all of `range`, if one does.
 pub(super) fn mapping_around(range: AddressRange, areas: &[MappedArea]) -> Option<&MappedArea> {
     let at = areas.partition_point(|area| area.range.end <= range.start);
     areas
@@ -321,7 +318,7 @@ mod tests {
                 .collect();
             assert_eq!(gather(&operations, kind, 9, 8 * PAGE_SIZE), wanted);
         };
-        // Two schemes that see each region one after the other.
+        // Two schemes that act on each region in turn.
         let both = [
             (0, 0, 2),
             (1, 0, 2),
@@ -336,15 +333,15 @@ mod tests {
             &[(0, 0, 1), (1, 1, 1), (0, 2, 1), (1, 3, 1)],
             &[&[0, 2], &[1, 3]],
         );
-        // The second scheme, and then the first one again, on what the first one had.
+        // The second scheme acts on memory of the first, and the first then acts on it again.
         check(&[(0, 0, 4), (1, 1, 1), (0, 1, 1)], &[&[0], &[1], &[2]]);
-        // Eight pages at most; what is larger is alone.
+        // Eight pages at most; a larger operation is alone.
         check(&[(0, 0, 5), (0, 5, 5), (0, 10, 3)], &[&[0, 2], &[1]]);
         check(&[(0, 0, 9), (0, 9, 1)], &[&[0], &[1]]);
     }
 
     proptest! {
-        /// A page's history is that of the plan, whatever is gathered.
+        /// A page sees its operations in the plan's order, however they are gathered.
         #[test]
         fn every_page_sees_its_operations_in_the_plans_order(
             plan in prop::collection::vec((0..3usize, 0..2u32, 0..40u64, 1..12u64), 0..60),

@@ -1,14 +1,15 @@
-//! Acting on the processor that the target runs on.
+//! Runs the acting thread on the processor that the target runs on.
 //!
-//! The problem: for each dirty page that is paged out alone the kernel interrupts every other processor that runs the
-//! target, to flush its TLB, and waits for them (see `by_block`). One that runs us does not run the target.
+//! The problem: for each dirty page that is paged out alone, the kernel interrupts every other processor that runs the
+//! target. It flushes its TLB, and waits for them (see `by_block`). A processor that runs us does not run the target.
 //!
-//! The approach: before each call whoever acts goes to where most of the target's threads run, if any does. What the
-//! call takes, the target would have lost by interrupts elsewhere. What that saves is in docs/guard.md, measured by
-//! experiments/beside.c.
+//! The approach: before each call the acting thread moves to the processor on which most of the target's threads run,
+//! if any does. Otherwise the target would lose as much time by interrupts elsewhere as the call takes. The saving is
+//! in docs/guard.md, measured by experiments/beside.c.
 //!
-//! Limits: a program that runs on several processors at once is still interrupted on the others, and one that the
-//! scheduler moves meanwhile until the next call. Programs of more than [`THREADS_MAX`] threads are not asked.
+//! Limits: a program that runs on several processors at once is still interrupted on the others. A program that the
+//! scheduler moves meanwhile is interrupted until the next call. Programs of more than [`THREADS_MAX`] threads are not
+//! examined.
 
 use std::fs;
 use std::path::Path;
@@ -17,19 +18,19 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::pressure::stat_fields;
 
-/// Asking a thread takes some 10 us.
+/// Maximum number of threads that are examined: reading one takes some 10 us.
 const THREADS_MAX: usize = 32;
 
-/// Where this thread is, while single pages are paged out; as before when it is dropped.
+/// Affinity of this thread while single pages are paged out; restored on drop.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// Where it may run; `None`: it cannot go anywhere.
+    /// Original affinity; `None` if the thread cannot move.
     home: Option<CpuSet>,
     is_away: bool,
 }
 
 impl Beside {
-    /// Nobody yet.
+    /// Returns a state in which the thread has not moved.
     pub(super) fn nobody() -> Self {
         let home = sched_getaffinity(None).ok();
         Self {
@@ -38,7 +39,8 @@ impl Beside {
         }
     }
 
-    /// Goes to where most of a process's threads run. Stays where it is if none does, or nobody knows.
+    /// Moves to the processor on which most of a process's threads run. Returns home if none runs or the processor is
+    /// unknown.
     pub(super) fn go_to(&mut self, pid: u32) {
         let Some(home) = self.home else { return };
         let Some(cpu) = busiest(pid).filter(|cpu| *cpu < CpuSet::MAX_CPU && home.is_set(*cpu))
@@ -47,13 +49,13 @@ impl Beside {
         };
         let mut there = CpuSet::new();
         there.set(cpu);
-        // It may have been taken offline: no harm done.
+        // A failure is harmless: the processor may have been taken offline.
         self.is_away |= sched_setaffinity(None, &there).is_ok();
     }
 
     fn come_back(&mut self) {
         if let Some(home) = self.home.filter(|_| self.is_away) {
-            // Refused only where all of these are offline by now: the kernel has chosen others then.
+            // Refused only if all of these are offline by now: the kernel has chosen others then.
             self.is_away = sched_setaffinity(None, &home).is_err();
         }
     }
@@ -65,7 +67,7 @@ impl Drop for Beside {
     }
 }
 
-/// The processor on which most threads of a process run, if any does.
+/// Returns the processor on which most threads of a process run, if any does.
 fn busiest(pid: u32) -> Option<usize> {
     let mut nr_on: Vec<usize> = Vec::new();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -82,7 +84,7 @@ fn busiest(pid: u32) -> Option<usize> {
     counted.max_by_key(|(_, nr)| *nr).map(|(cpu, _)| cpu)
 }
 
-/// Where a thread runs, or waits to run.
+/// Returns the processor on which a thread runs or waits to run.
 fn running_on(thread: &Path) -> Option<usize> {
     let text = fs::read_to_string(thread.join("stat")).ok()?;
     let mut fields = stat_fields(&text)?;
@@ -101,7 +103,7 @@ mod tests {
         rustix::thread::sched_getcpu()
     }
 
-    /// A program that only sleeps, or only runs.
+    /// Starts a program that only sleeps, or only runs.
     fn program(script: &str) -> Child {
         let mut shell = Command::new("sh");
         shell.args(["-c", script]).spawn().expect("a shell")

@@ -1,26 +1,26 @@
-//! Paging out 2 MiB at a time.
+//! Pages out 2 MiB at a time.
 //!
-//! The problem: for every dirty page that it pages out, the kernel interrupts each processor that runs
-//! the target, to flush its TLB before the page is written (`try_to_unmap_flush_dirty` in mm/vmscan.c).
-//! Measured here (2 virtual CPUs, Linux 6.18, zram, a thread of the target that works all the time beside
-//! 512 MiB of idle memory): 20 us a page, and the thread does 28 to 53 % of its work meanwhile.
+//! The problem: for every dirty page that it pages out, the kernel interrupts each processor that runs the target. It
+//! flushes its TLB before the page is written (`try_to_unmap_flush_dirty` in mm/vmscan.c). Measured here (2 virtual
+//! CPUs, Linux 6.18, zram, a busy thread of the target beside 512 MiB of idle memory): 20 us a page, and the thread
+//! does 28 to 53 % of its work meanwhile.
 //!
-//! The approach: a huge page is unmapped once and written as one. So a block that is to be paged out whole
-//! is made one first (`MADV_COLLAPSE`), and paged out at once, which gives the huge page back for the next.
-//! Measured, the same load: 2.4 us a page, the thread does 96 to 99 % of its work. In swap, and when it comes
-//! back, such memory is pages again.
+//! The approach: a huge page is unmapped once and written as one. A block that shall be paged out whole is first made a
+//! huge page (`MADV_COLLAPSE`). It is paged out at once, which frees the huge page for the next block. Measured with
+//! the same load: 2.4 us a page, and the thread does 96 to 99 % of its work. In swap, and after a refault, such memory
+//! consists of base pages again.
 //!
-//! Only blocks that are wholly in memory, private and anonymous, and of which nobody else maps a page: all
-//! others would take memory, or swap, that they did not take before. Not where huge pages are
-//! scarce, the target's control group is near its limit, or zswap would pass them by.
+//! Only blocks that are wholly in memory, private, anonymous and unshared are treated so: all others would take memory,
+//! or swap, that they did not take before. Conditions are enough huge pages, a control group not near its limit, and a
+//! zswap that takes huge pages.
 //!
-//! A block of which all but [`REST_MAX`] pages are to go, goes with these; they are read back at once
-//! (`MADV_WILLNEED`), so that who uses them has a minor fault each, instead of an interrupt for each of the
-//! others: meant for the headers that a garbage collector visits in an idle heap. What it saves is not measured.
+//! A block of which at most [`REST_MAX`] pages are unwanted is paged out with them. These are read back at once
+//! (`MADV_WILLNEED`). Their users then have a minor fault each, instead of an interrupt for each of the other pages.
+//! This is meant for the headers that a garbage collector visits in an idle heap. Its saving is not measured.
 //!
-//! Limits: the target's memory lock is held for writing while a block is copied, 0.5 ms here. A block that
-//! cannot be paged out after all is left a huge page. Pages that are read back are in the swap cache, and not
-//! in RSS, until they are touched.
+//! Limits: the target's mmap lock is held for writing while a block is copied, 0.5 ms here. A block that cannot be
+//! paged out after all stays a huge page. Pages that are read back are in the swap cache, and not in RSS, until they
+//! are touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,26 +37,26 @@ use crate::probe::ProbeError;
 use crate::process::Advised;
 use crate::{cgroup, compaction, host};
 
-/// Most pages of a block that go with the others and are read back.
+/// Maximum number of unwanted pages of a block that are paged out with the others and read back.
 const REST_MAX: u64 = 8;
-/// Free huge pages that are left to others.
+/// Number of free huge pages that are left to other users.
 const FREE_MIN: u64 = 8;
-/// What a target's control group must have left below its limit.
+/// Minimum distance of a target's control group from its limit, in bytes.
 const HEADROOM_MIN: u64 = 32 << 20;
-/// What is known of a target's control group is looked up again after that.
+/// Time after which the control group's headroom is read again.
 const ROOM_LASTS: Duration = Duration::from_secs(1);
-/// After so many blocks in a row that could not be made huge pages a target's are left alone for a time.
+/// Failed collapses in a row after which a target's blocks are skipped for a time.
 const FAILURES_MAX: u32 = 4;
 const SPARED_FOR: Duration = Duration::from_secs(10);
 
-/// Whether, and of whom, blocks are paged out whole.
+/// State of paging out whole blocks, for each target.
 #[derive(Debug)]
 pub(super) struct ByBlock {
     is_possible: bool,
     targets: BTreeMap<TargetId, Room>,
 }
 
-/// What is known of a target.
+/// State of one target.
 #[derive(Debug, Default)]
 struct Room {
     looked: Option<Instant>,
@@ -67,7 +67,7 @@ struct Room {
 
 impl ByBlock {
     pub(super) fn new() -> Self {
-        // zswap took only single pages before 6.13, and left huge ones to the disk.
+        // zswap took only single pages before 6.13, and passed huge ones to the disk.
         let is_passed_by = host::kernel_version() < (6, 13) && zswap_is_on();
         Self {
             is_possible: super::lacks(Action::Collapse).is_none() && !is_passed_by,
@@ -97,7 +97,8 @@ impl ByBlock {
         room.has_headroom && !is_spared
     }
 
-    /// A block of `target` was made a huge page, or could not be. `false`: no more for now.
+    /// Records whether a block of `target` was made a huge page. Returns `false` if no more blocks may be tried for
+    /// now.
     fn note(&mut self, target: TargetId, is_huge: bool) -> bool {
         let Some(room) = self.targets.get_mut(&target) else {
             return false;
@@ -113,7 +114,7 @@ impl ByBlock {
 }
 
 impl ProcessActuator {
-    /// Pages out the blocks of which that can be done as one huge page. Yields their addresses.
+    /// Pages out the blocks for which that is possible as one huge page. Returns their addresses.
     pub(super) fn page_out_by_block(
         &mut self,
         target: TargetId,
@@ -162,7 +163,8 @@ impl ProcessActuator {
             .is_some_and(|area| area.permissions.is_private() && !area.is_file())
     }
 
-    /// Why not is no matter: it is paged out page by page then, and what stands against that is told.
+    /// Collapses a block. The reason of a failure does not matter: the block is paged out page by page then, which
+    /// reports obstacles.
     fn make_huge(&mut self, target: TargetId, range: AddressRange) -> bool {
         let Some(process) = self.probe.process(target) else {
             return false;
@@ -172,7 +174,7 @@ impl ProcessActuator {
     }
 }
 
-/// What is not to be paged out of a block that is in memory as single pages, if that is little.
+/// Returns the pages of a block that shall stay, if they are few and the block is in memory as single pages.
 fn rest_of(block: &Block) -> Option<bits::Bitmap> {
     let there = bits::and(&block.there, &block.anonymous);
     let rest = bits::and_not(&there, &block.wanted);
@@ -180,19 +182,19 @@ fn rest_of(block: &Block) -> Option<bits::Bitmap> {
     (!block.huge && is_all_there && u64::from(bits::count(&rest)) <= REST_MAX).then_some(rest)
 }
 
-/// Whether the control groups of the process leave room for a huge page more.
+/// Whether the limits of the process's control groups allow one more huge page.
 fn has_headroom(pid: u32) -> bool {
     cgroup::headroom(pid).is_none_or(|bytes| bytes >= HEADROOM_MIN)
 }
 
-/// Huge pages that are free as such, of all nodes; none where that cannot be read.
+/// Returns the number of free huge pages of all nodes; 0 if that cannot be read.
 fn free_huge_pages() -> u64 {
     let text = fs::read_to_string("/proc/buddyinfo").unwrap_or_default();
     let zones = compaction::parse_buddyinfo(&text).unwrap_or_default();
     zones.iter().map(|zone| free_in(&zone.free_blocks)).sum()
 }
 
-/// `free_blocks` counts stretches of 1, 2, 4, ... pages.
+/// Returns the huge pages in `free_blocks`, which counts free blocks of 1, 2, 4, ... pages.
 fn free_in(free_blocks: &[u64]) -> u64 {
     let large = free_blocks.iter().skip(PAGES_PER_BLOCK.ilog2() as usize);
     large.enumerate().map(|(i, count)| count << i).sum()
@@ -231,7 +233,7 @@ mod tests {
         assert_eq!(nr_rest(&block(all, all)), Some(0));
         assert_eq!(nr_rest(&block(all, but(8))), Some(8));
         assert_eq!(nr_rest(&block(all, but(9))), None);
-        // A hole would be filled.
+        // A hole would be filled with memory.
         assert_eq!(nr_rest(&block(but(1), but(1))), None);
         let huge = Block {
             huge: true,

@@ -1,4 +1,4 @@
-//! Filters that only the machine can apply, page by page: what a page is, its frame tells.
+//! Filters that only the machine can apply, page by page, from the facts of the page's frame.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::cgroup::GroupNumbers;
 use crate::frames::{FrameFacts, Frames};
 use crate::probe::{PageTableProbe, ProbeError};
 
-/// A page, as filters see it. The kernel is asked for what they ask for.
+/// A page as filters see it. Facts are read from the kernel only when a filter needs them.
 struct Page<'a> {
     frame: u64,
     facts: OnceCell<Option<FrameFacts>>,
@@ -23,7 +23,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Whether its frame's facts are so; `None` where they cannot be read.
+    /// Evaluates `so` on the frame's facts; `None` if they cannot be read.
     fn is(&self, so: impl Fn(FrameFacts) -> bool) -> Option<bool> {
         let read = || self.frames.facts(self.frame).ok();
         self.facts.get_or_init(read).map(so)
@@ -35,12 +35,12 @@ impl Page<'_> {
     }
 }
 
-/// Takes what the operations' filters leave out of what is wanted. Pages whose frame tells nothing
-/// (no privilege, gone meanwhile) are left out as well: a filter that cannot be applied is not passed.
+/// Removes the pages that the operations' filters exclude from the wanted ones. Pages whose frame cannot be read (no
+/// privilege, freed meanwhile) are excluded as well: a filter that cannot be applied is not passed.
 ///
-/// Yields the pages that a filter found young, as blocks that want them. They are to be made old: where
-/// the monitor samples, nothing else clears their bit, and what was touched once would be young for
-/// ever. The kernel does so (`damon_folio_mkold` in mm/damon/ops-common.c).
+/// Returns the pages that a filter found young, as blocks that want them. Their accessed bits must be cleared: if the
+/// monitor samples, nothing else clears them, and a page that was touched once would stay young for ever. The kernel
+/// does the same (`damon_folio_mkold` in mm/damon/ops-common.c).
 pub(super) fn apply(
     probe: &mut PageTableProbe,
     numbers: &mut GroupNumbers,
@@ -109,8 +109,8 @@ pub(super) fn apply(
     Ok(all_young)
 }
 
-/// Takes what is not on these frames out of what is wanted. A huge page whose frames are there in part is left
-/// whole: it is acted on where its first frame is.
+/// Removes the pages outside of these frames from the wanted ones. A huge page whose frames are only partly inside is
+/// kept whole: it is acted on where its first frame is.
 pub(super) fn keep_frames(
     probe: &mut PageTableProbe,
     target: TargetId,
@@ -142,7 +142,7 @@ fn page_at(block: u64, page: usize) -> AddressRange {
     AddressRange::new(start, start + PAGE_SIZE)
 }
 
-/// The first filter that matches decides; if it cannot be told whether one does, the page is left out.
+/// Whether the page passes: the first matching filter decides, and a filter that cannot be evaluated excludes the page.
 fn passes(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>) -> bool {
     for ((filter, matching, allow), group) in operation.filters.iter().zip(groups) {
         match matches(filter, *group, page) {
@@ -154,7 +154,7 @@ fn passes(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>) -> boo
     operation.pass_unmatched
 }
 
-/// Whether one of the filters up to the one that decides asks if the page is young.
+/// Whether one of the filters up to the deciding one asks if the page is young.
 fn asks_for_youth(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>) -> bool {
     operation
         .filters
@@ -166,7 +166,7 @@ fn asks_for_youth(operation: &Operation, groups: &[Option<u64>], page: &Page<'_>
         .is_some_and(|((filter, ..), _)| *filter == OpsFilter::Young)
 }
 
-/// Whether the page is what a filter asks for; `None` where that cannot be told.
+/// Evaluates whether the page matches a filter; `None` if that cannot be determined.
 fn matches(filter: &OpsFilter, group: Option<u64>, page: &Page<'_>) -> Option<bool> {
     Some(match filter {
         OpsFilter::Anon => page.is(FrameFacts::is_anonymous)?,
@@ -182,7 +182,7 @@ fn matches(filter: &OpsFilter, group: Option<u64>, page: &Page<'_>) -> Option<bo
             };
             bytes > PAGE_SIZE && (*min..=*max).contains(&bytes)
         }
-        // What this actuator acts on is mapped.
+        // All pages that this actuator acts on are mapped.
         OpsFilter::Unmapped => false,
     })
 }

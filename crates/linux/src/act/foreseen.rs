@@ -15,8 +15,8 @@ use crate::probe::ProbeError;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 impl ProcessActuator {
-    /// Predicts the outcomes of `operations` for a dry run: resident pages count as applied, unless they lie outside the
-    /// physical ranges or in mappings that cannot be reclaimed. Other refusals only show when the kernel acts.
+    /// Predicts the outcomes of `operations` for a dry run. Resident pages count as applied, unless they lie outside
+    /// the physical ranges or in mappings that cannot be reclaimed. Other refusals only show when the kernel acts.
     pub fn foresee(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
         let mut outcomes = Vec::with_capacity(operations.len());
         for operation in operations {
@@ -83,8 +83,8 @@ impl ProcessActuator {
         Some(outcomes)
     }
 
-    /// Ranges that were refused as unreclaimable, which schemes exclude from now on. Every 10 s the mappings' flags are
-    /// read again.
+    /// Returns the ranges that were refused as unreclaimable, which schemes exclude from now on. Reads the mappings'
+    /// flags again every 10 s.
     pub fn left_alone(&mut self) -> &BTreeMap<TargetId, Vec<AddressRange>> {
         if self.left_alone.is_due() {
             for target in self.left_alone.ranges.keys().copied().collect::<Vec<_>>() {
@@ -111,7 +111,7 @@ impl ProcessActuator {
 /// Ranges that were refused as unreclaimable.
 #[derive(Default)]
 pub(super) struct LeftAlone {
-    /// Disjoint, in address order.
+    /// Disjoint ranges of each target, in address order.
     ranges: BTreeMap<TargetId, Vec<AddressRange>>,
     looked: Option<Instant>,
 }

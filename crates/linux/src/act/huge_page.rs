@@ -1,19 +1,18 @@
-//! Huge pages: collapse where a block is in use; give back what they waste where it is not.
+//! Huge pages: collapses blocks that are in use, and frees the unused pages of idle huge pages.
 //!
-//! The problem: of a huge page that the kernel made, or a scheme, the program may have written a part only;
-//! the rest is memory that holds nothing. No call gives back another process's memory without a risk: what
-//! is zero when it is read may be written before it is dropped.
+//! The problem: a program may have written only a part of a huge page that the kernel or a scheme made. The rest is
+//! memory that holds nothing. No call frees another process's memory without a risk: a page that is zero when read may
+//! be written before it is dropped.
 //!
-//! The approach: the pages of zeros are found by their content ([`PageTableProbe::contents`]); where they are
-//! worth it the huge page is split, by advice about one of its pages. Since Linux 6.12 splitting maps the
-//! shared zero page instead of every page of zeros, while nobody can write to the huge page: what was written
-//! in between stays. Before, exactly these pages are paged out, which is as safe; they then take a slot of swap
-//! each, and of zram nothing else. Data stay where they are, and pages again until something collapses
-//! them: the hugepage action, or khugepaged.
+//! The approach: pages of zeros are found by their content ([`PageTableProbe::contents`]). Where enough of them exist,
+//! the huge page is split by advice about one of its pages. Since Linux 6.12 splitting maps the shared zero page
+//! instead of every page of zeros while the huge page cannot be written: data written in between stay. On older kernels
+//! exactly these pages are paged out, which is as safe; each then takes a slot of swap, and no other memory of zram.
+//! Data stay in place, as base pages until something collapses them: the hugepage action, or khugepaged.
 //!
-//! Limits: only private anonymous memory; shmem and files are refused ([`Refusal::Unsupported`]), as are huge
-//! pages that several processes map ([`Refusal::Shared`]) and locked memory. A huge page of which less than
-//! [`UNUSED_MIN`] pages are zeros stays. What a later fault gets is the kernel's policy, or the program's.
+//! Limits: only private anonymous memory; shmem and files are refused ([`Refusal::Unsupported`]), as are huge pages
+//! that several processes map ([`Refusal::Shared`]) and locked memory. A huge page of which less than [`UNUSED_MIN`]
+//! pages are zeros stays. The kernel's policy, or the program's, decides what a later fault gets.
 //!
 //! [`PageTableProbe::contents`]: crate::probe::PageTableProbe::contents
 
@@ -30,8 +29,8 @@ use crate::{host, swap};
 pub(crate) const MADV_COLLAPSE: i32 = 25;
 
 impl ProcessActuator {
-    /// Makes huge pages of the blocks that lie in one anonymous mapping: those that the operations name, or of
-    /// which enough is there, as a block of which little is used would only waste memory.
+    /// Collapses the blocks that lie in one anonymous mapping, if the operations name them or enough of them is in
+    /// memory. A block of which little is used would only waste memory.
     pub(super) fn collapse(
         &mut self,
         target: TargetId,
@@ -44,7 +43,7 @@ impl ProcessActuator {
             let whole = block.wanted;
             let is_meant = operations[0].means_block(block.address);
             if block.huge {
-                // As wanted already.
+                // The block is a huge page already.
                 block.refuse(&whole, Refusal::NotPresent);
             } else if batch::mapping_around(block.range(), areas).is_none_or(MappedArea::is_file) {
                 block.refuse(&whole, Refusal::Unsupported);
@@ -73,8 +72,8 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Gives back what the huge pages that lie wholly in an operation waste: their pages of zeros. Data stay
-    /// in memory. See the module's text.
+    /// Frees the pages of zeros of the huge pages that lie wholly in an operation. Data stay in memory. See the
+    /// module's documentation.
     pub(super) fn give_back_unused(
         &mut self,
         target: TargetId,
@@ -110,7 +109,7 @@ impl ProcessActuator {
         self.ask_frames(target, blocks, &left, Refusal::Kept)
     }
 
-    /// Leaves of huge pages what is zeros, where that is worth it.
+    /// Limits the wanted pages of huge pages to those of zeros, where there are enough of them.
     fn keep_written(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
         let meant = |block: &&Block| !bits::is_empty(&block.wanted);
         let addresses: Vec<u64> = blocks.iter().filter(meant).map(|b| b.address).collect();
@@ -137,7 +136,7 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Splits the blocks of which something is wanted. What cannot be split is refused.
+    /// Splits the blocks that have wanted pages, and refuses those that cannot be split.
     fn split(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
         let first_pages: Vec<AddressRange> = blocks
             .iter()
@@ -154,7 +153,7 @@ impl ProcessActuator {
                 let page = bits::mask(block.address, *first_page);
                 let refused_it =
                     |(_, pages): &(_, &bits::Bitmap)| !bits::is_empty(&bits::and(pages, &page));
-                // The advice was refused, for all of the block.
+                // The advice was refused for the whole block.
                 if let Some((why, _)) = block.refused.iter().find(refused_it) {
                     let (why, rest) = (*why, block.wanted);
                     block.refuse(&rest, why);
@@ -171,9 +170,9 @@ impl ProcessActuator {
     }
 }
 
-/// Whether splitting a huge page gives its pages of zeros back at once: Linux maps the shared zero page
-/// instead of them since 6.12 (`try_to_map_unused_to_zeropage` in mm/migrate.c). Before, they must be paged
-/// out, and without swap stay.
+/// Whether splitting a huge page frees its pages of zeros at once. Linux maps the shared zero page instead of them
+/// since 6.12 (`try_to_map_unused_to_zeropage` in mm/migrate.c). On older kernels they must be paged out, and stay if
+/// there is no swap.
 pub fn split_gives_back() -> bool {
     host::kernel_version() >= (6, 12)
 }

@@ -1,14 +1,14 @@
-//! Memory that compressed swap does not make smaller.
+//! Memory that does not shrink in compressed swap.
 //!
-//! The problem: zram keeps a page that does not compress as it is. Paging such memory out frees a page
-//! and takes another, and costs CPU time each way.
+//! The problem: zram stores a page that does not compress uncompressed. Paging out such memory frees a page and takes
+//! another, and costs CPU time each way.
 //!
-//! The approach: zram counts the pages that it keeps so. The count is read around every call that pages
-//! out; where nine tenths of a call's anonymous pages were kept so, the blocks that they are of are
-//! remembered for as long as the target is there, and are not paged out again once they are back.
+//! The approach: zram counts the pages that it stores uncompressed. The count is read around every call that pages out.
+//! Where nine tenths of a call's anonymous pages were stored so, their blocks are recorded until the target ends. They
+//! are not paged out again after a refault.
 //!
-//! Limits: a call that mixes both kinds marks nothing. What others page out at the same moment counts as
-//! well. Memory that becomes compressible later stays marked. Only zram: zswap passes such pages on.
+//! Limits: a call that mixes both kinds marks nothing. Pages that other programs page out at the same moment count as
+//! well. Memory that becomes compressible later stays marked. Only zram is covered: zswap passes such pages on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,22 +20,22 @@ use crate::probe::ProbeError;
 use crate::process::call_length;
 use crate::swap::WholePages;
 
-/// Fewer pages than this tell nothing.
+/// Minimum number of pages of a call: fewer are not significant.
 const PAGES_MIN: u64 = 16;
-/// Most blocks that are remembered, of all targets: they map 512 GiB.
+/// Maximum number of recorded blocks, over all targets: they map 512 GiB.
 const BLOCKS_MAX: usize = 1 << 18;
 
-/// The blocks that are not to be paged out again.
+/// The blocks that shall not be paged out again.
 #[derive(Debug, Default)]
 pub(super) struct Incompressible {
     blocks: BTreeMap<TargetId, BTreeSet<u64>>,
     nr_blocks: usize,
-    /// zram's counts, while there is acted.
+    /// zram's counters, open during an action.
     counts: Option<WholePages>,
 }
 
 impl Incompressible {
-    /// Acting begins: zram devices may have come and gone.
+    /// Opens the counters when an action begins: zram devices may have been added or removed.
     pub(super) fn begin(&mut self) {
         self.counts = WholePages::open();
     }
@@ -45,12 +45,12 @@ impl Incompressible {
         self.nr_blocks -= of_target.len();
     }
 
-    /// Pages that zram keeps as they are, where it tells.
+    /// Returns the number of pages that zram stores uncompressed, where it reports that.
     fn count(&self) -> Option<u64> {
         self.counts.as_ref().map(WholePages::count)
     }
 
-    /// Refuses what is known not to shrink.
+    /// Refuses blocks that are known not to shrink.
     pub(super) fn refuse(&self, target: TargetId, blocks: &mut [Block]) {
         let Some(known) = self.blocks.get(&target) else {
             return;
@@ -61,7 +61,8 @@ impl Incompressible {
         }
     }
 
-    /// Of a call that paged out `ranges` of `blocks`, zram kept `kept` pages as they are.
+    /// Records the result of a call that paged out `ranges` of `blocks`, of which zram stored `kept` pages
+    /// uncompressed.
     fn paged_out(
         &mut self,
         target: TargetId,
@@ -93,7 +94,7 @@ impl Incompressible {
 }
 
 impl ProcessActuator {
-    /// Pages `ranges` out, and notes what zram did not make smaller.
+    /// Pages out `ranges`, and records the blocks that zram did not compress.
     pub(super) fn advise_pageout(
         &mut self,
         target: TargetId,
@@ -168,7 +169,7 @@ mod tests {
         check(470, 512, 512);
         check(400, 512, 0);
         check(0, 512, 0);
-        // Too few to tell.
+        // Too few pages to decide.
         check(8, 8, 0);
     }
 }

@@ -9,11 +9,11 @@ use crate::node::Zones;
 use crate::probe::{Leaf, ProbeError};
 use crate::process::{Process, ProcessError};
 
-/// Pages in one call: it takes and gives a word for each.
+/// Pages in one call: it takes and returns a word for each.
 const CHUNK_PAGES: usize = 4096;
 
 impl ProcessActuator {
-    /// Moves what is wanted, shared out by the destinations' weights. What is idle is so afterwards.
+    /// Moves the wanted pages, divided by the destinations' weights. Idle pages stay idle.
     pub(super) fn migrate(
         &mut self,
         target: TargetId,
@@ -29,7 +29,7 @@ impl ProcessActuator {
             .iter()
             .enumerate()
             .flat_map(|(i, block)| {
-                // A huge page moves whole, by its first page.
+                // A huge page moves as a whole, by its first page.
                 let nr = if block.huge { 1 } else { usize::MAX };
                 let pages: Vec<usize> = bits::each(&block.wanted).take(nr).collect();
                 pages.into_iter().map(move |page| (i, page))
@@ -81,7 +81,7 @@ impl ProcessActuator {
                 }
                 status[i] = i32::MIN;
             }
-            // What was there already needed no move.
+            // A page that was there already needed no move.
             for (&(block, page), &status) in chunk.iter().zip(&status) {
                 if status != i32::MIN {
                     let pages = pages_of(&blocks[block], page);
@@ -95,9 +95,9 @@ impl ProcessActuator {
         self.move_hidden(target, hidden, is_idle, blocks)
     }
 
-    /// Moves what NUMA balancing has hidden from the processor to see who uses it: from Linux 6.1 to 6.4 it
-    /// is not there to move_pages(2) either (until *mm/gup: reintroduce FOLL_NUMA as
-    /// FOLL_HONOR_NUMA_FAULT*), so it is read first. Reading may move it, too: frames tell.
+    /// Moves pages that NUMA balancing has unmapped to see their user. From Linux 6.1 to 6.4 move_pages(2) does not see
+    /// them either (until *mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT*), so they are read first. Reading
+    /// may also move them, which their frames show.
     fn move_hidden(
         &mut self,
         target: TargetId,
@@ -164,14 +164,14 @@ impl ProcessActuator {
             }
         }
         if is_idle {
-            // Nobody but us has read it.
+            // Only this process has read it.
             self.make_old(target, &mut read)?;
         }
         Ok(())
     }
 }
 
-/// A page that is there by its page table, and not by `move_pages`.
+/// A page that is present in its page table but not according to `move_pages`.
 struct Hidden {
     block: usize,
     page: usize,
@@ -179,7 +179,7 @@ struct Hidden {
     node: i32,
 }
 
-/// Moves those pages that are not where they are wanted. Where each is then, or a negative errno.
+/// Moves those pages that are not on the wanted node. Returns the node of each page afterwards, or a negative errno.
 fn move_what_is_elsewhere(
     process: &Process,
     hidden: &[Hidden],
@@ -196,7 +196,7 @@ fn move_what_is_elsewhere(
     Ok(status)
 }
 
-/// The pages that move with `page`.
+/// Returns the pages that move with `page`.
 fn pages_of(block: &Block, page: usize) -> bits::Bitmap {
     if block.huge {
         return block.wanted;
@@ -206,8 +206,8 @@ fn pages_of(block: &Block, page: usize) -> bits::Bitmap {
     pages
 }
 
-/// The destination of a page: by its address, so that it is the same every time, in proportion to
-/// the weights.
+/// Returns the destination node of a page: chosen by its address, so that it is always the same, in proportion to the
+/// weights.
 fn node_for(address: u64, destinations: &[Destination]) -> i32 {
     let total: u64 = destinations.iter().map(|d| u64::from(d.weight)).sum();
     let hash = (address / PAGE_SIZE).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
@@ -222,7 +222,7 @@ fn node_for(address: u64, destinations: &[Destination]) -> i32 {
     destinations.last().map_or(-1, |d| d.node as i32)
 }
 
-/// What a status of `move_pages` means.
+/// Maps a status of `move_pages` to a refusal.
 fn refusal(status: i32) -> Refusal {
     match -status {
         libc::ENOENT | libc::EFAULT => Refusal::NotPresent,

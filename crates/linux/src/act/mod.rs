@@ -1,15 +1,14 @@
-//! Acts on processes' memory: what operation schemes ask for, done with what this kernel offers.
+//! Acts on processes' memory: executes the operations of schemes with the calls that this kernel offers.
 //!
-//! The problem: `process_madvise` says "done" where it did nothing (shared pages, no swap), stops at
-//! the first range that it refuses, and splits huge pages on the way. So an answer of the kernel is
-//! not an outcome. The approach: operations of one scheme on one target are gathered in batches of at
-//! most [`BATCH_BYTES`]; the page tables are read before (what is there, what may be acted on) and after
-//! (what came of it), and every page that is not as wanted gets a reason ([`Refusal`]), by asking
-//! the frame itself where the kernel's answer does not tell.
+//! The problem: `process_madvise` reports success where it did nothing (shared pages, no swap) and stops at the first
+//! range that it refuses. It also splits huge pages. So the kernel's answer is not an outcome. The approach: operations
+//! of one scheme on one target are gathered in batches of at most [`BATCH_BYTES`]. The page tables are read before
+//! (present pages, pages that may be acted on) and after (the result). Every page that is not as wanted gets a reason
+//! ([`Refusal`]), read from its frame where the kernel's answer does not show it.
 //!
 //! | action | how |
 //! |---|---|
-//! | pageout | MADV_PAGEOUT, of whole blocks after MADV_COLLAPSE; anonymous memory only where there is swap beyond the system's reserve |
+//! | pageout | MADV_PAGEOUT, whole blocks after MADV_COLLAPSE; anonymous memory while swap exceeds the reserve |
 //! | cold, lru_deprio | MADV_COLD |
 //! | willneed | MADV_WILLNEED; counted as applied where the kernel took the advice |
 //! | hugepage, collapse | MADV_COLLAPSE of whole blocks of which enough is in memory |
@@ -17,8 +16,8 @@
 //! | migrate_hot, migrate_cold | move_pages(2) |
 //! | stat | counted only |
 //!
-//! Limits: between the two reads the target runs on, so a page may come back before it is counted.
-//! A page that stays for no reason that can be seen is [`Refusal::Kept`].
+//! Limits: the target runs on between the two reads, so a page may be read back before it is counted. A page that stays
+//! for no visible reason is [`Refusal::Kept`].
 
 mod batch;
 mod beside;
@@ -59,23 +58,22 @@ pub(crate) use huge_page::MADV_COLLAPSE;
 pub use huge_page::split_gives_back;
 pub use physical::PhysicalActuator;
 
-/// Most bytes in one batch, so that a target's memory lock is held, and a stop is not heeded, for a
-/// short time only.
+/// Maximum bytes of one batch. It bounds the time for which a target's mmap lock is held and a stop request waits.
 pub const BATCH_BYTES: u64 = 64 << 20;
-/// Most operations in one batch.
+/// Maximum number of operations in one batch.
 const BATCH_OPERATIONS: usize = 1024;
 
-/// What a target maps is read again after so long: a step's portions share one reading. What changed
-/// in between, the kernel refuses ([`Refusal::Unmapped`]), and an exec ends the reading of tables.
+/// Time after which a target's mappings are read again: the portions of one step share one read. The kernel refuses
+/// ranges that changed in between ([`Refusal::Unmapped`]), and an exec ends the reading of tables.
 const AREAS_LAST: Duration = Duration::from_millis(100);
 
-/// How actions are carried out.
+/// Options of executing actions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActOptions {
-    /// Spare pages whose accessed bit is set. Right where the monitor has cleared the bits of all
-    /// that it calls idle; wrong where it samples, as other bits are old there.
+    /// Skip pages whose accessed bit is set. Right if the monitor has cleared the bits of all pages that it calls idle;
+    /// wrong if it samples, as the bits of unsampled pages are old.
     pub spare_accessed: bool,
-    /// Part of a block that must be in memory for it to become a huge page, 0 to 1.
+    /// Fraction of a block that must be in memory for it to become a huge page, 0 to 1.
     pub collapse_min_present: f64,
 }
 
@@ -88,12 +86,12 @@ impl Default for ActOptions {
     }
 }
 
-/// Carries out operations on processes.
+/// Executes operations on processes.
 pub struct ProcessActuator {
     probe: PageTableProbe,
     options: ActOptions,
     swap: SwapFacts,
-    /// What the targets of the operations at hand map; who has ended maps nothing.
+    /// Mappings of the targets of the current operations; none for a target that has ended.
     areas: BTreeMap<TargetId, (Instant, Vec<MappedArea>)>,
     advised: Vec<Advised>,
     incompressible: Incompressible,
@@ -102,12 +100,12 @@ pub struct ProcessActuator {
     interrupted: BTreeMap<TargetId, Nanos>,
     paged_out: Vec<(TargetId, u64, Bitmap)>,
     left_alone: LeftAlone,
-    /// Only pages on these frames are acted on, if there is such a limit.
+    /// Ranges of frames to which actions are limited, if there is such a limit.
     frames: Option<Vec<Range<u64>>>,
 }
 
 impl ProcessActuator {
-    /// An actuator without targets.
+    /// Returns an actuator without targets.
     pub fn new(options: ActOptions) -> Result<Self, ProbeError> {
         Ok(Self {
             probe: PageTableProbe::new()?,
@@ -125,7 +123,7 @@ impl ProcessActuator {
         })
     }
 
-    /// The same, for pages in these ranges of physical memory only: whole pages, in address order.
+    /// Limits the actuator to pages in these ranges of physical memory: whole pages, in address order.
     #[must_use]
     pub fn within(mut self, ram: &[AddressRange]) -> Self {
         let frames = ram.iter().map(|r| r.start / PAGE_SIZE..r.end / PAGE_SIZE);
@@ -140,12 +138,12 @@ impl ProcessActuator {
         filter::keep_frames(&mut self.probe, target, frames, blocks)
     }
 
-    /// From now on `process` is `target`.
+    /// Adds `process` as `target`.
     pub fn add(&mut self, target: TargetId, process: Process) -> Result<(), ProbeError> {
         self.probe.add(target, process)
     }
 
-    /// Forgets `target`.
+    /// Removes `target`.
     pub fn remove(&mut self, target: TargetId) {
         self.probe.remove(target);
         self.areas.remove(&target);
@@ -156,18 +154,18 @@ impl ProcessActuator {
         self.left_alone.forget(target);
     }
 
-    /// For how long single pages of each target were paged out since this was asked the last time: so long the
-    /// kernel went on interrupting the processors that run it.
+    /// Returns the time for which single pages of each target were paged out since the last call. During that time the
+    /// kernel kept interrupting the processors that run the target.
     pub fn take_interrupted(&mut self) -> BTreeMap<TargetId, Nanos> {
         std::mem::take(&mut self.interrupted)
     }
 
-    /// The pages paged out since the last call: target, address of their block, the pages.
+    /// Returns the pages paged out since the last call: target, block address and set of pages.
     pub fn take_paged_out(&mut self) -> Vec<(TargetId, u64, Bitmap)> {
         std::mem::take(&mut self.paged_out)
     }
 
-    /// Reads the page tables of `blocks`. `false` if the target has ended.
+    /// Reads the page tables of `blocks`. Returns `false` if the target has ended.
     pub fn read_blocks(
         &mut self,
         target: TargetId,
@@ -177,7 +175,7 @@ impl ProcessActuator {
         self.probe.read_blocks(target, blocks, see)
     }
 
-    /// How many pages of each of `blocks` are in memory; of a target that has ended, none is told.
+    /// Passes the number of resident pages of each of `blocks` to `see`; none for a target that has ended.
     pub fn present(
         &mut self,
         target: TargetId,
@@ -190,8 +188,8 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// What each of `blocks` is like; with what of the huge ones is unused, if they are to be read. Of a
-    /// target that has ended, none is told.
+    /// Passes the use of each of `blocks` to `look`, with the unused pages of huge ones if the content shall be read.
+    /// Passes none for a target that has ended.
     pub fn block_uses(
         &mut self,
         target: TargetId,
@@ -221,7 +219,7 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Carries out operations of one target and action.
+    /// Executes operations of one target and action.
     fn act_on(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
         let started = Instant::now();
         let target = operations[0].target;
@@ -268,8 +266,8 @@ impl ProcessActuator {
         Ok(outcomes)
     }
 
-    /// Spares pages whose accessed bit is set, and clears it: either the page was touched just now, or
-    /// nobody has looked at it yet. If it is still idle the next time, its bit says so.
+    /// Skips pages whose accessed bit is set, and clears it. Either the page was touched just now, or its bit was not
+    /// yet sampled. A page that is still idle the next time has a clear bit then.
     fn give_second_chance(
         &mut self,
         target: TargetId,
@@ -291,13 +289,13 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Clears the accessed bits of what is wanted.
+    /// Clears the accessed bits of the wanted pages.
     fn make_old(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
         let ranges = self.wanted(target, blocks);
         self.advise(target, &ranges, libc::MADV_COLD, blocks)
     }
 
-    /// The blocks in which the operations' ranges have pages; `None` if the target is gone.
+    /// Returns the blocks in which the operations' ranges have pages; `None` if the target is gone.
     fn blocks(
         &mut self,
         target: TargetId,
@@ -321,7 +319,7 @@ impl ProcessActuator {
         Ok(alive.then_some(blocks))
     }
 
-    /// What the tables of `blocks` say now. A block that could not be read is left out.
+    /// Reads the page tables of `blocks` again. Skips a block that cannot be read.
     fn look_again(
         &mut self,
         target: TargetId,
@@ -337,13 +335,13 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// The ranges of `target`'s wanted pages.
+    /// Returns the ranges of `target`'s wanted pages.
     fn wanted(&self, target: TargetId, blocks: &[Block]) -> Vec<AddressRange> {
         let areas = areas_of(&self.areas, target);
         batch::wanted(blocks, areas)
     }
 
-    /// Gives `advice` about `ranges`, and refuses the pages of those that the kernel refused.
+    /// Gives `advice` about `ranges`, and refuses the pages of ranges that the kernel refused.
     fn advise(
         &mut self,
         target: TargetId,
@@ -381,7 +379,7 @@ impl ProcessActuator {
     }
 }
 
-/// Why `action` cannot be done on this machine, if it cannot: known before anything is loaded.
+/// Returns the reason why `action` is impossible on this machine, if it is. Known before anything is loaded.
 pub fn lacks(action: Action) -> Option<String> {
     match action {
         Action::LruPrio => {
@@ -446,7 +444,7 @@ impl Actuator for ProcessActuator {
 }
 
 impl ProcessActuator {
-    /// Reads what the targets of `operations` map.
+    /// Reads the mappings of the targets of `operations`.
     fn read_areas(&mut self, operations: &[Operation]) -> Result<(), ProbeError> {
         let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
         self.areas
@@ -455,7 +453,7 @@ impl ProcessActuator {
             if self.areas.contains_key(&target) {
                 continue;
             }
-            // It may have called exec, or mapped and unmapped since.
+            // The target may have called exec, or mapped and unmapped memory since.
             let alive = self.probe.refresh(target)?;
             if let Some(Ok(areas)) = self.probe.mappings(target)
                 && alive
@@ -466,7 +464,7 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// One operation that is too large for a batch.
+    /// Executes one operation that is too large for a batch.
     fn act_in_parts(&mut self, operation: &Operation) -> Result<Outcome, ProbeError> {
         let mut whole = Outcome::default();
         let mut start = operation.range.start;
@@ -536,7 +534,7 @@ fn refused(operation: &Operation, why: Refusal) -> Outcome {
     }
 }
 
-/// What an errno of `process_madvise` means for the range.
+/// Maps an errno of `process_madvise` to the refusal of the range.
 fn refusal(errno: i32) -> Refusal {
     match errno {
         libc::EINVAL => Refusal::Locked,
@@ -549,7 +547,7 @@ fn refusal(errno: i32) -> Refusal {
     }
 }
 
-/// A batch is timed as a whole; each operation gets its part by bytes.
+/// Divides the time of a batch among its operations in proportion to their bytes.
 fn share_time(operations: &[Operation], outcomes: &mut [Outcome], took: Nanos) {
     let total: u64 = operations.iter().map(|o| o.range.len()).sum();
     for (operation, outcome) in operations.iter().zip(outcomes) {

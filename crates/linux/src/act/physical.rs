@@ -1,9 +1,8 @@
-//! Acts on physical memory: on the pages that map it.
+//! Acts on physical memory by acting on the pages that map it.
 //!
-//! A frame cannot be advised about, its pages can. So the page tables of all processes are read once
-//! for all operations (half a nanosecond a page), the pages whose frames lie in an operation's range
-//! are acted on as their process's, and what came of them is added up for the operation. What no
-//! process maps is counted as not present.
+//! The kernel takes no advice about a frame, only about pages. So the page tables of all processes are read once for
+//! all operations (half a nanosecond a page). Pages whose frames lie in an operation's range are acted on as pages of
+//! their process, and the results are added up per operation. Memory that no process maps is counted as not present.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +13,16 @@ use super::{ActOptions, ProcessActuator, add, batch};
 use crate::probe::{PhysicalProbe, ProbeError};
 use crate::process::Process;
 
-/// Carries out operations whose addresses are physical.
+/// Executes operations whose addresses are physical.
 pub struct PhysicalActuator {
     by_process: ProcessActuator,
     map: PhysicalProbe,
-    /// Processes that `by_process` holds, by number.
+    /// Process ids of the targets that `by_process` holds.
     held: BTreeMap<TargetId, u32>,
 }
 
 impl PhysicalActuator {
-    /// An actuator for all memory that processes map.
+    /// Returns an actuator for all memory that processes map.
     pub fn new(options: ActOptions) -> Result<Self, ProbeError> {
         Ok(Self {
             by_process: ProcessActuator::new(options)?,
@@ -32,14 +31,14 @@ impl PhysicalActuator {
         })
     }
 
-    /// Holds the processes that the map knows, and no others.
+    /// Opens the processes that the map contains, and drops all others.
     fn follow(&mut self) {
         let now: BTreeMap<TargetId, u32> = self.map.processes().collect();
         for target in self.held.keys().filter(|held| !now.contains_key(held)) {
             self.by_process.remove(*target);
         }
         for (target, pid) in now.iter().filter(|(t, _)| !self.held.contains_key(t)) {
-            // It may end at any time, which its operations will tell.
+            // It may end at any time; its operations then report that.
             if let Ok(process) = Process::open(*pid) {
                 self.by_process.add(*target, process).ok();
             }
@@ -48,7 +47,7 @@ impl PhysicalActuator {
     }
 }
 
-/// Whose page maps which part of an operation's range.
+/// A process's mapping of a part of an operation's range.
 struct Part {
     operation: usize,
     target: TargetId,
@@ -69,7 +68,7 @@ impl Actuator for PhysicalActuator {
     ) -> Result<(), ProbeError> {
         outcomes.clear();
         outcomes.resize(operations.len(), Outcome::default());
-        // Of operations on the same frames, each sees what the one before has made of them.
+        // Operations on the same frames are executed in order, each after the one before.
         for places in batch::gather(operations, |_| (), usize::MAX, u64::MAX) {
             let round = batch::pick(operations, &places);
             for (place, outcome) in places.into_iter().zip(self.act_apart(&round)?) {
@@ -81,7 +80,7 @@ impl Actuator for PhysicalActuator {
 }
 
 impl PhysicalActuator {
-    /// Carries out operations that do not overlap.
+    /// Executes operations that do not overlap.
     fn act_apart(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
         let mut outcomes = vec![Outcome::default(); operations.len()];
         let mut sorted: Vec<(AddressRange, usize)> = operations
@@ -132,7 +131,7 @@ impl PhysicalActuator {
             add(&mut outcomes[part.operation], outcome);
         }
         for ((operation, outcome), mapped) in operations.iter().zip(&mut outcomes).zip(mapped) {
-            // A frame may be mapped several times; then it was refused as shared, each time.
+            // A frame may be mapped several times; each mapping was refused as shared then.
             let unmapped = operation.range.len().saturating_sub(mapped);
             if unmapped > 0 {
                 *outcome.refused.entry(Refusal::NotPresent).or_default() += unmapped;

@@ -13,7 +13,7 @@ use crate::process::{PAGEOUT_CALL_BYTES, call_length};
 use crate::swap;
 
 impl ProcessActuator {
-    /// Reclaims what is wanted.
+    /// Pages out the wanted pages.
     pub(super) fn page_out(
         &mut self,
         target: TargetId,
@@ -21,7 +21,7 @@ impl ProcessActuator {
     ) -> Result<(), ProbeError> {
         self.swap = swap::facts();
         self.find_swap_backed(target, blocks)?;
-        // Without swap the kernel says "done", frees nothing and splits huge pages.
+        // Without swap the kernel reports success, frees nothing and splits huge pages.
         if let Some(why) = self.swap.refusal() {
             for block in &mut *blocks {
                 let anonymous = block.anonymous;
@@ -46,7 +46,7 @@ impl ProcessActuator {
                 self.paged_out.push((target, block.address, block.applied));
             }
         }
-        // Swap may have been filled by this very batch.
+        // This very batch may have filled the swap.
         self.swap = swap::facts();
         let bytes_left: u64 = blocks
             .iter()
@@ -57,7 +57,7 @@ impl ProcessActuator {
         self.ask_frames(target, blocks, &left, unswapped)
     }
 
-    /// Pages out page by page, but for huge pages, and notes for how long.
+    /// Pages out page by page, except huge pages, and records the time that it takes.
     fn page_out_singly(
         &mut self,
         target: TargetId,
@@ -88,7 +88,7 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Lets reclaim find what is wanted first.
+    /// Marks the wanted pages cold, so that reclaim finds them first.
     pub(super) fn cool(
         &mut self,
         target: TargetId,
@@ -106,8 +106,8 @@ impl ProcessActuator {
         self.ask_frames(target, blocks, &still, Refusal::Kept)
     }
 
-    /// Reads ahead. What comes in from swap goes to the swap cache, which page tables do not show,
-    /// so it counts as applied where the kernel took the advice.
+    /// Reads ahead. Pages from swap go to the swap cache, which page tables do not show. So they count as applied where
+    /// the kernel accepted the advice.
     pub(super) fn bring_in(
         &mut self,
         target: TargetId,
@@ -126,8 +126,8 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Refuses the pages of `left` that were wanted, each for the reason that its frame tells; where
-    /// that is none, anonymous ones as `unswapped`.
+    /// Refuses the wanted pages in `left`, each for the reason that its frame shows. Without such a reason, anonymous
+    /// pages are refused as `unswapped`.
     pub(super) fn ask_frames(
         &mut self,
         target: TargetId,
@@ -154,8 +154,8 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Counts as anonymous what lies in mappings of files and yet goes to swap: the process's own
-    /// copies of private ones, and files on tmpfs.
+    /// Counts as anonymous those pages of file mappings that go to swap: the process's own copies of private pages, and
+    /// files on tmpfs.
     fn find_swap_backed(
         &mut self,
         target: TargetId,
@@ -175,7 +175,7 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// The frames of `pages`, a set for each block. `None` if the process has ended.
+    /// Reads the frames of `pages`, a set for each block. Returns `None` if the process has ended.
     fn frames_of(
         &mut self,
         target: TargetId,
@@ -208,15 +208,15 @@ impl ProcessActuator {
     }
 }
 
-/// A page of one of some blocks, by its place in these.
+/// A page of a list of blocks, by block and page index.
 struct FramedPage {
     block: usize,
     page: usize,
-    /// `None` where it is not there any more, or its frame cannot be read.
+    /// Facts of the frame; `None` if the page is no longer present, or the frame cannot be read.
     frame: Option<FrameFacts>,
 }
 
-/// Why a page that the kernel was advised to reclaim is still as it was.
+/// Returns the reason why a page that the kernel was advised to reclaim is unchanged.
 fn why_it_stayed(facts: FrameFacts, unswapped: Refusal) -> Refusal {
     if facts.is_special() {
         Refusal::Locked

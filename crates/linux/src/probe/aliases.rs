@@ -1,10 +1,11 @@
 //! Counts memory that a process maps at several addresses once, at its lowest address.
 //!
-//! Problem: a page of a file or memfd that is mapped at three addresses (as ZGC does with its heap) has three page table
-//! entries, each with an accessed bit. By address it is three pages, one of which may be hot and the others idle.
+//! Problem: a page of a file or memfd may be mapped at three addresses (as ZGC does with its heap). It then has three
+//! page table entries, each with an accessed bit. By address it is three pages, one of which may be hot and the others
+//! idle.
 //!
-//! Approach: shared mappings of the same part of the same file are *aliases* of the one at the lowest address. Tables of
-//! aliases are read with those of the first, and put together: a page is there if one entry has it, and accessed if one
+//! Approach: shared mappings of the same part of the same file are *aliases* of the one at the lowest address. Tables
+//! of aliases are read with those of the first, and merged: a page is present if one entry has it, and accessed if one
 //! of their bits is set. Monitors that read tables do not see the aliases' own addresses ([`without_aliases`]).
 //!
 //! Limits: private file mappings and pages merged by KSM count once for each address. Aliases are found when the
@@ -21,9 +22,9 @@ use crate::areas::MappedArea;
 /// A range whose memory is also mapped at a lower address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alias {
-    /// Its own addresses.
+    /// Own addresses of the alias.
     range: AddressRange,
-    /// The lower addresses of the same memory.
+    /// Lower addresses of the same memory.
     first: AddressRange,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Aliases {
     pub(super) nr_several: u64,
 }
 
-/// The ranges of `areas` without aliases.
+/// Returns the ranges of `areas` without aliases.
 pub fn without_aliases(areas: &[MappedArea]) -> Vec<AddressRange> {
     let mut aliases: Vec<AddressRange> = of(areas).iter().map(|alias| alias.range).collect();
     aliases.sort_unstable();
@@ -57,9 +58,9 @@ pub fn without_aliases(areas: &[MappedArea]) -> Vec<AddressRange> {
     left
 }
 
-/// The aliases among `areas`, which are in address order.
+/// Returns the aliases among `areas`, which are in address order.
 fn of(areas: &[MappedArea]) -> Vec<Alias> {
-    // By file: the parts that are mapped, by their first byte, with the address of that and their end.
+    // The mapped parts of each file, by their first byte, with its address and their end.
     let mut files: BTreeMap<(u64, u64), BTreeMap<u64, (u64, u64)>> = BTreeMap::new();
     let mut aliases = Vec::new();
     for area in areas.iter().filter(|area| !area.permissions.is_private()) {
@@ -94,7 +95,7 @@ fn of(areas: &[MappedArea]) -> Vec<Alias> {
 }
 
 impl Aliases {
-    /// Those among `areas`.
+    /// Returns the aliases among `areas`.
     pub(super) fn of(areas: &[MappedArea]) -> Self {
         let mut aliases = of(areas);
         aliases.sort_unstable_by_key(|alias| alias.first.start);
@@ -113,13 +114,13 @@ impl Aliases {
         self.all.is_empty()
     }
 
-    /// The union of all ranges whose memory is mapped several times.
+    /// Returns the union of all ranges whose memory is mapped several times.
     pub(super) fn held(&self) -> Vec<AddressRange> {
         let both = self.all.iter();
         AddressRange::union(both.flat_map(|(alias, _)| [alias.range, alias.first]), 0)
     }
 
-    /// The aliases of memory in `range`: the aliased part of `range`, and the alias's start address.
+    /// Iterates over the aliases of memory in `range`: the aliased part of `range`, and the alias's start address.
     fn of_range(&self, range: AddressRange) -> impl Iterator<Item = (AddressRange, u64)> {
         let from = self.all.partition_point(|(_, end)| *end <= range.start);
         let near = self.all[from..].iter();
@@ -130,7 +131,7 @@ impl Aliases {
         })
     }
 
-    /// The blocks at first addresses that hold the memory of the aliases in `blocks`.
+    /// Returns the blocks at first addresses that hold the memory of the aliases in `blocks`.
     pub(super) fn firsts_of(&self, blocks: &[u64]) -> Vec<u64> {
         let mut firsts = Vec::new();
         for (alias, _) in &self.all {
@@ -152,7 +153,7 @@ impl Aliases {
         firsts
     }
 
-    /// The aliases' own addresses of the memory in `ranges`.
+    /// Returns the aliases' own addresses of the memory in `ranges`.
     pub(super) fn ranges_of(&self, ranges: &[AddressRange]) -> Vec<AddressRange> {
         let of = |range: &AddressRange| self.of_range(*range).collect::<Vec<_>>();
         let aliases = ranges.iter().flat_map(of);
@@ -162,7 +163,7 @@ impl Aliases {
         aliases
     }
 
-    /// The aliases' own blocks of the memory in `blocks`.
+    /// Returns the aliases' own blocks of the memory in `blocks`.
     pub(super) fn blocks_of(&self, blocks: &[u64]) -> Vec<u64> {
         let ranges: Vec<AddressRange> = blocks
             .iter()
@@ -213,7 +214,7 @@ fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
 }
 
-/// The present, accessed and swapped bits of the alias at `start`, shifted into the block of `part`.
+/// Returns the present, accessed and swapped bits of the alias at `start`, shifted into the block of `part`.
 fn moved(
     start: u64,
     part: AddressRange,
@@ -252,7 +253,7 @@ fn moved(
 mod tests {
     use super::*;
 
-    /// Mappings of `inode`, each `start-end@offset` in pages.
+    /// Returns mappings of `inode`, each `start-end@offset` in pages.
     fn areas(text: &str) -> Vec<MappedArea> {
         let lines = text.split_whitespace().map(|word| {
             let (range, rest) = word.split_once('@').expect("an offset");

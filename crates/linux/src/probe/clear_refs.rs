@@ -7,11 +7,11 @@ use isotherm_engine::{Nanos, TargetId};
 use super::page_table::PageTableProbe;
 use crate::clock::thread_cpu;
 
-/// How long `/proc/PID/clear_refs` holds a process up.
+/// Cost of `/proc/PID/clear_refs`, by which it stalls a process.
 #[derive(Debug)]
 pub(super) struct ClearRefs {
     ns_per_page: f64,
-    /// What is cleared so would not be seen to be touched.
+    /// Whether accesses after such a clear would not be seen.
     is_blind: bool,
 }
 
@@ -24,8 +24,8 @@ impl Default for ClearRefs {
     }
 }
 
-/// Whether this machine is emulated by QEMU in software: its TLB keeps what a processor's would
-/// evict, so that after a clear without a flush memory in use looks idle.
+/// Whether this machine is emulated by QEMU in software. Its TLB keeps entries that a processor would evict, so memory
+/// in use looks idle after a clear without a flush.
 #[cfg(target_arch = "x86_64")]
 fn is_emulated() -> bool {
     use std::arch::x86_64::__cpuid;
@@ -40,8 +40,8 @@ fn is_emulated() -> bool {
 }
 
 impl ClearRefs {
-    /// Until it is measured: 30 to 58 ns were, on a quiet and on a busy machine. Much more would keep memory of
-    /// half a million pages from being tried at all.
+    /// Initial value until it is measured: 30 to 58 ns were measured, on a quiet and on a busy machine. A much higher
+    /// value would prevent any attempt on half a million pages.
     const NS_PER_PAGE: f64 = 40.0;
 
     fn hold(&self, nr_pages: u64) -> Nanos {
@@ -49,7 +49,7 @@ impl ClearRefs {
     }
 
     fn learn(&mut self, nr_pages: u64, took: Nanos) {
-        // Of small ones the call itself is most.
+        // For small processes the cost of the call itself dominates.
         if nr_pages >= 4096 {
             let seen = took.0 as f64 / nr_pages as f64;
             self.ns_per_page += (seen - self.ns_per_page) * 0.25;
@@ -58,8 +58,8 @@ impl ClearRefs {
 }
 
 impl PageTableProbe {
-    /// Clears the accessed bits of all that `target` maps, by `/proc/PID/clear_refs`. `false` if that
-    /// is refused, or would hold the target up for longer than `hold_max`.
+    /// Clears the accessed bits of all memory that `target` maps, by `/proc/PID/clear_refs`. Returns `false` if that is
+    /// refused, or would stall the target for longer than `hold_max`.
     pub fn clear_space(&mut self, target: TargetId, nr_pages: u64, hold_max: Nanos) -> bool {
         let Some(watched) = self.targets.get(&target) else {
             return false;
@@ -67,9 +67,9 @@ impl PageTableProbe {
         if self.clear_refs.is_blind || self.clear_refs.hold(nr_pages) > hold_max {
             return false;
         }
-        // Not the time that passes: where processors are busy, that the target runs instead is no hold.
+        // CPU time, not elapsed time: on busy processors the target may run instead, which is no stall.
         let before = thread_cpu();
-        // "1" is for all pages, of files, too.
+        // "1" is for all pages, including those of files.
         let path = watched.process.memory_path("clear_refs");
         let is_cleared = std::fs::write(path, "1").is_ok() && watched.process.is_alive();
         if is_cleared {

@@ -1,4 +1,4 @@
-//! What stands in a page table: entries, and bitmaps of a whole table of them.
+//! Page table entries, and bitmaps of a whole table of them.
 //!
 //! The bits are the processor's and the kernel's (Intel SDM vol. 3A, 4.5;
 //! arch/x86/include/asm/pgtable_types.h); a slot's words are those of `bpf/page_table.bpf.c`.
@@ -8,7 +8,7 @@ pub const ENTRIES_PER_TABLE: usize = 512;
 
 pub(super) type RawTable = [u64; ENTRIES_PER_TABLE];
 
-/// One leaf of a page table, or what stands in its place.
+/// One leaf of a page table, or its replacement where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf(pub(super) u64);
 
@@ -24,46 +24,46 @@ impl Leaf {
     const ZEROS: u64 = 0x800;
     pub(super) const TABLE: u64 = 0x200;
 
-    /// A page is there (also one that NUMA balancing made PROT_NONE).
+    /// Whether a page is present (also one that NUMA balancing made PROT_NONE).
     pub fn is_present(self) -> bool {
         self.0 & Self::PRESENT != 0
     }
-    /// The page's accessed bit.
+    /// Whether the page's accessed bit is set.
     pub fn is_accessed(self) -> bool {
         self.0 & (Self::PRESENT | Self::ACCESSED) == Self::PRESENT | Self::ACCESSED
     }
-    /// The page is part of a 2 MiB leaf.
+    /// Whether the page is part of a 2 MiB leaf.
     pub fn is_huge_2m(self) -> bool {
         self.0 & Self::HUGE_2M != 0
     }
-    /// The page is part of a 1 GiB leaf.
+    /// Whether the page is part of a 1 GiB leaf.
     pub fn is_huge_1g(self) -> bool {
         self.0 & Self::HUGE_1G != 0
     }
-    /// No page of its own stands behind it: the huge zero page, device memory.
+    /// Whether the entry has no page of its own: the huge zero page, device memory.
     pub fn is_special(self) -> bool {
         self.0 & Self::SPECIAL != 0
     }
-    /// All of the page is zeros, where it was looked at.
+    /// Whether all of the page is zeros, if its content was read.
     pub(super) fn is_zeros(self) -> bool {
         self.0 & Self::ZEROS != 0
     }
-    /// The table could not be read.
+    /// Whether the table could not be read.
     pub fn is_unreadable(self) -> bool {
         self.0 & (Self::UNREADABLE | Self::CHANGED) != 0
     }
-    /// No page, but a swap entry.
+    /// Whether the entry is a swap entry.
     pub fn is_swapped(self) -> bool {
         self.0 & Self::SWAPPED != 0
     }
-    /// Number of the (first) frame; meaningful only where a page is present.
+    /// Returns the number of the (first) frame; meaningful only if a page is present.
     pub fn frame(self) -> u64 {
         self.0 >> 12
     }
 }
 
 impl Leaf {
-    /// A lowest-level entry in a slot's words, as `describe` of `page_table.bpf.c` puts it.
+    /// Converts a lowest-level entry to a slot's words, like `describe` of `page_table.bpf.c`.
     pub(super) fn of_entry(entry: u64, frame_mask: u64) -> Self {
         const PROTNONE: u64 = 0x100;
         if entry & (1 | PROTNONE) == 0 {
@@ -88,27 +88,27 @@ pub struct TableCopy<'a> {
     pub(super) frame_mask: u64,
 }
 
-/// `_PAGE_SPECIAL`: no page of its own stands behind the entry (the shared zero page, device memory),
-/// and it does not count as resident.
+/// `_PAGE_SPECIAL`: the entry has no page of its own (the shared zero page, device memory), and does not count as
+/// resident.
 const SPECIAL_SHIFT: u32 = 9;
-/// The swap type stands in the top bits of a swap entry; types from here on are the kernel's own
-/// (migration, poison, markers): `MAX_SWAPFILES` is 23 at least.
+/// The swap type is in the top bits of a swap entry. Types from here on are the kernel's own (migration, poison,
+/// markers): `MAX_SWAPFILES` is at least 23.
 const SWAP_TYPE_SHIFT: u32 = 59;
 const SWAP_TYPES: u64 = 23;
 
-/// What a table says of its 512 pages: a bit for each.
+/// Bitmaps of a table's 512 pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableBitmaps {
-    /// In memory, and resident.
+    /// Pages in memory that count as resident.
     pub present: [u64; 8],
-    /// Of these, those whose accessed bit is set.
+    /// Present pages whose accessed bit is set.
     pub accessed: [u64; 8],
-    /// Swapped out.
+    /// Pages in swap.
     pub swapped: [u64; 8],
 }
 
 impl TableCopy<'_> {
-    /// The table's bitmaps.
+    /// Returns the table's bitmaps.
     pub fn bitmaps(&self) -> TableBitmaps {
         let mut bitmaps = TableBitmaps::default();
         for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {
@@ -116,11 +116,11 @@ impl TableCopy<'_> {
             if entries.iter().fold(0, |any, entry| any | entry) == 0 {
                 continue;
             }
-            // First flags in bytes, many entries at a time and without dependencies, which the
-            // compiler turns into vector code (of the low 16 bits, so that more fit); then eight
-            // bytes into eight bits by multiplying.
+            // Flags are first computed as bytes, many entries at a time and without dependencies. The compiler turns
+            // that into vector code (of the low 16 bits, so that more fit). Then eight bytes become eight bits by a
+            // multiplication.
             let low: [u16; 64] = std::array::from_fn(|i| entries[i] as u16);
-            // Present, or PROT_NONE (bit 8), which is present to everybody but the processor.
+            // Present, or PROT_NONE (bit 8), which only the processor treats as absent.
             let mapped: [u16; 64] = low.map(|entry| (entry | entry >> 8) & 1);
             let there: [u16; 64] = std::array::from_fn(|i| mapped[i] & !(low[i] >> SPECIAL_SHIFT));
             bitmaps.present[word] = pack(&there.map(|flag| flag as u8));
@@ -134,7 +134,7 @@ impl TableCopy<'_> {
         bitmaps
     }
 
-    /// Frame number of page `index`, if it is present.
+    /// Returns the frame number of page `index`, if it is present.
     pub fn frame(&self, index: usize) -> Option<u64> {
         let entry = self.entries[index];
         if entry & 1 != 0 {
@@ -148,7 +148,7 @@ impl TableCopy<'_> {
     }
 }
 
-/// Of the entries that are not `mapped`, those that say where in swap a page is.
+/// Returns the entries that are not `mapped` and hold a page's place in swap.
 fn swapped(entries: &[u64; 64], mapped: u64) -> u64 {
     let mut out = [0u8; 64];
     for (i, entry) in entries.iter().enumerate() {
@@ -157,7 +157,7 @@ fn swapped(entries: &[u64; 64], mapped: u64) -> u64 {
     pack(&out) & !mapped
 }
 
-/// Bit `i` of the result is byte `i`, which is 0 or 1.
+/// Packs bytes that are 0 or 1 into bits: bit `i` of the result is byte `i`.
 fn pack(bytes: &[u8; 64]) -> u64 {
     let mut bits = 0;
     for (i, eight) in bytes.as_chunks::<8>().0.iter().enumerate() {

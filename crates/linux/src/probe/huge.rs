@@ -1,10 +1,10 @@
-//! Which blocks of a target are huge pages.
+//! Finds the blocks of a target that are huge pages.
 //!
-//! The problem: to know that of a terabyte, half a million tables of pages would be copied. The approach: one level above
-//! them an entry says whether it is a huge page, and one table has the entries of a gigabyte.
+//! The problem: finding the huge pages of a terabyte would mean copying half a million lowest-level tables. The
+//! approach: an entry one level higher shows whether it is a huge page, and one table holds the entries of a gigabyte.
 //!
-//! Limits: the huge zero page is told by its entry, which is neither written nor writable; so is a huge page that was
-//! marked free (`MADV_FREE`) and is then shared by fork.
+//! Limits: the huge zero page is recognised by its entry, which is neither written nor writable. The same is true of a
+//! huge page that was marked free (`MADV_FREE`) and is then shared by fork.
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
 
@@ -21,8 +21,8 @@ const SPECIAL: u64 = 1 << 9;
 const SAVED_DIRTY: u64 = 1 << 58;
 
 impl PageTableProbe {
-    /// Addresses of the huge pages (2 MiB) that lie within one of `ranges`, which are in address order. No accessed bit is
-    /// set by asking. `None` if the target is gone.
+    /// Returns the addresses of the huge pages (2 MiB) that lie within one of `ranges`, which are in address order.
+    /// Sets no accessed bits. Returns `None` if the target is gone.
     pub fn huge_pages(
         &mut self,
         target: TargetId,
@@ -31,7 +31,7 @@ impl PageTableProbe {
         let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
             return Ok(None);
         };
-        // Others have no room for one.
+        // Smaller ranges cannot hold a block.
         let mut ranges: Vec<AddressRange> = ranges.to_vec();
         ranges.retain(|range| first_block(*range) + BLOCK_SIZE <= range.end);
         let mut found = Vec::new();
@@ -64,7 +64,7 @@ fn first_block(range: AddressRange) -> u64 {
     range.start.next_multiple_of(BLOCK_SIZE)
 }
 
-/// Keeps those of `blocks` that lie within one of `ranges` as a whole; both in address order.
+/// Keeps those `blocks` that lie wholly within one of `ranges`; both in address order.
 fn retain_within(blocks: &mut Vec<u64>, ranges: &[AddressRange]) {
     let mut ranges = ranges.iter().peekable();
     blocks.retain(|&block| {

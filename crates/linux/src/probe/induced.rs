@@ -1,12 +1,12 @@
-//! Estimates what clears take from the targets.
+//! Estimates the cost of clears for the targets.
 //!
-//! Problem: after a clear the processor sets the bit again by a locked update of the page table entry, and the clear has emptied the TLB of
-//! the page. Under nested paging both take longer. The kernel has no counter for it.
+//! Problem: after a clear the processor sets the bit again by a locked update of the page table entry. The clear has
+//! also flushed the page from the TLB. Under nested paging both take longer. The kernel has no counter for this.
 //!
-//! Approach: pages of this process are read one after the other, each at the place that the one before names, in turns with and
-//! without a clear before. The median difference counts.
+//! Approach: pages of this process are read in a chain, each at the address that the previous one holds, alternately
+//! with and without a clear before. The median difference is used.
 //!
-//! Limits: a program that reads independent places at once hides a part of it, so it loses less.
+//! Limits: a program that reads independent addresses at once hides a part of the cost, so it loses less.
 
 use std::sync::OnceLock;
 
@@ -14,21 +14,21 @@ use isotherm_engine::PAGE_SIZE;
 
 use crate::clock::thread_cpu;
 
-/// Pages that are read: as many as a second-level TLB keeps.
+/// Number of pages that are read: the capacity of a second-level TLB.
 const NR_PAGES: usize = 1024;
 const NR_TURNS: usize = 9;
-/// Steps through the pages have no factor in common with their number, so each is read once.
+/// The stride has no factor in common with the number of pages, so each is read once.
 const STRIDE: usize = 389;
-/// Value where the memory for measuring cannot be had.
+/// Value used if the memory for measuring cannot be mapped.
 const DEFAULT_NS: f64 = 50.0;
 
 /// Estimates the CPU time that clears take from a running target.
 ///
-/// A clear is slower while the target runs, because the caller waits for the other processors to
-/// flush their TLBs. What exceeds the fastest clear ever seen is that waiting; the target spends
-/// about 0.6 of it in the flush and in refilling (5.9 us against 0.85 us, and 3 us stolen from the
-/// target, on the machines of docs/benchmarks.md). Setting a cleared bit again takes the target what it takes this process
-/// ([`set_again_ns`]). An estimate, and named so wherever it is shown.
+/// A clear is slower while the target runs, because the caller waits for the other processors to flush their TLBs. The
+/// time beyond the fastest clear ever seen is that wait. The target spends about 0.6 of it in the flush and in
+/// refilling. Measured on the machines of docs/benchmarks.md: 5.9 us against 0.85 us, and 3 us stolen from the target.
+/// Setting a cleared bit again costs the target as much as this process ([`set_again_ns`]). The result is an estimate,
+/// and named so wherever it is shown.
 #[derive(Debug, Default)]
 pub(super) struct Induced {
     fastest_clear_ns: Option<f64>,
@@ -38,7 +38,7 @@ pub(super) struct Induced {
 impl Induced {
     const SHARE_OF_WAIT: f64 = 0.6;
 
-    /// Nothing so far; what does not depend on the targets is measured.
+    /// Returns an empty estimate, after measuring the part that does not depend on the targets.
     pub(super) fn measured() -> Self {
         set_again_ns();
         Self::default()
@@ -63,7 +63,8 @@ impl Induced {
     }
 }
 
-/// Nanoseconds that a page's next access takes longer once its bit was cleared, as measured once on this machine.
+/// Returns the additional nanoseconds of a page's next access after its bit was cleared, as measured once on this
+/// machine.
 fn set_again_ns() -> f64 {
     static MEASURED: OnceLock<f64> = OnceLock::new();
     *MEASURED.get_or_init(|| measure().unwrap_or(DEFAULT_NS))
@@ -103,7 +104,7 @@ fn measure() -> Option<f64> {
         let before = thread_cpu();
         let mut at = 0;
         for _ in 0..NR_PAGES {
-            // SAFETY: as above; what is read was written there.
+            // SAFETY: as above; the loop before wrote the value that is read.
             at = unsafe { page(at).read_volatile() };
         }
         thread_cpu().since(before).0 as f64
@@ -116,7 +117,7 @@ fn measure() -> Option<f64> {
             Some((with - without) / NR_PAGES as f64)
         })
         .collect();
-    // SAFETY: nothing refers to it any more.
+    // SAFETY: nothing refers to the mapping any more.
     unsafe { libc::munmap(memory, length) };
     differences.sort_unstable_by(f64::total_cmp);
     let median = differences.get(differences.len() / 2)?;

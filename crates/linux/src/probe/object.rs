@@ -9,12 +9,12 @@ use libbpf_rs::{MapCore, Object, ObjectBuilder};
 
 use crate::mapped::MappedArray;
 
-/// Opens and loads an object; where that fails, says why in libbpf's or the verifier's words.
+/// Opens and loads an object. On failure returns the message of libbpf or the verifier.
 pub(crate) fn load(bytes: &[u8]) -> Result<Object, String> {
     load_without(bytes, "")
 }
 
-/// The same, but for one of its programs.
+/// Opens and loads an object without one of its programs.
 pub(crate) fn load_without(bytes: &[u8], program: &str) -> Result<Object, String> {
     static SAID: Mutex<String> = Mutex::new(String::new());
     #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs's signature")]
@@ -43,7 +43,7 @@ pub(crate) fn load_without(bytes: &[u8], program: &str) -> Result<Object, String
     })
 }
 
-/// Of libbpf's words the first line; of a verifier log, besides, the line that says what is wrong.
+/// Returns the first line of libbpf's message and, for a verifier log, also the line with the error.
 fn essence(said: &str) -> Option<String> {
     let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next()?.to_owned();
@@ -52,14 +52,14 @@ fn essence(said: &str) -> Option<String> {
     Some(last.map_or_else(|| first.clone(), |last| format!("{first} ({last})")))
 }
 
-/// A program of our own object; it stays when the object is dropped.
+/// Returns a program of our own object; it stays loaded when the object is dropped.
 pub(crate) fn program(object: &Object, name: &str) -> io::Result<OwnedFd> {
     let program = object.progs().find(|program| program.name() == name);
     let program = program.expect("a program of our object");
     program.as_fd().try_clone_to_owned()
 }
 
-/// The memory of a map of our own object.
+/// Maps the memory of a map of our own object.
 pub(crate) fn map_array<T: Copy>(
     object: &Object,
     name: &str,

@@ -1,15 +1,13 @@
-//! Samples of processes' memory: clear accessed bits, look again later.
+//! Samples processes' memory: clears accessed bits and reads them again later.
 //!
-//! The approach: read the sampled pages' bits; clear those that are set with
-//! `process_madvise(MADV_COLD)`, one range for each sample, since the TLB flush at its end is the
-//! cost; read again, for the kernel says "done" also where it did nothing. A bit that is still set
-//! belongs to a page that cannot be cleared (mapped twice, locked, zero page: unknown), or to one
-//! that was touched in between (accessed): the frame's flags and map count tell which. Large folios
-//! are cleared whole or not at all, because clearing a part splits them.
+//! The approach: read the sampled pages' bits, and clear those that are set with `process_madvise(MADV_COLD)`. Each
+//! sample takes one range, since the TLB flush at its end is the cost. The bits are then read again, as the kernel
+//! reports success even where it did nothing. A bit that is still set belongs to a page that cannot be cleared (mapped
+//! twice, locked, zero page: unknown), or to one that was touched in between (accessed). The frame's flags and map
+//! count decide which. Large folios are cleared whole or not at all, because clearing a part splits them.
 //!
-//! Limits: MADV_COLD also moves the page to the inactive list. Pages that are mapped by several
-//! processes are unknown. What clearing takes from the target is estimated, not measured (see
-//! [`Induced`]).
+//! Limits: MADV_COLD also moves the page to the inactive list. Pages that are mapped by several processes are unknown.
+//! The cost of clearing for the target is estimated, not measured (see [`Induced`]).
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -30,18 +28,18 @@ use crate::clock::process_cpu;
 use crate::frames::Frames;
 use crate::process::{Advised, Process, ProcessError};
 
-/// Why the probe as a whole cannot go on.
+/// Reason why the probe as a whole cannot continue.
 #[derive(Debug, Error)]
 pub enum ProbeError {
     /// Page tables cannot be read.
     #[error(transparent)]
     Walker(#[from] WalkerError),
-    /// A target cannot be held or advised.
+    /// A target cannot be opened or advised.
     #[error(transparent)]
     Process(#[from] ProcessError),
 }
 
-/// A target and where its page tables are.
+/// A target and the location of its page tables.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) process: Process,
@@ -50,26 +48,26 @@ pub(super) struct Watched {
     pub(super) secondary: Secondary,
 }
 
-/// What is known of a page since its sample was armed.
+/// State of a page since its sample began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageState {
-    /// Its bit is clear.
+    /// The accessed bit is clear.
     Armed,
-    /// No page was there.
+    /// No page was present.
     Absent,
-    /// It was touched between clearing and verifying.
+    /// The page was touched between clearing and verifying.
     Touched,
-    /// It tells nothing.
+    /// The page cannot be sampled.
     Excluded(Gap),
 }
 
-/// The probe.
+/// Samples the accessed bits of processes' pages.
 pub struct PageTableProbe {
     pub(super) walker: Walker,
     pub(super) frames: Option<Frames>,
     pub(super) targets: BTreeMap<TargetId, Watched>,
     armed: Vec<Sample>,
-    /// The frames that single-page samples must lie in to be believed; empty for no such demand.
+    /// Frames that single-page samples must lie in to be valid; empty if there is no such condition.
     frames_wanted: Vec<u64>,
     states: Vec<PageState>,
     spans: Vec<(u64, u32)>,
@@ -79,11 +77,11 @@ pub struct PageTableProbe {
     induced: Induced,
     pub(super) clear_refs: ClearRefs,
     pub(super) cost: Cost,
-    /// CPU time of this process that went into something else than watching.
+    /// CPU time of this process that was not spent on watching.
     other_cpu: Nanos,
     /// Aliases of each target that has any.
     pub(super) aliases: BTreeMap<TargetId, Aliases>,
-    /// Targets that can be watched no longer, and why.
+    /// Targets that can no longer be watched, and the reasons.
     failed: BTreeMap<TargetId, String>,
 }
 
@@ -127,46 +125,45 @@ impl PageTableProbe {
         Ok(())
     }
 
-    /// Watches `target` no more.
+    /// Stops watching `target`.
     pub fn remove(&mut self, target: TargetId) {
         self.targets.remove(&target);
         self.failed.remove(&target);
         self.aliases.remove(&target);
     }
 
-    /// Why the target can be watched no longer, though it lives; told once.
+    /// Returns the reason why the target can no longer be watched, though it lives. Returns each reason once.
     pub fn take_failure(&mut self, target: TargetId) -> Option<String> {
         self.failed.remove(&target)
     }
 
-    /// What is known of its address space, as of the last refresh.
+    /// Returns the facts of the target's address space, as of the last refresh.
     pub fn facts(&self, target: TargetId) -> Option<SpaceFacts> {
         self.targets.get(&target).map(|watched| watched.facts)
     }
 
-    /// The [identity](AddressSpace::id) of its address space, as of the last refresh: another one after exec.
+    /// Returns the [identity](AddressSpace::id) of the target's address space, as of the last refresh; exec changes it.
     pub fn address_space(&self, target: TargetId) -> Option<(u64, u64)> {
         let space = self.targets.get(&target)?.space?;
         Some(space.id())
     }
 
-    /// The process behind `target`.
+    /// Returns the process of `target`.
     pub fn process(&self, target: TargetId) -> Option<&Process> {
         self.targets.get(&target).map(|watched| &watched.process)
     }
 
-    /// `cpu` of this process was spent on something else than watching: acting, for instance.
+    /// Excludes `cpu` time of this process from the cost of watching, such as time spent on acting.
     pub fn leave_out(&mut self, cpu: Nanos) {
         self.other_cpu = self.other_cpu + cpu;
     }
 
-    /// What the kernel tells of frames; absent without privilege.
+    /// Returns the kernel's files about frames; `None` without privilege.
     pub(crate) fn frames(&self) -> Option<&Frames> {
         self.frames.as_ref()
     }
 
-    /// Looks pages up: one leaf for each page of `spans` (first page, number of pages). `false` if
-    /// the target is gone.
+    /// Returns one leaf for each page of `spans` (first page, number of pages). Returns `false` if the target is gone.
     pub(crate) fn leaves(
         &mut self,
         target: TargetId,
@@ -184,7 +181,7 @@ impl PageTableProbe {
         }
     }
 
-    /// Finds the target's page tables again: it may have called exec. `false` if it has ended.
+    /// Finds the target's page tables again: it may have called exec. Returns `false` if it has ended.
     pub fn refresh(&mut self, target: TargetId) -> Result<bool, ProbeError> {
         let Some(watched) = self.targets.get_mut(&target) else {
             return Ok(false);
@@ -200,7 +197,7 @@ impl PageTableProbe {
         watched.space = match self.walker.locate(watched.process.pid()) {
             Ok(space) if watched.process.is_alive() => Some(space),
             Ok(_) | Err(WalkerError::NoAddressSpace { .. }) => None,
-            // It stays as it was: reading notices if that is wrong.
+            // The known space is kept: reading notices if it is wrong.
             Err(error) if error.is_passing() => return Ok(watched.process.is_alive()),
             Err(error) => return Err(error.into()),
         };
@@ -216,7 +213,7 @@ impl PageTableProbe {
         self.induced.add_set_again(nr_bits);
     }
 
-    /// Clears the accessed bits of `ranges`, past those that are refused.
+    /// Clears the accessed bits of `ranges`, and continues after those that are refused.
     pub fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
         let Some(watched) = self.targets.get(&target) else {
             return Ok(());
@@ -230,9 +227,9 @@ impl PageTableProbe {
             .process
             .advise(&all, libc::MADV_COLD, &mut self.outcomes)
         {
-            // What a target's end means is told by the next read.
+            // The next read reports the target's end.
             Ok(()) | Err(ProcessError::NoSuchProcess { .. }) => {}
-            // It may have become another user's, by exec: no reason to lose the others.
+            // The target may belong to another user after exec: no reason to lose the others.
             Err(error) => drop(self.failed.insert(target, error.to_string())),
         }
         self.induced
@@ -256,7 +253,7 @@ impl PageTableProbe {
         let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
             return Ok(false);
         };
-        // It may be there by another of its addresses only.
+        // The page may be mapped at another of its addresses only.
         let mut spans = vec![(address, 1)];
         if let Some(aliases) = self.aliases.get(&target) {
             let page = AddressRange::new(address, address + PAGE_SIZE);
@@ -280,7 +277,7 @@ impl PageTableProbe {
         Ok(matches!(clearable, Some(Ok(true))))
     }
 
-    /// Like `arm`, for single pages each of which is believed only while it lies in its frame.
+    /// Works like `arm` for single pages, each of which is valid only while it lies in its frame.
     pub(super) fn arm_frames(
         &mut self,
         samples: &[Sample],
@@ -308,8 +305,8 @@ impl PageTableProbe {
         Ok(())
     }
 
-    /// Arms `samples`, all of one target. `self.states` has been filled with `Excluded(Exited)` for
-    /// their pages, starting at `state`.
+    /// Starts `samples`, all of one target. `self.states` has been filled with `Excluded(Exited)` for their pages,
+    /// starting at `state`.
     fn arm_target(&mut self, samples: &[Sample], state: usize) -> Result<(), ProbeError> {
         let Some(space) = self.targets.get(&samples[0].target).and_then(|w| w.space) else {
             return Ok(());
@@ -330,7 +327,7 @@ impl PageTableProbe {
         self.verify(&space, samples, state)
     }
 
-    /// From `self.leaves`: the state of each page, and the ranges to clear.
+    /// Derives the state of each page and the ranges to clear from `self.leaves`.
     fn plan_clears(&mut self, samples: &[Sample], state: usize) {
         self.ranges.clear();
         let mut at = 0;
@@ -373,7 +370,7 @@ impl PageTableProbe {
         }
     }
 
-    /// Reads again what was cleared: a bit that is still set means "touched" or "cannot be cleared".
+    /// Reads the cleared bits again: a bit that is still set means "touched" or "cannot be cleared".
     fn verify(
         &mut self,
         space: &AddressSpace,
@@ -394,7 +391,7 @@ impl PageTableProbe {
         for sample in samples {
             let pages = at..at + sample.nr_pages as usize;
             at = pages.end;
-            // One verdict serves the sample: neighbours are shared, locked or touched alike.
+            // One result applies to the whole sample: neighbours are shared, locked or touched alike.
             let mut verdict = None;
             for page in pages {
                 let state = &mut self.states[state + page];
@@ -483,7 +480,7 @@ fn state_before_clearing(leaf: Leaf) -> PageState {
     if leaf.is_unreadable() {
         PageState::Excluded(Gap::Unreadable)
     } else if leaf.is_huge_1g() {
-        // Only hugetlbfs and device memory map 1 GiB leaves, and MADV_COLD takes neither.
+        // Only hugetlbfs and device memory have 1 GiB leaves, and MADV_COLD accepts neither.
         PageState::Excluded(Gap::Unclearable)
     } else if leaf.is_present() {
         PageState::Armed
@@ -492,7 +489,7 @@ fn state_before_clearing(leaf: Leaf) -> PageState {
     }
 }
 
-/// What a bit that is still set after clearing means.
+/// Decides the meaning of a bit that is still set after clearing.
 fn still_set(frames: Option<&Frames>, leaf: Leaf) -> PageState {
     match frames.map(|frames| frames.is_clearable(leaf.frame())) {
         Some(Ok(true)) => PageState::Touched,
@@ -500,8 +497,8 @@ fn still_set(frames: Option<&Frames>, leaf: Leaf) -> PageState {
     }
 }
 
-/// Widens `range` so that it holds the large folios at its two ends whole: clearing a part of one
-/// would split it. Huge pages (2 MiB leaves) are whole already.
+/// Widens `range` so that it holds the large folios at its two ends whole: clearing a part of one would split it. Huge
+/// pages (2 MiB leaves) are whole already.
 fn whole_folios(
     frames: Option<&Frames>,
     range: AddressRange,
@@ -531,7 +528,8 @@ fn whole_folios(
     AddressRange::new(low.min(range.start), high.max(range.end))
 }
 
-/// What is known where others access the memory unseen: that a page was accessed, never that it was not.
+/// Reduces a result to its reliable part if other devices access the memory unseen: that a page was accessed, never
+/// that it was not.
 fn known_part(touch: Touch) -> Touch {
     match touch {
         Touch::Seen { accessed: 0, .. } => Touch::Unknown(Gap::Unclearable),
@@ -543,7 +541,7 @@ fn known_part(touch: Touch) -> Touch {
     }
 }
 
-/// What became of a sample, from the states of its pages and what they look like now.
+/// Returns the result of a sample from the states of its pages and their current leaves.
 fn touch_of(states: &[PageState], leaves: &[Leaf]) -> Touch {
     let (mut observed, mut accessed) = (0, 0);
     let mut gap = Gap::Unclearable;

@@ -1,15 +1,14 @@
-//! Watches physical memory: every sampled frame is looked at through a page table that maps it.
+//! Watches physical memory: samples every frame through a page table that maps it.
 //!
-//! The problem: a frame has no accessed bit; the entries that map it have. The kernel goes from the
-//! frame to these by its reverse map, which user space cannot see. The approach: read all page
-//! tables of all processes now and then (half a nanosecond a page), and keep which process and
-//! address map which frame. A sample of a frame then becomes a sample of that page, and is only
-//! believed if the entry still holds that frame.
+//! The problem: a frame has no accessed bit; the entries that map it do. The kernel finds these by its reverse map,
+//! which user space cannot see. The approach: read all page tables of all processes at intervals (half a nanosecond a
+//! page), and store which process and address map which frame. A sample of a frame then becomes a sample of that page,
+//! and is valid only if the entry still holds that frame.
 //!
-//! Limits: frames that no process maps (free memory, page cache that is only read and written, the
-//! kernel's own) are unknown, and counted. A frame that several processes map is unknown, as its
-//! bits cannot be cleared. To bound memory, on large machines only every 2^k-th stretch of 16
-//! frames is kept; a sample of another frame is then taken at the next kept one of its block.
+//! Limits: frames that no process maps are unknown, and counted (free memory, page cache that is only read and written,
+//! the kernel's own). A frame that several processes map is unknown, as its bits cannot be cleared. To limit memory, on
+//! large machines only every 2^k-th group of 16 frames is kept; a sample of another frame is then taken at the next
+//! kept one of its block.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,13 +21,13 @@ use super::page_table::{PageTableProbe, ProbeError};
 use super::walker::WalkerError;
 use crate::process::{Process, ProcessError};
 
-/// Most runs kept: 12 MiB of them.
+/// Maximum number of runs kept: 12 MiB.
 const MAX_RUNS: usize = 1 << 19;
 /// Frames that are kept or dropped together when the map is thinned.
 const STRETCH_FRAMES: u64 = 16;
-/// Half of a 5-level address space: everything a process can map.
+/// User half of a 5-level address space: all addresses that a process can map.
 const USER_HALF: AddressRange = AddressRange::new(0, 1 << 56);
-/// The same with 4 levels.
+/// User half of a 4-level address space.
 const USER_HALF_4_LEVELS: AddressRange = AddressRange::new(0, 1 << 47);
 
 /// Consecutive frames that are mapped at consecutive addresses of one process.
@@ -40,16 +39,16 @@ struct Run {
     nr_frames: u32,
 }
 
-/// What the last look at all page tables found.
+/// Result of the last read of all page tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapFacts {
     /// Frames in the watched ranges.
     pub frames: u64,
-    /// Of these, those that some process maps (counted once for each mapping, at most all).
+    /// Watched frames that some process maps (counted once for each mapping, at most all).
     pub mapped: u64,
     /// Processes whose tables were read.
     pub processes: u32,
-    /// Only every this many stretches of 16 frames were kept.
+    /// Ratio of thinning: one of this many groups of 16 frames was kept.
     pub thinning: u64,
 }
 
@@ -62,7 +61,7 @@ pub struct PhysicalProbe {
     /// Process id of each watched process, by its number in `inner`.
     processes: BTreeMap<u32, u32>,
     next_process: u32,
-    /// For each armed sample, its place among the inner probe's samples.
+    /// Index of each started sample among the inner probe's samples.
     places: Vec<Option<usize>>,
     inner_touches: Vec<Touch>,
 }
@@ -78,7 +77,7 @@ impl PhysicalProbe {
         Ok(probe)
     }
 
-    /// A probe that keeps no map: for [`each_mapped_frame`](Self::each_mapped_frame) only.
+    /// Returns a probe without a map, for [`each_mapped_frame`](Self::each_mapped_frame) only.
     pub fn without_map() -> Result<Self, ProbeError> {
         Ok(Self {
             inner: PageTableProbe::new()?,
@@ -92,16 +91,15 @@ impl PhysicalProbe {
         })
     }
 
-    /// The processes found by the last look at all of them: numbers of this probe's own, and process
-    /// ids.
+    /// Returns the processes found by the last scan of all of them: numbers of this probe's own, and process ids.
     pub fn processes(&self) -> impl Iterator<Item = (TargetId, u32)> + '_ {
         self.processes
             .iter()
             .map(|(number, pid)| (TargetId(*number), *pid))
     }
 
-    /// Reads all page tables of all processes, and hands to `see` each page that is there: whose it
-    /// is, its address, its frame. Ourselves left out.
+    /// Reads all page tables of all processes, and passes each present page to `see`: its process, address and frame.
+    /// Skips this process.
     pub fn each_mapped_frame(
         &mut self,
         mut see: impl FnMut(TargetId, u64, u64),
@@ -118,12 +116,12 @@ impl PhysicalProbe {
         Ok(())
     }
 
-    /// `cpu` of this process was spent on something else than watching.
+    /// Excludes `cpu` time of this process from the cost of watching.
     pub fn leave_out(&mut self, cpu: isotherm_engine::Nanos) {
         self.inner.leave_out(cpu);
     }
 
-    /// What the last [`refresh`](Self::refresh) found.
+    /// Returns the result of the last [`refresh`](Self::refresh).
     pub fn map_facts(&self) -> MapFacts {
         self.facts
     }
@@ -149,7 +147,7 @@ impl PhysicalProbe {
         Ok(())
     }
 
-    /// Takes hold of new processes, and lets go of those that ended.
+    /// Opens new processes, and closes those that ended.
     fn follow_processes(&mut self) -> Result<(), ProbeError> {
         for (number, _) in self.processes.clone() {
             if !self.inner.refresh(TargetId(number))? {
@@ -229,8 +227,8 @@ impl PhysicalProbe {
         read
     }
 
-    /// Hands to `see` the pages of process `number` that are there: address, frame, how many of both
-    /// follow each other.
+    /// Passes to `see` the present pages of process `number`: address, frame, and the number of pages for which both
+    /// are consecutive.
     fn each_frame_of(
         &mut self,
         number: u32,
@@ -248,7 +246,7 @@ impl PhysicalProbe {
         self.inner.each_frame(target, &blocks, see).map(drop)
     }
 
-    /// The page that maps the sampled frame, and the frame.
+    /// Returns the page that maps the sampled frame, and the frame.
     fn mapping_of(&self, address: u64) -> Option<(Sample, u64)> {
         let frame = address / PAGE_SIZE;
         let after = self.runs.partition_point(|run| run.frame <= frame);

@@ -1,13 +1,12 @@
-//! The page-granular scan: every page's accessed bit of a process, exactly, at every look.
+//! The page-granular scan reads the accessed bit of every page of a process, exactly, at every scan.
 //!
-//! The approach: read all page tables in bulk, then clear the bits that are set, then read again what
-//! was cleared, so that the next scan knows for each page whether it was touched in between. Bits are
-//! cleared with `process_madvise(MADV_COLD)` in chunks that are sized, by measuring, to hold the
-//! target's memory lock for no longer than the caller allows; or, where much of the memory is shared
-//! and MADV_COLD can't clear it, by `/proc/PID/clear_refs`. That holds the lock for writing over the
-//! whole process, and does not flush the TLB, so a page that stays in it may look idle: it is
-//! never the first choice, and refused where it would take longer than allowed. How long it would
-//! take is measured on memory of our own beforehand.
+//! The approach: read all page tables in bulk, clear the bits that are set, then read the cleared bits again. So the
+//! next scan knows for each page whether it was touched in between. Bits are cleared with `process_madvise(MADV_COLD)`
+//! in chunks. Their size is measured so that the target's mmap lock is held no longer than the caller allows. If
+//! MADV_COLD cannot clear much of the memory because it is shared, `/proc/PID/clear_refs` can be used. That holds the
+//! lock for writing over the whole process. It does not flush the TLB, so a page with a TLB entry may look idle. So it
+//! is never the first choice, and refused if it would take longer than allowed. Its duration is measured beforehand on
+//! memory of our own.
 //!
 //! Source: Park's page-granularity idleness (mm/damon/pgidle.c of RFC v10, 2020: docs/references.md), and
 //! Documentation/filesystems/proc.rst for clear_refs.
@@ -27,12 +26,12 @@ use super::page_table::{PageTableProbe, ProbeError};
 use crate::clock::process_cpu;
 
 const BLOCK_PAGES: u64 = BLOCK_SIZE / PAGE_SIZE;
-/// Memory of our own on which clear_refs is measured.
+/// Bytes of our own memory on which clear_refs is measured.
 const CALIBRATION_BYTES: usize = 32 << 20;
-/// Gaps of so few pages between set bits are cleared along: a call's fixed cost is higher.
+/// Maximum gap, in pages, between set bits that is cleared with them: a call's fixed cost is higher.
 const BRIDGED_PAGES: u64 = 16;
 
-/// How bits are cleared.
+/// Method of clearing bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClearMethod {
     /// `process_madvise(MADV_COLD)`.
@@ -41,21 +40,21 @@ pub enum ClearMethod {
     ClearRefs,
 }
 
-/// Why a scan is refused or failed.
+/// Reason why a scan is refused or failed.
 #[derive(Debug, Error)]
 pub enum ScanError {
-    /// It would hold the target up for longer than allowed.
+    /// The scan would stall the target for longer than allowed.
     #[error(
         "a scan would hold process {pid} up for about {stall_ms:.1} ms (clearing by {method:?}), longer than the {limit_ms:.1} ms allowed; raise --max-stall, or record without --pages"
     )]
     TooLong {
-        /// Which process.
+        /// The process id.
         pid: u32,
-        /// Measured or estimated.
+        /// Predicted stall in milliseconds, measured or estimated.
         stall_ms: f64,
-        /// What was allowed.
+        /// Allowed stall in milliseconds.
         limit_ms: f64,
-        /// How bits would be cleared.
+        /// Method by which bits would be cleared.
         method: ClearMethod,
     },
     /// The probe failed.
@@ -64,46 +63,46 @@ pub enum ScanError {
     /// `/proc/PID/clear_refs` could not be written.
     #[error("cannot write /proc/{pid}/clear_refs: {source}; use --clear-by madvise")]
     ClearRefs {
-        /// Which process.
+        /// The process id.
         pid: u32,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
 
-/// What one scan says about one block.
+/// Result of one scan for one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedBlock {
-    /// The block as its tables were.
+    /// The block's page tables as the scan read them.
     pub facts: BlockFacts,
-    /// Pages about which nothing is known: their bits could not be cleared at the last scan.
+    /// Pages in an unknown state: their bits could not be cleared at the last scan.
     pub unknown: Bitmap,
 }
 
-/// What scanning has cost so far.
+/// Cost of scanning so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScanCost {
     /// Scans made.
     pub scans: u64,
-    /// Present bytes looked at, in all scans together.
+    /// Present bytes scanned, over all scans.
     pub bytes: u64,
     /// CPU time of all scans together.
     pub cpu: Nanos,
-    /// Longest single hold of the target's memory lock.
+    /// Longest single hold of the target's mmap lock.
     pub longest_hold: Nanos,
 }
 
 impl ScanCost {
-    /// CPU milliseconds for each GiB of present memory and scan.
+    /// Returns the CPU milliseconds per GiB of present memory and scan.
     pub fn cpu_ms_per_gib(&self) -> f64 {
         self.cpu.0 as f64 / 1e6 / (self.bytes.max(1) as f64 / f64::from(1 << 30))
     }
 }
 
-/// Scans targets, and remembers of each which bits it cleared.
+/// Scans targets, and records for each which bits it cleared.
 #[derive(Debug)]
 pub struct Scanner {
-    /// By target and block: the pages whose bits were clear after the last scan.
+    /// Pages whose bits were clear after the last scan, by target and block.
     cleared: BTreeMap<TargetId, BTreeMap<u64, Bitmap>>,
     max_hold: Nanos,
     method: ClearMethod,
@@ -113,7 +112,7 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// A scanner that holds a target's memory lock for at most `max_hold` at a time.
+    /// Returns a scanner that holds a target's mmap lock for at most `max_hold` at a time.
     pub fn new(method: ClearMethod, max_hold: Nanos) -> Self {
         Self {
             cleared: BTreeMap::new(),
@@ -125,28 +124,27 @@ impl Scanner {
         }
     }
 
-    /// What scanning has cost so far.
+    /// Returns the cost of scanning so far.
     pub fn cost(&self) -> ScanCost {
         self.cost
     }
 
-    /// How bits are cleared now.
+    /// Returns the current method of clearing bits.
     pub fn method(&self) -> ClearMethod {
         self.method
     }
 
-    /// Changes how bits are cleared from the next scan on.
+    /// Changes the method of clearing bits from the next scan on.
     pub fn set_method(&mut self, method: ClearMethod) {
         self.method = method;
     }
 
-    /// Forgets a target that ended.
+    /// Removes the state of a target that ended.
     pub fn forget(&mut self, target: TargetId) {
         self.cleared.remove(&target);
     }
 
-    /// Milliseconds that clear_refs would hold a process of `rss` bytes up, as measured on our own
-    /// memory.
+    /// Returns the milliseconds that clear_refs would stall a process of `rss` bytes, as measured on our own memory.
     pub fn clear_refs_hold_ms(&mut self, rss: u64) -> f64 {
         let ns_per_byte = *self
             .clear_refs_ns_per_byte
@@ -154,8 +152,8 @@ impl Scanner {
         ns_per_byte * rss as f64 / 1e6
     }
 
-    /// Scans the parts of `target` that lie in `ranges`. The first scan of a target only clears,
-    /// and yields nothing. `None` if the target is gone.
+    /// Scans the parts of `target` that lie in `ranges`. The first scan of a target only clears, and returns no blocks.
+    /// Returns `None` if the target is gone.
     pub fn scan(
         &mut self,
         probe: &mut PageTableProbe,
@@ -175,7 +173,7 @@ impl Scanner {
         let last = self.cleared.get(&target);
         let result: Vec<ScannedBlock> = last.map_or_else(Vec::new, |last| {
             let unknown = |facts: &BlockFacts| {
-                // A block that was not there before: all its pages have appeared, so were accessed.
+                // A block that was not there before: all its pages have appeared, so they were accessed.
                 let clear = last.get(&facts.address).copied().unwrap_or([u64::MAX; 8]);
                 std::array::from_fn(|i| facts.present[i] & facts.accessed[i] & !clear[i])
             };
@@ -286,8 +284,8 @@ impl Scanner {
         Ok(())
     }
 
-    /// Reads again what was cleared. Pages count as clear if they are, or if they could have been
-    /// and were touched at once: the next scan finds these accessed, which they were.
+    /// Reads the cleared bits again. Pages count as clear if they are, or if they are clearable and were touched at
+    /// once: the next scan rightly finds these accessed.
     fn verify(
         &self,
         probe: &mut PageTableProbe,
@@ -302,7 +300,7 @@ impl Scanner {
             let set = bits::and(&facts.present, &facts.accessed);
             let mut clear = bits::and_not(&bits::ALL, &set);
             let still_set = bits::next(&set, 0);
-            // One page speaks for its block: neighbours are shared, locked or touched alike.
+            // One page decides for its block: neighbours are shared, locked or touched alike.
             if let Some(page) = still_set
                 && probe.is_clearable(
                     target,
@@ -318,7 +316,7 @@ impl Scanner {
     }
 }
 
-/// Blanks the pages of `seen` that lie outside `ranges` (both in address order).
+/// Clears the bits of `seen` for pages outside `ranges` (both in address order).
 fn limit_to(seen: &mut [BlockFacts], ranges: &[AddressRange]) {
     for facts in seen {
         let block = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
@@ -336,10 +334,10 @@ fn limit_to(seen: &mut [BlockFacts], ranges: &[AddressRange]) {
     }
 }
 
-/// What clearing a page takes, of late.
+/// Recent time per page of clearing.
 ///
-/// The median of some batches: in a single one we may have lost the processor to somebody else for
-/// longer than all the clearing takes, which says nothing of the next.
+/// The median of some batches is used: in a single one this thread may have lost the processor for longer than the
+/// whole clearing takes. Such a batch does not predict the next.
 #[derive(Debug, Default)]
 struct Pace {
     recent: VecDeque<f64>,
@@ -349,7 +347,8 @@ impl Pace {
     const KEPT: usize = 9;
     const ENOUGH: usize = 3;
 
-    /// A call has a fixed cost: what a few pages take says nothing of a page of many.
+    /// Adds a batch. A call has a fixed cost, so small batches are ignored: their time per page does not apply to large
+    /// ones.
     fn add(&mut self, elapsed: Nanos, pages: u64) {
         if pages < BLOCK_PAGES / 4 {
             return;
@@ -360,7 +359,7 @@ impl Pace {
         self.recent.push_back(elapsed.0 as f64 / pages as f64);
     }
 
-    /// Whether so many pages are a batch, where the target may be held up for `max_hold`.
+    /// Whether `pages` pages make a batch, if the target may be stalled for `max_hold`.
     fn fills(&self, pages: u64, max_hold: Nanos) -> bool {
         match self.ns_per_page() {
             None => pages >= BLOCK_PAGES,
@@ -368,7 +367,7 @@ impl Pace {
         }
     }
 
-    /// Unknown until after some batches, which are the smallest, of one block.
+    /// Returns `None` until there are some batches; these are the smallest, of one block.
     fn ns_per_page(&self) -> Option<f64> {
         if self.recent.len() < Self::ENOUGH {
             return None;
@@ -377,7 +376,7 @@ impl Pace {
     }
 }
 
-/// Ranges that hold every set bit, short gaps included.
+/// Returns ranges that hold every set bit, short gaps included.
 fn ranges_to_clear(seen: &[BlockFacts]) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     let mut add = |start: u64, end: u64| match ranges.last_mut() {
@@ -404,7 +403,7 @@ fn ranges_to_clear(seen: &[BlockFacts]) -> Vec<AddressRange> {
     ranges
 }
 
-/// Nanoseconds a byte that clear_refs takes, measured on this process.
+/// Measures the nanoseconds per byte that clear_refs takes on this process.
 fn measure_clear_refs() -> f64 {
     let rss = |()| {
         let status = fs::read_to_string("/proc/self/statm").unwrap_or_default();

@@ -1,16 +1,15 @@
-//! Who else reaches a process's memory by page tables of its own.
+//! Finds other users of a process's memory that have page tables of their own.
 //!
-//! The problem: accesses of a KVM guest, of a GPU or of a network card set accessed bits in their tables,
-//! or nowhere, but not in the process's. There this memory looks idle however hot it is, and paging it
-//! out makes it fault at once. So what looks idle there is unknown.
+//! The problem: accesses of a KVM guest, a GPU or a network card set accessed bits in their own tables, or none, but
+//! not in the process's. There this memory looks idle however hot it is, and paged-out pages fault in again at once. So
+//! memory that looks idle there is unknown.
 //!
-//! Approach: the kernel tells whoever has such tables of changes (MMU notifiers), and a BPF program
-//! sees whether anybody asked for that. It stays so until the process ends or calls exec, also when the
-//! guest has ended before. Who pins memory instead needs no notifiers; the device files that he has open
-//! give him away.
+//! Approach: the kernel notifies owners of such tables of changes (MMU notifiers), and a BPF program reads whether any
+//! is registered. This remains so until the process ends or calls exec, also if the guest ended before. A driver that
+//! pins memory instead needs no notifiers; it is recognised by its open device files.
 //!
-//! Limits: open files are looked at when a process is added and in turns after that. A device that is
-//! opened, used and closed, but keeps its mappings, is not seen.
+//! Limits: open files are read when a process is added and at intervals after that. A device that is opened, used and
+//! closed, but keeps its mappings, is not seen.
 
 use std::fmt;
 use std::fs;
@@ -22,23 +21,23 @@ use super::page_table::PageTableProbe;
 use super::walker::SpaceFacts;
 use crate::process::Process;
 
-/// Open files of a process that are looked at.
+/// Maximum number of open files of a process that are read.
 const FILES_MAX: usize = 4096;
-/// Open files are looked at again at every so many refreshes.
+/// Number of refreshes between two reads of the open files.
 const TURNS: u32 = 16;
 
-/// Why a process's accesses cannot all be seen.
+/// Reason why a process's accesses cannot all be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecondaryTables {
-    /// It runs a virtual machine.
+    /// The process runs a virtual machine.
     Kvm,
-    /// It has given a device to a guest or a driver in user space.
+    /// The process has assigned a device to a guest or a driver in user space.
     Vfio,
     /// Network cards write to its memory (RDMA).
     Rdma,
     /// A GPU or accelerator may share its memory.
     Gpu,
-    /// The kernel tells somebody of changes to its tables, and it is not known whom.
+    /// MMU notifiers are registered by an unknown driver.
     Notified,
 }
 
@@ -54,12 +53,12 @@ impl fmt::Display for SecondaryTables {
     }
 }
 
-/// What is known of it for a target.
+/// Secondary page tables of a target.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Secondary {
     by_file: Option<SecondaryTables>,
     notified: bool,
-    /// Refreshes until files are looked at again.
+    /// Refreshes until open files are read again.
     rest: u32,
 }
 
@@ -87,13 +86,13 @@ impl Secondary {
 }
 
 impl PageTableProbe {
-    /// Who else has page tables of the target's memory, as of the last refresh.
+    /// Returns the kind of secondary page tables of the target's memory, as of the last refresh.
     pub fn secondary_page_tables(&self, target: TargetId) -> Option<SecondaryTables> {
         self.targets.get(&target)?.secondary.found()
     }
 
-    /// Whether accesses to the target's memory happen that its page tables do not show: what looks idle
-    /// is unknown.
+    /// Whether the target's memory has accesses that its page tables do not show. Memory that looks idle is then
+    /// unknown.
     pub fn hides_accesses(&self, target: TargetId) -> bool {
         self.secondary_page_tables(target).is_some()
     }
@@ -106,7 +105,7 @@ fn by_files(directory: &str) -> Option<SecondaryTables> {
         .find_map(|link| by_file(&link))
 }
 
-/// What the name of an open file says.
+/// Returns the kind of secondary page tables that the name of an open file implies.
 fn by_file(link: &Path) -> Option<SecondaryTables> {
     let link = link.to_str()?;
     let begins = |start: &str| link.starts_with(start);
@@ -143,7 +142,7 @@ mod tests {
         check("/dev/dri/renderD128", Some(SecondaryTables::Gpu));
         check("/dev/kfd", Some(SecondaryTables::Gpu));
         check("/dev/nvidia0", Some(SecondaryTables::Gpu));
-        // Open, but with nothing behind it yet.
+        // Open files without a device or guest behind them.
         for harmless in [
             "/dev/kvm",
             "/dev/vfio/vfio",

@@ -1,8 +1,8 @@
 //! Reads a target's whole page tables, block by block.
 //!
-//! Bulk reading costs half a nanosecond a page, a hundredth of what a list of addresses costs, and
-//! disturbs nobody: so *reading* everything is cheap, and only *clearing* needs economy. The tables
-//! are followed from the top, so unmapped terabytes cost nothing.
+//! Bulk reading costs half a nanosecond a page, a hundredth of the cost of a list of addresses, and disturbs no
+//! process. So *reading* everything is cheap, and only *clearing* needs economy. The tables are followed from the top,
+//! so unmapped terabytes cost nothing.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ const TOP_SHIFT: u32 = 30;
 pub(super) const BLOCK_SHIFT: u32 = 21;
 
 impl PageTableProbe {
-    /// Addresses of the 2 MiB blocks within `ranges` that have a lowest-level table or a huge leaf, there or at
-    /// another address of the same memory. `None` if the target is gone.
+    /// Returns the addresses of the 2 MiB blocks within `ranges` that have a lowest-level table or a huge leaf.
+    /// Includes blocks mapped only at another address of the same memory. Returns `None` if the target is gone.
     pub fn occupied_blocks(
         &mut self,
         target: TargetId,
@@ -66,8 +66,8 @@ impl PageTableProbe {
         }
     }
 
-    /// Reads the tables of `blocks`, with those of other addresses of the same memory, and hands what they say to `see`.
-    /// `false` if the target is gone.
+    /// Reads the tables of `blocks`, with those of other addresses of the same memory, and passes their facts to `see`.
+    /// Returns `false` if the target is gone.
     pub fn read_blocks(
         &mut self,
         target: TargetId,
@@ -133,7 +133,7 @@ impl PageTableProbe {
                     ..none
                 },
                 Table::Absent => none,
-                // Nothing is known of it this time; the next read will tell.
+                // The block is unknown this time; the next read may succeed.
                 Table::Changed => return,
             };
             see(facts);
@@ -148,8 +148,8 @@ impl PageTableProbe {
 }
 
 impl PageTableProbe {
-    /// Hands to `see` the pages of `blocks` that are there: address, frame, how many of both follow each
-    /// other. A page that is there at another address only has the first. `false` if the target is gone.
+    /// Passes the present pages of `blocks` to `see`: address, frame, and the number of pages for which both are
+    /// consecutive. A page that is mapped only at another address has the first. Returns `false` if the target is gone.
     pub fn each_frame(
         &mut self,
         target: TargetId,
@@ -223,7 +223,7 @@ fn is_huge(frames: &BTreeMap<u64, (u64, u32)>, block: u64) -> bool {
     frames.get(&block).is_some_and(|(_, nr)| *nr > 1)
 }
 
-/// The frame of the page at `address`, which may be of a huge page.
+/// Returns the frame of the page at `address`, which may belong to a huge page.
 fn frame_at(frames: &BTreeMap<u64, (u64, u32)>, address: u64) -> Option<u64> {
     let (start, (frame, nr)) = frames.range(..=address).next_back()?;
     let page = (address - start) / PAGE_SIZE;
@@ -231,7 +231,7 @@ fn frame_at(frames: &BTreeMap<u64, (u64, u32)>, address: u64) -> Option<u64> {
 }
 
 impl Walker {
-    /// Addresses of the gigabytes within `ranges` that have a table of blocks or a leaf.
+    /// Returns the addresses of the gigabytes within `ranges` that have a table of blocks or a leaf.
     pub(super) fn gigabytes(
         &mut self,
         space: &AddressSpace,
@@ -245,7 +245,7 @@ impl Walker {
     }
 }
 
-/// Starts of the aligned parts of 1 << `shift` bytes that `ranges` (in address order) touch.
+/// Returns the starts of the aligned parts of 1 << `shift` bytes that `ranges` (in address order) touch.
 fn aligned_parts(ranges: &[AddressRange], shift: u32) -> Vec<u64> {
     let mut parts = Vec::new();
     for range in ranges {
@@ -260,7 +260,7 @@ fn aligned_parts(ranges: &[AddressRange], shift: u32) -> Vec<u64> {
     parts
 }
 
-/// Keeps of `parts` those that overlap one of `ranges`; both in address order.
+/// Keeps those `parts` that overlap one of `ranges`; both in address order.
 fn retain_overlapping(parts: &mut Vec<u64>, shift: u32, ranges: &[AddressRange]) {
     let mut ranges = ranges.iter().peekable();
     parts.retain(|&part| {

@@ -1,7 +1,7 @@
 //! Finds mappings that the kernel does not reclaim: locked memory, device memory, hugetlbfs.
 //!
-//! `/proc/PID/smaps` tells the flags of mappings, but goes through all their pages for it. A BPF iterator over mappings
-//! (`iter/task_vma`, Linux 5.12) tells the same without looking at pages.
+//! `/proc/PID/smaps` shows the flags of mappings, but walks all their pages. A BPF iterator over mappings
+//! (`iter/task_vma`, Linux 5.12) returns the flags without walking pages.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,7 +24,7 @@ const VM_HUGETLB: u64 = 0x40_0000;
 const BYTES_MAX: u64 = (65_536 * WORDS * 8) as u64;
 
 impl Walker {
-    /// The unreclaimable mappings of a thread's address space, in address order.
+    /// Returns the unreclaimable mappings of a thread's address space, in address order.
     pub(super) fn unreclaimable(
         &self,
         thread: u32,
@@ -39,14 +39,15 @@ impl Walker {
 }
 
 impl PageTableProbe {
-    /// The mappings of `target`, with the unreclaimable ones marked; `None` if it is not watched. Also updates its aliases.
+    /// Returns the mappings of `target`, with the unreclaimable ones marked; `None` if it is not watched. Also updates
+    /// its aliases.
     pub fn mappings(&mut self, target: TargetId) -> Option<Result<Vec<MappedArea>, ProcessError>> {
         let process = self.process(target)?;
         let mut areas = match process.mappings() {
             Ok(areas) => areas,
             Err(error) => return Some(Err(error)),
         };
-        // Without these, the kernel's refusal tells, later.
+        // Without these, the kernel's later refusal reports the reason.
         let found = self.walker.unreclaimable(process.memory_thread());
         for (range, why) in found.unwrap_or_default() {
             let at = areas.partition_point(|area| area.range.start < range.start);
@@ -64,7 +65,7 @@ impl PageTableProbe {
         if aliases.is_empty() {
             return;
         }
-        // The kernel's advice leaves pages with several entries alone; those with one it takes.
+        // The kernel's advice skips pages with several entries; it accepts those with one.
         if before.nr_several > before.nr_single {
             let held = aliases.held();
             let is_held = |range: AddressRange| {
@@ -78,7 +79,7 @@ impl PageTableProbe {
                 }
             }
         }
-        // Half of what was seen before, so that a quiet interval does not make all of it unknown.
+        // Half of the earlier counts is kept, so that a quiet interval does not make everything unknown.
         let mut aliases = aliases;
         aliases.nr_single = before.nr_single / 2;
         aliases.nr_several = before.nr_several / 2;

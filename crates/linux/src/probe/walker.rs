@@ -1,16 +1,15 @@
 //! Reads page tables of other processes through an eBPF program.
 //!
-//! The problem: which pages of a process were accessed is written, by the processor, into the
-//! page tables' accessed bits, and the kernel gives these to user space nowhere (without
-//! CONFIG_IDLE_PAGE_TRACKING or DAMON). The approach: a small BPF program (`bpf/page_table.bpf.c`)
-//! finds the target's top-level table with a task iterator and reads its tables through the direct
-//! map. Where the direct map starts is found without any symbol: candidates 1 GiB apart below the
-//! address of our own top-level table are tried until a walk to a page of ours yields the frame
-//! number that `/proc/self/pagemap` gives for it.
+//! The problem: the processor records accesses in the accessed bits of a process's page tables. The kernel does not
+//! export these bits to user space (without CONFIG_IDLE_PAGE_TRACKING or DAMON). The approach: a small BPF program
+//! (`bpf/page_table.bpf.c`) finds the target's top-level table with a task iterator and reads its tables through the
+//! direct map. The start of the direct map is found without any symbol. Candidates 1 GiB apart below the address of our
+//! own top-level table are tried. A candidate is right if a walk to a page of ours yields the frame number that
+//! `/proc/self/pagemap` shows for it.
 //!
-//! Limits: x86-64. Needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and,
-//! for pagemap, CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as
-//! [`Table::Changed`]; a target that exits or calls exec meanwhile fails the whole batch.
+//! Limits: x86-64. Needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and, for pagemap,
+//! CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as [`Table::Changed`]. A target that exits or
+//! calls exec meanwhile fails the whole batch.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +28,7 @@ use crate::process::in_initial_pid_namespace;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page_table.bpf.o"));
 
-/// Slots and tables of one BPF run: `MAX_SLOTS` and `MAX_TABLES` in `page_table.bpf.c`.
+/// Maximum slots and tables of one BPF run: `MAX_SLOTS` and `MAX_TABLES` in `page_table.bpf.c`.
 const MAX_SLOTS: usize = 8192;
 const MAX_TABLES: usize = 512;
 /// Neighbouring pages of one slot of a walk: `PAGES_PER_RUN`.
@@ -66,23 +65,23 @@ const _: () = assert!(
 
 type RawRun = [u64; PAGES_PER_RUN];
 
-/// Why page tables cannot be read.
+/// Reason why page tables cannot be read.
 #[derive(Debug, Error)]
 pub enum WalkerError {
-    /// The program did not get into the kernel.
+    /// The BPF program could not be loaded.
     #[error(
         "cannot load the BPF program that reads page tables: {cause}; `isotherm doctor` says what is missing"
     )]
     Load {
-        /// libbpf's or the verifier's words.
+        /// Message of libbpf or the verifier.
         cause: String,
     },
     /// A BPF system call failed later on.
     #[error("cannot {what}: {source}")]
     Bpf {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// No candidate for the start of the direct map led to our own page.
@@ -90,7 +89,7 @@ pub enum WalkerError {
         "cannot find where the kernel maps physical memory ({tried} candidates tried); please report this machine's kernel and CPU"
     )]
     NoDirectMap {
-        /// How many candidates were tried.
+        /// Number of candidates tried.
         tried: u64,
     },
     /// Our own pagemap hides frame numbers.
@@ -98,29 +97,29 @@ pub enum WalkerError {
         "cannot read frame numbers from /proc/self/pagemap: {cause}; run as root or with CAP_SYS_ADMIN"
     )]
     NoFrameNumbers {
-        /// What was seen.
+        /// The reason.
         cause: String,
     },
-    /// There is no such process, or it has no memory (a kernel thread, a zombie).
+    /// The process does not exist, or has no memory (a kernel thread, a zombie).
     #[error("process {pid} has no address space; is it still running?")]
     NoAddressSpace {
-        /// Which process.
+        /// The process id.
         pid: u32,
     },
-    /// The process exited or called exec since [`Walker::locate`], or the kernel had no memory to look
-    /// just now: locating it again tells.
+    /// The process exited or called exec since [`Walker::locate`], or the kernel was short of memory. Locating it again
+    /// shows which.
     #[error("the process exited or became another program")]
     Gone,
 }
 
 impl WalkerError {
-    /// Whether it may well work the next time: the kernel was short of something, or interrupted.
+    /// Whether a retry may succeed: the kernel was short of a resource, or interrupted.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Bpf { source, .. } if is_passing(source))
     }
 }
 
-/// Whether a system call that failed this way may well work the next time.
+/// Whether a system call that failed with this error may succeed the next time.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -128,20 +127,19 @@ fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// What [`Walker::tables`] found for an address.
+/// Result of [`Walker::tables`] for an address.
 pub enum Table<'a> {
-    /// Nothing is mapped by this table.
+    /// No table or leaf is present.
     Absent,
-    /// A larger leaf (2 MiB or 1 GiB) stands where the table would be.
+    /// A larger leaf (2 MiB or 1 GiB) in place of the table.
     Leaf(Leaf),
-    /// The table.
+    /// A copy of the table.
     Copy(TableCopy<'a>),
-    /// It was replaced while it was read, or could not be read: ask again.
+    /// The table was replaced while it was read, or could not be read; a retry may succeed.
     Changed,
 }
 
-/// Where a process's page tables are. Valid until the process exits or calls exec, which every
-/// use checks.
+/// Location of a process's page tables. Valid until the process exits or calls exec, which every use checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSpace {
     task: u64,
@@ -152,20 +150,21 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// The address of its `mm_struct`, and the number of the task's calls of exec: the kernel uses such addresses again.
+    /// Returns the address of the `mm_struct` and the number of the task's exec calls, as the kernel reuses such
+    /// addresses.
     pub fn id(&self) -> (u64, u64) {
         (self.mm, self.exec_id)
     }
 }
 
-/// What is known of an address space besides its tables.
+/// Facts about an address space besides its tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceFacts {
-    /// Pages that it maps, in how many mappings, and pages that are locked. Where none has changed, its mappings
-    /// have most likely not.
+    /// Mapped pages, number of mappings, and locked pages. If none of these has changed, the mappings most likely have
+    /// not.
     pub size: (u64, u64, u64),
-    /// Somebody else is told of changes to its tables (MMU notifiers): a hypervisor or a driver has
-    /// tables of its own of this memory, and accesses by these are not seen here.
+    /// Whether MMU notifiers are registered: a hypervisor or a driver has its own tables of this memory. Accesses
+    /// through these are not seen here.
     pub notified: bool,
 }
 
@@ -181,7 +180,7 @@ pub struct Walker {
     runs: MappedArray<RawRun>,
     tables: MappedArray<RawTable>,
     cpu: CpuFacts,
-    /// We see process ids as the kernel numbers them.
+    /// Whether process ids here are those of the initial pid namespace.
     sees_all_ids: bool,
 }
 
@@ -207,8 +206,8 @@ impl Walker {
             cpu,
             sees_all_ids: in_initial_pid_namespace(),
         };
-        // The object's own memory (its copy of the BTF) is given back here: the kernel keeps what
-        // the file descriptors name.
+        // Dropping the object frees its own memory (its copy of the BTF): the kernel keeps what the file descriptors
+        // refer to.
         drop(object);
         walker.control().top_shift = cpu.top_shift();
         walker.control().frame_mask = cpu.frame_mask();
@@ -220,19 +219,19 @@ impl Walker {
         &mut self.control.get_mut()[0]
     }
 
-    /// Levels of this machine's page tables.
+    /// Returns the number of levels of this machine's page tables.
     pub fn levels(&self) -> u32 {
         self.cpu.levels
     }
 
-    /// How page tables are read here: where the direct map starts, which bits of an entry are an address, and by how
-    /// many bits of an address the top level is indexed.
+    /// Returns the layout of page tables: the start of the direct map, the mask of an entry's address bits, and the
+    /// address bit at which the top level's index begins.
     pub(crate) fn layout(&mut self) -> (u64, u64, u32) {
         let control = self.control();
         (control.page_offset, control.frame_mask, control.top_shift)
     }
 
-    /// Whether process ids here are the kernel's own.
+    /// Whether process ids here are those of the initial pid namespace.
     pub(crate) fn sees_all_ids(&self) -> bool {
         self.sees_all_ids
     }
@@ -240,8 +239,7 @@ impl Walker {
     /// Finds the page tables of process `pid` (in our pid namespace).
     pub fn locate(&mut self, pid: u32) -> Result<AddressSpace, WalkerError> {
         let limits = [TaskLimit::Thread(pid), TaskLimit::Process(pid)];
-        // The first thread usually has the address space; where it has exited before the others,
-        // any other thread does.
+        // The first thread usually has the address space. If it has exited before the others, any other thread has it.
         for limit in limits {
             let expected = if self.sees_all_ids { pid } else { 0 };
             let control = self.control();
@@ -275,8 +273,7 @@ impl Walker {
         Err(WalkerError::NoAddressSpace { pid })
     }
 
-    /// What is known of the address space now, if it is still the process's: far cheaper than to locate
-    /// it again.
+    /// Reads the facts of the address space if it is still the process's. This is far cheaper than locating it again.
     pub fn facts(&mut self, space: &AddressSpace) -> Result<SpaceFacts, WalkerError> {
         self.select(space, 0);
         self.run(|walker| &walker.walk)?;
@@ -287,8 +284,7 @@ impl Walker {
         })
     }
 
-    /// Looks pages up: for each of `spans` (first page, number of pages), in order, one leaf for each
-    /// page.
+    /// Walks `spans` (first page, number of pages) in order and returns one leaf for each page.
     pub fn walk(
         &mut self,
         space: &AddressSpace,
@@ -333,8 +329,7 @@ impl Walker {
         Ok(())
     }
 
-    /// Copies, for each of `addresses`, the lowest-level table that maps it, and hands it to `see`
-    /// with the address's index.
+    /// Copies the lowest-level table that maps each of `addresses`, and passes it to `see` with the address's index.
     pub fn tables(
         &mut self,
         space: &AddressSpace,
@@ -364,8 +359,8 @@ impl Walker {
         Ok(())
     }
 
-    /// Hands to `see` the start of every part of 1 << `shift` bytes (21: blocks, 30: gigabytes) that
-    /// has a table or a leaf, within the tables of that level that map the addresses `starts`.
+    /// Passes to `see` the start of every part of 1 << `shift` bytes (21: blocks, 30: gigabytes) that has a table or a
+    /// leaf. Covers the tables of that level that map the addresses `starts`.
     pub fn occupied(
         &mut self,
         space: &AddressSpace,
@@ -376,7 +371,7 @@ impl Walker {
         self.entries(space, shift, starts, |address, _| see(address))
     }
 
-    /// The same, with the entry of each; 0 where a larger leaf covers it.
+    /// Does the work of `occupied`, and also passes the entry of each part; 0 where a larger leaf covers it.
     pub(super) fn entries(
         &mut self,
         space: &AddressSpace,
@@ -429,7 +424,7 @@ impl Walker {
         control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");
     }
 
-    /// Runs one of our programs; `which` names it.
+    /// Runs the program that `which` selects.
     pub(super) fn run(&mut self, which: fn(&Self) -> &OwnedFd) -> Result<(), WalkerError> {
         match object::run(which(self).as_fd()) {
             Ok(()) if self.control().gone == 0 => Ok(()),
@@ -439,7 +434,7 @@ impl Walker {
         }
     }
 
-    /// Finds `page_offset`: see the module's text.
+    /// Finds `page_offset`: see the module's documentation.
     fn calibrate(&mut self) -> Result<(), WalkerError> {
         let page = CalibrationPage::new()?;
         let space = self.locate(std::process::id())?;
@@ -459,7 +454,7 @@ impl Walker {
     }
 }
 
-/// A locked page of ours whose frame number is known.
+/// A locked page of ours with a known frame number.
 struct CalibrationPage {
     memory: MappedArray<u64>,
     frame: u64,
@@ -514,7 +509,7 @@ fn bpf(what: &'static str, source: io::Error) -> WalkerError {
     WalkerError::Bpf { what, source }
 }
 
-/// Which tasks an iterator visits.
+/// Tasks that an iterator visits.
 #[derive(Clone, Copy)]
 pub(super) enum TaskLimit {
     Thread(u32),
@@ -527,7 +522,7 @@ fn run_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<()> {
     io::copy(&mut File::from(iterator), &mut io::sink()).map(drop)
 }
 
-/// An iterator program; reading the descriptor runs it and yields what it writes.
+/// Opens an iterator program. Reading the descriptor runs it and yields its output.
 pub(super) fn open_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<OwnedFd> {
     let mut info = libbpf_sys::bpf_iter_link_info::default();
     match limit {
@@ -540,8 +535,8 @@ pub(super) fn open_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Re
         iter_info_len: size_of_val(&info) as u32,
         ..Default::default()
     };
-    // SAFETY: valid descriptors and structs that outlive the calls; a non-negative result is a new
-    // descriptor that nobody else owns.
+    // SAFETY: valid descriptors and structs that outlive the calls; a non-negative result is a new descriptor without
+    // another owner.
     let owned = |result: i32| match result {
         fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         error => Err(io::Error::from_raw_os_error(-error)),

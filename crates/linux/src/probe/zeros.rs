@@ -1,12 +1,12 @@
-//! Which pages hold nothing but zeros: of a huge page they are its waste.
+//! Finds pages that hold only zeros: in a huge page they are waste.
 //!
-//! The problem: which pages of a huge page a program has written is nowhere but in their content.
-//! Reading that as a debugger does (`process_vm_readv`) sets the huge page's accessed bit, and so spoils
-//! what is watched. The approach: the BPF program reads pages through the direct map, 512 bytes at a time
-//! until one of them is not zero, and only says which pages are zeros.
+//! The problem: only their content shows which pages of a huge page a program has written. Reading that as a debugger
+//! does (`process_vm_readv`) sets the huge page's accessed bit, and so disturbs the monitor. The approach: the BPF
+//! program reads pages through the direct map, 512 bytes at a time up to the first non-zero part. It only returns which
+//! pages are zeros.
 //!
-//! Limits: what a program has filled with zeros counts as not written; it will not miss it. An answer is old
-//! at once: a page may be written right after.
+//! Limits: pages that a program has filled with zeros count as not written; the program does not notice their loss. A
+//! result is outdated at once: a page may be written right after.
 
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::{PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
@@ -15,26 +15,26 @@ use super::entry::Leaf;
 use super::page_table::{PageTableProbe, ProbeError};
 use super::walker::{AddressSpace, Walker, WalkerError};
 
-/// So many blocks are looked at in one go: 0.5 ms.
+/// Blocks that are read in one BPF run: 0.5 ms.
 const BLOCKS_PER_RUN: usize = 4;
 
-/// What a block's pages hold.
+/// Content of a block's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockContents {
-    /// The block's address.
+    /// Address of the block.
     pub block: u64,
-    /// One 2 MiB leaf maps it.
+    /// Whether one 2 MiB leaf maps the block.
     pub is_huge: bool,
-    /// Pages in memory, the shared zero page not counted.
+    /// Pages in memory, without the shared zero page.
     pub present: Bitmap,
-    /// Of these, those that are all zeros.
+    /// Present pages that are all zeros.
     pub zeros: Bitmap,
-    /// Of these, those that could not be read.
+    /// Present pages that could not be read.
     pub unreadable: Bitmap,
 }
 
 impl Walker {
-    /// Looks into the pages of `blocks`.
+    /// Reads the pages of `blocks` and passes each block's contents to `see`.
     pub fn contents(
         &mut self,
         space: &AddressSpace,
@@ -60,7 +60,7 @@ impl Walker {
 }
 
 impl PageTableProbe {
-    /// Looks into the pages of `blocks`. `false` if the target is gone.
+    /// Reads the pages of `blocks`. Returns `false` if the target is gone.
     pub fn contents(
         &mut self,
         target: TargetId,
