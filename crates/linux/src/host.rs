@@ -1,4 +1,4 @@
-//! What this machine and kernel can do, found by trying: the facts behind `isotherm doctor`.
+//! Detects the abilities of this machine and kernel by trying: the facts behind `isotherm doctor`.
 
 use std::fs;
 use std::io;
@@ -19,16 +19,16 @@ mod ability;
 
 use ability::abilities;
 
-/// How a check turned out.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CheckOutcome {
-    /// It is there.
+    /// The feature is present.
     Ok,
-    /// It is missing, and what needs it does not work.
+    /// The feature is missing, and its users do not work.
     Missing,
-    /// Not needed, but good to know.
+    /// A fact that is not required, but useful.
     Note,
 }
 
@@ -36,29 +36,29 @@ pub enum CheckOutcome {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Check {
-    /// What was looked at.
+    /// Name of the check.
     pub name: &'static str,
-    /// How it turned out.
+    /// Result of the check.
     pub outcome: CheckOutcome,
-    /// What was found.
+    /// Finding, in words.
     pub found: String,
-    /// What would enable it, where it is missing.
+    /// Remedy, if something is missing.
     pub remedy: Option<String>,
 }
 
-/// Something a user may want to do, and whether it works here.
+/// A task of the command line, and whether it works here.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ability {
-    /// What, in the words of the command line.
+    /// Name of the task, in the words of the command line.
     pub name: &'static str,
     /// Whether it works here, now, for this user.
     pub works: bool,
-    /// Why it does not.
+    /// Reason why it does not work.
     pub why_not: Option<String>,
 }
 
-/// All that is known.
+/// All facts and abilities of this machine.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostReport {
@@ -68,11 +68,11 @@ pub struct HostReport {
     pub kernel: String,
     /// The facts.
     pub checks: Vec<Check>,
-    /// What follows from them.
+    /// Abilities that follow from the facts.
     pub abilities: Vec<Ability>,
 }
 
-/// Looks at everything. Changes nothing.
+/// Runs all checks. Changes nothing.
 pub fn examine() -> HostReport {
     let mut checks = essentials();
     let walker = Walker::new();
@@ -100,12 +100,12 @@ pub fn examine() -> HostReport {
     }
 }
 
-/// What everything else depends on.
+/// Runs the checks on which everything else depends.
 fn essentials() -> Vec<Check> {
     vec![architecture(), kernel(), btf(), capabilities(), lockdown()]
 }
 
-/// What this machine or this user lacks for a probe that could not be made.
+/// Explains a failed probe by what this machine or this user lacks.
 pub fn explain(source: ProbeError) -> NoProbe {
     let mut missing = essentials();
     missing.retain(|check| check.outcome == CheckOutcome::Missing);
@@ -127,32 +127,32 @@ pub fn explain(source: ProbeError) -> NoProbe {
     }
 }
 
-/// Why page tables cannot be read here.
+/// Reason why page tables cannot be read here.
 #[derive(Debug, Error)]
 pub enum NoProbe {
-    /// Something that can be named is missing.
+    /// A known requirement is missing.
     #[error("page tables cannot be read here: {what}; `isotherm doctor` tells more")]
     Lacking {
         what: String,
-        /// It is a privilege of the user's, and nothing else.
+        /// Whether only privileges of the user are missing.
         is_privilege: bool,
     },
-    /// All that it needs is there, as far as can be seen, and still.
+    /// All known requirements are met, but the probe fails.
     #[error(transparent)]
     Failed(#[from] ProbeError),
 }
 
-/// This machine's name.
+/// Returns this machine's name.
 pub fn hostname() -> String {
     read("/proc/sys/kernel/hostname").unwrap_or_else(|_| "unknown".into())
 }
 
-/// The running kernel's release, e.g. `6.1.0-56-cloud-amd64`.
+/// Returns the running kernel's release, e.g. `6.1.0-56-cloud-amd64`.
 pub fn kernel_release() -> String {
     read("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into())
 }
 
-/// The running kernel's version, e.g. `(6, 1)`.
+/// Returns the running kernel's version, e.g. `(6, 1)`.
 pub fn kernel_version() -> (u32, u32) {
     let release = kernel_release();
     let mut numbers = release
@@ -165,7 +165,7 @@ fn read(path: &str) -> io::Result<String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned())
 }
 
-/// Why a file could not be read, where that is not `absent`.
+/// Returns the reason why a file could not be read, or `absent` if it does not exist.
 fn unread(path: &str, error: &io::Error, absent: &str) -> String {
     if error.kind() == io::ErrorKind::NotFound {
         absent.to_owned()
@@ -237,22 +237,22 @@ fn btf() -> Check {
     }
 }
 
-/// The name of their check.
+/// Name of the check of capabilities.
 const CAPABILITIES: &str = "capabilities";
 
-/// Whether this process is in a user namespace of its own: its capabilities count there alone.
+/// Whether this process is in a user namespace of its own: its capabilities count only there.
 fn is_in_user_namespace() -> bool {
     read("/proc/self/uid_map").is_ok_and(|map| !maps_every_user(&map))
 }
 
-/// Whether it is the initial namespace's map, in which every user is himself.
+/// Whether the map is that of the initial namespace, which maps every user to the same user.
 fn maps_every_user(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 fn capabilities() -> Check {
     const SYS_ADMIN: u32 = 21;
-    // CAP_DAC_READ_SEARCH opens /proc/kpageflags, whose lack is told by its own check.
+    // CAP_DAC_READ_SEARCH opens /proc/kpageflags; its own check reports its lack.
     const NEEDED: [(&str, u32); 5] = [
         ("CAP_SYS_PTRACE", 19),
         ("CAP_SYS_ADMIN", SYS_ADMIN),
@@ -275,7 +275,7 @@ fn capabilities() -> Check {
         .unwrap_or(0);
     let lacking: Vec<&str> = NEEDED
         .iter()
-        // CAP_SYS_ADMIN stands for the two that were once a part of it, which have the highest numbers.
+        // CAP_SYS_ADMIN includes the two that were once a part of it, which have the highest numbers.
         .filter(|(_, bit)| {
             let has = |bit: u32| effective >> bit & 1 == 1;
             !(has(*bit) || *bit >= 38 && has(SYS_ADMIN))
@@ -310,7 +310,7 @@ fn lockdown() -> Check {
     }
 }
 
-/// The reason for BPF programs not to load in a user namespace, whatever libbpf makes of it.
+/// Reason why BPF programs do not load in a user namespace, whatever libbpf reports.
 const REFUSED: &str = "refused: the kernel loads no BPF program for a user namespace";
 
 fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
@@ -326,7 +326,7 @@ fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
             "page tables by BPF",
             match error {
                 WalkerError::Load { .. } if is_in_user_namespace() => REFUSED.to_owned(),
-                // The error itself sends its reader here.
+                // The error itself refers its reader to this report.
                 WalkerError::Load { cause } => cause.clone(),
                 error => error.to_string(),
             },
@@ -433,7 +433,7 @@ fn control_groups() -> Check {
     }
 }
 
-/// Reads only: another service may own the kdamonds.
+/// Checks the kernel's DAMON. Only reads: another service may own the kdamonds.
 fn kernel_damon() -> Check {
     let admin = "/sys/kernel/mm/damon/admin/kdamonds";
     let path = format!("{admin}/nr_kdamonds");
@@ -452,8 +452,8 @@ fn kernel_damon() -> Check {
     note("kernel DAMON", found)
 }
 
-/// How many kdamonds run, as far as they are run by the kernel's sysfs interface and this user may look.
-/// Reads only.
+/// Returns the number of running kdamonds, as far as the kernel's sysfs interface runs them and this user may read it.
+/// Only reads.
 pub fn running_kdamonds() -> usize {
     let entries = fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds");
     let states = entries.into_iter().flatten().flatten();
@@ -476,7 +476,7 @@ fn swap() -> Check {
     note("swap", found)
 }
 
-/// How nohugepage would give back what huge pages waste.
+/// Checks the way in which nohugepage would free the waste of huge pages.
 fn huge_page_waste() -> Check {
     let found = if split_gives_back() {
         "given back by splitting huge pages (nohugepage)"
@@ -486,7 +486,7 @@ fn huge_page_waste() -> Check {
     note("waste of huge pages", found)
 }
 
-/// By what the guard would measure how long targets wait for memory.
+/// Checks the source by which the guard would measure the time that targets wait for memory.
 fn waits() -> Check {
     let estimated = |why| match refault_cost_now() {
         Some(cost) => {
@@ -516,7 +516,10 @@ fn numa() -> Check {
     note("NUMA nodes", format!("{online}{balancing}"))
 }
 
-/// Whether processes can be recorded here; the reason if not.
+/// Checks that processes can be recorded here.
+///
+/// # Errors
+/// Fails with the reason if they cannot.
 pub fn can_record() -> Result<(), String> {
     PageTableProbe::new()
         .map(drop)

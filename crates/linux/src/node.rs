@@ -1,8 +1,8 @@
-//! Physical memory: which addresses are RAM, and of which NUMA node; and on which nodes the pages of
-//! a process, or of ranges of frames, are.
+//! Physical memory: the addresses and NUMA nodes of RAM, and the nodes of the pages of a process or of ranges of
+//! frames.
 //!
-//! Where pages are is asked page by page, which costs a quarter of a microsecond or more for each. So
-//! a [`Tally`] looks at some, spread evenly: every so many pages of all ranges that it is about.
+//! The node of each page is asked for separately, which costs a quarter of a microsecond or more. So a [`Tally`]
+//! samples pages, spread evenly: one in every stride of all its ranges.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,45 +14,45 @@ use thiserror::Error;
 use crate::frames::Frames;
 use crate::process::{Process, ProcessError};
 
-/// Most pages that a tally looks at: a share is then off by 0.4 points (one standard deviation) at
-/// the most, for some milliseconds.
+/// Maximum number of pages that a tally samples: a share is then off by at most 0.4 points (one standard deviation),
+/// for some milliseconds of work.
 const TALLY_PAGES: u64 = 1 << 14;
-/// Pages in one question: it takes and gives a word for each.
+/// Pages in one call: it takes and returns a word for each.
 const CHUNK_PAGES: usize = 4096;
 
-/// Why physical memory cannot be described.
+/// Reason why physical memory cannot be described.
 #[derive(Debug, Error)]
 pub enum MemoryMapError {
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Unreadable {
         path: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The addresses are hidden.
+    /// The kernel hides the addresses.
     #[error("/proc/iomem shows no addresses; run as root")]
     Hidden,
-    /// No such node.
+    /// The node does not exist, or has no memory.
     #[error("there is no NUMA node {node} with memory; this machine has {present}")]
     NoNode {
-        /// The one that was asked for.
+        /// The requested node.
         node: u32,
-        /// Those there are.
+        /// The nodes with memory.
         present: String,
     },
 }
 
-/// How many of the pages that were looked at are on each node.
+/// Numbers of sampled pages on each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// Every so many pages one is looked at.
+    /// Distance between two sampled pages, in pages.
     stride: u64,
     pages: BTreeMap<u32, u64>,
 }
 
 impl Tally {
-    /// For ranges of so many bytes in all.
+    /// Returns a tally for ranges of `bytes` in all.
     pub fn of(bytes: u64) -> Self {
         Self {
             stride: (bytes / PAGE_SIZE).div_ceil(TALLY_PAGES).max(1),
@@ -60,7 +60,7 @@ impl Tally {
         }
     }
 
-    /// Adds a process's pages in `ranges`, as far as they are in memory.
+    /// Samples a process's resident pages in `ranges`.
     pub fn add_process(
         &mut self,
         process: &Process,
@@ -69,7 +69,7 @@ impl Tally {
         let pages: Vec<u64> = spread(ranges, self.stride).collect();
         for chunk in pages.chunks(CHUNK_PAGES) {
             for node in process.nodes_of(chunk)? {
-                // Negative: it is not in memory.
+                // A negative number: the page is not in memory.
                 if let Ok(node) = u32::try_from(node) {
                     *self.pages.entry(node).or_default() += 1;
                 }
@@ -78,8 +78,8 @@ impl Tally {
         Ok(())
     }
 
-    /// Adds the frames in `ranges` of physical addresses that hold pages on a list that reclaim works
-    /// on, as the kernel's `damon_get_folio` has it: free memory is nobody's.
+    /// Samples the frames in `ranges` of physical addresses that hold pages on a reclaim list, like the kernel's
+    /// `damon_get_folio`: free memory has no user.
     pub fn add_frames(&mut self, ranges: &[AddressRange]) -> Result<(), MemoryMapError> {
         let zones = zone_ranges(&read("/proc/zoneinfo")?);
         let cannot = |source| MemoryMapError::Unreadable {
@@ -98,7 +98,7 @@ impl Tally {
         Ok(())
     }
 
-    /// The ten-thousandths of all pages that are on `node`; `None` where there are no pages.
+    /// Returns the ten-thousandths of all pages that are on `node`; `None` if there are no pages.
     pub fn share_bp(&self, node: u32) -> Option<u64> {
         let all: u64 = self.pages.values().sum();
         let here = self.pages.get(&node).copied().unwrap_or(0);
@@ -106,8 +106,8 @@ impl Tally {
     }
 }
 
-/// Addresses of every so many pages of `ranges`, as if they were one; the first is in the middle of
-/// its stretch.
+/// Returns the addresses of pages at a distance of `stride` in `ranges`, as if these were one range. The first page is
+/// in the middle of its stride.
 fn spread(ranges: &[AddressRange], stride: u64) -> impl Iterator<Item = u64> + '_ {
     let mut until_next = stride / 2;
     ranges.iter().flat_map(move |range| {
@@ -119,18 +119,18 @@ fn spread(ranges: &[AddressRange], stride: u64) -> impl Iterator<Item = u64> + '
     })
 }
 
-/// Which frames are whose.
+/// Zones with their nodes and frames.
 #[derive(Debug, Default)]
 pub struct Zones(Vec<(u32, AddressRange)>);
 
 impl Zones {
-    /// As they are now; none where that cannot be read.
+    /// Reads the current zones; none if they cannot be read.
     pub fn read() -> Self {
         let text = read("/proc/zoneinfo").unwrap_or_default();
         Self(zone_ranges(&text))
     }
 
-    /// The node that a frame is of, as far as is known.
+    /// Returns the node of a frame, if known.
     pub fn node_of(&self, frame: u64) -> Option<u32> {
         let address = frame.checked_mul(PAGE_SIZE)?;
         let of_zone = self.0.iter().find(|(_, range)| range.contains(address));
@@ -138,7 +138,7 @@ impl Zones {
     }
 }
 
-/// Why there is no memory on `node`, if there is none; nothing where that cannot be told.
+/// Returns the reason why there is no memory on `node`, if there is none. Returns `None` if that is unknown.
 pub fn lacks(node: u32) -> Option<String> {
     let zones = zone_ranges(&read("/proc/zoneinfo").ok()?);
     let no_node = no_node(node, &zones);
@@ -159,7 +159,7 @@ fn no_node(node: u32, zones: &[(u32, AddressRange)]) -> MemoryMapError {
     }
 }
 
-/// How many nodes have memory; 1 where that cannot be read.
+/// Returns the number of nodes with memory; 1 if that cannot be read.
 pub fn count() -> usize {
     let zones = fs::read_to_string("/proc/zoneinfo").map(|text| zone_ranges(&text));
     let mut nodes: Vec<u32> = zones
@@ -171,7 +171,7 @@ pub fn count() -> usize {
     nodes.len().max(1)
 }
 
-/// Ranges of physical RAM in address order, from `/proc/iomem`; of one node only, if given.
+/// Returns the ranges of physical RAM in address order, from `/proc/iomem`; those of one node only, if given.
 pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
     let all = system_ram(&read("/proc/iomem")?);
     if all.is_empty() {
@@ -195,7 +195,7 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
     Ok(ranges)
 }
 
-/// Every node's ranges of physical RAM, in order of nodes and addresses.
+/// Returns every node's ranges of physical RAM, in order of nodes and addresses.
 pub fn all() -> Result<Vec<(u32, AddressRange)>, MemoryMapError> {
     let mut nodes: Vec<u32> = zone_ranges(&read("/proc/zoneinfo")?)
         .into_iter()
@@ -210,7 +210,7 @@ pub fn all() -> Result<Vec<(u32, AddressRange)>, MemoryMapError> {
     Ok(found)
 }
 
-/// Top-level "System RAM" lines of `/proc/iomem`, whole pages only.
+/// Parses the top-level "System RAM" lines of `/proc/iomem`, whole pages only.
 fn system_ram(iomem: &str) -> Vec<AddressRange> {
     iomem
         .lines()
@@ -229,38 +229,38 @@ fn system_ram(iomem: &str) -> Vec<AddressRange> {
 /// A zone that has memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Its node.
+    /// Node of the zone.
     pub node: u32,
-    /// Its name: `DMA`, `DMA32`, `Normal`, `Movable`, ...
+    /// Name of the zone: `DMA`, `DMA32`, `Normal`, `Movable`, ...
     pub name: String,
-    /// The addresses that it spans, holes among them.
+    /// Addresses that the zone spans, including holes.
     pub range: AddressRange,
-    /// Bytes that there are.
+    /// Bytes that are present.
     pub present: u64,
-    /// Of these, the ones that the kernel did not reserve when it started.
+    /// Present bytes that the kernel did not reserve at boot.
     pub managed: u64,
-    /// Of these, the free ones that the kernel counts as such.
+    /// Managed bytes that the kernel counts as free.
     pub free: u64,
-    /// Free as well, but on lists of single processors, which the kernel counts as neither free nor used. Since Linux 6.7
-    /// they hold up to an eighth of the zone (`percpu_pagelist_high_fraction` in
-    /// Documentation/admin-guide/sysctl/vm.rst).
+    /// Free bytes on per-CPU lists, which the kernel counts as neither free nor used. Since Linux 6.7 they hold up to
+    /// an eighth of the zone (`percpu_pagelist_high_fraction` in Documentation/admin-guide/sysctl/vm.rst).
     pub free_on_lists: u64,
-    /// What compressed swap (zram, zswap) takes; 0 where the kernel does not tell.
+    /// Bytes that compressed swap (zram, zswap) takes; 0 if the kernel does not report them.
     pub compressed_swap: u64,
 }
 
-/// All zones that have memory, from `/proc/zoneinfo`.
+/// Reads all zones that have memory from `/proc/zoneinfo`.
 pub fn zones() -> Result<Vec<Zone>, MemoryMapError> {
     Ok(parse_zones(&read("/proc/zoneinfo")?))
 }
 
-/// Free bytes of all zones that the kernel does not count as free ([`Zone::free_on_lists`]); 0 where it does not tell.
+/// Returns the free bytes of all zones that the kernel does not count as free ([`Zone::free_on_lists`]); 0 if it does
+/// not report them.
 pub fn free_on_lists() -> u64 {
     let zones = zones().unwrap_or_default();
     zones.iter().map(|zone| zone.free_on_lists).sum()
 }
 
-/// Node and spanned addresses of each populated zone in `/proc/zoneinfo`.
+/// Returns the node and the spanned addresses of each populated zone in `/proc/zoneinfo`.
 fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
     let zones = parse_zones(zoneinfo).into_iter();
     zones.map(|zone| (zone.node, zone.range)).collect()
@@ -268,7 +268,7 @@ fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
 
 fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
     let mut found = Vec::new();
-    // Where it is is told last.
+    // The address comes last in a zone's text.
     let nothing = Zone {
         node: 0,
         name: String::new(),

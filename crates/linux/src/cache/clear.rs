@@ -1,16 +1,15 @@
-//! Clears the kernel's mark of accesses (`PG_referenced`) on cached pages of files.
+//! Clears the kernel's accessed mark (`PG_referenced`) of page cache.
 //!
-//! Problem: the mark is set when a page is read, and by user space never cleared directly. Approach: the pages
-//! are mapped into our own address space for a moment, and `/proc/self/clear_refs` is told to clear what mapped
-//! pages of files have (fs/proc/task_mmu.c, clear_refs_pte_range: `folio_clear_referenced`). Of a large folio
-//! one page needs to be mapped, and it is not split. Unlike `MADV_COLD`, pages stay where they are on the
-//! kernel's lists.
+//! Problem: the mark is set when a page is read, and user space cannot clear it directly. Approach: the pages are
+//! mapped briefly into our own address space. Then `/proc/self/clear_refs` clears the marks of mapped file pages
+//! (fs/proc/task_mmu.c, clear_refs_pte_range: `folio_clear_referenced`). One page of a large folio needs to be mapped,
+//! and the folio is not split. Unlike with `MADV_COLD`, pages stay in their place on the kernel's lists.
 //!
-//! Side effects: reclaim, which gives referenced pages a second turn, takes a page that was read once for one
-//! that was not read since; a page must be read twice again to become active. Some MiB are mapped at a time.
+//! Side effects: reclaim gives referenced pages a second turn. It treats a page that was read once like one that was
+//! not read since; a page must be read twice again to become active. Some MiB are mapped at a time.
 //!
-//! Limits: files that can be opened for reading, and mapped. What is not in memory any more is read, a page at
-//! a time: callers name what was cached a moment ago.
+//! Limits: only files that can be opened for reading, and mapped. A page that is no longer in memory is read from disk,
+//! one at a time. So callers should name pages that were cached a moment ago.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,16 +20,16 @@ use isotherm_engine::page_cache::CachedFolio;
 
 use super::window::{Toucher, Window};
 
-/// Pages mapped at once: they count as memory of ours.
+/// Maximum pages mapped at once: they count as memory of ours.
 const BATCH_PAGES: u64 = 4096;
-/// Parts of files mapped at once.
+/// Maximum parts of files mapped at once.
 const BATCH_WINDOWS: usize = 256;
-/// The kernel maps cached pages around one that is accessed, up to so many (`fault_around_bytes`).
+/// Maximum cached pages that the kernel maps around an accessed one (`fault_around_bytes`).
 const AROUND_PAGES: u64 = 16;
 /// Largest part of a file that is mapped as one: 1 GiB of addresses.
 const WINDOW_PAGES: u64 = 1 << 18;
 
-/// Clears them in batches.
+/// Clears accessed marks in batches.
 #[derive(Debug)]
 pub struct Clearer {
     clear_refs: File,
@@ -40,7 +39,7 @@ pub struct Clearer {
 }
 
 impl Clearer {
-    /// Opens what it needs.
+    /// Opens the files that it needs.
     pub fn new() -> io::Result<Self> {
         let clear_refs = OpenOptions::new()
             .write(true)
@@ -53,8 +52,8 @@ impl Clearer {
         })
     }
 
-    /// Clears the marks of folios of `file`, in order of their places there; they are cleared when
-    /// [`Clearer::flush`] returns. An error is of this file alone.
+    /// Adds folios of `file`, in order of their offsets. Their marks are cleared when [`Clearer::flush`] returns. An
+    /// error concerns this file alone.
     pub fn add(&mut self, file: &File, folios: &[CachedFolio]) -> io::Result<()> {
         let mut rest = folios;
         while let Some(first) = rest.first() {
@@ -93,12 +92,12 @@ impl Clearer {
         touched
     }
 
-    /// Clears what was added.
+    /// Clears the marks of all added folios.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.windows.is_empty() {
             return Ok(());
         }
-        // 3: of mapped files.
+        // "3" is for mapped files.
         let cleared = self.clear_refs.write_at(b"3", 0);
         self.windows.clear();
         self.nr_mapped = 0;

@@ -1,8 +1,8 @@
 //! Drops clean pages of a file from the page cache (`posix_fadvise(POSIX_FADV_DONTNEED)`).
 //!
-//! The kernel drops folios that lie in the range as a whole, are clean and that nobody maps or works on
-//! (mm/fadvise.c, mapping_try_invalidate). It would begin to write dirty pages of the range, and wait for all
-//! processors where it could not drop some: so callers name ranges of pages that can go, and look afterwards.
+//! The kernel drops folios that lie wholly in the range, are clean, and are not mapped or in use (mm/fadvise.c,
+//! mapping_try_invalidate). It would start writing dirty pages of the range, and wait for all processors if it could
+//! not drop some. So callers name ranges of droppable pages, and check the result afterwards.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::page_cache::CachedFolio;
 
-/// Asks the kernel to drop these folios of `file`, which are in order of their places.
+/// Asks the kernel to drop these folios of `file`, which are in order of their offsets.
 pub fn discard(file: &File, folios: &[CachedFolio]) -> io::Result<()> {
     let is_next = |a: &CachedFolio, b: &CachedFolio| a.index + a.nr_pages() == b.index;
     for run in folios.chunk_by(is_next) {

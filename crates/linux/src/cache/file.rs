@@ -1,11 +1,11 @@
 //! Opens a file that is found in the page cache.
 //!
-//! Problem: the kernel caches inodes, and user space opens names. Approach: the names that the kernel has at
-//! hand, on a mount of the file system that we see; else the inode itself, by a handle of its number and
-//! generation (ext4 and XFS). Whatever was opened must be the inode that was found.
+//! Problem: the kernel caches inodes, and user space opens names. Approach: the names that the kernel has in memory are
+//! tried on a visible mount of the file system. Otherwise the inode itself is opened, by a handle of its number and
+//! generation (ext4 and XFS). The opened file must be the inode that was found.
 //!
-//! Limits: files of local file systems; deleted ones cannot be opened by any name. Opening is seen by who
-//! watches the file with inotify or fanotify.
+//! Limits: files of local file systems; deleted ones cannot be opened by any name. Programs that watch the file with
+//! inotify or fanotify see that it is opened.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use super::memmap::FileFacts;
 
-/// Kinds of file systems (include/uapi/linux/magic.h).
+/// Types of file systems (include/uapi/linux/magic.h).
 mod magic {
     pub(super) const EXT4: u64 = 0xef53;
     pub(super) const XFS: u64 = 0x5846_5342;
@@ -31,28 +31,29 @@ mod magic {
 const HANDLE_INODE_GENERATION: i32 = 1;
 const HANDLE_XFS_INODE64: i32 = 0x81;
 
-/// Why a file that is cached is not opened.
+/// Reason why a cached file is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unopenable {
-    /// It was deleted: no name leads to it.
+    /// The file was deleted: it has no name.
     Deleted,
-    /// It is of a network file system, or of one in user space: whom opening would wait for is not ours to know.
+    /// The file is on a network file system, or on one in user space: opening it might wait for another machine or
+    /// program.
     Remote,
-    /// It is a directory, a link or of another kind that is not read by pages.
+    /// A directory, a link or another type that is not read by pages.
     NotAFile,
-    /// Its name is not known, or leads to another file, or may not be opened.
+    /// The name is unknown, leads to another file, or may not be opened.
     NoName,
 }
 
-/// Where file systems are mounted, as far as this process sees.
+/// Mounts of file systems, as far as this process sees them.
 #[derive(Debug, Default)]
 pub struct Mounts {
-    /// By device: the directory of the file system that is mounted, and where.
+    /// Mounts by device: the directory of the file system that is mounted, and the mount point.
     by_device: BTreeMap<u64, Vec<(PathBuf, PathBuf)>>,
 }
 
 impl Mounts {
-    /// Reads them.
+    /// Reads the mounts.
     pub fn read() -> io::Result<Self> {
         Ok(Self::parse(&fs::read("/proc/self/mountinfo")?))
     }
@@ -78,20 +79,20 @@ impl Mounts {
         mounts
     }
 
-    /// Where a path within a file system may be found.
+    /// Returns the possible names of a path within a file system.
     fn names<'a>(&'a self, device: u64, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let of_device = self.by_device.get(&device).into_iter().flatten();
         of_device.filter_map(|(root, point)| Some(point.join(path.strip_prefix(root).ok()?)))
     }
 
-    /// Where the path is, by the first mount that it can be seen on.
+    /// Returns the name of the path on the first mount that shows it.
     pub fn name(&self, facts: &FileFacts) -> Option<PathBuf> {
         let path = Path::new(OsStr::from_bytes(facts.path.as_deref()?));
         self.names(facts.device, path).next()
     }
 }
 
-/// Blanks and the like stand as `\040` in the kernel's tables.
+/// Decodes blanks and other characters, which the kernel's tables show as `\040`.
 fn unescape(word: &[u8]) -> PathBuf {
     let mut name = Vec::with_capacity(word.len());
     let mut at = 0;
@@ -114,21 +115,21 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&name).to_owned())
 }
 
-/// What kind of thing the pages of a mapping are.
+/// Type of a mapping's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CachedKind {
-    /// A file.
+    /// Pages of a named file.
     File,
-    /// A file without a name.
+    /// Pages of a file without a name.
     Deleted,
-    /// A block device: a file system's own tables, mostly.
+    /// Pages of a block device: mostly a file system's own tables.
     BlockDevice,
-    /// Directories and others.
+    /// Pages of directories and others.
     Other,
 }
 
 impl FileFacts {
-    /// What it is.
+    /// Returns the type of the mapping.
     pub fn kind(&self) -> CachedKind {
         if self.magic == magic::BLOCK_DEVICES {
             CachedKind::BlockDevice
@@ -146,7 +147,7 @@ impl FileFacts {
     }
 }
 
-/// Opens it for reading.
+/// Opens the file for reading.
 pub fn open(facts: &FileFacts, mounts: &Mounts) -> Result<File, Unopenable> {
     match facts.kind() {
         CachedKind::BlockDevice => return open_device(facts.own_device),
@@ -160,7 +161,7 @@ pub fn open(facts: &FileFacts, mounts: &Mounts) -> Result<File, Unopenable> {
         .into_iter()
         .flat_map(|path| mounts.names(facts.device, path));
     for name in names {
-        // Whatever is there now, looking at it does nothing.
+        // O_PATH has no effect on the file, whatever it is by now.
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let there = OpenOptions::new().read(true).custom_flags(flags).open(name);
         if let Ok(there) = there
@@ -176,12 +177,12 @@ fn is_it(facts: &FileFacts, file: &File) -> bool {
     let Ok(found) = file.metadata() else {
         return false;
     };
-    // Files of btrfs tell the device of their subvolume.
+    // Files of btrfs show the device of their subvolume.
     let is_same_device = found.dev() == facts.device || facts.magic == magic::BTRFS;
     found.is_file() && found.ino() == facts.inode && is_same_device
 }
 
-/// Opens for reading what was only looked at; the time of its last access stays.
+/// Opens a file for reading that was opened by O_PATH before; its access time stays unchanged.
 fn reopen(there: &File) -> Result<File, Unopenable> {
     let path = format!("/proc/self/fd/{}", there.as_raw_fd());
     let flags = libc::O_NOATIME | libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -213,7 +214,7 @@ fn by_handle(facts: &FileFacts, mounts: &Mounts) -> Option<File> {
         _ => return None,
     };
     let mount = File::open(point).ok()?;
-    // SAFETY: a handle of the size it says; a non-negative result is a descriptor that nobody else owns.
+    // SAFETY: a handle of the size it says; a non-negative result is a descriptor without another owner.
     let file = unsafe {
         let fd = libc::syscall(
             libc::SYS_open_by_handle_at,
@@ -239,12 +240,12 @@ fn open_device(device: u64) -> Result<File, Unopenable> {
     is_it.then_some(file).ok_or(Unopenable::NoName)
 }
 
-/// A device's number as `MAJOR:MINOR`.
+/// Returns a device's number as `MAJOR:MINOR`.
 pub fn device_number(device: u64) -> String {
     format!("{}:{}", libc::major(device), libc::minor(device))
 }
 
-/// The name of a block device's node, as udev or devtmpfs has it.
+/// Returns the name of a block device's node, as in udev or devtmpfs.
 pub fn device_name(device: u64) -> Option<PathBuf> {
     let number = device_number(device);
     let facts = fs::read_to_string(format!("/sys/dev/block/{number}/uevent")).ok()?;

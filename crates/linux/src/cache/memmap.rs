@@ -1,15 +1,14 @@
-//! Which frames of memory hold pages of files, and of which, read from the kernel's own descriptions of them
-//! (`struct page`).
+//! Finds the frames that hold page cache, and their files, from the kernel's frame descriptors (`struct page`).
 //!
-//! Problem: `/proc/kpageflags` tells a frame's flags for 60 ns each, and neither its file nor where in it the
-//! page is. Approach: a BPF program (`../probe/bpf/page_cache.bpf.c`) reads the descriptions, goes past free
-//! blocks and large folios at once, and hands over files' pages only. Where the descriptions are is found
-//! without any symbol: the kernel's page cache of a file of ours in memory has the address of its page's, and
-//! `/proc/self/pagemap` has its frame; several such pages must agree.
+//! Problem: `/proc/kpageflags` shows a frame's flags for 60 ns each, but neither its file nor the page's offset.
+//! Approach: a BPF program (`../probe/bpf/page_cache.bpf.c`) reads the descriptors, skips free blocks and large folios
+//! at once, and reports only pages of files. The address of the descriptors is found without any symbol. The kernel's
+//! page cache of a memory file of ours holds the address of its page's descriptor, and `/proc/self/pagemap` shows its
+//! frame. Several such pages must agree.
 //!
-//! Limits: x86-64 with a virtually contiguous memory map (SPARSEMEM_VMEMMAP, what distributions have), BTF,
-//! `bpf_loop` (5.17). What is read changes while it is: a file that is found must be asked for its inode once
-//! it is open. Pages that are on their way between the kernel's lists are not seen, some tens a processor.
+//! Limits: x86-64 with a virtually contiguous memory map (SPARSEMEM_VMEMMAP, as in distributions), BTF, `bpf_loop`
+//! (5.17). The descriptors change while they are read: after a file is opened, its inode must be compared. Pages that
+//! move between the kernel's lists are not seen, some tens a processor.
 
 use std::fs::File;
 use std::io;
@@ -31,17 +30,17 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page_cache.bpf.o
 const MAX_FOLIOS: usize = 8192;
 const MAX_FILES: usize = 64;
 const PATH_BYTES: usize = 4032;
-/// Frames that are looked at in one go, in which others may have to wait for the processor: 1 ms.
+/// Frames that are scanned in one BPF run, during which other threads may wait for the processor: 1 ms.
 const FRAMES_AT_ONCE: u64 = 1 << 14;
-/// Frames of which one speaks for all, where they are taken to be anonymous memory (`CHUNK`).
+/// Frames of which one represents all, if they are assumed to be anonymous memory (`CHUNK`).
 pub const SCANNED_TOGETHER: u64 = 64;
 const _: () = assert!(
     FRAMES_AT_ONCE == SCANNED_TOGETHER * 64 * 4,
     "a bit for each"
 );
-/// Pages that must agree on where the descriptions are.
+/// Number of pages that must agree on the address of the descriptors.
 const PROOFS: usize = 4;
-/// The lowest address of the kernel's half.
+/// Lowest address of the kernel's half.
 const KERNEL: u64 = 1 << 63;
 
 /// `struct control`.
@@ -112,21 +111,21 @@ struct GroupWords {
     id: u64,
 }
 
-/// Why files' pages cannot be told from the kernel's descriptions of frames.
+/// Reason why page cache cannot be found from the kernel's frame descriptors.
 #[derive(Debug, Error)]
 pub enum MemmapError {
-    /// The program did not get into the kernel.
+    /// The BPF program could not be loaded.
     #[error("cannot load the BPF program that reads the memory map: {cause}")]
     Load {
-        /// libbpf's or the verifier's words.
+        /// Message of libbpf or the verifier.
         cause: String,
     },
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The pages did not agree.
@@ -134,7 +133,7 @@ pub enum MemmapError {
         "cannot find where the kernel describes memory: pages of our own are at {found:x?}; the kernel may have no virtually contiguous memory map"
     )]
     NotFound {
-        /// Where frame 0 would be, by each of them.
+        /// Address of frame 0's descriptor according to each page.
         found: Vec<u64>,
     },
 }
@@ -143,32 +142,32 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> MemmapError {
     move |source| MemmapError::System { what, source }
 }
 
-/// What the kernel has of a file in its page cache.
+/// Facts that the kernel holds about a file in its page cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Its inode's number.
+    /// Inode number.
     pub inode: u64,
-    /// What tells the inode from former ones of its number.
+    /// Generation, which distinguishes the inode from former ones with its number.
     pub generation: u32,
-    /// The device of its file system, as stat(2) has it.
+    /// Device of the file system, as in stat(2).
     pub device: u64,
-    /// Of a block device: its own number.
+    /// Own number of a block device.
     pub own_device: u64,
-    /// Which kind of file system it is, as statfs(2) has it.
+    /// Type of the file system, as in statfs(2).
     pub magic: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Names that it has; 0: it was deleted.
+    /// Number of names; 0 for a deleted file.
     pub nr_links: u32,
-    /// Kind and permissions, as stat(2) has them.
+    /// Type and permissions, as in stat(2).
     pub mode: u32,
-    /// Pages that are cached.
+    /// Number of cached pages.
     pub nr_pages: u64,
-    /// Its path within its file system, where the kernel has it at hand.
+    /// Path within the file system, if the kernel has it in memory.
     pub path: Option<Vec<u8>>,
 }
 
-/// The loaded programs, and where the descriptions are.
+/// The loaded BPF programs, and the address of the descriptors.
 pub struct Memmap {
     scan: OwnedFd,
     list: OwnedFd,
@@ -189,7 +188,7 @@ impl std::fmt::Debug for Memmap {
 }
 
 impl Memmap {
-    /// Loads the programs and finds the descriptions.
+    /// Loads the programs and finds the descriptors.
     pub fn new() -> Result<Self, MemmapError> {
         let object = object::load(OBJECT).map_err(|cause| MemmapError::Load { cause })?;
         let program = |name| object::program(&object, name).map_err(system("keep a BPF program"));
@@ -225,7 +224,7 @@ impl Memmap {
         object::run(program(self).as_fd()).map_err(system("run a BPF program"))
     }
 
-    /// Where frame 0 is described, by a new page of ours.
+    /// Finds the descriptor of frame 0 by a new page of ours.
     fn base_by_a_page(&mut self) -> Result<u64, MemmapError> {
         let file = file_in_memory().map_err(system("make a file in memory"))?;
         file.write_all_at(&[1; PAGE_SIZE as usize], 0)
@@ -241,15 +240,15 @@ impl Memmap {
         self.run(|memmap| &memmap.find)
     }
 
-    /// What folios of this open file have as their mapping.
+    /// Returns the mapping that folios of this open file have.
     pub fn mapping_of(&mut self, file: BorrowedFd<'_>) -> Result<u64, MemmapError> {
         self.find(file)?;
         Ok(self.control().mapping)
     }
 
-    /// Hands to `see` every folio of a file in `frames`, in their order. Yields how many descriptions were
-    /// read. Where [`SCANNED_TOGETHER`] frames were anonymous memory lately, all of them, by `was_anonymous` of the
-    /// first, one is looked at for all: mostly what is freed is freed together.
+    /// Passes every folio of a file in `frames` to `see`, in their order. Returns the number of descriptors read. If
+    /// `was_anonymous` of the first of [`SCANNED_TOGETHER`] frames says that all were anonymous memory lately, only one
+    /// of them is read: memory is mostly freed together.
     pub fn scan(
         &mut self,
         frames: Range<u64>,
@@ -282,8 +281,8 @@ impl Memmap {
         Ok(nr_read)
     }
 
-    /// Hands to `see` the cached folios of a file, in order of their places, of which a page is in `pages`; until
-    /// it breaks off, `at_once` at a time or some thousands.
+    /// Passes to `see` the cached folios of a file that have a page in `pages`, in order of their offsets. Passes
+    /// `at_once` at a time or some thousands, until `see` breaks off.
     pub fn list(
         &mut self,
         file: u64,
@@ -308,8 +307,8 @@ impl Memmap {
         Ok(())
     }
 
-    /// Hands to `see` what is now in the first frames of these folios, with their places among them; nothing
-    /// of those that are gone.
+    /// Passes to `see` the current content of the first frames of these folios, with their indices. Skips folios that
+    /// are gone.
     pub fn look(
         &mut self,
         folios: &[CachedFolio],
@@ -331,7 +330,7 @@ impl Memmap {
         Ok(())
     }
 
-    /// Tells of the files whose mappings these are; `None` where one is not a file's any more.
+    /// Describes the files of these mappings; `None` for a mapping that no longer belongs to a file.
     pub fn describe(&mut self, mappings: &[u64]) -> Result<Vec<Option<FileFacts>>, MemmapError> {
         let mut all = Vec::with_capacity(mappings.len());
         for chunk in mappings.chunks(MAX_FILES) {
@@ -345,7 +344,7 @@ impl Memmap {
         Ok(all)
     }
 
-    /// The inode numbers of the control groups' directories; `None` where one is gone.
+    /// Returns the inode numbers of the control groups' directories; `None` for one that is gone.
     pub fn group_ids(&mut self, groups: &[u64]) -> Result<Vec<Option<u64>>, MemmapError> {
         let mut all = Vec::with_capacity(groups.len());
         for chunk in groups.chunks(MAX_FILES) {
@@ -390,7 +389,7 @@ fn facts(words: &FileWords) -> Option<FileFacts> {
     })
 }
 
-/// The path that these names make, of which the last comes first.
+/// Returns the path formed by these names, the last of which comes first.
 fn path(names: &[u8]) -> Option<Vec<u8>> {
     let names = names.strip_suffix(&[0])?;
     let mut path = Vec::with_capacity(names.len() + 1);

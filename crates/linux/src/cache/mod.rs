@@ -1,4 +1,4 @@
-//! The page cache: which pages of which files are in memory, and when they were accessed.
+//! The page cache: the cached pages of files, and the times of their accesses.
 //!
 //! [`memmap`] finds them, [`file`] opens their files, [`clear`] clears the kernel's marks of accesses, [`discard`]
 //! drops them.
@@ -11,7 +11,7 @@ mod window;
 
 use isotherm_engine::page_cache::Lru;
 
-/// How this kernel keeps its pages now (`/sys/kernel/mm/lru_gen/enabled`, which any administrator may change).
+/// Returns the LRU that the kernel uses now (`/sys/kernel/mm/lru_gen/enabled`, which any administrator may change).
 pub fn lru() -> Lru {
     match std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled") {
         Ok(enabled) => lru_of(&enabled),
@@ -19,7 +19,7 @@ pub fn lru() -> Lru {
     }
 }
 
-/// By its bits in hexadecimal: the first is whether it is on, the others are about how it walks page tables.
+/// Parses the bits, in hexadecimal: the first shows whether it is on, the others configure page table walks.
 fn lru_of(enabled: &str) -> Lru {
     let bits = u32::from_str_radix(enabled.trim().trim_start_matches("0x"), 16);
     match bits {

@@ -1,8 +1,8 @@
-//! A part of a file, mapped into our own address space: so far as it is in memory, its frames can be asked for
-//! and its accessed bits cleared.
+//! A part of a file, mapped into our own address space. The frames of its cached pages can be read there, and their
+//! accessed bits cleared.
 //!
-//! Nothing is read from a disk for it: pages are looked up that are cached, there is no read-ahead
-//! (`MADV_RANDOM`), and a page that goes meanwhile is read alone.
+//! Mapping causes no read from disk: only cached pages are looked up, and there is no read-ahead (`MADV_RANDOM`). A
+//! page that is dropped meanwhile is read alone.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 /// Buffers in one system call (UIO_MAXIOV).
 const MAX_BUFFERS: usize = 1024;
 
-/// Takes a byte of pages of windows, by which these get into our page tables.
+/// Reads a byte of pages of windows, which maps them in our page tables.
 ///
-/// `MADV_POPULATE_READ` would do that as well, but counts as an access of each page (FOLL_TOUCH in mm/gup.c).
-/// A fault of ours does not; in a system call it fails where a file was truncated, and ends nobody.
+/// `MADV_POPULATE_READ` would do that as well, but counts as an access of each page (FOLL_TOUCH in mm/gup.c). A page
+/// fault of ours does not. In a system call the fault fails if a file was truncated, and kills no process.
 #[derive(Debug)]
 pub(crate) struct Toucher {
     sink: File,
@@ -34,8 +34,8 @@ impl Toucher {
         })
     }
 
-    /// Takes a byte at each of the addresses, which lie in windows that are there. Where a page is not in
-    /// memory, it is read.
+    /// Reads a byte at each of the addresses, which lie in existing windows. A page that is not in memory is read from
+    /// disk.
     pub(crate) fn touch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         self.buffers.clear();
         self.buffers.extend(addresses.map(|address| libc::iovec {
@@ -46,12 +46,12 @@ impl Toucher {
         while at < self.buffers.len() {
             let buffers = &self.buffers[at..];
             let nr = buffers.len().min(MAX_BUFFERS);
-            // SAFETY: `nr` buffers; an address that cannot be read makes the call fail, as copying from user
-            // space does (copy_from_user).
+            // SAFETY: `nr` buffers; an address that cannot be read makes the call fail, as copying from user space does
+            // (copy_from_user).
             let written =
                 unsafe { libc::pwritev(self.sink.as_raw_fd(), buffers.as_ptr(), nr as i32, 0) };
             match usize::try_from(written) {
-                // The next one cannot be read.
+                // The next address cannot be read.
                 Ok(written) if written < nr => at += written + 1,
                 Ok(written) => at += written,
                 Err(_) => match io::Error::last_os_error() {
@@ -65,9 +65,9 @@ impl Toucher {
     }
 }
 
-/// A file without a name, in memory.
+/// Creates a file in memory, without a name.
 pub(crate) fn file_in_memory() -> io::Result<File> {
-    // SAFETY: a name that ends with a 0; a non-negative result is a descriptor that nobody else owns.
+    // SAFETY: a name that ends with a 0; a non-negative result is a descriptor without another owner.
     unsafe {
         match libc::memfd_create(c"isotherm".as_ptr(), libc::MFD_CLOEXEC) {
             fd if fd >= 0 => Ok(File::from_raw_fd(fd)),
@@ -76,7 +76,7 @@ pub(crate) fn file_in_memory() -> io::Result<File> {
     }
 }
 
-/// The mapping; gone when dropped.
+/// A mapping that is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Window {
     range: AddressRange,
@@ -87,7 +87,7 @@ impl Window {
     pub(crate) fn new(file: &File, first: u64, nr_pages: u64) -> io::Result<Self> {
         let bytes = nr_pages * PAGE_SIZE;
         let offset = i64::try_from(first * PAGE_SIZE).map_err(io::Error::other)?;
-        // SAFETY: a new mapping at a place of the kernel's choice; nothing but this value knows of it.
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing but this value refers to it.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -109,7 +109,7 @@ impl Window {
         Ok(window)
     }
 
-    /// Where it is.
+    /// Returns the addresses of the window.
     pub(crate) fn range(&self) -> AddressRange {
         self.range
     }
@@ -120,7 +120,7 @@ impl Window {
             start + nr_pages * PAGE_SIZE <= self.range.end,
             "within the window"
         );
-        // SAFETY: of our own mapping, which nothing is read from or written to through a reference.
+        // SAFETY: our own mapping, which is not read or written through a reference.
         let result = unsafe {
             libc::madvise(
                 start as *mut libc::c_void,

@@ -1,17 +1,17 @@
-//! What pages hold that costs are measured with: copies of a process's, or made up.
+//! Content of the pages with which costs are measured: copies of a process's pages, or generated ones.
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 
 use super::CalibrationError;
 use crate::process::Process;
 
-/// So many pages are enough to measure with.
+/// Number of pages that are enough to measure with.
 pub const PAGES: usize = 512;
 
-/// Copies at most so many pages from all over a process's private memory.
+/// Copies at most `pages` pages, spread over a process's private memory.
 ///
 /// # Errors
-/// A process of which nothing can be copied.
+/// Fails if no page of the process can be copied.
 pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
     let process = Process::open(pid)?;
     let mappings = process.mappings()?;
@@ -20,7 +20,7 @@ pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
         .filter(|area| area.permissions.is_private() && !area.is_file());
     let ranges: Vec<AddressRange> = private.map(|area| area.range).collect();
     let bytes: u64 = ranges.iter().map(|range| range.len()).sum();
-    // Much of an address space may be empty: more are tried than are wanted.
+    // Much of an address space may be empty: more addresses are tried than are wanted.
     let step = (bytes / PAGE_SIZE / (64 * pages.max(1) as u64)).max(1) * PAGE_SIZE;
     let mut addresses: Vec<u64> = ranges
         .iter()
@@ -28,7 +28,7 @@ pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
         .collect();
     let map = process.page_map();
     let map = map.map_err(|_| CalibrationError::Unseen(pid))?;
-    // Copying others would bring them back, or make them.
+    // Copying absent pages would read them back, or allocate them.
     addresses.retain(|address| map.is_present(*address));
     let step = addresses.len().div_ceil(pages.max(1)).max(1);
     let (mut content, mut page) = (Vec::new(), vec![0; PAGE_SIZE as usize]);
@@ -43,7 +43,7 @@ pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
     Ok(content)
 }
 
-/// Made-up content, for want of a program's own: half of each page is random.
+/// Returns generated content, as a substitute for a program's own: half of each page is random.
 pub fn made_up_content(pages: usize) -> Vec<u8> {
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     let mut content = vec![0; pages * PAGE_SIZE as usize];

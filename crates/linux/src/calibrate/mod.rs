@@ -1,14 +1,14 @@
 //! Measures what schemes' operations cost on this machine.
 //!
-//! Approach: a program of our own ([`subject`]) holds 32 MiB of the content in question, as no page costs what another
-//! does: what compresses to a tenth takes a third of the time of what does not compress. Everything is done to it
-//! by the actuator that acts on other programs, so that what is measured is what will be paid: reading page tables
-//! before and after, making huge pages of blocks that go whole, going to the processor that the program runs on. What
-//! the program loses is seen by a thread of it that counts its rounds.
+//! Approach: a program of our own ([`subject`]) holds 32 MiB of the content in question, as costs depend on the
+//! content. A page that compresses to a tenth takes a third of the time of one that does not compress. The actuator for
+//! other programs also acts on the subject, so that the measured costs are the real ones. They include reading page
+//! tables before and after, making huge pages of whole blocks, and moving to the program's processor. A thread of the
+//! subject counts its rounds, which shows the program's loss.
 //!
-//! Limits: some seconds of one moment; a machine that is busy then is measured busy. Costs of a page are of pages
-//! that lie side by side; of scattered memory reading tables takes more. The thread works on 1 MiB: who works on more
-//! loses more by what paging out does to caches.
+//! Limits: some seconds of one moment; a machine that is busy then is measured busy. Costs per page are for adjacent
+//! pages; scattered memory costs more for reading tables. The thread works on 1 MiB: a program that works on more loses
+//! more, as paging out evicts its caches.
 
 mod content;
 pub mod subject;
@@ -33,47 +33,47 @@ use crate::{host, swap};
 pub use content::{PAGES, content_of, made_up_content};
 use subject::Subject;
 
-/// What is held and paged out.
+/// Bytes that the subject holds, and that are paged out.
 const HELD: u64 = 32 << 20;
-/// Each is measured so often.
+/// Number of measurements of each cost.
 const ROUNDS: usize = 3;
-/// Blocks that are made huge pages by themselves.
+/// Blocks that are collapsed separately.
 const COLLAPSED: u64 = 8;
-/// CPUs that must be idle beside the thread, so that who acts does not take its.
+/// Minimum number of idle CPUs beside the thread, so that the acting thread does not take its CPU.
 const IDLE_MIN: f64 = 0.7;
 const TARGET: TargetId = TargetId(0);
 
-/// Why nothing could be measured.
+/// Reason why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
-    /// The program to measure on.
+    /// The subject could not be started.
     #[error("cannot start the program that costs are measured on")]
     Subject(#[source] std::io::Error),
-    /// What it said.
+    /// The subject gave an unexpected answer.
     #[error("the program that costs are measured on said `{0}`")]
     Answer(String),
-    /// Reading its page tables.
+    /// The page tables of the subject could not be read.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// Advising about its memory.
+    /// The kernel could not be advised about the subject's memory.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// What it should be measured with.
+    /// The content is not made of whole pages.
     #[error("there is no content to measure with: {0} bytes are not a page")]
     Content(usize),
-    /// Whose memory should be copied.
+    /// The page map of the process to copy cannot be read.
     #[error("cannot see which memory of process {0} is there (/proc/{0}/pagemap)")]
     Unseen(u32),
-    /// Of whom nothing could be copied.
+    /// No page of the process could be copied.
     #[error("no page of process {0} could be copied; is it still running, and may you trace it?")]
     NotCopied(u32),
 }
 
-/// Measures with `content`, whole pages of whatever is going to be paged out, on the program that `subject` starts.
-/// CPU time is that of this process: nothing else may work in it meanwhile. Says after each part how much is done, 0 to 1.
+/// Measures on the program that `subject` starts, with `content`: whole pages of the memory that shall be paged out.
+/// CPU time is that of this process: nothing else may work in it meanwhile. Reports the completed fraction, 0 to 1, to
+/// `tell` after each round.
 ///
-/// # Errors
-/// What makes measuring impossible. Where there is no swap the rest is measured.
+/// Fails if measuring is impossible. Without swap the other costs are measured.
 pub fn calibrate(
     content: &[u8],
     is_made_up: bool,
@@ -110,7 +110,7 @@ pub fn calibrate(
     Ok(result)
 }
 
-/// Single measurements.
+/// Results of single measurements.
 #[derive(Default)]
 struct Sums {
     whole: Vec<f64>,
@@ -144,14 +144,14 @@ impl Sums {
     }
 }
 
-/// What acting came to.
+/// Cost and result of acting once.
 struct Acted {
     cpu: Nanos,
     wall_s: f64,
     applied_pages: f64,
 }
 
-/// The program, and who acts on it.
+/// The subject, and the actuator that acts on it.
 struct Bench {
     subject: Subject,
     process: Process,
@@ -170,7 +170,7 @@ impl Bench {
         })
     }
 
-    /// Whole blocks: without, and beside a thread that works.
+    /// Pages out whole blocks, alone and beside a busy thread.
     fn page_out_whole(&mut self, sums: &mut Sums) -> Result<Option<f64>, CalibrationError> {
         let operations = [operation(self.subject.memory, None)];
         self.subject.touch(false)?;
@@ -189,7 +189,7 @@ impl Bench {
         Ok(ratio(before, after))
     }
 
-    /// Every second page, of which no block goes whole.
+    /// Pages out every second page, so that no block goes as a whole.
     fn page_out_alone(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
         let mut pages = bits::NONE;
         (0..512).step_by(2).for_each(|i| bits::set(&mut pages, i));
@@ -213,7 +213,7 @@ impl Bench {
         self.come_back(true, acted.applied_pages, sums)
     }
 
-    /// The program wants everything back.
+    /// Makes the program touch everything again, and measures the refaults.
     fn come_back(
         &mut self,
         is_every_second: bool,
@@ -235,7 +235,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Accessed bits of single pages and of blocks, beside a thread that works.
+    /// Clears accessed bits of single pages and of blocks, beside a busy thread.
     fn clears(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
         self.subject.touch(false)?;
         self.subject.work(true)?;
@@ -276,7 +276,7 @@ impl Bench {
         Ok(())
     }
 
-    /// CPU time of advising about one of `ranges`; `None` if any is refused.
+    /// Returns the CPU time of advising about one of `ranges`; `None` if any is refused.
     fn advise(
         &mut self,
         ranges: &[AddressRange],
@@ -304,14 +304,14 @@ impl Bench {
         })
     }
 
-    /// The same while a thread of the program works, and which part of acting's CPU time that lost; `None` where all
-    /// CPUs are busy, so that it lost its CPU, not by being disturbed.
+    /// Acts while a thread of the program works. Also returns the fraction of acting's CPU time that the thread lost.
+    /// It is `None` if all CPUs are busy: the thread then lost its CPU, and was not disturbed.
     fn beside_work(
         &mut self,
         operations: &[Operation],
     ) -> Result<(Acted, Option<f64>), CalibrationError> {
         self.subject.work(true)?;
-        // As fast as it is undisturbed: before and after, as others come and go on this machine.
+        // The undisturbed rate is measured before and after, as the load of this machine changes.
         let (idle_before, looked) = (CpuTimes::read(), Instant::now());
         let rate_before = self.rate_of_work()?;
         let (idle_after, looked) = (CpuTimes::read(), looked.elapsed().as_secs_f64());
@@ -337,7 +337,7 @@ impl Bench {
     }
 }
 
-/// How much more was held for each byte more that it took; as bytes held and taken, before and after.
+/// Returns the bytes held per byte taken: both arguments are bytes held and bytes taken, before and after.
 fn ratio(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
     let held = after.0.checked_sub(before.0)?;
     let taken = after.1.checked_sub(before.1)?;

@@ -1,8 +1,7 @@
-//! The program that is measured on: a child that holds pages, touches them, and works when told to.
+//! The program on which costs are measured: a child that holds pages, touches them, and works on request.
 //!
-//! It is started by whoever measures: the command itself, started again ([`command`]), or any other program that does
-//! nothing but [`be_subject`]. Words come by standard input and are answered on standard output,
-//! a line each.
+//! The measuring program starts it: its own command again ([`command`]), or any other program that only calls
+//! [`be_subject`]. Requests are lines on standard input, and answers are lines on standard output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,32 +14,32 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 use super::CalibrationError;
 use crate::clock::thread_cpu;
 
-/// The argument by which this command becomes the subject.
+/// Argument that makes this command the subject.
 pub const SUBJECT: &str = "calibration-subject";
 
-/// What starts this command as the subject.
+/// Returns the command line that starts this command as the subject.
 pub fn command() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(SUBJECT);
     command
 }
 
-/// Pages that a working thread goes over again and again: more than a first-level TLB keeps.
+/// Pages on which a working thread works in rounds: more than a first-level TLB holds.
 const WORKED_PAGES: usize = 256;
-/// Steps through the pages have no factor in common with their number, so each is touched once.
+/// The stride has no factor in common with the number of pages, so each is touched once.
 const STRIDE: usize = 7919;
 
-/// The subject, from outside.
+/// Handle of the running subject.
 #[derive(Debug)]
 pub(super) struct Subject {
     child: Child,
     words: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// The memory that it holds: whole blocks.
+    /// Memory that the subject holds: whole blocks.
     pub(super) memory: AddressRange,
 }
 
-/// How long something took the subject.
+/// CPU time and units of work of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     pub(super) cpu_ns: f64,
@@ -48,7 +47,7 @@ pub(super) struct Took {
 }
 
 impl Subject {
-    /// Starts one whose memory holds `content` over and over.
+    /// Starts a subject whose memory holds repeated `content`.
     pub(super) fn start(
         mut command: Command,
         content: &[u8],
@@ -82,7 +81,7 @@ impl Subject {
         self.child.id()
     }
 
-    /// Writes to all pages, or to every second of them, in an order of no use to caches.
+    /// Writes to all pages, or to every second of them, in an order that defeats caches.
     pub(super) fn touch(&mut self, is_every_second: bool) -> Result<Took, CalibrationError> {
         self.ask(if is_every_second {
             "touch 2"
@@ -91,17 +90,17 @@ impl Subject {
         })
     }
 
-    /// Touches new memory, in pages or in huge ones.
+    /// Touches new memory, in base pages or huge pages.
     pub(super) fn fresh(&mut self, is_huge: bool) -> Result<Took, CalibrationError> {
         self.ask(if is_huge { "fresh huge" } else { "fresh small" })
     }
 
-    /// A thread begins to work, or stops.
+    /// Starts or stops a working thread.
     pub(super) fn work(&mut self, works: bool) -> Result<(), CalibrationError> {
         self.ask(if works { "work" } else { "rest" }).map(drop)
     }
 
-    /// Rounds that the thread has done.
+    /// Returns the rounds that the thread has done.
     pub(super) fn rounds(&mut self) -> Result<f64, CalibrationError> {
         Ok(self.ask("rounds")?.units)
     }
@@ -129,18 +128,18 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         self.child.kill().ok();
         self.child.wait().ok();
     }
 }
 
-/// Is the subject, until standard input ends. Yields nothing but its end.
+/// Runs as the subject until standard input ends.
 ///
 /// # Errors
-/// Input that is not what [`Calibration`](isotherm_engine::calibration::Calibration) is measured with.
+/// Fails if the input is not that by which [`Calibration`](isotherm_engine::calibration::Calibration) is measured.
 pub fn be_subject() -> std::io::Result<()> {
-    // Whoever measures may be killed.
+    // The measuring program may be killed.
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let mut input = BufReader::new(std::io::stdin().lock());
@@ -204,7 +203,7 @@ impl Held {
             let from = at % nr * page;
             held.memory[first + at * page..][..page].copy_from_slice(&content[from..from + page]);
         }
-        // From now on whoever wants may make huge pages of it.
+        // From now on the kernel and the actuator may make huge pages of it.
         advise(&held.memory[first..first + bytes], libc::MADV_HUGEPAGE);
         Some(held)
     }
@@ -213,7 +212,7 @@ impl Held {
         self.memory[self.first..].as_ptr() as u64
     }
 
-    /// Writes what is there already, to one page in `step`.
+    /// Rewrites the existing content of one page in `step`.
     fn touch(&mut self, step: usize) -> u64 {
         let page = PAGE_SIZE as usize;
         let nr = self.pages / step;
@@ -226,7 +225,7 @@ impl Held {
     }
 }
 
-/// Touches 16 MiB of new memory. Yields how many pages, or huge pages, that were; 0 if there is none to be had.
+/// Touches 16 MiB of new memory. Returns the number of pages, or of huge pages; 0 if the memory cannot be mapped.
 fn fresh(is_huge: bool) -> u64 {
     let bytes = 16 << 20;
     let length = bytes + BLOCK_SIZE as usize;
@@ -234,7 +233,7 @@ fn fresh(is_huge: bool) -> u64 {
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
     );
-    // SAFETY: new memory of our own, not through the allocator, which keeps what it was given back.
+    // SAFETY: new memory of our own, not from the allocator, which keeps freed memory.
     let mapped = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return 0;
@@ -245,7 +244,7 @@ fn fresh(is_huge: bool) -> u64 {
     } else {
         (libc::MADV_NOHUGEPAGE, PAGE_SIZE)
     };
-    // SAFETY: all of it lies within what was mapped just now, and is not used afterwards.
+    // SAFETY: all of it lies within the new mapping, and is not used afterwards.
     unsafe {
         libc::madvise(start.cast(), bytes, advice);
         for at in (0..bytes).step_by(unit as usize) {
@@ -261,7 +260,7 @@ fn advise(memory: &[u8], advice: libc::c_int) {
     unsafe { libc::madvise(memory.as_ptr().cast_mut().cast(), memory.len(), advice) };
 }
 
-/// A thread that works on little memory.
+/// A thread that works on a small piece of memory.
 #[derive(Default)]
 struct Worker {
     rounds: Arc<AtomicU64>,
@@ -282,7 +281,7 @@ impl Worker {
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
         }));
-        // Until it runs.
+        // Waits until the thread runs.
         let began = Instant::now();
         while self.rounds.load(Ordering::Relaxed) == 0 && began.elapsed().as_secs() < 1 {
             std::thread::yield_now();

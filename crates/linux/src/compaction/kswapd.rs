@@ -1,14 +1,14 @@
-//! Whether a node's kswapd is at work.
+//! Detects whether a node's kswapd is active.
 //!
-//! Problem: the kernel backs its proactive compaction off while kswapd runs on the node, and asks the
-//! thread's state for that (`kswapd_is_running` in mm/internal.h). No file says it.
+//! Problem: the kernel's proactive compaction backs off while kswapd runs on the node. It checks the thread's state for
+//! that (`kswapd_is_running` in mm/internal.h). No file exports it.
 //!
-//! Approach: the thread is found by its name and its parent (kthreadd), and is active while its state
-//! in `/proc/PID/stat` is running or waiting for a disk, or if it used a tenth of the time since it
-//! was last looked at (`/proc/PID/schedstat`): a look every 500 ms would else miss most of its work.
+//! Approach: the thread is found by its name and its parent (kthreadd). It is active while its state in
+//! `/proc/PID/stat` is running or waiting for a disk. It also counts as active if it used a tenth of the time since the
+//! last check (`/proc/PID/schedstat`): a check every 500 ms would otherwise miss most of its work.
 //!
-//! Limits: where kernel threads cannot be seen (a container with its own PID namespace) pages scanned
-//! by kswapd, in `/proc/vmstat`, have to do, and these are of all nodes together.
+//! Limits: if kernel threads are not visible (a container with its own PID namespace), pages scanned by kswapd, in
+//! `/proc/vmstat`, are used instead. These are of all nodes together.
 
 use std::fs;
 use std::time::Instant;
@@ -16,19 +16,19 @@ use std::time::Instant;
 use crate::cpu::task_cpu;
 use crate::pressure::stat_fields;
 
-/// kthreadd, whose children all kernel threads are.
+/// Process id of kthreadd, the parent of all kernel threads.
 const KTHREADD: u32 = 2;
-/// Share of the time from which on it counts as active.
+/// Minimum CPU share that counts as active.
 const ACTIVE_SHARE: f64 = 0.1;
-/// Over less time, a share means nothing.
+/// Minimum time in seconds over which a share is significant.
 const TIME_MIN_S: f64 = 0.01;
 
-/// What is known of it.
+/// Source of the information about kswapd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The thread itself is watched.
+    /// The state of the thread itself.
     Thread,
-    /// Pages that any node's kswapd scanned.
+    /// Pages scanned by any node's kswapd.
     ScannedPages,
 }
 
@@ -36,12 +36,12 @@ pub enum Evidence {
 #[derive(Debug)]
 pub struct Kswapd {
     thread: Option<u32>,
-    /// When it was looked at, and what it had done by then: CPU time in ns, or pages scanned.
+    /// Time of the last check, and the work done by then: CPU time in ns, or pages scanned.
     last: Option<(Instant, u64)>,
 }
 
 impl Kswapd {
-    /// Looks for the thread.
+    /// Looks for the thread of `node`.
     pub fn of_node(node: u32) -> Self {
         Self {
             thread: find(&format!("kswapd{node}")),
@@ -49,7 +49,7 @@ impl Kswapd {
         }
     }
 
-    /// By what activity is told.
+    /// Returns the source of the information.
     pub fn evidence(&self) -> Evidence {
         if self.thread.is_some() {
             Evidence::Thread
@@ -58,7 +58,7 @@ impl Kswapd {
         }
     }
 
-    /// Whether it is active now, or was since the last time this was asked.
+    /// Whether kswapd is active now, or was since the last call.
     pub fn is_active(&mut self) -> bool {
         let now = Instant::now();
         if let Some(pid) = self.thread {
@@ -93,7 +93,7 @@ fn find(name: &str) -> Option<u32> {
     pids.filter(|pid| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
     })
-    // Any program may call itself so.
+    // Any program may have this name.
     .find(|pid| {
         stat(*pid).is_some_and(|fields| {
             fields
@@ -103,7 +103,7 @@ fn find(name: &str) -> Option<u32> {
     })
 }
 
-/// Fields of `/proc/PID/stat` after the name: state, parent...
+/// Returns the fields of `/proc/PID/stat` after the name: state, parent...
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat_fields(&text)?.take(2).map(str::to_owned).collect())
@@ -149,7 +149,7 @@ mod tests {
             eprintln!("SKIP {test}: kernel threads cannot be seen here");
             return;
         }
-        // Whatever it says, it says it at once.
+        // Its first answer may be either, but comes at once.
         kswapd.is_active();
         assert!(kswapd.last.is_some());
     }

@@ -1,32 +1,31 @@
-//! Compaction of this machine's memory: how fragmented it is, and making the kernel compact a node.
+//! Compaction of this machine's memory: measures fragmentation, and makes the kernel compact a node.
 //!
-//! Problem: the engine's controller ([`isotherm_engine::compaction`]) asks for free blocks per zone,
-//! for kswapd's activity, and for compaction that can be stopped when enough is done. The kernel
-//! offers the first in `/proc`, the second nowhere, and the third not as such: a write to
-//! `/sys/devices/system/node/nodeN/compact` compacts the whole node, to the end.
+//! Problem: the engine's controller ([`isotherm_engine::compaction`]) needs free blocks per zone, kswapd's activity,
+//! and compaction that can be stopped when enough is done. The kernel exports the first in `/proc` and the second
+//! nowhere. It has no direct interface for the third: a write to `/sys/devices/system/node/nodeN/compact` compacts the
+//! whole node, to the end.
 //!
 //! Approach: three ways to have memory compacted were compared:
 //!
-//! - *Write to `nodeN/compact` and wait.* Any order, any kernel since 2.6.35, but it always goes on
+//! - *Write to `nodeN/compact` and wait.* This works for any order, on any kernel since 2.6.35. It always continues
 //!   until the scanners have met: many times the work that a round down to the low threshold needs.
-//! - *Write `/proc/sys/vm/compaction_proactiveness`*, which since 5.15 starts a round of the
-//!   kernel's own proactive compaction (Documentation/admin-guide/sysctl/vm.rst). It backs off by
-//!   itself and ends at its threshold, but it knows one order (that of huge pages), acts on all nodes
-//!   at once, and is a setting of the whole machine, to be restored also after a crash.
-//! - *Write to `nodeN/compact` from a process of our own, and kill that* when the controller says so.
-//!   The scanner looks for a fatal signal every few pages (`isolate_migratepages_block` in
-//!   mm/compaction.c), puts back what it holds, and is gone.
+//! - *Write `/proc/sys/vm/compaction_proactiveness`*, which since 5.15 starts a round of the kernel's own proactive
+//!   compaction (Documentation/admin-guide/sysctl/vm.rst). It backs off automatically and ends at its threshold. But it
+//!   knows one order (that of huge pages) and acts on all nodes at once. It is also a setting of the whole machine,
+//!   which must be restored even after a crash.
+//! - *Write to `nodeN/compact` from a process of our own, and kill that* when the controller requests it. The scanner
+//!   checks for a fatal signal every few pages (`isolate_migratepages_block` in mm/compaction.c), puts back the pages
+//!   it holds, and exits.
 //!
-//! The third is taken ([`Trigger`]): it stops at the low threshold and for kswapd, for any order, and
-//! changes no setting, so that nothing is left to restore. The process also dies with us, however we
-//! die. Pages that were moved by then stay where they are; that is all the trace there is.
+//! The third is used ([`Trigger`]): it stops at the low threshold and for kswapd, for any order. It changes no setting,
+//! so there is none to restore. The process also dies with us, however we die. Pages that were moved by then stay in
+//! place; that is its only effect.
 //!
-//! Limits: the kernel chooses the zones, in their order, and scans each from its beginning at every
-//! round. It works in its `MIGRATE_SYNC` mode, which waits for pages under writeback, where its own
-//! proactive compaction does not. Lock contention cannot be seen from here: zones are never
-//! `contended`. Free pages on per-CPU lists are in no count. Where just every fourth page is in use,
-//! always the first of four, the kernel may find no free page to move to and end at once: its scanner
-//! looks at every 32nd page only, until it finds one (`stride` in `isolate_freepages`; seen on 6.12).
+//! Limits: the kernel chooses the zones, in their order, and scans each from its beginning at every round. It works in
+//! its `MIGRATE_SYNC` mode, which waits for pages under writeback; its own proactive compaction does not. Lock
+//! contention cannot be seen from here: zones are never `contended`. Free pages on per-CPU lists are not counted. If
+//! exactly every fourth page is in use, always the first of four, the kernel may find no free page to move to and end
+//! at once. Its scanner checks only every 32nd page until it finds one (`stride` in `isolate_freepages`; seen on 6.12).
 
 mod kswapd;
 mod parse;
@@ -48,60 +47,60 @@ const BUDDYINFO: &str = "/proc/buddyinfo";
 const ZONEINFO: &str = "/proc/zoneinfo";
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 
-/// Why fragmentation cannot be told, or memory not be compacted.
+/// Reason why fragmentation cannot be measured, or memory cannot be compacted.
 #[derive(Debug, Error)]
 pub enum CompactionError {
     /// A file could not be read.
     #[error("cannot read {path}: {source}; is /proc mounted?")]
     Unreadable {
         path: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file is not what it should be.
+    /// A file does not have the expected format.
     #[error("{path} is not as expected: {source}")]
     Malformed {
         path: &'static str,
-        /// Where and why.
+        /// Line and reason.
         source: ParseError,
     },
-    /// No such node.
+    /// The node does not exist, or has no memory.
     #[error("there is no NUMA node {node} with memory; this machine has {present}")]
     NoNode {
-        /// The one that was asked for.
+        /// The requested node.
         node: u32,
-        /// Those there are.
+        /// The nodes with memory.
         present: String,
     },
-    /// The kernel was built without it.
+    /// The kernel was built without compaction.
     #[error(
         "this kernel cannot compact memory on request: neither {per_node} nor {whole} is there; it needs a kernel with CONFIG_COMPACTION=y"
     )]
     Unsupported {
-        /// The node's file.
+        /// Path of the node's file.
         per_node: String,
-        /// The file for all nodes.
+        /// Path of the file for all nodes.
         whole: &'static str,
     },
-    /// We may not.
+    /// The user may not write the file.
     #[error(
         "cannot open {} to make the kernel compact: {source}; run as root, and not in a container where it is read-only", path.display()
     )]
     Denied {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The process that compacts could not be started or followed.
     #[error("cannot start a process to compact in: {0}")]
     NoProcess(io::Error),
-    /// The kernel did not do it.
+    /// The kernel refused to compact.
     #[error("the kernel refused to compact by {}: {source}", path.display())]
     Refused {
         /// The file that was written to.
         path: PathBuf,
-        /// Its answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -110,8 +109,8 @@ fn read(path: &'static str) -> Result<String, CompactionError> {
     fs::read_to_string(path).map_err(|source| CompactionError::Unreadable { path, source })
 }
 
-/// Reads what nodes and zones there are and what is free in them. Keep it: zones do not change while
-/// one looks, and sizes take longer to read than free blocks.
+/// Reads nodes, zones and their free memory. Keep it: zones do not change meanwhile, and their sizes take longer to
+/// read than free blocks.
 #[derive(Clone, Debug)]
 pub struct Fragmentation {
     zones: Vec<ZonePages>,
@@ -128,7 +127,7 @@ impl Fragmentation {
         Ok(Self { zones })
     }
 
-    /// All nodes with memory as they are now, in order; kswapd is not looked at, and so not active.
+    /// Returns the current state of all nodes with memory, in order. kswapd is not checked, and so shown as inactive.
     pub fn nodes(&self) -> Result<Vec<NodeFacts>, CompactionError> {
         let malformed = |source| CompactionError::Malformed {
             path: BUDDYINFO,
@@ -138,7 +137,7 @@ impl Fragmentation {
         Ok(join(buddies, &self.zones))
     }
 
-    /// One node as it is now.
+    /// Returns the current state of one node.
     pub fn node(&self, node: u32) -> Result<NodeFacts, CompactionError> {
         let nodes = self.nodes()?;
         let present: Vec<String> = nodes.iter().map(|facts| facts.node.to_string()).collect();
@@ -152,7 +151,7 @@ impl Fragmentation {
     }
 }
 
-/// Free blocks with sizes. A zone that came since its size was read counts for nothing.
+/// Joins free blocks with sizes. A zone that was added since the sizes were read has size 0.
 fn join(buddies: Vec<BuddyZone>, sizes: &[ZonePages]) -> Vec<NodeFacts> {
     let mut nodes: Vec<NodeFacts> = Vec::new();
     for buddy in buddies {
@@ -178,28 +177,28 @@ fn join(buddies: Vec<BuddyZone>, sizes: &[ZonePages]) -> Vec<NodeFacts> {
     nodes
 }
 
-/// The kernel's own setting, 0 to 100; `None` before 5.9, and where it cannot be read.
+/// Returns the kernel's own setting, 0 to 100; `None` before 5.9, and if it cannot be read.
 pub fn kernel_proactiveness() -> Option<u32> {
     fs::read_to_string(PROACTIVENESS).ok()?.trim().parse().ok()
 }
 
-/// What compaction has done since the machine started, whoever asked for it: `/proc/vmstat`.
+/// Work of compaction since boot, whatever caused it: `/proc/vmstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Pages that the migrate scanner looked at.
+    /// Pages that the migrate scanner scanned.
     pub migrate_scanned: u64,
-    /// Pages that the free scanner looked at.
+    /// Pages that the free scanner scanned.
     pub free_scanned: u64,
-    /// Pages taken out of use to be moved, and as targets.
+    /// Pages isolated to be moved, and as destinations.
     pub isolated: u64,
-    /// Allocations that had to compact for themselves.
+    /// Allocations that had to compact directly.
     pub stalls: u64,
-    /// Of the pages that the migrate scanner looked at, those for kcompactd.
+    /// Pages that the migrate scanner scanned for kcompactd.
     pub daemon_migrate_scanned: u64,
 }
 
 impl Counters {
-    /// As they are now; zeros where they cannot be read.
+    /// Reads the current counters; zeros if they cannot be read.
     pub fn read() -> Self {
         Self::of(&fs::read_to_string("/proc/vmstat").unwrap_or_default())
     }
@@ -223,7 +222,7 @@ impl Counters {
         counters
     }
 
-    /// What was added since `earlier`.
+    /// Returns the increase since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let less = u64::saturating_sub;

@@ -1,4 +1,4 @@
-//! `/proc/buddyinfo` and `/proc/zoneinfo` (Documentation/filesystems/proc.rst), read without trust.
+//! Parses `/proc/buddyinfo` and `/proc/zoneinfo` (Documentation/filesystems/proc.rst), without trust.
 //!
 //! Limits: numbers beyond any machine (2^40 pages are 4 PiB) are refused, so that no sum overflows.
 //! Kernels built for larger blocks than order 10 exist; their blocks are counted as several of 10.
@@ -6,29 +6,29 @@
 use isotherm_engine::compaction::NR_ORDERS;
 use thiserror::Error;
 
-/// More pages than physical addresses reach.
+/// Maximum pages of a zone: more than physical addresses reach.
 const MAX_PAGES: u64 = 1 << 40;
-/// Zones of all nodes: 1024 nodes with 6 zones each, and some to spare.
+/// Maximum zones of all nodes: 1024 nodes with 6 zones each, and a reserve.
 const MAX_ZONES: usize = 1 << 13;
-/// Orders that some build of the kernel could have.
+/// Maximum orders of any build of the kernel.
 const MAX_ORDERS: usize = 20;
 
-/// Where a text is not what it should be.
+/// Position and reason of a format error.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {why}")]
 pub struct ParseError {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Reason of the error.
     pub why: &'static str,
 }
 
 /// A line of `/proc/buddyinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuddyZone {
-    /// Its node.
+    /// Node of the zone.
     pub node: u32,
-    /// `DMA32`, `Normal`...
+    /// Name of the zone: `DMA32`, `Normal`...
     pub name: String,
     /// Free blocks of each order.
     pub free_blocks: [u64; NR_ORDERS],
@@ -37,17 +37,17 @@ pub struct BuddyZone {
 /// A zone in `/proc/zoneinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZonePages {
-    /// Its node.
+    /// Node of the zone.
     pub node: u32,
-    /// `DMA32`, `Normal`...
+    /// Name of the zone: `DMA32`, `Normal`...
     pub name: String,
-    /// Pages that are there, those that the kernel keeps for itself included.
+    /// Present pages, including those that the kernel reserves.
     pub present: u64,
     /// Pages that the buddy allocator manages.
     pub managed: u64,
 }
 
-/// Reads `/proc/buddyinfo`.
+/// Parses `/proc/buddyinfo`.
 pub fn parse_buddyinfo(text: &str) -> Result<Vec<BuddyZone>, ParseError> {
     let mut zones = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -85,7 +85,7 @@ pub fn parse_buddyinfo(text: &str) -> Result<Vec<BuddyZone>, ParseError> {
     Ok(zones)
 }
 
-/// Reads the sizes of zones in `/proc/zoneinfo`; what else stands there is passed over.
+/// Parses the sizes of zones in `/proc/zoneinfo` and skips everything else.
 pub fn parse_zoneinfo(text: &str) -> Result<Vec<ZonePages>, ParseError> {
     let mut zones: Vec<ZonePages> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -128,7 +128,7 @@ pub fn parse_zoneinfo(text: &str) -> Result<Vec<ZonePages>, ParseError> {
     Ok(zones)
 }
 
-/// `Node 0, zone   Normal ...`: the number and what follows `zone`.
+/// Splits `Node 0, zone   Normal ...` into the number and the text after `zone`.
 fn node_of(line: &str) -> Option<(u32, &str)> {
     let (node, rest) = line.strip_prefix("Node ")?.split_once(',')?;
     let rest = rest.trim_start().strip_prefix("zone")?;

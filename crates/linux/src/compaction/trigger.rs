@@ -1,7 +1,7 @@
-//! Compaction that can be stopped: the kernel works in a process of ours, which is killed.
+//! Compaction that can be stopped: the kernel works in a process of ours, which can be killed.
 //!
-//! See the module above for why. The process is forked, not executed: it writes one byte to a file
-//! and ends, and asks the kernel to be killed when the thread that started it ends.
+//! The parent module explains the reason. The process is forked, not executed: it writes one byte to a file and exits.
+//! The kernel kills it when the thread that started it ends.
 
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ use isotherm_engine::Nanos;
 
 use super::CompactionError;
 
-/// Compacts all nodes; the only way where the kernel knows no nodes.
+/// File that compacts all nodes; the only way on a kernel without nodes.
 const WHOLE: &str = "/proc/sys/vm/compact_memory";
 
 /// Makes the kernel compact one node.
@@ -23,30 +23,30 @@ pub struct Trigger {
     path: PathBuf,
 }
 
-/// Compaction that is going on. Dropping it stops it.
+/// A running compaction. Dropping it stops it.
 #[derive(Debug)]
 pub struct Compacting {
     path: PathBuf,
     pid: libc::pid_t,
-    /// Readable at the end: an error number, if the kernel gave one.
+    /// Pipe that is readable at the end, with an error number if the kernel returned one.
     result: File,
     started: Instant,
     is_reaped: bool,
 }
 
-/// What came of it.
+/// Result of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Time that it took.
+    /// Elapsed time.
     pub took: Nanos,
-    /// CPU time of it.
+    /// CPU time.
     pub cpu: Nanos,
-    /// Whether it went on until the kernel found nothing more to do.
+    /// Whether it ran until the kernel found nothing more to do.
     pub to_the_end: bool,
 }
 
 impl Trigger {
-    /// For `node`; finds out whether that is possible.
+    /// Opens the trigger of `node`, and checks that it is usable.
     pub fn open(node: u32) -> Result<Self, CompactionError> {
         let per_node = PathBuf::from(format!("/sys/devices/system/node/node{node}/compact"));
         let path = [per_node.as_path(), Path::new(WHOLE)]
@@ -65,24 +65,24 @@ impl Trigger {
         Ok(trigger)
     }
 
-    /// The file that is written to.
+    /// Returns the file that is written to.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it compacts all nodes, as this kernel cannot do one.
+    /// Whether it compacts all nodes, as this kernel cannot compact one.
     pub fn is_of_all_nodes(&self) -> bool {
         self.path == Path::new(WHOLE)
     }
 
-    /// Starts to compact. It stops when the calling thread ends, at the latest.
+    /// Starts compacting. Compaction stops when the calling thread ends, at the latest.
     pub fn start(&self) -> Result<Compacting, CompactionError> {
         let file = self.file()?;
         let (result, theirs) = pipe().map_err(CompactionError::NoProcess)?;
         // SAFETY: takes nothing and cannot fail.
         let parent = unsafe { libc::getpid() };
-        // SAFETY: the child has this thread only, so that it must not wait for another's lock: it
-        // calls async-signal-safe functions alone (signal-safety(7)) and leaves by _exit.
+        // SAFETY: the child has only this thread, so it must not wait for another's lock: it calls async-signal-safe
+        // functions alone (signal-safety(7)) and leaves by _exit.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(CompactionError::NoProcess(io::Error::last_os_error())),
@@ -107,7 +107,7 @@ impl Trigger {
 }
 
 impl Compacting {
-    /// Waits for the end, at most so long; says whether it has come.
+    /// Waits for the end, for no longer than `at_most`. Returns whether the end has come.
     pub fn wait(&mut self, at_most: Nanos) -> bool {
         let mut poll = libc::pollfd {
             fd: self.result.as_raw_fd(),
@@ -123,7 +123,7 @@ impl Compacting {
         nr_ready > 0
     }
 
-    /// Stops it, if it still goes on.
+    /// Stops the compaction, if it still runs.
     pub fn finish(mut self) -> Result<Compacted, CompactionError> {
         let to_the_end = self.wait(Nanos(0));
         if !to_the_end {
@@ -150,11 +150,11 @@ impl Compacting {
     }
 
     fn kill(&self) {
-        // SAFETY: our child, which is not reaped yet, so that the number is still its own.
+        // SAFETY: our child, which is not reaped yet, so its number is not reused.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
     }
 
-    /// Waits for the process to be gone, and says what CPU time it used.
+    /// Waits for the process to exit, and returns its CPU time.
     fn reap(&mut self) -> io::Result<Nanos> {
         // SAFETY: all-zero is a valid `rusage`.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -187,16 +187,16 @@ impl Drop for Compacting {
     }
 }
 
-/// The child's whole life. Nothing here may allocate or lock.
+/// Runs the whole child. Nothing here may allocate or lock.
 fn compact(file: c_int, result: c_int, parent: libc::pid_t) -> ! {
     // SAFETY: all of these are async-signal-safe; the pointers are to bytes that outlive the calls.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        // Whoever died before the line above will not be told of.
+        // The death signal is not sent if the parent died before the line above.
         if libc::getppid() != parent {
             libc::_exit(1);
         }
-        // At offset 0: a file below /proc/sys takes no write elsewhere.
+        // The write is at offset 0: a file below /proc/sys accepts no other offset.
         let one = c"1";
         if libc::pwrite(file, one.as_ptr().cast(), 1, 0) < 0 {
             let error = (*libc::__errno_location()).to_ne_bytes();
@@ -206,14 +206,14 @@ fn compact(file: c_int, result: c_int, parent: libc::pid_t) -> ! {
     }
 }
 
-/// Read and write end, closed in programs that others execute.
+/// Creates a pipe: read and write end, closed in executed programs.
 fn pipe() -> io::Result<(File, OwnedFd)> {
     let mut ends: [c_int; 2] = [0; 2];
-    // SAFETY: room for two descriptors.
+    // SAFETY: space for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and without another owner.
     Ok(unsafe { (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
@@ -221,7 +221,7 @@ fn pipe() -> io::Result<(File, OwnedFd)> {
 mod tests {
     use super::*;
 
-    /// A file that is no compaction control: what the child writes there can be seen.
+    /// Compacts by a file that is no compaction control, so that the child's write can be seen.
     fn check(path: &str, outcome: impl FnOnce(Result<Compacted, CompactionError>)) {
         let trigger = Trigger {
             path: PathBuf::from(path),
@@ -258,7 +258,7 @@ mod tests {
         let compacting = trigger.start().expect("a process");
         let pid = compacting.pid;
         drop(compacting);
-        // SAFETY: asks for a child that should not be there; no status is wanted.
+        // SAFETY: asks for a child that should not exist; no status is wanted.
         let found = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
         assert_eq!(found, -1);
     }

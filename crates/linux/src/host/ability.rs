@@ -1,4 +1,4 @@
-//! What follows, for the commands, from what was found: which work here, and what to do where not.
+//! Derives from the checks the commands that work here, and the remedies for others.
 
 use std::ffi::CString;
 use std::fs;
@@ -17,7 +17,7 @@ pub(super) fn abilities(checks: &[Check]) -> Vec<Ability> {
             .filter(|check| check.outcome == CheckOutcome::Missing && needed.contains(&check.name))
             .map(|check| check.name)
             .collect();
-        // What each needs is said above, once.
+        // The checks above already state the details of each.
         (!lacking.is_empty()).then(|| format!("missing: {}", lacking.join(", ")))
     };
     let watching = ["architecture", "page tables by BPF", "process_madvise"];
@@ -71,7 +71,7 @@ fn zram_lacks() -> Option<String> {
     (!may_come()).then(|| "this kernel has no zram (CONFIG_ZRAM)".into())
 }
 
-/// Whether the running kernel has a module that can be loaded, or has it built in.
+/// Whether the running kernel has a loadable module, or has it built in.
 fn is_module(file: &str) -> bool {
     let directory = Path::new("/lib/modules").join(kernel_release());
     ["modules.dep", "modules.builtin"].iter().any(|list| {
@@ -102,7 +102,7 @@ fn nodes_lack() -> Option<String> {
     })
 }
 
-/// Asks without opening: opening some files for writing does something already.
+/// Checks the permission without opening the file: opening some files for writing has an effect already.
 fn may_write(path: &str) -> io::Result<()> {
     let path = CString::new(path).map_err(io::Error::other)?;
     // SAFETY: a valid path; access(2) changes nothing.

@@ -1,5 +1,5 @@
-//! Swap: how much there is, what of it may be used, what it takes of memory itself, and zram set up
-//! for it and taken away again ([`set_up_zram`]).
+//! Swap: its size, the usable part of it, its own memory use, and zram that is set up for it and removed again
+//! ([`set_up_zram`]).
 
 mod zram;
 
@@ -15,9 +15,9 @@ pub use zram::{
     SwapError, TakenDown, compression_of, set_up_zram, take_down_all_zram, take_down_zram,
 };
 
-/// Of all swap, at least this much is left to the system ([`SwapFacts::reserve`]).
+/// Minimum bytes of swap that are left to the system ([`SwapFacts::reserve`]).
 const RESERVE_MIN: u64 = 64 << 20;
-/// And at least this part: one in so many.
+/// Divisor of the total swap for the reserve: one part in this many is left to the system.
 const RESERVE_PART: u64 = 20;
 
 /// Swap of the whole system, in bytes.
@@ -28,20 +28,20 @@ pub struct SwapFacts {
 }
 
 impl SwapFacts {
-    /// Free swap below which nothing is paged out by us: the kernel needs some when memory gets short.
-    /// The larger of 64 MiB and 5 %, but never more than an eighth.
+    /// Returns the free swap below which this program pages nothing out: the kernel needs some when memory is short. It
+    /// is the larger of 64 MiB and 5 %, but never more than an eighth.
     pub fn reserve(self) -> u64 {
         (self.total / RESERVE_PART)
             .max(RESERVE_MIN)
             .min(self.total / 8)
     }
 
-    /// What may still be paged out.
+    /// Returns the bytes that may still be paged out.
     pub fn room(self) -> u64 {
         self.free.saturating_sub(self.reserve())
     }
 
-    /// Why no anonymous memory can be swapped out, if none can.
+    /// Returns the reason why no anonymous memory can be swapped out, if none can.
     pub fn refusal(self) -> Option<Refusal> {
         if self.total == 0 {
             Some(Refusal::NoSwap)
@@ -52,7 +52,7 @@ impl SwapFacts {
         }
     }
 
-    /// Why the kernel left `bytes` of anonymous memory in place, although there was room for them before.
+    /// Returns the reason why the kernel left `bytes` of anonymous memory in place, although swap was available before.
     pub fn left_since(self, bytes: u64) -> Refusal {
         match self.refusal() {
             Some(Refusal::NoSwap) => Refusal::NoSwap,
@@ -62,7 +62,7 @@ impl SwapFacts {
     }
 }
 
-/// What swap there is now; none where that cannot be read.
+/// Reads the current state of swap; zeros if it cannot be read.
 pub fn facts() -> SwapFacts {
     let memory = Meminfo::read();
     let bytes = |name| memory.get(name).unwrap_or(0);
@@ -72,19 +72,19 @@ pub fn facts() -> SwapFacts {
     }
 }
 
-/// Whether all swap in use is compressed memory (zram), which is read page by page and at once.
+/// Whether all swap in use is compressed memory (zram), whose pages are read at once and without read-ahead.
 pub(crate) fn is_in_memory() -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut areas = swaps.lines().skip(1).peekable();
     areas.peek().is_some() && areas.all(|area| area.starts_with("/dev/zram"))
 }
 
-/// Bytes of memory that compressed swap takes at present: the pools of all zram devices, whoever made
-/// them, and of zswap. What paging out saved is what went out less what this grew by. Zero where there
-/// is neither, or where it cannot be read.
+/// Returns the bytes of memory that compressed swap takes at present: the pools of all zram devices, whichever program
+/// made them, and of zswap. The saving of paging out is the bytes paged out minus the growth of this value. Zero if
+/// there is neither, or if it cannot be read.
 pub fn pool_bytes() -> u64 {
     let (_, zram) = held_and_taken();
-    // /proc/meminfo has it from 5.19 on; before, only debugfs, which a locked-down machine hides.
+    // /proc/meminfo shows it from 5.19 on; before, only debugfs, which a locked-down machine hides.
     let zswap = Meminfo::read().get("Zswap").or_else(|| {
         let text = fs::read_to_string("/sys/kernel/debug/zswap/pool_total_size").ok()?;
         text.trim().parse().ok()
@@ -92,7 +92,7 @@ pub fn pool_bytes() -> u64 {
     zram.saturating_add(zswap.unwrap_or(0))
 }
 
-/// What swap is in use: `zram (lz4)`, or the name of a disk.
+/// Describes the swap in use: `zram (lz4)`, or the name of a disk.
 pub fn describe() -> String {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let areas = swaps.lines().skip(1);
@@ -109,7 +109,7 @@ pub fn describe() -> String {
     names.join(", ")
 }
 
-/// Bytes that all zram devices hold, and that they take for them.
+/// Returns the bytes that all zram devices hold, and the memory they take for them.
 pub(crate) fn held_and_taken() -> (u64, u64) {
     let texts = zram_statistics().filter_map(|path| fs::read_to_string(path).ok());
     let numbers = texts.filter_map(|text| {
@@ -121,18 +121,17 @@ pub(crate) fn held_and_taken() -> (u64, u64) {
     })
 }
 
-/// The third number of zram's `mm_stat` (Documentation/admin-guide/blockdev/zram.rst).
+/// Returns the third number of zram's `mm_stat` (Documentation/admin-guide/blockdev/zram.rst).
 fn mem_used(mm_stat: &str) -> Option<u64> {
     mm_stat.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// How many pages all zram devices together keep as they are, since compressing did not make them
-/// smaller.
+/// Counter of the pages that all zram devices store uncompressed, as compression did not make them smaller.
 #[derive(Debug)]
 pub(crate) struct WholePages(Vec<File>);
 
 impl WholePages {
-    /// `None` where there is no zram in use, or it does not tell (before Linux 4.19).
+    /// Opens the counters; returns `None` if no zram is in use, or it does not report them (before Linux 4.19).
     pub(crate) fn open() -> Option<Self> {
         let files = zram_statistics().filter_map(|path| File::open(path).ok());
         let files: Vec<File> = files.filter(|file| whole_pages(file).is_some()).collect();
@@ -144,10 +143,10 @@ impl WholePages {
     }
 }
 
-/// The eighth number of `mm_stat`.
+/// Returns the eighth number of `mm_stat`.
 fn whole_pages(mm_stat: &File) -> Option<u64> {
     let mut text = [0; 256];
-    // From the beginning: sysfs makes it anew.
+    // A read from the beginning makes sysfs generate the text again.
     let length = mm_stat.read_at(&mut text, 0).ok()?;
     let text = std::str::from_utf8(&text[..length]).ok()?;
     text.split_whitespace().nth(7)?.parse().ok()

@@ -1,17 +1,16 @@
-//! Compressed swap in memory, set up and taken away again.
+//! Sets up compressed swap in memory, and removes it.
 //!
-//! Problem: it is taken away by another command, maybe after a crash, and swap that somebody else made
-//! must never be touched, though device numbers are used again.
+//! Problem: another command removes the swap, maybe after a crash. Swap made by others must never be touched, although
+//! device numbers are reused.
 //!
-//! Approach: a device is known by the UUID in its swap header. Name, UUID and size are noted in the
-//! state directory before the device is sized, so that whatever a killed command leaves behind is
-//! found by the next: a device that is noted and carries the noted UUID is ours; one that is sized as
-//! noted, has an empty first page and is nobody's swap was not finished; any other is left alone, and
-//! struck from the note. The device is added for the purpose, where the kernel can, and removed with
-//! it. A limit keeps its pool from taking more memory than the swap's size, or half the machine.
+//! Approach: a device is identified by the UUID in its swap header. Name, UUID and size are noted in the state
+//! directory before the device is sized, so that the next command finds what a killed command left behind. A noted
+//! device that carries the noted UUID is ours. A device that is sized as noted, has an empty first page and is not in
+//! use as swap was left unfinished. Any other is left alone and struck from the note. The device is added for the
+//! purpose if the kernel can do that, and removed with the swap. A limit keeps its pool from taking more memory than
+//! the swap's size, or half the machine.
 //!
-//! Limits: killed between adding a device and noting it, an empty device is left, which takes no
-//! memory.
+//! Limits: a command killed between adding a device and noting it leaves an empty device, which takes no memory.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -26,46 +25,46 @@ use crate::meminfo::Meminfo;
 use crate::privileges;
 use crate::state::{self, StateError};
 
-/// Where it is noted which devices are ours, in the state directory.
+/// Name of the file in the state directory that lists our devices.
 const NOTE: &str = "zram-swap";
-/// Above the priority that other swap has by default, so that zram is used first.
+/// Priority of the swap: above the default of other swap, so that zram is used first.
 const PRIORITY: i32 = 100;
 const CONTROL: &str = "/sys/class/zram-control";
 
-/// Why swap could not be set up or taken away.
+/// Reason why swap could not be set up or removed.
 #[derive(Debug, Error)]
 pub enum SwapError {
     /// A step failed.
     #[error("cannot {what}: {source}")]
     Step {
-        /// What was tried.
+        /// The step that failed.
         what: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Nothing can be noted.
+    /// The note in the state directory cannot be written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// There is no zram.
+    /// The kernel has no zram.
     #[error(
         "this kernel has no zram (/sys/block has no zram device, and `modprobe zram` did not bring one)"
     )]
     NoZram,
-    /// Somebody else would have to do it.
+    /// The user has no privilege for it.
     #[error("cannot set up or take away swap without CAP_SYS_ADMIN; run as root")]
     NotPermitted,
     /// All devices are in use, and no more can be added.
     #[error("all zram devices are in use, and another could not be added: {0}")]
     NoFreeDevice(io::Error),
-    /// Nothing to take away.
+    /// No swap to remove is noted.
     #[error("no swap was set up by isotherm here (none is noted in /run/isotherm/{NOTE})")]
     NotOurs,
-    /// This device is not to be taken away.
+    /// The device is not noted as ours.
     #[error(
         "{0} was not set up by isotherm, or has been taken away already (it is not noted in /run/isotherm/{NOTE})"
     )]
     NotOurDevice(PathBuf),
-    /// Too small or too large.
+    /// The size is too small or too large.
     #[error("{0} bytes of swap: at least 1 MiB, at most 16 TiB is possible")]
     Size(u64),
 }
@@ -75,25 +74,26 @@ fn step(what: impl Into<String>) -> impl FnOnce(io::Error) -> SwapError {
     |source| SwapError::Step { what, source }
 }
 
-/// What became of a device that was noted.
+/// Result of removing a noted device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakenDown {
     pub device: PathBuf,
-    /// The size that it was made with; 0 where an older version noted none.
+    /// Size with which the device was made; 0 if an older version noted none.
     pub bytes: u64,
-    /// It is not what was noted: gone, or somebody else's by now. Nothing was done to it.
+    /// Whether the device no longer matches the note: it is gone, or belongs to another user by now. It was left
+    /// unchanged.
     pub was_not_ours: bool,
 }
 
 /// A device that is noted as ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Noted {
-    /// `zram1`.
+    /// Device name, such as `zram1`.
     name: String,
-    /// In its swap header.
+    /// UUID in the swap header.
     uuid: Uuid,
     bytes: u64,
-    /// It was added for us.
+    /// Whether the device was added for us.
     added: bool,
 }
 
@@ -101,7 +101,7 @@ struct Noted {
 struct Uuid([u8; 16]);
 
 impl Uuid {
-    /// The kernel makes one at each reading.
+    /// Reads a new UUID: the kernel generates one at each read.
     fn new() -> io::Result<Self> {
         let text = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
         Self::parse(&text).ok_or_else(|| io::Error::other(format!("no UUID: {text:?}")))
@@ -121,7 +121,7 @@ impl fmt::Display for Uuid {
 }
 
 impl Noted {
-    /// A line of the note. Older versions noted the path alone, and wrote no UUID into the header.
+    /// Parses a line of the note. Older versions noted the path alone, and wrote no UUID into the header.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let name = words.next()?;
@@ -172,7 +172,7 @@ impl Noted {
         match (bytes, first) {
             (0, _) => State::Unsized,
             (_, Ok(page)) if header_uuid(&page) == Some(self.uuid) => State::Ours { is_swap },
-            // Sized, and then we were killed.
+            // The device was sized before the command was killed.
             (bytes, Ok(page))
                 if bytes == self.bytes && page == [0; PAGE_SIZE as usize] && !is_swap =>
             {
@@ -182,7 +182,7 @@ impl Noted {
         }
     }
 
-    /// Undoes what has been done to it, however far that went. Says whether it was ours.
+    /// Reverts the set-up, however far it went. Returns whether the device was ours.
     fn take_down(&self) -> Result<bool, SwapError> {
         let device = self.device();
         let is_ours = match self.state() {
@@ -192,7 +192,7 @@ impl Noted {
                 if is_swap {
                     swap_off(&device).map_err(step(format!("swap off {}", device.display())))?;
                 }
-                // The kernel refuses while anybody has it open.
+                // The kernel refuses while a process has the device open.
                 self.set("reset", "1")?;
                 true
             }
@@ -205,7 +205,7 @@ impl Noted {
         Ok(is_ours)
     }
 
-    /// Sizes it and puts it to use.
+    /// Sizes the device and swaps on it.
     fn set_up(&self) -> Result<(), SwapError> {
         let device = self.device();
         self.set("mem_limit", &limit(self.bytes).to_string())?;
@@ -221,21 +221,21 @@ impl Noted {
     }
 }
 
-/// How a noted device is found.
+/// State of a noted device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// There is no such device.
+    /// The device does not exist.
     Gone,
-    /// It has no size, so nobody uses it.
+    /// The device has no size, so it is unused.
     Unsized,
-    /// Isotherm set it up.
+    /// The device was set up by Isotherm.
     Ours { is_swap: bool },
-    /// Somebody else has it by now.
+    /// The device belongs to another user by now.
     Anothers,
 }
 
-/// Makes `bytes` of compressed swap in memory. Returns the device. What an earlier call left
-/// unfinished is cleaned up first.
+/// Makes `bytes` of compressed swap in memory and returns the device. First cleans up what an earlier call left
+/// unfinished.
 pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
     if !(1 << 20..=1 << 44).contains(&bytes) {
         return Err(SwapError::Size(bytes));
@@ -257,7 +257,7 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
     };
     note.add(&noted)?;
     if let Err(error) = noted.set_up() {
-        // What cannot be undone now stays noted.
+        // A device that cannot be reverted now stays noted.
         if noted.take_down().is_ok() {
             note.strike(&noted)?;
         }
@@ -266,7 +266,7 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
     Ok(noted.device())
 }
 
-/// Takes away all that [`set_up_zram`] made, here or in earlier runs.
+/// Removes all devices that [`set_up_zram`] made, here or in earlier runs.
 pub fn take_down_all_zram() -> Result<Vec<TakenDown>, SwapError> {
     require_permission()?;
     let mut note = Note::open()?;
@@ -277,7 +277,7 @@ pub fn take_down_all_zram() -> Result<Vec<TakenDown>, SwapError> {
     all.iter().map(|noted| note.take_down(noted)).collect()
 }
 
-/// Takes away the device that a call of [`set_up_zram`] returned, and no other.
+/// Removes the device that a call of [`set_up_zram`] returned, and no other.
 pub fn take_down_zram(device: &Path) -> Result<(), SwapError> {
     let mut note = Note::open()?;
     let not_ours = || SwapError::NotOurDevice(device.to_owned());
@@ -290,13 +290,13 @@ pub fn take_down_zram(device: &Path) -> Result<(), SwapError> {
     Ok(())
 }
 
-/// Said first: without it, some step fails for a reason that misleads.
+/// Checks the privilege first: without it, some step fails for a misleading reason.
 fn require_permission() -> Result<(), SwapError> {
     let may = privileges::may_swap();
     may.then_some(()).ok_or(SwapError::NotPermitted)
 }
 
-/// The note, locked for as long as it is open: one command at a time sets up or takes away.
+/// The note, locked while it is open: only one command at a time sets up or removes swap.
 #[derive(Debug)]
 struct Note {
     path: PathBuf,
@@ -345,7 +345,7 @@ impl Note {
         })
     }
 
-    /// Writes it whole or not at all.
+    /// Writes the note atomically.
     fn write(&self, all: &[Noted]) -> Result<(), SwapError> {
         let cannot = || step(format!("note it in {}", self.path.display()));
         if all.is_empty() {
@@ -374,40 +374,40 @@ fn private(options: &mut OpenOptions) -> &mut OpenOptions {
         .custom_flags(libc::O_NOFOLLOW)
 }
 
-/// The most memory that a device of this size may take.
+/// Returns the maximum memory that a device of this size may take.
 fn limit(bytes: u64) -> u64 {
     let half = Meminfo::read().get("MemTotal").map_or(bytes, |all| all / 2);
     bytes.min(half)
 }
 
-/// The algorithm that a device compresses by, as the kernel marks it: `lzo [lzo-rle] lz4`.
+/// Returns the algorithm by which a device compresses, as the kernel marks it: `lzo [lzo-rle] lz4`.
 fn compression(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let marked = text.split_whitespace().find(|word| word.starts_with('['));
     marked.map_or("unknown".into(), |word| word.replace(['[', ']'], ""))
 }
 
-/// The algorithm that a zram device compresses by.
+/// Returns the algorithm by which a zram device compresses.
 pub fn compression_of(device: &Path) -> String {
     let sys = Path::new("/sys/block").join(device.file_name().unwrap_or_default());
     compression(&sys.join("comp_algorithm"))
 }
 
-/// Chooses LZ4 where the kernel has it: it brings pages back in two thirds of the time that LZO-RLE
-/// takes, which is what targets wait for. Only where the kernel's own default is an LZO.
+/// Chooses LZ4 if the kernel has it: it reads pages back in two thirds of the time of LZO-RLE, for which targets wait.
+/// Only replaces the kernel's own default if that is an LZO.
 fn prefer_lz4(file: &Path) {
     let offered = fs::read_to_string(file).unwrap_or_default();
     let has_lz4 = offered.split_whitespace().any(|word| word == "lz4");
     if has_lz4 && compression(file).starts_with("lzo") {
-        // The default works as well.
+        // A failure is ignored: the default works as well.
         fs::write(file, "lz4").ok();
     }
 }
 
-/// A zram device that nobody uses, and whether it was added for us.
+/// Returns an unused zram device, and whether it was added for us.
 fn free_device() -> Result<(String, bool), SwapError> {
     if !Path::new(CONTROL).exists() {
-        // Without zram-control the module is not there.
+        // Without zram-control the module is not loaded.
         std::process::Command::new("modprobe")
             .arg("zram")
             .status()
@@ -437,11 +437,11 @@ fn unused() -> Result<Option<String>, SwapError> {
     Ok(names.into_iter().next())
 }
 
-/// Where the UUID is in a header (include/linux/swap.h, `union swap_header`).
+/// Position of the UUID in a header (include/linux/swap.h, `union swap_header`).
 const UUID_AT: std::ops::Range<usize> = 1036..1052;
 const MAGIC: &[u8] = b"SWAPSPACE2";
 
-/// Writes what mkswap(8) writes.
+/// Writes the same swap header as mkswap(8).
 fn write_header(device: &Path, bytes: u64, uuid: Uuid) -> io::Result<()> {
     let mut page = vec![0u8; PAGE_SIZE as usize];
     let last_page = u32::try_from(bytes / PAGE_SIZE - 1).map_err(io::Error::other)?;
@@ -454,13 +454,13 @@ fn write_header(device: &Path, bytes: u64, uuid: Uuid) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The UUID of a first page, if that is a swap header.
+/// Returns the UUID of a first page, if that is a swap header.
 fn header_uuid(page: &[u8; PAGE_SIZE as usize]) -> Option<Uuid> {
     let uuid = page[UUID_AT].try_into().expect("16 bytes");
     page.ends_with(MAGIC).then_some(Uuid(uuid))
 }
 
-/// Whether it is swapped to.
+/// Whether the device is in use as swap.
 fn is_swap(device: &Path) -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     swaps
