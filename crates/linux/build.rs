@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Sources, without `.bpf.c`.
+/// Source names, without `.bpf.c`.
 const PROGRAMS: [&str; 4] = ["page_table", "page_cache", "damon_trace", "faults"];
 
 fn main() {
@@ -33,7 +33,7 @@ fn compile(program: &str) {
             "-D__TARGET_ARCH_x86",
         ])
         .arg(format!("-I{include}"))
-        // What BTF says of lines is the same wherever it is built.
+        // The file names of lines in BTF are the same wherever it is built.
         .arg(format!("-ffile-prefix-map={directory}=crates/linux"))
         .arg(format!("-ffile-prefix-map={include}=libbpf"))
         .args(["-c", &source, "-o"])

@@ -1,10 +1,10 @@
-//! What a page fault costs more while faults are counted, and while they are sampled:
+//! Measures the additional cost of a page fault while faults are counted, and while they are sampled:
 //!
 //!     cc -O2 -o faults experiments/workloads/faults.c
 //!     cargo run --release -p isotherm-linux --example fault_cost -- 60 ./faults map
 //!
-//! The program touches new memory all the time; faults are counted, sampled or neither, in turns of a tenth of a second, for
-//! so many seconds. Compared is each turn with the one before it in which nothing was done.
+//! The program touches new memory all the time. Faults are counted, sampled or neither, in turns of a tenth of a
+//! second, for the given number of seconds. Each turn is compared with the idle turn before it.
 
 use std::env;
 use std::error::Error;
@@ -16,11 +16,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use isotherm_linux::faults::{FaultSampler, SampledTargets};
 
 const TURN: Duration = Duration::from_millis(100);
-/// Of a turn that is not looked at: what was done before it may go on.
+/// Seconds at the start of a turn that are ignored: work of the previous turn may continue.
 const SETTLE: f64 = 0.01;
-/// Of `faults map`.
+/// Faults in a round of `faults map`.
 const FAULTS_A_ROUND: f64 = 8192.0;
-/// Every so many faults are looked at, and so many of these are samples, each second.
+/// Sampling period in faults, and samples per second on each processor.
 const PERIOD: u64 = 17;
 const RATE: u64 = 3000;
 

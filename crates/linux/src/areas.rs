@@ -1,4 +1,4 @@
-//! The mappings of a process, as `/proc/PID/maps` tells them.
+//! The mappings of a process, as in `/proc/PID/maps`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,23 +10,23 @@ use isotherm_engine::{AddressRange, Unreclaimable};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedArea {
     pub range: AddressRange,
-    /// What may be done with it.
+    /// Permitted accesses.
     pub permissions: Permissions,
     /// File path, `[heap]`, ...; empty for anonymous memory.
     pub name: Arc<str>,
     /// The mapped file and offset; `None` for anonymous memory.
     pub file: Option<FilePart>,
-    /// The reason why the kernel reclaims no page of it; `None` if it does, or if that is not known.
+    /// Reason why the kernel reclaims no page of it; `None` if it does, or if that is unknown.
     pub unreclaimable: Option<Unreclaimable>,
 }
 
-/// A file and an offset. Shared memory has files, too.
+/// A file and an offset. Shared memory also has files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilePart {
     /// Major and minor number of the file system's device.
     pub device: u64,
     pub inode: u64,
-    /// Bytes from the file's beginning.
+    /// Bytes from the beginning of the file.
     pub offset: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct FilePart {
 pub struct Permissions([u8; 4]);
 
 impl Permissions {
-    /// `None` unless these are four characters of ASCII.
+    /// Parses the flags; returns `None` unless these are four characters of ASCII.
     pub fn new(text: &str) -> Option<Self> {
         let flags = text.as_bytes().try_into().ok()?;
         text.is_ascii().then_some(Self(flags))
@@ -46,7 +46,7 @@ impl Permissions {
         self.0[1] == b'w'
     }
 
-    /// Whether what is written there is the process's own.
+    /// Whether writes stay private to the process.
     pub fn is_private(self) -> bool {
         self.0[3] == b'p'
     }
@@ -61,13 +61,13 @@ impl fmt::Display for Permissions {
 }
 
 impl MappedArea {
-    /// Whether a file backs it. Shared memory has a name, too, and goes to swap.
+    /// Whether a file backs it. Shared memory also has a name, but is paged out to swap.
     pub fn is_file(&self) -> bool {
         let shared_memory = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
         self.name.starts_with('/') && !shared_memory.iter().any(|p| self.name.starts_with(p))
     }
 
-    /// Parses a line of `/proc/PID/maps`; `None` for what is not the process's own memory.
+    /// Parses a line of `/proc/PID/maps`; returns `None` if it is not the process's own memory.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -104,12 +104,12 @@ impl MappedArea {
     }
 }
 
-/// Names of mappings, each kept once: a thousand processes map the same libraries.
+/// Names of mappings, each stored once: a thousand processes map the same libraries.
 #[derive(Debug, Default)]
 pub struct Names(HashSet<Arc<str>>);
 
 impl Names {
-    /// Lets `areas` share their names with all that were given before.
+    /// Lets `areas` share their names with all areas of earlier calls.
     pub fn share(&mut self, areas: &mut [MappedArea]) {
         for area in areas {
             if let Some(known) = self.0.get(&area.name) {
@@ -120,7 +120,7 @@ impl Names {
         }
     }
 
-    /// Lets go of names that nobody uses any more.
+    /// Drops names that are no longer in use.
     pub fn tidy(&mut self) {
         self.0.retain(|name| Arc::strong_count(name) > 1);
     }

@@ -11,22 +11,22 @@ use isotherm_engine::GroupCharge;
 use isotherm_engine::scheme::OpsFilter;
 use thiserror::Error;
 
-/// Most groups below the named one that are looked into.
+/// Maximum number of groups below the named one that are read.
 const MAX_GROUPS: usize = 100_000;
-/// How long a group's number is remembered: another one may get the name.
+/// Time for which a group's number is cached: another group may take its name.
 const NUMBERS_LAST: Duration = Duration::from_secs(1);
 
-/// Why a control group cannot be followed.
+/// Reason why a control group cannot be followed.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    /// It was not found at any of these places.
+    /// The group was not found at any of these paths.
     #[error(
         "no control group {wanted}: looked for {tried}; see /proc/PID/cgroup for the names of a process's groups"
     )]
     NotFound {
-        /// As the user named it.
+        /// Name of the group as given by the user.
         wanted: String,
-        /// Where it was looked for.
+        /// Paths that were tried.
         tried: String,
     },
     /// The mounts cannot be read.
@@ -34,9 +34,8 @@ pub enum CgroupError {
     Mounts(#[source] io::Error),
 }
 
-/// Finds the directory of a group that is named by its directory, or by its name within a
-/// hierarchy (`/system.slice/redis.service`). Only what is on a mount of control groups counts: what a
-/// directory elsewhere is called, and holds, is anybody's to choose.
+/// Finds the directory of a group by its path, or by its name within a hierarchy (`/system.slice/redis.service`). Only
+/// directories on a mount of control groups count: any user can choose the name and content of a directory elsewhere.
 pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(CgroupError::Mounts)?;
     let tried = candidates(name, &mounts);
@@ -56,7 +55,7 @@ pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
     })
 }
 
-/// Where a group of this name may be.
+/// Returns the possible directories of a group with this name.
 fn candidates(name: &Path, mounts: &str) -> Vec<PathBuf> {
     if name.components().any(|part| part == Component::ParentDir) {
         return Vec::new();
@@ -68,7 +67,7 @@ fn candidates(name: &Path, mounts: &str) -> Vec<PathBuf> {
     by_path.into_iter().chain(by_name).collect()
 }
 
-/// Mount points of all hierarchies: version 2 first, then the memory controller's.
+/// Returns the mount points of all hierarchies: version 2 first, then the memory controller's.
 fn cgroup_mounts(mounts: &str) -> impl Iterator<Item = &str> {
     let of = |wanted: &'static str| {
         mounts.lines().filter_map(move |line| {
@@ -86,17 +85,17 @@ fn cgroup_mounts(mounts: &str) -> impl Iterator<Item = &str> {
     of("v2").chain(of("memory")).chain(of("v1"))
 }
 
-/// A group's limit, and what is used of it.
+/// A group's limit, and the memory charged against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupMemory {
     /// The limit, in bytes.
     pub limit: u64,
-    /// Bytes in use.
+    /// Charged bytes.
     pub used: u64,
 }
 
-/// The memory of the group at `directory`: of the smallest limit of it and the groups above, which may be
-/// theirs. `None` where none has a limit.
+/// Returns the memory of the group with the smallest limit: the group at `directory` or one above it. Returns `None` if
+/// none has a limit.
 pub fn memory(directory: &Path) -> Option<GroupMemory> {
     let groups = directory.ancestors();
     let groups = groups.take_while(|group| group.join("cgroup.procs").is_file());
@@ -105,7 +104,7 @@ pub fn memory(directory: &Path) -> Option<GroupMemory> {
         .min_by_key(|memory| memory.limit)
 }
 
-/// Version 2's files, or version 1's, whose number for no limit is that of all pages there could be.
+/// Reads version 2's files, or version 1's, whose value for no limit is that of all possible pages.
 fn own_memory(group: &Path) -> Option<GroupMemory> {
     const UNLIMITED: u64 = 1 << 62;
     let read = |name: &str| {
@@ -117,8 +116,8 @@ fn own_memory(group: &Path) -> Option<GroupMemory> {
     (limit < UNLIMITED).then_some(GroupMemory { limit, used })
 }
 
-/// The charge of the group at `directory`. In version 1 the sums of groups below it are those that begin with `total_`
-/// (Documentation/admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst).
+/// Returns the charge of the group at `directory`. In version 1 the sums over the groups below it are the fields that
+/// begin with `total_` (Documentation/admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst).
 pub fn charge(directory: &Path) -> GroupCharge {
     let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
     let number = |name: &str| read(name).trim().parse().ok();
@@ -146,7 +145,7 @@ fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
     }
 }
 
-/// Process ids in the group at `directory` and in those below it, ascending. A group that vanishes
+/// Returns the process ids in the group at `directory` and in those below it, ascending. A group that is removed
 /// meanwhile has none.
 pub fn processes(directory: &Path) -> Vec<u32> {
     let mut found = BTreeSet::new();
@@ -155,7 +154,7 @@ pub fn processes(directory: &Path) -> Vec<u32> {
     while let Some(group) = to_visit.pop() {
         visited += 1;
         let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-        // 0 stands for processes of another pid namespace.
+        // 0 denotes processes of another pid namespace.
         found.extend(
             procs
                 .lines()
@@ -177,20 +176,20 @@ pub fn processes(directory: &Path) -> Vec<u32> {
     found.into_iter().collect()
 }
 
-/// The inode number of a group's directory, by which the kernel's memory map knows it.
+/// Returns the inode number of a group's directory, by which the kernel's memory map knows it.
 fn inode_of(name: &Path) -> Option<u64> {
     Some(fs::metadata(find(name).ok()?).ok()?.ino())
 }
 
-/// Numbers by which the kernel's memory map knows groups. Finding one reads the table of mounts, so it is
-/// remembered for a second.
+/// Numbers by which the kernel's memory map knows groups. Finding one reads the table of mounts, so it is cached for a
+/// second.
 #[derive(Debug, Default)]
 pub struct GroupNumbers {
     known: BTreeMap<String, (Instant, Option<u64>)>,
 }
 
 impl GroupNumbers {
-    /// The number of each filter's group, where it is about one.
+    /// Returns the number of each filter's group; `None` for filters of other kinds.
     pub fn of_filters(&mut self, filters: &[(OpsFilter, bool, bool)]) -> Vec<Option<u64>> {
         let of = |(filter, ..): &(OpsFilter, bool, bool)| match filter {
             OpsFilter::Memcg { path } => self.of(path),
@@ -211,8 +210,8 @@ impl GroupNumbers {
     }
 }
 
-/// The groups of the hierarchy that memory is charged in, by the inode numbers of their directories, named as
-/// `/proc/PID/cgroup` names them.
+/// Returns the groups of the hierarchy in which memory is charged, by the inode numbers of their directories. The names
+/// are those of `/proc/PID/cgroup`.
 pub fn by_inode() -> BTreeMap<u64, String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let has_memory = |point: &&str| {
@@ -240,8 +239,8 @@ pub fn by_inode() -> BTreeMap<u64, String> {
     found
 }
 
-/// The control group that a process's memory is charged to, as `/proc/PID/cgroup` has it: that of version 2,
-/// else the memory controller's. `None` where it has neither, or has ended.
+/// Returns the control group to which a process's memory is charged, as in `/proc/PID/cgroup`: that of version 2, else
+/// the memory controller's. Returns `None` if it has neither, or has ended.
 pub fn of_process(pid: u32) -> Option<String> {
     group_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
 }
@@ -263,8 +262,8 @@ fn group_in(groups: &str) -> Option<String> {
     charged.map(|(_, path)| (*path).to_owned())
 }
 
-/// Bytes that the control groups of a process may still take: the least of its own and all above it.
-/// `None` where none of them is limited, or nothing can be read.
+/// Returns the bytes that the control groups of a process may still charge: the smallest headroom of its own group and
+/// all above it. Returns `None` if none of them is limited, or nothing can be read.
 pub fn headroom(pid: u32) -> Option<u64> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
@@ -274,8 +273,8 @@ pub fn headroom(pid: u32) -> Option<u64> {
         .min()
 }
 
-/// The groups that a process's memory may be charged to, by the lines of `/proc/PID/cgroup`, and the top
-/// of each one's hierarchy.
+/// Returns the groups to which a process's memory may be charged, from the lines of `/proc/PID/cgroup`, and the top of
+/// each one's hierarchy.
 fn memory_groups(groups: &str, mounts: &str) -> Vec<(PathBuf, PathBuf)> {
     let has_memory = |controllers: &str| {
         controllers.is_empty() || controllers.split(',').any(|name| name == "memory")
@@ -295,9 +294,9 @@ fn memory_groups(groups: &str, mounts: &str) -> Vec<(PathBuf, PathBuf)> {
     cgroup_mounts(mounts).flat_map(below).collect()
 }
 
-/// The same for a group and those above it, up to `top`. What is not there limits nothing.
+/// Returns the smallest headroom of a group and those above it, up to `top`. A missing file means no limit.
 fn headroom_up_to(group: &Path, top: &Path) -> Option<u64> {
-    // Version 2, twice, and 1: the limit's file and the account's.
+    // Version 2, twice, and version 1: the file of the limit and the file of the charge.
     const FILES: [(&str, &str); 3] = [
         ("memory.max", "memory.current"),
         ("memory.high", "memory.current"),

@@ -1,4 +1,4 @@
-//! Clocks: the only place where time is read.
+//! Clocks: the only module that reads the time.
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,12 +6,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use isotherm_engine::Nanos;
 
 thread_local! {
-    /// What else this process does is none of this thread's work.
+    /// Whether only this thread's CPU time counts, and not that of the rest of the process.
     static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// CPU time that this process has used, kernel work on its behalf included; on a thread that
-/// [counts alone](count_thread_alone), that of the thread.
+/// Returns the CPU time that this process has used, kernel work on its behalf included. On a thread that [counts
+/// alone](count_thread_alone), returns that of the thread.
 pub fn process_cpu() -> Nanos {
     if IS_ALONE.get() {
         return thread_cpu();
@@ -19,30 +19,30 @@ pub fn process_cpu() -> Nanos {
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// From now on this thread's CPU time alone counts on it: it watches within a program that has other work, which is
-/// no cost of watching.
+/// Counts only this thread's CPU time from now on. The thread watches within a program that has other work, which is no
+/// cost of watching.
 pub fn count_thread_alone() {
     IS_ALONE.set(true);
 }
 
-/// CPU time that this thread has used.
+/// Returns the CPU time that this thread has used.
 pub(crate) fn thread_cpu() -> Nanos {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// The time by CLOCK_MONOTONIC.
+/// Returns the time by CLOCK_MONOTONIC.
 pub(crate) fn monotonic() -> Nanos {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// The time of day at the start, then monotonic: timestamps that never step back.
+/// A clock that starts at the time of day and is then monotonic: timestamps never step back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     offset: u64,
 }
 
 impl Clock {
-    /// A clock that shows the time of day now.
+    /// Returns a clock that shows the time of day now.
     pub fn start() -> Self {
         Self {
             offset: read(libc::CLOCK_REALTIME)
@@ -51,17 +51,17 @@ impl Clock {
         }
     }
 
-    /// What this clock shows more than CLOCK_MONOTONIC, in nanoseconds.
+    /// Returns the difference of this clock from CLOCK_MONOTONIC, in nanoseconds.
     pub fn offset(self) -> u64 {
         self.offset
     }
 
-    /// Nanoseconds since the Unix epoch.
+    /// Returns the nanoseconds since the Unix epoch.
     pub fn now(self) -> Nanos {
         Nanos(self.offset + read(libc::CLOCK_MONOTONIC).0)
     }
 
-    /// Sleeps until then, or until one of `wakes` is readable.
+    /// Sleeps until `time`, or until one of `wakes` is readable.
     pub fn sleep_until(self, time: Nanos, wakes: &[BorrowedFd<'_>]) {
         let left = time.since(self.now()).0;
         let timeout = libc::timespec {

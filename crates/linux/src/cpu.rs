@@ -1,20 +1,20 @@
-//! What the processor's page tables look like (levels and address bits, from `/proc/cpuinfo`), and CPU time.
+//! The format of the processor's page tables (levels and address bits, from `/proc/cpuinfo`), and CPU time.
 
 use std::fs;
 
 use isotherm_engine::Nanos;
 
-/// The two facts about paging that reading page tables needs.
+/// Facts about paging that are needed to read page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuFacts {
-    /// 4 or 5 levels of page tables.
+    /// Number of page table levels: 4 or 5.
     pub levels: u32,
     /// Bits of a physical address; bits above these in an entry are flags (encryption among them).
     pub physical_bits: u32,
 }
 
 impl CpuFacts {
-    /// Of this machine. Falls back to 4 levels and 52 bits where `/proc/cpuinfo` does not say.
+    /// Reads the facts of this machine. Falls back to 4 levels and 52 bits if `/proc/cpuinfo` does not show them.
     pub fn read() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cmdline = fs::read_to_string("/proc/cmdline").unwrap_or_default();
@@ -43,19 +43,19 @@ impl CpuFacts {
         }
     }
 
-    /// How far to shift an address for the index into the top-level table.
+    /// Returns the shift of an address that yields the index into the top-level table.
     pub(crate) fn top_shift(self) -> u32 {
         12 + 9 * (self.levels - 1)
     }
 
-    /// The bits of an entry that hold a frame's address.
+    /// Returns the mask of an entry's bits that hold a frame's address.
     pub(crate) fn frame_mask(self) -> u64 {
         ((1 << self.physical_bits) - 1) & !0xfff
     }
 }
 
-/// CPU time that a thread, a kernel's one as well, has had (`/proc/PID/schedstat`); `None` where it has ended or the
-/// kernel does not tell.
+/// Returns the CPU time that a thread has used, including kernel threads (`/proc/PID/schedstat`). Returns `None` if it
+/// has ended or the kernel does not report it.
 pub fn task_cpu(pid: u32) -> Option<Nanos> {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     let ns = text.split_whitespace().next()?.parse().ok()?;

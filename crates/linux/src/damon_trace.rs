@@ -1,8 +1,9 @@
-//! What the kernel's DAMON says at its tracepoints, by BPF: every region of every aggregation interval, and what
-//! schemes are about to do, without tracefs being switched on for anybody else.
+//! Reads the tracepoints of the kernel's DAMON by BPF: every region of every aggregation interval, and imminent actions
+//! of schemes. tracefs is not switched on for other users.
 //!
-//! The events' bytes come as the kernel wrote them; where their fields lie is read from tracefs' `format` files once.
-//! What did not fit into the buffer is counted, so that a snapshot that is not whole is known for that.
+//! Events are passed on as the kernel wrote them; the positions of their fields are read once from tracefs' `format`
+//! files. Events that did not fit into the buffer are counted, so that an incomplete snapshot is known to be
+//! incomplete.
 //!
 //! Source: `include/trace/events/damon.h`; `Documentation/trace/events.rst` for the format files.
 
@@ -26,7 +27,7 @@ const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const HEAD_BYTES: usize = 16;
 const EVENT_BYTES: usize = 96;
 
-/// Tracepoints with their programs, by the number that events have.
+/// Tracepoints with their programs, indexed by the number of an event.
 const EVENTS: [(&str, &str); 4] = [
     ("damon_aggregated", "aggregated"),
     ("damos_before_apply", "before_apply"),
@@ -34,16 +35,16 @@ const EVENTS: [(&str, &str); 4] = [
     ("damos_esz", "effective_size"),
 ];
 
-/// Why DAMON's tracepoints cannot be read.
+/// Reason why DAMON's tracepoints cannot be read.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// There is no description of the events.
+    /// The description of the events is missing.
     #[error(
         "no description of DAMON's tracepoints: {0} is not there; is tracefs mounted (`mount -t tracefs none \
          /sys/kernel/tracing`)?"
     )]
     NoFormat(PathBuf),
-    /// An event lacks a field, or has it where it cannot be read.
+    /// An event lacks a field, or has it at a position that cannot be read.
     #[error("DAMON's tracepoint {event} has no field {field} that can be read here")]
     NoField {
         event: &'static str,
@@ -52,7 +53,7 @@ pub enum TraceError {
     /// The programs could not be loaded.
     #[error("cannot load the programs for DAMON's tracepoints: {0}")]
     Load(String),
-    /// A program could not be attached, or a map not be used.
+    /// A program could not be attached, or a map could not be used.
     #[error("cannot attach to DAMON's tracepoint {event}: {source}")]
     Attach {
         event: &'static str,
@@ -63,41 +64,41 @@ pub enum TraceError {
     Buffer(libbpf_rs::Error),
 }
 
-/// One region as an event tells it.
+/// A region as an event reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedRegion {
-    /// The target's place in its context.
+    /// Index of the target in its context.
     pub target: u32,
-    /// How many regions that target has at present.
+    /// Number of regions of that target at present.
     pub nr_regions: u32,
     pub range: AddressRange,
-    /// Checks of the interval in which it was accessed.
+    /// Number of checks in the interval that found an access.
     pub nr_accesses: u32,
-    /// Aggregation intervals for which it has been so; `None` where this kernel does not say.
+    /// Aggregation intervals since the access pattern last changed; `None` if this kernel does not report it.
     pub age: Option<u32>,
 }
 
-/// What an event says.
+/// Content of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TracedWhat {
-    /// An aggregation interval is over: one of its regions.
+    /// A region at the end of an aggregation interval.
     Aggregated(TracedRegion),
-    /// A scheme is about to act on a region.
+    /// A region on which a scheme is about to act.
     BeforeApply { scheme: u32, region: TracedRegion },
-    /// The sampling interval is now this.
+    /// The new sampling interval.
     IntervalsTuned { sample: Nanos },
-    /// A scheme's quota is now so many bytes a window.
+    /// The new effective quota of a scheme, in bytes per window.
     EffectiveSize { scheme: u32, bytes: u64 },
 }
 
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traced {
-    /// By CLOCK_MONOTONIC.
+    /// Time of the event by CLOCK_MONOTONIC.
     pub monotonic: Nanos,
     /// The kdamond's process id.
     pub kdamond: u32,
-    /// What it says.
+    /// Content of the event.
     pub what: TracedWhat,
 }
 
@@ -107,7 +108,7 @@ pub struct DamonTrace {
     taken: Rc<RefCell<Vec<u8>>>,
     layouts: Layouts,
     object: Object,
-    /// Detached when dropped.
+    /// Links that detach when dropped.
     _links: Vec<Link>,
 }
 
@@ -115,7 +116,7 @@ impl DamonTrace {
     /// Attaches to those tracepoints that this kernel has.
     ///
     /// # Errors
-    /// Where the first, that of aggregation intervals, is not to be had.
+    /// Fails if the first tracepoint, that of aggregation intervals, is not available.
     pub fn attach() -> Result<Self, TraceError> {
         let layouts = Layouts::read(&events_directory()?)?;
         let object = object::load(OBJECT).map_err(TraceError::Load)?;
@@ -152,10 +153,10 @@ impl DamonTrace {
         })
     }
 
-    /// From now on events of this kdamond come, too.
+    /// Reports the events of this kdamond as well from now on.
     ///
     /// # Errors
-    /// If the kernel has no memory for it.
+    /// Fails if the kernel has no memory for it.
     pub fn follow(&self, kdamond: u32) -> Result<(), TraceError> {
         let map = self.object.maps().find(|map| map.name() == "kdamonds");
         let map = map.expect("a map of our object");
@@ -164,10 +165,10 @@ impl DamonTrace {
             .map_err(TraceError::Buffer)
     }
 
-    /// Appends what has come since the last time, in order.
+    /// Appends the events since the last call, in order.
     ///
     /// # Errors
-    /// If the buffer cannot be read.
+    /// Fails if the buffer cannot be read.
     pub fn take(&mut self, events: &mut Vec<Traced>) -> Result<(), TraceError> {
         self.buffer.consume().map_err(TraceError::Buffer)?;
         let mut taken = self.taken.borrow_mut();
@@ -177,7 +178,7 @@ impl DamonTrace {
         Ok(())
     }
 
-    /// Events that did not fit into the buffer so far.
+    /// Returns the number of events so far that did not fit into the buffer.
     pub fn nr_lost(&self) -> u64 {
         let map = self.object.maps().find(|map| map.name() == "lost");
         let value = map
@@ -195,7 +196,7 @@ fn events_directory() -> Result<PathBuf, TraceError> {
     found.ok_or(TraceError::NoFormat(first))
 }
 
-/// Where the fields of each event lie: offset and size by name, by the event's number.
+/// Positions of the fields of each event: offset and size by name, by the event's number.
 struct Layouts(BTreeMap<u32, BTreeMap<String, (usize, usize)>>);
 
 impl Layouts {
@@ -230,7 +231,7 @@ impl Layouts {
         })
     }
 
-    /// An event of the buffer; one that lacks a field is none.
+    /// Parses an event of the buffer; returns `None` if it lacks a field.
     fn parse(&self, bytes: &[u8]) -> Option<Traced> {
         let (head, bytes) = bytes.split_at_checked(HEAD_BYTES)?;
         let time = u64::from_ne_bytes(head[..8].try_into().ok()?);
@@ -277,7 +278,7 @@ impl Layouts {
     }
 }
 
-/// The fields of a format file, by their names: where they begin and how long they are.
+/// Parses the fields of a format file: offset and size by name.
 fn parse_format(text: &str) -> BTreeMap<String, (usize, usize)> {
     let lines = text.lines().map(str::trim);
     let fields = lines.filter_map(|line| {

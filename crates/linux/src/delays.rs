@@ -1,8 +1,8 @@
-//! Delay accounting: how long the threads of a process have waited for memory, from the kernel's
+//! Delay accounting: the time for which the threads of a process have waited for memory. It comes from the kernel's
 //! taskstats (generic netlink; Documentation/accounting/delay-accounting.rst).
 //!
-//! Limits: only where `kernel.task_delayacct` is 1, and only of threads that began after it was; of
-//! others the kernel says zero. It is never switched on from here. Needs CAP_NET_ADMIN.
+//! Limits: only while `kernel.task_delayacct` is 1, and only for threads that started after it was set; for others the
+//! kernel reports zero. This program never switches it on. Needs CAP_NET_ADMIN.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -23,7 +23,7 @@ const THRASHING_DELAY: usize = 336;
 /// `struct nlmsghdr` and `struct genlmsghdr`.
 const HEADERS: usize = 20;
 
-/// The way to the kernel's accounts.
+/// Connection to the kernel's delay accounting.
 #[derive(Debug)]
 pub struct Delays {
     socket: OwnedFd,
@@ -36,7 +36,10 @@ pub fn is_on() -> bool {
 }
 
 impl Delays {
-    /// Finds the kernel's accounts; an error where they are off, or may not be read.
+    /// Opens the kernel's accounts.
+    ///
+    /// # Errors
+    /// Fails if they are off, or may not be read.
     pub fn open() -> io::Result<Self> {
         if !is_on() {
             return Err(io::Error::other(
@@ -74,8 +77,7 @@ impl Delays {
         Ok(delays)
     }
 
-    /// How long the threads of process `pid` have waited for memory to come back, together, since
-    /// each began.
+    /// Returns the total time for which the threads of process `pid` have waited for refaults, since each began.
     pub fn waited(&self, pid: u32) -> io::Result<Nanos> {
         let request = message(
             self.family,
@@ -97,14 +99,14 @@ impl Delays {
     }
 }
 
-/// A request with one attribute.
+/// Returns a request with one attribute.
 fn message(family: u16, command: u8, kind: u16, value: &[u8]) -> Vec<u8> {
     let padded = value.len().next_multiple_of(4);
     let mut bytes = Vec::with_capacity(HEADERS + 4 + padded);
     bytes.extend(((HEADERS + 4 + padded) as u32).to_ne_bytes());
     bytes.extend(family.to_ne_bytes());
     bytes.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    // Number and port: one request at a time, and the kernel knows who asks.
+    // Number and port: there is one request at a time, and the kernel knows the sender.
     bytes.extend([0; 8]);
     bytes.extend([command, 1, 0, 0]);
     bytes.extend(((4 + value.len()) as u16).to_ne_bytes());
@@ -114,10 +116,10 @@ fn message(family: u16, command: u8, kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends a request, and yields the attributes of the answer.
+/// Sends a request, and returns the attributes of the answer.
 fn ask(socket: &OwnedFd, request: &[u8]) -> io::Result<Vec<u8>> {
     let fd = socket.as_raw_fd();
-    // SAFETY: the buffer is as long as is said.
+    // SAFETY: the buffer has the given length.
     let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
     if sent < 0 {
         return Err(io::Error::last_os_error());
@@ -134,7 +136,7 @@ fn ask(socket: &OwnedFd, request: &[u8]) -> io::Result<Vec<u8>> {
     Ok(reply.split_off(HEADERS.min(reply.len())))
 }
 
-/// The value of the first attribute of this kind.
+/// Returns the value of the first attribute of this kind.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     while bytes.len() >= 4 {
         let length = usize::from(u16::from_ne_bytes([bytes[0], bytes[1]]));

@@ -1,4 +1,4 @@
-//! What the kernel tells of physical frames: `/proc/kpageflags` and `/proc/kpagecount`
+//! The kernel's facts about physical frames: `/proc/kpageflags` and `/proc/kpagecount`
 //! (Documentation/admin-guide/mm/pagemap.rst).
 
 use std::fs::File;
@@ -19,51 +19,51 @@ mod bit {
     pub(super) const ZERO_PAGE: u64 = 1 << 24;
 }
 
-/// Largest folio in base pages that is looked for around a page.
+/// Size of the largest folio, in base pages, that is searched around a page.
 const MAX_FOLIO_PAGES: u64 = 512;
 
-/// What the kernel says of one frame.
+/// The kernel's facts about one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameFacts {
     flags: u64,
-    /// How many page table entries map it.
+    /// Number of page table entries that map the frame.
     pub mappings: u64,
 }
 
 impl FrameFacts {
-    /// Neither on an LRU list nor reclaimable: locked, hugetlb, or not ordinary memory.
+    /// Whether the frame is neither on an LRU list nor reclaimable: locked, hugetlb, or not ordinary memory.
     pub fn is_special(self) -> bool {
         let special = bit::HUGETLB | bit::UNEVICTABLE | bit::NO_PAGE | bit::ZERO_PAGE;
         self.flags & special != 0
     }
 
-    /// Anonymous memory.
+    /// Whether the frame is anonymous memory.
     pub fn is_anonymous(self) -> bool {
         self.flags & bit::ANON != 0
     }
 
-    /// Goes to swap when it is reclaimed: anonymous or shared memory.
+    /// Whether the frame is paged out to swap when it is reclaimed: anonymous or shared memory.
     pub fn is_swap_backed(self) -> bool {
         self.flags & (bit::ANON | bit::SWAP_BACKED) != 0
     }
 
-    /// On an active list.
+    /// Whether the frame is on an active list.
     pub fn is_active(self) -> bool {
         self.flags & bit::ACTIVE != 0
     }
 }
 
-/// The files, kept open.
+/// The files about frames, kept open.
 #[derive(Debug)]
 pub struct Frames {
     flags: File,
     counts: File,
-    /// Control groups; absent without CONFIG_MEMCG.
+    /// Control groups of frames; absent without CONFIG_MEMCG.
     groups: Option<File>,
 }
 
 impl Frames {
-    /// Opens them; needs CONFIG_PROC_PAGE_MONITOR and root.
+    /// Opens the files; needs CONFIG_PROC_PAGE_MONITOR and root.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             flags: File::open("/proc/kpageflags")?,
@@ -72,7 +72,7 @@ impl Frames {
         })
     }
 
-    /// What the kernel says of `frame`.
+    /// Returns the kernel's facts about `frame`.
     pub fn facts(&self, frame: u64) -> io::Result<FrameFacts> {
         Ok(FrameFacts {
             flags: read_word(&self.flags, frame)?,
@@ -80,12 +80,12 @@ impl Frames {
         })
     }
 
-    /// Whether `frame` holds a page on a list that reclaim works on.
+    /// Whether `frame` holds a page on a reclaim list.
     pub fn is_on_lru(&self, frame: u64) -> io::Result<bool> {
         Ok(read_word(&self.flags, frame)? & bit::LRU != 0)
     }
 
-    /// The inode number of the control group that `frame` is charged to.
+    /// Returns the inode number of the control group to which `frame` is charged.
     pub fn group(&self, frame: u64) -> io::Result<u64> {
         match &self.groups {
             Some(groups) => read_word(groups, frame),
@@ -93,21 +93,21 @@ impl Frames {
         }
     }
 
-    /// Whether MADV_COLD can clear the accessed bit of this frame's mapping: the frame is mapped
-    /// once, on an LRU list, neither locked nor special (mm/madvise.c, madvise_cold_or_pageout).
+    /// Whether MADV_COLD can clear the accessed bit of this frame's mapping. The frame must be mapped once, on an LRU
+    /// list, and neither locked nor special (mm/madvise.c, madvise_cold_or_pageout).
     pub fn is_clearable(&self, frame: u64) -> io::Result<bool> {
         let facts = self.facts(frame)?;
         Ok(!facts.is_special() && facts.flags & bit::LRU != 0 && facts.mappings <= 1)
     }
 
-    /// Whether `clear_refs` can clear the accessed bit of this frame's mapping, shared and locked
-    /// pages included: all but special and hugetlb pages (fs/proc/task_mmu.c, clear_refs_pte_range).
+    /// Whether `clear_refs` can clear the accessed bit of this frame's mapping, including shared and locked pages. It
+    /// clears all but special and hugetlb pages (fs/proc/task_mmu.c, clear_refs_pte_range).
     pub fn is_clearable_by_clear_refs(&self, frame: u64) -> io::Result<bool> {
         let flags = read_word(&self.flags, frame)?;
         Ok(flags & (bit::HUGETLB | bit::NO_PAGE | bit::ZERO_PAGE) == 0)
     }
 
-    /// Frames `[first, end)` of the large folio that holds `frame`; `None` for a single page.
+    /// Returns the frames `[first, end)` of the large folio that holds `frame`; `None` for a single page.
     pub fn folio(&self, frame: u64) -> io::Result<Option<(u64, u64)>> {
         let flags = read_word(&self.flags, frame)?;
         if flags & (bit::COMPOUND_HEAD | bit::COMPOUND_TAIL) == 0 {

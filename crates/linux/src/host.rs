@@ -66,7 +66,7 @@ pub struct HostReport {
     pub host: String,
     /// Kernel release.
     pub kernel: String,
-    /// The facts.
+    /// Results of all checks.
     pub checks: Vec<Check>,
     /// Abilities that follow from the facts.
     pub abilities: Vec<Ability>,

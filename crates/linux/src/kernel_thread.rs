@@ -1,21 +1,21 @@
-//! A process that always is and has no memory, to be named where one must be.
+//! A process that always exists and has no memory, for calls that require a process.
 
 use std::fs;
 
 use crate::pressure::stat_fields;
 
-/// The first thread of the kernel, which starts the others.
+/// The first kernel thread, which starts the others.
 const KTHREADD: u32 = 2;
 /// `PF_KTHREAD` of `include/linux/sched.h`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// The process id of a thread of the kernel. `None` in a process id namespace of our own, where none can be named.
+/// Returns the process id of a kernel thread. Returns `None` in a pid namespace of our own, where none is visible.
 pub fn kernel_thread() -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{KTHREADD}/stat")).ok()?;
     is_of_kernel(&text)?.then_some(KTHREADD)
 }
 
-/// Whether `/proc/PID/stat` is that of one (field 9: flags).
+/// Whether `/proc/PID/stat` is that of a kernel thread (field 9: flags).
 fn is_of_kernel(stat: &str) -> Option<bool> {
     let flags: u64 = stat_fields(stat)?.nth(6)?.parse().ok()?;
     Some(flags & KERNEL_THREAD != 0)

@@ -1,7 +1,7 @@
-//! This machine's kernel: the only system calls, BPF and unsafe code of Isotherm.
+//! The interface to this machine's kernel: the only system calls, BPF and unsafe code of Isotherm.
 //!
-//! Reading starts at [`probe`]: what was accessed. [`process`] holds a target by its pidfd;
-//! [`act`] does something about it; [`host`] says what this kernel can do.
+//! [`probe`] reads accesses. [`process`] holds a target by its pidfd; [`act`] acts on its memory; [`host`] reports the
+//! abilities of this kernel.
 
 #![expect(
     unsafe_code,

@@ -1,20 +1,20 @@
-//! How busy the processors are: `/proc/stat`.
+//! Load of the processors: `/proc/stat`.
 
 use std::fs;
 
 use isotherm_engine::Nanos;
 
-/// Time that processors had nothing to do, since the start of the machine.
+/// Idle time of the processors since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// Idle time of all CPUs together; waiting for a disk is idle.
     pub idle: Nanos,
-    /// How many CPUs there are.
+    /// Number of CPUs.
     pub nr: u32,
 }
 
 impl CpuTimes {
-    /// Of this machine now; `None` where that cannot be read.
+    /// Reads the times of this machine; `None` if they cannot be read.
     pub fn read() -> Option<Self> {
         parse(&fs::read_to_string("/proc/stat").ok()?)
     }

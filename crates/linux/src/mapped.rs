@@ -21,7 +21,7 @@ pub(crate) struct MappedArray<T: Copy> {
 unsafe impl<T: Copy + Send> Send for MappedArray<T> {}
 
 impl<T: Copy> MappedArray<T> {
-    /// Maps the whole of the map behind `fd`, which holds `len` values laid out like `T`.
+    /// Maps the whole map of `fd`, which holds `len` values laid out like `T`.
     pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         assert!(
             align_of::<T>() <= 8,
@@ -52,7 +52,7 @@ impl<T: Copy> MappedArray<T> {
         })
     }
 
-    /// `len` values in private memory of our own that stays where it is.
+    /// Maps `len` values in locked private memory of our own.
     pub(crate) fn anonymous_locked(len: usize) -> io::Result<Self> {
         let bytes = (len * size_of::<T>()).next_multiple_of(4096);
         // SAFETY: a new private anonymous mapping.
@@ -83,14 +83,14 @@ impl<T: Copy> MappedArray<T> {
         Ok(array)
     }
 
-    /// The values.
+    /// Returns the values.
     pub(crate) fn get(&self) -> &[T] {
-        // SAFETY: mapped for `len` values, zeroed by the kernel, `T: Copy` has no invalid bit
-        // patterns among those the programs write; nobody writes while the borrow lasts (see above).
+        // SAFETY: mapped for `len` values, zeroed by the kernel, `T: Copy` has no invalid bit patterns among those the
+        // programs write; no program writes while the borrow lasts (see above).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// The values, to be changed.
+    /// Returns the values for modification.
     pub(crate) fn get_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `get`; `&mut self` makes the borrow unique.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }

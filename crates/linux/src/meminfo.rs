@@ -1,28 +1,28 @@
-//! The kernel's accounts of memory: `Name: N kB` lines, of the machine, of a node, of ourselves
+//! The kernel's memory statistics: `Name: N kB` lines of the machine, of a node, or of this process
 //! (Documentation/filesystems/proc.rst).
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// One account.
+/// Statistics from one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meminfo {
     bytes: BTreeMap<String, u64>,
 }
 
 impl Meminfo {
-    /// The machine's, from `/proc/meminfo`. Empty where that cannot be read.
+    /// Reads the machine's statistics from `/proc/meminfo`. They are empty if it cannot be read.
     pub fn read() -> Self {
         Self::of("/proc/meminfo", "")
     }
 
-    /// A node's. Empty where there is no such node.
+    /// Reads a node's statistics. They are empty if there is no such node.
     pub fn of_node(node: u32) -> Self {
         let path = format!("/sys/devices/system/node/node{node}/meminfo");
         Self::of(&path, &format!("Node {node} "))
     }
 
-    /// Bytes of hugetlbfs' pages of a node, in use or not.
+    /// Returns the bytes of hugetlbfs pages of a node, in use or not.
     pub fn hugetlb_of_node(node: u32) -> u64 {
         let directory = format!("/sys/devices/system/node/node{node}/hugepages");
         let sizes = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -37,7 +37,7 @@ impl Meminfo {
         bytes.sum()
     }
 
-    /// This process's, from `/proc/self/status`: `VmRSS` and its like.
+    /// Reads this process's statistics from `/proc/self/status`: `VmRSS` and similar fields.
     pub fn of_ourselves() -> Self {
         Self::of("/proc/self/status", "")
     }
@@ -46,8 +46,8 @@ impl Meminfo {
         Self::parse(&fs::read_to_string(path).unwrap_or_default(), prefix)
     }
 
-    /// What the lines that begin with `prefix` and are in kB say. Others (counts of huge pages, names)
-    /// are no amounts of memory.
+    /// Parses the lines that begin with `prefix` and are in kB. Others (counts of huge pages, names) are no amounts of
+    /// memory.
     fn parse(text: &str, prefix: &str) -> Self {
         let fields = text.lines().filter_map(|line| {
             let (name, value) = line.strip_prefix(prefix)?.split_once(':')?;
@@ -59,7 +59,7 @@ impl Meminfo {
         }
     }
 
-    /// Bytes of what the account calls `name`, if it has that.
+    /// Returns the bytes of the field `name`, if it exists.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.bytes.get(name).copied()
     }

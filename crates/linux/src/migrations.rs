@@ -1,30 +1,29 @@
-//! The kernel's own counters of pages that it moved between nodes, whoever asked for it.
+//! The kernel's own counters of pages that it moved between nodes, whatever caused the move.
 //!
-//! Of the machine they are in `/proc/vmstat`, of each node in its `vmstat` below
-//! `/sys/devices/system/node`; which there are depends on the kernel (older ones have `pgdemote_*` of the
-//! machine only). Those that are lacking are left out, and not told as zero. `pgpromote_success` counts
-//! at the node that pages came to and `pgdemote_*` at the one that they left; neither counts what
-//! move_pages(2) moves, and so none of what Isotherm does. `pgmigrate_success` counts all of it, and what
-//! compaction moves within a node.
+//! The machine's counters are in `/proc/vmstat`, those of each node in its `vmstat` below `/sys/devices/system/node`.
+//! The set depends on the kernel (older ones have `pgdemote_*` of the machine only). Missing counters are left out, and
+//! not reported as zero. `pgpromote_success` counts at the destination node and `pgdemote_*` at the source node.
+//! Neither counts pages moved by move_pages(2), and so none of Isotherm's moves. `pgmigrate_success` counts all of
+//! these, and also the moves of compaction within a node.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The kernel's names, by their beginnings.
+/// Prefixes of the kernel's counter names.
 const PREFIXES: [&str; 4] = [
     "pgpromote_",
     "pgdemote_",
     "pgmigrate_",
     "numa_pages_migrated",
 ];
-/// Where nodes are.
+/// Directory of the nodes.
 const NODES: &str = "/sys/devices/system/node";
 
-/// Pages since boot, by the kernel's names.
+/// Counters of pages since boot, by the kernel's names.
 pub type Counters = BTreeMap<String, u64>;
 
-/// Of the machine, and of each node with a counter of its own.
+/// Reads the counters of the machine, and of each node that has its own.
 pub fn read() -> (Counters, BTreeMap<u32, Counters>) {
     let of = |path: &Path| counters(&fs::read_to_string(path).unwrap_or_default());
     let machine = of(Path::new("/proc/vmstat"));

@@ -1,5 +1,4 @@
-//! `/proc/PID/pagemap`: what the kernel tells of a process's pages
-//! (Documentation/admin-guide/mm/pagemap.rst).
+//! `/proc/PID/pagemap`: the kernel's facts about a process's pages (Documentation/admin-guide/mm/pagemap.rst).
 
 use std::fs::File;
 use std::io;
@@ -12,10 +11,10 @@ const EXCLUSIVE: u64 = 1 << 56;
 const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
 
-/// The frame number in an entry.
+/// Mask of the frame number in an entry.
 const FRAME: u64 = (1 << 55) - 1;
 
-/// The frame behind an address of ours; an error where the kernel does not tell.
+/// Returns the frame at an address of this process; an error if the kernel does not show it.
 pub(crate) fn frame_of(address: u64) -> io::Result<u64> {
     let mut entry = [0; 8];
     File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, address / PAGE_SIZE * 8)?;
@@ -28,12 +27,12 @@ pub(crate) fn frame_of(address: u64) -> io::Result<u64> {
     Ok(entry & FRAME)
 }
 
-/// That of a process, kept open; of the address space that it had then.
+/// The open page map of a process, for the address space that it had when opened.
 #[derive(Debug)]
 pub(crate) struct PageMap(pub(crate) File);
 
 impl PageMap {
-    /// Whether all pages of `range` are in memory, and nobody else maps one of them.
+    /// Whether all pages of `range` are in memory, and none is mapped by another process.
     pub(crate) fn is_exclusive(&self, range: AddressRange) -> bool {
         let mut entries = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
         let read = self
@@ -47,7 +46,7 @@ impl PageMap {
             })
     }
 
-    /// Whether the page at an address is in memory; where that cannot be read it is not.
+    /// Whether the page at an address is in memory; `false` if that cannot be read.
     pub(crate) fn is_present(&self, address: u64) -> bool {
         let mut entry = [0; 8];
         let read = self.0.read_exact_at(&mut entry, address / PAGE_SIZE * 8);

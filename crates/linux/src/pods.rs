@@ -1,27 +1,27 @@
-//! Of which pod a control group is, where a kubelet runs.
+//! Finds the pod of a control group on a machine with a kubelet.
 //!
 //! A pod's control group has its uid in its name, whichever driver made it (`kubepods/burstable/podUID`,
-//! `kubepods-burstable-podUID_WITH_UNDERSCORES.slice`), and the kubelet keeps a pod's logs in
-//! `/var/log/pods/NAMESPACE_NAME_UID`. So the two are joined without asking anybody: no API server, no token.
+//! `kubepods-burstable-podUID_WITH_UNDERSCORES.slice`). The kubelet keeps a pod's logs in
+//! `/var/log/pods/NAMESPACE_NAME_UID`. So the two are joined without an API server or a token.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where the kubelet keeps logs, unless it is told otherwise.
+/// Default folder of the kubelet's logs.
 pub const FOLDER: &str = "/var/log/pods";
-/// How long what was read is good for.
+/// Time for which a read list is valid.
 const KEPT: Duration = Duration::from_secs(5);
-/// Most pods that are known: a kubelet has 110, unless it is told otherwise.
+/// Maximum number of known pods: a kubelet's default is 110.
 const PODS_MAX: usize = 10_000;
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
 }
 
@@ -34,7 +34,7 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// By the kubelet's folder of logs.
+    /// Returns the pods in the kubelet's folder of logs.
     pub fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -43,7 +43,8 @@ impl Pods {
         }
     }
 
-    /// Those that there are, by uid; as of some seconds ago at most. None where the folder cannot be read.
+    /// Returns the existing pods by uid; the list is at most some seconds old. Returns none if the folder cannot be
+    /// read.
     pub fn list(&mut self) -> &BTreeMap<String, Pod> {
         if self.read.is_none_or(|read| read.elapsed() >= KEPT) {
             let names = fs::read_dir(&self.folder).into_iter().flatten().flatten();
@@ -55,7 +56,7 @@ impl Pods {
     }
 }
 
-/// `NAMESPACE_NAME_UID`; neither of the first two has an underscore.
+/// Parses `NAMESPACE_NAME_UID`; neither of the first two has an underscore.
 fn of_folder(name: &str) -> Option<(String, Pod)> {
     let mut parts = name.split('_');
     let (namespace, pod, uid) = (parts.next()?, parts.next()?, parts.next()?);
@@ -67,7 +68,8 @@ fn of_folder(name: &str) -> Option<(String, Pod)> {
     (is_all && is_uid(uid)).then(|| (uid.to_owned(), pod))
 }
 
-/// The uid in a control group's path, with dashes as elsewhere. The innermost, if a node runs within a pod.
+/// Returns the uid in a control group's path, with dashes as elsewhere. It is the innermost one if a node runs within a
+/// pod.
 pub fn uid_of_group(group: &str) -> Option<String> {
     let parts = group.rsplit('/');
     let mut uids = parts.filter_map(|part| {
@@ -79,7 +81,7 @@ pub fn uid_of_group(group: &str) -> Option<String> {
     uids.next()
 }
 
-/// A UUID; of static pods 32 digits.
+/// Whether the text is a UUID; those of static pods are 32 digits.
 fn is_uid(text: &str) -> bool {
     let digits = text.chars().filter(char::is_ascii_hexdigit).count();
     let dashes = text.chars().filter(|c| *c == '-').count();

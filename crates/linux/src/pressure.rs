@@ -1,4 +1,4 @@
-//! What memory costs a process that waits for it: major faults, its CPU time, pressure (PSI).
+//! Costs of memory for a process that waits for it: major faults, CPU time, pressure (PSI).
 
 use std::fs;
 use std::path::Path;
@@ -10,17 +10,17 @@ use crate::process::Process;
 /// Counters of one process; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Faults that found their page in memory, or needed none.
+    /// Faults whose page was in memory, or that needed none.
     pub minor_faults: u64,
-    /// Faults that had to wait for a page: from swap or a file.
+    /// Faults that waited for a page from swap or a file.
     pub major_faults: u64,
-    /// CPU time of all its threads.
+    /// CPU time of all threads.
     pub cpu: Nanos,
-    /// Bytes that it has in memory, as of the last time that each of its threads counted.
+    /// Resident bytes, as of the last update of each thread's counter.
     pub resident: u64,
 }
 
-/// A process's counters; `None` if it has gone.
+/// Reads a process's counters; `None` if it has ended.
 pub fn progress(process: &Process) -> Option<Progress> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid())).ok()?;
     let mut progress = process.is_alive().then(|| parse_stat(&stat)).flatten()?;
@@ -31,12 +31,13 @@ pub fn progress(process: &Process) -> Option<Progress> {
     Some(progress)
 }
 
-/// The fields of `/proc/PID/stat` behind the name, which may hold anything: the state, field 3 of proc(5), first.
+/// Splits the fields of `/proc/PID/stat` after the name, which may hold any characters. The first is the state, field 3
+/// of proc(5).
 pub(crate) fn stat_fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
 }
 
-/// Of `/proc/PID/stat`.
+/// Parses `/proc/PID/stat`.
 fn parse_stat(stat: &str) -> Option<Progress> {
     let words: Vec<&str> = stat_fields(stat)?.collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
@@ -50,8 +51,8 @@ fn parse_stat(stat: &str) -> Option<Progress> {
     })
 }
 
-/// Microseconds in which some task waited for memory, since the start: of the system, or of the
-/// control group (version 2) at `group`. `None` where the kernel does not tell.
+/// Returns the microseconds so far in which some task waited for memory: of the system, or of the control group
+/// (version 2) at `group`. Returns `None` if the kernel does not report it.
 pub fn some_memory_us(group: Option<&Path>) -> Option<u64> {
     let path = group.map_or_else(
         || "/proc/pressure/memory".into(),
@@ -63,60 +64,60 @@ pub fn some_memory_us(group: Option<&Path>) -> Option<u64> {
     total.trim().parse().ok()
 }
 
-/// Pages that the whole system has read from swap, since its start; those read ahead, too.
+/// Returns the number of pages that the whole system has read from swap since boot, including read-ahead.
 pub fn swapped_in() -> Option<u64> {
     counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpin ")
 }
 
-/// Pages that the whole system has written to swap, since its start.
+/// Returns the number of pages that the whole system has written to swap since boot.
 pub fn swapped_out() -> Option<u64> {
     counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpout ")
 }
 
-/// A line of `/proc/vmstat`, by its name and the space behind it.
+/// Returns the value of a line of `/proc/vmstat`, by its name and the space after it.
 fn counter(vmstat: &str, name: &str) -> Option<u64> {
     let value = vmstat.lines().find_map(|line| line.strip_prefix(name))?;
     value.trim().parse().ok()
 }
 
-/// What the kernel did to files' pages, since the start of the system.
+/// Counters of the kernel's page cache reclaim since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileReclaim {
-    /// Pages that it reclaimed as memory was short (by kswapd, which works before anything else does).
+    /// Pages reclaimed because memory was short (by kswapd, which works before any other reclaim).
     pub reclaimed: u64,
-    /// Pages that it, or whoever else, had reclaimed, and that were read again before others that stayed.
+    /// Pages that were read again sooner than retained ones, after reclaim by the kernel or another program.
     pub refaulted: u64,
 }
 
 impl FileReclaim {
-    /// By `/proc/vmstat`, where it tells.
+    /// Reads `/proc/vmstat`; `None` if the counters are missing.
     pub fn now() -> Option<Self> {
         let vmstat = fs::read_to_string("/proc/vmstat").ok()?;
         let refaulted = counter(&vmstat, "workingset_refault_file ");
         Some(Self {
             reclaimed: counter(&vmstat, "pgsteal_kswapd ")?,
-            // One for all until 5.9.
+            // A single counter until 5.9.
             refaulted: refaulted.or_else(|| counter(&vmstat, "workingset_refault "))?,
         })
     }
 }
 
-/// What all block devices have read.
+/// Reads of all block devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskReads {
-    /// Pages that they read.
+    /// Number of pages read.
     pub pages: u64,
-    /// The time of all reads together.
+    /// Total time of all reads.
     pub time: Nanos,
 }
 
 impl DiskReads {
-    /// Since the start of the system.
+    /// Reads the counters since boot.
     pub fn now() -> Option<Self> {
         Some(Self::parse(&fs::read_to_string("/proc/diskstats").ok()?))
     }
 
-    /// Those after `before`.
+    /// Returns the increase since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -125,7 +126,7 @@ impl DiskReads {
         }
     }
 
-    /// `/proc/diskstats` (Documentation/admin-guide/iostats.rst): memory that is a disk is left out.
+    /// Parses `/proc/diskstats` (Documentation/admin-guide/iostats.rst) and skips disks in memory.
     fn parse(text: &str) -> Self {
         let mut all = Self::default();
         for line in text.lines() {

@@ -1,9 +1,9 @@
-//! Gives up the capabilities that are needed no longer once everything is set up.
+//! Drops the capabilities that are no longer needed after set-up.
 //!
-//! A recorder runs for weeks as root and reads what other programs wrote (names, records, requests). What
-//! it needs root for is little, and most of that is needed only at the start: reading the frame number of
-//! our own page and the map of physical memory takes CAP_SYS_ADMIN, opening `/proc/kpageflags` takes
-//! CAP_DAC_READ_SEARCH where we are not root. So all is opened first, and then [`keep_only`] leaves:
+//! A recorder runs for weeks as root and reads data that other programs wrote (names, records, requests). It needs few
+//! of root's privileges, and most of these only at the start. Reading the frame number of our own page and the map of
+//! physical memory takes CAP_SYS_ADMIN. Opening `/proc/kpageflags` takes CAP_DAC_READ_SEARCH if the user is not root.
+//! So all files are opened first, and then [`keep_only`] leaves:
 //!
 //! | capability | for | kept for |
 //! |---|---|---|
@@ -11,15 +11,16 @@
 //! | CAP_SYS_PTRACE | `/proc/PID/maps`, process_madvise and move_pages of others' processes | all |
 //! | CAP_SYS_NICE | process_madvise and move_pages of others' processes | all |
 //! | CAP_DAC_READ_SEARCH | `/proc/PID/fd` of others' processes (KVM guests, devices) | all |
-//! | CAP_DAC_OVERRIDE | paging out files that are another's; `/proc/PID/clear_refs` | [`Work::acts`], [`Work::clears_refs`] |
-//! | CAP_FOWNER | opening others' files without setting when they were read last | [`Work::opens_files`] |
+//! | CAP_DAC_OVERRIDE | paging out other users' files; `/proc/PID/clear_refs` | [`Work::acts`], [`Work::clears_refs`] |
+//! | CAP_FOWNER | opening other users' files without updating their access time | [`Work::opens_files`] |
 //! | CAP_NET_ADMIN | the kernel's delay accounting | [`Work::reads_delays`] |
 //! | CAP_KILL | ending a command that has become another user | [`Work::ends_command`] |
 //!
-//! Programs that are started later gain nothing either (`no_new_privs`): root's would get all back.
+//! Programs that are started later gain no privileges either (`no_new_privs`): those of root would otherwise get all of
+//! them back.
 //!
-//! Limits: capabilities are a thread's. A thread that was started before (`--progress-cmd`) keeps what
-//! the caller had, as does what it runs.
+//! Limits: capabilities belong to a thread. A thread that was started before (`--progress-cmd`) keeps the capabilities
+//! of the caller, as do its programs.
 
 use std::io;
 
@@ -28,32 +29,32 @@ use rustix::thread::{
 };
 use thiserror::Error;
 
-/// What is still to be done, besides watching.
+/// Work that remains after set-up, besides watching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is needed or not by itself"
 )]
 pub struct Work {
-    /// Memory is acted on.
+    /// Whether memory is acted on.
     pub acts: bool,
-    /// Accessed bits may be cleared by `/proc/PID/clear_refs`.
+    /// Whether accessed bits may be cleared by `/proc/PID/clear_refs`.
     pub clears_refs: bool,
-    /// Files that are cached are opened.
+    /// Whether cached files are opened.
     pub opens_files: bool,
-    /// Delay accounting is read.
+    /// Whether delay accounting is read.
     pub reads_delays: bool,
-    /// A command of ours may have to be ended.
+    /// Whether a command of ours may have to be terminated.
     pub ends_command: bool,
 }
 
-/// Why capabilities were not given up.
+/// Reason why capabilities could not be dropped.
 #[derive(Debug, Error)]
 #[error("cannot give up the capabilities that are needed no longer: {0}")]
 pub struct PrivilegeError(#[from] io::Error);
 
-/// From now on this thread has only what `work` needs of the capabilities that it had, and neither it nor
-/// a program that it starts gets others.
+/// Reduces this thread's capabilities to those that `work` needs. Neither the thread nor a program that it starts gains
+/// others.
 pub fn keep_only(work: Work) -> Result<(), PrivilegeError> {
     let set = || -> rustix::io::Result<()> {
         let kept = capabilities(None)?.permitted & needed(work);
@@ -70,7 +71,7 @@ pub fn keep_only(work: Work) -> Result<(), PrivilegeError> {
     Ok(set().map_err(io::Error::from)?)
 }
 
-/// From now on this thread has no capability at all, nor has a program that it starts.
+/// Drops all capabilities of this thread, and of programs that it starts.
 pub fn keep_none() -> Result<(), PrivilegeError> {
     let set = || -> rustix::io::Result<()> {
         set_no_new_privs(true)?;
@@ -86,7 +87,7 @@ pub fn keep_none() -> Result<(), PrivilegeError> {
     Ok(set().map_err(io::Error::from)?)
 }
 
-/// Whether this thread may set up swap and take it away.
+/// Whether this thread may set up swap and remove it.
 pub fn may_swap() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }

@@ -316,7 +316,7 @@ impl Process {
                 MPOL_MF_MOVE,
             )
         };
-        // A positive number of pages did not move; their status says why.
+        // A positive result is the number of pages that did not move; their status shows the reason.
         if result >= 0 {
             return Ok(status);
         }

@@ -1,17 +1,16 @@
-//! What it costs to bring a page back from swap, measured with pages of our own.
+//! Measures the cost of reading a page back from swap, with pages of our own.
 //!
-//! Problem: where the kernel keeps no account of delays, the guard counts refaults and has to know what one
-//! costs. Pages that were paged out a moment ago, one beside the other, come back about twice as fast as a
-//! program's do: their compressed data, the entries of their page tables and the kernel's own data are still
-//! in the processor's caches. (Measured: 3.5 us so; 5.9 to 7.1 us of a redis' CPU time a refault.)
+//! Problem: if delay accounting is off, the guard counts refaults and needs the cost of one. Adjacent pages that were
+//! paged out a moment ago are read back about twice as fast as a program's. Their compressed data, page table entries
+//! and kernel data are still in the processor's caches. (Measured: 3.5 us for these; 5.9 to 7.1 us of a redis' CPU time
+//! a refault.)
 //!
-//! Approach: 64 pages, far from each other, are paged out ([`RefaultSample::page_out`]) and touched
-//! in another order a second or more later ([`RefaultSample::bring_back`]), when whoever runs has
-//! used the caches. They hold what takes much work to compress, so that the guard counts
-//! rather too much than too little. On swap that is not memory they lie side by side, as reading
-//! ahead is part of what a page costs there.
+//! Approach: 64 pages, far from each other, are paged out ([`RefaultSample::page_out`]). They are touched in another
+//! order a second or more later ([`RefaultSample::bring_back`]), after other programs have used the caches. Their
+//! content is costly to compress, so that the guard overestimates rather than underestimates. On swap that is not
+//! memory the pages are adjacent, as read-ahead is part of a page's cost there.
 //!
-//! Limits: the mean of a few pages at one moment; on a quiet machine caches stay as they are.
+//! Limits: the mean of a few pages at one moment; on a quiet machine the caches stay warm.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
@@ -26,28 +25,29 @@ use crate::swap;
 /// Pages of a sample.
 pub const PAGES: u64 = 64;
 const WORDS_PER_PAGE: usize = PAGE_SIZE as usize / 8;
-/// Pages from one of the sample to the next, where they are apart.
+/// Distance of neighbouring sample pages, in pages, if they are apart.
 const APART: usize = 16;
-/// Taken in steps of this, which has no factor in common with their number, neighbours do not follow each other.
+/// Step of the order of touching. It has no factor in common with the number of pages, so neighbours do not follow each
+/// other.
 const STEP: u64 = 37;
 
-/// Some pages of our own that are paged out.
+/// Pages of our own that are paged out.
 #[derive(Debug)]
 pub struct RefaultSample {
     memory: Vec<u64>,
-    /// The first page, in words.
+    /// Index of the first page, in words.
     first: usize,
-    /// From a page to the next, in words.
+    /// Distance from a page to the next, in words.
     stride: usize,
 }
 
 impl RefaultSample {
-    /// Pages out the sample. `None` if there is no swap to measure, or the kernel refuses.
+    /// Pages out the sample. Returns `None` if there is no swap to measure, or the kernel refuses.
     pub fn page_out() -> Option<Self> {
         swap::facts().refusal().is_none().then_some(())?;
         let apart = if swap::is_in_memory() { APART } else { 1 };
         let stride = apart * WORDS_PER_PAGE;
-        // Zeroed memory is only there once it is written.
+        // Zeroed memory is only allocated once it is written.
         let mut memory = vec![0_u64; (PAGES as usize + 1) * stride];
         let start = (memory.as_ptr() as u64).next_multiple_of(PAGE_SIZE);
         let first = (start - memory.as_ptr() as u64) as usize / 8;
@@ -68,7 +68,7 @@ impl RefaultSample {
         })
     }
 
-    /// What it takes to bring one of them back, in the mean. `None` if too few of them were out.
+    /// Returns the mean cost of reading one of them back. Returns `None` if too few of them were paged out.
     pub fn bring_back(mut self) -> Option<Nanos> {
         let me = Process::open(std::process::id()).ok()?;
         let before = (progress(&me)?.major_faults, swapped_in()?, sleeps());
@@ -84,9 +84,9 @@ impl RefaultSample {
         }
         let (wall, cpu) = (started.elapsed(), clock::thread_cpu().since(cpu));
         let after = (progress(&me)?.major_faults, swapped_in()?, sleeps());
-        // Some may have been kept by the kernel. Reading ahead makes one fault of many pages.
+        // The kernel may have kept some. Read-ahead makes one fault of many pages.
         let came_back = (after.0 - before.0).max(after.1.saturating_sub(before.1).min(PAGES));
-        // Who never slept has waited for nothing but a processor, which is no property of a page.
+        // A thread that never slept has waited only for a processor, which is no property of a page.
         let took = if after.2 == before.2 {
             cpu
         } else {
@@ -96,14 +96,15 @@ impl RefaultSample {
     }
 }
 
-/// The same at once: less than it costs later, as caches still hold what it takes.
+/// Measures the cost without a delay. The result is lower than the later cost, as caches still hold the data.
 pub fn refault_cost_now() -> Option<Nanos> {
     let sample = RefaultSample::page_out()?;
     std::thread::sleep(Duration::from_millis(50));
     sample.bring_back()
 }
 
-/// One word in eight is random, the others count: no two pages are the same, and it takes work to make them smaller.
+/// Fills a page: one word in eight is random, the others count. No two pages are the same, and compressing them takes
+/// work.
 fn fill(page: &mut [u64], seed: u64) {
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for (at, word) in (seed..).zip(page) {
@@ -114,10 +115,10 @@ fn fill(page: &mut [u64], seed: u64) {
     }
 }
 
-/// How often this thread has slept.
+/// Returns the number of times that this thread has slept.
 fn sleeps() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: a valid rusage to fill; zeroed is one as well.
+    // SAFETY: a valid rusage to fill; a zeroed one is valid.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()

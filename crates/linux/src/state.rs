@@ -1,8 +1,7 @@
-//! The directory where Isotherm keeps what outlives a command: locks, notes of what was set up, the
-//! daemon's socket.
+//! The directory for Isotherm's data that outlive a command: locks, notes of set-up resources, and the daemon's socket.
 //!
-//! The problem: what any user may write there, any user can use to mislead or to block who runs as
-//! root. So the directory is its owner's alone (0700); one that somebody else made is refused.
+//! The problem: a directory that any user may write can mislead or block a program that runs as root. So the directory
+//! is accessible to its owner alone (0700); a directory made by another user is refused.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -11,38 +10,38 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Root's, and that of a service with a user of its own.
+/// Directory of root, and of a service with a user of its own.
 const SYSTEM: &str = "/run/isotherm";
 
-/// Why there is no directory for notes and locks.
+/// Reason why there is no directory for notes and locks.
 #[derive(Debug, Error)]
 pub enum StateError {
-    /// It could not be made or looked at.
+    /// The directory could not be made or read.
     #[error("cannot make {}: {source}; run as root, or set XDG_RUNTIME_DIR", path.display())]
     Cannot {
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Somebody else could write in it.
+    /// Another user could write in the directory.
     #[error(
         "{} is not safe: {what}. Whoever can write there could block or mislead isotherm; remove it, and it is made anew",
         path.display()
     )]
     Unsafe {
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the directory.
         what: String,
     },
-    /// There is no place for this user.
+    /// This user has no suitable directory.
     #[error(
         "no place for locks and notes: {SYSTEM} is root's, and XDG_RUNTIME_DIR is not set; run as root"
     )]
     NoPlace,
 }
 
-/// Where it is, or would be, for this user: `/run/isotherm` for root and for a service that owns it,
-/// else `isotherm` in XDG_RUNTIME_DIR.
+/// Returns the path of the directory for this user, whether it exists or not. This is `/run/isotherm` for root and for
+/// a service that owns it, else `isotherm` in XDG_RUNTIME_DIR.
 pub fn path() -> Result<PathBuf, StateError> {
     let us = effective_user();
     let is_ours = || fs::symlink_metadata(SYSTEM).is_ok_and(|it| it.uid() == us);
@@ -55,15 +54,15 @@ pub fn path() -> Result<PathBuf, StateError> {
     }
 }
 
-/// The directory, made if it is not there.
+/// Returns the directory, and creates it if it does not exist.
 pub fn directory() -> Result<PathBuf, StateError> {
     let path = path()?;
     make_private(&path)?;
     Ok(path)
 }
 
-/// Makes `path`, for us alone. One that is there already must be ours, and nobody else may have been
-/// able to write in it.
+/// Makes `path`, accessible to this user alone. An existing directory must belong to this user, and must not be
+/// writable by others.
 pub fn make_private(path: &Path) -> Result<(), StateError> {
     let cannot = |source| StateError::Cannot {
         path: path.to_owned(),
@@ -81,7 +80,7 @@ pub fn make_private(path: &Path) -> Result<(), StateError> {
     } else if found.mode() & 0o022 != 0 {
         format!("others may write in it (mode {:o})", found.mode() & 0o7777)
     } else {
-        // Older ones were 0755: whoever can read a lock can hold it.
+        // Older directories were 0755: any user that can read a lock can hold it.
         if found.mode() & 0o077 != 0 {
             fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(cannot)?;
         }
@@ -94,7 +93,7 @@ pub fn make_private(path: &Path) -> Result<(), StateError> {
 }
 
 fn effective_user() -> u32 {
-    // SAFETY: takes nothing, and cannot fail.
+    // SAFETY: takes no arguments, and cannot fail.
     unsafe { libc::geteuid() }
 }
 

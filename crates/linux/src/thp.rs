@@ -1,11 +1,12 @@
-//! What a program's first faults get: huge pages as the system does it, none, or only where they were asked for.
+//! Policy of huge pages for a program's first faults: the system's policy, none, or only where they were requested.
 //!
-//! No call says so of another process. But a process has a flag (`prctl(PR_SET_THP_DISABLE)`) that its children
-//! inherit and keep when they call exec: so it is set on ourselves while a command is started, and then set back.
+//! No call sets this for another process. But a process has a flag (`prctl(PR_SET_THP_DISABLE)`) that its children
+//! inherit and keep when they call exec. So the flag is set on this process while a command is started, and then
+//! restored.
 //!
-//! `never` also keeps what schemes make from being huge. `advised` does not, and is what `hugepage` and
-//! `nohugepage` want where the system's policy is `always`: memory faults in as small pages, and becomes huge where
-//! a scheme, or the program (`MADV_HUGEPAGE`), says so.
+//! `never` also prevents schemes from making huge pages. `advised` does not. It suits `hugepage` and `nohugepage` if
+//! the system's policy is `always`. Memory then faults in as base pages, and becomes huge where a scheme, or the
+//! program (`MADV_HUGEPAGE`), requests it.
 //!
 //! Source: Documentation/admin-guide/mm/transhuge.rst; include/uapi/linux/prctl.h of Linux 6.18.
 
@@ -17,25 +18,25 @@ use crate::host;
 
 const PR_SET_THP_DISABLE: i32 = 41;
 const PR_GET_THP_DISABLE: i32 = 42;
-/// But for memory that was advised, and what is collapsed on demand; since Linux 6.18.
+/// Flag that excepts advised memory, and memory that is collapsed on demand; since Linux 6.18.
 const PR_THP_DISABLE_EXCEPT_ADVISED: u64 = 1 << 1;
 
-/// Huge pages of a command that is started.
+/// Policy of huge pages for a command that is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThpPolicy {
-    /// As the system does it.
+    /// The system's policy.
     #[default]
     Inherit,
-    /// Only where the program, or a scheme, asks for them.
+    /// Huge pages only where the program, or a scheme, requests them.
     Advised,
-    /// Not at all.
+    /// No huge pages.
     Never,
 }
 
-/// The kernel does not do that.
+/// Reason why the policy cannot be set.
 #[derive(Debug, Error)]
 pub enum ThpError {
-    /// `advised` is younger than this kernel.
+    /// The kernel is older than `advised`.
     #[error(
         "huge pages only where they are advised came with Linux 6.18, and this is {release}; leave --thp advised \
          out, or use --thp never (then no scheme makes huge pages either)"
@@ -49,7 +50,7 @@ pub enum ThpError {
     Failed(#[source] io::Error),
 }
 
-/// Does `start`, which starts a process, so that what it starts has `policy`.
+/// Calls `start`, which starts a process, so that the started process has `policy`.
 pub fn started_with<T>(policy: ThpPolicy, start: impl FnOnce() -> T) -> Result<T, ThpError> {
     let flags = match policy {
         ThpPolicy::Inherit => return Ok(start()),
@@ -66,7 +67,7 @@ pub fn started_with<T>(policy: ThpPolicy, start: impl FnOnce() -> T) -> Result<T
         }
     })?;
     let started = start();
-    // As it was: `before` is the flags with a bit for whether it is disabled at all.
+    // Restores the state: `before` is the flags with a bit that shows whether it is disabled at all.
     set((before & 1, before & !1)).map_err(ThpError::Failed)?;
     Ok(started)
 }
@@ -109,7 +110,7 @@ mod tests {
             line.map(|value| value.trim().to_owned())
         };
         assert_eq!(enabled(ThpPolicy::Never).as_deref(), Some("0"));
-        // What is advised may be huge.
+        // Advised memory may be huge.
         if let Some(advised) = enabled(ThpPolicy::Advised) {
             assert_eq!(advised, "1");
         }

@@ -10,9 +10,9 @@
 //! |---|---|
 //! | pageout | MADV_PAGEOUT, whole blocks after MADV_COLLAPSE; anonymous memory while swap exceeds the reserve |
 //! | cold, lru_deprio | MADV_COLD |
-//! | willneed | MADV_WILLNEED; counted as applied where the kernel took the advice |
-//! | hugepage, collapse | MADV_COLLAPSE of whole blocks of which enough is in memory |
-//! | nohugepage | idle huge pages are split and their pages of zeros given back ([`huge_page`]) |
+//! | willneed | MADV_WILLNEED; counted as applied if the kernel accepted the advice |
+//! | hugepage, collapse | MADV_COLLAPSE of whole blocks with enough pages in memory |
+//! | nohugepage | idle huge pages are split and their pages of zeros freed ([`huge_page`]) |
 //! | migrate_hot, migrate_cold | move_pages(2) |
 //! | stat | counted only |
 //!

@@ -128,7 +128,7 @@ pub enum MemmapError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The pages did not agree.
+    /// The pages yielded different addresses of the descriptors.
     #[error(
         "cannot find where the kernel describes memory: pages of our own are at {found:x?}; the kernel may have no virtually contiguous memory map"
     )]

@@ -73,6 +73,7 @@ pub enum CalibrationError {
 /// CPU time is that of this process: nothing else may work in it meanwhile. Reports the completed fraction, 0 to 1, to
 /// `tell` after each round.
 ///
+/// # Errors
 /// Fails if measuring is impossible. Without swap the other costs are measured.
 pub fn calibrate(
     content: &[u8],

@@ -23,9 +23,10 @@
 //!
 //! Limits: the kernel chooses the zones, in their order, and scans each from its beginning at every round. It works in
 //! its `MIGRATE_SYNC` mode, which waits for pages under writeback; its own proactive compaction does not. Lock
-//! contention cannot be seen from here: zones are never `contended`. Free pages on per-CPU lists are not counted. If
-//! exactly every fourth page is in use, always the first of four, the kernel may find no free page to move to and end
-//! at once. Its scanner checks only every 32nd page until it finds one (`stride` in `isolate_freepages`; seen on 6.12).
+//! contention cannot be seen from here: zones are never `contended`. Free pages on per-CPU lists are not counted.
+//! Compaction may end at once if exactly every fourth page is in use, always the first of four. The kernel's free
+//! scanner then finds no destination: it checks only every 32nd page until it finds one (`stride` in
+//! `isolate_freepages`; seen on 6.12).
 
 mod kswapd;
 mod parse;

@@ -116,7 +116,7 @@ pub struct Fault {
     pub stack: Vec<u8>,
 }
 
-/// Samples page faults for as long as it lives.
+/// Samples page faults until it is dropped.
 pub struct FaultSampler {
     buffer: RingBuffer<'static>,
     taken: Rc<RefCell<Vec<Fault>>>,

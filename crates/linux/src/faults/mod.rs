@@ -6,9 +6,9 @@
 //!
 //! Approach: software events of perf count faults on every processor and run a BPF program once per sampling period
 //! ([`FaultSampler`]). For watched processes it reports the address, three registers and the top of the user stack,
-//! within a token bucket. The chain of calls is found here ([`unwind`]) from these and the files' information about
-//! their stack frames (`.eh_frame`), so that programs need no frame pointers. Code without such information, like
-//! JIT-compiled code, is followed by frame pointers. Names that a JIT wrote for its code ([`perf_map`]) are kept.
+//! within a token bucket. The chain of calls is found here ([`unwind`]) from these and the files' stack frame
+//! information (`.eh_frame`). So programs need no frame pointers. Code without such information, like JIT-compiled
+//! code, is followed by frame pointers. Names that a JIT wrote for its code ([`perf_map`]) are kept.
 //!
 //! Limits: memory that the kernel fills without a fault (`MAP_POPULATE`, `mlock`, direct I/O) is not seen. At most 16
 //! KiB of a stack are read.

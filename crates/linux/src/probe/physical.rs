@@ -52,7 +52,7 @@ pub struct MapFacts {
     pub thinning: u64,
 }
 
-/// The probe: an [`AccessProbe`] whose addresses are physical.
+/// An [`AccessProbe`] whose addresses are physical.
 pub struct PhysicalProbe {
     inner: PageTableProbe,
     ranges: Vec<AddressRange>,

@@ -82,7 +82,7 @@ pub struct ScannedBlock {
 /// Cost of scanning so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScanCost {
-    /// Scans made.
+    /// Number of scans.
     pub scans: u64,
     /// Present bytes scanned, over all scans.
     pub bytes: u64,
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(add(30_000, 512), Some(30_000.0));
     }
 
-    /// Three calls for a page each, on a busy machine, had made a block look like 16 ms.
+    /// Three calls for a page each, on a busy machine, made a block seem to take 16 ms.
     #[test]
     fn what_a_few_pages_take_is_not_the_pace() {
         let mut pace = Pace::default();

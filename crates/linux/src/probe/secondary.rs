@@ -33,9 +33,9 @@ pub enum SecondaryTables {
     Kvm,
     /// The process has assigned a device to a guest or a driver in user space.
     Vfio,
-    /// Network cards write to its memory (RDMA).
+    /// Network cards access the process's memory (RDMA).
     Rdma,
-    /// A GPU or accelerator may share its memory.
+    /// A GPU or accelerator may share the process's memory.
     Gpu,
     /// MMU notifiers are registered by an unknown driver.
     Notified,

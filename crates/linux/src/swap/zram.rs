@@ -4,11 +4,11 @@
 //! device numbers are reused.
 //!
 //! Approach: a device is identified by the UUID in its swap header. Name, UUID and size are noted in the state
-//! directory before the device is sized, so that the next command finds what a killed command left behind. A noted
-//! device that carries the noted UUID is ours. A device that is sized as noted, has an empty first page and is not in
-//! use as swap was left unfinished. Any other is left alone and struck from the note. The device is added for the
-//! purpose if the kernel can do that, and removed with the swap. A limit keeps its pool from taking more memory than
-//! the swap's size, or half the machine.
+//! directory before the device is sized. So the next command finds what a killed command left behind. A noted device
+//! that carries the noted UUID is ours. A device that is sized as noted, has an empty first page and is not in use as
+//! swap was left unfinished. Any other is left alone and struck from the note. The device is added for the purpose if
+//! the kernel can do that, and removed with the swap. A limit keeps its pool from taking more memory than the swap's
+//! size, or half the machine.
 //!
 //! Limits: a command killed between adding a device and noting it leaves an empty device, which takes no memory.
 

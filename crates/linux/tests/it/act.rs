@@ -1,5 +1,5 @@
-//! Actions on this machine's kernel, on memory of this process: what the pages are like before and
-//! after is read from the kernel (pagemap), not from the actuator.
+//! Actions on this machine's kernel, on memory of this process. The state of the pages before and after is read from
+//! the kernel (pagemap), not from the actuator.
 
 #![expect(unsafe_code, reason = "maps and locks memory")]
 
@@ -79,7 +79,7 @@ impl Memory {
         }
     }
 
-    /// Bytes that are in memory, and bytes in swap, as /proc/self/pagemap says.
+    /// Returns the resident bytes and the bytes in swap, according to /proc/self/pagemap.
     fn placed(&self) -> (u64, u64) {
         let pagemap = File::open("/proc/self/pagemap").expect("our own pagemap");
         let mut words = vec![0u8; (SIZE / PAGE_SIZE) as usize * 8];
@@ -99,7 +99,7 @@ impl Memory {
         })
     }
 
-    /// Bytes in huge pages, as smaps says.
+    /// Returns the bytes in huge pages, according to smaps.
     fn huge(&self) -> u64 {
         let smaps = std::fs::read_to_string("/proc/self/smaps").expect("our own smaps");
         let mut inside = false;
@@ -129,7 +129,7 @@ impl Drop for Memory {
     }
 }
 
-/// Swap for a test, taken away at its end.
+/// Swap for a test, removed at its end.
 struct Swap {
     ours: Option<PathBuf>,
 }
@@ -173,7 +173,7 @@ fn swap_is_taken_away_device_by_device() {
             return;
         }
     };
-    // A page of each holds the header.
+    // One page of each holds the header.
     let sizes = |mib: u64| (mib << 20) - PAGE_SIZE;
     let both = swap::facts().total - before;
     swap::take_down_zram(&first).expect("our own swap");
@@ -286,7 +286,7 @@ fn collapse_makes_huge_pages_where_enough_is_in_use() {
         return;
     };
     let memory = Memory::new();
-    // Of the last block only a quarter is left.
+    // Only a quarter of the last block is left.
     let emptied = memory.pages(BLOCKS * 512 - 384, BLOCKS * 512);
     // SAFETY: our own mapping; the content is not read again.
     let done = unsafe {
@@ -409,7 +409,7 @@ fn filters_leave_out_what_they_are_told_to() {
         outcome.applied.abs_diff(passed) <= 8 * PAGE_SIZE,
         "{outcome:?}"
     );
-    // Asking makes old: what was not touched since passes the next time.
+    // The filter clears accessed bits: pages not touched since pass the next time.
     let mut again = operation(Action::Pageout, memory.pages(0, 512));
     again.filters = [(OpsFilter::Young, true, false)].into();
     let outcome = act(&mut actuator, again);
@@ -493,7 +493,7 @@ fn unmapped_ranges_are_not_there_and_large_ones_come_in_parts() {
         return;
     };
     let memory = Memory::new();
-    // SAFETY: our own mapping; huge pages are only a wish.
+    // SAFETY: our own mapping; the advice for huge pages is optional.
     unsafe {
         libc::madvise(
             memory.start as *mut libc::c_void,

@@ -1,4 +1,4 @@
-//! Shared by the tests: which of them may run at the same time, and operations on memory of this process.
+//! Code shared by the tests: a lock for tests that must run alone, and operations on memory of this process.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -9,21 +9,21 @@ use isotherm_linux::process::Process;
 
 pub(crate) const ME: TargetId = TargetId(0);
 
-/// Tests are threads of one process: a child that one of them forks shares the pages of all of them, and the kernel
-/// may join neighbouring mappings of two of them. Swap is the whole machine's.
+/// Lock of the tests, which are threads of one process. A child that one of them forks shares the pages of all of them,
+/// and the kernel may merge neighbouring mappings of two of them. Swap is shared by the whole machine.
 static TURN: RwLock<()> = RwLock::new(());
 
-/// For a test that acts on memory: no other test that holds a turn runs meanwhile.
+/// Locks out all other tests, for a test that acts on memory.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     TURN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For a test that only reads and clears marks of accesses: others like it run meanwhile.
+/// Takes a shared lock, for a test that only reads and clears accessed bits: similar tests run meanwhile.
 pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
     TURN.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An actuator on this process; prints SKIP and yields nothing where it is not allowed.
+/// Returns an actuator on this process; prints SKIP and returns `None` if it is not allowed.
 pub(crate) fn actuator(test: &str, options: ActOptions) -> Option<ProcessActuator> {
     let mut actuator = match ProcessActuator::new(options) {
         Ok(actuator) => actuator,

@@ -1,5 +1,5 @@
-//! What huge pages waste is given back on this machine's kernel, and nothing else: memory of this process,
-//! whose size and content are looked at through the kernel (smaps), not through the actuator.
+//! Tests that the waste of huge pages is freed on this machine's kernel, and nothing else. The size and content of this
+//! process's memory are read through the kernel (smaps), not through the actuator.
 
 #![expect(unsafe_code, reason = "maps, locks and forks memory")]
 
@@ -25,11 +25,11 @@ struct Memory {
 }
 
 impl Memory {
-    /// Anonymous memory of which, in each block, the pages are written that `is_written` names.
+    /// Maps anonymous memory, and writes the pages of each block that `is_written` selects.
     fn written(is_written: impl Fn(u64, u64) -> bool) -> Self {
         let memory = Self::map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
         memory.advise(libc::MADV_HUGEPAGE);
-        // The first fault, whatever is written, brings a huge page.
+        // The first fault allocates a huge page, whatever is written.
         (0..BLOCKS).for_each(|block| memory.word(block * PAGES).store(0, Ordering::Relaxed));
         memory.write_all(is_written);
         memory
@@ -38,7 +38,7 @@ impl Memory {
     fn map(flags: i32, fd: i32) -> Self {
         let length = (SIZE + 2 * BLOCK_SIZE) as usize;
         let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: new mappings; the second replaces a part of the first, which keeps others away from it.
+        // SAFETY: new mappings; the second replaces a part of the first, which keeps other mappings away from it.
         unsafe {
             let around = libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, none, -1, 0);
             assert_ne!(around, libc::MAP_FAILED);
@@ -58,7 +58,7 @@ impl Memory {
     }
 
     fn advise(&self, advice: i32) {
-        // SAFETY: our own mapping; none of the advice used here takes content away.
+        // SAFETY: our own mapping; none of the advice used here removes content.
         let done = unsafe { libc::madvise(self.start as *mut libc::c_void, SIZE as usize, advice) };
         assert_eq!(done, 0);
     }
@@ -95,7 +95,7 @@ impl Memory {
         AddressRange::new(self.start, self.start + SIZE)
     }
 
-    /// Resident bytes, and those in huge pages.
+    /// Returns the resident bytes, and those in huge pages.
     fn sizes(&self) -> (u64, u64) {
         let smaps = std::fs::read_to_string("/proc/self/smaps").expect("our own smaps");
         let first = format!("{:x}-", self.start);
@@ -118,12 +118,12 @@ impl Drop for Memory {
         let below = AddressRange::new(start, start + length);
         let ours = self.range();
         assert!(below.start < ours.start && ours.end <= below.end);
-        // SAFETY: what `map` mapped; what is left of the mapping around it stays, without memory.
+        // SAFETY: the mapping made by `map`; the rest of the mapping around it stays, without memory.
         unsafe { libc::munmap(self.start as *mut libc::c_void, SIZE as usize) };
     }
 }
 
-/// An actuator, where this machine has what it takes: privilege, and huge pages.
+/// Returns an actuator if this machine has the privilege and huge pages.
 fn actuator(test: &str) -> Option<ProcessActuator> {
     if !split_gives_back() {
         eprintln!("SKIP {test}: before Linux 6.12 it takes swap");
@@ -136,7 +136,7 @@ fn act(actuator: &mut ProcessActuator, action: Action, range: AddressRange) -> O
     common::act(actuator, operation(action, range))
 }
 
-/// Memory in huge pages; where the kernel has none at the first fault, they are made.
+/// Returns memory in huge pages; collapses it if the kernel has none at the first fault.
 fn huge(actuator: &mut ProcessActuator, is_written: impl Fn(u64, u64) -> bool) -> Memory {
     let memory = Memory::written(is_written);
     let (_, huge) = memory.sizes();
@@ -148,7 +148,7 @@ fn huge(actuator: &mut ProcessActuator, is_written: impl Fn(u64, u64) -> bool) -
         let mut collapsing = common::actuator("huge", options).expect("as before");
         act(&mut collapsing, Action::Collapse, memory.range());
     }
-    // What was mapped since is known.
+    // The mappings made since are known after this delay.
     std::thread::sleep(Duration::from_millis(110));
     act(actuator, Action::Stat, memory.range());
     assert_eq!(memory.sizes(), (SIZE, SIZE), "all of it is huge");
@@ -161,7 +161,7 @@ fn exactly_what_was_never_written_is_given_back_and_data_stay_in_memory() {
     let Some(mut actuator) = actuator("exactly_what_was_never_written") else {
         return;
     };
-    // Of the first block nothing is written, of the next an eighth, and so on, in scattered pages.
+    // Nothing of the first block is written, an eighth of the next, and so on, in scattered pages.
     let is_written = |block: u64, page: u64| page % 8 < block;
     let memory = huge(&mut actuator, is_written);
     let outcome = act(&mut actuator, Action::Nohugepage, memory.range());
@@ -174,7 +174,7 @@ fn exactly_what_was_never_written_is_given_back_and_data_stay_in_memory() {
     );
     assert_eq!(memory.sizes(), (written, 0));
     memory.assert_content(is_written);
-    // It is there again when it is written.
+    // The memory is present again after a write.
     memory.write_all(|_, _| true);
     memory.assert_content(|_, _| true);
     let again = act(&mut actuator, Action::Nohugepage, memory.range());
@@ -231,13 +231,13 @@ fn what_is_written_while_it_is_given_back_is_not_lost() {
     assert!(given_back > 0);
 }
 
-/// Writes to pages that were never written, zeros them again, and looks whether that is what stands there.
+/// Writes to pages that were never written, zeros them again, and checks their content.
 fn write_at_random(memory: &Memory, is_over: &AtomicBool, writer: u64) {
     let mut seed = writer + 1;
     let mut known = vec![0; (BLOCKS * PAGES) as usize];
     while !is_over.load(Ordering::Relaxed) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // The odd pages, half of them each writer's.
+        // The odd pages; each writer has half of them.
         let page = (seed >> 33) % (BLOCKS * PAGES / 4) * 4 + 1 + 2 * writer;
         let word = memory.word(page);
         let found = word.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The page cache on the real kernel: folios of files are found with their places, files and states, marks of
-//! accesses are cleared without any other change, and files that go or change are told.
+//! Tests the page cache on the real kernel. Folios of files are found with their offsets, files and states. Accessed
+//! marks are cleared without any other change. Files that are deleted or replaced are reported.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use crate::common::beside_others;
 
 const MIB: u64 = 1 << 20;
 
-/// What a test needs; nothing, with a line that says why, where this kernel does not have it.
+/// Returns the memory map; prints SKIP with the reason and returns `None` if this kernel does not support it.
 fn memmap(test: &str) -> Option<Memmap> {
     match Memmap::new() {
         Ok(memmap) => Some(memmap),
@@ -30,7 +30,7 @@ fn memmap(test: &str) -> Option<Memmap> {
     }
 }
 
-/// A file of so many MiB that is on the disk and in memory. Beside the binary: /tmp may be in memory.
+/// Creates a file of `mib` MiB that is on the disk and in memory. It lies beside the binary, as /tmp may be in memory.
 fn cached_file(directory: &Path, name: &str, mib: u64) -> File {
     let path = directory.join(name);
     let file = File::create_new(&path).expect("a new file");
@@ -60,7 +60,7 @@ fn folios(memmap: &mut Memmap, file: &File) -> Vec<CachedFolio> {
     found
 }
 
-/// The frames behind memory of ours.
+/// Returns the frames of memory of this process.
 fn frames_of(memory: &[u8]) -> BTreeSet<u64> {
     let pagemap = File::open("/proc/self/pagemap").expect("our own");
     let mut entries = vec![0; memory.len() / PAGE_SIZE as usize * 8];
@@ -74,7 +74,7 @@ fn frames_of(memory: &[u8]) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Of what is scanned together, that with the most of `frames`, and how many these are.
+/// Returns the group of frames scanned together that holds most of `frames`, and their number.
 fn fullest_chunk(frames: &BTreeSet<u64>) -> (Range<u64>, usize) {
     let chunk = |first: u64| first..first + SCANNED_TOGETHER;
     let firsts = frames.iter().map(|frame| frame - frame % SCANNED_TOGETHER);
@@ -83,7 +83,7 @@ fn fullest_chunk(frames: &BTreeSet<u64>) -> (Range<u64>, usize) {
     (chunk(first), nr)
 }
 
-/// How many frames of what is scanned together stand for all of it, when that is taken to be anonymous.
+/// Counts the frames of a group, one of which represents all if the group is assumed to be anonymous.
 fn nr_speakers(memmap: &mut Memmap, chunk: &Range<u64>) -> usize {
     let scans = 0..SCANNED_TOGETHER;
     scans
@@ -186,7 +186,7 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
     let group = folios_group(&mut memmap_again(), &ours);
     assert!(group.is_none_or(|id| id > 0));
     file::open(&found, &mounts).expect("our file");
-    // Another file has its name, and it has another: by its number, on file systems that can.
+    // Another file takes its name, and it takes another: opened by its number, on file systems that support it.
     let moved = directory.path().join("moved");
     fs::rename(&path, &moved).expect("moved");
     fs::write(&path, "another").expect("written");

@@ -1,5 +1,4 @@
-//! The page-table probe on this machine's kernel, against memory of this process whose accesses the
-//! test itself makes.
+//! Tests the page-table probe on this machine's kernel, against memory of this process that the test itself accesses.
 
 #![expect(unsafe_code, reason = "locks memory")]
 
@@ -33,7 +32,7 @@ impl Memory {
     }
 }
 
-/// A probe on this process; prints SKIP and yields nothing where BPF is not allowed.
+/// Returns a probe on this process; prints SKIP and returns `None` if BPF is not allowed.
 fn probe(test: &str) -> Option<PageTableProbe> {
     let mut probe = match PageTableProbe::new() {
         Ok(probe) => probe,
