@@ -1,9 +1,9 @@
 //! Pages out 2 MiB at a time.
 //!
-//! The problem: for every dirty page that it pages out, the kernel interrupts each processor that runs the target. It
-//! flushes its TLB before the page is written (`try_to_unmap_flush_dirty` in mm/vmscan.c). Measured here (2 virtual
-//! CPUs, Linux 6.18, zram, a busy thread of the target beside 512 MiB of idle memory): 20 us a page, and the thread
-//! does 28 to 53 % of its work meanwhile.
+//! The problem: for every dirty page that it pages out, the kernel interrupts each processor that runs the target.
+//! These flush their TLBs before the page is written (`try_to_unmap_flush_dirty` in mm/vmscan.c). Measured here (2
+//! virtual CPUs, Linux 6.18, zram, a busy thread of the target beside 512 MiB of idle memory): 20 us a page, and the
+//! thread does 28 to 53 % of its work meanwhile.
 //!
 //! The approach: a huge page is unmapped once and written as one. A block that shall be paged out whole is first made a
 //! huge page (`MADV_COLLAPSE`). It is paged out at once, which frees the huge page for the next block. Measured with

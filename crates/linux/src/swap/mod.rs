@@ -72,7 +72,7 @@ pub fn facts() -> SwapFacts {
     }
 }
 
-/// Whether all swap in use is compressed memory (zram), whose pages are read at once and without read-ahead.
+/// Whether all swap in use is compressed memory (zram), which is read at once and page by page.
 pub(crate) fn is_in_memory() -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut areas = swaps.lines().skip(1).peekable();
