@@ -1,7 +1,7 @@
-//! Whose code made idle memory, told while it is watched: the top functions, every so often.
+//! Functions that made idle memory, reported while it is watched: the top functions, at a fixed period.
 //!
-//! What `isotherm report blame` makes of a record is made of a session's items. It is asked for by `--stacks` alone;
-//! names of functions come from the programs' files, of copies, since these are others'.
+//! The report is that of `isotherm report blame`, made of a session's items instead of a record. Only `--stacks`
+//! enables it. The names of functions come from copies of the programs' files, since the files belong to others.
 
 use isotherm_engine::Nanos;
 use isotherm_record::stacks::STACKS_SETTING;
@@ -10,17 +10,17 @@ use isotherm_report::{Accumulate as _, Blame, BlameOptions, Scope};
 use isotherm_session::protocol::{BlameStatus, BlamedFunction};
 use isotherm_symbols::{Places, Symbolizer};
 
-/// Functions that are told.
+/// Functions in a report.
 const FUNCTIONS: usize = 5;
 
-/// Names functions as their stacks come, by the files that are here.
+/// Names functions when their stacks arrive, by the files on this machine.
 pub(crate) struct FunctionNames {
     symbolizer: Symbolizer,
     places: Places,
 }
 
 impl FunctionNames {
-    /// Of what runs: by symbols alone, and of copies, since the files are others'.
+    /// Names functions of running programs: by symbols only, and from copies, since the files belong to others.
     pub(crate) fn live() -> Self {
         Self {
             symbolizer: Symbolizer::by_symbols(),
@@ -31,7 +31,7 @@ impl FunctionNames {
         }
     }
 
-    /// Of a record, by all that there is.
+    /// Names functions of a record, by all debug information.
     pub(crate) fn of_record() -> Self {
         Self {
             symbolizer: Symbolizer::by_debug_information(&[]),
@@ -39,7 +39,7 @@ impl FunctionNames {
         }
     }
 
-    /// Names those that have come since. What cannot be named is not looked for again.
+    /// Names the frames since the last call. A frame without a name is not looked up again.
     pub(crate) fn name(&self, frames: &mut FrameTable) {
         let named = self
             .symbolizer
@@ -49,7 +49,6 @@ impl FunctionNames {
     }
 }
 
-/// The join of idle memory and stacks, kept up to date.
 pub(crate) struct LiveBlame {
     blame: Blame,
     names: FunctionNames,
@@ -59,7 +58,8 @@ pub(crate) struct LiveBlame {
 }
 
 impl LiveBlame {
-    /// Of a session with this header, if it takes stacks: of memory idle for `at_least`, told anew after `every`.
+    /// Returns the report for a session with this header, if it takes stacks: of memory idle for `at_least`, every
+    /// `every`.
     pub(crate) fn new(header: &Header, at_least: Nanos, every: Nanos) -> Option<Self> {
         header.settings.get(STACKS_SETTING)?;
         let options = BlameOptions {
@@ -75,12 +75,12 @@ impl LiveBlame {
         })
     }
 
-    /// Takes in what has happened.
+    /// Adds an item.
     pub(crate) fn push(&mut self, item: &Item) {
         self.blame.push(item);
     }
 
-    /// What there is to tell by now, if it is time.
+    /// Returns the next report, if it is time.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<BlameStatus> {
         if now < self.next {
             return None;

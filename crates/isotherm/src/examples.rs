@@ -1,6 +1,6 @@
-//! Every command line of every help text and document is one that the command takes.
+//! Checks that the commands accept every command line of every help text and document.
 //!
-//! Those that need no privilege and end soon are run as well: `tests/it/examples.rs`.
+//! Those that need no privilege and end soon are also run: `tests/it/examples.rs`.
 
 #[path = "../tests/examples/extract.rs"]
 mod extract;
@@ -13,7 +13,7 @@ use extract::Line;
 
 use crate::Cli;
 
-/// Programs that examples may start, beside ours: who tests them, or why nobody does.
+/// Other programs that examples may start: the test that runs each, or the reason why none does.
 const OTHERS: &[(&str, &str)] = &[
     ("make", "its targets are looked for in the Makefile, below"),
     ("scripts/install-deps", "installs packages"),
@@ -38,7 +38,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("cc", "is not ours"),
 ];
 
-/// Programs that chapters start: tests/kernel/chapters.rs follows these chapters with them.
+/// Programs that chapters start; tests/kernel/chapters.rs runs these chapters with them.
 const OF_CHAPTERS: &[&str] = &[
     "install",
     "java",
@@ -79,7 +79,7 @@ fn documents() -> Vec<(String, String)> {
     paths.iter().map(read).collect()
 }
 
-/// What is wrong with the command lines of `lines`.
+/// Returns the faults of the command lines of `lines`.
 fn wrong(lines: &[Line]) -> Vec<String> {
     let mut wrong = Vec::new();
     for line in lines {
@@ -109,10 +109,10 @@ fn the_examples_of_every_help_text_parse() {
     assert!(long.is_empty(), "too long, so broken in two: {long:#?}");
 }
 
-/// In columns: clap breaks longer lines in two where the output is no terminal, or one of that width.
+/// Columns of a help text's line: clap breaks longer lines in two if the output is no terminal, or one of that width.
 const WIDTH_MAX: usize = 100;
 
-/// Blocks that hold no commands begin with a line that begins so.
+/// Beginnings of the first line of blocks that hold no commands.
 const NO_COMMANDS: &[&str] = &[
     // Python, run by tests/interop/readers.py,
     "polars.",
@@ -127,9 +127,9 @@ const NO_COMMANDS: &[&str] = &[
     // SQL, run by tests/interop/flat.py.
     "select ",
     "from ",
-    // What the daemon is asked: tests/kernel/daemon.rs does so.
+    // Requests to the daemon: tests/kernel/daemon.rs sends them.
     "{\"do\":",
-    // Of clusters, which are not to be had here: docs/kubernetes.md says so.
+    // Commands of clusters, which do not exist here: docs/kubernetes.md explains that.
     "podman ",
     "kubectl ",
     // Rust, of which scenarios in vm-tests are made.

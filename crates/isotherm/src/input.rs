@@ -1,4 +1,4 @@
-//! Opens what a command reads, and says what had to be assumed or left out for it.
+//! Opens a command's input, and prints what had to be assumed or left out.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! What is said on standard error beside results: errors, warnings, notes. In lines, `isotherm: ...`;
-//! where the journal reads along, each with its priority before it, as sd-daemon(3) has it.
+//! Messages on standard error beside results: errors, warnings and notes, as lines that begin with `isotherm: `. If the
+//! journal reads standard error, each line begins with its priority, as in sd-daemon(3).
 
 use std::fmt;
 use std::fs::File;
@@ -14,7 +14,6 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How much is said.
 #[derive(clap::Args)]
 pub(crate) struct Verbosity {
     /// Write more to standard error: what is watched and done, and how
@@ -26,7 +25,7 @@ pub(crate) struct Verbosity {
     quiet: bool,
 }
 
-/// From here on events are told; a thing of the whole process.
+/// Starts logging, for the whole process.
 pub(crate) fn start(verbosity: &Verbosity) {
     let level = match (verbosity.quiet, verbosity.verbose) {
         (true, _) => LevelFilter::ERROR,
@@ -39,24 +38,24 @@ pub(crate) fn start(verbosity: &Verbosity) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_ansi(false)
-        // Nobody is left to be told.
+        // A failed write to standard error cannot be reported.
         .log_internal_errors(false)
         .event_format(lines)
         .with_writer(io::stderr)
         .init();
 }
 
-/// Whether the user wants to hear of nothing but errors.
+/// Returns whether the user wants errors only.
 pub(crate) fn is_quiet() -> bool {
     LevelFilter::current() <= LevelFilter::ERROR
 }
 
-/// Whether progress can be drawn, and is wanted.
+/// Returns whether progress can be drawn, and is wanted.
 pub(crate) fn draws_progress() -> bool {
     !is_quiet() && crate::out::draws_on(&io::stderr())
 }
 
-/// Whether standard error is the journal: systemd names its device and inode.
+/// Returns whether standard error is the journal: systemd gives its device and inode.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
         return false;
@@ -66,7 +65,7 @@ fn is_journal() -> bool {
     metadata.is_ok_and(|stderr| stream == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-/// An event in a line.
+/// The format of an event: one line.
 struct Lines {
     has_priorities: bool,
 }
@@ -92,7 +91,7 @@ where
     }
 }
 
-/// That of syslog(3).
+/// Returns the priority of syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

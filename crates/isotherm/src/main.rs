@@ -1,15 +1,15 @@
 //! The `isotherm` command: one file per subcommand under [`cmd`].
 
-/// The standard library's, but see [`out`].
+/// Like the standard library's macro, but by [`out`].
 macro_rules! print {
     ($($text:tt)*) => { $crate::out::print(format_args!($($text)*)) };
 }
-/// The standard library's, but see [`out`].
+/// Like the standard library's macro, but by [`out`].
 macro_rules! println {
     () => { $crate::out::print(format_args!("\n")) };
     ($($text:tt)*) => { $crate::out::print(format_args!("{}\n", format_args!($($text)*))) };
 }
-/// The standard library's, but see [`out`].
+/// Like the standard library's macro, but by [`out`].
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::out::note(format_args!("{}\n", format_args!($($text)*))) };
 }
@@ -96,7 +96,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether a pipe that breaks can only be that of standard output.
+    /// Returns whether a broken pipe can only be that of standard output.
     fn only_prints(&self) -> bool {
         matches!(
             self,
@@ -179,7 +179,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// An error and its causes in a line, but those that are part of what was said before.
+/// Formats an error and its causes as a line, without causes that the text already contains.
 fn with_causes(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |said, cause| {
         let cause = cause.to_string();

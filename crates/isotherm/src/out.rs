@@ -1,6 +1,6 @@
-//! Printing. The standard library's `println!` panics where standard output is closed or its disk is
-//! full; here the first is a quiet end (the reader has seen enough, as with `| head`), and the second
-//! an error with an exit code. Notes go to standard error, and are lost where there is none.
+//! Printing. The standard library's `println!` panics if standard output is closed or its disk is full. Here a closed
+//! output ends the command quietly: the reader has read enough, as with `| head`. A full disk is an error with an exit
+//! code. Notes go to standard error, and are lost without it.
 
 use std::fmt::Arguments;
 use std::io::{self, IsTerminal, Write};
@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use isotherm_session::Versioned;
 use serde::Serialize;
 
-/// How a command prints its result.
+/// The format in which a command prints its result.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct ResultArgs {
     /// Print the result in this format
@@ -28,23 +28,23 @@ enum ResultFormat {
 }
 
 impl ResultArgs {
-    /// Whether the result is wanted as JSON.
+    /// Returns whether the result is wanted as JSON.
     pub(crate) fn is_json(self) -> bool {
         self.json || self.format == ResultFormat::Json
     }
 }
 
-/// A result as JSON of several lines.
+/// Formats a result as JSON of several lines.
 pub(crate) fn json(result: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&Versioned::new(result))
 }
 
-/// A result as JSON of one line.
+/// Formats a result as JSON of one line.
 pub(crate) fn json_line(result: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(&Versioned::new(result))
 }
 
-/// `print!` and `println!` of this crate.
+/// Prints to standard output, for `print!` and `println!` of this crate.
 pub(crate) fn print(text: Arguments<'_>) {
     let mut out = io::stdout().lock();
     if let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) {
@@ -53,9 +53,9 @@ pub(crate) fn print(text: Arguments<'_>) {
     }
 }
 
-/// `eprintln!` of this crate.
+/// Prints to standard error, for `eprintln!` of this crate.
 pub(crate) fn note(text: Arguments<'_>) {
-    // Nobody is left to be told.
+    // A failed write to standard error cannot be reported.
     let _ = io::stderr().lock().write_fmt(text);
 }
 
@@ -67,12 +67,12 @@ fn end(error: &io::Error) -> ! {
     std::process::exit(2);
 }
 
-/// Whether a stream is a terminal that can be drawn on: one that knows how to go back.
+/// Returns whether a stream is a terminal that can be drawn on: one that can move the cursor.
 pub(crate) fn draws_on(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Whether `error` says that the reader of our standard output has gone.
+/// Returns whether `error` means that the reader of standard output has gone.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kind = |cause: &(dyn std::error::Error + 'static)| {
         let by_json = cause.downcast_ref::<serde_json::Error>();
@@ -86,7 +86,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| kind(cause) == Some(io::ErrorKind::BrokenPipe))
 }
 
-/// The command line as a record's header has it.
+/// Returns the command line as a record's header holds it.
 pub(crate) fn command_line() -> Vec<String> {
     let arguments = std::env::args_os();
     arguments
@@ -94,7 +94,7 @@ pub(crate) fn command_line() -> Vec<String> {
         .collect()
 }
 
-/// The schema of what [`json`] prints of a `T`.
+/// Returns the schema of the JSON that [`json`] prints of a `T`.
 #[cfg(test)]
 pub(crate) fn schema<T: schemars::JsonSchema + 'static>() -> schemars::Schema {
     schemars::schema_for!(Versioned<'static, T>)

@@ -25,13 +25,13 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
     Bytes,
-    /// Any; shown as a share of the length.
+    /// Any unit; shown as a share of the length.
     Percent,
     /// Things of about the same length.
     Count(&'static str),
     /// Things of different lengths: the time left does not follow from their number.
     Steps(&'static str),
-    /// None: the message alone is shown.
+    /// No unit: the message alone is shown.
     Unknown,
 }
 
@@ -67,7 +67,7 @@ impl Progress {
         Self { bar, _lines: lines }
     }
 
-    /// Shows nothing.
+    /// Returns progress that shows nothing.
     pub(crate) fn hidden() -> Self {
         Self {
             bar: ProgressBar::hidden(),
@@ -123,7 +123,7 @@ impl Unit {
     }
 }
 
-/// A time in words, in whole seconds and at least one.
+/// Formats a time in whole seconds, at least one.
 pub(crate) fn whole_seconds(seconds: f64) -> String {
     format_time(Nanos((seconds.round().max(1.0) * 1e9) as u64))
 }
@@ -138,7 +138,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// `length`, where it is known, is how much there will be.
+    /// Wraps `input`; `length` is its number of bytes, if it is known.
     pub(crate) fn new(input: Box<dyn Read>, length: Option<u64>) -> Self {
         Self {
             input,

@@ -24,17 +24,17 @@ use serde_json::Value;
 
 use crate::cmd::{check, convert, record, reproduce, restore, swap};
 
-/// A schema: the name of its file, what it is of, and itself.
+/// A schema: the name of its file, the name of its subject, and the schema itself.
 type Named = (&'static str, &'static str, Schema);
 
-/// Every schema of what is printed.
+/// Returns every schema of printed results.
 fn schemas() -> Vec<Named> {
     let mut all = of_records();
     all.extend(of_commands());
     all
 }
 
-/// Of records, and of reports about them.
+/// Returns the schemas of records, and of reports about them.
 fn of_records() -> Vec<Named> {
     vec![
         (
@@ -96,7 +96,7 @@ fn of_records() -> Vec<Named> {
     ]
 }
 
-/// Of what other commands say.
+/// Returns the schemas of other commands' results.
 fn of_commands() -> Vec<Named> {
     let [convert, flat] = convert::schemas();
     let [swap_zram, swap_off] = swap::schemas();
@@ -125,7 +125,7 @@ fn of_commands() -> Vec<Named> {
     ]
 }
 
-/// Of files that serde reads. (Other configurations have a reader of their own: docs/interop.md.)
+/// Returns the schemas of files that serde reads. (Other configurations have a reader of their own: docs/interop.md.)
 fn of_files() -> Vec<Named> {
     vec![
         (
@@ -145,7 +145,7 @@ fn docs() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"))
 }
 
-/// Compares a file with what it should be, or renews it.
+/// Compares a file with its expected content, or renews it.
 fn compare(path: &PathBuf, wanted: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
@@ -179,7 +179,7 @@ fn the_tables_of_the_documentation_are_those_of_the_types() {
     }
 }
 
-/// `text` with `new` between the marks of this name.
+/// Returns `text` with `new` between the marks of this name.
 fn between(text: &str, name: &str, new: &str) -> String {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end {name} -->"));
     let (before, rest) = text.split_once(&begin).expect("a mark");
@@ -232,7 +232,7 @@ fn json_tables() -> String {
     text + "\n"
 }
 
-/// The type of a property, in a word or two.
+/// Returns the type of a property, in a word or two.
 fn kind(property: &Value) -> String {
     if let Some(reference) = property.get("$ref").and_then(Value::as_str) {
         return reference.rsplit('/').next().unwrap_or(reference).to_owned();

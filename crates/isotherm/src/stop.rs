@@ -1,4 +1,4 @@
-//! Ending in order when somebody asks for it.
+//! An orderly end on a signal.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// A flag that Ctrl-C, SIGTERM and SIGHUP set.
+/// Returns a flag that Ctrl-C, SIGTERM and SIGHUP set.
 pub(crate) fn by_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

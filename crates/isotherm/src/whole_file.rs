@@ -1,7 +1,7 @@
-//! Files that are there whole, or not at all.
+//! Files that appear as a whole, or not at all.
 //!
-//! What is written goes to a file beside the one that is meant, and takes its place when it is complete:
-//! neither a failure nor a full disk nor Ctrl-C leaves half a file, or loses the one that was there.
+//! The content is written to a file beside the target, which replaces the target when it is complete. No failure, full
+//! disk or Ctrl-C leaves half a file, or loses the old one.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -39,14 +39,14 @@ impl WholeFile {
         })
     }
 
-    /// To write it by.
+    /// Returns the file to write to.
     pub(crate) fn file(&self) -> &File {
         self.file.as_file()
     }
 
-    /// It is complete.
+    /// Completes the file and renames it to its path.
     pub(crate) fn keep(self) -> io::Result<()> {
-        // Some file systems tell only now that there was no room.
+        // Some file systems report only now that the disk is full.
         self.file.as_file().sync_all()?;
         self.file.persist(&self.path)?;
         Ok(())
@@ -63,7 +63,7 @@ impl Write for WholeFile {
     }
 }
 
-/// Writes `bytes` to `path`: through it, where it is a device or a pipe.
+/// Writes `bytes` to `path`; writes into it directly if it is a device or a pipe.
 pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let write = || {
         if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
@@ -72,7 +72,7 @@ pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> 
                 .open(path)?
                 .write_all(bytes.as_ref());
         }
-        // As any new file: the umask takes away what it takes away.
+        // The mode is that of any new file, less the umask.
         let mut file = WholeFile::with_mode(path, 0o666)?;
         file.write_all(bytes.as_ref())?;
         file.keep()
@@ -80,7 +80,7 @@ pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> 
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Whether [`write()`] could begin: for those who write after a long time.
+/// Checks that [`write()`] can start, for commands that write after a long time.
 pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     let is_file = path.metadata().map_or(true, |metadata| metadata.is_file());
     if is_file {
@@ -90,7 +90,7 @@ pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The directory that a file is in.
+/// Returns the directory of a file.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     let folder = path
         .parent()

@@ -1,4 +1,4 @@
-//! `isotherm calibrate`: what acting costs on this machine.
+//! `isotherm calibrate`: measures the cost of acting on this machine.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Pages of these processes, [`PAGES`] at most.
+/// Copies pages of these processes, at most [`PAGES`].
 fn content_of_all(processes: &[ProcessSpec]) -> anyhow::Result<Vec<u8>> {
     let mut notes = Vec::new();
     let pids = isotherm_session::pids(processes, &mut notes)?;
@@ -103,7 +103,7 @@ fn content_of_all(processes: &[ProcessSpec]) -> anyhow::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// A line about a part of the time above it.
+/// Name of a part of the time in the line above it.
 const LOST: &str = "  of which a working thread loses";
 
 fn text(measured: &Calibration) -> String {

@@ -1,4 +1,4 @@
-//! `isotherm check`: is a configuration right, and can this machine do it?
+//! `isotherm check`: checks a configuration, and whether this machine can execute it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,12 +57,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!report.can_be_run())))
 }
 
-/// A warning says so itself.
+/// Returns the prefix of a finding; the text of a warning already contains one.
 fn prefix(finding: &Finding) -> &'static str {
     if finding.is_error() { "error: " } else { "" }
 }
 
-/// The schema of what is printed.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     out::schema::<CheckReport>()

@@ -1,7 +1,6 @@
-//! `isotherm compact`: compacts memory ahead of demand, so that huge pages are there when they are
-//! asked for.
+//! `isotherm compact`: compacts memory ahead of demand, so that huge pages are available when they are requested.
 //!
-//! What is done is [`isotherm_session::CompactionSession`]'s; here it is told.
+//! [`isotherm_session::CompactionSession`] does the work; this file prints it.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -95,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         is_dry_run: args.dry_run,
     };
     let mut session = CompactionSession::start(spec)?;
-    // The record last: what fails before it must not empty an older one.
+    // The record comes last: an earlier failure must not empty an old record.
     let header = || session.header(crate::out::command_line());
     let journal = args
         .output
@@ -130,7 +129,7 @@ fn look_once(
     })
 }
 
-/// What the user is told, and what goes into a record.
+/// The output for the user, and the record.
 struct Output {
     journal: Option<Journal>,
     say: Say,
@@ -178,7 +177,7 @@ impl Journal {
     }
 }
 
-/// Says what happens: for people, or as JSON.
+/// Prints events: for people, or as JSON.
 struct Say {
     json: bool,
 }
@@ -204,9 +203,9 @@ impl Say {
 
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    // A line of a daemon's is wanted when it happens, also through a pipe.
+    // A daemon's line must appear when it happens, also through a pipe.
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // A reader that has seen enough (`| head`) is no failure.
+        // A reader that has read enough (`| head`) is no failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => Ok(done?),
     }

@@ -96,14 +96,14 @@ impl From<WorldName> for ComparedWorld {
     }
 }
 
-/// A turn, unless schemes ask for old memory.
+/// Length of a turn, unless schemes need older memory.
 const WINDOW: Nanos = Nanos::from_millis(20_000);
-/// What a monitor may take to find its feet.
+/// Time for a monitor to settle.
 const TO_SETTLE: Nanos = Nanos::from_millis(10_000);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = comparison(args)?;
-    // What cannot be written is to be known before minutes have passed; what is there stays until then.
+    // A page that cannot be written must fail before minutes have passed; an existing one stays until then.
     let new_page = args.page.as_ref().filter(|path| !path.exists());
     if let Some(path) = &args.page {
         isotherm_session::record_file::open(path)?;
@@ -164,7 +164,7 @@ fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
         max_stall: args.scan_stall,
         is_cpu_equal: args.equal_cpu,
     };
-    // Ages begin with a turn.
+    // Ages start with each turn.
     let least = Nanos(spec.idle_for().0.saturating_mul(2));
     spec.window = args.window.unwrap_or((least + TO_SETTLE).max(WINDOW));
     ensure!(
@@ -177,7 +177,7 @@ fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
     Ok(spec)
 }
 
-/// What one world is to do.
+/// Returns the session of one world.
 fn session(
     args: &Args,
     name: WorldName,

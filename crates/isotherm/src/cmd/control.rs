@@ -13,7 +13,7 @@ use tracing::info;
 use crate::daemon::SOCKET;
 use crate::daemon::client::{Request, ask, text};
 
-/// Where the daemon listens.
+/// The daemon's socket.
 #[derive(clap::Args)]
 struct Where {
     /// Talk to the daemon at this socket
@@ -71,7 +71,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             (false, _) => text(&status),
         };
         if args.watch && !args.json && crate::out::draws_on(&out) {
-            // Home, write over what is there, and clear what is left.
+            // Move the cursor home, overwrite the old text, and clear what is left.
             let lines = text.replace('\n', "\x1b[K\n");
             write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J")?;
         } else {
@@ -85,7 +85,8 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Gives the daemon at `socket` the schemes and limits of `config`, while it runs. A bad file changes nothing.
+/// Replaces the schemes and limits of the daemon at `socket` by those of `config`, while it runs. A faulty file changes
+/// nothing.
 pub(crate) fn tune(config: &Path, socket: &Path) -> anyhow::Result<ExitCode> {
     let name = config.display();
     let bytes = std::fs::read(config).with_context(|| format!("cannot read {name}"))?;
@@ -97,7 +98,7 @@ pub(crate) fn tune(config: &Path, socket: &Path) -> anyhow::Result<ExitCode> {
     tell(socket, &request)
 }
 
-/// Gives the daemon at `socket` these schemes, while it runs; its limits stay.
+/// Replaces the schemes of the daemon at `socket`, while it runs; its limits stay.
 pub(crate) fn set_schemes(
     presets: &[String],
     lines: &[String],
@@ -145,7 +146,7 @@ pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Bytes that the daemon's targets have in swap, where it tells that.
+/// Returns the bytes that the daemon's targets have in swap, if it reports them.
 fn out_of(socket: &Path) -> Option<u64> {
     let status = ask(socket, &Request::Status).ok()?;
     let targets = status["targets"].as_array()?;

@@ -1,8 +1,8 @@
 //! `isotherm convert`: records from and to the formats of other tools.
 //!
-//! Every conversion goes by way of a record of ours, on disk where neither end is one. The output is
-//! written under another name and takes its own when it is complete, so that neither a failure nor
-//! Ctrl-C leaves half a file, or loses the one that was there before.
+//! Every conversion passes through a record in Isotherm's format, on disk if neither end is one. The output is written
+//! under another name and renamed when it is complete. So neither a failure nor Ctrl-C leaves half a file, or loses the
+//! one that was there before.
 
 #[cfg(feature = "parquet")]
 mod flat;
@@ -159,10 +159,10 @@ fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
     report(args, out, (from, to), &conversion, ended)
 }
 
-/// The format by the file's beginning; leaves the file where it was.
+/// Detects the format by the file's beginning; leaves the file's position unchanged.
 fn detect(input: &mut File) -> anyhow::Result<Format> {
     let format = Format::detect_in(&mut *input)?;
-    // A pipe cannot go back.
+    // A pipe cannot be rewound.
     input
         .rewind()
         .context("its format can only be told of a file; name it with --from")?;
@@ -185,14 +185,14 @@ fn by_name(path: &Path) -> anyhow::Result<Format> {
 }
 
 struct Job<'a> {
-    /// For intermediate data: where the output goes, as there must be room anyway.
+    /// Directory of intermediate data: that of the output, as its disk must hold the data anyway.
     folder: PathBuf,
-    /// Damage is where a record ends, and no error.
+    /// Damage ends the record, and is no error.
     salvages: bool,
     stop: &'a Stop,
 }
 
-/// How a record ends that is not whole.
+/// The early end of a record.
 #[derive(Default)]
 struct Ended {
     truncated: Option<Truncation>,
@@ -274,7 +274,7 @@ impl Job<'_> {
     }
 }
 
-/// A record as a record: whole again if it was cut.
+/// Converts a record to a record, which completes one that was cut off.
 fn rewrite(record: &mut Reader<impl Read>, output: impl Write) -> Result<Conversion, ConvertError> {
     let mut conversion = Conversion::default();
     let mut writer = Writer::create(output, record.header())?;
@@ -365,7 +365,7 @@ fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Where the output goes.
+/// The destination of the output.
 struct Output {
     folder: PathBuf,
     to: Destination,
@@ -373,7 +373,7 @@ struct Output {
 
 enum Destination {
     File(PathBuf, WholeFile),
-    /// Standard output, by way of a file: what fails midway is not passed on.
+    /// Standard output, through a file: output that fails midway is not passed on.
     Standard(File),
 }
 
@@ -426,7 +426,7 @@ impl Output {
     }
 }
 
-/// Set once the user has asked to stop.
+/// A flag that is set once the user has asked to stop.
 struct Stop(Arc<AtomicBool>);
 
 impl Stop {
@@ -451,7 +451,7 @@ impl Stop {
     }
 }
 
-/// A file that fails once the user has asked to stop, so that all ends in the usual way.
+/// A file that fails once the user has asked to stop, so that the command ends in the usual way.
 struct Stoppable<'a, T>(T, &'a Stop);
 
 impl<T: Read> Read for Stoppable<'_, T> {
@@ -472,7 +472,6 @@ impl<T: Write> Write for Stoppable<'_, T> {
     }
 }
 
-/// The schemas of what is printed.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
     [

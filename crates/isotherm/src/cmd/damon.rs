@@ -1,4 +1,4 @@
-//! `isotherm damon`: what there is of the kernel's DAMON, whoever uses it.
+//! `isotherm damon`: shows the kernel's DAMON, whatever process uses it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     plan: Option<PathBuf>,
 }
 
-/// What a configuration would set.
+/// The writes of a configuration.
 #[derive(serde::Serialize)]
 struct Plan {
     /// Files below /sys/kernel/mm/damon/admin and their texts, in order.
@@ -76,7 +76,7 @@ fn plan(path: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
         world: World::Kernel,
         ..Request::default()
     };
-    // Whose memory it is may be said elsewhere.
+    // The targets may be named elsewhere.
     let anybody = TargetSpec::Processes {
         processes: Vec::new(),
         children: false,

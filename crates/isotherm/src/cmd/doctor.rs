@@ -1,4 +1,4 @@
-//! `isotherm doctor`: says what this machine can do.
+//! `isotherm doctor`: reports what this machine can do.
 
 use std::process::ExitCode;
 

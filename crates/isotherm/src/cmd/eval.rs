@@ -1,4 +1,4 @@
-//! `isotherm eval`: runs an experiment and tells what came of it.
+//! `isotherm eval`: runs an experiment and reports the results.
 
 mod progress;
 
@@ -86,13 +86,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     refuse_changes(args, &path, &experiment, &entries)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let outcome = run_all(args, &folder, &experiment, &entries, &skipped);
-    // What was measured is told even if something broke.
+    // Results are reported even if a run failed.
     let entries = read(&path)?;
     let reported = write_reports(&folder, &experiment, &entries, skipped)?;
     Ok(outcome?.unwrap_or(reported))
 }
 
-/// Reads an experiment's file.
+/// Reads the file of an experiment.
 pub(super) fn read_experiment(path: &Path) -> anyhow::Result<Experiment> {
     let name = path.display();
     let text =
@@ -132,7 +132,7 @@ fn load(args: &Args) -> anyhow::Result<Experiment> {
     Ok(experiment)
 }
 
-/// Reads the files of schemes that are tuned: what they hold is a part of the experiment.
+/// Reads the files of schemes that are tuned: their content is a part of the experiment.
 fn read_schemes(experiment: &mut Experiment, path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     for configuration in &mut experiment.configurations {
@@ -151,7 +151,7 @@ fn read_schemes(experiment: &mut Experiment, path: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Takes over what `--set` says.
+/// Applies `--set`.
 fn set_parameters(experiment: &mut Experiment, set: &[String]) -> anyhow::Result<()> {
     for pair in set {
         let (name, value) = pair
@@ -246,7 +246,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<Entry>> {
     }
 }
 
-/// Results of an experiment that has changed since must not be mixed up unnoticed.
+/// Fails if the experiment has changed since: its results must not be mixed unnoticed.
 fn refuse_changes(
     args: &Args,
     path: &Path,
@@ -270,7 +270,7 @@ fn refuse_changes(
     }
 }
 
-/// Makes the runs that are not finished. `Some` code: it was asked to stop.
+/// Makes the runs that are not finished. Returns a code if the user asked to stop.
 fn run_all(
     args: &Args,
     folder: &Path,
@@ -313,7 +313,7 @@ fn run_all(
     })
 }
 
-/// Writes every report; says where, and the tables. Fails if nothing was measured at all.
+/// Writes every report; prints their paths, and the tables. Fails if nothing was measured at all.
 fn write_reports(
     folder: &Path,
     experiment: &Experiment,

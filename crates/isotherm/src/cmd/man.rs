@@ -1,8 +1,8 @@
-//! `isotherm man`: man pages, and the same as Markdown for the book, made of what clap knows.
+//! `isotherm man`: man pages, and the same text as Markdown for the book, made of clap's definitions.
 //!
-//! Man pages are `clap_mangen`'s. For Markdown there is `clap-markdown` (0.1.5): it writes one page, without the
-//! headings of options, and help as it is, so that `<PID>` becomes an HTML tag that no browser shows, and the lines of
-//! examples one paragraph. Here text is escaped, and usage, examples and exit codes stay line by line.
+//! `clap_mangen` writes the man pages. `clap-markdown` (0.1.5) is not used for Markdown. It writes one page without the
+//! headings of options, and copies help as it is. `<PID>` then becomes an HTML tag that no browser shows, and the lines
+//! of examples become one paragraph. Here text is escaped, and usage, examples and exit codes stay line by line.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args, command: Command) -> anyhow::Result<ExitCode> {
 }
 
 fn write_markdown(mut command: Command, folder: &Path) -> std::io::Result<()> {
-    // Fills in what clap adds by itself, and each subcommand's whole name.
+    // This adds clap's own arguments, and each subcommand's whole name.
     command.build();
     fs::write(folder.join("isotherm.md"), overview(&command))?;
     for subcommand in listed(&command) {
@@ -61,7 +61,7 @@ fn write_markdown(mut command: Command, folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The subcommands that help lists, but for `help` itself.
+/// Returns the subcommands that help lists, except `help` itself.
 fn listed(command: &Command) -> impl Iterator<Item = &Command> {
     let all = command.get_subcommands();
     all.filter(|subcommand| !subcommand.is_hide_set() && subcommand.get_name() != "help")
@@ -80,7 +80,7 @@ fn overview(command: &Command) -> String {
     page
 }
 
-/// A section for `command`, and one for each subcommand, a level below.
+/// Adds a section for `command`, and one for each subcommand, a level below.
 fn add_command(page: &mut String, command: &Command, level: usize) {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let _ = writeln!(page, "{} {name}\n", "#".repeat(level.min(6)));
@@ -107,7 +107,7 @@ fn add_command(page: &mut String, command: &Command, level: usize) {
     }
 }
 
-/// The arguments that help lists, in its order, under its headings.
+/// Returns the arguments that help lists, in its order, under its headings.
 fn by_heading(command: &Command) -> Vec<(&str, Vec<&Arg>)> {
     let mut sections: Vec<(&str, Vec<&Arg>)> = Vec::new();
     for argument in command.get_arguments() {
@@ -153,7 +153,7 @@ fn add_argument(page: &mut String, argument: &Arg) {
             defaults.collect::<Vec<_>>().join(" ")
         );
     }
-    // What goes on in another line or paragraph stays the item's.
+    // Further lines and paragraphs still belong to the item.
     let _ = writeln!(page, "{}", line.replace('\n', "\n  "));
     if !takes_value || argument.is_hide_possible_values_set() {
         return;
@@ -178,12 +178,12 @@ fn add_text(page: &mut String, text: Option<&StyledStr>) {
     }
 }
 
-/// Lines as they are printed.
+/// Adds lines as they are printed.
 fn add_block(page: &mut String, lines: &str) {
     let _ = writeln!(page, "```text\n{}\n```\n", lines.trim_end());
 }
 
-/// Text that Markdown shows as it is; what stands between backticks already is code.
+/// Escapes text so that Markdown shows it as it is; text between backticks is already code.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     let is_paired = text.matches('`').count().is_multiple_of(2);

@@ -31,7 +31,7 @@ use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::{format_bytes, format_time, parse_time_span};
 use tracing::{debug, info, warn};
 
-/// Targets whose children are looked for.
+/// Targets whose children are looked up.
 const CHILDREN_OF: usize = 64;
 
 /// Record which memory of running programs, or of the machine, is accessed, and how often.
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     watch.run(Some(&path))
 }
 
-/// What to watch, how and for how long; with schemes to act by, `isotherm run`.
+/// The targets, the settings and the duration of a recording; with schemes, of `isotherm run`.
 pub(super) struct Watch {
     pub(super) spec: SessionSpec,
     pub(super) duration: Option<Nanos>,
@@ -100,7 +100,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches until the end, acts if that is asked for, and writes a record to `path`, if there is one.
+    /// Watches until the end, acts if there are schemes, and writes a record to `path`, if there is one.
     pub(super) fn run(&self, path: Option<&Path>) -> anyhow::Result<ExitCode> {
         let Some(path) = path else {
             return self.run_with(None);
@@ -111,13 +111,13 @@ impl Watch {
             return self.run_with(Some((File::from(out), path)));
         }
         let is_new = !path.exists();
-        // The file first: a command must not run for nothing. What it holds goes later, when there is
-        // something to record.
+        // The file is opened first, so that a command does not run in vain. Its old content is removed later, when
+        // there is something to record.
         let file = isotherm_session::record_file::open(path)?;
         let outcome = self.run_with(Some((file, path)));
         let is_empty = || std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0);
         if outcome.is_err() && is_new && is_empty() {
-            // Nothing was recorded: leave nothing behind.
+            // Nothing was recorded: remove the file.
             std::fs::remove_file(path).ok();
         }
         outcome
@@ -167,7 +167,7 @@ impl Watch {
         Ok(code)
     }
 
-    /// Waits for the command that was watched, or ends it; says so if that may take time.
+    /// Waits for the watched command, or ends it; prints a line if that may take time.
     fn wait_for_command(&self, session: &mut Session) -> ExitCode {
         let is_stopped = session.is_stopped();
         let Some(mut child) = session.take_child() else {
@@ -176,7 +176,7 @@ impl Watch {
         let goes_on = matches!(child.try_wait(), Ok(None));
         if goes_on && !is_stopped && self.stop_command {
             end_in_time(&mut child);
-            // It ended as it was asked to: no failure of its own.
+            // Its end was requested: not a failure of the command.
             wait_for(Some(child), false);
             return ExitCode::SUCCESS;
         }
@@ -209,14 +209,14 @@ impl Watch {
     }
 }
 
-/// Takes the first look, which fails if a target can't be watched, and only then starts the file anew.
+/// Takes the first sample, which fails if a target cannot be watched, and only then truncates the file.
 fn begin(
     session: &mut Session,
     output: Option<(File, &Path)>,
     spec: &SessionSpec,
 ) -> anyhow::Result<(Recording, Option<Acting>)> {
     let mut items = Vec::new();
-    // Measuring needs to load a program of its own, while we may.
+    // The calibration loads a BPF program of its own, while this process still has the privileges.
     let calibrating = Calibrating::start(spec);
     let acting = isotherm_session::begin(session, spec, &mut items)?;
     for warning in acting.iter().flat_map(Acting::warnings) {
@@ -242,7 +242,7 @@ fn begin(
     Ok((recording, acting))
 }
 
-/// Waits for the command, which is not to suffer from the end of its recording.
+/// Waits for the command, which must not suffer from the end of its recording.
 fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
     let Some(mut child) = session.take_child() else {
         return;
@@ -258,7 +258,7 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
     wait_for(Some(child), session.is_stopped());
 }
 
-/// What is seen on the way to the file.
+/// The items on the way to the file.
 #[derive(Default)]
 struct Recording {
     is_quiet: bool,
@@ -268,7 +268,7 @@ struct Recording {
     nr_snapshots: u64,
     /// Targets seen so far.
     nr_targets: usize,
-    /// Each target's last snapshot: its regions, and what they come to.
+    /// Each target's last snapshot: its regions, and their totals.
     last: BTreeMap<u32, (usize, MemoryTotals)>,
     /// The figures of `isotherm report summary`.
     overviews: Option<Overviews>,
@@ -278,10 +278,10 @@ struct Recording {
     /// Descendants of targets that are not watched themselves.
     unwatched: BTreeSet<u32>,
     next_look_for_children: Nanos,
-    /// Children were not asked for, so that their number is told.
+    /// Children are counted, as the user did not ask to watch them.
     counts_children: bool,
     saved: Saved,
-    /// Where it is measured what acting would cost.
+    /// Measures the cost of acting, if the record can be replayed.
     calibrating: Option<Calibrating>,
 }
 
@@ -307,7 +307,7 @@ impl Recording {
     ) -> anyhow::Result<()> {
         let started = session.now();
         let mut next_look = started;
-        // What the first look found has been acted on.
+        // The targets of the first sample have been acted on.
         self.say_notes(bar);
         self.write_items()?;
         loop {
@@ -333,7 +333,7 @@ impl Recording {
         }
     }
 
-    /// What the user should know at once: who is not watched, what cannot be seen.
+    /// Prints the notes that the user should read at once: unwatched processes and memory that cannot be sampled.
     fn say_notes(&self, bar: &ProgressBar) {
         for item in &self.items {
             if let Item::Note { text, .. } = item
@@ -421,7 +421,7 @@ impl Recording {
         bar.set_position(now.since(started).0 / 1_000_000);
     }
 
-    /// Notes children of targets that nobody watches.
+    /// Notes children of targets that are not watched.
     fn look_for_children(&mut self, session: &Session) {
         let now = session.now();
         if now < self.next_look_for_children {
@@ -430,7 +430,7 @@ impl Recording {
         self.next_look_for_children = now + Nanos::from_millis(1000);
         let live = session.live();
         let watched: BTreeSet<u32> = live.iter().map(|(_, process)| process.pid()).collect();
-        // A group's processes are found anew all the time; of many, a few tell enough.
+        // A group's processes are looked up again at every update; of many targets, a few are enough.
         for (_, process) in live.iter().take(CHILDREN_OF) {
             let children = process.children().into_iter();
             self.unwatched
@@ -439,7 +439,7 @@ impl Recording {
         self.unwatched.retain(|pid| !watched.contains(pid));
     }
 
-    /// Sums up the last snapshots of the live targets; where all have ended, that of the last one.
+    /// Sums up the last snapshots of the live targets; if all have ended, returns that of the last one.
     fn total(&self) -> (usize, MemoryTotals) {
         let none = (0, MemoryTotals::default());
         let ended = self.last_of_ended.iter().filter(|_| self.last.is_empty());
@@ -449,7 +449,7 @@ impl Recording {
         })
     }
 
-    /// Writes the last words, and whatever is still in memory.
+    /// Writes the last items, and all that is still in memory.
     fn end(
         &mut self,
         session: &mut Session,
@@ -551,7 +551,7 @@ impl Recording {
     }
 }
 
-/// A name in the working directory that is not taken.
+/// Returns a name that is free in the working directory.
 fn default_name() -> anyhow::Result<PathBuf> {
     let stamp = chrono::Local::now().format("%Y%m%d-%H%M%S");
     let names = std::iter::once(format!("isotherm-{stamp}.isotherm"))
@@ -562,7 +562,6 @@ fn default_name() -> anyhow::Result<PathBuf> {
         .context("a thousand records of this second are here already; name a file with -o")
 }
 
-/// The schema of the summary.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     crate::out::schema::<summary::Summary>()

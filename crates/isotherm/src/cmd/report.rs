@@ -1,7 +1,7 @@
-//! `isotherm report`: Show what a record holds.
+//! `isotherm report`: shows the content of a record.
 //!
-//! A report is an accumulator of `isotherm_report`; this file gives it the record's items and
-//! the user's wishes, and passes the result to a renderer.
+//! A report is an accumulator of `isotherm_report`. This file passes the record's items and the user's options to it,
+//! and its result to a renderer.
 
 mod blame;
 pub(crate) mod ethp_curve;
@@ -59,7 +59,7 @@ enum Report {
     Actions(more::ActionsArgs),
 }
 
-/// Which record, which part of it, and where to with the report.
+/// The record, the part of it to report on, and the output.
 #[derive(clap::Args)]
 struct CommonArgs {
     /// Report on this record; `-` reads standard input [default: the newest *.isotherm file here].
@@ -78,19 +78,19 @@ struct CommonArgs {
 }
 
 impl CommonArgs {
-    /// Refuses what cannot be written before anything is read.
+    /// Opens the record; refuses an output that cannot be written before anything is read.
     fn open(&self) -> anyhow::Result<Source> {
         self.output.format()?;
         Source::open(self.file.as_deref())
     }
 
-    /// The same, with every single page.
+    /// Opens the record as [`Self::open`] does, but keeps single pages.
     fn open_pages(&self) -> anyhow::Result<Source> {
         self.output.format()?;
         Source::open_pages(self.file.as_deref())
     }
 
-    /// Reads a page-granular record into a curve, and writes that.
+    /// Reads a page-granular record into a curve, and writes the curve.
     fn write_curve<A, R>(&self, make: impl FnOnce(&Header) -> A) -> anyhow::Result<ExitCode>
     where
         A: Accumulate<Report = Option<R>>,
@@ -101,7 +101,7 @@ impl CommonArgs {
         self.write_if_there(self.open_pages()?, make, missing)
     }
 
-    /// Reads a record into a report that is not of every record, and writes it; or says what is `missing`.
+    /// Reads a record into a report that not every record has, and writes it; or fails and names what is `missing`.
     fn write_if_there<A, R>(
         &self,
         source: Source,
@@ -363,8 +363,8 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
         return page(common);
     }
     let (columns, rows) = match format {
-        // Room for addresses on the left, sizes and names on the right; two rows of cells to a coloured
-        // line.
+        // Leave space for addresses on the left, and sizes and names on the right; a coloured line holds two rows of
+        // cells.
         Format::Text => {
             let lines = common.output.height().saturating_sub(14).clamp(8, 48);
             let coloured = style.palette != isotherm_report::render::Palette::Plain;
@@ -386,12 +386,12 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&extent))
 }
 
-/// The page that `isotherm web` serves, as one file.
+/// Writes the page that `isotherm web` serves, as one file.
 fn page(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let source = common.open_pages()?;
     let shown = source.document(common.scope())?;
     let container = Finished::container(&[shown.document])?;
-    // A part of a trace is none.
+    // A part of a trace is not a trace.
     let is_whole = common.target.is_none() && common.from.is_none() && common.to.is_none();
     let trace = shown.trace.filter(|_| is_whole);
     let trace = trace.map(|file| page::trace(&file)).transpose()?.flatten();

@@ -1,4 +1,4 @@
-//! `isotherm reproduce`: Published experiments, simulated at their published size.
+//! `isotherm reproduce`: published experiments, simulated at their published size.
 
 use std::fs;
 use std::io::Write;
@@ -44,13 +44,13 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Publication {
-    /// How long huge pages take on a fragmented machine.
+    /// Time to allocate huge pages on a fragmented machine
     Compaction,
-    /// What redis loses on CXL memory, and what migration wins back.
+    /// Slowdown of redis on CXL memory, and the part that migration recovers
     Tiering,
-    /// What DAMON's schemes save and cost, on synthetic programs with the published footprints.
+    /// Savings and costs of DAMON's schemes, on synthetic programs with the published footprints
     Reclaim,
-    /// All of them.
+    /// All of them
     All,
 }
 
@@ -122,7 +122,6 @@ impl Numbers {
     }
 }
 
-/// The schema of what is printed.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     crate::out::schema::<Numbers>()

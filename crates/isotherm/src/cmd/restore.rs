@@ -1,4 +1,4 @@
-//! `isotherm restore`: reads what was paged out back into memory.
+//! `isotherm restore`: reads swapped-out memory back.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,7 +91,6 @@ fn text(report: &RestoreReport) -> String {
     )
 }
 
-/// The schema of what is printed.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     crate::out::schema::<RestoreReport>()

@@ -1,4 +1,4 @@
-//! `isotherm simulate`: a machine that is not there, the engine on it, and the same record of it.
+//! `isotherm simulate`: runs the engine on a simulated machine, and records that as a live run does.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The scenario; with the traced program, if nothing else runs and all of the trace is replayed.
+/// Returns the scenario; with the traced program, if nothing else runs and all of the trace is replayed.
 fn scenario(args: &Args) -> anyhow::Result<(Scenario, Option<Replay>)> {
     let mut traced = None;
     let mut scenario = match &args.scenario {
@@ -185,7 +185,7 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, Option<Replay>)> {
     Ok((scenario, traced))
 }
 
-/// What comes of it for the traced program, and how sure that is.
+/// Predicts the result for the traced program, with its uncertainty.
 fn foretell(
     spec: &SessionSpec,
     replay: Replay,
@@ -237,7 +237,7 @@ fn session(args: &Args) -> anyhow::Result<SessionSpec> {
         acting: acting(&args.schemes, &args.guard),
         ..Request::default()
     };
-    // All that run there.
+    // An empty list means all processes of the scenario.
     let processes = TargetSpec::Processes {
         processes: Vec::new(),
         children: false,

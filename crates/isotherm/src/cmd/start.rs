@@ -38,8 +38,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = isotherm_linux::pods::FOLDER, requires = "metrics")]
     pods: Option<PathBuf>,
 
-    /// Act on no process but those of pods that say so by their annotation `isotherm.io/policy: reclaim`, which a proxy of
-    /// the API server at this loopback address tells: http://127.0.0.1:8001
+    /// Act on no process but those of pods that say so by their annotation `isotherm.io/policy: reclaim`, which a proxy
+    /// of the API server at this loopback address tells: http://127.0.0.1:8001
     #[arg(long, value_name = "URL", requires = "node_name")]
     pod_policy: Option<String>,
 
@@ -98,7 +98,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who tells which pods may be acted on, if they are asked.
+/// Returns the source that names the pods which may be acted on, if one is configured.
 fn pod_policy(args: &Args) -> anyhow::Result<Option<PodPolicySource>> {
     let (Some(url), Some(node)) = (&args.pod_policy, &args.node_name) else {
         return Ok(None);
@@ -107,10 +107,10 @@ fn pod_policy(args: &Args) -> anyhow::Result<Option<PodPolicySource>> {
     PodPolicySource::new(url, node, every).map(Some)
 }
 
-/// How long the background may take to get to work.
+/// Time for the background process to start.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts itself again in the background, and waits until that answers, or has failed.
+/// Starts this program again in the background, and waits until it answers or has failed.
 fn detach(args: &Args) -> anyhow::Result<ExitCode> {
     let log_path = client::log_of(&args.socket);
     if let Some(directory) = log_path
@@ -153,7 +153,7 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
             ));
         }
         if started.elapsed() > TIMEOUT {
-            // Rather none than one that nobody can talk to.
+            // No daemon is better than one that cannot be reached.
             child.kill().ok();
             child.wait().ok();
             bail!(
@@ -166,7 +166,7 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What leads other commands to a daemon that does not listen where all do.
+/// Returns the flag that leads other commands to a daemon with another socket than the default.
 fn socket_flag(socket: &Path) -> String {
     if socket == Path::new(SOCKET) {
         return String::new();

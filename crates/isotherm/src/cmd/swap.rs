@@ -1,4 +1,4 @@
-//! `isotherm swap`: compressed swap in memory, set up and taken away.
+//! `isotherm swap`: sets up compressed swap in memory, and removes it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -122,7 +122,6 @@ fn said(taken: &swap::TakenDown) -> String {
     }
 }
 
-/// The schemas of what is printed.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
     [out::schema::<SetUp<'static>>(), out::schema::<TakenAway>()]

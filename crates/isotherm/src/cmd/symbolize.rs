@@ -1,4 +1,4 @@
-//! `isotherm symbolize`: gives the frames of a record's stacks their names, where the binaries are.
+//! `isotherm symbolize`: names the frames of a record's stacks on a machine that has the binaries.
 
 use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
@@ -49,15 +49,15 @@ pub(crate) struct Args {
     result: ResultArgs,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Serialize)]
 struct Summary {
     record: PathBuf,
-    /// Places in files that stacks go through.
+    /// Places in files that stacks pass through.
     places: usize,
-    /// Of these, with a name now.
+    /// Places of these that have a name now.
     named: usize,
-    /// Of these, places that this run has given a name or lines.
+    /// Places of these that this run has given a name or lines.
     newly_named: usize,
     /// Places with lines or inlined functions now.
     with_lines: usize,
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The record's frames, and when it ends.
+/// Returns the record's frames, and the time of its end.
 fn frames_of(args: &Args) -> anyhow::Result<(FrameTable, Nanos)> {
     let mut frames = FrameTable::default();
     let mut time = Nanos(0);
@@ -134,7 +134,7 @@ fn open(args: &Args) -> anyhow::Result<Reader<Watched>> {
         .with_context(|| format!("cannot read {} as a record", path.display()))
 }
 
-/// The record with these names at its end. It is there whole, or as it was.
+/// Writes the record with these names at its end. The file is replaced as a whole, or stays unchanged.
 fn rewrite(args: &Args, symbols: FrameSymbols) -> anyhow::Result<()> {
     let path = args.output.as_ref().unwrap_or(&args.record);
     let cannot = || format!("cannot write {}", path.display());

@@ -128,7 +128,7 @@ fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         FormatName::Json => to_json(&configuration),
         FormatName::Yaml => to_yaml(&configuration),
     };
-    // What we could not read ourselves is not worth writing: very small pieces make very long files.
+    // A configuration that Isotherm cannot read is not worth writing: very small pieces make very long files.
     text_of(text.as_bytes())
         .map_err(anyhow::Error::from)
         .and_then(|text| Ok(load(text, Format::Detect)?))
@@ -149,7 +149,7 @@ fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In HMSDK's order: what `--migrate` stands for comes last.
+/// Returns the plan in HMSDK's order: the steps of `--migrate` come last.
 fn wanted(args: &PlanArgs) -> TierPlan {
     let steps = |pairs: &[u32]| {
         let pairs = pairs.as_chunks().0.iter();

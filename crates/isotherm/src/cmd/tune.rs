@@ -1,5 +1,5 @@
-//! `isotherm tune`: the scheme that suits a program best, by its record and by live runs; or other schemes for a running
-//! daemon.
+//! `isotherm tune`: finds the scheme that suits a program best, by its record and by live runs; or replaces the schemes
+//! of a running daemon.
 
 mod live;
 
@@ -75,8 +75,8 @@ pub(crate) struct Args {
     #[arg(value_name = "RECORD")]
     record: Option<PathBuf>,
 
-    /// Read the schemes from this file: damo's or HMSDK's kdamonds in JSON or YAML, or one-line schemes. Without RECORD,
-    /// they and the file's limits replace the daemon's
+    /// Read the schemes from this file: damo's or HMSDK's kdamonds in JSON or YAML, or one-line schemes. Without
+    /// RECORD, they and the file's limits replace the daemon's
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -103,7 +103,7 @@ pub(crate) struct Args {
     live: live::LiveArgs,
 }
 
-/// What is tuned.
+/// The schemes to tune.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "What to tune")]
 struct WhatArgs {
@@ -131,7 +131,7 @@ struct WhatArgs {
     no_guard: bool,
 }
 
-/// What is sought.
+/// The objective.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "sought", requires = "subject", multiple = true)]
 #[command(next_help_heading = "Objective")]
@@ -145,7 +145,8 @@ struct SoughtArgs {
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     max_slowdown: Option<f64>,
 
-    /// Let at most this much memory be resident on average: a size, or a share of that without schemes, e.g. 600M or 60%
+    /// Let at most this much memory be resident on average: a size, or a share of that without schemes, e.g. 600M or
+    /// 60%
     #[arg(long, value_name = "SIZE|SHARE", value_parser = MemoryLimit::parse)]
     max_memory: Option<MemoryLimit>,
 
@@ -180,7 +181,7 @@ impl ObjectiveName {
     }
 }
 
-/// Who chooses the settings that are tried.
+/// The method that chooses the settings to try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum MethodName {
     /// Try all settings of a small space; of a large one, settings near the best and in gaps of the front
@@ -195,7 +196,7 @@ enum MethodName {
 }
 
 impl MethodName {
-    /// That of a publication.
+    /// The published method, if this is one.
     const fn published(self) -> Option<Published> {
         match self {
             Self::Search => None,
@@ -206,7 +207,7 @@ impl MethodName {
     }
 }
 
-/// How it is searched, and what is written.
+/// The search and its outputs.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "searched", requires = "subject", multiple = true)]
 #[command(next_help_heading = "Search")]
@@ -236,7 +237,8 @@ struct HowArgs {
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
 
-    /// Write each result to this journal, and resume from the results in it [default: OUTPUT.journal, removed at the end]
+    /// Write each result to this journal, and resume from the results in it [default: OUTPUT.journal, removed at the
+    /// end]
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
 }
@@ -269,7 +271,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Better now than after minutes.
+/// Fails now rather than after minutes if an output cannot be written.
 fn check_outputs(args: &Args) -> anyhow::Result<()> {
     for path in [&args.how.output, &args.how.page].into_iter().flatten() {
         whole_file::check(path)?;
@@ -277,7 +279,7 @@ fn check_outputs(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tries schemes on a record; then live, where somebody makes such runs.
+/// Tries schemes on a record, then in live runs if `live` makes them.
 fn tune(
     args: &Args,
     record: &Path,
@@ -303,7 +305,7 @@ fn tune(
     } else if !is_quiet() {
         print!("{}", tuned.text());
     }
-    // What was found is told even where it cannot be written, and the journal is kept.
+    // The result is printed even if it cannot be written; the journal is then kept.
     written?;
     end_journal(args, journal, &tuned);
     Ok(match &tuned.found.recommended {
@@ -313,7 +315,7 @@ fn tune(
     })
 }
 
-/// What the flags ask for.
+/// Returns the request of the flags.
 fn request(args: &Args) -> anyhow::Result<TuneRequest> {
     let contexts = match &args.config {
         Some(path) => load(path)?.contexts,
@@ -335,7 +337,7 @@ fn request(args: &Args) -> anyhow::Result<TuneRequest> {
     })
 }
 
-/// Where the journal is: that of --resume, or beside the output.
+/// Returns the journal's path: that of --resume, or beside the output.
 fn journal_path(args: &Args) -> Option<PathBuf> {
     match (&args.how.resume, &args.how.output) {
         (Some(path), _) => Some(path.clone()),
@@ -364,7 +366,7 @@ fn is_stream(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// The journal that nobody asked for goes with the end of the search.
+/// Removes the journal at the end of a search, unless --resume named it.
 fn end_journal(args: &Args, journal: Option<Journal>, tuned: &Tuned) {
     let Some(journal) = journal else {
         return;
@@ -410,10 +412,9 @@ fn search(
 /// Predicted seconds from which a search announces its time and first answer.
 const LONG_S: f64 = 5.0;
 
-/// The progress of a search.
 struct Searching {
     progress: Progress,
-    /// The next answer is the first of a long search.
+    /// The next result is the first of a long search.
     is_awaited: bool,
     one_in: u32,
 }
@@ -478,7 +479,7 @@ impl Searching {
     }
 }
 
-/// Writes what is asked for, as far as it was found.
+/// Writes the outputs that the flags ask for, if the search found their content.
 fn write(args: &Args, plan: &Plan, tuned: &Tuned) -> anyhow::Result<()> {
     if let Some(path) = &args.how.page {
         whole_file::write(path, tuned.page(plan))?;
@@ -502,7 +503,7 @@ fn write(args: &Args, plan: &Plan, tuned: &Tuned) -> anyhow::Result<()> {
     } else {
         to_yaml(&configuration)
     };
-    // What we could not read ourselves is not worth writing.
+    // A configuration that Isotherm cannot read is not worth writing.
     isotherm_config::load(&text, Format::Detect)
         .context("the configuration cannot be read again")?;
     whole_file::write(path, text)

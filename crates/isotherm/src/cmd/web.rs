@@ -23,11 +23,11 @@ use crate::daemon::{SOCKET, client};
 use crate::flags::{MonitorArgs, TargetArgs, watching};
 use site::{Content, Record, Site};
 
-/// Steps of a session that may wait for the page; what comes meanwhile is left out of it.
+/// Steps of a session that may wait for the page; further steps are left out of it.
 const WAITING_MAX: usize = 256;
-/// What a daemon tells that may wait for the page.
+/// Items of a daemon that may wait for the page.
 const FOLLOWED_MAX: usize = 8192;
-/// How often it is looked whether somebody wants the end.
+/// Period of checks whether the user ends the command.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Show a record, or what runs now, on a page in a browser on this machine.
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Watches on this thread, and serves on another, so that no browser holds the monitor up.
+/// Monitors on this thread and serves on another, so that no browser delays the monitor.
 fn live(args: &Args) -> anyhow::Result<ExitCode> {
     isotherm_linux::clock::count_thread_alone();
     let request = watching(&args.targets, &args.how);
@@ -126,7 +126,7 @@ fn live(args: &Args) -> anyhow::Result<ExitCode> {
     let document = Document::new(session.header(), Scope::default());
     let stopped = grows(args, document, WAITING_MAX, |page| {
         watch(&mut session, page)?;
-        // What was seen stays on the page until somebody ends it.
+        // The page stays until the user ends the command.
         if !session.is_stopped() {
             info!("what was watched has ended; the page stays, Ctrl-C ends it");
         }
@@ -143,7 +143,7 @@ fn live(args: &Args) -> anyhow::Result<ExitCode> {
     stopped.map(|()| ExitCode::SUCCESS)
 }
 
-/// Reads on another thread what the daemon tells, and waits on this one for the end.
+/// Reads a daemon's items on another thread, and waits on this one for the end.
 fn followed(args: &Args, socket: &Path) -> anyhow::Result<ExitCode> {
     let stop = crate::stop::by_signals()?;
     let (input, stream) = client::follow(socket)?;
@@ -153,10 +153,10 @@ fn followed(args: &Args, socket: &Path) -> anyhow::Result<ExitCode> {
     grows(args, document, FOLLOWED_MAX, |page| {
         std::thread::scope(|threads| {
             let reading = threads.spawn(|| {
-                // One that is cut off has ended.
+                // A record that is cut off has ended.
                 for item in reader {
                     match item {
-                        // The daemon does not wait for us, so we may for the page.
+                        // The daemon does not wait for this process, so this thread may wait for the page.
                         Ok(item) => page.tell_all(vec![item]),
                         Err(error) => {
                             warn!("what {} tells is broken: {error}", socket.display());
@@ -181,7 +181,7 @@ fn followed(args: &Args, socket: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves a page of what `tell` tells, until that returns.
+/// Serves a page of the items that `tell` sends, until `tell` returns.
 fn grows(
     args: &Args,
     document: Document,
@@ -210,7 +210,7 @@ fn grows(
     })
 }
 
-/// The page that grows, as who tells it sees it.
+/// The sender's side of a page that grows.
 struct Page {
     /// None once it has ended.
     items: Mutex<Option<SyncSender<Vec<Item>>>>,
@@ -218,7 +218,7 @@ struct Page {
 }
 
 impl Page {
-    /// Tells it, if it has room: it holds nobody up.
+    /// Sends items if the queue has a free place: it never blocks.
     fn tell(&self, items: Vec<Item>) {
         let page = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         let told = page.as_ref().map(|page| page.try_send(items));
@@ -229,7 +229,7 @@ impl Page {
         }
     }
 
-    /// Tells it when it has room.
+    /// Sends items; waits for a free place in the queue.
     fn tell_all(&self, items: Vec<Item>) {
         let page = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(page) = &*page {
@@ -237,7 +237,7 @@ impl Page {
         }
     }
 
-    /// No more comes, which the page is told.
+    /// Ends the items, which also ends the page's live part.
     fn end(&self) {
         let mut page = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         *page = None;
@@ -255,7 +255,7 @@ fn watch(session: &mut Session, page: &Page) -> anyhow::Result<()> {
     }
 }
 
-/// Says where the page is, and opens it.
+/// Prints the page's address, and opens it in a browser.
 fn announce(
     args: &Args,
     address: Result<anyhow::Result<String>, mpsc::RecvError>,
@@ -265,7 +265,7 @@ fn announce(
     let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"]
         .iter()
         .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
-    // A browser of root's is no good idea, and mostly refuses.
+    // Running a browser as root is unsafe, and most browsers refuse it.
     if args.no_browser || !has_screen || nix::unistd::geteuid().is_root() {
         info!("open this address in a browser; Ctrl-C ends it");
         return Ok(());

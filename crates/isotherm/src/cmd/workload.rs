@@ -109,7 +109,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     result?;
     Ok(match signal.load(Ordering::Relaxed) {
         0 => ExitCode::SUCCESS,
-        // As a shell reports it, so that a loop around us ends as well.
+        // This is the code that a shell reports, so that a loop around this command ends as well.
         number => ExitCode::from(128 + number as u8),
     })
 }
@@ -149,7 +149,7 @@ fn print_check(config: &Config, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells the user (text, a progress bar or JSON) and the truth file what happens.
+/// Reports events to the user (text, a progress bar or JSON) and to the truth file.
 struct Teller {
     json: bool,
     truth: Option<BufWriter<File>>,

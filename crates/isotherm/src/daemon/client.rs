@@ -1,4 +1,4 @@
-//! The other end of the socket: what `isotherm status` and the like say to the daemon.
+//! The client's end of the socket: requests of `isotherm status` and the like to the daemon.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Take, Write};
 use std::os::unix::net::UnixStream;
@@ -13,28 +13,28 @@ pub(crate) use isotherm_session::protocol::Request;
 
 use super::socket::beside;
 
-/// A daemon at work answers within a step, which may be a large one.
+/// A busy daemon answers within one step, which may be a large one.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const REPLY_MAX: u64 = 64 << 20;
 
-/// Asks the daemon at `socket`. Fails where it does, or nobody answers.
+/// Sends a request to the daemon at `socket` and returns the reply. Fails if the daemon refuses or does not answer.
 pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
     say(socket, request).map(|(reply, _)| reply)
 }
 
-/// What the daemon at `socket` sees and does from now on, as a record, which ends when the daemon does; and what ends it
-/// before ([`UnixStream::shutdown`]).
+/// Follows the daemon at `socket`: returns a record of what it sees and does from now on, which ends when the daemon
+/// does. [`UnixStream::shutdown`] of the returned stream ends it earlier.
 pub(crate) fn follow(socket: &Path) -> anyhow::Result<(impl BufRead + use<>, UnixStream)> {
     let (_, rest) = say(socket, &Request::Follow)?;
     let stream = rest.get_ref().get_ref().try_clone()?;
-    // It may be that nothing happens for long.
+    // The daemon may send nothing for a long time.
     stream.set_read_timeout(None)?;
     let mut rest = rest;
     rest.get_mut().set_limit(u64::MAX);
     Ok((rest, stream))
 }
 
-/// Says it to the daemon at `socket`; gives the reply, and what comes after it.
+/// Sends a request to the daemon at `socket`; returns the reply and the input after it.
 fn say(socket: &Path, request: &Request) -> anyhow::Result<(Value, BufReader<Take<UnixStream>>)> {
     let name = socket.display();
     let mut stream = connect(socket)?;
@@ -44,7 +44,7 @@ fn say(socket: &Path, request: &Request) -> anyhow::Result<(Value, BufReader<Tak
         "this request has {} bytes, and {REQUEST_BYTES_MAX} is the most",
         line.len()
     );
-    // One who is refused is told so, even if he cannot send any more.
+    // A refused client still reads the reason, even if it cannot send any more.
     let sent = stream.write_all(&line);
     let mut input = BufReader::new(stream.take(REPLY_MAX));
     let mut reply = String::new();
@@ -79,12 +79,12 @@ fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A status for people.
+/// Formats a status for people.
 pub(crate) fn text(status: &Value) -> String {
     isotherm_record::printable_lines(&isotherm_session::protocol::status_text(status))
 }
 
-/// Where a daemon in the background writes what it has to say.
+/// Returns the path of the log of a daemon in the background.
 pub(crate) fn log_of(socket: &Path) -> std::path::PathBuf {
     beside(socket, "log")
 }

@@ -1,18 +1,16 @@
-//! The daemon: `isotherm run` that can be talked to.
+//! The daemon: `isotherm run` with a socket for requests.
 //!
-//! Problem: schemes that work for weeks must be looked at, tuned and stopped while they work, by
-//! whoever may, and nobody else; and whoever talks to the daemon must not hold it up.
+//! Problem: schemes that work for weeks must be inspected, tuned and stopped while they work, by permitted users only.
+//! A client must not hold up the daemon.
 //!
-//! Approach: one process and, but for asking which pods may be acted on ([`pod_policy`]), one
-//! thread. The loop is that of `isotherm run` (a session's step, then acting on it); between two steps,
-//! requests that have come in on a unix socket are answered, and scrapes on a loopback port if one was
-//! asked for. A request ends the loop's sleep. Nothing that a client does or leaves undone makes the
-//! loop wait ([`crate::serve`]).
+//! Approach: one process with one thread, and a second thread only to ask which pods may be acted on ([`pod_policy`]).
+//! The loop is that of `isotherm run`: a session's step, then its actions. Between two steps it answers requests on a
+//! Unix socket, and scrapes on a loopback port if one is configured. A request ends the loop's sleep. No client can
+//! make the loop wait ([`crate::serve`]).
 //!
-//! Limits: a request waits for the step at work, which may page out some 64 MiB. What is watched and
-//! how stays as it was at the start; schemes and the guard's limits can be tuned. Nothing in /sys or
-//! /proc is set, so there is nothing to restore after a crash: locks end with their owner, and a
-//! socket that is left over is replaced.
+//! Limits: a request waits for the current step, which may page out some 64 MiB. The targets and the monitor's settings
+//! stay as they were at the start; schemes and the guard's limits can be tuned. Nothing in /sys or /proc is set, so a
+//! crash leaves nothing to restore: locks end with their owner, and a socket that is left over is replaced.
 
 pub(crate) mod client;
 mod notify;
@@ -50,39 +48,38 @@ use notify::Manager;
 use pod_policy::PodPolicyWatch;
 use tracing::{debug, error, info, warn};
 
-/// Where the daemon is reached unless the user says otherwise.
+/// Default path of the daemon's socket.
 pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
 /// The loop turns at least this often.
 const TURN: Nanos = Nanos(1_000_000_000);
 
-/// Memory idle for so long is laid to functions, anew after so long.
+/// Memory that is idle for at least this time is attributed to functions.
 const BLAME_AT_LEAST: Nanos = Nanos(60_000_000_000);
 const BLAME_EVERY: Nanos = Nanos(30_000_000_000);
 
-/// So many may follow: others have requests.
+/// Followers at a time: the other places are for requests.
 const FOLLOWERS_MAX: usize = 8;
-/// Who follows and is behind by more than this is told no more.
+/// A follower that is behind by more than this number of bytes is disconnected.
 const BEHIND_MAX: usize = 64 << 20;
-/// So much of a request is logged by `-v`.
+/// Bytes of a request that `-v` logs.
 const REQUEST_SHOWN: usize = 80;
 
-/// What a daemon is to do.
+/// The daemon's configuration.
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: Option<SocketAddr>,
-    /// The kubelet's folder of logs, where metrics are to say which pods control groups are of.
+    /// The kubelet's folder of logs, if metrics name the pods of control groups.
     pub(crate) pods: Option<PathBuf>,
-    /// Who tells which pods may be acted on; without it all of the targets are.
+    /// The source that names the pods which may be acted on; without it schemes act on all targets.
     pub(crate) pod_policy: Option<PodPolicySource>,
     pub(crate) request: SessionRequest,
-    /// A configuration, read again on SIGHUP.
+    /// A configuration file, which is read again on SIGHUP.
     pub(crate) file: Option<PathBuf>,
 }
 
-/// The daemon at work.
 struct Daemon {
     config: Config,
-    /// What it does at present.
+    /// The current specification.
     spec: SessionSpec,
     session: Session,
     acting: Acting,
@@ -96,7 +93,7 @@ struct Daemon {
     is_ending: bool,
 }
 
-/// Runs until the targets end, or somebody asks for the end.
+/// Runs until the targets end, or until a signal or a request ends it.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let spec = resolve(&config)?;
     let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll sockets")?);
@@ -115,7 +112,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     session.step(Nanos(u64::MAX), &mut items)?;
     let mut acting = Acting::new(&spec, &session)?;
     if config.pod_policy.is_some() {
-        // Nobody, until it is known who may be.
+        // No pod, until the permitted pods are known.
         acting.permit_only(PodPermits::new())?;
     }
     for warning in acting.warnings() {
@@ -166,12 +163,12 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A client is heard on, unless the daemon ends.
+/// Returns [`Then::Listen`], unless the daemon ends.
 fn then(is_ending: bool) -> Then {
     if is_ending { Then::Close } else { Then::Listen }
 }
 
-/// The session holds its own end of what wakes it.
+/// Duplicates the epoll descriptor: the session owns a descriptor of its own that wakes it.
 fn duplicate(poll: &Epoll) -> anyhow::Result<OwnedFd> {
     use std::os::fd::AsFd;
     poll.0
@@ -180,7 +177,7 @@ fn duplicate(poll: &Epoll) -> anyhow::Result<OwnedFd> {
         .context("cannot poll sockets")
 }
 
-/// What it is to do, with the file that is named read now.
+/// Resolves the session's specification; reads the configuration file, if one is named.
 fn resolve(config: &Config) -> anyhow::Result<SessionSpec> {
     let file = config.file.as_deref().map(load).transpose()?;
     let contexts = file.map_or_else(Vec::new, |file| file.contexts);
@@ -191,7 +188,7 @@ fn resolve(config: &Config) -> anyhow::Result<SessionSpec> {
     Ok(spec)
 }
 
-/// What pods permit is that their idle memory goes, and whose a process is, is known of processes.
+/// Fails unless the targets are processes and all schemes reclaim: pods permit only the reclaim of their idle memory.
 fn ensure_for_pods(spec: &SessionSpec) -> anyhow::Result<()> {
     let is_all = |context: &ContextSpec| matches!(context.targets, TargetSpec::All { .. });
     ensure!(
@@ -233,7 +230,7 @@ impl Daemon {
         metrics.text()
     }
 
-    /// Takes in what pods say of themselves, if they were asked since.
+    /// Applies the pods' permissions, if a new answer has arrived.
     fn follow_pods(&mut self) -> anyhow::Result<()> {
         let answer = self.pod_policy.as_ref().and_then(PodPolicyWatch::take);
         let (Some(answer), Some(policies)) = (answer, &mut self.live.pods) else {
@@ -249,7 +246,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// One turn of the loop; says whether to go on.
+    /// Runs one turn of the loop; returns whether to continue.
     fn step(&mut self, items: &mut Vec<Item>) -> anyhow::Result<bool> {
         self.follow_pods()?;
         let now = self.session.now();
@@ -291,12 +288,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// Says whose code touched idle memory first, if that is asked for and it is time.
+    /// Attributes idle memory to the functions that touched it first, if stacks are recorded and it is time.
     fn blame(&mut self) {
         let Some(blame) = &mut self.blame else {
             return;
         };
-        // It is no cost of watching, and must not make intervals longer.
+        // This is no cost of monitoring, and must not lengthen intervals.
         let before = process_cpu();
         if let Some(status) = blame.take(self.session.now()) {
             self.live.blame = Some(status);
@@ -304,7 +301,7 @@ impl Daemon {
         self.session.leave_out(process_cpu().since(before));
     }
 
-    /// A line about how it goes, for the service manager.
+    /// Formats a one-line state for the service manager.
     fn headline(&self) -> String {
         let status = self.acting.status();
         let schemes = status.contexts.iter().flat_map(|c| &c.schemes);
@@ -322,7 +319,7 @@ impl Daemon {
         )
     }
 
-    /// Answers a request: a line of JSON, and whether it was the client's last.
+    /// Answers a request with a line of JSON; the answer also ends the connection if it was the last.
     fn answer(&mut self, message: &[u8]) -> Answer {
         let shown = &message[..message.len().min(REQUEST_SHOWN)];
         debug!("request: {}", printable(&String::from_utf8_lossy(shown)));
@@ -346,7 +343,7 @@ impl Daemon {
         }
     }
 
-    /// What those who follow are to be told.
+    /// Returns the new items for followers.
     fn news(&mut self) -> Vec<u8> {
         self.feed.take().unwrap_or_else(|error| {
             self.lose_followers(&error);
@@ -354,7 +351,7 @@ impl Daemon {
         })
     }
 
-    /// What could not be told leaves a gap, after which nothing can be understood.
+    /// Disconnects followers: an item that could not be sent leaves a gap, and a record with a gap cannot be read.
     fn lose_followers(&mut self, error: &RecordError) {
         warn!("who follows is told no more: {error}");
         self.feed.rest();
@@ -380,7 +377,7 @@ impl Daemon {
         Vec::new()
     }
 
-    /// Applies what a configuration says of schemes and limits. Yields what the user should know.
+    /// Applies a configuration's schemes and limits. Returns notes for the user.
     fn tune(&mut self, text: &str, name: &str) -> anyhow::Result<Vec<String>> {
         let configuration = parse(name, text)?;
         let mut notes: Vec<String> = configuration
@@ -402,7 +399,7 @@ impl Daemon {
         Ok(notes)
     }
 
-    /// Gives the one context these schemes, and leaves its limits and budgets as they are.
+    /// Replaces the schemes of the one context; its limits and budgets stay.
     fn set_schemes(
         &mut self,
         presets: Vec<String>,
@@ -469,7 +466,7 @@ impl Daemon {
         let both = self.spec.contexts.iter_mut().zip(spec.contexts);
         for (at, (old, new)) in both.enumerate() {
             let is_paused = |of: &ContextSpec| of.acting.as_ref().is_some_and(|a| a.is_paused);
-            // What `isotherm pause` has paused stays so, unless the file has changed its mind.
+            // A context that `isotherm pause` has paused stays paused, unless the file's own setting has changed.
             if is_paused(&new) != is_paused(old) {
                 self.acting.set_context_paused(at, is_paused(&new));
             }

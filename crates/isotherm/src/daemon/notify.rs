@@ -1,4 +1,4 @@
-//! Word to systemd, where it started us and asks for it (`sd_notify(3)`).
+//! Notifications to systemd, if it started the daemon and asks for them (`sd_notify(3)`).
 
 use isotherm_engine::Nanos;
 use sd_notify::NotifyState;
@@ -8,14 +8,14 @@ const STATUS_PERIOD: Nanos = Nanos(10_000_000_000);
 /// The service manager, if there is one.
 pub(super) struct Manager {
     is_there: bool,
-    /// How often it wants to hear that we live: half of the time after which it would act.
+    /// Period of keep-alive messages: half of the watchdog's timeout.
     watchdog: Option<Nanos>,
     next_sign: Nanos,
     next_status: Nanos,
 }
 
 impl Manager {
-    /// The one that started us.
+    /// Returns the service manager that started this process.
     pub(super) fn find() -> Self {
         Self {
             is_there: std::env::var_os("NOTIFY_SOCKET").is_some(),
@@ -25,23 +25,23 @@ impl Manager {
         }
     }
 
-    /// We are at work.
+    /// Reports that the daemon is ready.
     pub(super) fn ready(&self) {
         self.say(NotifyState::Ready);
     }
 
-    /// We are about to end.
+    /// Reports that the daemon is about to end.
     pub(super) fn stopping(&self) {
         self.say(NotifyState::Stopping);
     }
 
-    /// Whether there is something to say.
+    /// Returns whether a message is due.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         let watchdog = self.watchdog.is_some() && now >= self.next_sign;
         self.is_there && (watchdog || now >= self.next_status)
     }
 
-    /// The loop has turned: says what is due.
+    /// Sends the messages that are due, once a turn of the loop.
     pub(super) fn turn(&mut self, now: Nanos, headline: &str) {
         if let Some(period) = self.watchdog.filter(|_| now >= self.next_sign) {
             self.next_sign = now + period;
@@ -55,7 +55,7 @@ impl Manager {
 
     fn say(&self, state: NotifyState<'_>) {
         if self.is_there {
-            // Nobody to tell if that fails.
+            // A failure cannot be reported to the service manager either.
             sd_notify::notify(&[state]).ok();
         }
     }

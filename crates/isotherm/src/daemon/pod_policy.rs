@@ -1,15 +1,14 @@
-//! Asks the API server what this node's pods let be done to their memory.
+//! Asks the API server what this node's pods permit to be done to their memory.
 //!
-//! Problem: annotations are known to the API server alone, and whoever is answered by it holds a token. A privileged
-//! process that watches the whole machine should hold none.
+//! Problem: only the API server knows the annotations, and its clients need a token. A privileged process that watches
+//! the whole machine should hold none.
 //!
-//! Approach: a proxy beside us in the same pod has the token, may list pods and nothing else, and answers plain HTTP on
-//! loopback (`contrib/kubernetes`). A thread of its own, which has given up all capabilities, asks it every now and then for
-//! the metadata of this node's pods; the loop takes what came of it between two steps. Nothing that is answered, or is
-//! not, makes the loop wait.
+//! Approach: a proxy in the same pod has the token, may list pods and nothing else, and answers plain HTTP on loopback
+//! (`contrib/kubernetes`). A thread without capabilities asks it periodically for the metadata of this node's pods. The
+//! loop takes the newest answer between two steps. Neither an answer nor its absence makes the loop wait.
 //!
-//! Limits: a change is known at the next question. Redirects and proxies of the environment are not followed: who
-//! answers is on loopback. An answer has [`ANSWER_MAX`] bytes and [`TIMEOUT`] at most.
+//! Limits: a change is known at the next request. Redirects and proxies of the environment are not followed, as the
+//! server is on loopback. An answer has at most [`ANSWER_MAX`] bytes and takes at most [`TIMEOUT`].
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -20,29 +19,28 @@ use isotherm_config::{AnnotatedPod, read_pods};
 use isotherm_linux::privileges;
 use tracing::debug;
 
-/// How long an answer may take, all of it.
+/// Time for a whole answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest answer: a node has some hundred pods, with some KiB of metadata each.
+/// Bytes of the longest answer: a node has some hundred pods, with some KiB of metadata each.
 const ANSWER_MAX: u64 = 64 << 20;
-/// Whoever did not answer is asked again after so long, then after twice that, and so on.
+/// Pause after the first failure; it doubles with each further failure.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Only metadata, where the API server can do that: a pod's environment is none of our business.
+/// Asks for metadata only, if the API server supports that: the environment of pods is not needed.
 const ACCEPT: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
 
-/// What is asked, and how often.
+/// The proxy, and the period of requests to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodPolicySource {
-    /// The proxy.
     address: SocketAddr,
-    /// This node, as the cluster calls it.
+    /// Name of this node in the cluster.
     pub(super) node: String,
-    /// How often.
+    /// Period of requests.
     every: Duration,
 }
 
 impl PodPolicySource {
-    /// By the proxy at `url`, for `node`.
+    /// Returns the source for `node` at the proxy at `url`.
     pub(crate) fn new(url: &str, node: &str, every: Duration) -> anyhow::Result<Self> {
         let address = url
             .strip_prefix("http://")
@@ -72,7 +70,7 @@ impl PodPolicySource {
         })
     }
 
-    /// Of its cache: it need not ask its store for each node.
+    /// Returns the URL of the request, which the API server may answer from its cache (`resourceVersion=0`).
     fn url(&self) -> String {
         format!(
             "http://{}/api/v1/pods?fieldSelector=spec.nodeName%3D{}&resourceVersion=0",
@@ -80,7 +78,7 @@ impl PodPolicySource {
         )
     }
 
-    /// Asks once.
+    /// Sends one request.
     fn ask(&self, timeout: Duration) -> Result<Vec<AnnotatedPod>, String> {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
@@ -105,18 +103,18 @@ impl PodPolicySource {
     }
 }
 
-/// What came of a question.
+/// The result of a request.
 pub(super) type Answer = Result<Vec<AnnotatedPod>, String>;
 
-/// A thread that asks.
+/// A thread that asks the proxy periodically.
 pub(super) struct PodPolicyWatch {
     answers: Receiver<Answer>,
-    /// Ends it, by being dropped.
+    /// Dropping it ends the thread.
     _ends: Sender<()>,
 }
 
 impl PodPolicyWatch {
-    /// Begins to ask.
+    /// Starts the thread.
     pub(super) fn start(source: PodPolicySource) -> anyhow::Result<Self> {
         let (send, answers) = sync_channel(1);
         let (ends, ended) = channel();
@@ -130,7 +128,7 @@ impl PodPolicyWatch {
         })
     }
 
-    /// What was answered since, the newest.
+    /// Returns the newest answer since the last call.
     pub(super) fn take(&self) -> Option<Answer> {
         self.answers.try_iter().last()
     }
@@ -170,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers one question with `respond`, and what was asked.
+    /// Asks a server that answers one request with `respond`; returns also that request.
     fn ask(respond: impl FnOnce(TcpStream) + Send + 'static) -> (Answer, String) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("an address"));
@@ -223,7 +221,7 @@ mod tests {
         check("SSH-2.0-OpenSSH\r\n\r\n".to_owned(), "127.0.0.1");
         let away = "HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/\r\nContent-Length: 0\r\n\r\n";
         check(away.to_owned(), "says 302");
-        // Cut in the middle.
+        // The answer is cut in the middle.
         let cut = http("200 OK", LIST);
         check(cut[..cut.len() - 20].to_owned(), "no list of pods");
         check(String::new(), "127.0.0.1");
@@ -237,7 +235,7 @@ mod tests {
             drop(stream);
         });
         answer.expect_err("silence");
-        // A byte now and then is no answer either.
+        // A slow trickle of bytes is no answer either.
         let (answer, _) = ask(|mut stream| {
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")

@@ -1,4 +1,4 @@
-//! Prometheus's scrapes: `GET /metrics` by HTTP/1.1 on a loopback address.
+//! Prometheus's scrapes: `GET /metrics` in HTTP/1.1 on a loopback address.
 
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -9,12 +9,12 @@ use nix::sys::epoll::Epoll;
 
 use crate::serve::{Answer, Server, http};
 
-/// What the metrics are written in.
+/// The media type of the metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// At a time, and for how long one may take.
+/// Clients at a time, and the time for one of them.
 const LIMITS: (usize, Nanos) = (32, Nanos(5_000_000_000));
 
-/// Opens the port. Only on loopback: whoever can reach it is answered.
+/// Opens the port. It accepts only loopback addresses, as every client is answered.
 pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Server<TcpListener>> {
     ensure!(
         address.ip().is_loopback(),

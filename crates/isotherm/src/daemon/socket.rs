@@ -1,7 +1,7 @@
-//! The unix socket on which requests come in (the messages: [`isotherm_session::protocol`]).
+//! The Unix socket for requests (the messages: [`isotherm_session::protocol`]).
 //!
-//! Who may ask: root, and the user whom the daemon runs as, as the kernel tells (SO_PEERCRED). The
-//! socket's mode keeps others away already; the check also holds where somebody changes the mode.
+//! Root and the daemon's own user may ask, by the kernel's credentials of the peer (SO_PEERCRED). The socket's mode
+//! already refuses others; the check also holds if the mode is changed.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,14 +21,14 @@ use crate::serve::{Answer, Limits, Listener, Server, Then};
 use isotherm_session::protocol::{REQUEST_BYTES_MAX, Reply};
 use isotherm_session::{Lock, lock};
 
-/// The socket, which goes with it.
+/// The socket; its file is removed when it is dropped.
 pub(super) struct Socket {
     listener: UnixListener,
     path: PathBuf,
     _lock: File,
 }
 
-/// Opens the socket at `path`, which at most one daemon has.
+/// Opens the socket at `path`, which at most one daemon can hold.
 pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Server<Socket>> {
     let name = path.display();
     let directory = path.parent().filter(|parent| *parent != Path::new(""));
@@ -58,11 +58,11 @@ pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Server<Socke
             metadata.file_type().is_socket(),
             "{name} is there and no socket; name another --socket"
         );
-        // Its daemon was killed: we have the lock.
+        // The lock is held, so the daemon of this socket was killed.
         fs::remove_file(path).with_context(|| format!("cannot replace {name}"))?;
     }
     let listener = UnixListener::bind(path).with_context(|| format!("cannot listen on {name}"))?;
-    // Whoever connects before this is still asked who he is.
+    // A client that connects before this is still checked by its credentials.
     fs::set_permissions(path, Permissions::from_mode(0o600))
         .and_then(|()| listener.set_nonblocking(true))
         .with_context(|| format!("cannot guard {name}"))?;
@@ -87,7 +87,7 @@ pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Server<Socke
     Server::open(socket, poll, limits).with_context(|| format!("cannot poll {name}"))
 }
 
-/// `path.EXTENSION`.
+/// Returns `path.EXTENSION`.
 pub(super) fn beside(path: &Path, extension: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
@@ -123,7 +123,7 @@ fn may_ask(uid: u32) -> bool {
 impl Drop for Socket {
     fn drop(&mut self) {
         fs::remove_file(&self.path).ok();
-        // While it is locked.
+        // The lock is still held here.
         fs::remove_file(beside(&self.path, "lock")).ok();
     }
 }

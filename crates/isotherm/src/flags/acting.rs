@@ -50,7 +50,7 @@ pub(crate) struct SchemeArgs {
     pub(crate) dry_run: bool,
 }
 
-/// What targets may lose by being acted on.
+/// Limits of the slowdown of targets.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Guard")]
 pub(crate) struct GuardArgs {
@@ -124,7 +124,7 @@ fn parse_rate(text: &str) -> anyhow::Result<f64> {
     Ok(rate)
 }
 
-/// What the flags say.
+/// Returns the request of the flags.
 pub(crate) fn acting(schemes: &SchemeArgs, guard: &GuardArgs) -> ActingRequest {
     let page_out = |Nanos(ns)| format!("4K max 0 0 {ns}ns max pageout");
     let lines = schemes.scheme.iter().cloned();

@@ -20,12 +20,12 @@ pub(crate) struct FarArgs {
 }
 
 impl FarArgs {
-    /// Whether the machine is to stay as it was.
+    /// Returns whether the machine stays as it was.
     pub(crate) fn is_none(&self) -> bool {
         self.far.is_none()
     }
 
-    /// Gives the replay's machine its second node.
+    /// Adds the second node to the replay's machine.
     pub(crate) fn add_to(&self, replay: &mut Replay) {
         if let (Some((bytes, latency)), Some(memory_bound)) = (self.far, self.memory_bound) {
             replay.add_far(&FarMemory {

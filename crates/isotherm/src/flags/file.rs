@@ -19,7 +19,7 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Configuration> {
     Ok(configuration)
 }
 
-/// Reads a configuration's text, which is `name`'s.
+/// Parses a configuration's text; `name` stands in the errors.
 pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Configuration> {
     isotherm_config::load(text, Format::Detect).map_err(|problems| {
         let problems: Vec<String> = problems

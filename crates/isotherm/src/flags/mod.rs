@@ -1,5 +1,5 @@
-//! Flags that several commands share, and what they lower into: a [`Request`], and with a
-//! configuration file a [`SessionSpec`].
+//! Flags that several commands share. They lower into a [`Request`], and with a configuration file into a
+//! [`SessionSpec`].
 
 mod acting;
 mod far;
@@ -17,7 +17,7 @@ use anyhow::ensure;
 use isotherm_config::{ContextConfig, Request, SessionSpec, StacksSpec};
 use tracing::warn;
 
-/// What only watches.
+/// Returns the request of a command that only monitors.
 pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
     Request {
         targets: targets.spec(),
@@ -32,8 +32,8 @@ pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
     }
 }
 
-/// What acts, by the command line and the file that it names. What this machine cannot do of it is
-/// refused, and in a dry run said.
+/// Returns the session that the command line and its file describe. Fails if this machine cannot do all of it; a dry
+/// run only warns.
 pub(crate) fn session(
     schemes: &SchemeArgs,
     guard: &GuardArgs,
@@ -49,14 +49,14 @@ pub(crate) fn session(
     lower(&request, &contexts)
 }
 
-/// The same, where the file has been read already.
+/// Lowers a request and a file's contexts, as [`session`] does.
 pub(crate) fn lower(request: &Request, contexts: &[ContextConfig]) -> anyhow::Result<SessionSpec> {
     let spec = request.act(contexts, None)?;
     ensure_doable(&spec, request.acting.is_dry_run)?;
     Ok(spec)
 }
 
-/// Refuses what this machine cannot do; a dry run goes on with warnings.
+/// Fails if this machine cannot execute `spec`; a dry run continues with warnings.
 pub(crate) fn ensure_doable(spec: &SessionSpec, is_dry_run: bool) -> anyhow::Result<()> {
     let problems = isotherm_session::lacking(spec);
     if is_dry_run {

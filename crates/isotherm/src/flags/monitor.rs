@@ -65,7 +65,7 @@ pub(crate) struct MonitorArgs {
     pub(crate) clear_by: Option<ClearByArg>,
 }
 
-/// How `--pages` clears accessed bits.
+/// Ways of `--pages` to clear accessed bits.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClearByArg {
     /// Whichever costs less, of those that stay within --max-stall
@@ -94,7 +94,7 @@ pub(crate) enum Improvement {
 }
 
 impl MonitorArgs {
-    /// What the flags say.
+    /// Returns the monitoring of the flags.
     pub(crate) fn monitoring(&self) -> Monitoring {
         let method = if self.pages {
             Some(Method::Pages)

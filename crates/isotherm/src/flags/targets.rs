@@ -9,7 +9,7 @@ use isotherm_config::{ProcessSpec, TargetSpec, ThpPolicy, World};
 use isotherm_engine::units::parse_bytes;
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 
-/// Who watches and acts.
+/// The monitor that watches and acts.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WorldArg {
     /// Isotherm, on any kernel
@@ -106,7 +106,7 @@ pub(crate) enum WhenThp {
 }
 
 impl TargetArgs {
-    /// What is named, if anything is.
+    /// Returns the named targets, if there are any.
     pub(crate) fn spec(&self) -> Option<TargetSpec> {
         let children = self.children;
         if self.simulated {
@@ -152,7 +152,7 @@ pub(crate) struct ProcessList(Vec<ProcessSpec>);
 impl FromStr for ProcessList {
     type Err = String;
 
-    /// A comma separates processes; `\,` is a comma of a name.
+    /// Splits at commas; `\,` is a comma of a name.
     fn from_str(text: &str) -> Result<Self, String> {
         // Neither an argument nor a command name holds NUL.
         let text = text.replace("\\,", "\0");
@@ -162,12 +162,12 @@ impl FromStr for ProcessList {
     }
 }
 
-/// All processes of an option that may be repeated.
+/// Returns all processes of an option that may be repeated.
 pub(crate) fn processes(lists: &[ProcessList]) -> Vec<ProcessSpec> {
     lists.iter().flat_map(|list| list.0.clone()).collect()
 }
 
-/// `A-B`, each a number (0x for hexadecimal, underscores and commas allowed) or a size like 4G.
+/// Parses `A-B`, each a number (0x for hexadecimal, underscores and commas allowed) or a size like 4G.
 fn parse_range(text: &str) -> anyhow::Result<AddressRange> {
     let Some((start, end)) = text.split_once('-') else {
         bail!("'{text}' is not of the form START-END, e.g. 0x100000000-0x200000000 or 4G-8G");

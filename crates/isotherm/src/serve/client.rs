@@ -1,4 +1,4 @@
-//! One client of a server: what it has sent, and what it has yet to take.
+//! One client of a server: the input that it has sent and the output that it has yet to read.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -8,19 +8,19 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::{Answer, Limits, Then};
 
-/// Reads and writes in one turn.
+/// Reads and writes of one client in one turn.
 const TRIES_PER_TURN: usize = 64;
 const READ_BYTES: usize = 16 << 10;
 
-/// A client.
 pub(super) struct Client<S> {
     pub(super) stream: S,
     input: Vec<u8>,
-    /// No message ends before this place in `input`.
+    /// No message ends before this index of `input`.
     looked: usize,
     pub(super) output: Answer,
     written: usize,
-    /// When it came, or its last answer was taken.
+    /// Time of the connection, of the first serving after an answer, or of the last moment without output for a
+    /// subscriber.
     pub(super) since: Option<Nanos>,
     waits_to_write: bool,
 }
@@ -34,7 +34,7 @@ pub(super) fn interest(waits_to_write: bool) -> EpollEvent {
     EpollEvent::new(flags, 0)
 }
 
-/// What came of trying.
+/// Result of one read or write.
 enum Tried {
     Some,
     NotNow,
@@ -42,7 +42,7 @@ enum Tried {
 }
 
 impl<S: Read + Write + AsFd> Client<S> {
-    /// One that came at `now`, and is told this first.
+    /// Returns a client that connected at `now`, with `first` as its output.
     pub(super) fn new(stream: S, first: Answer, now: Nanos) -> Self {
         Self {
             stream,
@@ -55,18 +55,18 @@ impl<S: Read + Write + AsFd> Client<S> {
         }
     }
 
-    /// Whether it is told what is new.
+    /// Returns whether the client receives what [`super::Server::publish`] sends.
     pub(super) fn subscribes(&self) -> bool {
         self.output.then == Then::Subscribe
     }
 
-    /// Tells a subscriber that has taken all that there was.
+    /// Replaces the output of a subscriber that has read all of its output.
     pub(super) fn tell(&mut self, now: Nanos, words: &[u8]) {
         self.say(Answer::new(words.to_vec(), Then::Subscribe));
         self.since = Some(now);
     }
 
-    /// Says whether the client stays.
+    /// Reads, answers and writes until the client has nothing ready; returns whether the client stays.
     pub(super) fn serve(
         &mut self,
         now: Nanos,
@@ -101,7 +101,7 @@ impl<S: Read + Write + AsFd> Client<S> {
         now.since(since) < limits.timeout
     }
 
-    /// Waits for what it needs next.
+    /// Waits in `poll` for what the client needs next: to write while output is pending, else to read.
     pub(super) fn listen(&mut self, poll: &Epoll) -> bool {
         let waits_to_write = self.has_output();
         if waits_to_write == self.waits_to_write {
@@ -145,7 +145,8 @@ impl<S: Read + Write + AsFd> Client<S> {
         (self.output, self.written) = (answer, 0);
     }
 
-    /// Adds to what a subscriber has yet to take, if that is not too much already.
+    /// Appends to a subscriber's output; returns false if the subscriber would be behind by more than `behind_max`
+    /// bytes.
     pub(super) fn say_more(&mut self, now: Nanos, words: &[u8], behind_max: usize) -> bool {
         if !self.has_output() {
             self.tell(now, words);
@@ -161,7 +162,7 @@ impl<S: Read + Write + AsFd> Client<S> {
         true
     }
 
-    /// A subscriber that has taken all that there was.
+    /// Returns whether this is a subscriber that has read all of its output.
     pub(super) fn only_waits(&self) -> bool {
         self.output.then == Then::Subscribe && !self.has_output()
     }
@@ -170,7 +171,7 @@ impl<S: Read + Write + AsFd> Client<S> {
         self.written < self.output.bytes.len() + self.output.rest.len()
     }
 
-    /// A subscriber has nothing more to say; only that it has gone is of interest.
+    /// Reads and discards a subscriber's input; only a closed connection matters.
     fn is_still_there(&mut self) -> Tried {
         match self.stream.read(&mut [0; 512]) {
             Ok(0) => Tried::Gone,

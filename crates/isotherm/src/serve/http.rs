@@ -9,19 +9,19 @@ use nix::sys::epoll::Epoll;
 
 use super::{Answer, Limits, Listener, Server, Then};
 
-/// Of a request.
+/// Headers of a request.
 const HEADERS_MAX: usize = 64;
 
-/// What is asked for.
+/// A GET or HEAD request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
-    /// Where, with what follows a `?`.
+    /// The path and the query after `?`.
     pub(crate) target: &'a str,
-    /// By which name the client calls us.
+    /// The `Host` header: the name by which the client calls this server.
     pub(crate) host: Option<&'a str>,
 }
 
-/// Begins to serve an address that was found to be well.
+/// Starts to serve `address`, which the caller has checked.
 pub(crate) fn open(
     address: SocketAddr,
     poll: &Rc<Epoll>,
@@ -52,11 +52,11 @@ impl Listener for TcpListener {
     }
 }
 
-/// Answers a request's head: what is no GET or HEAD by itself, others by `answer`.
+/// Answers a request's head: GET and HEAD by `answer`, any other request by a refusal.
 pub(crate) fn answer(bytes: &[u8], answer: impl FnOnce(Request<'_>) -> Answer) -> Answer {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
-    // The server has taken the empty line that a head ends with.
+    // The server has removed the empty line that ends a head.
     let whole = [bytes, b"\r\n\r\n"].concat();
     let parsed = request
         .parse(&whole)
@@ -78,14 +78,14 @@ pub(crate) fn answer(bytes: &[u8], answer: impl FnOnce(Request<'_>) -> Answer) -
     }
 }
 
-/// What came to be, after the empty line.
+/// Removes the body, all that follows the empty line.
 fn without_body(mut answer: Answer) -> Answer {
     let end = answer.bytes.windows(4).position(|four| four == b"\r\n\r\n");
     answer.bytes.truncate(end.map_or(0, |end| end + 4));
     Answer::new(answer.bytes, Then::Close)
 }
 
-/// All of a response.
+/// Returns a complete response with status 200.
 pub(crate) fn response(kind: &str, body: Rc<Vec<u8>>, more: &[&str]) -> Answer {
     Answer {
         bytes: head("200 OK", kind, body.len(), more),
@@ -94,7 +94,7 @@ pub(crate) fn response(kind: &str, body: Rc<Vec<u8>>, more: &[&str]) -> Answer {
     }
 }
 
-/// Nothing but a status, and a hint.
+/// Returns a response of a status and a hint.
 pub(crate) fn refusal(status: &str, hint: &str) -> Answer {
     let bytes = [
         &head(status, "text/plain", hint.len(), &[])[..],
@@ -104,7 +104,7 @@ pub(crate) fn refusal(status: &str, hint: &str) -> Answer {
     Answer::new(bytes, Then::Close)
 }
 
-/// Begins a stream of events (Server-Sent Events of the HTML standard).
+/// Starts a stream of events (Server-Sent Events of the HTML standard).
 pub(crate) fn events() -> Answer {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n\
                 X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n";

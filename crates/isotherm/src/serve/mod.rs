@@ -1,15 +1,15 @@
-//! A server at which clients are served: one listening socket and those who came in by it. The daemon's Unix socket and
-//! its metrics, and the page of `isotherm web`.
+//! A server for sockets: one listening socket and its clients. It serves the daemon's Unix socket, the daemon's metrics
+//! and the page of `isotherm web`.
 //!
-//! Problem: a client may send nothing, half a message, endless bytes, or never read its answer, and
-//! the loop must go on all the same.
+//! Problem: a client may send nothing, half a message or endless bytes, or never read its answer. The loop must still
+//! run.
 //!
-//! Approach: nothing blocks; each turn of the loop does at most a fixed amount for each client. A
-//! client has one message or one answer in memory at a time, of bounded size, and must finish it in
-//! bounded time; there are few clients at a time and few new ones a second, and more wait outside.
-//! Who subscribes is told what is new when it has taken what it was told before, and not all between.
-//! Clients are in an epoll set (as readable, or as writable while an answer is pending), which only
-//! ends the loop's sleep: who is ready is found by trying, as there are so few.
+//! Approach: nothing blocks; each turn of the loop does at most a fixed amount of work for each client. A client has
+//! one message or one answer in memory at a time. It is of bounded size, and the client must finish it in bounded time.
+//! The numbers of clients at a time and of new clients a second are limited; more clients wait in the listening
+//! socket's queue. [`Server::publish`] skips a subscriber that has not yet read the previous news. Clients are in an
+//! epoll set (as readable, or as writable while an answer is pending), which only ends the loop's sleep. The loop finds
+//! the ready clients by trying all of them, as there are few.
 
 mod client;
 pub(crate) mod http;
@@ -25,56 +25,56 @@ use client::{Client, interest};
 
 const SECOND: Nanos = Nanos(1_000_000_000);
 
-/// Where clients connect.
+/// A listening socket.
 pub(crate) trait Listener: AsFd {
-    /// What talks to a client, set to not block.
+    /// A connection to a client, in non-blocking mode.
     type Stream: Read + Write + AsFd;
 
-    /// The next client, and if it is to be turned away, with which words.
+    /// Accepts the next client; returns also the words that refuse it, if it is refused.
     fn accept(&self) -> std::io::Result<(Self::Stream, Option<Vec<u8>>)>;
 }
 
-/// What clients are held to.
+/// Limits of the clients of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// At a time.
+    /// Clients at a time.
     pub(crate) clients_max: usize,
-    /// New ones in a second.
+    /// New clients in a second.
     pub(crate) arrivals_max: u32,
-    /// What a message ends with.
+    /// The bytes that end a message.
     pub(crate) message_end: &'static [u8],
     /// Bytes of a message.
     pub(crate) message_max: usize,
-    /// What is said to a longer one.
+    /// The answer to a longer message.
     pub(crate) too_long: Vec<u8>,
-    /// Time for a message to come, and for its answer to be taken.
+    /// Time for a message to arrive, and for its answer to be read.
     pub(crate) timeout: Nanos,
-    /// When all places are taken, the slowest client that has had this long gives way to a new one.
+    /// When all places are taken, a new client replaces the slowest one that has been served for at least this time.
     pub(crate) gives_way: Nanos,
 }
 
-/// What is answered to a message.
+/// The answer to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) bytes: Vec<u8>,
-    /// What follows them; of many answers the same.
+    /// The bytes that follow `bytes`; many answers share them.
     pub(crate) rest: Rc<Vec<u8>>,
     pub(crate) then: Then,
 }
 
-/// What becomes of a client that has taken its answer.
+/// The state of a client that has read its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// Its next message is heard.
+    /// The server reads its next message.
     Listen,
-    /// Nothing more is heard from it.
+    /// The server closes the connection.
     Close,
-    /// It is told what [`Server::publish`] says, for as long as it likes, and not heard.
+    /// It receives what [`Server::publish`] sends until it disconnects; its input is discarded.
     Subscribe,
 }
 
 impl Answer {
-    /// So many bytes.
+    /// Returns an answer of these bytes.
     pub(crate) fn new(bytes: Vec<u8>, then: Then) -> Self {
         Self {
             bytes,
@@ -83,16 +83,15 @@ impl Answer {
         }
     }
 
-    /// JSON and a newline.
+    /// Returns a line of JSON.
     pub(crate) fn line(value: &impl serde::Serialize, then: Then) -> Self {
-        // Maps have text as keys, and nothing else fails.
+        // Maps have text as keys; nothing else can fail.
         let mut bytes = serde_json::to_vec(value).unwrap_or_default();
         bytes.push(b'\n');
         Self::new(bytes, then)
     }
 }
 
-/// The server.
 pub(crate) struct Server<D: Listener> {
     listener: D,
     poll: Rc<Epoll>,
@@ -117,7 +116,7 @@ impl<D: Listener> Server<D> {
         })
     }
 
-    /// Does what can be done at once for everybody.
+    /// Accepts clients and serves all of them, without blocking.
     pub(crate) fn serve(&mut self, now: Nanos, answer: &mut dyn FnMut(&[u8]) -> Answer) {
         self.accept(now);
         let limits = &self.limits;
@@ -125,7 +124,7 @@ impl<D: Listener> Server<D> {
         self.clients.retain_mut(|client| {
             let stays = client.serve(now, limits, answer) && client.listen(poll);
             if !stays {
-                // Closing it would do, unless something holds it a while longer.
+                // Closing the stream removes it from the set too, unless something else still holds the stream.
                 poll.delete(&client.stream).ok();
             }
             stays
@@ -133,12 +132,12 @@ impl<D: Listener> Server<D> {
         self.open_or_shut(now);
     }
 
-    /// Where clients come in.
+    /// Returns the listening socket.
     pub(crate) fn listener(&self) -> &D {
         &self.listener
     }
 
-    /// Tells subscribers, but for those that have not yet taken what they were told before.
+    /// Sends to subscribers, except those that have not yet read the previous message.
     pub(crate) fn publish(&mut self, now: Nanos, words: &[u8]) {
         for client in &mut self.clients {
             if client.only_waits() {
@@ -147,8 +146,8 @@ impl<D: Listener> Server<D> {
         }
     }
 
-    /// Tells subscribers all that is said, one thing after the other. Who is behind by more than `behind_max` bytes is
-    /// told no more, and has to come again.
+    /// Sends every message to all subscribers, in order. A subscriber that is behind by more than `behind_max` bytes is
+    /// disconnected, and has to connect again.
     pub(crate) fn publish_all(&mut self, now: Nanos, words: &[u8], behind_max: usize) {
         let poll = &self.poll;
         self.clients.retain_mut(|client| {
@@ -163,7 +162,7 @@ impl<D: Listener> Server<D> {
         });
     }
 
-    /// How many subscribe.
+    /// Returns the number of subscribers.
     pub(crate) fn nr_subscribers(&self) -> usize {
         let clients = self.clients.iter();
         clients.filter(|client| client.subscribes()).count()
@@ -174,7 +173,8 @@ impl<D: Listener> Server<D> {
             (self.second, self.arrivals) = (now, 0);
         }
         while self.has_room(now) {
-            // An error is that there is nobody, or that he has gone, or no more files: later, then.
+            // An error means that no client waits, that it has gone, or that no file is free: the next turn tries
+            // again.
             let Ok((stream, refusal)) = self.listener.accept() else {
                 return;
             };
@@ -200,7 +200,7 @@ impl<D: Listener> Server<D> {
             && (self.clients.len() < self.limits.clients_max || self.slowest(now).is_some())
     }
 
-    /// Who has been at it for longest, if that is long enough to give way.
+    /// Returns the client that has been served for longest, if that is at least [`Limits::gives_way`].
     fn slowest(&self, now: Nanos) -> Option<usize> {
         let since = self.clients.iter().enumerate();
         let since = since.filter(|(_, client)| !client.only_waits());
@@ -209,7 +209,7 @@ impl<D: Listener> Server<D> {
         (now.since(since) >= self.limits.gives_way).then_some(at)
     }
 
-    /// Who cannot be let in must not wake the loop.
+    /// Listens only while a client can be accepted: a client that cannot must not wake the loop.
     fn open_or_shut(&mut self, now: Nanos) {
         let has_room = self.has_room(now);
         if has_room == self.is_open {
@@ -338,10 +338,10 @@ mod tests {
         let many: Vec<UnixStream> = (0..9).map(|_| client(place.directory.path())).collect();
         place.serve(13);
         assert_eq!(place.server.clients.len(), 3);
-        // Those outside do not wake the loop.
+        // Waiting clients do not wake the loop.
         assert!(!place.wakes());
         drop(many);
-        // These have left, three are let in, and have left; and one more is all for this second.
+        // These have disconnected, and three are accepted and have disconnected; one more is the limit of this second.
         (0..4).for_each(|_| place.serve(14));
         assert_eq!(place.server.arrivals, 4);
         assert!(!place.wakes());
@@ -398,7 +398,7 @@ mod tests {
         place.serve(1);
         assert_eq!(place.server.nr_subscribers(), 2);
         assert_eq!(said(&keen), "news!\n");
-        // More than a socket holds, for who does not read.
+        // More than a socket holds, for the client that does not read.
         let much = vec![b'x'; 4 << 20];
         for second in 2..40 {
             place.server.publish(Nanos(second * SECOND.0), &much);
@@ -437,7 +437,7 @@ mod tests {
         for turn in 0..30_u8 {
             let words = vec![turn; 100_000];
             place.server.publish_all(Nanos(SECOND.0), &words, 1 << 20);
-            // It takes a turn and a half at a time.
+            // The client reads a turn's bytes in one and a half turns.
             for _ in 0..2 {
                 place.serve(1);
                 hear(&mut keen);

@@ -1,8 +1,8 @@
-//! The heat bar: the target's addresses from left to right, one character for each stretch of them,
-//! and below it the same for moments past.
+//! The heat bar: the target's addresses from left to right, one character for each stretch of them. The rows below show
+//! earlier moments.
 //!
-//! An address space is mostly holes (127 TiB of them), so large gaps are cut out and marked. What
-//! counts as large grows until the stretches that are left have room.
+//! An address space is mostly holes (127 TiB of them), so large gaps are cut out and marked. The least size of such a
+//! gap grows until the remaining stretches fit.
 
 use isotherm_engine::{AddressRange, Snapshot};
 use isotherm_report::render::colour::Palette;
@@ -18,7 +18,7 @@ use isotherm_engine::units::format_bytes;
 
 /// An unmapped stretch at least this large is cut out.
 const GAP_MIN: u64 = 64 << 20;
-/// At least so many characters for each stretch, on average.
+/// Characters for each stretch, on average and at least.
 const CELLS_PER_STRETCH: usize = 6;
 /// The title, the bar, and its addresses.
 pub(super) const HEIGHT: u16 = 3;
@@ -30,7 +30,7 @@ struct Slot {
     width: usize,
 }
 
-/// Draws the bar, a line of addresses, and as much of the past as `area` has room for.
+/// Draws the bar, a line of addresses, and as many earlier moments as fit into `area`.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, target: &Target) {
     let room = usize::from(area.height.saturating_sub(HEIGHT));
     let mut title = vec![Line::raw("heat by address")];
@@ -52,7 +52,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, target: &Ta
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Lays the snapshot's stretches out over `width` characters, one between each two for the gap.
+/// Lays out the snapshot's stretches over `width` characters, with one character between each two for the gap.
 fn slots(snapshot: &Snapshot, width: usize) -> Vec<Slot> {
     let mut gap_min = GAP_MIN;
     let stretches = loop {
@@ -66,8 +66,8 @@ fn slots(snapshot: &Snapshot, width: usize) -> Vec<Slot> {
         return Vec::new();
     };
     let total: u64 = stretches.iter().map(|s| s.len()).sum();
-    // Each stretch has one character and its share of the rest; rounding what has been given so far,
-    // rather than each share, makes the sum exact.
+    // Each stretch has one character and its share of the rest. Rounding the sum so far, rather than each share, makes
+    // the total exact.
     let given = |bytes: u64| (bytes as f64 / total.max(1) as f64 * spare as f64).round() as usize;
     let mut before = 0;
     let slot = |range: AddressRange| {
@@ -106,8 +106,8 @@ fn bar(snapshot: &Snapshot, slots: &[Slot], palette: Palette) -> Line<'static> {
     Line::from(spans)
 }
 
-/// One character: the mean rate of what it covers, unknown if most of it is, blank if nothing is
-/// there.
+/// Draws one character: the mean rate of the addresses that it covers. It is unknown if most of them are, and blank if
+/// they are unmapped.
 fn heat_cell(snapshot: &Snapshot, slot: Slot, cell: usize, palette: Palette) -> Span<'static> {
     let bytes_per_cell = slot.range.len() as f64 / slot.width as f64;
     let at = |cell: usize| slot.range.start + (bytes_per_cell * cell as f64) as u64;
@@ -139,7 +139,7 @@ fn heat_cell(snapshot: &Snapshot, slot: Slot, cell: usize, palette: Palette) -> 
     }
 }
 
-/// Where each stretch begins and how large it is, as far as there is room.
+/// Formats the start and the size of each stretch that fits.
 fn labels(slots: &[Slot]) -> String {
     let mut text = String::new();
     for (i, slot) in slots.iter().enumerate() {
@@ -165,7 +165,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Regions of so many MiB at so many MiB.
+    /// Returns a snapshot of regions, each with its address and size in MiB.
     fn snapshot(regions: &[(u64, u64)]) -> Snapshot {
         Snapshot {
             nr_samples: 10,
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(widths(&[(0, 10)], 40), [40]);
         assert_eq!(widths(&[(0, 10), (10, 10), (30, 10)], 40), [40]);
         assert_eq!(widths(&[(0, 10), (1000, 30)], 41), [11, 29]);
-        // The smallest is still there.
+        // The smallest stretch is still there.
         assert_eq!(widths(&[(0, 1), (1_000_000, 100_000)], 41), [1, 39]);
     }
 

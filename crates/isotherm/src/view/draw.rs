@@ -1,5 +1,5 @@
-//! Draws the state: the heading, the list of targets or the map of one of them (gauges, heat bar, lists of regions), and
-//! the keys. What does not fit is left out in the order of what is missed least.
+//! Draws the state: the heading, the list of targets or the map of one of them (gauges, heat bar, lists of regions),
+//! and the keys. Parts that do not fit are left out, the least important first.
 
 use isotherm_engine::TargetId;
 use isotherm_engine::units::format_time;
@@ -15,11 +15,11 @@ use super::{bar, blame, gauges, lists, targets};
 
 const WIDTH_MIN: u16 = 40;
 const HEIGHT_MIN: u16 = 12;
-/// Lists of less than this say too little: the past gives way to them.
+/// Lists shorter than this show too little: the past shrinks first.
 const LISTS_HEIGHT: u16 = 12;
-/// More of the past than this is not looked at.
+/// More lines of the past than this are of little use.
 const PAST_HEIGHT_MAX: u16 = 12;
-/// The name of a record takes this much of the heading.
+/// Width of a record's name in the heading.
 const TITLE_WIDTH: usize = 30;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
@@ -123,7 +123,7 @@ fn heading(state: &State) -> Vec<Line<'_>> {
     parts
 }
 
-/// The state of the view, and the keys.
+/// Returns the state of the view, and the keys.
 fn foot_line(state: &State) -> Vec<Line<'static>> {
     let mut parts = Vec::new();
     if state.paused {

@@ -1,4 +1,4 @@
-//! How much memory is in use and idle, how that went, and what watching costs.
+//! Bytes in use and idle, their trend, and the cost of monitoring.
 
 use ratatui::text::{Line, Span};
 
@@ -7,12 +7,12 @@ use super::style::{bold, dim, heat};
 use super::text::{flow, trend};
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 
-/// From this many lines on, a bar of shares and the trend are among them.
+/// With at least this number of lines, a bar of shares and the trend are among them.
 const WITH_BARS: usize = 4;
-/// The text beside the trend's bars takes this much at most.
+/// Greatest width of the text beside the trend's bars.
 const BESIDE_TREND: usize = 30;
 
-/// At most `nr_lines` lines about a target.
+/// Returns at most `nr_lines` lines about a target.
 pub(super) fn lines(
     state: &State,
     target: &Target,
@@ -36,7 +36,7 @@ pub(super) fn lines(
     lines
 }
 
-/// The shares of memory by what is known of it, over the whole width.
+/// Draws the shares of memory by access, over the whole width.
 fn bar(state: &State, sums: Sums, width: usize) -> Line<'static> {
     let (mut bytes, mut drawn) = (0u64, 0);
     let mut bar = Vec::new();
@@ -53,7 +53,7 @@ fn bar(state: &State, sums: Sums, width: usize) -> Line<'static> {
     Line::from(bar)
 }
 
-/// The numbers to the bar, and what they are of; what is missed least comes last.
+/// Returns the numbers of the bar with their names; the least important comes last.
 fn memory(state: &State, target: &Target) -> Vec<Line<'static>> {
     let sums = target.sums;
     let kind = |(rate, name, bytes): (Option<f32>, String, u64)| {
@@ -93,7 +93,7 @@ fn kinds(sums: Sums) -> [(Option<f32>, String, u64); 4] {
     ]
 }
 
-/// Cost of watching, as lines.
+/// Returns the cost of monitoring as lines.
 pub(super) fn cost(state: &State) -> Vec<Line<'static>> {
     let (Some(cost), Some((own, induced))) = (&state.cost, state.cpu_percent) else {
         return vec![Line::raw("measuring the cost ...")];

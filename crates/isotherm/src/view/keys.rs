@@ -1,9 +1,9 @@
-//! Keys from the terminal, and whether there still is a terminal.
+//! Keys from the terminal, and the state of the terminal.
 //!
 //! Problem: crossterm never returns once its terminal is closed: it repeats a read that gives no bytes.
 //!
-//! Approach: a thread of its own waits in crossterm for keys. The view asks that thread, and asks the kernel whether the
-//! terminal is closed. The thread ends with the process.
+//! Approach: a thread of its own waits in crossterm for keys. The view asks that thread, and asks the kernel whether
+//! the terminal is closed. The thread ends with the process.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -35,7 +35,7 @@ impl Keys {
         Ok(Self(receiver))
     }
 
-    /// The next key that was pressed; `None` if there is none for as long as `wait`.
+    /// Returns the next key that was pressed; `None` if there is none within `wait`.
     pub(super) fn next(&self, wait: Duration) -> anyhow::Result<Option<KeyEvent>> {
         loop {
             match self.0.recv_timeout(wait) {
@@ -48,7 +48,7 @@ impl Keys {
     }
 }
 
-/// Whether standard input's terminal has been closed.
+/// Returns whether standard input's terminal has been closed.
 pub(super) fn terminal_is_gone() -> bool {
     let stdin = io::stdin();
     let mut of_stdin = [PollFd::new(stdin.as_fd(), PollFlags::empty())];

@@ -11,9 +11,9 @@ use super::state::{Sort, State, Target, shown_bytes};
 use super::style::{bold, heat};
 use super::text::{Column, Columns, section, shorten};
 
-/// From here on the two lists stand side by side.
+/// Least width for two lists side by side.
 const SIDE_BY_SIDE: u16 = 110;
-/// The lines of two lists, one above the other, that are no regions: two titles and the heads.
+/// Lines that hold no regions, if one list is above the other: two titles and the heads.
 const OTHER_LINES: u16 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, target: (Ta
         let halves = Layout::horizontal([Constraint::Fill(1); 2]);
         halves.spacing(1).areas(area)
     } else {
-        // Each has half, and what the other does not need.
+        // Each list has half of the lines, and the lines that the other does not need.
         let rows = area.height.saturating_sub(OTHER_LINES);
         let least = rows.saturating_sub(cold.regions.len().min(usize::from(rows)) as u16);
         let wanted = hot.regions.len().min(usize::from(rows)) as u16;
@@ -86,7 +86,7 @@ impl List<'_> {
         frame.render_widget(table.block(block), area);
     }
 
-    /// Number of lines, the part that is shown, and the order.
+    /// Returns the number of lines, the part that is shown, and the order.
     fn title(&self, skip: usize, room: usize) -> Vec<Line<'static>> {
         let bytes = self.regions.iter().map(|r| shown_bytes(r, self.hot));
         let bytes = format_bytes(bytes.sum());

@@ -1,5 +1,5 @@
-//! The live view of `isotherm top`: state that items change, a picture of it, and the loop around. Several targets are
-//! a list, from which the map of each is opened.
+//! The live view of `isotherm top`: the state that items change, its picture, and the loop around both. Several targets
+//! are a list, from which the map of each is opened.
 
 mod bar;
 mod blame;
@@ -29,15 +29,15 @@ use keys::Keys;
 pub(crate) use source::{ItemSource, LiveSource, ReplaySource};
 use state::State;
 
-/// Whose code idle memory is of is found out so often.
+/// Period of the attribution of idle memory to functions.
 const BLAME_EVERY: Nanos = Nanos(5_000_000_000);
-/// How often the picture is drawn anew.
+/// Period of drawing.
 const FRAME: Duration = Duration::from_millis(100);
 /// Lines that a page key scrolls.
 const PAGE: isize = 10;
 
-/// Shows what `source` yields until the user quits, a signal comes, or the terminal is closed. The terminal is restored on
-/// the way out, also when something panics (ratatui's hook).
+/// Shows what `source` yields until the user quits, a signal comes, or the terminal is closed. The terminal is restored
+/// on the way out, also when something panics (ratatui's hook).
 pub(crate) fn run(source: &mut dyn ItemSource, title: &str) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("cannot take the terminal over")?;
     let outcome = watch(&mut terminal, source, title);
@@ -59,7 +59,7 @@ fn watch(
         if !state.ended {
             state.ended = !source.next(FRAME, &mut items)?;
         }
-        // Drawing is not watching: it must not be paid from the monitor's budget.
+        // Drawing is not monitoring: the monitor's budget must not pay for it.
         let cpu_before = process_cpu();
         for item in items.drain(..) {
             state.update(&item);
@@ -68,7 +68,7 @@ fn watch(
             }
         }
         state.now = source.now();
-        // Of a record that is played back, by the clock of who looks.
+        // For a record that is played back, this is the viewer's clock.
         let now = state.now.unwrap_or_else(|| Nanos::from(began.elapsed()));
         if let Some(status) = blame.as_mut().and_then(|blame| blame.take(now)) {
             state.blame = Some(status);
@@ -93,7 +93,7 @@ fn press(state: &mut State, key: KeyEvent) -> bool {
     let help = std::mem::take(&mut state.help);
     match key.code {
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
-        // Any key closes the help, and these do nothing else.
+        // Any key closes the help, and these keys do nothing else.
         KeyCode::Char('q' | '?' | 'h') | KeyCode::Esc if help => {}
         KeyCode::Char('q') => return false,
         KeyCode::Esc => return state.back(),

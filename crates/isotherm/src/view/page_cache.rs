@@ -1,4 +1,4 @@
-//! The page cache as a target of the view: what a round told of files, as regions of addresses that stand for them.
+//! The page cache as a target of the view: a round's sample of files, as regions of artificial addresses.
 
 use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
 use isotherm_engine::page_cache::PAGE_CACHE;
@@ -6,10 +6,10 @@ use isotherm_engine::{AddressRange, Nanos, RegionMemory, RegionSnapshot, Snapsho
 use isotherm_record::CacheSample;
 use isotherm_record::item::{Mapping, MappingChange};
 
-/// Files have such addresses that no two lie side by side.
+/// Gap between the addresses of two files, so that no two are adjacent.
 const GAP: u64 = 1 << 21;
 
-/// A snapshot with a region for each file and age, and the names of the files as mappings.
+/// Returns a snapshot with a region for each file and age, and the names of the files as mappings.
 pub(super) fn told(sample: &CacheSample, before: &Snapshot) -> (Snapshot, MappingChange) {
     let mut files: Vec<(String, AgeBytes)> = { sample.files.iter() }
         .map(|file| (file.name(), file.bytes.ages))
@@ -56,7 +56,7 @@ pub(super) fn told(sample: &CacheSample, before: &Snapshot) -> (Snapshot, Mappin
     (snapshot, change)
 }
 
-/// What is not told file by file.
+/// Returns the bytes of files that are not listed one by one.
 fn rest(sample: &CacheSample) -> AgeBytes {
     let mut rest = AgeBytes::default();
     sample.memory.iter().for_each(|of| rest.add(&of.bytes.ages));
@@ -71,7 +71,7 @@ fn rest(sample: &CacheSample) -> AgeBytes {
     rest
 }
 
-/// Its classes that are not empty: the least age, the rate, and bytes.
+/// Returns the classes that are not empty: the least age, the rate, and bytes.
 fn by_age(ages: &AgeBytes) -> Vec<(Nanos, Option<f32>, u64)> {
     let mut classes = vec![(Nanos(0), Some(1.0), ages.touched)];
     let least = std::iter::once(Nanos(0)).chain(AGE_BOUNDS);

@@ -1,4 +1,4 @@
-//! Where the view's items come from: a session that runs now, or a record that is played back.
+//! Sources of the view's items: a session that runs now, or a record that is played back.
 
 use std::io::Read;
 use std::path::Path;
@@ -14,19 +14,19 @@ use isotherm_session::{Session, Step};
 
 /// Yields items as time goes by.
 pub(crate) trait ItemSource {
-    /// Waits for at most `timeout`, and appends what has happened. `false` when there is no more.
+    /// Waits for at most `timeout`, and appends new items. Returns false after the last one.
     fn next(&mut self, timeout: Duration, items: &mut Vec<Item>) -> anyhow::Result<bool>;
 
-    /// Whether a signal asked for the end.
+    /// Returns whether a signal asked for the end.
     fn stopped(&self) -> bool;
 
-    /// `cpu` was spent on drawing, which is no cost of watching.
+    /// Excludes `cpu` from the cost of monitoring: it was spent on drawing.
     fn leave_out(&mut self, _cpu: Nanos) {}
 
-    /// What the items' record says of itself.
+    /// Returns the header of the items' record.
     fn header(&self) -> &Header;
 
-    /// The time by the clock of the items; `None` where they are not of now.
+    /// Returns the time by the clock of the items; `None` if they are of the past.
     fn now(&self) -> Option<Nanos> {
         None
     }
@@ -42,7 +42,7 @@ impl LiveSource {
         Self { session }
     }
 
-    /// The session back, to end it.
+    /// Returns the session, to end it.
     pub(crate) fn into_session(self) -> Session {
         self.session
     }
@@ -91,7 +91,7 @@ impl ReplaySource {
         let reader = Reader::open(input.bytes)
             .with_context(|| format!("cannot read {}", path.display()))?
             .replay_pages();
-        // A signal ends the view in order, so that the terminal is given back.
+        // A signal ends the view in order, so that the terminal is restored.
         let stop = crate::stop::by_signals()?;
         Ok(Self {
             reader,
@@ -102,7 +102,7 @@ impl ReplaySource {
         })
     }
 
-    /// How long from now until what happened at `time` is due.
+    /// Returns the time until the moment of `time` is due.
     fn wait_for(&mut self, time: Nanos) -> Duration {
         let (began, first) = *self.began.get_or_insert((Instant::now(), time));
         let due = Duration::from_secs_f64(time.since(first).as_secs_f64() / self.speed);

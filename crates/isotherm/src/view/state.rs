@@ -1,4 +1,4 @@
-//! What the view shows, as the items tell it. No terminal here.
+//! The state of the view, made of items. It uses no terminal.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,19 +14,20 @@ use super::targets::Field;
 
 /// Snapshots whose working set is kept for the sparkline.
 const HISTORY: usize = 240;
-/// One snapshot of the past is kept for each second, and so many seconds.
+/// Snapshots of the past, one for each second.
 const PAST: usize = 16;
 const PAST_STEP: Nanos = Nanos(1_000_000_000);
-/// All of the past has at most so many regions, whatever a snapshot has.
+/// Regions of all of the past, whatever the size of a snapshot.
 const PAST_REGIONS: usize = 400_000;
-/// A view older than this is said to be so.
+/// A view older than this is marked as stale.
 const STALE: Nanos = Nanos(2_000_000_000);
 /// Regions idle for this long count as idle.
 pub(super) const IDLE: Nanos = Nanos(5_000_000_000);
-/// Regions idle for this long count as idle for long. Both times are among `AGE_BOUNDS`, so the page cache has them, too.
+/// Regions idle for this long count as idle for long. Both times are among `AGE_BOUNDS`, so the page cache has them,
+/// too.
 pub(super) const LONG_IDLE: Nanos = Nanos(120_000_000_000);
 
-/// How the lists of regions are ordered.
+/// The order of the lists of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Rate,
@@ -44,7 +45,6 @@ impl Sort {
     }
 }
 
-/// One target.
 #[derive(Debug, Default)]
 pub(super) struct Target {
     pub(super) pid: u32,
@@ -55,7 +55,7 @@ pub(super) struct Target {
     pub(super) sums: Sums,
     /// Snapshots a second or more apart, before the present one; the latest last.
     pub(super) past: VecDeque<Snapshot>,
-    /// When its first snapshot began.
+    /// Start of its first snapshot.
     began: Option<Nanos>,
     rss: Option<u64>,
     swap: Option<u64>,
@@ -67,25 +67,25 @@ impl Target {
         self.began.is_some()
     }
 
-    /// For how long it has been watched.
+    /// Returns the time for which it has been watched.
     pub(super) fn elapsed(&self) -> Nanos {
         self.began
             .map_or(Nanos(0), |began| self.snapshot.end.since(began))
     }
 
-    /// Resident bytes: the monitor's where it knows them, else RSS; `None` without either.
+    /// Returns resident bytes: the monitor's if it knows them, else RSS; `None` without either.
     pub(super) fn resident(&self) -> Option<u64> {
         let by_monitor = self.has_snapshot() && self.sums.is_exact;
         by_monitor.then_some(self.sums.total).or(self.rss)
     }
 
-    /// Swapped-out bytes: the monitor's where it knows them, else VmSwap; `None` without either.
+    /// Returns swapped-out bytes: the monitor's if it knows them, else VmSwap; `None` without either.
     pub(super) fn swapped(&self) -> Option<u64> {
         let by_monitor = self.has_snapshot() && self.sums.is_exact;
         by_monitor.then_some(self.sums.swapped).or(self.swap)
     }
 
-    /// Puts what was shown until now into the past, if it is far enough from the last there.
+    /// Adds the snapshot so far to the past, if it is far enough from the last one there.
     fn remember(&mut self) {
         let snapshot = std::mem::take(&mut self.snapshot);
         let last = self.past.back().map_or(Nanos(0), |last| last.end);
@@ -100,7 +100,7 @@ impl Target {
     }
 }
 
-/// Bytes of memory of a snapshot by what is known of them.
+/// Bytes of a snapshot, by access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) accessed: u64,
@@ -108,16 +108,16 @@ pub(super) struct Sums {
     pub(super) long_idle: u64,
     pub(super) swapped: u64,
     pub(super) unknown: u64,
-    /// All of it: resident memory, or addresses where the source cannot tell.
+    /// Resident memory, or addresses if the source cannot distinguish them.
     pub(super) total: u64,
-    /// Addresses, whatever they hold.
+    /// Addresses, whether they hold memory or not.
     pub(super) addresses: u64,
-    /// What is memory is known.
+    /// The source knows which addresses hold memory.
     pub(super) is_exact: bool,
 }
 
 impl Sums {
-    /// Neither accessed in the last interval nor idle for long.
+    /// Returns the bytes that were neither accessed in the last interval nor idle for long.
     pub(super) fn cooling(self) -> u64 {
         self.total
             .saturating_sub(self.accessed)
@@ -126,7 +126,6 @@ impl Sums {
     }
 }
 
-/// Everything that is shown.
 pub(super) struct State {
     pub(super) title: String,
     pub(super) palette: Palette,
@@ -137,7 +136,7 @@ pub(super) struct State {
     cursor: Option<TargetId>,
     /// The field that the list is sorted by.
     pub(super) order: Field,
-    /// The time now, where items are of now.
+    /// The time now, if the items are live.
     pub(super) now: Option<Nanos>,
     pub(super) mappings: MappingTable,
     pub(super) cost: Option<CostSample>,
@@ -146,7 +145,7 @@ pub(super) struct State {
     pub(super) clears_per_second: f64,
     pub(super) checks_per_second: f64,
     pub(super) note: Option<String>,
-    /// Whose code touched idle memory first, where stacks are taken.
+    /// Functions that touched idle memory first, if stacks are taken.
     pub(super) blame: Option<BlameStatus>,
     pub(super) sort: Sort,
     pub(super) scroll: usize,
@@ -182,7 +181,7 @@ impl State {
         }
     }
 
-    /// Takes an item in. While paused, what is shown stands still; names and ends are kept.
+    /// Applies an item. While paused, the shown state does not change; names and ends are kept.
     pub(super) fn update(&mut self, item: &Item) {
         match item {
             Item::TargetStart(start) => {
@@ -262,7 +261,7 @@ impl State {
         }
     }
 
-    /// The target whose map is shown: the opened one, or the only one.
+    /// Returns the target whose map is shown: the opened one, or the only one.
     pub(super) fn target(&self) -> Option<(TargetId, &Target)> {
         let opened = self.opened;
         let opened = opened.and_then(|id| Some((id, self.targets.get(&id)?)));
@@ -272,14 +271,14 @@ impl State {
         })
     }
 
-    /// Whether the list is shown, rather than a map.
+    /// Returns whether the list is shown, rather than a map.
     pub(super) fn shows_list(&self) -> bool {
         self.target().is_none()
     }
 
-    /// The targets of the list in its order, those that have ended last and physical memory first.
+    /// Returns the targets of the list in its order, ended ones last and physical memory first.
     pub(super) fn listed(&self) -> Vec<(TargetId, &Target)> {
-        // Physical memory is all of the others', which are then known by name alone.
+        // Physical memory contains the memory of the others, which are then known by name only.
         let is_whole = |id: TargetId, target: &Target| target.pid == 0 && id != PAGE_CACHE;
         let by_frame = self
             .targets
@@ -297,13 +296,13 @@ impl State {
         listed
     }
 
-    /// The place of the list's cursor.
+    /// Returns the index of the list's cursor.
     pub(super) fn cursor(&self, listed: &[(TargetId, &Target)]) -> usize {
         let place = listed.iter().position(|(id, _)| Some(*id) == self.cursor);
         place.unwrap_or(0)
     }
 
-    /// How old the newest that is shown is, where that is too old to pass for the present.
+    /// Returns the age of the newest snapshot that is shown, if it is stale.
     pub(super) fn stale(&self) -> Option<Nanos> {
         let now = self.now.filter(|_| !self.paused && !self.ended)?;
         let live = self
@@ -351,7 +350,7 @@ impl State {
         }
     }
 
-    /// Goes back to the list; `false` where there is none, or where it is shown.
+    /// Goes back to the list; returns false if there is none, or if it is shown.
     pub(super) fn back(&mut self) -> bool {
         let Some(opened) = self.opened.take() else {
             return false;
@@ -373,7 +372,7 @@ impl State {
         self.scroll = 0;
     }
 
-    /// Known regions of the shown target, hottest or coldest first, by the chosen order.
+    /// Returns known regions of the shown target, hottest or coldest first, by the chosen order.
     pub(super) fn regions(&self, hot: bool) -> Vec<RegionSnapshot> {
         let Some((_, target)) = self.target() else {
             return Vec::new();
@@ -388,7 +387,7 @@ impl State {
             .collect();
         let size = |r: &RegionSnapshot| std::cmp::Reverse(shown_bytes(r, hot));
         match (self.sort, hot) {
-            // Of cold memory, what there is most of matters most.
+            // In the list of cold memory, the largest regions matter most.
             (Sort::Size, _) | (Sort::Rate, false) => regions.sort_by_key(size),
             (Sort::Rate, true) => regions.sort_by(|a, b| {
                 let by_rate = b
@@ -403,7 +402,7 @@ impl State {
     }
 }
 
-/// Adds a snapshot's bytes up.
+/// Sums up a snapshot's bytes.
 fn sums(snapshot: &Snapshot) -> Sums {
     let totals = snapshot.totals();
     let idle_for = |age: Nanos| {
@@ -422,7 +421,7 @@ fn sums(snapshot: &Snapshot) -> Sums {
     }
 }
 
-/// Bytes of a region that a list is about: the touched ones, or those that are idle.
+/// Returns the bytes of a region that a list is about: the touched ones, or those that are idle.
 pub(super) fn shown_bytes(region: &RegionSnapshot, hot: bool) -> u64 {
     if hot { region.touched() } else { region.idle() }
 }

@@ -1,15 +1,14 @@
-//! How heat looks in one character of the terminal: a coloured cell, or, without colours, a character
-//! of a ramp.
+//! Heat as one character of the terminal: a coloured cell or, without colours, a character of a ramp.
 
 use isotherm_report::render::colour::{self, Palette};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-/// Without colours: a rate above the first shows as the second.
+/// Characters of rates without colours: a rate above the first value shows as the second.
 const RAMP: [(f32, &str); 4] = [(0.75, "█"), (0.25, "▓"), (0.05, "▒"), (0.0, "░")];
 const NEVER: &str = "·";
 
-/// What this terminal can show.
+/// Returns the colours that this terminal can show.
 pub(super) fn palette_of_terminal() -> Palette {
     if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
         return Palette::Plain;
@@ -28,7 +27,7 @@ pub(super) fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-/// One character of heat; `None` is unknown.
+/// Returns one character of heat; `None` is unknown.
 pub(super) fn heat(palette: Palette, rate: Option<f32>) -> Span<'static> {
     let (r, g, b) = colour::of(rate);
     let behind = match palette {
@@ -48,7 +47,7 @@ pub(super) fn heat(palette: Palette, rate: Option<f32>) -> Span<'static> {
     }
 }
 
-/// The meaning of the cells, part by part. The rates are in the middle of the ramp's steps.
+/// Returns the meaning of the cells, part by part. The rates are in the middle of the ramp's steps.
 pub(super) fn legend(palette: Palette) -> Vec<Line<'static>> {
     let entries = [
         (Some(0.0), " never"),

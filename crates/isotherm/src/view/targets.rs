@@ -1,4 +1,4 @@
-//! The list of targets: how much memory each has, uses and leaves idle, and how that went.
+//! The list of targets: the memory that each has, uses and leaves idle, and its trend.
 
 use isotherm_engine::units::{format_bytes, format_time};
 use ratatui::Frame;
@@ -37,14 +37,14 @@ const ORDERS: [Field; 7] = [
 ];
 
 impl Field {
-    /// The field to sort by after this one, or before it.
+    /// Returns the field to sort by after this one, or before it.
     pub(super) fn next(self, forwards: bool) -> Self {
         let nr = ORDERS.len();
         let at = ORDERS.iter().position(|of| *of == self).unwrap_or(0);
         ORDERS[(at + if forwards { 1 } else { nr - 1 }) % nr]
     }
 
-    /// Bytes of a target in this column; `None` where they are not known.
+    /// Returns the bytes of a target in this column; `None` if they are not known.
     pub(super) fn bytes(self, target: &Target) -> Option<u64> {
         let by_monitor = target.has_snapshot().then_some(target.sums);
         match self {
@@ -72,14 +72,14 @@ impl Field {
     }
 }
 
-/// The columns that fit; the one that the list is sorted by is as important as the name.
+/// Returns the columns that fit; the sorted column is as important as the name.
 fn columns(width: u16, order: Field) -> Columns<Field> {
     let rank = |field: Field, rank| if field == order { 0 } else { rank };
     let number = |field: Field, width, unsorted| {
         Column::number(field, &field.head(), width, rank(field, unsorted))
     };
     let text = |field: Field, width, rank| Column::text(field, &field.head(), width, rank);
-    // A name has a mark before it, and 15 characters, as the kernel's have.
+    // A name has a mark before it, and 15 characters, as the kernel's names have.
     let columns = vec![
         number(Field::Pid, 7, 4),
         text(Field::Name, (16, 16), 0),

@@ -319,7 +319,7 @@ fn a_target_of_the_list_is_opened_and_left_again() {
         "the cursor is where it was"
     );
     assert_eq!(press(KeyCode::Char('o')), named(""));
-    // The order before that by size is by name: server is after redis.
+    // The earlier order by size continues by name: server is after redis.
     assert_eq!(press(KeyCode::Left), named(""));
     assert_eq!(press(KeyCode::Down), named(""));
     assert_eq!(press(KeyCode::Enter), named("server"));
@@ -346,7 +346,7 @@ fn keys_act_on_the_state() {
     let none = KeyModifiers::NONE;
     assert!(press(KeyCode::Char('?'), none));
     assert!(press(KeyCode::Char('q'), none), "closes the help only");
-    // One region in each list: there is nowhere to scroll to.
+    // One region is in each list, so there is nothing to scroll.
     assert!(press(KeyCode::PageDown, none));
     assert!(press(KeyCode::Char('t'), none));
     assert!(press(KeyCode::Char('p'), none));

@@ -1,4 +1,4 @@
-//! Text in the room that there is: whole parts and whole words are left out, none is cut where that can be avoided.
+//! Fits text into a width: it leaves out whole parts and whole words, and cuts none if it can avoid that.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ pub(super) fn flow<'a>(
     lines
 }
 
-/// The spans of a part, each with the style of the whole, which they keep beside other parts.
+/// Returns the spans of a part, each with the style of the whole, which they keep beside other parts.
 fn spans(part: Line<'_>) -> impl Iterator<Item = Span<'_>> {
     let style = part.style;
     part.spans.into_iter().map(move |span| {
@@ -43,7 +43,7 @@ fn spans(part: Line<'_>) -> impl Iterator<Item = Span<'_>> {
     })
 }
 
-/// A line above a section, with the parts of its title that fit.
+/// Returns a line above a section, with the parts of its title that fit.
 pub(super) fn section<'a>(title: impl IntoIterator<Item = Line<'a>>, width: u16) -> Block<'a> {
     let block = Block::new().borders(Borders::TOP);
     let room = usize::from(width.saturating_sub(4));
@@ -94,7 +94,7 @@ impl<F> Column<F> {
 pub(super) struct Columns<F>(Vec<(Column<F>, u16)>);
 
 impl<F: Copy> Columns<F> {
-    /// Leaves out columns until the others fit, and gives what is left to those that can be wider.
+    /// Leaves out columns until the others fit, and widens those that can be wider by the rest.
     pub(super) fn fit(mut columns: Vec<Column<F>>, width: u16) -> Self {
         let needed = |columns: &[Column<F>]| {
             let each = columns.iter().map(|column| column.width.0 + 1);
@@ -117,7 +117,7 @@ impl<F: Copy> Columns<F> {
         Self(widened.collect())
     }
 
-    /// A row of cells; `cell` gets the width of its column.
+    /// Returns a row of cells; `cell` gets the width of its column.
     pub(super) fn row<'a>(&self, cell: impl Fn(F, usize) -> Line<'a>) -> Row<'a> {
         let cell = |(column, width): &(Column<F>, u16)| {
             cell(column.field, usize::from(*width)).alignment(column.alignment)
@@ -125,7 +125,7 @@ impl<F: Copy> Columns<F> {
         Row::new(self.0.iter().map(cell))
     }
 
-    /// Rows, below their heads or below another list with the same columns.
+    /// Returns rows, below their heads or below another list with the same columns.
     pub(super) fn table<'a>(
         &self,
         rows: impl IntoIterator<Item = Row<'a>>,
@@ -145,7 +145,7 @@ impl<F: Copy> Columns<F> {
     }
 }
 
-/// The words of a text that fit, and an ellipsis for the others.
+/// Returns the words of a text that fit, and an ellipsis for the others.
 pub(super) fn words(text: &str, width: usize) -> String {
     if width_of(text) <= width {
         return text.to_owned();
@@ -155,7 +155,8 @@ pub(super) fn words(text: &str, width: usize) -> String {
     fitting.map_or_else(String::new, |begin| format!("{begin} …"))
 }
 
-/// A name without its first directories, without its last words, or, if it is one long word, without its middle.
+/// Returns a name without its first directories, without its last words, or, if it is one long word, without its
+/// middle.
 pub(super) fn shorten(name: &str, width: usize) -> String {
     if width_of(name) <= width {
         return name.to_owned();
@@ -181,7 +182,7 @@ fn cut_middle(text: &str, width: usize) -> String {
     kept.chain(text.chars().skip(length - end)).collect()
 }
 
-/// Bars that show how values went, the latest at the right, as shares of the largest.
+/// Returns bars of the values' trend, the latest at the right, as shares of the largest.
 pub(super) fn trend(values: &VecDeque<u64>, width: usize) -> String {
     let most = values.iter().copied().max().unwrap_or(0).max(1) as f64;
     let nr_bars = width.min(values.len());

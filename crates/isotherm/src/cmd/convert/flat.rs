@@ -15,14 +15,14 @@ use super::{Args, Ended, Output, Stop, Stoppable, is_stdout, tell_end, tell_left
 use crate::input;
 use crate::progress::Watched;
 
-/// What was written, and where.
+/// The written tables and their files.
 struct Flattened {
     files: Vec<PathBuf>,
     written: Written,
     ended: Ended,
 }
 
-/// Writes the tables, and says so.
+/// Writes the tables, and prints a summary.
 pub(super) fn run(args: &Args, path: &Path, stop: &Stop) -> anyhow::Result<()> {
     let flattened = write(&args.input, path, args.salvage, stop)?;
     tell(args, &flattened)
@@ -75,7 +75,7 @@ fn rows(
     flat.finish()
 }
 
-/// `out.parquet`, `out.rss.parquet` and so on.
+/// Returns the tables' files: `out.parquet`, `out.rss.parquet` and so on.
 fn files_of(path: &Path) -> Vec<PathBuf> {
     let (first, others) = TABLES.split_first().expect("there are tables");
     debug_assert_eq!(first.0, "regions");

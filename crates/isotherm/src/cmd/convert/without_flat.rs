@@ -1,4 +1,4 @@
-//! In the place of `--flat`, where Parquet is left out.
+//! Replacement of `--flat` in builds without Parquet.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use isotherm_record::convert::ConvertError;
 
 use super::{Args, Stop};
 
-/// Parquet is not there.
+/// Fails: this build has no Parquet.
 pub(super) fn run(_args: &Args, _path: &Path, _stop: &Stop) -> anyhow::Result<()> {
     Err(ConvertError::WithoutParquet.into())
 }

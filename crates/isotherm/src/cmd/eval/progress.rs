@@ -15,14 +15,13 @@ pub(super) struct Progress<'a> {
     begun: Instant,
     nr: usize,
     nr_done: usize,
-    /// Weights of all runs and of those that are done: the seconds that they are expected to take, or
-    /// one each.
+    /// Weights of all runs and of the finished ones: the seconds that they are expected to take, or one each.
     whole: f64,
     done: f64,
 }
 
 impl<'a> Progress<'a> {
-    /// Draws once it knows what is to be done.
+    /// Creates hidden progress, which is drawn once the work is known.
     pub(super) fn new(experiment: &'a Experiment) -> Self {
         Self {
             bar: progress::Progress::hidden(),
@@ -53,12 +52,12 @@ impl<'a> Progress<'a> {
         self.bar.set_message(format!("{title}{left}"));
     }
 
-    /// So many settings have been tried.
+    /// Shows the number of settings that a search has tried.
     pub(super) fn search(&self, title: &str, tried: usize) {
         self.begin(&format!("{title}: {tried} settings tried"));
     }
 
-    /// What tuning found, or why it found nothing.
+    /// Prints the result of tuning, or the reason why there is none.
     pub(super) fn tell_tuned(&self, title: &str, found: Result<&TunedEntry, &str>) {
         match found {
             Err(why) => self.line(&format!("{title}: FAILED: {why}")),
@@ -105,7 +104,7 @@ impl<'a> Progress<'a> {
         self.bar.finish_and_clear();
     }
 
-    /// In words: at the pace so far, or before the first run has ended as it is expected.
+    /// Formats the remaining time: at the pace so far, or before the first run has ended by the expected times.
     fn left(&self) -> Option<String> {
         let left = self.whole - self.done;
         let seconds = if self.nr_done > 0 {

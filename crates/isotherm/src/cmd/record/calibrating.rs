@@ -1,8 +1,8 @@
-//! What acting on the target would cost, measured while it is recorded page by page, for who replays the record.
+//! Measures the cost of acting on the target while it is recorded page by page, for a replay of the record.
 //!
-//! Now and then a few pages that the last scan found are copied. At the end a process that was started for it, with the
-//! privileges that the recorder has given up meanwhile, measures with them ([`isotherm_linux::calibrate`]). Nothing
-//! of the copies stays.
+//! Periodically, a few pages that the last scan found are copied. At the end a helper process measures with the copies
+//! ([`isotherm_linux::calibrate`]). It was started early, with the privileges that the recorder has given up meanwhile.
+//! The copies are not kept.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -23,22 +23,22 @@ use isotherm_record::{CalibrationSample, Item, PageSnapshot};
 use isotherm_session::Session;
 use tracing::info;
 
-/// Pages that are copied each time, and how often that is.
+/// Pages that are copied each time, and the period of copying.
 const PAGES_PER_LOOK: u64 = 8;
 const LOOK_EVERY: Nanos = Nanos::from_millis(500);
 /// Pages that are kept: 2 MiB.
 const PAGES_MAX: usize = 512;
-/// How often it is asked what other processes map as well.
+/// Period of checks which pages other processes map as well.
 const SHARED_EVERY: Nanos = Nanos::from_millis(30_000);
 /// Measuring that takes longer than this is announced.
 const QUICK: Duration = Duration::from_millis(500);
 
-/// The process that measures, while there is one.
+/// The helper process, while there is one.
 type Helper = Arc<Mutex<Option<Child>>>;
 
-/// Copies of pages, and who will measure with them.
+/// Copies of pages, and the thread that will measure with them.
 pub(super) struct Calibrating {
-    /// Who measures once it is told what with.
+    /// The thread that measures once it has received the content.
     worker: JoinHandle<anyhow::Result<Calibration>>,
     to_worker: Sender<Vec<u8>>,
     helper: Helper,
@@ -46,13 +46,13 @@ pub(super) struct Calibrating {
     next: Nanos,
     random: u64,
     refuse_huge: Vec<TargetId>,
-    /// Mappings that others map as well, and when that is asked again.
+    /// Mappings that others map as well, and the time of the next check.
     shared: BTreeMap<u32, Vec<AddressRange>>,
     next_shared: Nanos,
 }
 
 impl Calibrating {
-    /// For records that can be replayed; else `None`.
+    /// Starts the thread for a record that can be replayed; else returns `None`.
     pub(super) fn start(spec: &SessionSpec) -> Option<Self> {
         let [context] = &spec.contexts[..] else {
             return None;
@@ -64,8 +64,8 @@ impl Calibrating {
             return None;
         }
         let (to_worker, content) = std::sync::mpsc::channel();
-        // A thread of its own keeps the privileges that measuring takes. And children of the recorder's thread are looked
-        // through for those of a command that have lost their parent: the helper is none of them.
+        // A separate thread keeps the privileges that measuring takes. The recorder also searches the children of its
+        // own thread for orphans of a command, and must not find the helper there.
         let helper = Helper::default();
         let of_worker = Arc::clone(&helper);
         let worker = std::thread::spawn(move || measure(&content, &of_worker));
@@ -130,8 +130,8 @@ impl Calibrating {
         }
     }
 
-    /// Each page that was ever copied is kept as likely as any other (reservoir sampling would need their number; of
-    /// so few the later ones take the place of any).
+    /// Keeps a page. All pages that were ever copied are about equally likely to stay. Reservoir sampling would need
+    /// their number; here a later page replaces a random one.
     fn keep(&mut self, page: &[u8]) {
         let nr = self.content.len() / page.len();
         if nr < PAGES_MAX {
@@ -142,7 +142,7 @@ impl Calibrating {
         }
     }
 
-    /// A number below `below`.
+    /// Returns a random number below `below`.
     fn draw(&mut self, below: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -150,10 +150,10 @@ impl Calibrating {
         (self.random >> 16) as usize % below
     }
 
-    /// Measures, unless the user ends that. Yields what was measured, or why nothing was.
+    /// Measures, unless the user ends that. Returns the result, or the reason why there is none.
     pub(super) fn finish(mut self, now: Nanos) -> Item {
         let (refuse_huge, shared) = (self.refuse_huge, self.shared);
-        // If nobody takes it, it has failed and says why.
+        // If the thread does not receive it, it has failed and reports why.
         self.to_worker.send(std::mem::take(&mut self.content)).ok();
         wait_for(&self.worker, &self.helper);
         let measured = self.worker.join();
@@ -173,7 +173,7 @@ impl Calibrating {
     }
 }
 
-/// Waits until measuring has ended. Says what is waited for, and has a signal end it.
+/// Waits until measuring has ended. Prints what it waits for, and lets a signal end it.
 fn wait_for<T>(worker: &JoinHandle<T>, helper: &Helper) {
     let stop = crate::stop::by_signals();
     let started = Instant::now();
@@ -197,7 +197,7 @@ fn wait_for<T>(worker: &JoinHandle<T>, helper: &Helper) {
 }
 
 fn measure(content: &Receiver<Vec<u8>>, shown: &Helper) -> anyhow::Result<Calibration> {
-    // Ctrl-C is for the recorder.
+    // Ctrl-C is for the recorder only.
     let mut helper = Command::new("/proc/self/exe")
         .args(["calibrate", "--content", "--json"])
         .process_group(0)
@@ -206,10 +206,10 @@ fn measure(content: &Receiver<Vec<u8>>, shown: &Helper) -> anyhow::Result<Calibr
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start the process that measures")?;
-    // Where nothing was recorded nobody sends anything, and the helper ends with its input.
+    // If nothing was recorded, nothing is sent, and the helper ends with its input.
     let content = content.recv().unwrap_or_default();
     let mut input = helper.stdin.take().context("it cannot be told anything")?;
-    // It says itself what it could not do.
+    // The helper reports its own failures.
     let written = input.write_all(&content);
     drop(input);
     let (mut said, mut error) = (String::new(), String::new());

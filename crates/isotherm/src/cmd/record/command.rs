@@ -1,12 +1,12 @@
-//! The end of a command that was run to be watched.
+//! The end of a watched command.
 
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
-/// What a command gets to end by itself once it was asked to.
+/// Time for a command to end after SIGTERM.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Asks the command to end, and ends it if it does not.
+/// Asks the command to end, and kills it if it does not.
 pub(super) fn end_in_time(child: &mut Child) {
     isotherm_linux::process::terminate(child);
     let started = std::time::Instant::now();
@@ -19,14 +19,14 @@ pub(super) fn end_in_time(child: &mut Child) {
     child.kill().ok();
 }
 
-/// Waits for the command, passing a request to stop on, and turns how it ended into our exit code.
+/// Waits for the command, passes on a request to stop, and returns its exit code as this process's.
 pub(super) fn wait_for(child: Option<Child>, stopped: bool) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     let Some(mut child) = child else {
         return ExitCode::SUCCESS;
     };
     if stopped {
-        // From a terminal the command got the signal itself; from elsewhere only we did.
+        // From a terminal the command got the signal itself; from elsewhere only this process did.
         std::thread::sleep(Duration::from_millis(50));
         isotherm_linux::process::terminate(&mut child);
     }

@@ -1,12 +1,12 @@
-//! What acting has saved so far.
+//! The memory that acting has saved so far.
 
 use isotherm_engine::units::format_bytes;
 
-/// Memory that is saved by swapping it out: what the targets have in swap since the start, but for what
+/// Memory that is saved by swapping out: the growth of the targets' swap since the start, less the memory that
 /// compressed swap takes for it.
 #[derive(Default)]
 pub(super) struct Saved {
-    /// At the first look: bytes in swap, and of zram's pools.
+    /// Bytes in swap and in zram's pools at the first sample.
     first: Option<(u64, u64)>,
     swapped: u64,
     pool: u64,

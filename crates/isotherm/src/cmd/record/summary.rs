@@ -1,4 +1,4 @@
-//! What a recording came to, for people and as JSON.
+//! The result of a recording, for people and as JSON.
 
 use isotherm_engine::{Cost, Nanos};
 
@@ -45,7 +45,7 @@ pub(super) struct Summary {
     pub(super) acted: Option<ActingSummary>,
 }
 
-/// Intervals of so many seconds are told of.
+/// Intervals of at least this length, in seconds, are printed.
 const LONG_INTERVAL_S: f64 = 2.0;
 /// Ratio of spent time to budget from which the closing lines mention the excess.
 const EXCESS: f64 = 1.1;
@@ -91,7 +91,7 @@ impl Summary {
             1 => Some("1 child process was not".to_owned()),
             nr => Some(format!("{nr} child processes were not")),
         };
-        // Those that lived for less than a second were not seen.
+        // Children that lived for less than a second were not seen.
         notes.extend(of_children.map(|nr| format!("\nat least {nr} watched; --children does")));
         let notes = notes.concat();
         if self.snapshots == 0 {
@@ -122,7 +122,7 @@ impl Summary {
 }
 
 impl Summary {
-    /// A note where watching took more than its budget.
+    /// Returns a note if monitoring took more than its budget.
     fn excess(&self) -> Option<String> {
         let budget = self.cpu_budget_percent?;
         let took = self.monitor_cpu_percent + self.induced_cpu_percent_estimated;
@@ -135,7 +135,7 @@ impl Summary {
     }
 }
 
-/// What watching cost, in percent of one CPU.
+/// Returns the cost of monitoring, in percent of one CPU.
 pub(super) fn cpu_share(cost: Cost, elapsed: Nanos) -> f64 {
     100.0 * (cost.monitor_cpu + cost.induced_cpu).as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
 }

@@ -40,8 +40,8 @@ pub(super) struct BlameArgs {
     /// Lay this memory to code.
     #[arg(long, value_enum, default_value_t = OfArg::Idle)]
     of: OfArg,
-    /// Count memory idle for at least this time [default: the longest of 5 s, 10 s, 30 s, 1 min and 10 min that fits the
-    /// record].
+    /// Count memory idle for at least this time [default: the longest of 5 s, 10 s, 30 s, 1 min and 10 min that fits
+    /// the record].
     #[arg(long, alias = "at-least", value_name = "TIME", value_parser = parse_time)]
     idle: Option<Nanos>,
     /// Count at this time since the beginning [default: the end].
@@ -56,21 +56,21 @@ pub(super) struct BlameArgs {
     /// Write the stacks as another tool reads them [default: what the output file's name ends in].
     #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["format", "json"])]
     export: Option<ExportArg>,
-    /// Look for programs and libraries here, too, to name functions: a tree of the recorded machine, files side by side, or
-    /// by build id.
+    /// Look for programs and libraries here, too, to name functions: a tree of the recorded machine, files side by
+    /// side, or by build id.
     #[arg(long, value_name = "DIRECTORY")]
     binaries: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum OfArg {
-    /// What is resident and was not accessed
+    /// Resident memory that was not accessed
     Idle,
-    /// All that is resident
+    /// All resident memory
     Resident,
-    /// What was brought back from swap, by the code that did so
+    /// Memory that was read back from swap, by the code that did so
     Refaulted,
-    /// What of huge pages was never written, as far as they were read (pages of zeros)
+    /// Memory of huge pages that was never written, as far as they were read (pages of zeros)
     Waste,
 }
 
@@ -86,7 +86,7 @@ enum ByArg {
     Library,
     /// The thread's name
     Thread,
-    /// What is mapped
+    /// The mapping
     Mapping,
     /// The process
     Target,
@@ -102,7 +102,7 @@ enum ExportArg {
     Pprof,
 }
 
-/// What the names of other tools' files end in.
+/// Endings of the names of other tools' files.
 const ENDINGS: [(&str, ExportArg); 4] = [
     (".folded", ExportArg::Folded),
     (".speedscope.json", ExportArg::Speedscope),
@@ -112,7 +112,7 @@ const ENDINGS: [(&str, ExportArg); 4] = [
 
 pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
     let output = &args.common.output;
-    // Other tools' formats are none of a report's own.
+    // The formats of other tools are not formats of reports.
     let source = match args.export() {
         None => args.common.open()?,
         Some(_) => Source::open(args.common.file.as_deref())?,
@@ -150,7 +150,7 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl BlameArgs {
-    /// For which other tool, if for any: as asked for, or by the output file's name.
+    /// Returns the other tool's format: the one that is asked for, or the one of the output file's name.
     fn export(&self) -> Option<ExportArg> {
         let by_name = || {
             let name = self.common.output.file_without_format()?.file_name()?;
@@ -184,7 +184,7 @@ impl BlameArgs {
         }
     }
 
-    /// What one record says.
+    /// Reads one record into a report.
     fn report(
         &self,
         source: Source,
@@ -207,7 +207,7 @@ impl BlameArgs {
     }
 }
 
-/// Names what the recorder could not name, by the files that are here.
+/// Names the functions that the recorder could not name, by the files on this machine.
 fn name_functions(blame: &mut Blame, binaries: &[PathBuf]) {
     let symbolizer = Symbolizer::by_debug_information(binaries);
     let places = Places {

@@ -1,4 +1,4 @@
-//! `isotherm ethp-curve`: What any bound on the waste of huge pages would have cost and given.
+//! `isotherm ethp-curve`: the coverage and the cost of any bound on the waste of huge pages.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ pub(crate) struct EthpCurveArgs {
     idle: Nanos,
 }
 
-/// Runs it.
+/// Runs `isotherm ethp-curve`.
 pub(crate) fn run(args: &EthpCurveArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = EthpCurveOptions {

@@ -1,4 +1,4 @@
-//! Where a report goes, as what, and how it looks there.
+//! Output of reports: its destination, format and style.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -11,10 +11,10 @@ use isotherm_report::{Format, Render, Style, render};
 use crate::out::draws_on;
 use crate::whole_file::WholeFile;
 
-/// Where a report goes. A file is there whole once it is finished, or not at all.
+/// The destination of a report. A file appears as a whole once it is finished, or not at all.
 pub(super) enum Sink {
     Standard(BufWriter<StdoutLock<'static>>),
-    /// A device or a pipe, which cannot be exchanged.
+    /// A device or a pipe, which cannot be replaced.
     Direct(BufWriter<File>),
     Whole(BufWriter<WholeFile>, PathBuf),
 }
@@ -48,7 +48,7 @@ impl Sink {
         Ok(Self::Whole(BufWriter::new(file), path.to_owned()))
     }
 
-    /// Everything is written.
+    /// Flushes the output and renames the file to its name.
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         pipe_may_close(self.flush())?;
         let Self::Whole(file, path) = self else {
@@ -99,7 +99,7 @@ enum ColourArg {
 }
 
 impl OutputArgs {
-    /// The format asked for, or the file name's.
+    /// Returns the format that is asked for, or that of the file's name.
     pub(super) fn format(&self) -> anyhow::Result<Format> {
         let named = |format| match format {
             FormatArg::Text => Format::Text,
@@ -123,7 +123,7 @@ impl OutputArgs {
         }
     }
 
-    /// How text shall look where it goes.
+    /// Returns the style of text for the destination.
     pub(super) fn style(&self, over_time: bool) -> Style {
         let to_terminal = self.file().is_none() && io::stdout().is_terminal();
         let is_set = |name| std::env::var_os(name).is_some_and(|v| !v.is_empty());
@@ -147,12 +147,12 @@ impl OutputArgs {
         }
     }
 
-    /// Lines of the terminal that a report may fill.
+    /// Returns the number of terminal lines that a report may fill.
     pub(super) fn height(&self) -> usize {
         terminal_size(self.file().is_none() && io::stdout().is_terminal()).1
     }
 
-    /// The file, or standard output.
+    /// Opens the file, or standard output.
     pub(super) fn open(&self) -> anyhow::Result<Sink> {
         match self.file() {
             None => Ok(Sink::Standard(BufWriter::new(io::stdout().lock()))),
@@ -161,14 +161,14 @@ impl OutputArgs {
         }
     }
 
-    /// The file to write to, if it is not standard output.
+    /// Returns the file to write to, unless it is standard output.
     fn file(&self) -> Option<&Path> {
         self.output
             .as_deref()
             .filter(|path| path.as_os_str() != "-")
     }
 
-    /// The file whose name says what it shall be: no format was asked for.
+    /// Returns the file whose name determines the format, if no option does.
     pub(super) fn file_without_format(&self) -> Option<&Path> {
         self.file().filter(|_| self.format.is_none() && !self.json)
     }
@@ -182,7 +182,7 @@ impl OutputArgs {
     }
 }
 
-/// A reader that has seen enough (`| head`) is no failure.
+/// Ignores a closed pipe: a reader that has read enough (`| head`) is no failure.
 pub(super) fn pipe_may_close(written: io::Result<()>) -> anyhow::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -190,7 +190,7 @@ pub(super) fn pipe_may_close(written: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// Characters and lines; what a log or a narrow terminal shows well, where it isn't one.
+/// Returns characters and lines; without a terminal, a size that a log or a narrow terminal shows well.
 fn terminal_size(to_terminal: bool) -> (usize, usize) {
     let size = to_terminal.then(crossterm::terminal::size);
     match size {

@@ -1,13 +1,13 @@
-//! What flags of reports hold besides sizes and times.
+//! Parsers of flags of reports other than sizes and times.
 
 use isotherm_engine::units::{Decimal, UnitError, parse_share};
 
-/// An access rate: `5%`; gives 0 to 1.
+/// Parses an access rate, such as `5%`, to 0 to 1.
 pub(super) fn rate(text: &str) -> Result<f32, UnitError> {
     parse_share(text).map(|share| share as f32)
 }
 
-/// A percentile, 0 to 100: `99`, `99.9`.
+/// Parses a percentile of 0 to 100, such as `99` or `99.9`.
 pub(super) fn percentile(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim_end();
     let percentile = Decimal::parse(number).map(Decimal::to_f64);

@@ -1,4 +1,4 @@
-//! `isotherm reclaim-curve`: What reclaiming after any time of idleness would have saved and cost.
+//! `isotherm reclaim-curve`: the savings and the cost of reclaiming memory after any idle time.
 
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ pub(crate) struct ReclaimCurveArgs {
     refault_cost: Option<Nanos>,
 }
 
-/// Runs it.
+/// Runs `isotherm reclaim-curve`.
 pub(crate) fn run(args: &ReclaimCurveArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = ReclaimCurveOptions {

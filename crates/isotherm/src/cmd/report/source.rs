@@ -1,4 +1,4 @@
-//! Finding, opening and reading the record that a report is about.
+//! Finds, opens and reads the record of a report.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,12 @@ use tracing::{info, warn};
 pub(crate) struct Source {
     name: String,
     reader: Reader<Watched>,
-    /// The file, where it can be read again.
+    /// The file, if it can be read again.
     file: Option<PathBuf>,
 }
 
 impl Source {
-    /// Opens `file`, `-` for standard input, or else the newest record here. Page scans are replayed
-    /// as regions.
+    /// Opens `file`, `-` for standard input, or else the newest record here. Page scans are replayed as regions.
     pub(crate) fn open(file: Option<&Path>) -> anyhow::Result<Self> {
         let source = Self::open_pages(file)?;
         Ok(Self {
@@ -38,7 +37,7 @@ impl Source {
         })
     }
 
-    /// The same, but page scans are left as they are.
+    /// Opens a record as [`Self::open`] does, but leaves page scans as they are.
     pub(crate) fn open_pages(file: Option<&Path>) -> anyhow::Result<Self> {
         let path = match file {
             Some(path) => path.to_path_buf(),
@@ -58,16 +57,16 @@ impl Source {
         Ok(Self { name, reader, file })
     }
 
-    /// The file, if it is a trace of ours: page scans, which can be replayed.
+    /// Returns the file, if it is a trace in Isotherm's format: page scans, which can be replayed.
     fn trace_file(&self) -> Option<PathBuf> {
         let is_trace = self.reader.is_page_record();
         self.file.clone().filter(|file| is_trace && is_ours(file))
     }
 
-    /// What a page shows of it. The source is to be [with pages](Source::open_pages).
+    /// Reads the record into the document of a page. The source must be opened [with pages](Source::open_pages).
     pub(crate) fn document(mut self, scope: Scope) -> anyhow::Result<Shown> {
         let trace = self.trace_file();
-        // A record of ours, whose parts can be found again.
+        // A record in Isotherm's format, whose parts can be found again.
         let file = self.file.take().filter(|file| is_ours(file));
         let mut document = Document::new(self.header(), scope);
         if self.reader.is_page_record() {
@@ -82,7 +81,7 @@ impl Source {
         })?;
         document.end(extent.record_end().clone());
         if let Some(frames) = document.frames() {
-            // Of a recorder that was killed they have none.
+            // The frames are unnamed if the recorder was killed.
             FunctionNames::of_record().name(frames);
         }
         let document = document.finish();
@@ -103,12 +102,12 @@ impl Source {
         })
     }
 
-    /// What the record says of itself.
+    /// Returns the record's header.
     pub(super) fn header(&self) -> &Header {
         self.reader.header()
     }
 
-    /// Tells all of it to a report in the making.
+    /// Reads the whole record into an accumulator.
     pub(super) fn accumulate<A: Accumulate>(
         mut self,
         scope: Scope,
@@ -123,7 +122,7 @@ impl Source {
         Ok((report, extent))
     }
 
-    /// Hands every item to `take`, in order. The user is told where the record ends before its time.
+    /// Passes every item to `take`, in order. Warns the user if the record ends early.
     pub(super) fn each(
         &mut self,
         scope: Scope,
@@ -149,17 +148,17 @@ impl Source {
     }
 }
 
-/// What a page shows of a record, and what more of it can be had.
+/// The document of a record, and the further parts that can be read of it.
 pub(crate) struct Shown {
     pub(crate) document: Finished,
     pub(super) extent: Extent,
-    /// The file, if it is a trace of ours.
+    /// The file, if it is a trace in Isotherm's format.
     pub(crate) trace: Option<PathBuf>,
-    /// Where parts of it are, if it is a file of ours with regions.
+    /// The record's parts, if it is a file in Isotherm's format with regions.
     pub(crate) parts: Option<Parts>,
 }
 
-/// A record whose parts can be read by themselves.
+/// A record whose parts can be read separately.
 pub(crate) struct Parts {
     file: PathBuf,
     index: TimeIndex,
@@ -167,8 +166,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// A part of the heat map at a place, from a time after the beginning to another, as [`Detail::container`]; `None` where
-    /// there is none.
+    /// Returns the part of the heat map at a place, between two times after the beginning, as [`Detail::container`];
+    /// `None` if there is none.
     pub(crate) fn detail(
         &self,
         place: usize,
@@ -178,7 +177,7 @@ impl Parts {
         let origin = self.axes.origin;
         let skipped = self.index.outside(origin + from, origin + to);
         let input = fs::File::open(&self.file).with_context(cannot)?;
-        // Who writes may have torn it since.
+        // The writer may have torn the file since.
         let reader = Reader::open(Skipping::new(input, skipped)).with_context(cannot)?;
         let mut reader = reader.salvage();
         reader.turn_pages_into_regions();
@@ -192,18 +191,18 @@ impl Parts {
     }
 }
 
-/// Whether a file is a record as we write it: neither another's, nor packed.
+/// Returns whether a file is a record in Isotherm's own format, and not compressed.
 fn is_ours(file: &Path) -> bool {
     let format = fs::File::open(file).and_then(Format::detect_in);
     matches!(format, Ok(Ok(Format::Isotherm)))
 }
 
-/// Success, unless the record is damaged: then there is a report, of what comes before.
+/// Returns success, unless the record is damaged: then the report covers what comes before the damage.
 pub(super) fn exit_code(extent: &Extent) -> ExitCode {
     ExitCode::from(u8::from(extent.record_end().damaged.is_some()))
 }
 
-/// The newest `*.isotherm` file of the working directory.
+/// Returns the newest `*.isotherm` file of the working directory.
 fn newest_here() -> anyhow::Result<PathBuf> {
     let mut newest: Option<(SystemTime, PathBuf)> = None;
     for entry in fs::read_dir(".")

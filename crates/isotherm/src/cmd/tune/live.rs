@@ -1,4 +1,4 @@
-//! `isotherm tune --live`: runs of the program itself confirm or correct what replays foretell.
+//! `isotherm tune --live`: runs of the program itself confirm or correct what replays predict.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,12 +28,12 @@ use tracing::{info, warn};
 use super::Args;
 use crate::cmd::eval::read_experiment;
 
-/// A window of a service, unless it is said or its record tells.
+/// Length of a window of a service, unless an option or its record gives it.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Shorter ones tell nothing.
+/// Shorter windows measure nothing useful.
 const WINDOW_MIN: Duration = Duration::from_secs(2);
 
-/// What is run.
+/// The program to run.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "live_runs", multiple = true)]
 #[command(next_help_heading = "Live runs")]
@@ -81,7 +81,7 @@ impl LiveArgs {
         self.live
     }
 
-    /// What live runs are of, as text: those of something else are no use.
+    /// Returns the subject of the live runs as text; results of another subject are not reused.
     pub(super) fn subject(&self) -> String {
         if !self.live {
             return String::new();
@@ -92,7 +92,7 @@ impl LiveArgs {
     }
 }
 
-/// Tunes by a record, which is made where there is none, and by live runs.
+/// Tunes by a record, which is made if it does not exist, and by live runs.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     super::check_outputs(args)?;
     let request = super::request(args)?;
@@ -113,13 +113,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let tuned = spec.tune_what_is_named();
     if tuned.is_err() && folder.path().join("failed").exists() {
-        // What a failed run printed stays, where its error says.
+        // The output of a failed run stays where its error says.
         let _ = folder.keep();
     }
     tuned
 }
 
-/// What all kinds of live runs need.
+/// The inputs that all kinds of live runs need.
 struct Spec<'a> {
     args: &'a Args,
     plan: &'a Plan,
@@ -215,7 +215,7 @@ impl Spec<'_> {
         super::tune(self.args, &record, self.stop, Some(runs))
     }
 
-    /// Where nothing can be paged out, nothing is to be learnt.
+    /// Fails without swap if a scheme pages out: such runs would show nothing.
     fn ensure_swap(&self) -> anyhow::Result<()> {
         let contexts = self.plan.contexts().iter();
         let mut schemes = contexts.flat_map(|context| &context.schemes);
@@ -228,8 +228,8 @@ impl Spec<'_> {
         Ok(())
     }
 
-    /// The trace: one that is there, or a new one; `None` where it was asked to stop. Beside the output it stays, for who
-    /// goes on after an interruption.
+    /// Returns the trace: an existing one or a new one; `None` if the user stopped the recording. A new trace stays
+    /// beside the output, so that an interrupted search can resume.
     fn record(&self, runs: &mut dyn LiveRuns) -> anyhow::Result<Option<PathBuf>> {
         let how = &self.args.how;
         let output = how.output.as_ref().filter(|path| !super::is_stream(path));
@@ -249,7 +249,7 @@ impl Spec<'_> {
         info!("a run that is recorded, for replays");
         let begun = Instant::now();
         if !runs.trace(&path)? {
-            // Half a trace is none.
+            // Half a trace is of no value.
             let _ = fs::remove_file(&path);
             return Ok(None);
         }
@@ -259,7 +259,7 @@ impl Spec<'_> {
     }
 }
 
-/// Id of the one process that is named.
+/// Returns the id of the one process that is named.
 fn pid_of(process: &ProcessSpec) -> anyhow::Result<u32> {
     let found = pids(std::slice::from_ref(process), &mut Vec::new())?;
     match found[..] {
@@ -276,14 +276,14 @@ fn pid_of(process: &ProcessSpec) -> anyhow::Result<u32> {
     }
 }
 
-/// A file of the same name with more at its end.
+/// Returns a file of the same name with `end` appended.
 pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()
 }
 
-/// A command as a line for a shell that starts elsewhere.
+/// Formats a command as a line for a shell that starts in another directory.
 fn shell_line(command: &[OsString], here: &Path) -> anyhow::Result<String> {
     let mut line = format!("cd {} && exec", runner::quoted(here)?);
     for word in command {
@@ -293,7 +293,7 @@ fn shell_line(command: &[OsString], here: &Path) -> anyhow::Result<String> {
     Ok(line)
 }
 
-/// The workload that is meant, if it can run here.
+/// Returns the named workload, if it can run here.
 fn workload_of<'a>(
     experiment: &'a Experiment,
     name: Option<&str>,
@@ -319,7 +319,7 @@ fn workload_of<'a>(
     }
 }
 
-/// Makes the live runs, and tells of each.
+/// Makes the live runs, and reports each.
 pub(super) fn confirm(
     args: &Args,
     search: &mut Search,

@@ -1,9 +1,9 @@
-//! What the server of `isotherm web` answers: the page and its data, to who knows the token.
+//! The server of `isotherm web`: it answers with the page and its data, if the request holds the token.
 //!
 //! Other programs on this machine can connect, and other sites in the browser can send requests. So every address
-//! begins with a token of 128 random bits, which is told to nobody but who started it; requests must call us by a name
-//! of this machine (a site whose name points to 127.0.0.1 does not, DNS rebinding); nothing answers to other origins;
-//! and nothing can be changed, as there is nothing to ask but GET.
+//! begins with a token of 128 random bits, which only the user who started the server receives. The `Host` of a request
+//! must be a name of this machine. That refuses a site whose own name points to 127.0.0.1 (DNS rebinding). The server
+//! allows no other origin, and serves only GET, so no request can change anything.
 
 use std::fs::File;
 use std::io::Read;
@@ -28,45 +28,44 @@ use crate::cmd::report::source::Parts;
 use crate::serve::Answer;
 use crate::serve::http::{self, Request};
 
-/// Clients at a time, and for how long one may take: by a tunnel a large page takes its time.
+/// Clients at a time, and the time for one of them: a large page is slow through a tunnel.
 const LIMITS: (usize, Nanos) = (64, Nanos(120_000_000_000));
-/// How often what is new is looked for.
+/// Period of checks for new items.
 const TURN_MS: u16 = 200;
-/// Making a page of what is new may take this share of the time, and is done once a second at most.
+/// Making a page of new items takes at most 1 / `MAKING_SHARE` of the time, and happens at most once a second.
 const MAKING_SHARE: u32 = 10;
 const DATA: &str = "data";
 const EVENTS: &str = "events";
 
-/// What is on the page.
+/// The content of the page.
 pub(super) enum Content {
-    /// What stays as it is.
+    /// Finished records.
     Whole {
         /// [`Finished::container`].
         container: Vec<u8>,
-        /// What more can be had of each.
+        /// Further parts of each record.
         records: Vec<Record>,
     },
-    /// What is watched now.
+    /// A session that runs now.
     Live {
-        /// With what a record would begin with.
+        /// The document with the session's header.
         document: Box<Document>,
-        /// What comes.
+        /// The session's items.
         items: Receiver<Vec<Item>>,
     },
 }
 
-/// What more can be had of a record than is on the page.
+/// The parts of a record that the page does not hold.
 pub(super) struct Record {
-    /// The file, where it is a trace.
+    /// The file, if it is a trace.
     pub(super) trace: Option<PathBuf>,
-    /// Where parts can be read by themselves.
+    /// The record's parts, if they can be read separately.
     pub(super) parts: Option<Parts>,
 }
 
-/// The site.
 pub(super) struct Site {
     token: String,
-    /// By which names we may be called; all, where others may come.
+    /// Names of this host that requests may use; all names if remote clients may connect.
     hosts: Vec<String>,
     page: Rc<Vec<u8>>,
     data: Rc<Vec<u8>>,
@@ -74,20 +73,20 @@ pub(super) struct Site {
     live: Option<Live>,
 }
 
-/// What grows.
+/// The growing part of a live page.
 struct Live {
     document: Box<Document>,
     names: FunctionNames,
     items: Receiver<Vec<Item>>,
-    /// There is more in it than on the page.
+    /// `document` holds more than the page.
     is_new: bool,
     has_ended: bool,
-    /// Not made again before this.
+    /// The page is not made again before this time.
     due: Instant,
 }
 
 impl Site {
-    /// Serves until `stop`. Where, with the token, is told to `ready` as soon as it is.
+    /// Serves until `stop` is set. Sends the address, with the token, to `ready` as soon as it is known.
     pub(super) fn serve(
         address: SocketAddr,
         content: Content,
@@ -98,7 +97,7 @@ impl Site {
         let (mut site, poll, mut server, url) = match begun {
             Ok(begun) => begun,
             Err(error) => {
-                // Who waits for it tells of the error.
+                // The receiver of `ready` reports the error.
                 ready.send(Err(error)).ok();
                 return Ok(());
             }
@@ -235,7 +234,7 @@ impl Site {
         }
     }
 
-    /// A record that is a trace, by its number.
+    /// Returns the trace of a record, by its number.
     fn trace(&self, number: &str) -> Answer {
         let record = number
             .parse()
@@ -256,7 +255,7 @@ impl Site {
         }
     }
 
-    /// A part of a heat map: `RECORD/LAYER/FROM/TO`, numbers, and seconds after the beginning.
+    /// Returns a part of a heat map: `RECORD/LAYER/FROM/TO`, numbers, and seconds after the beginning.
     fn detail(&self, asked: &str) -> Answer {
         let made = match self.part(asked) {
             Some((parts, layer, part)) => parts.detail(layer, part),
@@ -291,8 +290,8 @@ impl Site {
         (part.0 < part.1).then_some((parts, layer.parse().ok()?, part))
     }
 
-    /// Takes what has come; if that is new, somebody wants it and it is time, makes data of it, and gives what
-    /// subscribers are told.
+    /// Takes the new items. If there are any, a client wants them and it is time, makes data of them and returns the
+    /// event for subscribers.
     fn renew(&mut self, is_wanted: bool) -> anyhow::Result<Option<&'static str>> {
         let Some(live) = &mut self.live else {
             return Ok(None);
@@ -312,7 +311,7 @@ impl Site {
         }))
     }
 
-    /// There is more than was made, though nobody subscribes to that, and it is time.
+    /// Returns whether the document holds more than the page and it is time to make it again, even without subscribers.
     fn is_stale(&self) -> bool {
         let live = self.live.as_ref();
         live.is_some_and(|live| live.is_new && Instant::now() >= live.due)
@@ -355,7 +354,7 @@ impl Live {
     }
 }
 
-/// 128 random bits, as text.
+/// Returns 128 random bits as text.
 fn token() -> anyhow::Result<String> {
     let mut bits = [0; 16];
     File::open("/dev/urandom")
