@@ -1,8 +1,8 @@
-//! How long the tick takes that aggregates 100,000 regions: merge, snapshot, split, allocate samples and
-//! choose the next samples. The goal is 10 ms.
+//! Duration of the tick that aggregates 100,000 regions: merge, snapshot, split, allocate samples and choose the next
+//! samples. The goal is 10 ms.
 //!
-//! Every other region is hot, so that tens of thousands remain apart when merged, and splitting them
-//! makes 100,000 again. The engine runs on, as it would in a monitor; only its aggregating ticks are timed.
+//! Every other region is hot, so that tens of thousands remain separate after merging, and splitting them makes 100,000
+//! again. The engine keeps running, as it would in a monitor; only its aggregating ticks are timed.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ impl Run {
         )
     }
 
-    /// Goes on to the next aggregation; says how long that tick took, and how many regions it gave.
+    /// Runs to the next aggregation; returns the duration of that tick and its number of regions.
     fn aggregate(&mut self) -> (Duration, usize) {
         loop {
             let (elapsed, nr_shown) = self.tick(Vec::new());

@@ -1,5 +1,5 @@
-//! How long it takes to plan four schemes for 100,000 regions, and to take in what became of it. The
-//! goal is a few milliseconds: a plan comes with every aggregation.
+//! Duration of planning four schemes for 100,000 regions, and of applying the results. The goal is a few milliseconds:
+//! a plan is made at every aggregation.
 
 use std::hint::black_box;
 
@@ -16,7 +16,7 @@ const NR_REGIONS: u64 = 100_000;
 const REGION: u64 = 64 * PAGE_SIZE;
 const INTERVAL: Nanos = Nanos::from_millis(100);
 
-/// A tenth hot, a tenth warm, the rest idle for up to 100 s.
+/// Returns memory of which a tenth is hot, a tenth is warm, and the rest has been idle for up to 100 s.
 fn memory() -> Snapshot {
     let region = |index: u64| {
         let nr_accesses = [20.0, 3.0].get((index % 10) as usize).copied();
@@ -49,7 +49,7 @@ fn scheme(action: Action, least: u32, most: u32, age: u64) -> Scheme {
     scheme
 }
 
-/// What a tiering system would do, within quotas: each window is as long as an interval.
+/// Returns the schemes of a tiering system, with quotas: each window is as long as an interval.
 fn schemes(bytes: u64) -> Vec<Scheme> {
     let mut schemes = vec![
         scheme(Action::Pageout, 0, 0, 60),

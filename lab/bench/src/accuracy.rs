@@ -1,11 +1,11 @@
-//! Does the monitor find what is hot, how soon, and at what cost?
+//! Does the monitor find hot memory, how soon, and at what cost?
 //!
-//! Each repeat starts a workload of known truth, and then takes turns: a window without a recorder, a
-//! recording in one mode, a window without, a recording in the next mode, and so on. A mode's
-//! slowdown is the target's loss of speed against the mean of the windows before and after it, by the
-//! clock and by the target's own CPU time (the steadier one where the machine is shared).
+//! Each repeat starts a workload of known truth, and then takes turns: a window without a recorder, a recording in one
+//! mode, a window without, a recording in the next mode, and so on. A mode's slowdown is the target's loss of speed
+//! against the mean of the windows before and after it. It is measured by the clock and by the target's own CPU time
+//! (the steadier one if the machine is shared).
 //!
-//! Redis' truth is not known but observed: by an exact scan of every page, just before.
+//! The truth of redis is not known but observed: by exact scans of every page, just before.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ use super::{BenchContext, BenchOutcome, Mode, machine, redis};
 
 /// Memory that must stay available beside a workload.
 const HEADROOM: u64 = 1 << 30;
-/// What a monitor may miss in the "settled" columns: the start of the record, and of each phase.
+/// Time that the "settled" columns leave out: at the start of the record, and of each phase.
 const WARM_UP: WarmUp = WarmUp {
     record: Nanos::from_millis(10_000),
     phase: Nanos::from_millis(1000),
@@ -43,15 +43,15 @@ const WORKLOADS: [&str; 6] = [
     "small_hot_16g",
     REDIS,
 ];
-/// Not a file in experiments/workloads/.
+/// A workload that is not a file in experiments/workloads/.
 const REDIS: &str = "redis";
 /// About 1.2 GB in redis, with its own bookkeeping.
 const REDIS_KEYS: u64 = 1_000_000;
 const REDIS_BYTES: u64 = 1200 * REDIS_KEYS;
 const WORKLOADS_QUICK: [&str; 1] = ["static_1g"];
 
-/// What is compared: the product's modes, then DAMON's rules with one improvement at a time. The
-/// latter run within the same budget as the default, so that they differ in nothing else.
+/// The compared modes: the product's modes, then DAMON's rules with one improvement at a time. The latter run within
+/// the same budget as the default, so that they differ in nothing else.
 const MODES: [&str; 8] = [
     "default=",
     "faithful=--faithful",
@@ -121,7 +121,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// The modes asked for, or the usual ones.
+/// Returns the modes of the command line, or else the usual ones.
 pub(super) fn modes(context: &BenchContext, usual: &[&str]) -> anyhow::Result<Vec<Mode>> {
     if !context.modes.is_empty() {
         return Ok(context.modes.clone());
@@ -143,7 +143,7 @@ pub(super) fn config_path(context: &BenchContext, workload: &str) -> PathBuf {
         .join(format!("experiments/workloads/{workload}.cfg"))
 }
 
-/// What `workload` lacks here, if anything.
+/// Returns what `workload` lacks here, if anything.
 fn missing(context: &BenchContext, workload: &str) -> anyhow::Result<Option<String>> {
     if workload == REDIS {
         if !redis::installed() {
@@ -204,7 +204,7 @@ fn one_workload(context: &BenchContext, name: &str, modes: &[Mode]) -> anyhow::R
                         .runs
                         .push(scored(context, &subject, &recorded, walls)?);
                 }
-                // One mode that does not work must not hide the others' numbers.
+                // A mode that fails must not hide the others' numbers.
                 Err(error) => {
                     println!("  FAILED: {error:#}");
                     series.failures.push(format!("{error:#}"));
@@ -216,7 +216,7 @@ fn one_workload(context: &BenchContext, name: &str, modes: &[Mode]) -> anyhow::R
     Ok(series)
 }
 
-/// The target alone, for a third of a recording's time.
+/// Measures the target alone, for a third of a recording's time.
 fn quiet_window(context: &BenchContext, subject: &mut Subject) -> anyhow::Result<Rate> {
     let from = subject.mark()?;
     context.sleep(context.duration / 3)?;

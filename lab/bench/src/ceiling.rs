@@ -1,6 +1,6 @@
-//! Is the budget a ceiling? Address spaces that are dear to watch: many occupied blocks of 2 MiB, many
-//! mappings, many processes. What is told is the recorder's CPU time once it is at work, by the
-//! kernel's count, its memory at the peak, and the interval that is left.
+//! Is the budget a ceiling? The address spaces are expensive to monitor: many occupied blocks of 2 MiB, many mappings,
+//! many processes. The bench reports the recorder's CPU time after its start (by the kernel's count), its peak memory,
+//! and the remaining interval.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::child::{Guarded, process_cpu};
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
-/// One byte in each of 100,000 blocks, a hundredth of them touched all the time.
+/// One byte in each of 100,000 blocks; a hundredth of the blocks is touched all the time.
 const BLOCKS: &str = r#"
 import mmap, time
 N = 100_000
@@ -26,8 +26,7 @@ while True:
     time.sleep(0.1)
 "#;
 
-/// 60,000 mappings of four pages each, by protections that alternate: nearly as many as a process may
-/// have by default.
+/// 60,000 mappings of four pages each, with alternating protections: nearly as many as a process may have by default.
 const MAPPINGS: &str = r#"
 import ctypes, mmap, time
 N, SIZE = 60_000, 4 << 12
@@ -44,7 +43,7 @@ while True:
     time.sleep(0.1)
 "#;
 
-/// A thousand children of 8 MiB of their own, each of which touches one page a second.
+/// A thousand children with 8 MiB each; each child touches one page a second.
 const PROCESSES: &str = r#"
 import os, signal, time
 children = []
@@ -71,9 +70,9 @@ const CASES: [(&str, &str); 3] = [
     ("60,000 mappings", MAPPINGS),
     ("1,000 processes", PROCESSES),
 ];
-/// Until the recorder knows its targets, and the first intervals are over.
+/// Time until the recorder knows its targets, and the first intervals are over.
 const SETTLED: Duration = Duration::from_secs(20);
-/// Several intervals of a thousand processes.
+/// Time for several intervals of a thousand processes.
 const MEASURED: Duration = Duration::from_mins(2);
 
 #[derive(Serialize)]

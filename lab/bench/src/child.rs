@@ -15,13 +15,13 @@ use nix::unistd::Pid;
 
 use super::BenchContext;
 
-/// How long a child may take to follow SIGTERM.
+/// Time for a child to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Children so far: each writes to a file of its own.
+/// Number of children so far: each writes to a file of its own.
 static NR_SPAWNED: AtomicU64 = AtomicU64::new(0);
 
-/// A program of `experiments/workloads`, made anew; `None` without a compiler.
+/// Compiles a program of `experiments/workloads`; returns `None` without a compiler.
 pub(super) fn compile(context: &BenchContext, name: &str) -> anyhow::Result<Option<PathBuf>> {
     let source = format!("experiments/workloads/{name}.c");
     let (source, program) = (context.root.join(source), context.scratch(name));
@@ -38,16 +38,16 @@ pub(super) fn compile(context: &BenchContext, name: &str) -> anyhow::Result<Opti
     Ok(Some(program))
 }
 
-/// A running child; ended when dropped.
+/// A running child, which is ended when it is dropped.
 pub(super) struct Guarded {
     child: Child,
     name: String,
-    /// Where its standard error goes.
+    /// The file of its standard error.
     errors: PathBuf,
 }
 
 impl Guarded {
-    /// Starts `command`; what it says on standard error is kept for messages.
+    /// Starts `command`; keeps its standard error for messages.
     pub(super) fn spawn(context: &BenchContext, command: &mut Command) -> anyhow::Result<Self> {
         let name = Path::new(command.get_program())
             .file_name()
@@ -76,7 +76,7 @@ impl Guarded {
         output.context("standard output is a pipe, and read by nobody else")
     }
 
-    /// Waits for the child to print `ready` on its piped output. What it prints next is read there.
+    /// Waits for the child to print `ready` on its piped output. Returns the rest of that output.
     pub(super) fn ready(&mut self) -> anyhow::Result<BufReader<ChildStdout>> {
         let mut output = BufReader::new(self.stdout()?);
         let mut line = String::new();
@@ -91,7 +91,7 @@ impl Guarded {
         Ok(output)
     }
 
-    /// Fails, with what the child said, if it has ended.
+    /// Fails, with the child's standard error, if it has ended.
     pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended early, with {status}: {}", self.name, self.said());
@@ -99,7 +99,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Waits for the child to end by itself, successfully, within `limit`.
+    /// Waits for the child to end without a signal, successfully, within `limit`.
     pub(super) fn finish(&mut self, context: &BenchContext, limit: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + limit;
         let status = loop {
@@ -123,12 +123,12 @@ impl Guarded {
         Ok(())
     }
 
-    /// Ends the child, kindly first.
+    /// Ends the child: SIGTERM first, then SIGKILL.
     pub(super) fn stop(&mut self) -> anyhow::Result<ExitStatus> {
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
-        // It has not been waited for, so the number is still its own.
+        // The child has not been waited for, so the process id is still its own.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         let end = Instant::now() + GRACE;
         while Instant::now() < end {
@@ -141,7 +141,7 @@ impl Guarded {
         Ok(self.child.wait()?)
     }
 
-    /// The last lines that the child wrote to standard error.
+    /// Returns the last lines that the child wrote to standard error.
     fn said(&self) -> String {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -165,15 +165,15 @@ impl Drop for Guarded {
     }
 }
 
-/// CPU time of all children that have been waited for; the difference around waiting for one child is
-/// that child's.
+/// Returns the CPU time of all children that have been waited for. The difference around waiting for one child is that
+/// child's time.
 pub(super) fn children_cpu() -> anyhow::Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Ok(Duration::from_micros(micros as u64))
 }
 
-/// CPU time of all threads of a running process, to the nanosecond.
+/// Returns the CPU time of all threads of a running process, to the nanosecond.
 pub(super) fn process_cpu(pid: u32) -> anyhow::Result<Duration> {
     let mut sum = Duration::ZERO;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -184,7 +184,7 @@ pub(super) fn process_cpu(pid: u32) -> anyhow::Result<Duration> {
     Ok(sum)
 }
 
-/// CPU time of a thread, or of a process' first one, to the nanosecond.
+/// Returns the CPU time of a thread, or of a process' first one, to the nanosecond.
 pub(super) fn thread_cpu(pid: u32) -> anyhow::Result<Duration> {
     let path = format!("/proc/{pid}/schedstat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

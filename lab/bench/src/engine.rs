@@ -1,4 +1,4 @@
-//! The engine's own criterion benches, run and read back.
+//! The engine's own criterion benches: runs them and reads their results.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     cargo
         .args(["bench", "-p", "isotherm-bench"])
         .current_dir(&context.root);
-    // By name: `--benches` would run the library's unit tests as well, which take no `--quick`.
+    // Benches are named: `--benches` would also run the library's unit tests, which have no `--quick`.
     for bench in benches {
         cargo.args(["--bench", &bench]);
     }
@@ -68,7 +68,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// The names of a folder's benches.
+/// Returns the names of a folder's benches.
 fn benches(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -80,7 +80,7 @@ fn benches(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Criterion keeps `GROUP/NAME/new/estimates.json`.
+/// Returns the name of a result: criterion writes `GROUP/NAME/new/estimates.json`.
 fn name(root: &Path, path: &Path) -> String {
     let folder = path.parent().and_then(Path::parent).unwrap_or(path);
     folder
@@ -90,7 +90,7 @@ fn name(root: &Path, path: &Path) -> String {
         .to_string()
 }
 
-/// Estimates that were written by this run, not by one before.
+/// Collects the estimates that were written by this run, not by an earlier one.
 fn collect(folder: &Path, since: SystemTime, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("criterion left nothing in {}", folder.display()))?;

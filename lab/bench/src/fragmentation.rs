@@ -1,20 +1,20 @@
-//! Faults of 2 MiB in fragmented memory: with the kernel's own proactive compaction, and with ours.
+//! Faults of 2 MiB in fragmented memory: with the kernel's own proactive compaction, and with Isotherm's.
 //!
-//! After Nitin Gupta, *Proactive Compaction for the Linux kernel*: most of memory is fragmented as his
-//! `frag` does it (`experiments/workloads/frag.py`), and a driver then takes huge pages, one write to each, until
-//! most of what is free is taken. Each arm has the same rest in between, in which compacting ahead of
-//! demand can do something, and goes on while the driver runs. Memory is fragmented anew for each run.
+//! The bench follows Nitin Gupta, *Proactive Compaction for the Linux kernel*. Most of memory is fragmented as his
+//! `frag` does it (`experiments/workloads/frag.py`). A driver then allocates huge pages, with one write to each, until
+//! most of the free memory is used. Each arm has the same rest in between, in which proactive compaction can work, and
+//! continues while the driver runs. Memory is fragmented anew for each run.
 //!
-//! The driver takes pages as fast as it can, or, with `--pace`, steadily, which leaves compacting ahead
-//! more time to keep up. What is not ready must be compacted by the fault itself.
+//! The driver allocates pages at full speed, or, with `--pace`, steadily, which leaves proactive compaction more time.
+//! For a page that is not ready, the fault itself must compact.
 //!
-//! Limits: his driver is a kernel module, which zeroes nothing; a fault here zeroes 2 MiB, about 90 us.
-//! Where a hypervisor takes back what is free, the first touch of a block that was compacted ahead also
-//! waits for it to give memory again (1 to 5 ms, here). That is no doing of compaction's: such faults
-//! are told by lasting over 1 ms without a stall (`compact_stall`), counted, and left out of a second
-//! mean. The driver looks at that counter between faults, which slows its full speed a little. For memory that is advised MADV_HUGEPAGE, the settings `always`, `madvise` and
-//! `defer+madvise` of `transparent_hugepage/defrag` are the same (`vma_thp_gfp_mask` in
-//! mm/huge_memory.c): it is left as it is, unless it is one of the others, which never compact directly.
+//! Limits: his driver is a kernel module, which zeroes nothing; a fault here zeroes 2 MiB, about 90 us. Some
+//! hypervisors take back free memory. The first touch of a block that was compacted ahead then also waits for the
+//! hypervisor (1 to 5 ms, here). Compaction does not cause that. Such faults are recognised by a duration of over 1 ms
+//! without a stall (`compact_stall`), counted, and left out of a second mean. The driver reads that counter between
+//! faults, which slows its full speed a little. For memory that is advised MADV_HUGEPAGE, the settings `always`,
+//! `madvise` and `defer+madvise` of `transparent_hugepage/defrag` are the same (`vma_thp_gfp_mask` in
+//! mm/huge_memory.c). The bench changes that setting only if it is one of the others, which never compact directly.
 
 pub(crate) mod driver;
 mod settings;
@@ -41,21 +41,21 @@ use driver::{Demand, Driven, Fault, HUGE};
 use settings::{PROACTIVENESS, Settings, THP_DEFRAG, THP_ENABLED};
 use state::{Counters, Free};
 
-/// What stays available at every moment.
+/// Memory that must stay available at every moment.
 const FLOOR: u64 = 2 << 30;
-/// Free memory that is not fragmented: the floor, and room for the bench itself.
+/// Free memory that is not fragmented: the floor, and the memory of the bench itself.
 const LEAVE: &str = "2.5GiB";
-/// The share that the driver takes of what is available above the floor.
+/// Share of the memory available above the floor that the driver allocates.
 const TAKEN: f64 = 0.8;
-/// Populating 20 GiB takes a minute where the hypervisor has to find the memory first.
+/// Populating 20 GiB takes a minute if the hypervisor must find the memory first.
 const READY_LIMIT: Duration = Duration::from_mins(5);
-/// Longer than the driver takes at most.
+/// A time longer than any run of the driver.
 const DAEMON_LIMIT: Duration = Duration::from_mins(10);
 const PERCENTILES: [u32; 6] = [5, 25, 50, 75, 95, 99];
-/// Longer than a fault that finds a huge page ready.
+/// A time longer than a fault that finds a huge page ready.
 const SLOW_NANOS: u64 = 1_000_000;
 
-/// What only this bench is asked.
+/// Options of this bench only.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Options {
     /// fragmentation: fragment this much, instead of all that is free but 2.5 GiB
@@ -69,13 +69,13 @@ pub(super) struct Options {
     rest: Option<u64>,
 }
 
-/// Who compacts ahead of demand.
+/// The source of proactive compaction.
 #[derive(Clone, Copy, Debug)]
 struct Arm {
     name: &'static str,
-    /// The kernel's own proactiveness.
+    /// The kernel's proactiveness.
     kernel: &'static str,
-    /// That of `isotherm compact --daemon`, where it runs.
+    /// The proactiveness of `isotherm compact --daemon`, if it runs.
     ours: Option<&'static str>,
 }
 
@@ -97,7 +97,7 @@ struct Run {
     arm: &'static str,
     pace_mib_per_s: u64,
     fragmented_by: Ready,
-    /// Before fragmenting, after it, after the rest, after the driver.
+    /// Free memory before fragmenting, after it, after the rest, and after the driver.
     before: Free,
     fragmented: Free,
     rested: Free,
@@ -108,11 +108,11 @@ struct Run {
     ours: Option<Ours>,
     driver_seconds: f64,
     driver_system_seconds: f64,
-    /// The driver stopped early, as the floor was reached.
+    /// The driver stopped early, as available memory reached the floor.
     out_of_memory: bool,
 }
 
-/// What the fragmenter says of itself.
+/// The fragmenter's report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ready {
     bytes: u64,
@@ -122,28 +122,28 @@ struct Ready {
     seed: u64,
 }
 
-/// Of the faults that brought a huge page.
+/// Durations of the faults that brought a huge page.
 #[derive(Serialize)]
 struct Latency {
     faults: usize,
     huge: usize,
-    /// Of these, how many had to wait for compaction.
+    /// Number of these that waited for compaction.
     stalled: usize,
-    /// Over 1 ms without that: the hypervisor's doing.
+    /// Number of faults over 1 ms without a stall: the hypervisor's delays.
     slow_unstalled: usize,
     percentiles_us: Vec<(u32, f64)>,
     max_us: f64,
     mean_us: f64,
-    /// Without the slow ones that did not stall.
+    /// Mean without the slow faults that did not stall.
     mean_guest_us: f64,
 }
 
-/// What `isotherm compact` did.
+/// The work of `isotherm compact`.
 #[derive(Clone, Copy, Serialize)]
 struct Ours {
     rounds: u64,
     round_seconds: f64,
-    /// Of the rounds and of looking.
+    /// CPU time of the rounds and of the checks.
     cpu_seconds: f64,
 }
 
@@ -175,7 +175,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
                 runs.push(run);
             }
             Err(error) if runs.is_empty() => return Err(error.context(arm.name)),
-            // What was measured until then was measured.
+            // Results of the runs before the failure are valid.
             Err(error) => {
                 let why = format!("{}, {}: {error:#}", arm.name, pace_name(pace));
                 eprintln!("not complete: {why}");
@@ -234,7 +234,7 @@ fn why_not(context: &BenchContext) -> Option<String> {
     python.is_err().then(|| "there is no python3".into())
 }
 
-/// Huge pages where they are asked for, compacted for by the fault itself if need be.
+/// Allows huge pages on request, with direct compaction in the fault.
 fn prepare(settings: &mut Settings) -> anyhow::Result<()> {
     if settings::read(THP_ENABLED)? == "never" {
         settings.set(THP_ENABLED, "madvise")?;
@@ -267,7 +267,7 @@ fn measure(
         .map(|proactiveness| Daemon::start(context, proactiveness))
         .transpose()?;
     context.sleep(rest(context))?;
-    // It ends by itself if too little is available.
+    // The fragmenter ends early if too little memory is available.
     fragmenter.check_running()?;
     let rested = Free::look(context)?;
     let middle = Counters::read()?;
@@ -301,7 +301,7 @@ fn measure(
     })
 }
 
-/// Fragments memory; that lasts as long as the process.
+/// Fragments memory; it stays fragmented until the process ends.
 fn fragment(context: &BenchContext) -> anyhow::Result<(Guarded, Ready)> {
     let said = context.scratch("frag.stdout");
     let mut command = Command::new("python3");
@@ -330,7 +330,7 @@ fn fragment(context: &BenchContext) -> anyhow::Result<(Guarded, Ready)> {
     }
 }
 
-/// The rest of the last whole line that begins with `start`.
+/// Returns the rest of the last whole line that begins with `start`.
 fn line(path: &Path, start: &str) -> anyhow::Result<Option<String>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -342,7 +342,7 @@ fn line(path: &Path, start: &str) -> anyhow::Result<Option<String>> {
     Ok(found.map(str::to_owned))
 }
 
-/// Most of what is available, but no more than was fragmented.
+/// Returns a demand for most of the available memory, but no more than was fragmented.
 fn demand(ready: &Ready, pace: u64) -> anyhow::Result<Demand> {
     let available = meminfo("MemAvailable:").context("/proc/meminfo has no MemAvailable")?;
     let most = (available.saturating_sub(FLOOR) as f64 * TAKEN) as u64;
@@ -354,7 +354,7 @@ fn demand(ready: &Ready, pace: u64) -> anyhow::Result<Demand> {
     })
 }
 
-/// `isotherm compact --daemon`.
+/// A running `isotherm compact --daemon`.
 struct Daemon {
     child: Guarded,
     said: std::path::PathBuf,
@@ -366,7 +366,7 @@ impl Daemon {
         let mut command = Command::new(&context.isotherm);
         command.args(["compact", "--daemon", "--json"]);
         command.args(["--proactiveness", proactiveness]);
-        // It ends at some time also if we are killed and cannot end it.
+        // The limit ends the daemon also if the bench is killed and cannot end it.
         let limit = rest(context) + DAEMON_LIMIT;
         command.args(["--duration", &format!("{}s", limit.as_secs())]);
         command.stdout(File::create(&said).context("cannot write to the temporary folder")?);

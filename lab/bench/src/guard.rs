@@ -1,11 +1,10 @@
-//! Does the guard keep its promise? Programs that are hard for it: alone, with `prcl` and its guard,
-//! and without a guard.
+//! Does the guard keep its promise? Programs that are hard for it run alone, with `prcl` and its guard, and without a
+//! guard.
 //!
-//! Each program works for a fixed time and says how far it got. Programs that work all the time run
-//! one after the other, and which of the three comes first changes each time; programs that sleep run
-//! at the same time, of some pairs, out of step. The slowdown is by progress; its interval is the
-//! bootstrap's (95 %) over pairs. What was saved is what the target has in swap at the end, but for
-//! what zram takes for it.
+//! Each program works for a fixed time and prints its progress. Programs that work all the time run one after the
+//! other, and the first of the three arms changes each time. Programs that sleep run at the same time, in several pairs
+//! and out of step. The slowdown is by progress; its interval is the bootstrap's (95 %) over pairs. The saved memory is
+//! the target's swap at the end, less the memory that zram uses for it.
 
 mod programs;
 mod run;
@@ -20,14 +19,14 @@ use super::{BenchContext, BenchOutcome};
 use programs::{CASES, Case};
 use run::Run;
 
-/// Alone, guarded, and not.
+/// The arms: alone, guarded, and unguarded.
 const ARMS: [(&str, Option<&[&str]>); 3] = [
     ("alone", None),
     ("guard 1%", Some(&[])),
     ("no guard", Some(&["--no-guard"])),
 ];
 const RESAMPLES: usize = 2000;
-/// So many pairs of programs that sleep take 6 GiB.
+/// Pairs of sleeping programs that run at once; they take 6 GiB.
 const PAIRS_AT_ONCE: usize = 5;
 
 #[derive(Serialize)]
@@ -97,7 +96,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Both kinds of schemes against none.
+/// Compares both kinds of schemes with none.
 fn compare(context: &BenchContext, case: &Case) -> anyhow::Result<Vec<Row>> {
     let mut runs = [const { Vec::new() }; ARMS.len()];
     let repeats = context.repeats as usize;
@@ -120,7 +119,7 @@ fn compare(context: &BenchContext, case: &Case) -> anyhow::Result<Vec<Row>> {
     Ok(rows(case, runs))
 }
 
-/// Each of the other arms against the first.
+/// Compares each of the other arms with the first.
 fn rows(case: &Case, runs: [Vec<Run>; ARMS.len()]) -> Vec<Row> {
     let [alone, guarded, free] = runs;
     let arms = [(ARMS[1].0, guarded), (ARMS[2].0, free)];
@@ -142,7 +141,7 @@ fn rows(case: &Case, runs: [Vec<Run>; ARMS.len()]) -> Vec<Row> {
     rows.collect()
 }
 
-/// `pairs` times all arms of a program that sleeps most of the time, at once, and not in step.
+/// Runs all arms of a program that sleeps most of the time, `pairs` times, at once and out of step.
 fn together(
     context: &BenchContext,
     case: &Case,
@@ -169,16 +168,16 @@ fn together(
     })
 }
 
-/// In percent, of the sums.
+/// Returns the slowdown in percent, of the sums.
 fn slowdown(pairs: &[(f64, f64)]) -> f64 {
     let alone: f64 = pairs.iter().map(|pair| pair.0).sum();
     let with: f64 = pairs.iter().map(|pair| pair.1).sum();
     100.0 * (1.0 - with / alone.max(f64::MIN_POSITIVE))
 }
 
-/// The interval in which 95 % of the slowdowns lie that pairs drawn from these have.
+/// Returns the 95 % interval of the slowdowns of pairs drawn from these.
 fn bootstrap(pairs: &[(f64, f64)]) -> (f64, f64) {
-    // A sequence without structure is all that is needed, and the same each time.
+    // Any sequence without structure is enough, and this one is the same each time.
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut draw = || {
         state ^= state << 13;

@@ -1,11 +1,11 @@
-//! Huge pages: what they waste and what they gain, on a grid solver, under `run --preset ethp`.
+//! Huge pages: their waste and their gain, on a grid solver, under `run --preset ethp`.
 //!
-//! The program (`experiments/workloads/grid.c`) does the same work under every policy and says how long it took,
-//! how much memory it had, and a checksum. Arms, interleaved: no huge pages; huge pages at every first fault (as
-//! THP `always`, but of this program only); the same with Isotherm beside it; the system's policy with Isotherm.
-//! Of each: the share of the waste that is gone, and the share of the speed-up that is left.
+//! The program (`experiments/workloads/grid.c`) does the same work under every policy, and prints its time, its memory
+//! and a checksum. The arms are interleaved: no huge pages; huge pages at every first fault (as THP `always`, but of
+//! this program only); the same with Isotherm; and the system's policy with Isotherm. The results of each arm are the
+//! share of the waste that is gone, and the share of the speed-up that is left.
 //!
-//! Limits: where huge pages gain nothing on a machine, the share that is kept means nothing, and is not told.
+//! Limits: if huge pages gain nothing on a machine, the share that is kept means nothing, and is not printed.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -22,7 +22,7 @@ use super::stats::cell;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
-/// Of the huge bench.
+/// Options of this bench.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Huge")]
 #[group(id = "huge")]
@@ -43,11 +43,11 @@ pub(super) struct Options {
     huge_max_waste: String,
 }
 
-/// Share of a gain below which there is none to speak of.
+/// Share of a gain below which the gain is negligible.
 const GAIN_MIN: f64 = 0.02;
 const LIMIT: Duration = Duration::from_mins(20);
 
-/// How the program is run.
+/// A policy of running the program.
 struct Arm {
     name: &'static str,
     policy: &'static str,
@@ -77,10 +77,10 @@ const ARMS: [Arm; 4] = [
     },
 ];
 
-/// The programs: how much of their memory is a table beside the grid.
+/// The programs: the percentage of their memory that is a table beside the grid.
 const PROGRAMS: [(&str, u32); 2] = [("grid", 0), ("grid and table", 33)];
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Outcome {
     seconds: f64,
@@ -155,7 +155,7 @@ fn one(
     Ok(outcome)
 }
 
-/// Isotherm beside the program, until that ends.
+/// Runs Isotherm beside the program, until the program ends.
 fn manage(
     context: &BenchContext,
     pid: u32,

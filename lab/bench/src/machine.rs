@@ -1,4 +1,4 @@
-//! What was measured on: numbers without that mean nothing.
+//! The machine of a measurement: without it, numbers mean nothing.
 
 use std::process::Command;
 
@@ -32,7 +32,7 @@ pub(super) fn describe(context: &BenchContext) -> Value {
     })
 }
 
-/// The same, short.
+/// Returns the machine's description in one line.
 pub(super) fn line(machine: &Value) -> String {
     let text = |name: &str| machine[name].as_str().unwrap_or("?").to_owned();
     format!(
@@ -49,7 +49,7 @@ pub(super) fn line(machine: &Value) -> String {
     )
 }
 
-/// A field of /proc/meminfo in bytes.
+/// Returns a field of /proc/meminfo in bytes.
 pub(super) fn meminfo(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -57,7 +57,7 @@ pub(super) fn meminfo(name: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// What a command prints, or why it does not.
+/// Returns the output of a command, or the reason why there is none.
 pub(super) fn output(command: &mut Command) -> String {
     match command.output() {
         Ok(output) if output.status.success() => {

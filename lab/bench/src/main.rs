@@ -1,8 +1,8 @@
-//! Benchmarks: is it right, what does it cost, is it fast?
+//! Benchmarks of correctness, cost and speed.
 //!
-//! Each bench is a file here, compares A with B in one run, interleaved (this machine's speed changes
-//! from minute to minute), and gives medians with their spread. What a bench lacks makes it SKIP with
-//! the reason. Whatever a bench starts ends with it, also on failure and on Ctrl-C.
+//! Each bench is a file here. It compares A with B in one run, interleaved (this machine's speed changes from minute to
+//! minute), and gives medians with their spread. A bench that lacks something reports SKIP with the reason. Whatever a
+//! bench starts ends with it, also on failure and on Ctrl-C.
 
 mod accuracy;
 mod ceiling;
@@ -116,7 +116,7 @@ struct Args {
     truth: truth::Options,
 }
 
-/// What every bench is given.
+/// The inputs of every bench.
 struct BenchContext {
     root: PathBuf,
     isotherm: PathBuf,
@@ -125,12 +125,12 @@ struct BenchContext {
     only: Vec<String>,
     modes: Vec<Mode>,
     duration: Duration,
-    /// What was asked for, where a bench has a usual duration of its own.
+    /// The duration of the command line, for benches that have a usual duration of their own.
     asked_duration: Option<Duration>,
     rows: u64,
-    /// Where records are kept.
+    /// Directory in which records are kept.
     keep: Option<PathBuf>,
-    /// Whether benches were asked for by name.
+    /// Benches were named on the command line.
     named: bool,
     fragmentation: fragmentation::Options,
     huge: huge::Options,
@@ -140,7 +140,7 @@ struct BenchContext {
     scratch: tempfile::TempDir,
 }
 
-/// A way to record.
+/// A mode of recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mode {
     name: String,
@@ -158,7 +158,7 @@ impl Mode {
         })
     }
 
-    /// Whether it is not about one process.
+    /// Returns whether the mode records the machine rather than one process.
     fn is_of_the_machine(&self) -> bool {
         let flags = self.flags.iter();
         flags
@@ -167,16 +167,16 @@ impl Mode {
     }
 }
 
-/// What a bench gives back.
+/// The result of a bench.
 enum BenchOutcome {
     /// Tables for people, numbers for programs.
     Done { tables: Vec<Table>, data: Value },
-    /// It could not be run here.
+    /// The bench cannot run here, for this reason.
     Skip(String),
 }
 
 impl BenchContext {
-    /// Sleeps, or fails as soon as a signal asks to end.
+    /// Sleeps, or fails as soon as a signal asks for the end.
     fn sleep(&self, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         loop {
@@ -216,7 +216,7 @@ const BENCHES: [(&str, Bench); 15] = [
 ];
 
 fn main() -> ExitCode {
-    // Parts of benches that are processes of their own: each runs this program with its name.
+    // These are parts of benches that are processes of their own: each runs this program with its name.
     let mut args = std::env::args().skip(1).peekable();
     let result = match args.peek().map(String::as_str) {
         Some("measure") => measure::main(args.skip(1)),
@@ -325,7 +325,7 @@ fn context(args: Args) -> anyhow::Result<BenchContext> {
     })
 }
 
-/// The release binary, built if need be.
+/// Builds the release binary if necessary.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let status = std::process::Command::new(env!("CARGO"))
         .args(["build", "--release", "-p", "isotherm"])

@@ -1,7 +1,7 @@
 //! Time and largest resident memory of a command.
 //!
-//! The kernel keeps the largest memory over *all* children of a process, so each command is run by a
-//! process of its own: `isotherm-bench measure -- COMMAND ARGS...`, which prints the numbers as JSON.
+//! The kernel keeps the largest memory over *all* children of a process. So a separate process runs each command:
+//! `isotherm-bench measure -- COMMAND ARGS...`, which prints the numbers as JSON.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::BenchContext;
 use super::child::{Guarded, children_cpu};
 
-/// What a command took.
+/// Time and memory of a command.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) seconds: f64,
@@ -21,7 +21,7 @@ pub(super) struct Measured {
     pub(super) max_rss_bytes: u64,
 }
 
-/// `isotherm-bench measure`: runs a command with its output thrown away.
+/// Runs `isotherm-bench measure`: executes a command and discards its output.
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
     let args: Vec<String> = args.skip_while(|arg| arg == "--").collect();
     let [program, rest @ ..] = args.as_slice() else {

@@ -1,7 +1,7 @@
-//! What recording costs a real service: redis' throughput with and without.
+//! The cost of recording a real service: redis' throughput with and without a recorder.
 //!
-//! Windows without, with mode A, without, with mode B, ... in one server's life; a mode's loss is
-//! against the mean of the windows before and after it.
+//! The windows of one server alternate: without, with mode A, without, with mode B, and so on. A mode's loss is against
+//! the mean of the windows before and after it.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ fn table(without: &[f64], series: &[Series]) -> Table {
     table
 }
 
-/// A window under a recorder that is attached before it begins and detaches after it has ended.
+/// Measures a window under a recorder that is attached before the window begins and detaches after it has ended.
 fn recorded_window(
     context: &BenchContext,
     server: &Server,

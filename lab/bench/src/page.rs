@@ -1,4 +1,4 @@
-//! The page in a browser: how long a large record takes to read and to open, and how smoothly its heat map moves.
+//! The page in a browser: the time to read and to open a large record, and the smoothness of its heat map.
 //!
 //! The record is that of `report_vs_damo`. The browser is Debian's Chromium without a screen and without a graphics
 //! processor, run by `tests/page/bench.mjs`, whose packages the tests of the page have fetched (`tests/page/run.sh`).
@@ -13,7 +13,7 @@ use super::stats::cell;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
-/// Where in a run's JSON a figure is, what it is called, and its digits.
+/// The path of a figure in a run's JSON, its name, and its digits.
 const FIGURES: [(&str, &str, usize); 9] = [
     ("/read_s", "served after, s", 2),
     ("/open_s", "opens in, s", 2),

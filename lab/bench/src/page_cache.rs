@@ -1,7 +1,7 @@
-//! What watching the page cache costs a program that reads cached files, and whether what it tells is true.
+//! Does monitoring the page cache slow a program that reads cached files, and are its results true?
 //!
-//! A thread of ours reads known parts of cached files again and again; other parts it read once, and others
-//! never. The recorder is stopped and continued every second, as in `toggle`; then what `report machine` says of
+//! A thread of the bench reads known parts of cached files again and again. It reads other parts once, and others
+//! never. The recorder is stopped and continued every second, as in `toggle`. Then the result of `report machine` for
 //! each file is compared with what was read.
 
 use std::fs::File;
@@ -24,12 +24,12 @@ use super::toggle::mean_and_error;
 use super::{BenchContext, BenchOutcome};
 
 const MIB: u64 = 1 << 20;
-/// What is read at once.
+/// Bytes of one read.
 const PIECE: usize = 1 << 20;
-/// Until the recorder has seen all of memory some times.
+/// Time until the recorder has seen all of memory several times.
 const LEARN: Duration = Duration::from_mins(1);
 const TURN: Duration = Duration::from_secs(1);
-/// Of each file so much is read again and again: from its beginning.
+/// Share of each file that is read again and again, from its beginning.
 const PARTS: [(&str, f64); 4] = [("all", 1.0), ("half", 0.5), ("tenth", 0.1), ("none", 0.0)];
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
@@ -39,7 +39,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         ));
     }
     let size = if context.quick { 32 * MIB } else { 256 * MIB };
-    // Beside the build: the place for temporary files may be in memory.
+    // The files are beside the build: the directory for temporary files may be in memory.
     let directory = tempfile::tempdir_in(context.root.join("target")).context("no folder")?;
     let files: Vec<PathBuf> = { PARTS.iter() }
         .map(|(name, _)| directory.path().join(name))
@@ -96,7 +96,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// What the record says of the files, beside what was read of them.
+/// Compares the record's bytes of the files with those that were read.
 fn compare(
     context: &BenchContext,
     record: &Path,
@@ -135,7 +135,7 @@ fn compare(
     Ok((table, data))
 }
 
-/// A file that is on the disk and in memory.
+/// Makes a file that is on the disk and in memory.
 fn make(path: &Path, size: u64) -> anyhow::Result<()> {
     let file = File::create(path)?;
     let piece = vec![7; PIECE];
@@ -147,7 +147,7 @@ fn make(path: &Path, size: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads; ends when dropped.
+/// A thread that reads the files, and ends when it is dropped.
 struct Reader {
     stop: Arc<AtomicBool>,
     pieces: Arc<AtomicU64>,

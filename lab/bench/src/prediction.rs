@@ -1,11 +1,12 @@
-//! How near the simulated machine comes: a program's trace is replayed under a scheme, and the program
-//! itself is run under it.
+//! Accuracy of the simulated machine: a program's trace is replayed under a scheme, and the program itself runs under
+//! it.
 //!
-//! Two pairs are a trace (`record --pages`) and three live runs, with the guard, by itself, and without a guard, each of
-//! another run of the same program and watched from the same moment of its life on; which comes first changes from
-//! program to program and round to round. Memory saved and what acting took are known exactly. The slowdown is by how much more
-//! the program slows against the seconds before than it does by itself in the same part of its life: a program has
-//! phases, and this machine has moods, which one pair cannot tell from a slowdown; so programs are judged by several.
+//! Two pairs share a trace (`record --pages`) and three live runs: with the guard, alone, and without a guard. Each of
+//! these is another run of the same program, watched from the same moment of its life on. Their order changes from
+//! program to program and round to round. Memory saved and the CPU time of acting are known exactly. The slowdown
+//! compares two changes: that of the program's speed against the seconds before, and the same of a run alone in the
+//! same part of its life. A program has phases, and this machine's speed varies, which one pair cannot distinguish from
+//! a slowdown; so programs are judged by several pairs.
 
 mod meter;
 mod pair;
@@ -28,12 +29,12 @@ use pair::{
 };
 use subject::{Subject, Which};
 
-/// How long a run is watched, unless it is said.
+/// Duration of a run, unless an option gives it.
 const DURATION: Duration = Duration::from_secs(20);
-/// From a program's start on until it is watched; in the second part its speed is measured.
+/// Time from a program's start until it is watched; its speed is measured in the second part.
 const WARM_UP: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(6);
-/// Time that a child may take beyond what it was asked for.
+/// Time that a child may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
@@ -97,7 +98,7 @@ fn plus_minus(of: &Interval) -> String {
     format!("{:.1}{}", of.mean, half.unwrap_or_default())
 }
 
-/// The pairs of each program under each kind of guard.
+/// Groups the pairs by program and kind of guard.
 fn groups(pairs: &[Pair]) -> Vec<Vec<&Pair>> {
     let mut sorted: Vec<&Pair> = pairs.iter().collect();
     sorted.sort_by(|a, b| (&a.program, !a.guard).cmp(&(&b.program, !b.guard)));
@@ -151,7 +152,7 @@ fn in_all(pairs: &[Pair]) -> Table {
     table
 }
 
-/// Pair by pair of all programs in turn, so that this machine's moods are everybody's.
+/// Measures one pair of each program in turn, so that variations of this machine affect all programs.
 fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
     let (mut pairs, mut skipped) = (Vec::new(), Vec::new());
     for round in 0..context.repeats {
@@ -169,7 +170,7 @@ fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
                 Err(error) => {
                     println!("FAILED {name}: {error:#}");
                     skipped.push(format!("{name}: {error:#}"));
-                    // What was measured before a signal is measured.
+                    // Results before a signal are valid.
                     if context.sleep(Duration::ZERO).is_err() {
                         return (pairs, skipped);
                     }
@@ -180,12 +181,12 @@ fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
     (pairs, skipped)
 }
 
-/// How a live run is watched.
+/// The monitoring of a live run.
 #[derive(Clone, Copy, PartialEq)]
 enum Arm {
-    /// By nobody.
+    /// Without a monitor.
     Alone,
-    /// Acted on, with the guard or without.
+    /// Acted on, with or without the guard.
     Under { guard: bool },
 }
 
@@ -195,8 +196,8 @@ const ARMS: [Arm; 3] = [
     Arm::Under { guard: false },
 ];
 
-/// The trace first, then the live runs, each of which is the first of some pairs; replays once all is measured, as they keep all
-/// CPUs busy.
+/// Records the trace first, then makes the live runs, whose order varies. Replays follow all measurements, as
+/// they keep all CPUs busy.
 fn one_pair(
     context: &BenchContext,
     which: &Which,
@@ -246,7 +247,7 @@ fn one_pair(
     Ok(pairs)
 }
 
-/// Traces a run.
+/// Records the trace of a run.
 fn record(context: &BenchContext, which: &Which, duration: Duration) -> anyhow::Result<()> {
     let mut subject = which.start(context)?;
     context.sleep(WARM_UP + ALONE)?;
@@ -260,7 +261,7 @@ fn record(context: &BenchContext, which: &Which, duration: Duration) -> anyhow::
     Guarded::spawn(context, &mut record)?.finish(context, duration + SLACK)
 }
 
-/// A file that a live run writes.
+/// Returns the path of a file that a live run writes.
 fn of_run(context: &BenchContext, name: &str, guard: bool) -> std::path::PathBuf {
     context.scratch(&format!("{}.{name}", guard_name(guard)))
 }
@@ -269,7 +270,7 @@ fn guard_name(guard: bool) -> &'static str {
     if guard { "guard" } else { "none" }
 }
 
-/// Keeps the records of a pair, if they are to be.
+/// Keeps the records of a pair, if --keep asks for that.
 fn keep(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<()> {
     let Some(folder) = &context.keep else {
         return Ok(());
@@ -318,8 +319,8 @@ fn line(pair: &Pair) -> String {
     )
 }
 
-/// A run of the program, in which something happens after some seconds by itself: what that yields, and how fast the program
-/// was before and then.
+/// Runs the program alone for some seconds, and then calls `happens`. Returns its result, and the program's speed
+/// before and during it.
 fn live(
     context: &BenchContext,
     mut subject: Subject,
@@ -332,14 +333,14 @@ fn live(
     context.sleep(ALONE)?;
     let from = Instant::now();
     let yielded = happens(&mut subject)?;
-    // Who acts takes a moment to begin and to end.
+    // Acting takes a moment to begin and to end.
     let until = Instant::now().min(from + duration);
     subject.check_running()?;
     let rates = speed.between(began, from).zip(speed.between(from, until));
     Ok((yielded, rates.map(|(before, then)| [before, then])))
 }
 
-/// Acts on a program; yields the CPU time that it took.
+/// Acts on a program; returns the CPU time of acting.
 fn act(
     context: &BenchContext,
     subject: &Subject,
@@ -360,8 +361,8 @@ fn act(
     Ok(summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0))
 }
 
-/// How much longer the same work takes than in a run by itself, in percent. In both a program is held against the seconds
-/// before, as runs begin in different moods.
+/// Returns how much longer the same work takes than in a run alone, in percent. Both runs are compared with the seconds
+/// before them, as the machine's speed differs at their starts.
 fn loss(alone: [Rate; 2], under: [Rate; 2]) -> f64 {
     let change = |[before, then]: [Rate; 2]| then.mean / before.mean;
     100.0 * (change(alone) / change(under) - 1.0)
@@ -371,7 +372,7 @@ fn no_guard(guard: bool) -> &'static [&'static str] {
     if guard { &[] } else { &["--no-guard"] }
 }
 
-/// What the live run's record says of memory saved, and what the trace foretells.
+/// Returns the saved memory by the live run's record, and the prediction by the trace.
 fn predict(context: &BenchContext, guard: bool) -> anyhow::Result<(f64, Predicted)> {
     let mut simulate = Command::new(&context.isotherm);
     simulate
@@ -389,7 +390,7 @@ fn predict(context: &BenchContext, guard: bool) -> anyhow::Result<(f64, Predicte
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let number = |value: &Value| value.as_f64().context("a number is missing in the report");
     let against = &report["against"];
-    // Bounded where a trace is replayed several times.
+    // A value has bounds if a trace is replayed several times.
     let bounded = |name: &str, or: &Value| {
         let of = Bounded::of(&report["prediction"][name]).or_else(|| Bounded::of(or));
         of.with_context(|| format!("{name} is missing in the report"))

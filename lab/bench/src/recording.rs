@@ -1,4 +1,4 @@
-//! One run of `isotherm record`, and what its record says.
+//! One run of `isotherm record`, and the content of its record.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,10 +13,10 @@ use isotherm_record::{CostSample, Item, Reader};
 use super::child::{Guarded, children_cpu};
 use super::{BenchContext, Mode};
 
-/// Time that a recorder may take beyond what it was asked for.
+/// Time that a recorder may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// A recorder at work.
+/// A running recorder.
 pub(super) struct Recording {
     child: Guarded,
     path: PathBuf,
@@ -25,17 +25,17 @@ pub(super) struct Recording {
     cpu_before: Duration,
 }
 
-/// What came of it.
+/// The results of a recording.
 pub(super) struct Recorded {
-    /// In order.
+    /// Snapshots in order.
     pub(super) snapshots: Vec<Snapshot>,
-    /// The recorder's CPU time as it says itself, as a share of one CPU.
+    /// The recorder's CPU time by its own count, as a share of one CPU.
     pub(super) cpu_claimed: Option<f64>,
-    /// The same with what it estimates to have taken from the target.
+    /// The same with the recorder's estimate of the time taken from the target.
     pub(super) cpu_claimed_induced: Option<f64>,
-    /// The recorder's CPU time as the kernel counts it, start and end included, as a share of one CPU.
+    /// The recorder's CPU time by the kernel's count, start and end included, as a share of one CPU.
     pub(super) cpu_measured: f64,
-    /// The most memory that the recorder says it had.
+    /// The recorder's peak memory by its own count.
     pub(super) rss_max: u64,
     /// Ranges of pages cleared, per second.
     pub(super) clears_per_second: Option<f64>,
@@ -44,7 +44,7 @@ pub(super) struct Recorded {
 }
 
 impl Recording {
-    /// Starts to record process `pid`, or all of the machine.
+    /// Starts to record process `pid`, or the whole machine.
     pub(super) fn start(
         context: &BenchContext,
         mode: &Mode,
@@ -81,7 +81,7 @@ impl Recording {
         self.child.check_running()
     }
 
-    /// Waits for the recorder's end and reads what it wrote.
+    /// Waits for the recorder's end and reads its record.
     pub(super) fn finish(mut self, context: &BenchContext) -> anyhow::Result<Recorded> {
         self.child.finish(context, self.duration + SLACK)?;
         let elapsed = self.started.elapsed();

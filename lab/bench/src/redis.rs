@@ -1,8 +1,8 @@
-//! A redis-server of our own, and a client that reads a hot tenth of its keys.
+//! A redis-server of the bench, and a client that reads a hot tenth of its keys.
 //!
-//! The client speaks RESP over a Unix socket and keeps a batch of requests under way. All values
-//! have the same size, so a batch's answer has a known length, which is all that it checks: anything
-//! else in it (an error, a missing key) has another length or another first byte.
+//! The client speaks RESP over a Unix socket and keeps a batch of requests under way. All values have the same size, so
+//! a batch's answer has a known length, and the client checks only that. An error or a missing key has another length
+//! or another first byte.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ const VALUE_BYTES: usize = 1000;
 const BATCH: usize = 16;
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// The server, filled.
+/// A redis server that is filled.
 pub(super) struct Server {
     server: Guarded,
 }
@@ -32,7 +32,7 @@ pub(super) struct Client {
     next: u64,
 }
 
-/// What the client and the server did in a window.
+/// Results of the client and the server in a window.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(super) struct Window {
     pub(super) requests_per_second: f64,
@@ -40,7 +40,7 @@ pub(super) struct Window {
     pub(super) server_microseconds_per_request: f64,
 }
 
-/// Whether there is a redis to start.
+/// Returns whether redis is installed.
 pub(super) fn installed() -> bool {
     let mut version = Command::new("redis-server");
     version.arg("--version").stdout(Stdio::null());
@@ -52,7 +52,7 @@ pub(super) fn start(context: &BenchContext, keys: u64) -> anyhow::Result<(Server
     let socket = context.scratch("redis.sock");
     let _ = std::fs::remove_file(&socket);
     let mut command = Command::new("redis-server");
-    // No port, no snapshot, no log: nothing but memory, for nobody but us.
+    // The server has no port, no snapshot and no log: it uses only memory, and serves only the bench.
     command
         .args(["--port", "0", "--save", "", "--appendonly", "no"])
         .arg("--unixsocket")
@@ -93,7 +93,7 @@ impl Server {
         self.server.check_running()
     }
 
-    /// Has `client` read for `time`, and measures both.
+    /// Lets `client` read for `time`, and measures both.
     pub(super) fn window(
         &self,
         context: &BenchContext,
@@ -128,7 +128,7 @@ impl Client {
                     request,
                     "*3\r\n$3\r\nSET\r\n$14\r\nk{key:013}\r\n${VALUE_BYTES}\r\n"
                 )?;
-                // Values that differ, as real ones do.
+                // Values differ, as real ones do.
                 request.extend(
                     (0..VALUE_BYTES).map(|i| b'a' + ((key * 7 + i as u64 * 31) % 26) as u8),
                 );
@@ -147,7 +147,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads keys of the hot tenth for as long as `go_on` says, and counts answers.
+    /// Reads keys of the hot tenth while `go_on` returns true, and counts answers.
     pub(super) fn read(
         &mut self,
         requests: &AtomicU64,

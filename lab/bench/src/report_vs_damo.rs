@@ -1,8 +1,8 @@
-//! The same record, reported by us and by damo: time and memory.
+//! Time and memory of reports on the same record by Isotherm and by damo.
 //!
-//! The record is synthetic (snapshots of 1,000 regions whose counts wander), converted to damo's own
-//! format with `isotherm convert`. damo comes from PyPI, into `.venv`. Output goes nowhere on both
-//! sides: damo's `raw` heat map and our CSV, damo's working-set percentiles and ours.
+//! The record is synthetic (snapshots of 1,000 regions whose counts vary), converted to damo's own format with
+//! `isotherm convert`. damo comes from PyPI, into `.venv`. The output of both is discarded: damo's `raw` heat map and
+//! Isotherm's CSV, and the working-set percentiles of both.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use super::table::Table;
 use super::{BenchContext, BenchOutcome, machine};
 
 pub(super) const REGIONS: u64 = 1000;
-/// What damo takes for each row of a record, with room; measured: 1.9 kB.
+/// Memory of damo for each row of a record, with a margin; measured: 1.9 kB.
 const DAMO_BYTES_PER_ROW: u64 = 2300;
 const LIMIT: Duration = Duration::from_mins(20);
 
@@ -86,7 +86,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// A report by a tool, and what it took.
+/// A report by a tool, and its time and memory.
 #[derive(Serialize)]
 struct Job {
     report: &'static str,
@@ -118,7 +118,7 @@ fn text(path: &Path) -> anyhow::Result<&str> {
     path.to_str().context("the path is no text")
 }
 
-/// damo, installed if need be, with the record in its format; or why not.
+/// Installs damo if necessary, and converts the record to its format; or returns the reason why not.
 fn damo(
     context: &BenchContext,
     isotherm: &str,
@@ -184,7 +184,7 @@ pub(super) fn synthesize(path: &Path, snapshots: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A tenth of the regions is hot at a time; which tenth moves on every second. Borders shift with
+/// Returns a snapshot. A tenth of the regions is hot at a time, and another tenth every second. Borders shift with
 /// every snapshot, as a monitor's do.
 fn snapshot(start: Nanos, number: u64) -> Snapshot {
     const REGION: u64 = 4 << 20;

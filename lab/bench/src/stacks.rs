@@ -1,9 +1,9 @@
-//! What taking stacks of page faults costs a program: while it runs it is recorded without and with `--stacks`, in
+//! The cost of taking stacks of page faults for a program: while it runs it is recorded without and with `--stacks`, in
 //! turns.
 //!
-//! The programs do the same work round after round and say how much CPU time each took: one that does nothing but fault,
-//! a heap that grows and shrinks, a compiler and an interpreter. Compared is the mean of the rounds in a turn with that of
-//! the turn before it: the first burst of samples, which is the dearest, is in each of them.
+//! The programs do the same work round after round and print the CPU time of each. They are one that only faults, a
+//! heap that grows and shrinks, a compiler and an interpreter. The mean of the rounds in a turn is compared with that
+//! of the turn before it. The first burst of samples, which is the most expensive, is in each turn.
 
 use std::fs::File;
 use std::path::Path;
@@ -22,7 +22,7 @@ use super::{BenchContext, BenchOutcome};
 const ARMS: [&[&str]; 2] = [&[], &["--stacks"]];
 /// Pairs of turns for each of the repeats.
 const PAIRS: u32 = 10;
-/// How long a turn is, unless it was said.
+/// Length of a turn, unless an option gives it.
 const TURN: Duration = Duration::from_secs(5);
 /// Time that a recorder may take beyond its turn.
 const SLACK: Duration = Duration::from_secs(20);
@@ -83,7 +83,7 @@ fn row(name: &str, pairs: &[[f64; 2]]) -> Vec<String> {
     ]
 }
 
-/// What is run, by name.
+/// Returns the programs, by name.
 fn programs(context: &BenchContext) -> anyhow::Result<Vec<(&'static str, Vec<String>)>> {
     let unit = context.scratch("unit.c");
     let functions = (0..200).map(|n| {
@@ -105,7 +105,7 @@ fn programs(context: &BenchContext) -> anyhow::Result<Vec<(&'static str, Vec<Str
     ])
 }
 
-/// The pairs of one program.
+/// Measures the pairs of one program.
 fn measure(context: &BenchContext, command: &mut Command) -> anyhow::Result<Vec<[f64; 2]>> {
     let path = context.scratch("rounds");
     let file = File::create(&path).context("cannot write to the temporary folder")?;
@@ -123,7 +123,7 @@ fn measure(context: &BenchContext, command: &mut Command) -> anyhow::Result<Vec<
     Ok(means.as_chunks::<2>().0.to_vec())
 }
 
-/// Records for a turn; from when to when that was.
+/// Records for a turn; returns its start and end.
 fn turn(context: &BenchContext, pid: u32, arm: &[&str]) -> anyhow::Result<(f64, f64)> {
     let length = context.asked_duration.unwrap_or(TURN);
     let mut command = Command::new(&context.isotherm);
@@ -143,18 +143,18 @@ fn now() -> anyhow::Result<f64> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64())
 }
 
-/// When each round ended, and what it took.
+/// Returns the end of each round, and its CPU time.
 fn read(path: &Path) -> anyhow::Result<Vec<(f64, f64)>> {
     let text = std::fs::read_to_string(path).context("cannot read the rounds")?;
     let round = |line: &str| {
         let (at, took) = line.split_once(' ')?;
         Some((at.parse().ok()?, took.parse().ok()?))
     };
-    // The last line may be cut.
+    // The last line may be cut off.
     Ok(text.lines().filter_map(round).collect())
 }
 
-/// Of the rounds that ended in a turn; not a number if none did.
+/// Returns the mean of the rounds that ended in a turn; not a number if none did.
 fn mean(rounds: &[(f64, f64)], (from, to): (f64, f64)) -> f64 {
     let inside = rounds.iter().filter(|(at, _)| from < *at && *at < to);
     let (mut sum, mut count) = (0.0, 0.0);

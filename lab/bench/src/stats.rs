@@ -2,8 +2,7 @@
 
 use isotherm_engine::statistics::Summary;
 
-/// The median of those that are numbers, with the least and greatest of several; `-` where nothing could
-/// be measured.
+/// Formats the median of the finite values, with the least and greatest of several; `-` if nothing could be measured.
 pub(super) fn cell(values: &[f64], digits: usize) -> String {
     let measured = values.iter().copied().filter(|value| value.is_finite());
     let Some(Summary {

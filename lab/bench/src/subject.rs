@@ -1,4 +1,4 @@
-//! What a monitor watches in the accuracy bench: a workload of known truth, or redis.
+//! Subjects of the accuracy bench: a workload of known truth, or redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::redis::{self, Client, Server};
 use super::workload::Workload;
 use super::{BenchContext, Mode};
 
-/// Something that runs, whose speed can be told, and whose accesses are known.
+/// A running program whose speed can be measured, and whose accesses are known.
 pub(super) enum Subject {
     Exercise(Workload),
     Redis(Busy),
@@ -42,14 +42,14 @@ pub(super) struct Mark {
 /// Operations per second between two marks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    /// By the clock.
+    /// Operations by the clock.
     pub(super) wall: f64,
-    /// By the subject's own CPU time: what other programs do to the machine does not change it.
+    /// Operations by the subject's own CPU time, which other programs on the machine do not change.
     pub(super) cpu: f64,
 }
 
 impl Subject {
-    /// Redis with `keys` keys. Its truth is taken at once, by exact scans.
+    /// Starts redis with `keys` keys. Its truth is observed at once, by exact scans.
     pub(super) fn redis(context: &BenchContext, keys: u64) -> anyhow::Result<Self> {
         let (server, client) = redis::start(context, keys)?;
         let mut busy = Busy::new(server, client);
@@ -61,7 +61,7 @@ impl Subject {
             .finish(context)
             .context("the exact scan, against which all else is scored, failed")?
             .snapshots;
-        // The first scan finds what was accessed before the load began.
+        // The first scan finds pages that were accessed before the load began.
         busy.truth = vec![observed(scans.iter().skip(1))];
         Ok(Self::Redis(busy))
     }
@@ -91,7 +91,7 @@ impl Subject {
         })
     }
 
-    /// How fast it was between two marks, the later of which is now.
+    /// Returns the speed between two marks, the later of which is now.
     pub(super) fn rate(
         &self,
         context: &BenchContext,
@@ -109,7 +109,7 @@ impl Subject {
         })
     }
 
-    /// What is known of its accesses so far.
+    /// Returns the known accesses so far.
     pub(super) fn episodes(&self) -> anyhow::Result<Vec<Episode>> {
         match self {
             Self::Exercise(workload) => workload.episodes(),
@@ -149,8 +149,8 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Before the server, which ends with its field: the client must not see it go. What it
-        // failed of, if it did, a mark has told.
+        // The client ends before the server, which ends with its field: the client must not see it end. A mark has
+        // already reported the client's failure, if there was one.
         if let Some(client) = self.client.take() {
             let _ = client.join();
         }

@@ -1,4 +1,4 @@
-//! Plain tables: columns as wide as what stands in them.
+//! Plain tables, with columns as wide as their cells.
 
 use std::fmt;
 

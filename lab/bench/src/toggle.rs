@@ -1,9 +1,9 @@
-//! What watching costs a program, to a fraction of a percent: the recorder is stopped and continued
-//! every second, so that each second with it stands between two without.
+//! The cost of monitoring for a program, to a fraction of a percent. The recorder is stopped and continued every
+//! second, so that each second with it is between two without.
 //!
-//! Runs that are compared with each other differ by more than watching costs (other guests, where memory
-//! happens to lie); neighbouring seconds of the same run much less. A recorder that was stopped has time
-//! to make up for when it goes on, so its cost here is, if anything, too high.
+//! Separate runs differ by more than the cost of monitoring (other guests, the placement of memory). Neighbouring
+//! seconds of the same run differ much less. A recorder that was stopped must catch up when it continues, so its cost
+//! here is, if anything, too high.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ use super::{BenchContext, BenchOutcome, accuracy};
 const MODES: [&str; 2] = ["default=", "physical=--physical"];
 /// Reads that each wait for the one before, random accesses of a dense and of a scattered part, sequential accesses.
 const WORKLOADS: [&str; 4] = ["chain_2g", "static_1g", "scattered_4g", "zigzag"];
-/// Until the recorder knows the program.
+/// Time until the recorder knows the program.
 const LEARN: Duration = Duration::from_secs(10);
 const TURN: Duration = Duration::from_secs(1);
 
@@ -85,7 +85,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// The loss of each second with the recorder in percent, and the loss that the recorder reports.
+/// Measures the loss of each second with the recorder, and the loss that the recorder reports, in percent.
 fn measure(
     context: &BenchContext,
     name: &str,
@@ -135,7 +135,7 @@ fn induced_within(costs: &[CostSample], runs: &Range<Duration>) -> f64 {
     induced.last().map_or(0.0, |to| to - from)
 }
 
-/// By the clock that the workload tells its progress by.
+/// Returns the time by the clock of the workload's progress.
 fn now() -> anyhow::Result<Nanos> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.into())
 }

@@ -1,9 +1,8 @@
-//! Is what the monitor says of an interval true of that interval?
+//! Are the monitor's results for an interval true of that interval?
 //!
-//! Each program of a family that is drawn from a seed (`isotherm_workload::family`) runs as a process
-//! of its own and is recorded in each mode in turn. Every snapshot is then held against the touches
-//! that the program logged for that snapshot's own interval. Nothing is fixed but the rule by which
-//! programs are drawn, so there is nothing to tune to.
+//! Each program of a family that is drawn from a seed (`isotherm_workload::family`) runs as a process of its own. It is
+//! recorded in each mode in turn. Every snapshot is then compared with the touches that the program logged for that
+//! snapshot's own interval. Only the rule by which programs are drawn is fixed, so there is nothing to tune to.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,12 +29,12 @@ mod real;
 mod replay;
 mod score;
 
-/// How long a program may take to populate its memory.
+/// Time for a program to populate its memory.
 const READY_LIMIT: Duration = Duration::from_mins(2);
-/// Time between two looks at a program's resident memory.
+/// Time between two samples of a program's resident memory.
 const RSS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the bench can be told.
+/// Options of this bench.
 #[derive(Clone, Debug, clap::Args)]
 #[group(id = "truth")]
 pub(super) struct Options {
@@ -84,7 +83,7 @@ struct Run {
 struct Watched {
     case: Case,
     ready: Ready,
-    /// Touches of each hot page in a second, as they came to be.
+    /// Touches of each hot page in a second, as they happened.
     touches_per_second: f64,
     runs: Vec<Run>,
     failures: Vec<String>,
@@ -99,7 +98,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     let options = &context.truth;
     let modes = modes(context)?;
     let asked = options.cases.is_some() || !options.case.is_empty();
-    // Everything, where nothing is asked for.
+    // Everything runs if no option selects a part.
     let nothing = options.programs.is_empty() && options.replay.is_none();
     let (cases, programs) = match (asked, nothing) {
         (false, true) => (true, vec!["all".to_owned()]),
@@ -141,7 +140,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// The programs that are drawn.
+/// Runs the programs that are drawn.
 fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
     let options = &context.truth;
     let numbers: Vec<u64> = if options.case.is_empty() {
@@ -163,7 +162,7 @@ fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>
     Ok(watched)
 }
 
-/// The default monitor at each budget, and DAMON's rules.
+/// Returns the default monitor at each budget, and DAMON's rules.
 fn modes(context: &BenchContext) -> anyhow::Result<Vec<Mode>> {
     if !context.modes.is_empty() {
         return Ok(context.modes.clone());
@@ -196,7 +195,7 @@ fn watch_case(
             Err(error) => failures.push(format!("{}: {error:#}", mode.name)),
         }
     }
-    // Its last touch comes after the last snapshot.
+    // Its last touch is later than the last snapshot.
     context.sleep(Duration::from_millis(100))?;
     let journal = program.finish()?;
     let mut runs: Vec<Run> = taken
@@ -226,7 +225,7 @@ fn watch_case(
 /// Resident bytes of a process, over time.
 type Rss = Vec<(Nanos, u64)>;
 
-/// Records a process and looks at its resident memory meanwhile.
+/// Records a process and samples its resident memory meanwhile.
 fn record(context: &BenchContext, mode: &Mode, pid: u32) -> anyhow::Result<(Recorded, Rss)> {
     let done = AtomicBool::new(false);
     let rss: Mutex<Rss> = Mutex::default();

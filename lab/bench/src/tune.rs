@@ -1,8 +1,8 @@
-//! How good are the settings that `tune` finds, and by how many replays, beside the published methods?
+//! How good are the settings that `tune` finds, and by how many replays, compared with the published methods?
 //!
-//! Programs of the family that is drawn from a seed are recorded once (`record --pages`), and each method tunes prcl by DAMOOS'
-//! score on that trace. All of it is replay: what a method would find on the running program, where each run takes as long as
-//! the program and no two come out alike, is not asked here.
+//! Programs of the family that is drawn from a seed are recorded once (`record --pages`). Each method tunes prcl by
+//! DAMOOS' score on that trace. All of it is replay. Tuning on the running program is not measured here: each run takes
+//! as long as the program, and no two give the same result.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::table::Table;
 use super::truth::program::Running;
 use super::{BenchContext, BenchOutcome, machine};
 
-/// Name and flags. A search with as many replays as a published method has stands beside it.
+/// Name and flags of each method. A search with the same number of replays is beside each published method.
 const METHODS: [(&str, &[&str]); 7] = [
     ("search, 256", &["--preset", "prcl", "--budget", "256"]),
     ("search, 40", &["--preset", "prcl", "--budget", "40"]),
@@ -31,28 +31,28 @@ const METHODS: [(&str, &[&str]); 7] = [
         &["--preset", "prcl", "--method", "damoos-polyfit"],
     ),
     ("swarm", &["--preset", "prcl", "--method", "swarm"]),
-    // DAMON's own tuning: a quota that follows a goal, at the preset's age.
+    // DAMON's own tuning is a quota that follows a goal, at the preset's age.
     (
         "quota goal",
         &["-c", "experiments/quota_goal.yaml", "--param", "age=5s"],
     ),
 ];
 
-/// Programs unless it is said.
+/// Number of programs, unless an option gives it.
 const CASES: u64 = 4;
-/// Most memory of a program: replays of more take minutes for each method.
+/// Largest memory of a program: replays of more take minutes for each method.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Time that a child may take beyond what it was asked for.
+/// Time that a child may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What one method found for one program.
+/// The result of one method for one program.
 #[derive(Serialize)]
 struct Found {
     case: u64,
     method: &'static str,
     runs: f64,
     score: f64,
-    /// What the untuned preset scores.
+    /// The score of the untuned preset.
     given: f64,
     settings: Value,
 }

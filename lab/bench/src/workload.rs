@@ -1,4 +1,4 @@
-//! A running `isotherm workload`, and how fast it is.
+//! A running `isotherm workload`, and its speed.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use serde_json::Value;
 use super::BenchContext;
 use super::child::Guarded;
 
-/// Populating 16 GiB takes half a minute where the hypervisor has to find the memory first.
+/// Populating 16 GiB takes half a minute if the hypervisor must find the memory first.
 const READY_LIMIT: Duration = Duration::from_mins(5);
 
 /// The workload's process.
 pub(super) struct Workload {
     child: Guarded,
     truth: PathBuf,
-    /// Accesses made in all, and when: about ten times a second.
+    /// Total accesses and their time: about ten times a second.
     progress: Arc<Mutex<Vec<(Nanos, u64)>>>,
 }
 
@@ -29,7 +29,7 @@ impl Workload {
     /// Starts `config`, to run until stopped, and waits until its memory is populated.
     pub(super) fn start(context: &BenchContext, config: &Path) -> anyhow::Result<Self> {
         let truth = context.scratch("truth.jsonl");
-        // A reader must not take the last run's file for this one's.
+        // A reader must not read the last run's file instead.
         let _ = std::fs::remove_file(&truth);
         let mut command = Command::new(&context.isotherm);
         command
@@ -40,7 +40,7 @@ impl Workload {
         let stdout = child.stdout().context("standard output is a pipe")?;
         let progress = Arc::new(Mutex::new(Vec::new()));
         let notes = Arc::clone(&progress);
-        // Ends with the child, whose end closes the pipe.
+        // The thread ends with the child, whose end closes the pipe.
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if let Some(point) = point(&line) {
@@ -78,7 +78,7 @@ impl Workload {
         self.child.check_running()
     }
 
-    /// Accesses made between two moments, the later of which is now.
+    /// Returns the accesses made between two moments, the later of which is now.
     pub(super) fn operations(
         &self,
         context: &BenchContext,
@@ -94,7 +94,7 @@ impl Workload {
         Ok(after - before)
     }
 
-    /// Accesses per second between each two of `moments`, all of which have passed by a second.
+    /// Returns the accesses per second between each two of `moments`, all of which are at least a second ago.
     pub(super) fn rates(&self, moments: &[Nanos]) -> anyhow::Result<Vec<f64>> {
         let points = self.points();
         let pairs = moments.iter().zip(moments.iter().skip(1));
@@ -107,7 +107,7 @@ impl Workload {
             .collect()
     }
 
-    /// What is known so far.
+    /// Returns the truth so far.
     pub(super) fn episodes(&self) -> anyhow::Result<Vec<Episode>> {
         let file = std::fs::File::open(&self.truth).context("the workload wrote no truth")?;
         Ok(truth::read(BufReader::new(file))?)
@@ -119,7 +119,7 @@ impl Workload {
     }
 }
 
-/// What a line of the workload's output says about its progress.
+/// Parses the progress in a line of the workload's output.
 fn point(line: &str) -> Option<(Nanos, u64)> {
     let line: Value = serde_json::from_str(line).ok()?;
     let operations = match line["event"].as_str()? {
@@ -130,7 +130,7 @@ fn point(line: &str) -> Option<(Nanos, u64)> {
     Some((Nanos(line["time_ns"].as_u64()?), operations.as_u64()?))
 }
 
-/// Accesses made by `time`, between two points on a straight line.
+/// Returns the accesses made by `time`, interpolated between two points.
 fn at(points: &[(Nanos, u64)], time: Nanos) -> Option<f64> {
     let after = points.partition_point(|point| point.0 < time);
     let (t1, n1) = *points.get(after)?;

@@ -1,7 +1,7 @@
-//! The driver: asks for huge pages one after the other, and notes how long each fault takes.
+//! The driver: requests huge pages one after the other, and notes the duration of each fault.
 //!
-//! A process of its own (`isotherm-bench drive`), so that what it took is free again at its end, and so that
-//! the kernel takes it first if memory runs out.
+//! It is a process of its own (`isotherm-bench drive`). So its memory is free again at its end, and the kernel kills it
+//! first if memory runs out.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -23,12 +23,12 @@ use super::super::machine::meminfo;
 
 pub(super) const HUGE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
-/// Faults between two looks at what is available: 128 MiB.
+/// Faults between two checks of available memory: 128 MiB.
 const LOOK_EVERY: u64 = 64;
-/// What the driver may take beyond its pace; a fault may take 100 ms where nothing can be moved.
+/// Time for the driver beyond its pace; a fault may take 100 ms if nothing can be moved.
 const SLACK: Duration = Duration::from_mins(3);
 
-/// What to take, and how fast.
+/// The number of huge pages, and the pace.
 #[derive(Clone, Copy, Debug, Parser)]
 pub(super) struct Demand {
     /// Huge pages
@@ -55,25 +55,25 @@ struct Args {
     output: PathBuf,
 }
 
-/// What came of it.
+/// The driver's results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Driven {
-    /// Of each fault, in order.
+    /// The faults, in order.
     pub(super) faults: Vec<Fault>,
-    /// From the first fault to the last.
+    /// Seconds from the first fault to the last.
     pub(super) seconds: f64,
     /// CPU time of the driver in the kernel meanwhile.
     pub(super) system_seconds: f64,
-    /// Whether it ended early, as too little was available.
+    /// The driver ended early, as too little memory was available.
     pub(super) out_of_memory: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Fault {
     pub(super) nanos: u64,
-    /// Whether it brought a huge page.
+    /// The fault brought a huge page.
     pub(super) huge: bool,
-    /// Whether memory was compacted for it (or for another process' meanwhile).
+    /// Memory was compacted for the fault (or for another process meanwhile).
     pub(super) stalled: bool,
 }
 
@@ -96,7 +96,7 @@ pub(super) fn run(context: &BenchContext, demand: Demand) -> anyhow::Result<Driv
     Ok(serde_json::from_str(&text)?)
 }
 
-/// `isotherm-bench drive`.
+/// Runs `isotherm-bench drive`.
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
     let args = Args::parse_from(args);
     fs::write("/proc/self/oom_score_adj", "1000")
@@ -136,7 +136,7 @@ fn drive(demand: Demand) -> anyhow::Result<Driven> {
         let before = Instant::now();
         *black_box(&mut memory[(address - base) as usize]) = 1;
         let nanos = before.elapsed().as_nanos() as u64;
-        // Only a huge page brings the last of the 512 small ones too.
+        // Only a huge page also makes the last of the 512 small pages present.
         let huge = is_present(&pagemap, address + HUGE - PAGE)?;
         let stalled = stalls.grew()?;
         faults.push(Fault {
@@ -147,7 +147,7 @@ fn drive(demand: Demand) -> anyhow::Result<Driven> {
     }
     let seconds = start.elapsed().as_secs_f64();
     let system_seconds = system_time()?.saturating_sub(system).as_secs_f64();
-    // Until here all of it has to be held.
+    // All of the memory must be held until here.
     black_box(&memory);
     if faults.is_empty() {
         bail!("too little memory was available to begin with");
@@ -160,7 +160,7 @@ fn drive(demand: Demand) -> anyhow::Result<Driven> {
     })
 }
 
-/// Looks at how often the machine had to compact for an allocation: 20 us each time.
+/// Reads how often the machine compacted for an allocation: 20 us each time.
 struct Stalls {
     vmstat: File,
     text: Vec<u8>,
@@ -179,7 +179,7 @@ impl Stalls {
         Ok(stalls)
     }
 
-    /// Whether it happened since the last look.
+    /// Returns whether the count has grown since the last call.
     fn grew(&mut self) -> anyhow::Result<bool> {
         let read = self
             .vmstat
@@ -198,7 +198,7 @@ fn stalls(vmstat: &[u8]) -> Option<u64> {
         .find_map(|value| value.parse().ok())
 }
 
-/// Bit 63 of its entry in the pagemap (Documentation/admin-guide/mm/pagemap.rst).
+/// Returns bit 63 of a page's entry in the pagemap (Documentation/admin-guide/mm/pagemap.rst).
 fn is_present(pagemap: &File, address: u64) -> anyhow::Result<bool> {
     let mut entry = [0; 8];
     pagemap

@@ -1,5 +1,5 @@
-//! Settings of the machine that the bench changes, and their undoing: at the end, on failure, on
-//! signals, and, after a crash, by the next bench, from a note in `/run/isotherm`.
+//! Settings of the machine that the bench changes, and their restoration: at the end, on failure and on signals. After
+//! a crash, the next bench restores them from a note in `/run/isotherm`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ pub(super) const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 pub(super) const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 pub(super) const THP_DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
 
-/// All that is ever changed: a note that says otherwise is not ours.
+/// All settings that the bench changes: a note that names others is not the bench's.
 const KNOWN: [&str; 3] = [PROACTIVENESS, THP_ENABLED, THP_DEFRAG];
 const NOTE: &str = "/run/isotherm/bench";
 
-/// What was changed, and what it was before. Undone when dropped.
+/// Changed settings and their earlier values, which are restored when this is dropped.
 pub(super) struct Settings {
     note: PathBuf,
     before: Vec<(PathBuf, String)>,
 }
 
 impl Settings {
-    /// Undoes what a bench that was killed has left.
+    /// Restores settings after a bench that was killed.
     pub(super) fn open() -> anyhow::Result<Self> {
         let known: Vec<PathBuf> = KNOWN.iter().map(PathBuf::from).collect();
         Self::with(Path::new(NOTE), &known)
@@ -52,7 +52,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Changes a setting, unless it is so already.
+    /// Changes a setting, unless it has the value already.
     pub(super) fn set(&mut self, path: impl AsRef<Path>, value: &str) -> anyhow::Result<()> {
         let path = path.as_ref();
         let now = read(path)?;
@@ -66,7 +66,7 @@ impl Settings {
         write(path, value)
     }
 
-    /// Writes down what is to be undone, before it is done.
+    /// Writes down the earlier values before a setting is changed.
     fn write_note(&self) -> anyhow::Result<()> {
         let mut lines = vec![std::process::id().to_string()];
         let changed = self.before.iter();
@@ -78,12 +78,12 @@ impl Settings {
             .with_context(|| format!("cannot write {}; are you root?", self.note.display()))
     }
 
-    /// Every setting is tried, also when one fails; the note stays for those that did.
+    /// Tries to restore every setting, even if one fails; the note stays for those that failed.
     fn undo(&mut self) -> anyhow::Result<()> {
         let mut failed = Ok(());
         self.before.retain(|(path, value)| {
             match read(path).and_then(|now| {
-                // Writing what is there already may wake kcompactd.
+                // Writing an unchanged value may wake kcompactd.
                 if now == *value {
                     Ok(())
                 } else {
@@ -117,7 +117,7 @@ impl Drop for Settings {
     }
 }
 
-/// A setting's value: of `always [madvise] never`, the word in brackets.
+/// Returns a setting's value: of `always [madvise] never`, the word in brackets.
 pub(super) fn read(path: impl AsRef<Path>) -> anyhow::Result<String> {
     let path = path.as_ref();
     let text =

@@ -1,4 +1,4 @@
-//! The same on the simulated machine: as much memory, fragmented by as much, with as much asked for.
+//! The same runs on the simulated machine: as much memory, equally fragmented, with the same demand.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,7 @@ use super::super::table::Table;
 use super::driver::HUGE;
 use super::{Arm, Run, pace_name, rest};
 
-/// What was measured, and what is predicted of it.
+/// Measured and predicted results.
 #[derive(Serialize)]
 pub(super) struct Beside {
     arm: &'static str,
@@ -29,7 +29,7 @@ struct Values {
     p50_us: f64,
     mean_us: f64,
     stalled_percent: f64,
-    /// The kernel's threads' and ours.
+    /// CPU time of the kernel's threads and of Isotherm.
     cpu_seconds: f64,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn simulate(context: &BenchContext, arm: Arm, run: &Run) -> anyhow::R
 fn scenario(context: &BenchContext, arm: Arm, run: &Run) -> anyhow::Result<Value> {
     let total = meminfo("MemTotal:").context("/proc/meminfo has no MemTotal")?;
     let ready = &run.fragmented_by;
-    // Filling as fast as it can takes nothing but faults there, and giving back nothing.
+    // Filling at full speed consists of faults there, and freeing takes no time.
     let faults = (ready.bytes / PAGE_SIZE) as f64;
     let filled = faults * THIS_MACHINE.minor_fault.as_secs_f64();
     let start = filled + rest(context).as_secs_f64();
@@ -122,7 +122,7 @@ fn scenario(context: &BenchContext, arm: Arm, run: &Run) -> anyhow::Result<Value
     }))
 }
 
-/// A row for each run.
+/// Returns a table with a row for each run.
 pub(super) fn table(all: &[Beside]) -> Table {
     let title = "measured (without the host's doing) and simulated";
     let mut table = Table::new(

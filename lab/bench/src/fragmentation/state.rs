@@ -1,4 +1,4 @@
-//! What the kernel says of free memory and of compaction.
+//! The kernel's counters of free memory and of compaction.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,11 +27,11 @@ const COUNTERS: [&str; 6] = [
 /// Free memory at a moment.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Free {
-    /// The highest score of a node, as `isotherm compact` sees it.
+    /// The highest score of a node, as in `isotherm compact`.
     pub(super) score: f64,
     /// Bytes that are free, by `/proc/buddyinfo`.
     pub(super) bytes: u64,
-    /// Of these, bytes in blocks of at least 2 MiB.
+    /// Bytes of these in blocks of at least 2 MiB.
     pub(super) in_huge_blocks: u64,
 }
 
@@ -61,11 +61,11 @@ impl Free {
     }
 }
 
-/// Free bytes, and those in blocks of at least 2 MiB.
+/// Returns the free bytes, and those in blocks of at least 2 MiB.
 fn free_bytes(buddyinfo: &str) -> (u64, u64) {
     let (mut all, mut huge) = (0, 0);
     for line in buddyinfo.lines() {
-        // `Node 0, zone   Normal` stands before the counts.
+        // `Node 0, zone   Normal` precedes the counts.
         for (order, blocks) in line.split_whitespace().skip(4).enumerate() {
             let bytes = blocks.parse::<u64>().unwrap_or(0) * (PAGE_SIZE << order);
             all += bytes;
@@ -75,7 +75,7 @@ fn free_bytes(buddyinfo: &str) -> (u64, u64) {
     (all, huge)
 }
 
-/// Counters at a moment, or what was added since another.
+/// Counters at a moment, or their increase since another.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Counters {
     #[serde(flatten)]
@@ -119,7 +119,7 @@ fn counters(vmstat: &str) -> BTreeMap<&'static str, u64> {
         .collect()
 }
 
-/// The process numbers of `kcompactd0` and its like.
+/// Returns the process ids of `kcompactd0` and its like.
 fn kcompactds() -> anyhow::Result<Vec<u32>> {
     let entries = fs::read_dir("/proc").context("cannot read /proc")?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());

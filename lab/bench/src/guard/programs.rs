@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A program, and how it is measured.
+/// A program, and its measurement.
 pub(super) struct Case {
     pub(super) name: &'static str,
     program: Program,
-    /// It sleeps for so many seconds between two bursts; 0: it works all the time.
+    /// Seconds of sleep between two bursts; 0 if the program works all the time.
     pub(super) period_s: u64,
 }
 
@@ -48,12 +48,12 @@ pub(super) const CASES: [Case; 10] = [
 ];
 
 impl Case {
-    /// For how long it runs, if `at_least` is asked for: three bursts should fit.
+    /// Returns the run's seconds, `at_least` these: three bursts should fit.
     pub(super) fn seconds(&self, at_least: Duration) -> u64 {
         at_least.as_secs().max(3 * self.period_s + 5)
     }
 
-    /// How it is started. What it needs as files is written to `scratch`.
+    /// Returns the program's command, and writes the files that it needs to `scratch`.
     pub(super) fn command(&self, seconds: u64, scratch: &Path) -> anyhow::Result<Command> {
         let mut command = match self.program {
             Program::Java(text) => {
@@ -73,7 +73,7 @@ impl Case {
         Ok(command)
     }
 
-    /// What it needs and is not there.
+    /// Returns a missing requirement of the program.
     pub(super) fn missing(&self) -> Option<&'static str> {
         let program = match &self.program {
             Program::Redis(_) => "redis-server",
@@ -95,8 +95,8 @@ fn python(text: &str) -> Command {
     command
 }
 
-/// What all programs begin with: `hold` fills memory with what halves when compressed; the last line
-/// says how far a program got.
+/// The beginning of all programs. `hold` fills memory with content that halves when compressed; the last line prints a
+/// program's progress.
 const COMMON: &str = r"
 import mmap, os, sys, threading, time
 seconds = float(sys.argv[1])
@@ -114,7 +114,7 @@ def ready():
     return time.monotonic() + seconds
 ";
 
-/// Does nothing but touch 200 MiB now and then; how far it gets is what that leaves of the time.
+/// Touches 200 MiB periodically and does nothing else; its progress is the time that is left.
 const BURSTY: &str = r"
 memory, period, lost = hold(400), float(sys.argv[2]), 0.0
 end = ready()
@@ -138,7 +138,7 @@ while time.monotonic() < end:
 print('progress', rounds)
 ";
 
-/// Two threads that need the same lock (and the interpreter's) beside 700 MiB that nobody touches.
+/// Two threads that need the same lock (and the interpreter's) beside 700 MiB that no thread touches.
 const LOCKS: &str = r"
 memory, lock, done = hold(700), threading.Lock(), [0, 0]
 end = ready()
@@ -152,7 +152,7 @@ threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
 print('progress', sum(done))
 ";
 
-/// What those begin with that ask a redis: `serve` starts it with so many values of 1,000 bytes, which halve when
+/// The beginning of programs that use redis: `serve` starts it with a number of values of 1,000 bytes, which halve when
 /// compressed.
 const REDIS: &str = r"
 import random, socket, subprocess, tempfile
@@ -176,7 +176,7 @@ def get(keys):
     ask(b''.join(b'GET k%07d\r\n' % key for key in keys), len(keys) * 1009)
 ";
 
-/// Of 300,000 values a tenth is read.
+/// Reads a tenth of 300,000 values.
 const TENTH: &str = r"
 serve(300000)
 end, asked = ready(), 0
@@ -187,7 +187,7 @@ print('progress', asked)
 server.kill()
 ";
 
-/// 1.5 million values are read by Zipf's law (exponent 1), the popular ones anywhere among the others.
+/// Reads 1.5 million values by Zipf's law (exponent 1); the popular ones are scattered among the others.
 const ZIPF: &str = r"
 nr = 1500000
 serve(nr)
@@ -199,7 +199,8 @@ print('progress', asked)
 server.kill()
 ";
 
-/// A heap of 600 MiB, each array in one of the collector's regions, of which little is used, beside garbage that is made all the time.
+/// A heap of 600 MiB beside continuous garbage. Each array is in one of the collector's regions, and few of them are
+/// used.
 const JVM: &str = r#"
 public class Guard {
     public static void main(String[] arguments) {

@@ -11,22 +11,22 @@ use super::super::BenchContext;
 use super::super::child::Guarded;
 use super::programs::Case;
 
-/// How long anything may take to end.
+/// Time for a process to end.
 const END_LIMIT: Duration = Duration::from_mins(1);
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Run {
     pub(super) progress: f64,
-    /// With schemes: CPU seconds of acting, and times that the guard stopped.
+    /// CPU seconds of acting, and stops by the guard, for runs with schemes.
     pub(super) acting_cpu_s: f64,
     pub(super) stops: u64,
-    /// Bytes of it in swap at the end, but for what zram takes for them.
+    /// Bytes of it in swap at the end, less the memory that zram uses for them.
     pub(super) saved: i64,
 }
 
-/// Runs `case` after `delay`, with `isotherm run` by `flags` beside it if there are any. `name` is not
-/// used by another run at the same time.
+/// Runs `case` after `delay`, with `isotherm run` by `flags` beside it if there are any. No other run at the same time
+/// may use `name`.
 pub(super) fn once(
     context: &BenchContext,
     case: &Case,
@@ -75,7 +75,7 @@ pub(super) fn once(
     Ok(run)
 }
 
-/// What `swapped` bytes in swap save: but for their part of what zram devices take.
+/// Returns the memory saved by `swapped` bytes in swap: less their share of the memory of zram devices.
 fn saved(swapped: u64) -> i64 {
     let (mut data, mut taken) = (0, 0);
     for (held, takes) in zram_devices() {
@@ -86,7 +86,7 @@ fn saved(swapped: u64) -> i64 {
     (swapped as f64 * (1.0 - rate)) as i64
 }
 
-/// Of each zram device the bytes that it holds and those that it takes for them.
+/// Returns the bytes that each zram device holds and the memory that it uses for them.
 fn zram_devices() -> Vec<(u64, u64)> {
     let devices = std::fs::read_dir("/sys/block")
         .into_iter()
@@ -103,7 +103,7 @@ fn zram_devices() -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Bytes of a process and its children in swap.
+/// Returns the bytes of a process and its children in swap.
 fn swapped(pid: u32) -> u64 {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();

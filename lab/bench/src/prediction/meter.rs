@@ -1,4 +1,4 @@
-//! How fast a program gets on, by what it shows of that.
+//! The progress of a program, by a counter that can be read from outside.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use isotherm_engine::statistics::median;
 use serde::Serialize;
 
-/// Time between two looks.
+/// Time between two samples.
 const EVERY: Duration = Duration::from_millis(100);
-/// What one rate is about.
+/// Length of the window of one rate.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Bytes of a batch in a journal of the generated family, and where in it the position stands.
+/// Bytes of a batch in a journal of the generated family, and the offset of the position in it.
 const BATCH: u64 = 40;
 const POSITION: u64 = 24;
 
-/// By what a program's progress can be told.
+/// A source of a program's progress.
 #[derive(Clone, Debug)]
 pub(super) enum Meter {
-    /// Bytes that it has read, of sockets or files.
+    /// Bytes that it has read from sockets or files.
     BytesRead(u32),
-    /// How often it waited for somebody: once for each request.
+    /// Its voluntary waits: one for each request.
     Waits(u32),
     /// The last number in a file that it writes.
     Said(PathBuf),
@@ -43,7 +43,7 @@ impl Meter {
                 file.seek(SeekFrom::Start(end.saturating_sub(100))).ok()?;
                 let mut text = String::new();
                 file.read_to_string(&mut text).ok()?;
-                // What is behind the last line's end may be half of a number.
+                // The text behind the last line's end may be half of a number.
                 let whole = text.rsplit_once('\n')?.0;
                 whole.split_whitespace().last()?.parse().ok()
             }
@@ -66,14 +66,14 @@ fn number(path: &str, name: &str) -> Option<f64> {
     line.trim().parse().ok()
 }
 
-/// Looks at a meter all the time.
+/// Samples a meter continuously.
 pub(super) struct Speed {
     seen: Arc<Mutex<Vec<(Instant, f64)>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Progress a second over some time.
+/// Progress per second over some time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Rate {
     pub(super) mean: f64,
@@ -104,7 +104,7 @@ impl Speed {
         }
     }
 
-    /// Between two moments; `None` where nothing was to be seen.
+    /// Returns the rate between two moments; `None` if there are no samples.
     pub(super) fn between(&self, from: Instant, to: Instant) -> Option<Rate> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let within: Vec<(Instant, f64)> = { seen.iter().copied() }
@@ -118,7 +118,7 @@ impl Drop for Speed {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It only looks.
+            // The thread only reads.
             let _ = thread.join();
         }
     }
@@ -138,7 +138,7 @@ fn rate(seen: &[(Instant, f64)]) -> Option<Rate> {
         }
     }
     let mean = (end - start) / seconds;
-    // Of the middle: a host that stalls for a second says nothing of the program.
+    // The spread is that around the median: a stall of the host for a second is not the program's.
     let middle = median(rates.clone())?;
     let off = median(rates.iter().map(|rate| (rate - middle).abs()).collect())?;
     let error = 1.4826 * off / (rates.len() as f64).sqrt();

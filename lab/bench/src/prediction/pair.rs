@@ -1,4 +1,4 @@
-//! A prediction beside what came of it, and whether it was right.
+//! A prediction beside the live result, and whether it was right.
 
 use isotherm_engine::statistics::Interval;
 use serde::Serialize;
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::meter::Rate;
 
-/// Memory saved is foretold well within so many points, a slowdown within so many, and acting within such a factor.
+/// Limits of a good prediction: points of saved memory, points of slowdown, and the factor of acting time.
 pub(super) const SAVED_POINTS: f64 = 5.0;
 pub(super) const SLOWDOWN_POINTS: f64 = 2.0;
 pub(super) const ACTING_FACTOR: f64 = 1.5;
-/// Acting that takes less than this is not worth a factor.
+/// Acting that takes less than this is not judged by the factor.
 const LITTLE_ACTING_S: f64 = 0.05;
 
 #[derive(Serialize)]
@@ -21,19 +21,19 @@ pub(super) struct Pair {
     pub(super) predicted: Predicted,
 }
 
-/// What came of it.
+/// The live result.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Live {
     pub(super) saved_percent: f64,
-    /// Against another run by itself; `None` where the program's speed cannot be told.
+    /// Slowdown against another run alone; `None` if the program's speed cannot be measured.
     pub(super) slowdown_percent: Option<f64>,
     pub(super) acting_cpu_s: f64,
-    /// Progress a second before and while it was acted on, and the same of the run by itself.
+    /// Progress per second before and during acting, and the same of the run alone.
     pub(super) rates: Option<[Rate; 2]>,
     pub(super) rates_alone: Option<[Rate; 2]>,
 }
 
-/// What was foretold.
+/// The prediction.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Predicted {
     pub(super) saved_percent: Bounded,
@@ -98,9 +98,9 @@ impl Pair {
     }
 }
 
-/// Whether the slowdown of a program was foretold, by all of its pairs under one kind of guard: within some points of where it
-/// may truly lie, or with bounds that reach there. One run more or less than another by tenths is this machine's, so a
-/// single pair tells nothing: `None`.
+/// Returns whether the slowdown of a program was predicted, by all of its pairs under one kind of guard. The prediction
+/// is right within some points of the interval of the true slowdown, or with bounds that reach it. Runs differ by
+/// tenths because of this machine, so a single pair decides nothing: `None`.
 pub(super) fn is_slowdown_right(pairs: &[&Pair]) -> Option<bool> {
     let live = Interval::of(pairs.iter().filter_map(|pair| pair.live.slowdown_percent))?;
     let half_width = live.half_width?;

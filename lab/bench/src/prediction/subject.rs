@@ -1,4 +1,4 @@
-//! Programs of which is foretold: those of the truth bench, and some of the generated family.
+//! Programs of the prediction bench: those of the truth bench, and some of the generated family.
 
 use std::path::PathBuf;
 
@@ -7,20 +7,20 @@ use super::super::truth::programs::{Busy, PROGRAMS, Progress};
 use super::super::{BenchContext, machine};
 use super::meter::Meter;
 
-/// Which program.
+/// The identity of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Which {
-    /// By its place among the packaged ones.
+    /// A packaged program, by its index.
     Packaged(usize),
-    /// Of the family, by its number.
+    /// A program of the family, by its number.
     Drawn(u64),
 }
 
-/// Programs of the family, if it is not said how many.
+/// Programs of the family, unless an option gives their number.
 const DRAWN: u64 = 6;
 
 impl Which {
-    /// All that are wanted.
+    /// Returns all programs that are selected.
     pub(super) fn all(context: &BenchContext) -> Vec<Self> {
         let options = &context.truth;
         let is_wanted = |name: &str| {
@@ -73,7 +73,7 @@ impl Which {
     }
 }
 
-/// A program at work.
+/// A running program.
 pub(super) enum Subject {
     Packaged(Busy, Meter),
     Drawn(Running, PathBuf),

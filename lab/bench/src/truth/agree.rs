@@ -1,10 +1,9 @@
-//! Whether what a monitor says in one window agrees with the exact scans before and after it.
+//! Agreement of a monitor's results in one window with the exact scans before and after it.
 //!
-//! Nobody knows what a real program touched in an interval without looking, and two observers at
-//! once would clear each other's bits. So windows take turns, and what is compared is what stays:
-//! pages touched in at least three of four intervals of both scans (hot), and those in at most one
-//! of four of both (cold). Pages between count neither way. Said to be touched is a page that is so
-//! in at least half of the monitor's snapshots.
+//! The touches of a real program in an interval can only be observed, and two observers at once would clear each
+//! other's bits. So windows take turns, and only stable pages are compared. Hot pages are touched in at least three of
+//! four intervals of both scans, cold pages in at most one of four of both. Pages between count neither way. A page
+//! counts as reported touched if it is so in at least half of the monitor's snapshots.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +19,10 @@ const SAID: f32 = 0.5;
 
 type Block = Box<[Page; PAGES_PER_BLOCK]>;
 
-/// What is known of a page, summed over the snapshots of a window.
+/// Counts of a page, summed over the snapshots of a window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
-    /// In how many it was there.
+    /// Snapshots in which it was present.
     present: f32,
     touched: f32,
     unknown: f32,
@@ -67,14 +66,14 @@ impl Exact {
             .map_or(Page::default(), |pages| pages[index])
     }
 
-    /// The share of the snapshots in which the page was touched; `None` where that is not known.
+    /// Returns the share of the snapshots in which the page was touched; `None` if that is not known.
     fn share(&self, page: Page) -> Option<f32> {
         let all = self.snapshots.max(1) as f32;
         (page.unknown < all / 2.0).then(|| page.touched / all)
     }
 }
 
-/// How well they agree.
+/// The agreement of a monitor with exact scans.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Agreement {
     pub(super) precision: Option<f64>,
@@ -83,13 +82,13 @@ pub(super) struct Agreement {
     pub(super) working_set: Option<f64>,
     pub(super) exact_bytes: Option<f64>,
     pub(super) said_bytes: Option<f64>,
-    /// Of the pages that are there, those that are neither hot nor cold, or not known.
+    /// Share of the present pages that are neither hot nor cold, or not known.
     pub(super) undecided: Option<f64>,
-    /// Of the pages that are there, those that the monitor does not know.
+    /// Share of the present pages that the monitor does not know.
     pub(super) unknown: Option<f64>,
 }
 
-/// Holds the snapshots of a monitor against the scans before and after them.
+/// Compares the snapshots of a monitor with the scans before and after them.
 pub(super) fn agree(before: &Exact, said: &[Snapshot], after: &Exact) -> Agreement {
     let mut claims: BTreeMap<u64, Block> = before
         .blocks
@@ -150,8 +149,7 @@ pub(super) fn agree(before: &Exact, said: &[Snapshot], after: &Exact) -> Agreeme
     }
 }
 
-/// Spreads what a region says over the pages that are there; gives back the touched bytes that find
-/// no page.
+/// Spreads a region's counts over the pages that are present; returns the touched bytes without a page.
 fn spread(claims: &mut BTreeMap<u64, Block>, region: &RegionSnapshot) -> f64 {
     let resident = region.resident().max(1) as f64;
     let touched = region.touched() as f64;

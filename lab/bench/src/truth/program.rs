@@ -20,7 +20,7 @@ struct Args {
     options: Options,
 }
 
-/// `isotherm-bench truth-case`.
+/// Runs `isotherm-bench truth-case`.
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
     program::run(&Args::parse_from(args).options)?;
     Ok(ExitCode::SUCCESS)
@@ -86,12 +86,12 @@ impl Running {
         self.child.check_running()
     }
 
-    /// Where it logs its touches.
+    /// Returns the path of its log of touches.
     pub(in super::super) fn journal(&self) -> &std::path::Path {
         &self.journal
     }
 
-    /// Ends it and reads what it did.
+    /// Ends it and reads its log.
     pub(in super::super) fn finish(mut self) -> anyhow::Result<super::Journal> {
         let status = self.child.stop()?;
         if !status.success() {

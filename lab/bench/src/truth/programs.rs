@@ -1,8 +1,8 @@
-//! Real programs: what each needs, how it is filled, and what keeps it busy.
+//! Real programs: their requirements, their setup and their load.
 //!
-//! The steps are shell scripts with `$DIR` (a folder of the program's own), `$EXPERIMENT` (where the
-//! shipped evaluation keeps what it starts programs with) and `$HERE` (this folder). The program and
-//! its load are `exec`ed, so that they are children of the bench and end with it.
+//! The steps are shell scripts. `$DIR` is a folder of the program's own, `$EXPERIMENT` holds the start scripts of the
+//! shipped evaluation, and `$HERE` is this folder. The program and its load are `exec`ed, so that they are children of
+//! the bench and end with it.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -14,37 +14,37 @@ use anyhow::{Context as _, bail};
 use super::super::BenchContext;
 use super::super::child::Guarded;
 
-/// How long a step of preparation may take: one installs a package from the net.
+/// Time for a step of preparation: one installs a package from the network.
 const STEP_LIMIT: Duration = Duration::from_mins(3);
 const READY_LIMIT: Duration = Duration::from_mins(2);
 
-/// A program and how it is used.
+/// A program and its use.
 pub(in super::super) struct Program {
     pub(in super::super) name: &'static str,
-    /// Commands without which it cannot be run.
+    /// Commands that it requires.
     requires: &'static [&'static str],
-    /// Before the program starts.
+    /// Script that runs before the program starts.
     setup: &'static str,
-    /// The program.
+    /// Script of the program.
     serve: &'static str,
-    /// Once it has started.
+    /// Script that runs once it has started.
     fill: &'static str,
-    /// What keeps it busy; nothing if it does that itself.
+    /// Script of the load; empty if the program keeps itself busy.
     load: &'static str,
-    /// The child of the program that is watched, by a word of its command line; else the program.
+    /// A word of the command line of the watched child; without it the program itself is watched.
     child: Option<&'static str>,
-    /// By what its progress can be told.
+    /// Source of its progress.
     pub(in super::super) progress: Progress,
 }
 
-/// By what a program's progress can be told.
+/// A source of a program's progress.
 #[derive(Clone, Copy)]
 pub(in super::super) enum Progress {
-    /// What it reads.
+    /// Bytes that it reads.
     BytesRead,
-    /// How often it waits for requests.
+    /// Its waits for requests.
     Waits,
-    /// What it writes to `$DIR/said`.
+    /// Numbers that it writes to `$DIR/said`.
     Said,
 }
 
@@ -123,9 +123,9 @@ pub(in super::super) const PROGRAMS: [Program; 7] = [
     },
 ];
 
-/// A program at work.
+/// A running program.
 pub(in super::super) struct Busy {
-    // Ended in this order.
+    // They end in this order.
     load: Option<Guarded>,
     server: Guarded,
     watched: u32,
@@ -133,7 +133,7 @@ pub(in super::super) struct Busy {
 }
 
 impl Program {
-    /// What it lacks here, if anything.
+    /// Returns what it lacks here, if anything.
     pub(in super::super) fn lacks(&self) -> Option<String> {
         let found = |command: &str| {
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -145,7 +145,7 @@ impl Program {
         ))
     }
 
-    /// Starts and fills it, and keeps it busy.
+    /// Starts and fills it, and starts its load.
     pub(in super::super) fn start(&self, context: &BenchContext) -> anyhow::Result<Busy> {
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         // PostgreSQL runs as another user.
@@ -185,7 +185,7 @@ impl Busy {
         self.watched
     }
 
-    /// Its own folder.
+    /// Returns its own folder.
     pub(in super::super) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -210,12 +210,12 @@ fn shell(context: &BenchContext, script: &str, folder: &Path) -> Command {
     command
 }
 
-/// What need not be fetched again.
+/// Returns the folder of downloads, which are not fetched again.
 fn cache(context: &BenchContext) -> PathBuf {
     context.root.join("target/truth")
 }
 
-/// The child of `parent` whose command line has `word` in it.
+/// Returns the child of `parent` whose command line contains `word`.
 fn child_of(context: &BenchContext, parent: u32, word: &str) -> anyhow::Result<u32> {
     let end = Instant::now() + READY_LIMIT;
     loop {

@@ -13,13 +13,13 @@ use super::super::{BenchContext, Mode};
 use super::agree::{Agreement, Exact, agree};
 use super::programs::{Busy, PROGRAMS, Program};
 
-/// How long a window is, and the one in which a monitor's own interval is found out.
+/// Length of a window, and of the one that determines a monitor's own interval.
 const WINDOW: Duration = Duration::from_secs(12);
 /// Windows of each mode.
 const TURNS: usize = 2;
-/// What a monitor may miss: the beginning of a window.
+/// Time that a monitor may miss: the beginning of a window.
 const SETTLE: Duration = Duration::from_secs(5);
-/// A scan has to be done before the next one.
+/// A scan must be finished before the next one.
 const INTERVAL_MIN: f64 = 0.1;
 
 /// One mode on one program.
@@ -29,13 +29,13 @@ pub(super) struct Compared {
     pub(super) mode: String,
     interval_seconds: f64,
     turns: Vec<Agreement>,
-    /// The exact scan in the middle against those around it: what can be had at most.
+    /// Agreement of the exact scan in the middle with those around it: the best possible result.
     ceiling: Agreement,
     cpu_claimed_induced_percent: Option<f64>,
     cpu_measured_percent: f64,
 }
 
-/// All programs wanted, and why some were not run.
+/// Runs all selected programs; returns also the reasons why some did not run.
 pub(super) fn run(
     context: &BenchContext,
     wanted: &[String],
@@ -106,7 +106,7 @@ fn take_turns(
     let exact = Mode::parse(&format!(
         "exact=--pages --max-stall 1s --aggregation-interval {millis}"
     ))?;
-    // The first scans find what was touched before.
+    // The first scans find pages that were touched before.
     let scan = |busy: &mut Busy| -> anyhow::Result<Vec<Snapshot>> {
         let scans = window(context, &exact, busy)?.snapshots;
         Ok(scans.get(2..).unwrap_or(&[]).to_vec())

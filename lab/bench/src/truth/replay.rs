@@ -1,12 +1,11 @@
-//! The second way, with no second observer: a trace is replayed in the simulated machine, and its
-//! monitor is held against the trace.
+//! A check without a second observer: a trace is replayed in the simulated machine, and the monitor there is compared
+//! with the trace.
 //!
-//! A trace is a record of page scans: of a real program (`isotherm record --pages`), or of a program
-//! of the family, made from its log of touches by [`write`], which no scan had to find out. What a
-//! simulated process accesses is exact to the scan's interval, and made up below it: so pages of the
-//! scans that a snapshot holds in part may count either way. The simulated process lags behind the
-//! trace by the time that it lost: in first faults at its start, and then evenly, by what the
-//! simulation says in the end.
+//! A trace is a record of page scans: of a real program (`isotherm record --pages`), or of a program of the family. The
+//! latter is made from its log of touches by [`write`], without a scan. The accesses of a simulated process are exact
+//! to the scan's interval, and synthetic below it. So pages of the scans that a snapshot holds in part may count either
+//! way. The simulated process lags behind the trace by the time that it lost. It loses time in first faults at its
+//! start, and then evenly, by the simulation's total.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,14 +31,14 @@ use super::super::{BenchContext, Mode};
 use super::Run;
 use super::score::Score;
 
-/// Of the traces that are made here.
+/// Interval of the traces that are made here.
 const STEP: Nanos = Nanos::from_millis(25);
-/// How much of what has been lost may have been so unevenly.
+/// Share of the lost time that may have been lost unevenly.
 const LAG_UNEVEN: f64 = 0.1;
-/// How long a simulation may take.
+/// Time for a simulation.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// Replays a trace under each mode's monitor. `moves`: when its hot memory moves, after its start.
+/// Replays a trace under each mode's monitor. `moves` are the times after its start at which its hot memory moves.
 pub(super) fn run(
     context: &BenchContext,
     trace: &Path,
@@ -71,7 +70,7 @@ pub(super) fn run(
     Ok(runs)
 }
 
-/// Simulates, and says by how much the process lagged behind the trace.
+/// Simulates; returns also the lag of the process behind the trace.
 fn simulate(context: &BenchContext, trace: &Path, mode: &Mode) -> anyhow::Result<(Recorded, Lag)> {
     let output = context.scratch("simulated.isotherm");
     let report = context.scratch("simulated.json");
@@ -96,7 +95,7 @@ fn simulate(context: &BenchContext, trace: &Path, mode: &Mode) -> anyhow::Result
     Ok((read_record(&output)?, Lag { first, rate }))
 }
 
-/// Writes what a program of the family did from `start` to `end` as a record of page scans.
+/// Writes the touches of a program of the family from `start` to `end` as a record of page scans.
 pub(super) fn write(
     context: &BenchContext,
     journal: &Journal,
@@ -167,26 +166,26 @@ fn scan(journal: &Journal, block: u64, touched: &Touched) -> PageBlock {
     scan
 }
 
-/// A record of page scans, as what is known.
+/// The known accesses of a record of page scans.
 struct Trace {
-    /// Place of each block among them.
+    /// Index of each block.
     blocks: BTreeMap<u64, usize>,
     /// Ends of intervals, since the start, and the pages accessed in each.
     scans: Vec<(Nanos, PageSet)>,
     lag: Lag,
 }
 
-/// By how much the simulated process lags behind the trace.
+/// Lag of the simulated process behind the trace, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lag {
-    /// From its first faults on.
+    /// Lag from its first faults on.
     first: f64,
-    /// What is lost more in each second.
+    /// Further lag in each second.
     rate: f64,
 }
 
 impl Lag {
-    /// Least and most that it can be about then, as far as losses are even.
+    /// Returns the least and the greatest lag at a time, as far as losses are even.
     fn at(self, time: Nanos) -> (Nanos, Nanos) {
         let grown = self.rate * time.as_secs_f64();
         let nanos = |seconds: f64| Nanos((seconds.max(0.0) * 1e9) as u64);
@@ -221,7 +220,7 @@ impl Trace {
             let mut accessed = PageSet::new(blocks.len() * PAGES_PER_BLOCK);
             for block in &scan.blocks {
                 let first = blocks[&block.block] * PAGES_PER_BLOCK;
-                // The replay takes what is unknown for accessed.
+                // The replay treats unknown pages as accessed.
                 for page in 0..PAGES_PER_BLOCK {
                     let bits = block.accessed[page / 64] | block.unknown[page / 64];
                     if bits >> (page % 64) & 1 == 1 {
@@ -328,7 +327,7 @@ mod tests {
             },
             ..trace()
         };
-        // Scans are at 100 to 200, 200 to 300 and 300 to 400 ms.
+        // Scans cover 100 to 200, 200 to 300 and 300 to 400 ms.
         let touched = late.touched(Nanos::from_millis(150), Nanos::from_millis(350));
         assert!(touched.certain.contains(2) && !touched.certain.contains(1));
         assert!(touched.either.contains(1) && touched.either.contains(4));

@@ -1,4 +1,4 @@
-//! What many snapshots come to: medians, the worst, and what must never be.
+//! Scores of many snapshots: medians, the worst, and errors that must never occur.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::statistics::median;
@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::{Rss, Run, Watched};
 use crate::table::Table;
 
-/// What is aimed at for precision and recall.
+/// The goal for precision and recall.
 const AIM: f64 = 0.95;
 /// The share of touched pages that may be unknown in a case that is scored.
 const UNKNOWN_MAX: f64 = 0.05;
-/// How exactly the kernel keeps count of resident memory, and how far apart looks at it are.
+/// Error of the kernel's count of resident memory, and the distance of its samples.
 const RSS_SLACK: f64 = 0.01;
 const RSS_SLACK_BYTES: f64 = (4u64 << 20) as f64;
 const RSS_NEAR: Nanos = Nanos::from_millis(250);
@@ -38,11 +38,11 @@ pub(super) struct Score {
     recall_all: Option<f64>,
     /// Median of absolute values.
     pub(super) error: Option<f64>,
-    /// Of the largest absolute value, with its sign.
+    /// The largest absolute value, with its sign.
     pub(super) error_worst: Option<f64>,
     truth_bytes: Option<f64>,
     working_set_bytes: Option<f64>,
-    /// Of the pages of which something is said.
+    /// Share of the pages that the monitor reports.
     unknown: Option<f64>,
     wrongly_idle_bytes: f64,
     touched_over_rss_bytes: f64,
@@ -84,14 +84,14 @@ impl Score {
         }
     }
 
-    /// Both of precision and recall, by `f`, where there was anything to find.
+    /// Returns precision and recall by `f`, if there was anything to find.
     fn both(precision: Option<f64>, recall: Option<f64>) -> Option<f64> {
-        // Nothing claimed where something was to be found: recall says so.
+        // If nothing is claimed though something was to be found, recall shows it.
         let any = precision.or(recall).is_some();
         any.then(|| precision.unwrap_or(1.0).min(recall.unwrap_or(1.0)))
     }
 
-    /// Whether the monitor says of most of what was touched whether it was.
+    /// Returns whether the monitor knows most of the touched memory.
     fn is_known(&self) -> bool {
         self.unknown.is_none_or(|share| share <= UNKNOWN_MAX)
     }
@@ -105,7 +105,7 @@ impl Score {
     }
 }
 
-/// By how much `bytes` exceed what was resident about then.
+/// Returns by how much `bytes` exceed the resident memory at about that time.
 fn over(bytes: u64, time: Nanos, rss: &Rss) -> f64 {
     let near = rss
         .iter()
@@ -116,7 +116,7 @@ fn over(bytes: u64, time: Nanos, rss: &Rss) -> f64 {
     (bytes as f64 - most as f64 * (1.0 + RSS_SLACK) - RSS_SLACK_BYTES).max(0.0)
 }
 
-/// Of the table that grows while the bench runs.
+/// Returns the head of the table that grows while the bench runs.
 pub(super) fn head() -> String {
     line(&[
         "case", "mode", "n", "P", "worst", "all", "R", "worst", "all", "WSS%", "worst%", "truth",
@@ -132,7 +132,7 @@ fn line(cells: &[&str]) -> String {
     cells.join(" ").trim_end().to_owned()
 }
 
-/// All that is to be shown of a program.
+/// Returns all lines of a program.
 pub(super) fn lines(watched: &Watched) -> Vec<String> {
     let case = &watched.case;
     let mut lines = vec![format!(
@@ -191,7 +191,7 @@ pub(super) fn run_line(index: &str, run: &Run) -> String {
     ])
 }
 
-/// What the family says of each mode.
+/// Returns the family's results for each mode.
 pub(super) fn summary(watched: &[Watched]) -> Table {
     let mut table = Table::new(
         "All cases",
@@ -222,7 +222,7 @@ pub(super) fn summary(watched: &[Watched]) -> Table {
 }
 
 fn summary_row(mode: &str, all: &[&Score]) -> Vec<String> {
-    // To say that nothing is known is no error, but no merit either.
+    // An unknown result is no error, but no merit either.
     let known: Vec<&Score> = all.iter().copied().filter(|s| s.is_known()).collect();
     let of = |f: &dyn Fn(&Score) -> Option<f64>| -> Vec<f64> {
         known.iter().filter_map(|score| f(score)).collect()
