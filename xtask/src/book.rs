@@ -1,9 +1,9 @@
-//! The book's source for mdBook, which wants all of it in one folder: docs/, what of the repository's top the list
-//! of chapters names, and what is generated from clap (`isotherm man --format markdown`) and from the schemas of
-//! docs/schema. `scripts/book` builds a book of that; `--check` looks whether its pages' links lead somewhere.
+//! The book's source for mdBook, which needs all of it in one folder. It consists of docs/, the files at the top that
+//! the list of chapters names, and generated chapters. These are made from clap (`isotherm man --format markdown`) and
+//! from the schemas of docs/schema. `scripts/book` builds a book of it; `--check` checks the links of its pages.
 //!
-//! In the list of chapters a line `<!-- commands -->` or `<!-- json -->` stands for the generated chapters. Links to
-//! files that are not in the book (source code) are shown as their text alone.
+//! In the list of chapters, a line `<!-- commands -->` or `<!-- json -->` marks the place of the generated chapters.
+//! Links to files that are not in the book (source code) are shown as their text only.
 
 mod html;
 mod schema;
@@ -17,7 +17,7 @@ use anyhow::{Context, bail};
 
 use crate::docs::{self, SUMMARY};
 
-/// Where generated pages go, in the book's source.
+/// Folders of generated pages, in the book's source.
 const COMMANDS: &str = "reference/commands";
 const JSON: &str = "reference/json";
 
@@ -56,7 +56,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
 
 fn write_source(root: &Path, out: &Path, isotherm: &Path) -> anyhow::Result<()> {
     let source = out.join("src");
-    // What an earlier version had would stay in the book.
+    // Files of an earlier version would stay in the book.
     if source.exists() {
         fs::remove_dir_all(&source)
             .with_context(|| format!("cannot remove {}", source.display()))?;
@@ -100,7 +100,7 @@ fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the list of chapters names `path`.
+/// Returns whether the list of chapters names `path`.
 fn is_chapter(summary: &str, path: &Path) -> bool {
     docs::links(summary)
         .into_iter()
@@ -108,7 +108,8 @@ fn is_chapter(summary: &str, path: &Path) -> bool {
         .any(|(chapter, _)| chapter == path)
 }
 
-/// Where a file of the repository is in the book's source. mdBook would make an index of README.md by itself, but leaves links to it.
+/// Returns the path of a repository's file in the book's source. mdBook makes an index of README.md, but does not
+/// change links to it.
 fn in_book(path: &Path) -> &Path {
     if path == Path::new("README.md") {
         return Path::new("index.md");
@@ -116,7 +117,7 @@ fn in_book(path: &Path) -> &Path {
     path.strip_prefix("docs").unwrap_or(path)
 }
 
-/// A document as a chapter: links lead to other chapters and to what lies beside them, or are text.
+/// Converts a document to a chapter: links lead to other chapters and to files beside them, or become text.
 fn for_book(path: &Path, text: &str, chapters: &[PathBuf]) -> String {
     let mut chapter = String::with_capacity(text.len());
     let mut done = 0;
@@ -127,7 +128,7 @@ fn for_book(path: &Path, text: &str, chapters: &[PathBuf]) -> String {
         chapter.push_str(&text[done..link.whole.start]);
         done = link.whole.end;
         let shown = &text[link.text];
-        // The list itself is no chapter.
+        // The list itself is not a chapter.
         let is_in_book = to.starts_with("docs") || chapters.contains(&to);
         if is_in_book && to != Path::new(SUMMARY) {
             let anchor = anchor.map(|anchor| format!("#{anchor}"));
@@ -141,13 +142,13 @@ fn for_book(path: &Path, text: &str, chapters: &[PathBuf]) -> String {
     chapter
 }
 
-/// The way from one file of the book's source to another.
+/// Returns the relative path from one file of the book's source to another.
 fn relative(from: &Path, to: &Path) -> String {
     let depth = from.components().count() - 1;
     format!("{}{}", "../".repeat(depth), to.display())
 }
 
-/// Lets `isotherm` describe its commands; returns their part of the list of chapters.
+/// Writes the pages of the commands by `isotherm`; returns their part of the list of chapters.
 fn write_commands(isotherm: &Path, source: &Path) -> anyhow::Result<String> {
     let folder = source.join(COMMANDS);
     let status = Command::new(isotherm)
@@ -158,7 +159,7 @@ fn write_commands(isotherm: &Path, source: &Path) -> anyhow::Result<String> {
     if !status.success() {
         bail!("{} man: {status}", isotherm.display());
     }
-    // In the order of the overview, which is that of `isotherm --help`.
+    // The order is that of the overview, which is that of `isotherm --help`.
     let overview = read(&folder.join("isotherm.md"))?;
     let mut list = format!("- [Commands]({COMMANDS}/isotherm.md)\n");
     for link in docs::links(&overview) {

@@ -1,8 +1,8 @@
 //! Checks the documents: links lead somewhere, the book's list of chapters (docs/SUMMARY.md) is complete, and each page is
 //! short enough to be read.
 //!
-//! Headings' anchors are made as GitHub and mdBook make them. What is in blocks or spans of code is no link.
-//! Links to other sites are not followed.
+//! Anchors of headings are made as GitHub and mdBook make them. Text in blocks or spans of code is never a link. Links
+//! to other sites are not followed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,15 +24,15 @@ const CHANGELOG: &str = "CHANGELOG.md";
 /// The book's list of chapters.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// A link `[text](target)` or `![text](target)`, by where its parts are in the document.
+/// A link `[text](target)` or `![text](target)`, by the positions of its parts in the document.
 pub(crate) struct Link {
-    /// From its bracket to its last parenthesis, without the exclamation mark of a picture.
+    /// The range from its bracket to its last parenthesis, without the exclamation mark of a picture.
     pub(crate) whole: Range<usize>,
     pub(crate) text: Range<usize>,
     pub(crate) target: Range<usize>,
 }
 
-/// What is wrong with the documents below `root`.
+/// Returns the faults of the documents below `root`.
 pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut documents = BTreeMap::new();
     for path in documents_of(root)? {
@@ -104,7 +104,7 @@ pub(crate) fn documents_of(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Where a link of the document at `from` leads, relative to the top, and its anchor. `None` for other sites.
+/// Returns the target of a link of the document at `from`, relative to the top, and its anchor. `None` for other sites.
 pub(crate) fn resolve<'a>(from: &Path, target: &'a str) -> Option<(PathBuf, Option<&'a str>)> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -147,7 +147,7 @@ fn link_fault(
     (!is_there).then(|| format!("`{target}`: there is no such heading"))
 }
 
-/// Documents that the list of chapters lacks, or has more than once.
+/// Returns the documents that the list of chapters lacks, or has more than once.
 fn summary_faults(documents: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let summary = Path::new(SUMMARY);
     let Some(text) = documents.get(summary) else {
@@ -170,7 +170,7 @@ fn summary_faults(documents: &BTreeMap<PathBuf, String>) -> Vec<String> {
     faults
 }
 
-/// The links of a document, in their order.
+/// Returns the links of a document, in their order.
 pub(crate) fn links(text: &str) -> Vec<Link> {
     let mut links = Vec::new();
     let mut at = 0;
@@ -197,7 +197,7 @@ pub(crate) fn links(text: &str) -> Vec<Link> {
     links
 }
 
-/// Where the bracket stands that is open at the end of `text`.
+/// Returns the position of the bracket that is open at the end of `text`.
 fn opening(text: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, letter) in text.char_indices().rev() {
@@ -211,13 +211,13 @@ fn opening(text: &str) -> Option<usize> {
     None
 }
 
-/// The parts of a line between backticks.
+/// Returns the parts of a line between backticks.
 fn code_spans(line: &str) -> Vec<Range<usize>> {
     let ticks: Vec<usize> = line.match_indices('`').map(|(at, _)| at).collect();
     ticks.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
-/// Lines with their ends, and whether each is text: neither in a block of code nor its fence.
+/// Returns lines with their ends, and whether each is text: neither in a block of code nor its fence.
 fn lines(text: &str) -> impl Iterator<Item = (&str, bool)> {
     let mut is_fenced = false;
     text.split_inclusive('\n').map(move |line| {
@@ -228,7 +228,7 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// The anchors of a document's headings.
+/// Returns the anchors of a document's headings.
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let headings = lines(text).filter(|(line, is_text)| *is_text && line.starts_with('#'));
@@ -244,7 +244,7 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// A heading's anchor: letters, digits, `_` and `-` in lower case, a `-` for each blank.
+/// Returns a heading's anchor: letters, digits, `_` and `-` in lower case, a `-` for each blank.
 pub(crate) fn anchor(heading: &str) -> String {
     let letters = heading.chars().filter_map(|letter| match letter {
         ' ' => Some('-'),

@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo run -p xtask -- CHORE`.
+//! The project's own tasks: `cargo run -p xtask -- TASK`.
 
 mod book;
 mod docs;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let result = match args.peek().map(String::as_str) {
         Some("tidy") => tidy::run(&root()),
         Some("book") => book::run(&root(), &book::Args::parse_from(args)),
-        // Parts of suites, as processes of their own.
+        // These are parts of suites, as processes of their own.
         Some("build-tests") => suites::executables::build(&root()),
         Some("run-tests") => {
             suites::executables::run(&root(), &suites::executables::Args::parse_from(args))
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The top of the checkout that this program was built from.
+/// Returns the top of the checkout that this program was built from.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

@@ -1,17 +1,17 @@
 //! Runs every suite of tests, one after the other, and ends with one line of totals.
 //!
-//! A suite that fails does not stop the next. What a suite prints goes to the terminal as it comes
-//! and to `target/test-logs/`. A suite has a time limit, past which it is stopped and has failed.
-//! The limits leave room for a busy machine. `times.csv` there has the wall time of every test.
+//! A suite that fails does not stop the next. The output of a suite goes to the terminal immediately, and to
+//! `target/test-logs/`. A suite has a time limit; a suite that exceeds it is stopped and has failed. The limits have a
+//! margin for a busy machine. `times.csv` there has the wall time of every test.
 //!
-//! Suites run in lanes ([`plan::Lane`]): tests on this machine's kernel alone, then those that wait and, beside them at
-//! idle priority, those that compute. Once nothing waits any more, two that compute run at a time. The output of a suite that
-//! computes beside another is shown when it has ended.
+//! Suites run in lanes ([`plan::Lane`]). Tests on this machine's kernel run first and alone. Then those that wait run
+//! and, beside them at idle priority, those that compute. Once no suite waits any more, two that compute run at a time.
+//! The output of a suite that computes beside another is shown when it has ended.
 //!
-//! Tests that run real programs on a real kernel depend on how fast the machine is at the moment, and it
-//! may be shared. So a few that are not in virtual machines (those have a second try of their own) may fail, and
-//! are run again, once, alone: one that passes then is counted as passed and named on a line
-//! `AGAIN`, with what it said before in the log. Whoever changes what such a line names should read that.
+//! Tests that run real programs on a real kernel depend on the current speed of the machine, which may be shared. So a
+//! few that are not in virtual machines (those have a second try of their own) may fail, and are run again, once,
+//! alone. A test that passes then counts as passed. It is named on a line `AGAIN`, and the log has its first output.
+//! Read that output if you change the code of such a test.
 
 mod change;
 pub(crate) mod executables;
@@ -39,9 +39,9 @@ use shown::Shown;
 use times::Times;
 use undo::Undo;
 
-/// More failures than this are no chance.
+/// More failures than this are no accident.
 const AGAIN_MAX: usize = 6;
-/// When the caller began, in seconds since 1970: `.ci/run` also installs packages and builds this program.
+/// Start of the caller, in seconds since 1970: `.ci/run` also installs packages and builds this program.
 const STARTED: &str = "ISOTHERM_TESTS_STARTED";
 
 /// Run suites of tests and end with one line of totals: without a flag, those that are run before a commit.
@@ -82,7 +82,7 @@ impl LevelArgs {
     }
 }
 
-/// How a suite went, and for how long.
+/// The result of a suite, and its duration.
 struct Result {
     name: &'static str,
     tally: Tally,
@@ -127,7 +127,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
                 results.extend(runner.run_all(&alone)?);
                 rest.extend(others);
             }
-            // They must not be left out in silence.
+            // These tests must not be left out silently.
             Err(error) => {
                 println!("The long tests that are due cannot be listed: {error:#}");
                 results.push(Result {
@@ -164,12 +164,12 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The suites of a lane, and the others.
+/// Splits the suites into those of a lane, and the others.
 fn split(suites: Vec<Suite>, lane: Lane) -> (Vec<Suite>, Vec<Suite>) {
     suites.into_iter().partition(|suite| suite.lane == lane)
 }
 
-/// Says which of the long tests run, and why.
+/// Formats which of the long tests run, and why.
 fn parts(change: &Change) -> String {
     let mut text = format!(
         "Long tests: part {} of {} (commit {:.8}); {} files changed since {:.8}",
@@ -185,7 +185,7 @@ fn parts(change: &Change) -> String {
     text
 }
 
-/// The time that passed before this program began, where its caller says when that was.
+/// Returns the time before this program's start, if its caller passes its own start.
 fn before_us() -> Result {
     let started = std::env::var(STARTED).ok().and_then(|s| s.parse().ok());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -199,7 +199,6 @@ fn before_us() -> Result {
     }
 }
 
-/// Runs suites in a checkout.
 #[derive(Clone)]
 struct Runner {
     root: PathBuf,
@@ -220,7 +219,7 @@ impl Runner {
         })
     }
 
-    /// Runs suites one after the other, shown as they go on.
+    /// Runs suites one after the other, and shows their output immediately.
     fn run_all(&self, suites: &[Suite]) -> anyhow::Result<Vec<Result>> {
         let run = |suite| self.run(suite, &mut std::io::stdout());
         suites.iter().map(run).collect()
@@ -255,7 +254,7 @@ impl Runner {
 }
 
 impl Runner {
-    /// Runs the suites of a queue, others may do the same meanwhile. Each is shown when it has ended.
+    /// Runs the suites of a queue, beside another worker. Each is shown when it has ended.
     fn empty(&self, queue: &Queue) -> anyhow::Result<Vec<Result>> {
         let mut results = Vec::new();
         while let Some(suite) = queue.take() {
@@ -273,7 +272,7 @@ pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
-/// Runs one suite, shows what it prints on `terminal`, counts its tests, and returns what it printed.
+/// Runs one suite, shows its output on `terminal`, counts its tests, and returns the output.
 fn run_suite(
     root: &Path,
     suite: &Suite,
@@ -283,7 +282,7 @@ fn run_suite(
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let mut command = Command::new("timeout");
     if std::io::stdout().is_terminal() {
-        // So that Ctrl-C reaches the suite.
+        // With this flag, Ctrl-C reaches the suite.
         command.arg("--foreground");
     }
     command
@@ -299,7 +298,7 @@ fn run_suite(
         .stdout(writer.try_clone().context("cannot copy a pipe")?)
         .stderr(writer);
     let mut child = command.spawn().context("cannot run timeout(1)")?;
-    // It holds the pipe's other end, which must be closed for ours to see the end of output.
+    // The command holds the pipe's other end. It must be closed for the reader to see the end of output.
     drop(command);
     let output = copy_lines(BufReader::new(reader), log, terminal)?;
     let status = child.wait().context("cannot wait for the suite")?;
@@ -308,7 +307,7 @@ fn run_suite(
         Kind::Check => Tally::single(suite.name, status.success()),
         Kind::Tests => Tally::read(&output),
     };
-    // timeout(1) exits with 124, or with 137 where it had to kill.
+    // timeout(1) exits with 124, or with 137 after a kill.
     if matches!(status.code(), Some(124 | 137)) {
         tally.fail(&format!(
             "{}: stopped after {} minutes",
@@ -325,7 +324,7 @@ fn run_suite(
     Ok((tally, output))
 }
 
-/// Gives the tests of `suite` that failed, and may, a second try, each alone.
+/// Runs the failed tests of `suite` again, each alone, if the suite permits it.
 fn run_again(
     root: &Path,
     suite: &Suite,
@@ -352,7 +351,7 @@ fn run_again(
     Ok(())
 }
 
-/// Copies lines to `log`, most of them to the terminal, too, and returns them.
+/// Copies lines to `log`, and most of them to the terminal, and returns them.
 fn copy_lines(
     mut reader: impl BufRead,
     log: &Path,
@@ -380,7 +379,7 @@ fn copy_lines(
     }
 }
 
-/// The wall times of all tests that were measured.
+/// Returns the wall times of all measured tests.
 fn csv(results: &[Result]) -> String {
     let lines = results.iter().map(|result| result.times.csv(result.name));
     std::iter::once("suite,test,seconds\n".to_owned())
@@ -388,7 +387,7 @@ fn csv(results: &[Result]) -> String {
         .collect()
 }
 
-/// The end of the output: a table of the suites, the slowest tests, skips, failures, the totals.
+/// Returns the end of the output: a table of the suites, the slowest tests, skips, failures, the totals.
 fn summary(results: Vec<Result>, elapsed: Duration) -> (String, bool) {
     let mut text = String::from("\n");
     let mut total = Tally::default();
@@ -460,7 +459,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("isotherm-suites-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let suite = Suite::new("suite", kind, 1, &["sh", "-c", script]);
-        // Not to this test's output, where the lines would be counted as this test's own.
+        // The output is discarded: its lines would be counted as this test's own.
         let log = dir.join(format!("{}.log", script.len()));
         run_suite(&dir, &suite, &log, &mut std::io::sink())
             .unwrap()
@@ -518,7 +517,7 @@ mod tests {
                 vec!["b".into()]
             )
         );
-        // No such test there, too many to be chance, or no suite that has second tries.
+        // No such test, too many failures for an accident, and a suite without second tries.
         assert_eq!(again(&["a"], &["echo", "0 passed"]).failed, 1);
         assert_eq!(again(&["a"; 7], FIRST_ONLY).failed, 7);
         assert_eq!(again(&["a"], &[]).failed, 1);

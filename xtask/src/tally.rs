@@ -1,19 +1,17 @@
-//! Counts tests in what test programs print.
+//! Counts tests in the output of test programs.
 //!
-//! Problem: a test that lacks what it needs must be seen as skipped, but Rust's test harness knows
-//! only passed, failed and ignored. Such a test prints `SKIP <test>: <reason>` and returns, and the
-//! harness calls it passed.
+//! Problem: a test that lacks a requirement must be reported as skipped, but Rust's test harness knows only passed,
+//! failed and ignored. Such a test prints `SKIP <test>: <reason>` and returns, and the harness counts it as passed.
 //!
-//! Approach: the harness runs with `--show-output`, which prints what a test said under
-//! `---- <test> stdout ----`. A test with a SKIP line there moves from passed to skipped, however
-//! many such lines it printed. Output that says `N passed, N failed, N skipped` (a script's, or
-//! pytest's, whose words come in another order) is believed as it is.
+//! Approach: the harness runs with `--show-output`, which prints a test's output under `---- <test> stdout ----`. A
+//! test with a SKIP line there moves from passed to skipped, however many such lines it printed. Totals of the form `N
+//! passed, N failed, N skipped` (a script's, or pytest's, whose words have another order) are used as they are.
 //!
-//! Limits: a SKIP line printed outside of a test's own thread is taken for a test of that name.
+//! Limits: a SKIP line printed outside of a test's own thread counts for a test of that name.
 
 use std::collections::BTreeMap;
 
-/// How a suite's tests went.
+/// The counts of a suite's tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Tests that ran and passed.
@@ -24,12 +22,12 @@ pub(crate) struct Tally {
     pub(crate) skipped: Vec<String>,
     /// The names of those that failed, as far as they are known.
     pub(crate) failures: Vec<String>,
-    /// Those that failed and passed when they were run again, each with what is known of it.
+    /// Tests that failed and passed when they were run again, each with its report.
     pub(crate) again: Vec<String>,
 }
 
 impl Tally {
-    /// Counts what a test program printed.
+    /// Counts the tests in a test program's output.
     pub(crate) fn read(output: &str) -> Self {
         let mut reader = Reader::default();
         for line in output.lines() {
@@ -38,7 +36,7 @@ impl Tally {
         reader.finish()
     }
 
-    /// A single check, which the program's exit code alone decides.
+    /// Counts a single check, which the program's exit code alone decides.
     pub(crate) fn single(name: &str, success: bool) -> Self {
         let mut tally = Self::default();
         if success {
@@ -49,13 +47,13 @@ impl Tally {
         tally
     }
 
-    /// Notes one more failure.
+    /// Adds a failure.
     pub(crate) fn fail(&mut self, name: &str) {
         self.failed += 1;
         self.failures.push(name.to_owned());
     }
 
-    /// A failed test has passed when it was run again.
+    /// Moves a failed test to those that passed when they were run again.
     pub(crate) fn passed_again(&mut self, name: &str) {
         if let Some(place) = self.failures.iter().position(|failure| failure == name) {
             let name = self.failures.remove(place);
@@ -66,7 +64,7 @@ impl Tally {
         }
     }
 
-    /// Whether nothing at all was counted.
+    /// Returns whether nothing at all was counted.
     pub(crate) fn is_empty(&self) -> bool {
         self.passed == 0 && self.failed == 0 && self.skipped.is_empty()
     }
@@ -81,23 +79,23 @@ impl Tally {
     }
 }
 
-/// What has been read so far.
+/// The state of reading.
 #[derive(Default)]
 struct Reader {
     tally: Tally,
     /// The test whose output is being shown.
     section: Option<String>,
-    /// Whether these are the sections of tests that failed: their SKIP lines count for nothing.
+    /// These are the sections of tests that failed: their SKIP lines do not count.
     in_failures: bool,
-    /// SKIP lines of the test binary being read: by test, or by the name in the line.
+    /// SKIP lines of the current test binary: by test, or by the name in the line.
     skips: BTreeMap<String, String>,
     /// The last line of totals that was not cargo's.
     script: Option<(u64, u64, u64)>,
-    /// Whether cargo printed any result.
+    /// Cargo printed a result.
     is_cargo: bool,
 }
 
-/// The name in `test NAME ... FAILED`, which the time may follow.
+/// Returns the name in `test NAME ... FAILED`, which the time may follow.
 fn failed_test(line: &str) -> Option<&str> {
     let (name, rest) = line.strip_prefix("test ")?.split_once(" ... FAILED")?;
     (rest.is_empty() || rest.starts_with(" <")).then_some(name)
@@ -131,13 +129,13 @@ impl Reader {
         }
     }
 
-    /// The name in a script's or pytest's `FAILED NAME`, which no test printed.
+    /// Returns the name in a script's or pytest's `FAILED NAME`, which no test printed.
     fn failed_check<'a>(&self, line: &'a str) -> Option<&'a str> {
         line.strip_prefix("FAILED ")
             .filter(|_| self.section.is_none())
     }
 
-    /// A test tried itself again: where it passed then, that is told, once.
+    /// Notes, once, a test that ran itself again and passed then.
     fn again(&mut self, text: &str) {
         let name = |line: &str| line.split(": ").next().map(str::to_owned);
         let is_new = self.tally.again.iter().all(|line| name(line) != name(text));
@@ -146,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// A binary's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+    /// Reads a binary's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
     fn end_of_binary(&mut self, totals: &str) {
         self.is_cargo = true;
         self.section = None;
@@ -163,7 +161,7 @@ impl Reader {
             self.tally.passed = passed;
             self.tally.failed = failed;
             self.tally.skipped = self.skips.into_values().collect();
-            // A script may count a skip without a SKIP line; the count must not shrink for it.
+            // A script may count a skip without a SKIP line; the count must not shrink.
             while (self.tally.skipped.len() as u64) < skipped {
                 self.tally.skipped.push("no reason given".to_owned());
             }
@@ -172,14 +170,14 @@ impl Reader {
     }
 }
 
-/// `---- name stdout ----`
+/// Parses `---- name stdout ----`.
 fn section(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?
         .strip_suffix(" ----")?
         .strip_suffix(" stdout")
 }
 
-/// `test name ... ignored, reason`
+/// Parses `test name ... ignored, reason`.
 fn ignored(line: &str) -> Option<String> {
     let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     let reason = reason.trim_start_matches(", ");
@@ -190,12 +188,12 @@ fn ignored(line: &str) -> Option<String> {
     })
 }
 
-/// The number in `12 passed` or `12 passed;`.
+/// Returns the number in `12 passed` or `12 passed;`.
 fn number_before(line: &str, word: &str) -> Option<u64> {
     let words: Vec<&str> = line.split_whitespace().collect();
     words.windows(2).find_map(|pair| {
         let name = pair[1].trim_end_matches([',', ';', '.']);
-        // pytest says `1 error` and `2 errors`.
+        // pytest prints `1 error` and `2 errors`.
         (name.trim_end_matches('s') == word)
             .then(|| pair[0].parse().ok())
             .flatten()

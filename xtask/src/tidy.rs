@@ -1,13 +1,13 @@
-//! The rules of the house that neither rustc nor clippy checks.
+//! The project's rules that neither rustc nor clippy checks.
 //!
-//! - the picture of the crates in ARCHITECTURE.md holds: [`ROOMS`] says who may import whom, and
-//!   `cargo metadata` says who does;
+//! - the picture of the crates in ARCHITECTURE.md is true: [`ROOMS`] lists the permitted imports, and `cargo metadata`
+//!   the actual ones;
 //! - only `linux` contains `unsafe` (and the file of the test guest that [`ROOMS`] names);
-//! - every public item is documented, while fields and variants whose names say all need not be, so that
-//!   no documentation is one word;
+//! - every public item is documented, except fields and variants with self-explanatory names, so that no documentation
+//!   is one word;
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
-//! - a file has at most [`LINES_MAX`] lines and opens by saying what it is for;
-//! - links of documents lead somewhere, and the book has every document of docs/ ([`crate::docs`]);
+//! - a file has at most [`LINES_MAX`] lines and starts with a description of its purpose;
+//! - links of documents lead to existing places, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
 //! Function lengths are clippy's `too_many_lines`, set in the `clippy.toml` files.
@@ -24,11 +24,11 @@ struct Room {
     name: &'static str,
     /// The workspace crates that it may import.
     may_import: &'static [&'static str],
-    /// Where in it `unsafe` may stand: under this path, if anywhere.
+    /// The path below which `unsafe` is permitted, if there is one.
     unsafe_under: Option<&'static str>,
 }
 
-/// The picture: the single source of who may import whom. A crate that is not here fails.
+/// The picture: the single source of permitted imports. A crate that is not here fails.
 const ROOMS: &[Room] = &[
     room("isotherm-engine", &[]),
     room("isotherm-config", &["isotherm-engine"]),
@@ -80,7 +80,7 @@ const ROOMS: &[Room] = &[
             "isotherm-record",
             "isotherm-session",
         ],
-        // Functions that keep their names, for a browser.
+        // These functions keep their names, for a browser.
         unsafe_under: Some("src/abi.rs"),
     },
     room(
@@ -112,7 +112,7 @@ const ROOMS: &[Room] = &[
             "isotherm-session",
         ],
     ),
-    // It looks at the product from outside, so of its insides it sees the formats only.
+    // This crate tests the product from outside, so it imports only the formats.
     Room {
         name: "isotherm-vm-tests",
         may_import: &[
@@ -124,9 +124,9 @@ const ROOMS: &[Room] = &[
         // The guest's own tool maps memory at chosen addresses.
         unsafe_under: Some("src/bin/vm-guest/memory.rs"),
     },
-    // It has no dependency on what it checks, so that it is built first and in seconds.
+    // It depends on none of the code that it checks, so it is built first and in seconds.
     room("xtask", &[]),
-    // Benchmarks measure the engine and the probes by themselves.
+    // Benchmarks measure the engine and the probes directly.
     room(
         "isotherm-bench",
         &[
@@ -148,24 +148,24 @@ const fn room(name: &'static str, may_import: &'static [&'static str]) -> Room {
     }
 }
 
-/// More than this and a file has two subjects.
+/// A longer file has two subjects.
 const LINES_MAX: usize = 600;
 
-/// What must not be committed. In two halves, so that this file does not find itself.
+/// Text that must not be committed. It is in two halves, so that this file does not match.
 const UNFINISHED: &[&str] = &[
     concat!("todo", "!("),
     concat!("unimplemented", "!("),
     concat!("dbg", "!("),
 ];
 
-/// Documents that a reader of the repository has not: docs/references.md names those that are published.
+/// Documents that readers of the repository do not have: docs/references.md names the published ones.
 const NOT_HERE: &[&str] = &[
     concat!("DESIGN", ".md"),
     concat!("ANCHORS", ".md"),
     concat!("the ", "seeds"),
 ];
 
-/// The part of `cargo metadata` that is looked at.
+/// The part of `cargo metadata` that is checked.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -237,7 +237,7 @@ fn find_room(name: &str) -> Option<&'static Room> {
     ROOMS.iter().find(|room| room.name == name)
 }
 
-/// Imports that the picture does not allow.
+/// Returns the imports that the picture does not allow.
 fn picture_faults(metadata: &Metadata) -> Vec<String> {
     let mut faults = Vec::new();
     for package in &metadata.packages {
@@ -261,7 +261,7 @@ fn picture_faults(metadata: &Metadata) -> Vec<String> {
     faults
 }
 
-/// What is wrong with one file.
+/// Returns the faults of one file.
 fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
     let mut faults = Vec::new();
     let nr_lines = source.lines().count();
@@ -302,7 +302,7 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
     faults
 }
 
-/// What is wrong with the documentation that stands, or does not, at a line.
+/// Returns the fault of the documentation at a line, or of its absence.
 fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     let line = lines[number];
     let before = &lines[..number];
@@ -325,7 +325,7 @@ fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     if !words.next().is_some_and(|word| ITEMS.contains(&word)) {
         return None;
     }
-    // Attributes stand between; those of several lines end with `)]`.
+    // Attributes are in between; those of several lines end with `)]`.
     let mut is_inside = false;
     for line in before.iter().rev() {
         if line.starts_with("#[") {
@@ -339,7 +339,7 @@ fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     Some("a public item without documentation")
 }
 
-/// Whether a block of code begins at a line of a comment that rustdoc takes for Rust.
+/// Returns whether a line of a comment starts a block of code that rustdoc treats as Rust.
 fn begins_example(lines: &[&str], number: usize) -> bool {
     let before = lines[..number].iter().rev();
     let comment = before.map_while(|line| text_of_comment(line));
@@ -354,19 +354,19 @@ fn text_of_comment(line: &str) -> Option<&str> {
     text.map(str::trim)
 }
 
-/// What may stand before the kind of an item, and the kinds that are documented.
+/// Qualifiers before the kind of an item, and the kinds that are documented.
 const QUALIFIERS: &[&str] = &["async", "unsafe", "extern"];
 const ITEMS: &[&str] = &[
     "fn", "struct", "enum", "trait", "type", "static", "union", "const",
 ];
 
-/// The line without its comment. A `//` inside a string ends it too early, which can only hide what
-/// stands behind it on that line.
+/// Returns the line without its comment. A `//` inside a string ends it too early, which can only hide the rest of that
+/// line.
 fn code_of(line: &str) -> &str {
     line.split("//").next().unwrap_or(line)
 }
 
-/// Whether `word` stands in `code` as the keyword: before a block, a function, an impl or a trait.
+/// Returns whether `word` is in `code` as the keyword: before a block, a function, an impl or a trait.
 fn has_word(code: &str, word: &str) -> bool {
     let words: Vec<&str> = code
         .split(|c: char| c.is_whitespace() || c == '(')
@@ -378,7 +378,7 @@ fn has_word(code: &str, word: &str) -> bool {
         || words.last() == Some(&word)
 }
 
-/// Every `.rs` file under a crate, but for what was generated.
+/// Returns every `.rs` file under a crate, except generated ones.
 fn rust_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut pending = vec![directory.to_owned()];
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn the_picture_has_no_circle() {
-        // Each room imports only rooms that stand above it in the table.
+        // Each room imports only rooms above it in the table.
         for (index, room) in ROOMS.iter().enumerate() {
             for import in room.may_import {
                 assert!(

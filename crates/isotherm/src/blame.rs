@@ -49,6 +49,7 @@ impl FunctionNames {
     }
 }
 
+/// The join of idle memory and stacks, which each item updates.
 pub(crate) struct LiveBlame {
     blame: Blame,
     names: FunctionNames,

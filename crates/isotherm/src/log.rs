@@ -14,6 +14,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+/// Options of the messages on standard error.
 #[derive(clap::Args)]
 pub(crate) struct Verbosity {
     /// Write more to standard error: what is watched and done, and how

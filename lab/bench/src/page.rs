@@ -1,7 +1,8 @@
 //! The page in a browser: the time to read and to open a large record, and the smoothness of its heat map.
 //!
 //! The record is that of `report_vs_damo`. The browser is Debian's Chromium without a screen and without a graphics
-//! processor, run by `tests/page/bench.mjs`, whose packages the tests of the page have fetched (`tests/page/run.sh`).
+//! processor. `tests/page/bench.mjs` runs it; its packages are those that the tests of the page have fetched
+//! (`tests/page/run.sh`).
 
 use std::process::Command;
 

@@ -31,7 +31,7 @@ pub(super) struct Recorded {
     pub(super) snapshots: Vec<Snapshot>,
     /// The recorder's CPU time by its own count, as a share of one CPU.
     pub(super) cpu_claimed: Option<f64>,
-    /// The same with the recorder's estimate of the time taken from the target.
+    /// `cpu_claimed` with the recorder's estimate of the time taken from the target.
     pub(super) cpu_claimed_induced: Option<f64>,
     /// The recorder's CPU time by the kernel's count, start and end included, as a share of one CPU.
     pub(super) cpu_measured: f64,

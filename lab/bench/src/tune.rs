@@ -1,4 +1,4 @@
-//! How good are the settings that `tune` finds, and by how many replays, compared with the published methods?
+//! Quality of the settings that `tune` finds, and its number of replays, compared with the published methods.
 //!
 //! Programs of the family that is drawn from a seed are recorded once (`record --pages`). Each method tunes prcl by
 //! DAMOOS' score on that trace. All of it is replay. Tuning on the running program is not measured here: each run takes

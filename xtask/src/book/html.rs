@@ -1,4 +1,4 @@
-//! Looks whether the links of the book's pages lead somewhere: what mdBook itself does not.
+//! Checks the links of the book's pages, which mdBook itself does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A page: what it links to, and what can be linked to in it.
+/// A page: its links, and the anchors in it.
 struct Page {
     links: Vec<String>,
     ids: BTreeSet<String>,
 }
 
-/// How many pages there are below `folder`, and their links that lead nowhere.
+/// Returns the number of pages below `folder`, and their broken links.
 pub(super) fn faults(folder: &Path) -> anyhow::Result<(usize, Vec<String>)> {
     let mut pages = BTreeMap::new();
     add_pages(folder, &mut pages)?;
     let mut faults = Vec::new();
     for (path, page) in &pages {
-        // It shows all chapters with links that hold where they stand, and the page of errors those of the top.
+        // print.html shows all chapters with links that are valid at their own places; the links of 404.html are valid
+        // at the top.
         if path.ends_with("print.html") || path.ends_with("404.html") {
             continue;
         }
@@ -59,7 +60,7 @@ fn add_pages(folder: &Path, pages: &mut BTreeMap<PathBuf, Page>) -> anyhow::Resu
     Ok(())
 }
 
-/// The values of an attribute.
+/// Returns the values of an attribute.
 fn values(text: &str, attribute: &str) -> Vec<String> {
     let parts = text.split(attribute).skip(1);
     let values = parts.filter_map(|part| part.split_once('"'));

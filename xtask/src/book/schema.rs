@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::docs::anchor;
 
-/// The page of the schema that `name` names.
+/// Returns the page of the schema `name`.
 pub(super) fn page(name: &str, schema: &Value) -> String {
     let mut page =
         format!("# {name}\n\nThe schema itself: [{name}.json](../../schema/{name}.json).\n\n");
@@ -56,7 +56,7 @@ fn add_keys(page: &mut String, schema: &Value, properties: &Map<String, Value>) 
     page.push('\n');
 }
 
-/// One of several forms that a value may have.
+/// Adds one of several forms of a value.
 fn add_variant(page: &mut String, variant: &Value) {
     let about = description(variant).map(|about| format!(": {}", about.replace('\n', " ")));
     let about = about.unwrap_or_default();
@@ -77,7 +77,7 @@ fn add_variant(page: &mut String, variant: &Value) {
     }
 }
 
-/// The description of a type or key, as Markdown shows it. Names in rustdoc's links are code.
+/// Returns the description of a type or key, as Markdown shows it. Names in rustdoc's links become code.
 fn description(schema: &Value) -> Option<String> {
     let text = schema.get("description").and_then(Value::as_str)?;
     let text = text.replace("[`", "`").replace("`]", "`");
@@ -92,7 +92,7 @@ fn description(schema: &Value) -> Option<String> {
     Some(shown)
 }
 
-/// A type in a few words, with links to those that have a table.
+/// Returns a type in a few words, with links to those that have a table.
 fn kind(schema: &Value) -> String {
     if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
         let name = reference.rsplit('/').next().unwrap_or(reference);

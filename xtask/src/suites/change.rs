@@ -1,11 +1,12 @@
 //! Selects long tests for CI: one part by the commit's hash, others by the files that a change touches.
 //!
-//! CI runs, besides what it always runs, the long tests that a change makes doubtful ([`RULES`]) and one eighth of all
-//! long tests, chosen by the commit's hash. So all of them run every few landings.
+//! Besides its usual tests, CI runs the long tests that a change makes doubtful ([`RULES`]). It also runs one eighth of
+//! all long tests, chosen by the commit's hash. So all of them run every few landings.
 //!
-//! The change is all since `$ISOTHERM_CI_BASE`. Without that, before a commit, it is all that has not been pushed. In CI it is
-//! all since the newest first parent that is at least four hours older than the head: a change lands within three hours of
-//! its first commit. A base that is too old runs more than needed, never less. Uncommitted changes count, too.
+//! The change is all since `$ISOTHERM_CI_BASE`. Without that, before a commit, it is all that has not been pushed. In
+//! CI it is all since the newest first parent that is at least four hours older than the head: a change lands within
+//! three hours of its first commit. A base that is too old runs more tests than needed, never fewer. Uncommitted
+//! changes count, too.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +18,7 @@ const OLDER_BY_S: i64 = 4 * 3600;
 
 /// Tests that a change to certain files makes doubtful.
 pub(super) struct Rule {
-    /// Paths from the root: `*name` is what ends so, others are what begins so.
+    /// Paths from the root: `*name` matches the end of a path, any other text the beginning.
     pub(super) paths: &'static [&'static str],
     /// A suite, or `SUITE FILTER`: tests of that suite whose names hold the filter, long ones as well.
     pub(super) runs: &'static str,
@@ -27,8 +28,8 @@ const fn rule(runs: &'static str, paths: &'static [&'static str]) -> Rule {
     Rule { paths, runs }
 }
 
-/// The rules, for what is not run otherwise: `make test` leaves out suites that are scripts and most tests on this
-/// kernel, CI leaves out long tests.
+/// The rules, for tests that do not run otherwise: `make test` leaves out suites that are scripts and most tests on
+/// this kernel, CI leaves out long tests.
 pub(super) const RULES: &[Rule] = &[
     rule(
         "vm kernel_damon",
@@ -126,12 +127,12 @@ pub(super) struct Change {
     pub(super) runs: Vec<&'static str>,
     /// Number of files that the change touches.
     pub(super) nr_files: usize,
-    /// The commit that it is held against.
+    /// The commit that it is compared with.
     pub(super) base: String,
 }
 
 impl Change {
-    /// Asks git. Outside of a checkout the first part is due, and nothing is touched.
+    /// Reads the change from git. Outside of a checkout the first part is due, and no file counts as touched.
     pub(super) fn of(root: &Path, is_ci: bool) -> Self {
         let head = git(root, &["rev-parse", "HEAD"]).unwrap_or_else(|| "0".to_owned());
         let pushed = || git(root, &["merge-base", "HEAD", "@{upstream}"]);
@@ -153,7 +154,7 @@ impl Change {
         }
     }
 
-    /// The filters by which the change selects tests of a suite.
+    /// Returns the filters by which the change selects tests of a suite.
     pub(super) fn touched(&self, suite: &str) -> Vec<&'static str> {
         let runs = self.runs.iter().filter_map(|runs| runs.split_once(' '));
         runs.filter(|(of, _)| *of == suite)
@@ -161,13 +162,13 @@ impl Change {
             .collect()
     }
 
-    /// Whether a long test of this name belongs to the part that is due.
+    /// Returns whether a long test of this name belongs to the part that is due.
     pub(super) fn is_due(&self, name: &str) -> bool {
         part_of_name(name) == self.part
     }
 }
 
-/// The newest first parent that is old enough; the root commit where none is.
+/// Returns the newest first parent that is old enough; the root commit if none is.
 fn base(root: &Path) -> Option<String> {
     let log = git(root, &["log", "--first-parent", "--format=%H %ct"])?;
     let commits: Vec<(&str, i64)> = log
@@ -195,7 +196,7 @@ fn part_of_hash(hash: &str) -> u8 {
     (u32::from_str_radix(start, 16).unwrap_or(0) % u32::from(PARTS)) as u8
 }
 
-/// FNV-1a, 32 bits: the same part for a name on every machine.
+/// Returns the part of a name by FNV-1a, 32 bits: the same on every machine.
 fn part_of_name(name: &str) -> u8 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)

@@ -1,8 +1,8 @@
 //! Builds all test executables once, and runs those of a suite.
 //!
 //! Cargo builds them and lists them in `target/test-logs/executables.json`. They are run without Cargo, each in its
-//! package's folder as Cargo does it: so a suite can select packages without other features, and needs no lock that
-//! another suite's Cargo holds.
+//! package's folder as Cargo does it. So a suite can select packages without a change of their features, and needs no
+//! lock that another suite's Cargo holds.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -28,13 +28,13 @@ struct Executable {
 /// A set of test executables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Set {
-    /// This kernel, by the command.
+    /// Tests of the command on this kernel.
     Kernel,
-    /// Virtual machines.
+    /// Tests in virtual machines.
     Vm,
-    /// This kernel, by the library that has its system calls.
+    /// Tests on this kernel of the library with the system calls.
     Linux,
-    /// All others.
+    /// All other tests.
     Others,
 }
 
@@ -53,7 +53,7 @@ impl Set {
 #[derive(clap::Parser)]
 #[command(name = "xtask run-tests")]
 pub(crate) struct Args {
-    /// Which of them
+    /// Run this set
     set: Set,
     /// Arguments for each, after `--`
     #[arg(last = true)]
@@ -92,13 +92,14 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The test executable that a message of Cargo is about, if it is.
+/// Returns the test executable of a message of Cargo, if the message has one.
 fn executable(message: &Value) -> Option<Executable> {
     if message["profile"]["test"] != true {
         return None;
     }
     let manifest = Path::new(message["manifest_path"].as_str()?);
-    // `path+file:///…/crates/engine#isotherm-engine@0.1.0`, or `…/xtask#0.1.0` where folder and package share a name.
+    // The id is `path+file:///…/crates/engine#isotherm-engine@0.1.0`, or `…/xtask#0.1.0` if folder and package share a
+    // name.
     let id = message["package_id"].as_str()?.rsplit_once('#')?;
     let folder = manifest.parent()?;
     let package = match id.1.split_once('@') {
@@ -113,7 +114,7 @@ fn executable(message: &Value) -> Option<Executable> {
     })
 }
 
-/// Runs those of a set, one after the other.
+/// Runs the executables of a set, one after the other.
 pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for executable in of_set(root, args.set)? {
@@ -157,14 +158,14 @@ fn of_set(root: &Path, set: Set) -> anyhow::Result<Vec<Executable>> {
 
 fn command(executable: &Executable) -> Command {
     let mut command = Command::new(&executable.path);
-    // The harness takes `--report-time` with it alone.
+    // The harness accepts `--report-time` only with it.
     command
         .current_dir(&executable.folder)
         .env("RUSTC_BOOTSTRAP", "1");
     command
 }
 
-/// The names of a set's tests that are marked as long.
+/// Returns the names of a set's tests that are marked as long.
 pub(super) fn long_tests(root: &Path, set: Set) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for executable in of_set(root, set)? {

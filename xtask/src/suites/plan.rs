@@ -1,8 +1,8 @@
-//! Which suites there are, and which of them each command runs.
+//! The suites, and the selection of each command.
 //!
 //! Tests on this machine's kernel come first and run alone: with a busy processor beside them the guard, rightly, stops
-//! schemes that they expect to act. The others run in two lanes at the same time. Those that mostly wait come one after the
-//! other; those that only compute run beside them at idle priority, on the processor time that the others leave.
+//! schemes that they expect to act. The others run in two lanes at the same time. Those that mostly wait run one after
+//! the other. Those that only compute run beside them at idle priority, on the processor time that the others leave.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use anyhow::Context;
 use super::change::Change;
 use super::executables::{Set, long_tests};
 
-/// Tests that need this machine's kernel for themselves, and time to pass.
+/// The suite of tests that need this machine's kernel for themselves, and time to pass.
 pub(super) const KERNEL: &str = "kernel";
-/// Tests that boot virtual machines.
+/// The suite of tests that boot virtual machines.
 pub(super) const VM: &str = "vm";
-/// The long ones of these.
+/// The suite of the long ones of these.
 const VM_LONG: &str = "vm-long";
-/// Tests that boot each kernel once, and the suite of them.
+/// Filter of tests that boot each kernel once, and the suite of them.
 const FIRST: &str = "first::";
 const FIRST_SUITE: &str = "first";
-/// Threads for all tests of [`KERNEL`]: they take turns, in an order that needs to know all that wait.
+/// Threads for all tests of [`KERNEL`]: they take turns, in an order that depends on all waiting tests.
 const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 /// Tests of [`KERNEL`] that `make test` runs: accuracy, acting and ends of sessions. CI runs all.
 const SMOKE: &[&str] = &[
@@ -31,11 +31,11 @@ const SMOKE: &[&str] = &[
     "targets::",
 ];
 
-/// What a command runs.
+/// The selection of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// Before a commit: all that only computes, the first tests on this kernel and on those of machines, and the
-    /// suites that the change touches.
+    /// Before a commit: all that only computes, the first tests on this kernel and on those of machines, and the suites
+    /// that the change touches.
     Commit,
     /// CI: all but the long tests, the part of these that is due, and those that the change touches.
     Ci,
@@ -45,7 +45,7 @@ pub(super) enum Level {
     Long,
 }
 
-/// How a suite's result is known.
+/// The source of a suite's result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// One check; its exit code is its result.
@@ -54,14 +54,14 @@ pub(super) enum Kind {
     Tests,
 }
 
-/// When a suite runs.
+/// The time at which a suite runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Before all others, alone.
+    /// It runs before all others, alone.
     First,
-    /// Mostly waits.
+    /// It mostly waits.
     Waiting,
-    /// Computes, at idle priority.
+    /// It computes, at idle priority.
     Computing,
 }
 
@@ -71,10 +71,10 @@ pub(super) struct Suite {
     pub(super) kind: Kind,
     pub(super) lane: Lane,
     pub(super) command: Vec<String>,
-    /// For the programs that it runs.
+    /// A variable for the programs that it runs.
     pub(super) environment: Option<(&'static str, &'static str)>,
     pub(super) minutes_max: u64,
-    /// Runs the tests that may be run again; their names come after it.
+    /// A command that runs the tests that may be run again; their names are appended.
     pub(super) again: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ impl Suite {
         }
     }
 
-    /// The same suite, on processor time that others leave.
+    /// Returns the same suite, on processor time that others leave.
     pub(super) fn at_idle_priority(&self) -> Self {
         let mut suite = self.clone();
         suite.command = owned(&["chrt", "--idle", "0"]);
@@ -99,7 +99,7 @@ impl Suite {
         suite
     }
 
-    /// Whether it boots virtual machines.
+    /// Returns whether it boots virtual machines.
     pub(super) fn boots_machines(&self) -> bool {
         matches!(self.name, VM | VM_LONG | FIRST_SUITE)
     }
@@ -109,7 +109,7 @@ impl Suite {
         self
     }
 
-    /// Tests of test executables; `arguments` are for their harness.
+    /// Returns a suite of test executables; `arguments` are for their harness.
     fn of_set(name: &'static str, minutes_max: u64, set: Set, arguments: &[&str]) -> Self {
         let runner = runner();
         let value = clap::ValueEnum::to_possible_value(&set).expect("every set has a name");
@@ -120,7 +120,7 @@ impl Suite {
             "--",
             "--show-output",
         ];
-        // Tests that wait for their turn measure themselves; the others' harness can.
+        // Tests that wait for their turn measure themselves; the harness measures the others.
         let time: &[&str] = match set {
             Set::Kernel | Set::Vm => &[],
             Set::Linux | Set::Others => &["-Zunstable-options", "--report-time"],
@@ -144,7 +144,7 @@ impl Suite {
     }
 }
 
-/// This program: suites run parts of it as processes of their own.
+/// Returns this program's path: suites run parts of it as processes of their own.
 fn runner() -> String {
     let path = std::env::current_exe().expect("this program has a path");
     path.to_string_lossy().into_owned()
@@ -160,7 +160,7 @@ const CLIPPY: &[&str] = &[
     "warnings",
 ];
 
-/// What `make demo` builds.
+/// The build of `make demo`.
 const WITHOUT_FEATURES: &[&str] = &[
     "cargo",
     "clippy",
@@ -172,10 +172,10 @@ const WITHOUT_FEATURES: &[&str] = &[
     "warnings",
 ];
 
-/// The benchmarks' own tests: nothing else builds them but clippy.
+/// The benchmarks' own tests: only clippy builds them otherwise.
 const BENCH: &[&str] = &["cargo", "test", "-p", "isotherm-bench"];
 
-/// In the order in which they run, lane by lane: what fails fastest comes first.
+/// Returns the suites in the order in which they run, lane by lane: the fastest to fail come first.
 pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
     let runner = runner();
     let first = |name, minutes, command: &[&str]| {
@@ -222,9 +222,9 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
     all
 }
 
-/// The suites of `make test-long` alone, each with the part of them with which CI runs it (CONTRIBUTING.md lists
-/// them). Parts take about as long as each other; tests that are marked as long are distributed by their names. In CI
-/// what they build is optimised less or not at all, and fuzzing is shorter.
+/// Returns the suites of `make test-long` only, each with its part of them in CI (CONTRIBUTING.md lists the parts).
+/// Parts take about the same time; tests that are marked as long are distributed by their names. In CI their builds are
+/// optimised less or not at all, and fuzzing is shorter.
 fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> {
     let check = |name, minutes, command| Suite::new(name, Kind::Check, minutes, command);
     let tests = |name, minutes, command| Suite::new(name, Kind::Tests, minutes, command);
@@ -238,9 +238,9 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
     let all = [
         (0, check("features", 15, WITHOUT_FEATURES)),
         (2, tests("bench", 15, BENCH)),
-        // By mdBook, which has to be fetched.
+        // It needs mdBook, which must be fetched.
         (3, tests("book", 30, &["scripts/book", "--test"])),
-        // The static command and its packages, which takes a build of its own.
+        // The static command and its packages need a build of their own.
         (4, dist),
         (5, fuzz),
     ];
@@ -253,7 +253,7 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
 struct Script {
     name: &'static str,
     lane: Lane,
-    /// The part of the long tests with which CI gives the script `--long`, if it knows that.
+    /// The part of the long tests in which CI runs the script with `--long`, if the script has that option.
     part: Option<u8>,
     minutes_max_long: u64,
 }
@@ -270,11 +270,11 @@ const fn script(name: &'static str, lane: Lane, part: Option<u8>, long: u64) -> 
 const MINUTES_MAX: u64 = 20;
 
 const SCRIPTS: [Script; 5] = [
-    // Against programs that are not ours: pandas, polars, DuckDB, damo.
+    // It tests against other projects' programs: pandas, polars, DuckDB, damo.
     script("interop", Lane::Computing, None, 20),
-    // The Python package, in the same environment; live sessions are among it.
+    // The Python package, in the same environment; it includes live sessions.
     script("python", Lane::Waiting, Some(6), 60),
-    // What Prometheus and Grafana are given, by a real Prometheus.
+    // The files for Prometheus and Grafana, with a real Prometheus.
     script("observe", Lane::Waiting, None, 5),
     // First-touch profiling in six languages.
     script("blame", Lane::Waiting, Some(7), 30),
@@ -304,10 +304,11 @@ fn of_scripts(
     })
 }
 
-/// `make test-long` alone runs these: the first takes an hour, the others fail in virtual time.
+/// Only `make test-long` runs these: the first takes an hour, the others fail in virtual time.
 const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "tiering_on", "stacks_on_6_1"];
 
-/// Suites of the long tests that CI runs: those of the part that is due, and those that the change touches. Needs the build.
+/// Returns the suites of the long tests that CI runs: those of the part that is due, and those that the change touches.
+/// Needs the build.
 pub(super) fn due(root: &Path, change: &Change) -> anyhow::Result<Vec<Suite>> {
     let sets = [
         ("linux-long", "linux", Set::Linux),
@@ -381,7 +382,7 @@ mod tests {
         ] {
             assert!(ci.contains(&name), "{name}");
         }
-        // One is due, the other is touched by the change.
+        // One is due, and the change touches the other.
         assert!(ci.contains(&"book") && ci.contains(&"features"));
         assert!(!ci.contains(&"fuzz"));
         let kernel = all(Level::Ci).into_iter().find(|s| s.name == "kernel");

@@ -5,13 +5,13 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use super::plan::Suite;
 
-/// Suites that compute, of which whoever has nothing else to do takes the next.
+/// Suites that compute; a worker that is free takes the next.
 #[derive(Clone)]
 pub(super) struct Queue(Arc<(Mutex<Waiting>, Condvar)>);
 
 struct Waiting {
     suites: VecDeque<Suite>,
-    /// Suites of virtual machines have both processors busy, so there is one at a time.
+    /// A suite of virtual machines is running. It keeps both processors busy, so only one runs at a time.
     has_vm: bool,
 }
 
@@ -24,7 +24,8 @@ impl Queue {
         Self(Arc::new((Mutex::new(waiting), Condvar::new())))
     }
 
-    /// The next suite that may run, those of virtual machines first, as they take longest; `None`: there is none left.
+    /// Returns the next suite that may run, those of virtual machines first, as they take longest; `None` if none is
+    /// left.
     pub(super) fn take(&self) -> Option<Suite> {
         let (waiting, changed) = &*self.0;
         let mut waiting = waiting.lock().expect("no panic");

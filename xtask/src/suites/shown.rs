@@ -1,7 +1,7 @@
-//! Which lines of a suite's output go to the terminal.
+//! Selects the lines of a suite's output for the terminal.
 //!
-//! The harness prints what passing tests said, too, which is needed to count skips and buries what failed. The
-//! log has it all.
+//! The harness also prints the output of passing tests. It is needed to count skips, and hides the failures. The log
+//! has all of it.
 
 /// Reads a suite's lines one after the other.
 #[derive(Default)]
@@ -10,7 +10,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Whether the next line, which is `line`, is for the terminal.
+    /// Returns whether the next line, which is `line`, is for the terminal.
     pub(super) fn is(&mut self, line: &str) -> bool {
         match line.trim() {
             "successes:" => self.in_successes = true,

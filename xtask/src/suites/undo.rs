@@ -1,23 +1,23 @@
-//! Takes back what tests have set on the machine and could not take back themselves.
+//! Restores settings of the machine that tests changed and could not restore themselves.
 //!
-//! A test undoes what it sets when it ends, also by a panic. One that is killed, as by its suite's time limit,
-//! does not: compressed swap stays, and so do its control groups. The command's own note says which swap
-//! it set up (`/run/isotherm/zram-swap`). Swap that was there before the tests began is not theirs; that it
-//! is, a mark beside the logs says, which also outlives a runner that is killed.
+//! A test restores its settings when it ends, also by a panic. One that is killed, as by its suite's time limit, does
+//! not: compressed swap stays, and so do its control groups. The command's own note names the swap that it set up
+//! (`/run/isotherm/zram-swap`). Swap that existed before the tests is not theirs. A mark beside the logs records that
+//! the swap is the tests', and outlives a runner that is killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const NOTE: &str = "/run/isotherm/zram-swap";
-/// Where tests make their control groups, in version 2 and 1.
+/// Parents of tests' control groups, in version 2 and 1.
 const HIERARCHIES: [&str; 3] = [
     "/sys/fs/cgroup",
     "/sys/fs/cgroup/unified",
     "/sys/fs/cgroup/memory",
 ];
 
-/// Watches over what the suites set on the machine.
+/// Watches over the suites' changes of the machine.
 pub(super) struct Undo {
     command: PathBuf,
     note: PathBuf,
@@ -25,8 +25,8 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// Undoes what an earlier runner left, and marks what is set from now on as the tests' own. `command` is
-    /// the `isotherm` that tests run.
+    /// Restores the machine after an earlier runner, and marks later changes as the tests' own. `command` is the
+    /// `isotherm` that tests run.
     pub(super) fn new(command: PathBuf, logs: &Path) -> Self {
         Self::of(command, logs, Path::new(NOTE))
     }
@@ -39,13 +39,13 @@ impl Undo {
         };
         undo.all();
         if !undo.note.exists() {
-            // Without the mark nothing is undone, which is all that can be done about it.
+            // Without the mark nothing is restored; there is no other remedy.
             let _ = fs::write(&undo.mark, "");
         }
         undo
     }
 
-    /// Undoes what is left now. Call it after each suite.
+    /// Restores the machine now. Call it after each suite.
     pub(super) fn all(&self) {
         if self.mark.exists() && self.note.exists() {
             println!("A test was ended before it could take its swap away:");
@@ -63,7 +63,7 @@ impl Undo {
 impl Drop for Undo {
     fn drop(&mut self) {
         self.all();
-        // Not there, if swap was before.
+        // The mark does not exist if there was swap before.
         let _ = fs::remove_file(&self.mark);
     }
 }
@@ -80,7 +80,7 @@ fn remove_groups(hierarchy: &Path, proc: &Path) {
             .and_then(|rest| rest.rsplit_once('-'))
             .filter(|(_, pid)| pid.parse::<u32>().is_ok());
         if pid.is_some_and(|(_, pid)| !proc.join(pid).exists()) {
-            // In use by what outlived its test: it shows in the next listing.
+            // A process that outlived its test still uses it: the next listing shows it.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A command that removes the note, as `swap off` does.
+    /// Returns a command that removes the note, as `swap off` does.
     fn command(directory: &Path) -> PathBuf {
         let path = directory.join("isotherm");
         let script = format!("#!/bin/sh\nrm {}/note\n", directory.display());
@@ -106,17 +106,17 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (at, note) = (directory.path(), directory.path().join("note"));
         let new = || Undo::of(command(at), at, &note);
-        // Left by a suite that was killed.
+        // A suite that was killed has left this.
         let undo = new();
         fs::write(&note, "zram0").expect("written");
         undo.all();
         assert!(!note.exists());
-        // Left together with the runner, as it was killed, too.
+        // The runner was killed, too.
         fs::write(&note, "zram0").expect("written");
         std::mem::forget(undo);
         drop(new());
         assert!(!note.exists());
-        // There before.
+        // This existed before.
         fs::write(&note, "zram0").expect("written");
         drop(new());
         assert!(note.exists());

@@ -62,6 +62,7 @@ fn prefix(finding: &Finding) -> &'static str {
     if finding.is_error() { "error: " } else { "" }
 }
 
+/// Returns the schema of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     out::schema::<CheckReport>()

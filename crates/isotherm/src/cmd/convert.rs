@@ -472,6 +472,7 @@ impl<T: Write> Write for Stoppable<'_, T> {
     }
 }
 
+/// Returns the schemas of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
     [

@@ -562,6 +562,7 @@ fn default_name() -> anyhow::Result<PathBuf> {
         .context("a thousand records of this second are here already; name a file with -o")
 }
 
+/// Returns the schema of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     crate::out::schema::<summary::Summary>()

@@ -91,6 +91,7 @@ fn text(report: &RestoreReport) -> String {
     )
 }
 
+/// Returns the schema of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     crate::out::schema::<RestoreReport>()

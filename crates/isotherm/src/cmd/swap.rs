@@ -122,6 +122,7 @@ fn said(taken: &swap::TakenDown) -> String {
     }
 }
 
+/// Returns the schemas of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
     [out::schema::<SetUp<'static>>(), out::schema::<TakenAway>()]

@@ -12,6 +12,7 @@ use super::{Answer, Limits, Then};
 const TRIES_PER_TURN: usize = 64;
 const READ_BYTES: usize = 16 << 10;
 
+/// A client and its buffers.
 pub(super) struct Client<S> {
     pub(super) stream: S,
     input: Vec<u8>,

@@ -92,6 +92,7 @@ impl Answer {
     }
 }
 
+/// A server of one listening socket and its clients.
 pub(crate) struct Server<D: Listener> {
     listener: D,
     poll: Rc<Epoll>,

@@ -45,6 +45,7 @@ impl Sort {
     }
 }
 
+/// A target, its last snapshot and its history.
 #[derive(Debug, Default)]
 pub(super) struct Target {
     pub(super) pid: u32,
@@ -126,6 +127,7 @@ impl Sums {
     }
 }
 
+/// The state of the view.
 pub(super) struct State {
     pub(super) title: String,
     pub(super) palette: Palette,

@@ -1,24 +1,24 @@
 //! Finds the commands in help texts and documents, so that they can be parsed and run.
 //!
-//! In help, a line `Example:` or `Examples:` begins a list of commands, indented by two; `Then:` stands
-//! before one. In documents, a block indented by four or fenced holds them. What follows a command is
-//! set off by two spaces, and may begin with `#`. A comment goes on in the next line by standing under
-//! it, which is no command, so the first word of every line is looked at.
+//! In help, a line `Example:` or `Examples:` begins a list of commands, indented by two; `Then:` precedes one. In
+//! documents, a block indented by four or fenced holds them. Two spaces separate a command from its comment, which may
+//! begin with `#`. A comment continues below itself in the next line, which is no command. So the first word of every
+//! line is checked.
 
 use std::path::{Path, PathBuf};
 
 /// A command line of an example: one or more programs, joined by `|`, `&&` or `;`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// Where it stands, for messages.
+    /// Its place in the text, for messages.
     pub(crate) place: String,
-    /// As it stands there, without the comment.
+    /// Its text, without the comment.
     pub(crate) text: String,
-    /// With indentation and comment, in characters.
+    /// Its width with indentation and comment, in characters.
     pub(crate) width: usize,
 }
 
-/// What the examples of a help text run.
+/// Returns the command lines of a help text's examples.
 pub(crate) fn of_help(place: &str, help: &str) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut is_example = false;
@@ -36,8 +36,8 @@ pub(crate) fn of_help(place: &str, help: &str) -> Vec<Line> {
     lines
 }
 
-/// Every document below `folder`, in the order of their paths, but for the book's list of chapters, whose lines
-/// may be indented like a block.
+/// Returns every document below `folder`, in the order of their paths. The book's list of chapters is left out, as its
+/// lines may be indented like a block.
 pub(crate) fn documents(folder: &Path) -> Vec<PathBuf> {
     let mut documents = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder of documents") {
@@ -52,12 +52,12 @@ pub(crate) fn documents(folder: &Path) -> Vec<PathBuf> {
     documents
 }
 
-/// Fenced blocks of these hold no commands.
+/// Languages of fenced blocks that hold no commands.
 const OTHERS: [&str; 4] = ["python", "yaml", "promql", "text"];
 
-/// What stands in the blocks of a document, line by line. A list's own text, indented by three or less,
-/// is none; blocks of Python are run by `python/tests/test_docs.py`, those of YAML and PromQL are like what `tests/observe` runs,
-/// those of text are what commands printed.
+/// Returns the lines in the blocks of a document. A list's own text, indented by three or less, is no block.
+/// `python/tests/test_docs.py` runs the blocks of Python; those of YAML and PromQL resemble the ones that
+/// `tests/observe` runs; those of text are output of commands.
 pub(crate) fn of_document(place: &str, text: &str) -> Vec<Line> {
     let mut lines = Vec::new();
     let (mut is_fenced, mut is_other) = (false, false);
@@ -77,15 +77,15 @@ pub(crate) fn of_document(place: &str, text: &str) -> Vec<Line> {
 }
 
 impl Line {
-    /// The programs that it starts, each with its arguments; quotes are taken off, files that output goes
-    /// to are left out.
+    /// Returns the programs that it starts, each with its arguments, without quotes and without files that output goes
+    /// to.
     pub(crate) fn programs(&self) -> Vec<Vec<String>> {
         let mut programs = vec![Vec::new()];
         let mut is_target = false;
         for word in words(&self.text) {
             match word.as_str() {
                 "|" | "&&" | ";" => programs.push(Vec::new()),
-                // It ends the line.
+                // `&` ends the line.
                 "&" => {}
                 ">" => is_target = true,
                 _ if is_target => is_target = false,
@@ -112,7 +112,7 @@ fn new_line(place: &str, line: &str) -> Line {
     }
 }
 
-/// Words as a shell splits them, as far as examples need it: quotes, and operators of their own.
+/// Splits words as a shell does, as far as examples need it: quotes, and operators of their own.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -1,4 +1,4 @@
-//! Shared by the tests: the command, and what it printed.
+//! Shared helpers of the tests: the command and its output.
 
 use std::ffi::OsStr;
 use std::path::Path;

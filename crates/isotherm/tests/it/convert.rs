@@ -1,4 +1,4 @@
-//! `isotherm convert` as a user meets it: there and back, what it says, and what it leaves behind.
+//! `isotherm convert` from a user's view: conversion there and back, messages, and files that remain.
 
 use std::fs;
 use std::path::Path;
@@ -106,7 +106,7 @@ fn parquet_gives_the_same_record_back() {
         fs::read(folder.join("b.isotherm")).expect("there"),
         record()
     );
-    // From one foreign format to another.
+    // A conversion between two foreign formats.
     let wanted = format!("c.json: {LEFT_OUT}");
     check(folder, &["a.parquet", "c.json"], 0, &wanted, "");
 }
@@ -141,7 +141,7 @@ fn flat_tables_stand_beside_each_other() {
         "rec.isotherm",
     ];
     assert_eq!(names(folder), files);
-    // From damo's, too: the format is told by the content.
+    // A conversion from damo's format, too: the content determines the format.
     convert(folder, &["rec.isotherm", "a.json"]);
     let output = convert(
         folder,
@@ -241,7 +241,7 @@ fn refuses_with_the_reason_and_leaves_nothing_behind() {
 #[test]
 fn help_names_formats_and_examples() {
     let output = convert(Path::new("."), &["--help"]);
-    // As one line: where it is broken depends on the terminal.
+    // The text is joined to one line: its breaks depend on the terminal.
     let help = String::from_utf8_lossy(&output.stdout);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for needed in [

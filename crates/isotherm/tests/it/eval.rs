@@ -64,14 +64,14 @@ fn an_experiment_is_measured_reported_and_not_repeated() {
         let runtime_s = &run["outcome"]["measured"]["runtime_s"];
         runtime_s.as_f64().expect("a number")
     };
-    // Two runs: their median is their mean.
+    // There are two runs, so their median is their mean.
     let runtime_s = f64::midpoint(seconds(&before[0]), seconds(&before[1]));
     let rows = text
         .lines()
         .filter_map(|line| line.strip_prefix("fake    "));
     let printed: Vec<f64> = rows.filter_map(|cell| cell.trim().parse().ok()).collect();
     let is_it = |&cell: &f64| (cell - runtime_s).abs() < 0.002;
-    // About a second: it is made one of as much work as the first run did.
+    // It takes about a second: it does as much work as the first run did.
     assert!(runtime_s > 0.9 && printed.iter().any(is_it), "{text}");
     assert!(measured["rss_kib"].as_f64().expect("a number") > 0.0);
     let again = eval(folder.path(), EXPERIMENT).output().expect("it runs");
@@ -118,7 +118,7 @@ fn it_goes_on_after_it_was_killed() {
     killed.wait().expect("it is ours");
     let before = journal(folder.path());
     assert_eq!(before.len(), 1);
-    // As if it had been killed while it wrote.
+    // The journal ends as if the command had been killed while it wrote.
     let path = folder.path().join("out/results.jsonl");
     let whole = std::fs::read_to_string(&path).expect("a journal");
     std::fs::write(&path, whole + "{\"entry\":\"run\",\"worklo").expect("a folder of ours");

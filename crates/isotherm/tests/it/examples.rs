@@ -1,5 +1,5 @@
-//! The examples of help texts and documents, run: in a directory that holds small files of the names that
-//! they use. Those that are not run say why in [`NOT_RUN`]; that all of them parse, `src/examples.rs` looks.
+//! Runs the examples of help texts and documents, in a directory that holds small files of the names that they use.
+//! [`NOT_RUN`] gives the reason for those that are not run; `src/examples.rs` checks that all of them parse.
 
 #[path = "../examples/extract.rs"]
 mod extract;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::common::run;
 use crate::records::{machine_record, page_record, stacks_record};
 
-/// What begins so is only parsed, and why.
+/// Beginnings of examples that are only parsed, and the reason.
 const NOT_RUN: &[(&str, &str)] = &[
     ("record", "watches a process of that number: tests/kernel"),
     ("run", "acts on one: tests/kernel"),
@@ -70,7 +70,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Commands whose exit code may say that the machine at hand cannot do it.
+/// Commands whose exit code may mean that this machine cannot do it.
 const MAY_SAY_NO: &[&str] = &["doctor", "check", "damon"];
 
 const CONFIGURATION: &str = "\
@@ -82,7 +82,7 @@ kdamonds:
       nr_accesses: {min: 0 %, max: 0 %}, age: {min: 5 s, max: max}}}]
 ";
 
-/// A machine of four nodes, for plans that name nodes which this one may not have.
+/// A machine of four nodes, for plans that name nodes which this machine may lack.
 const FOUR_NODES: &str = "nodes: [{id: 0, size: 64 GiB}, {id: 1, size: 64 GiB}, \
                           {id: 2, size: 64 GiB}, {id: 3, size: 64 GiB}]\n";
 
@@ -110,7 +110,7 @@ fn help(command: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The names of a command's subcommands.
+/// Returns the names of a command's subcommands.
 fn subcommands(help: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = lines
@@ -128,7 +128,7 @@ fn of_commands(command: &str, lines: &mut Vec<Line>) {
     }
 }
 
-/// A directory with every file that an example reads.
+/// Returns a directory with every file that an example reads.
 fn directory() -> TempDir {
     let directory = TempDir::new().expect("a directory");
     let at = directory.path();
@@ -186,12 +186,12 @@ fn directory() -> TempDir {
     fs::copy(at.join("app.isotherm"), at.join("redis-pages.isotherm")).expect("a copy");
     fs::copy(at.join("compact.isotherm"), at.join("c.isotherm")).expect("a copy");
     fs::write(at.join("damaged.isotherm"), &record[..record.len() - 100]).expect("written");
-    // What is reported if no file is named.
+    // Reports use this record if no file is named.
     fs::write(at.join("newest.isotherm"), &record).expect("written");
     directory
 }
 
-/// The text under the line of a help text that begins with `heading`, without its indentation.
+/// Returns the text under the line of a help text that begins with `heading`, without its indentation.
 fn block_under(help: &str, heading: &str) -> String {
     let lines = help
         .lines()
@@ -201,7 +201,7 @@ fn block_under(help: &str, heading: &str) -> String {
     block.map(|line| line.to_owned() + "\n").collect()
 }
 
-/// What an example lacks to be run here: shorter, and on a machine that has the nodes it names.
+/// Adapts an example to this machine: a shorter run, and a machine that has the named nodes.
 fn for_here(mut words: Vec<String>) -> Vec<String> {
     let line = words.join(" ");
     if line.starts_with("simulate") && !line.contains("--duration") {
@@ -222,7 +222,7 @@ fn for_here(mut words: Vec<String>) -> Vec<String> {
     words
 }
 
-/// Runs what `lines` hold, each once; says what went wrong and how many ran.
+/// Runs each of `lines` once; returns how many ran, and their faults.
 fn run_all(directory: &Path, lines: &[Line]) -> (usize, Vec<String>) {
     let (mut ran, mut wrong) = (Vec::new(), Vec::new());
     for line in lines {

@@ -1,4 +1,4 @@
-//! Every example in docs/interop.md is read, written or refused as it says there.
+//! Every example in docs/interop.md is read, written or refused as the document says.
 
 use isotherm_config::{Configuration, Format, load, to_json, to_yaml};
 use isotherm_workload::config::Config;
@@ -30,12 +30,12 @@ fn read(text: &str) -> Result<Configuration, String> {
     load(text, Format::Detect).map_err(|problems| problems.to_string())
 }
 
-/// Whether `written` says the same as `configuration`.
+/// Returns whether `written` means the same as `configuration`.
 fn holds(configuration: &Configuration, written: &str) -> bool {
     read(written).is_ok_and(|again| again.contexts == configuration.contexts)
 }
 
-/// What is wrong with what the document says of the examples under `heading`.
+/// Returns the faults of the document's examples under `heading`.
 fn wrong(
     heading: &str,
     read_example: impl Fn(&str) -> Result<Option<Configuration>, String>,
@@ -64,7 +64,7 @@ fn wrong(
 const PATTERN: &str = r#""access_pattern": {"sz_bytes": {"min": "4 KiB", "max": "max"},
     "nr_accesses": {"min": "0 %", "max": "0 %"}, "age": {"min": "5 s", "max": "max"}}"#;
 
-/// The keys of `parts` in one object; the earlier of two that say the same is taken.
+/// Returns the keys of `parts` in one object; the earlier of two equal keys is used.
 fn object(parts: &[&str]) -> String {
     let mut keys = Vec::new();
     let mut text = Vec::new();

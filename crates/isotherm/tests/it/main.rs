@@ -1,4 +1,4 @@
-//! Integration tests of the command, which need no privilege. Those that do are in `tests/kernel`.
+//! Integration tests of the command that need no privilege. Those that need one are in `tests/kernel`.
 
 mod common;
 mod convert;

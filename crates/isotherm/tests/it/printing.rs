@@ -1,5 +1,4 @@
-//! Output that nobody reads, or that has no room, and arguments that are no text: an end or an error,
-//! never a panic.
+//! Output that is closed or full, and arguments that are not text: they cause an end or an error, never a panic.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -42,7 +41,7 @@ fn a_closed_pipe_is_a_quiet_end() {
         drop(reader);
         let output = isotherm(arguments).stdout(writer).output().expect("starts");
         assert_eq!(said(&output), "", "{arguments:?}");
-        // Ended by us, not by a signal or a panic (101).
+        // The command ended itself, not by a signal or a panic (101).
         assert!(
             matches!(output.status.code(), Some(0 | 1)),
             "{arguments:?}: {:?}",
@@ -84,7 +83,7 @@ fn arguments_that_are_no_text_are_an_error_or_a_path() {
         said(&output)
     );
     assert_eq!(output.status.code(), Some(2));
-    // What was recorded is named in the record, whatever it is.
+    // The record names its command, whatever its name is.
     let folder = tempfile::TempDir::new().expect("a directory");
     let path = folder.path().join(odd);
     let output = isotherm(&["record", "--simulated", "-d", "1s", "-o"])

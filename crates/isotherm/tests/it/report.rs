@@ -1,4 +1,4 @@
-//! `isotherm report` as a user meets it: files, pipes, formats, and what it says when things go wrong.
+//! `isotherm report` from a user's view: files, pipes, formats, and messages of errors.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::common::{self, isotherm};
 use crate::records::{STARTED, snapshot_of_second};
 
-/// A record of five seconds: one hot, one idle and one unknown region.
+/// Returns a record of five seconds: one hot, one idle and one unknown region.
 fn record() -> Vec<u8> {
     let header = Header {
         started: Nanos(STARTED),
@@ -61,7 +61,7 @@ fn run(directory: &Path, arguments: &[&str], stdin: &[u8]) -> Output {
     child.wait_with_output().expect("isotherm ends")
 }
 
-/// What is written, what is said beside it, and the exit code.
+/// Checks the output, the messages beside it, and the exit code.
 fn check(arguments: &[&str], stdin: &[u8], out: &str, said: &str, code: i32) {
     let directory = TempDir::new().expect("a directory");
     fs::write(directory.path().join("a.isotherm"), record()).expect("written");
@@ -100,7 +100,7 @@ fn reports_read_what_other_programs_wrote() {
     for name in ["copy.parquet", "copy.json", "copy.damo"] {
         let converted = common::run(directory.path(), &["convert", "rec.isotherm", name]);
         assert!(converted.status.success(), "{converted:?}");
-        // By the content, not the name; from a pipe, too.
+        // The content determines the format, not the name; from a pipe, too.
         let any = path("any");
         std::fs::rename(path(name), &any).expect("renamed");
         let theirs = run(directory.path(), &["wss", "any", "--json"], &[]);
@@ -184,7 +184,7 @@ fn json_says_that_a_record_is_torn_or_damaged_and_damage_is_told_by_the_exit_cod
         assert!(said["truncated"]["bytes_read"].as_u64() > Some(0), "{said}");
         assert_eq!(code, Some(0));
         let mut damaged = whole.clone();
-        // Behind the last message there is only the end mark.
+        // Only the end mark is behind the last message.
         damaged.truncate(whole.len() - 8);
         damaged.extend([0xff; 64]);
         let (said, code) = json(&damaged, report);

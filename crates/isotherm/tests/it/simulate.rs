@@ -226,7 +226,7 @@ fn a_dry_run_says_so_and_counts_a_byte_once() {
     let resident = report["processes"][0]["rss_max_bytes"]
         .as_u64()
         .expect("bytes");
-    // A tenth is touched meanwhile, and may go again.
+    // A tenth is touched meanwhile, and may be paged out again.
     let most = resident + resident / 4;
     assert!((1..=most).contains(&applied), "{applied}: {report}");
 }
@@ -265,7 +265,7 @@ fn two_contexts_have_targets_and_costs_of_their_own() {
         Item::Cost(sample) => Some(sample.cost.monitor_cpu.0),
         _ => None,
     });
-    // Each has its part of one budget, but what every look costs is spent twice.
+    // Each has its part of one budget, but the fixed cost of every sample is spent twice.
     assert!(Some(cost) > of_one.max().map(|one| one / 2));
 }
 
@@ -289,11 +289,11 @@ fn a_trace_is_replayed_under_a_scheme() {
     assert_eq!(alone["processes"][0]["rss_max_bytes"], BLOCK_SIZE);
     let prcl = simulated(&["--trace", text(&trace), "--preset", "prcl", "--no-guard"]);
     let process = &prcl["processes"][0];
-    // A quarter stays.
+    // A quarter stays resident.
     let mean = process["rss_mean_bytes"].as_f64().expect("bytes") / BLOCK_SIZE as f64;
     assert!((0.27..0.55).contains(&mean), "{prcl}");
     assert!(process["major_faults"].as_u64() < Some(20), "{prcl}");
-    // Without the beginning less is resident, and more saved.
+    // Without the beginning less memory is resident, and more is saved.
     let steady = prcl["steady_resident_mean_bytes"].as_f64();
     assert!(steady < prcl["resident_mean_bytes"].as_f64(), "{prcl}");
     let foretold = &prcl["prediction"];

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use crate::common::{run, text};
 
-/// As in `crates/config/tests/fixtures/make.py`.
+/// The nodes of `crates/config/tests/fixtures/make.py`.
 const NODES: [&str; 4] = [
     "--node",
     "0=0x100000000-0x400000000",
@@ -50,7 +50,7 @@ fn a_written_file_is_fine_for_check() {
         let written = std::fs::read_to_string(folder.path().join(name)).expect("written");
         let is_json = name.ends_with("json") || options.contains(&"json");
         assert_eq!(written.starts_with('{'), is_json, "{name}");
-        // This machine may lack the nodes, which is said beside; the file itself has no fault.
+        // This machine may lack the nodes, which the report states; the file itself has no fault.
         let checked = run(folder.path(), &["check", "--json", name]);
         let report: serde_json::Value =
             serde_json::from_slice(&checked.stdout).expect("JSON from check");

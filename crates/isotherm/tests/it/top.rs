@@ -1,4 +1,4 @@
-//! `isotherm top` where it cannot draw, and how it ends.
+//! `isotherm top` without a terminal to draw on, and its ends.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,7 +22,7 @@ fn without_a_terminal_top_says_what_to_use_instead() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("use `isotherm record`"), "{said}");
-    // Nothing was done to what might be a file or a pipe.
+    // Nothing was written to a possible file or pipe.
     assert!(output.stdout.is_empty());
 }
 
@@ -51,7 +51,7 @@ fn on_a_terminal_that_cannot_go_back_nothing_is_drawn() {
     );
 }
 
-/// Plays a record back to its end on a terminal of its own, whose other side is returned.
+/// Plays a record back to its end on a terminal of its own; returns the terminal's other side.
 fn played() -> (Child, File) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let record = directory.path().join("record");
@@ -67,7 +67,7 @@ fn played() -> (Child, File) {
         ws_ypixel: 0,
     };
     let terminal = openpty(&size, None).expect("a terminal");
-    // Unlike the first descriptors, copies are not inherited: what top holds itself would never be closed.
+    // Unlike the first descriptors, copies are not inherited. Otherwise top itself would hold them open.
     let copy = |of: &OwnedFd| of.try_clone().expect("a copy of a descriptor");
     let (side, mut screen) = (copy(&terminal.slave), File::from(copy(&terminal.master)));
     drop(terminal);

@@ -11,7 +11,7 @@ fn tune(folder: &Path, args: &[&str]) -> Output {
     run(folder, &[&["tune"], args].concat())
 }
 
-/// A folder with the record of a program, three quarters of whose memory are idle.
+/// Returns a folder with the record of a program, three quarters of whose memory are idle.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     page_record(&folder.path().join("app.isotherm"), 20, true);
@@ -111,7 +111,7 @@ fn what_cannot_be_tuned_says_what_to_do() {
             text(&done.stderr)
         );
     }
-    // Without a record it is the daemon that is meant.
+    // Without a record the options are for the daemon.
     fs::write(folder.path().join("tuned.yaml"), "").expect("ours");
     for schemes in [["-c", "tuned.yaml"], ["--preset", "prcl"]] {
         let args = [&schemes[..], &["--socket", "none.sock"]].concat();

@@ -1,4 +1,4 @@
-//! `isotherm web` as a browser and as an enemy meet it.
+//! `isotherm web` from the view of a browser and of an attacker.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -80,7 +80,7 @@ impl Served {
         stream
     }
 
-    /// Sends a request as it is; gives what comes.
+    /// Sends a request as it is; returns the response.
     fn send(&self, request: &str) -> Vec<u8> {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).expect("sent");
@@ -170,8 +170,7 @@ fn who_calls_it_by_another_name_is_refused() {
     assert!(served.status("nonsense\r\n\r\n").contains("400"));
 }
 
-/// Lets this process open more files than most machines let it: the tests that run beside a thousand connections need
-/// some as well.
+/// Raises this process' limit of open files: the tests that run beside a thousand connections need some, too.
 fn raise_limit_of_files() {
     const NEEDED: u64 = 4096;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
@@ -181,7 +180,7 @@ fn raise_limit_of_files() {
 
 #[test]
 fn a_thousand_that_say_nothing_keep_nobody_out() {
-    // First the server, which has the limit that it has everywhere.
+    // The server starts first, so that it keeps the usual limit.
     let served = served();
     raise_limit_of_files();
     let silent: Vec<TcpStream> = (0..1000)
@@ -258,7 +257,7 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
         .args(["web", "--no-browser", "--daemon"])
         .arg(&socket);
     let served = serve(command, folder);
-    // What it tells comes, though it began long before.
+    // The data of the session arrives, though the session began long before.
     let wait_for = |what: &str| {
         let began = Instant::now();
         loop {
@@ -271,13 +270,13 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
         }
     };
     wait_for("[simulated]");
-    // And goes on coming.
+    // Further data arrives.
     let (before, began) = (unpacked(&served), Instant::now());
     while unpacked(&served) == before {
         assert!(began.elapsed() < Duration::from_mins(1), "{before}");
         std::thread::sleep(Duration::from_millis(200));
     }
-    // However many follow, others are heard.
+    // Other requests are answered with any number of followers.
     let follow = || {
         let mut stream = UnixStream::connect(&socket).expect("it listens");
         stream.write_all(b"{\"do\":\"follow\"}\n").expect("sent");
@@ -300,7 +299,7 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     wait_for("[simulated]");
 }
 
-/// The beginning of the data of its page.
+/// Returns the beginning of the data of its page.
 fn unpacked(served: &Served) -> String {
     let request = format!(
         "GET /{}/data HTTP/1.1\r\nHost: {}\r\n\r\n",

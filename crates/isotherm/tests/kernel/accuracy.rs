@@ -1,4 +1,4 @@
-//! Does a recording find what is hot?
+//! Does a recording find hot memory?
 
 use std::path::Path;
 
@@ -7,23 +7,23 @@ use isotherm_workload::accuracy::{Accuracy, Score, WarmUp, score};
 
 use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, stop_once};
 
-/// Snapshots of this time at the start are not scored. At least as much time comes after it.
+/// Snapshots of this time at the start are not scored. At least as much time follows it.
 const SETTLED: Nanos = Nanos::from_millis(4_000);
 const SNAPSHOTS_MIN: u64 = 3;
 
-/// A way of watching.
+/// A mode of monitoring.
 struct Way {
     flags: &'static [&'static str],
-    /// The score that counts.
+    /// The score that is tested.
     hot: fn(&Accuracy) -> Score,
-    /// The precision and the recall that it must reach.
+    /// The least precision and recall.
     least: f64,
 }
 
-/// Hot is what is accessed at all: for ways of watching that know borders to the page.
+/// Hot memory is all accessed memory: for modes that know borders to the page.
 const EXACT: fn(&Accuracy) -> Score = |accuracy| accuracy.any;
-/// Hot is what is accessed a quarter as often as the hottest: a region that is sampled here and
-/// there straddles borders, and is then a little accessed as a whole.
+/// Hot memory is accessed at least a quarter as often as the hottest. A sampled region straddles borders, and then
+/// appears a little accessed as a whole.
 const SAMPLED: fn(&Accuracy) -> Score = |accuracy| accuracy.quarter;
 
 const WAYS: [Way; 4] = [
@@ -50,7 +50,7 @@ const WAYS: [Way; 4] = [
     },
 ];
 
-/// Whether a record has enough snapshots after the start.
+/// Returns whether a record has enough snapshots after the start.
 fn is_enough(record: &Record) -> bool {
     let bounds = record
         .snapshots()
@@ -64,7 +64,7 @@ fn is_enough(record: &Record) -> bool {
     nr as u64 > SNAPSHOTS_MIN && last.end >= settled + SETTLED
 }
 
-/// Scores the later half of the snapshots, and yields why that is not good enough.
+/// Scores the later half of the snapshots, and returns the shortfall, if there is one.
 fn shortfall(way: &Way, record: &Path, workload: &Workload) -> Option<String> {
     let record = Record::whole(record);
     let warm_up = WarmUp {
@@ -85,7 +85,7 @@ fn shortfall(way: &Way, record: &Path, workload: &Workload) -> Option<String> {
     (!is_good).then(|| format!("{:?}: {accuracy:?}", way.flags))
 }
 
-/// 256 MiB, of which 32 MiB are hot, watched in all ways at once. A recorder clears accessed bits that the others have
+/// Records 256 MiB, of which 32 MiB are hot, in all modes at once. A recorder clears accessed bits that the others have
 /// yet to read, but the workload sets them again within milliseconds.
 #[test]
 fn each_way_of_watching_finds_what_is_hot() {

@@ -1,4 +1,4 @@
-//! Acting on real processes: is what was asked for done, and is nothing else harmed?
+//! Acting on real processes: the requested actions happen, and nothing else is harmed.
 
 use std::fs;
 
@@ -13,8 +13,8 @@ use crate::common::{
 };
 use crate::swap::{Swap, is_without_swap};
 
-/// 128 MiB, every page with its own content, the first eighth touched all the time; prints a
-/// checksum of all of it whenever it gets SIGUSR1.
+/// Maps 128 MiB, every page with its own content, and touches the first eighth all the time. Prints a checksum of all
+/// of it whenever it gets SIGUSR1.
 const HOLDER: &str = r#"
 import mmap, os, signal, time, zlib
 MIB = 128
@@ -44,8 +44,8 @@ impl Holder {
         Self::of(HOLDER)
     }
 
-    /// One of 384 MiB that touches every second page all the time, and never the others: more of these than
-    /// there may be regions.
+    /// Starts a holder of 384 MiB that touches every second page all the time, and never the others. These are more
+    /// areas than the maximum of regions.
     fn scattered() -> Self {
         let mut script = HOLDER.to_owned();
         for (from, to) in [
@@ -69,12 +69,12 @@ impl Holder {
         self.process.pid().to_string()
     }
 
-    /// A figure of /proc/PID/status, in bytes.
+    /// Returns a figure of /proc/PID/status, in bytes.
     fn status(&self, name: &str) -> u64 {
         proc_bytes(self.process.pid(), "status", name)
     }
 
-    /// All its data is as it was.
+    /// Asserts that all its data is unchanged.
     fn assert_unharmed(&self) {
         let said = |process: &Running| process.stdout().matches("sum ").count();
         let before = said(&self.process);
@@ -88,14 +88,14 @@ impl Holder {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Acted {
     summary: Value,
     record: Record,
     stderr: String,
 }
 
-/// Runs schemes on process `pid` until enough is done: `enough` is asked with the record so far.
+/// Runs schemes on process `pid` until `enough` returns true for the record so far.
 fn act_until(what: &str, pid: &str, flags: &[&str], enough: impl FnMut(&Record) -> bool) -> Acted {
     let directory = scratch();
     let path = directory.path().join("record");
@@ -109,7 +109,7 @@ fn act_until(what: &str, pid: &str, flags: &[&str], enough: impl FnMut(&Record) 
     }
 }
 
-/// A total over all that schemes did.
+/// Sums a number over all actions of schemes.
 fn acted(record: &Record, number: impl Fn(&ActionSample) -> u64) -> u64 {
     let numbers = record.items.iter().filter_map(|item| match item {
         Item::Action(action) => Some(number(action)),
@@ -161,7 +161,7 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
     holder.assert_unharmed();
 }
 
-/// Issue 11: no region of such memory is ever idle, and 0.6 % of a redis was taken.
+/// Issue 11: no region of such memory is ever idle as a whole, and only 0.6 % of a redis was paged out.
 #[test]
 fn idle_pages_between_busy_ones_are_taken_back() {
     const TEST: &str = "idle_pages_between_busy_ones_are_taken_back";
@@ -172,14 +172,14 @@ fn idle_pages_between_busy_ones_are_taken_back() {
             act_until("150 MiB to be paged out", &holder.pid(), flags, |_| {
                 holder.status("VmSwap:") > 150 * MIB
             });
-        // Of 192 MiB that are idle, and what python itself has.
+        // The limit is the 192 MiB that are idle, and Python's own memory.
         let applied = bytes(&summary, "sz_applied");
         assert!(applied < 220 * MIB, "{} MiB: {summary}", applied / MIB);
         holder.assert_unharmed();
     }
 }
 
-/// Huge pages that the system has written to swap in one piece.
+/// Returns the huge pages that the system has written to swap in one piece.
 fn huge_pages_swapped_out() -> u64 {
     let vmstat = fs::read_to_string("/proc/vmstat").expect("there");
     let line = vmstat.lines().find_map(|l| l.strip_prefix("thp_swpout "));
@@ -187,11 +187,11 @@ fn huge_pages_swapped_out() -> u64 {
         .unwrap_or(0)
 }
 
-/// Page by page the kernel would interrupt a target that runs for each of them.
+/// Paging out page by page would make the kernel interrupt a running target for each page.
 #[test]
 fn whole_blocks_are_paged_out_in_one_piece() {
     const TEST: &str = "whole_blocks_are_paged_out_in_one_piece";
-    // The guards of others page out huge pages of their own, as samples.
+    // The guards of other tests page out huge pages of their own, as samples.
     let Some(_turn) = alone(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
@@ -210,7 +210,7 @@ fn whole_blocks_are_paged_out_in_one_piece() {
     holder.assert_unharmed();
 }
 
-/// 64 MiB, of which two pages in each 2 MiB are in use.
+/// Maps 64 MiB, of which two pages in each 2 MiB are in use.
 const HEADERS: &str = r#"
 import mmap, os, time
 MIB = 64
@@ -224,7 +224,7 @@ while True:
     time.sleep(0.02)
 "#;
 
-/// What is used meanwhile is back before it is missed.
+/// Pages in use are read back before the target misses them.
 #[test]
 fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
     const TEST: &str = "blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece";
@@ -251,11 +251,11 @@ fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
     assert!(missed <= 16, "{missed} of 62 pages were missed: {summary}");
 }
 
-/// What a fork shares with its parent would be copied.
+/// Pages that a fork shares with its parent would be copied.
 #[test]
 fn shared_blocks_are_left_in_pages() {
     const TEST: &str = "shared_blocks_are_left_in_pages";
-    // The guards of others page out huge pages of their own, as samples.
+    // The guards of other tests page out huge pages of their own, as samples.
     let Some(_turn) = alone(TEST) else { return };
     let Some(_swap) = Swap::set_up(TEST) else {
         return;
@@ -312,7 +312,7 @@ fn without_swap_it_says_so_first_and_frees_nothing() {
     assert!(holder.status("VmRSS:") > 120 * MIB);
 }
 
-/// 96 MiB of copies of a file's pages, which go to swap.
+/// Maps 96 MiB of copies of a file's pages, which go to swap.
 const COPIER: &str = r#"
 import mmap, os, tempfile, time
 MIB = 96
@@ -345,14 +345,14 @@ fn copies_of_files_pages_leave_the_systems_part_of_swap() {
             && acted(record, |action| refused(action, Refusal::SwapFull)) > 60 * MIB
     });
     let swapped = proc_bytes(target.pid(), "status", "VmSwap:");
-    // An eighth stays free.
+    // An eighth stays in memory.
     assert!(
         (40 * MIB..=56 * MIB).contains(&swapped),
         "{swapped} of 64 MiB: {summary}"
     );
 }
 
-/// What is killed in the middle of any action leaves the target as it was.
+/// A run that is killed in the middle of any action leaves the target unchanged.
 #[test]
 fn killed_in_the_middle_of_an_action_it_harms_no_target() {
     const TEST: &str = "killed_in_the_middle_of_an_action_it_harms_no_target";
@@ -366,7 +366,7 @@ fn killed_in_the_middle_of_an_action_it_harms_no_target() {
         ("pageout", 1.3),
         ("collapse", 0.9),
     ] {
-        // All memory, hot and cold, at every look.
+        // The scheme matches all memory, hot and cold, at every sample.
         let line = format!("4K max min max min max {action}");
         let mut command = isotherm(["run", "--quiet", "--no-guard", "--pid", &holder.pid()]);
         let recorder = Running::start(command.args(["--scheme", &line]));
@@ -392,7 +392,7 @@ fn the_guard_stops_schemes_that_hurt() {
         return;
     };
     let workload = Workload::start(&static_workload(128, 64), &[]);
-    // Everything is hot, and everything is to be paged out.
+    // All memory is hot, and the scheme pages out all of it.
     let flags = [
         "--scheme",
         "4K max min max min max pageout",
@@ -417,7 +417,7 @@ fn the_guard_believes_the_targets_own_progress() {
     let directory = scratch();
     let counter = directory.path().join("counter");
     std::fs::write(&counter, "0 0").expect("a folder of ours");
-    // A thousand a second until it is known what is normal, then a hundred.
+    // The counter grows by a thousand a second until the guard knows the normal speed, then by a hundred.
     let counter = counter.display();
     let tell = format!(
         "read calls total < {counter}; calls=$((calls + 1)); \
@@ -486,7 +486,7 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     assert!(done.stdout.contains("contexts[0].ops"), "{}", done.stdout);
 }
 
-/// What the simulated machine foretells of a program's trace is near what happens to the program.
+/// The simulated machine's prediction by a program's trace is near the live result.
 #[test]
 fn the_prediction_is_near_what_happens() {
     let test = "the_prediction_is_near_what_happens";
@@ -497,7 +497,7 @@ fn the_prediction_is_near_what_happens() {
     let folder = scratch();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (trace, live) = (file("trace"), file("live"));
-    // Side by side, each with a program and a CPU of its own.
+    // Both run side by side, each with a program and a CPU of its own.
     let watch = |command: &[&str], output: &str| {
         let workload = Workload::start(&static_workload(256, 16), &[]);
         let pid = workload.pid().to_string();
@@ -525,6 +525,6 @@ fn the_prediction_is_near_what_happens() {
     let against = &report["against"];
     let points = |name: &str| against[name].as_f64().expect("a number");
     assert!(points("live_saved_percent") > 20.0, "{report}");
-    // `isotherm-bench prediction` measures how near; on a busy machine a test can only be rough.
+    // `isotherm-bench prediction` measures the error; on a busy machine a test can only be rough.
     assert!(points("error_points").abs() < 15.0, "{report}");
 }

@@ -1,4 +1,4 @@
-//! Whose code made idle memory (`record --stacks`): programs of known truth, and such as do harm.
+//! Functions that made idle memory (`record --stacks`): programs of known truth, and harmful ones.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::common::{Record, Running, at_once, isotherm, run, scratch, shared, sk
 
 const MIB: u64 = 1 << 20;
 
-/// Three functions with memory of their own, one of which is used on; then what its argument says.
+/// Three functions with memory of their own, one of which stays in use; then the behaviour that the argument selects.
 const POOLS: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -75,7 +75,7 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// The program, built; `None`, having said so, where nobody can compile it.
+/// Builds the program; prints a skip and returns `None` without a compiler.
 fn pools(test: &str, directory: &Path) -> Option<PathBuf> {
     let (source, program) = (directory.join("pools.c"), directory.join("pools"));
     std::fs::write(&source, POOLS).expect("written");
@@ -100,7 +100,7 @@ fn recorded(program: &Path, how: &str, flags: &[&str]) -> Record {
     Record::whole(&path)
 }
 
-/// What the report of the record beside `program` says.
+/// Returns the report of the record beside `program`.
 fn blame(program: &Path, flags: &[&str]) -> Value {
     let mut command = isotherm(["report", "blame", "--idle", "3s", "--json"]);
     command.arg(program.with_file_name("record")).args(flags);
@@ -108,7 +108,7 @@ fn blame(program: &Path, flags: &[&str]) -> Value {
     serde_json::from_str(&done.success().stdout).expect("JSON")
 }
 
-/// Idle bytes by function.
+/// Returns the idle bytes of a function.
 fn bytes(report: &Value, function: &str) -> u64 {
     let blamed = report["blamed"].as_array().expect("a list");
     let of = blamed.iter().find(|blamed| blamed["name"] == function);

@@ -1,4 +1,4 @@
-//! What acting costs here, measured by the command and by `record --pages`, and what a replay makes of it.
+//! The cost of acting on this machine, measured by the command and by `record --pages`, and its use in a replay.
 
 use std::fs;
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::common::{Record, Running, isotherm, owning_swap, python, run, scratch};
 use crate::swap::Swap;
 
-/// 64 MiB that compress to next to nothing, an eighth of which is touched all the time, by a program that refuses huge
-/// pages (PR_SET_THP_DISABLE).
+/// Maps 64 MiB of very compressible content and touches an eighth of it all the time. The program refuses huge pages
+/// (PR_SET_THP_DISABLE).
 const SAME: &str = r"
 import ctypes, mmap, time
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)
@@ -66,7 +66,7 @@ fn what_acting_costs_is_measured_and_replayed() {
     assert_eq!(measured.refuse_huge.len(), 1, "{measured:?}");
     assert!(measured.costs.compression_ratio > Some(5.0), "{measured:?}");
 
-    // Ten times as dear, everything: that shows.
+    // All costs are ten times as high, which must show.
     let acting = |more: &[&str]| {
         let mut simulate = isotherm(["simulate", "--json", "--no-guard"]);
         simulate.args(["--scheme", "4K max 0 0 1s max pageout", "--trace"]);

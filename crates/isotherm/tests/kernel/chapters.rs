@@ -1,5 +1,5 @@
-//! The book's tutorial and how-tos: their commands as they stand, one after the other in one shell, with the programs that
-//! they are about. What is held is that each goes well; what it printed when it was written stands in the chapter.
+//! The book's tutorial and how-tos: runs their commands as they are, one after the other in one shell, with the
+//! programs that they use. Each must succeed; the chapter shows its output at the time of writing.
 
 #[path = "../examples/extract.rs"]
 #[expect(dead_code, reason = "help texts are looked at elsewhere")]
@@ -12,18 +12,18 @@ use std::process::{Command, Stdio};
 
 use crate::common::{isotherm, owning_swap, run, scratch, skip};
 
-/// Longer than any chapter takes.
+/// A time limit longer than any chapter.
 const SECONDS_MAX: &str = "420";
 
-/// What is told on a machine without what they ask for, by their exit code.
+/// Commands that may fail, by their exit code, on a machine without their requirements.
 const MAY_SAY_NO: &[&str] = &[
-    // A second node.
+    // These need a second node.
     "isotherm tier plan -m 0 1 -g -o tier.yaml",
     "isotherm check tier.yaml",
     "isotherm run -c tier.yaml --dry-run",
 ];
 
-/// Ends what the chapter started and has not ended itself.
+/// Ends processes that the chapter started and has not ended itself.
 const PRELUDE: &str = "\
 end() {
     kill $(jobs -p) || true
@@ -38,7 +38,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Takes a chapter's swap away if the chapter did not come to do so.
+/// Removes a chapter's swap if the chapter has not done so.
 struct SwapOff;
 
 impl Drop for SwapOff {
@@ -49,7 +49,7 @@ impl Drop for SwapOff {
     }
 }
 
-/// The folders of programs: the usual ones, that of the `isotherm` under test, and PostgreSQL's.
+/// Returns the folders of programs: the usual ones, that of the `isotherm` under test, and PostgreSQL's.
 fn search_path() -> String {
     let ours = Path::new(env!("CARGO_BIN_EXE_isotherm")).parent();
     let mut folders = vec![ours.expect("a folder").display().to_string()];
@@ -83,7 +83,7 @@ fn follow(test: &str, chapter: &str, needs: &[&str]) {
         return;
     }
     let folder = scratch();
-    // PostgreSQL is another user.
+    // PostgreSQL runs as another user.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
     for name in ["docs", "experiments"] {
         symlink(root().join(name), folder.path().join(name)).expect("a link");

@@ -1,4 +1,4 @@
-//! What the command says and returns, with privilege and without.
+//! Messages and exit codes of the command, with privilege and without.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -61,7 +61,7 @@ fn a_command_that_ends_at_once_is_recorded() {
     }
 }
 
-/// Runs `record ARGS -o FILE`, which must be refused in words that hold `words`, and leave nothing.
+/// Runs `record ARGS -o FILE`, which must fail with a message that holds `words`, and leave no file.
 fn check_refused(args: &[&str], words: &[&str]) {
     let directory = scratch();
     let path = directory.path().join("record");
@@ -80,7 +80,7 @@ fn check_refused(args: &[&str], words: &[&str]) {
     assert!(!path.exists(), "{args:?} left a file");
 }
 
-/// A process id that nobody has: one above the largest there can be.
+/// Returns a process id that is never used: one above the largest possible.
 fn nobody() -> String {
     let max = fs::read_to_string("/proc/sys/kernel/pid_max").expect("proc");
     (max.trim().parse::<u32>().expect("a number") + 1).to_string()
@@ -124,7 +124,7 @@ fn what_cannot_be_recorded_is_refused_with_the_reason() {
         &["--", "/no/such/program"],
         &["cannot start /no/such/program", "No such file"],
     );
-    // A kernel thread: it is there, but has no memory of its own.
+    // Process 2 is a kernel thread: it exists, but has no memory of its own.
     check_refused(&["--pid", "2"], &["process 2"]);
     check_refused(
         &["--cgroup", "/no/such/group"],
@@ -211,7 +211,7 @@ fn completions_are_generated() {
         let path = directory.path().join(shell);
         fs::write(&path, script).expect("a file");
     }
-    // The others are seldom installed where tests run; bash is.
+    // The other shells are seldom installed on test machines; bash is.
     run(Command::new("bash")
         .arg("-n")
         .arg(directory.path().join("bash")))
@@ -237,7 +237,7 @@ fn doctor_prints_json() {
 fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
     let test = "without_privilege_it_says_what_is_missing_and_does_the_rest";
     let Some(_turn) = shared(test) else { return };
-    // Where nobody else can look: the binary and a record, in a directory for everybody.
+    // The test's files are otherwise private: copy the binary and a record to a directory for every user.
     let directory = scratch();
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));
     open(directory.path()).expect("ours");
@@ -275,7 +275,7 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
         "{missing}"
     );
     assert!(report["abilities"][0]["why_not"].is_string());
-    // What libbpf says of each of two programs is long enough once.
+    // libbpf's message about each of two programs is long enough once.
     let said = unprivileged(&["doctor"]).stdout;
     assert!(said.matches("libbpf: ").count() <= 4, "{said}");
     for command in ["run, start", "swap", "compact", "tier"] {
@@ -355,7 +355,7 @@ fn processes_are_found_by_name() {
     };
     let directory = scratch();
     let path = directory.path().join("record");
-    // A name of its own, so that no other process has it.
+    // The name is unique, so that no other process has it.
     let program = directory.path().join(format!("n{}", std::process::id()));
     std::fs::copy("/bin/sleep", &program).expect("copied");
     let start = || Running::start(std::process::Command::new(&program).arg("60"));
@@ -415,7 +415,7 @@ fn a_dry_run_counts_each_byte_once() {
         });
         (tried.sum::<u64>() > 32 << 20).then_some(())
     });
-    // It stays idle, and would be counted again and again.
+    // The memory stays idle, and would be counted again and again.
     pause(4.0);
     runner.signal(Signal::SIGINT);
     let done = runner.finish().success();

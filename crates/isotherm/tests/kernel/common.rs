@@ -1,5 +1,5 @@
-//! What all tests need: processes that never outlive their test, workloads of known truth, records
-//! read back, and the reason where something can't be tested here.
+//! Helpers of all tests: processes that never outlive their test, workloads of known truth, records read back, and the
+//! reason if a test cannot run here.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -19,35 +19,35 @@ pub(crate) use crate::turns::{
     acting_on_all, alone, measuring, owning_swap, shared, watching, with_swap,
 };
 
-/// Nothing here takes this long, unless it hangs.
+/// Time limit of all waits: only a hang takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
-/// The command under test.
+/// Returns the command under test.
 pub(crate) fn isotherm<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isotherm"));
     command.args(args);
     command
 }
 
-/// A Python program, with its output unbuffered.
+/// Returns a command for a Python program, with its output unbuffered.
 pub(crate) fn python(program: &str) -> Command {
     let mut command = Command::new("python3");
     command.args(["-u", "-c", program]);
     command
 }
 
-/// The interpreter itself: `python3` may be a script that has children of its own before.
+/// Returns the interpreter's own path: `python3` may be a script that starts children of its own first.
 pub(crate) fn python_path() -> String {
     let program = "import sys; print(sys.executable)";
     run(&mut python(program)).success().stdout.trim().to_owned()
 }
 
-/// A directory of the test's own that goes with it.
+/// Returns a directory of the test's own that is removed with it.
 pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Says that `test` is skipped.
+/// Prints that `test` is skipped.
 pub(crate) fn skip(test: &str, reason: &str) {
     eprintln!("SKIP {test}: {reason}");
 }
@@ -58,7 +58,7 @@ pub(crate) struct Running {
     output: TempDir,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
@@ -67,7 +67,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The exit code, as a shell says it.
+    /// Returns the exit code, as a shell reports it.
     pub(crate) fn code(&self) -> i32 {
         let status = self.status;
         status
@@ -76,15 +76,14 @@ impl Finished {
             .expect("it ended")
     }
 
-    /// What it said on standard error, but for what it says of a kdamond that the system runs: some machines
-    /// have one.
+    /// Returns its standard error, without messages about a kdamond of the system: some machines have one.
     pub(crate) fn complaints(&self) -> String {
         let lines = self.stderr.lines();
         let others = lines.filter(|line| !line.contains("kdamond"));
         others.collect::<Vec<_>>().join("\n")
     }
 
-    /// Itself, if it went well.
+    /// Asserts success and returns itself.
     pub(crate) fn success(self) -> Self {
         assert!(self.status.success(), "{self:?}");
         self
@@ -125,7 +124,7 @@ impl Running {
         self.child.try_wait().expect("our child").is_none()
     }
 
-    /// Waits until it has printed a line that begins with `start`, and yields the rest of it.
+    /// Waits until it has printed a line that begins with `start`, and returns the rest of it.
     pub(crate) fn line(&mut self, start: &str) -> String {
         until(&format!("the line {start:?}"), || {
             let output = self.stdout();
@@ -155,7 +154,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails only if it has ended already.
+        // This fails only if it has ended already.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -166,7 +165,7 @@ pub(crate) fn run(command: &mut Command) -> Finished {
     Running::start(command).finish()
 }
 
-/// Calls `ask` until it yields an answer. It pauses nine times as long as a call takes, at most 1 s.
+/// Calls `ask` until it returns an answer. It pauses nine times as long as a call takes, at most 1 s.
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -216,7 +215,7 @@ pub(crate) fn record_pid(pid: u32, path: &Path, flags: &[&str]) -> Running {
     Running::start(command.arg(path).args(flags))
 }
 
-/// Waits until a recorder has written `bytes` bytes, i.e. is at work.
+/// Waits until a recorder has written `bytes` bytes, i.e. has started.
 pub(crate) fn until_written(path: &Path, bytes: u64) {
     until(&format!("{bytes} bytes in {}", path.display()), || {
         fs::metadata(path)
@@ -232,7 +231,7 @@ pub(crate) fn until_snapshot(path: &Path) {
     });
 }
 
-/// Tries each of `all` in a thread of its own: they mostly wait.
+/// Runs `one` on each of `all` in a thread of its own: they mostly wait.
 pub(crate) fn at_once<T: Sync>(all: &[T], one: impl Fn(&T) + Sync) {
     std::thread::scope(|threads| {
         for case in all {
@@ -242,12 +241,12 @@ pub(crate) fn at_once<T: Sync>(all: &[T], one: impl Fn(&T) + Sync) {
     });
 }
 
-/// Nothing of recorders that ended before is waited for: this is time for the monitor to work in.
+/// Sleeps while a monitor works. It does not wait for recorders that have ended.
 pub(crate) fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
 }
 
-/// `isotherm workload` at work.
+/// A running `isotherm workload`.
 pub(crate) struct Workload {
     pub(crate) process: Running,
     truth: PathBuf,
@@ -255,7 +254,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Starts a workload, and returns when all its memory is there and its first phase has begun.
+    /// Starts a workload, and returns when all its memory is populated and its first phase has begun.
     pub(crate) fn start(config: &str, flags: &[&str]) -> Self {
         let directory = scratch();
         let (path, truth) = (
@@ -268,7 +267,7 @@ impl Workload {
         until("the workload's first phase", || {
             assert!(process.is_running(), "the workload ended");
             let text = fs::read_to_string(&truth).unwrap_or_default();
-            // A line may be half written, and the first is of no phase.
+            // A line may be half written, and the first belongs to no phase.
             let episodes = truth::read(text.as_bytes()).unwrap_or_default();
             (text.ends_with('\n') && !episodes.is_empty()).then_some(())
         });
@@ -283,13 +282,13 @@ impl Workload {
         self.process.pid()
     }
 
-    /// What it has done until now.
+    /// Returns its accesses until now.
     pub(crate) fn truth(&self) -> Vec<Episode> {
         let file = File::open(&self.truth).expect("the truth");
         truth::read(BufReader::new(file)).expect("the truth")
     }
 
-    /// What its first phase accesses.
+    /// Returns the ranges that its first phase accesses.
     pub(crate) fn hot(&self) -> Vec<AddressRange> {
         let episodes = self.truth();
         episodes[0]
@@ -301,7 +300,7 @@ impl Workload {
     }
 }
 
-/// A workload's text: `total_mib`, of which two pieces of `piece_mib` are hot.
+/// Returns a workload's text: `total_mib`, of which two pieces of `piece_mib` are hot.
 pub(crate) fn static_workload(total_mib: u64, piece_mib: u64) -> String {
     let hot_mib = 2 * piece_mib;
     format!(
@@ -310,15 +309,15 @@ pub(crate) fn static_workload(total_mib: u64, piece_mib: u64) -> String {
     )
 }
 
-/// The same, by a program that works for 5 ms and rests for 20 ms: it touches each hot page several times in that time,
-/// and leaves the CPU to other tests.
+/// Returns a workload's text as [`static_workload`] does, for a program that works for 5 ms and rests for 20 ms. It
+/// touches each hot page several times in that time, and leaves the CPU to other tests.
 pub(crate) fn paced_workload(total_mib: u64, piece_mib: u64) -> String {
     let busy = static_workload(total_mib, piece_mib);
     let paced = busy.replace("\n600000\n", "\n5\n");
     format!("{paced}\nrest\n20\nheap, 1, 64, 0\n")
 }
 
-/// A record, read as far as it goes.
+/// A record, read as far as possible.
 pub(crate) struct Record {
     pub(crate) header: Header,
     pub(crate) items: Vec<Item>,
@@ -331,7 +330,7 @@ impl Record {
         Self::try_read(path).unwrap_or_else(|| panic!("no record in {}", path.display()))
     }
 
-    /// The same of a record that may not even have been begun.
+    /// Reads a record as [`Self::read`] does; returns `None` if it has not been started.
     pub(crate) fn try_read(path: &Path) -> Option<Self> {
         let mut reader = Reader::open(File::open(path).ok()?).ok()?.replay_pages();
         let items = reader.by_ref().collect::<Result<_, _>>().ok()?;
@@ -365,14 +364,14 @@ impl Record {
         starts.collect()
     }
 
-    /// The target that a process is, if it was found.
+    /// Returns the target of a process, if it was found.
     pub(crate) fn target(&self, pid: u32) -> Option<TargetId> {
         let starts = self.starts();
         let start = starts.iter().find(|start| start.pid == pid);
         start.map(|start| start.target)
     }
 
-    /// Samples of the use of the machine's memory; none where only some processes were watched.
+    /// Returns samples of the use of the machine's memory; none if only some processes were watched.
     pub(crate) fn machine(&self) -> Vec<&MachineSample> {
         let samples = self.items.iter().filter_map(|item| match item {
             Item::Machine(sample) => Some(sample),
@@ -389,7 +388,7 @@ impl Record {
         exits.collect()
     }
 
-    /// All notes, a line each.
+    /// Returns all notes, a line each.
     pub(crate) fn notes(&self) -> String {
         let text = |item: &Item| match item {
             Item::Note { text, .. } => Some(text.clone() + "\n"),
@@ -398,7 +397,7 @@ impl Record {
         self.items.iter().filter_map(text).collect()
     }
 
-    /// The most memory that the monitor says it had, and its unknown samples.
+    /// Returns the monitor's peak memory by its own samples, and its unknown samples.
     pub(crate) fn peak_rss_and_unknown(&self) -> (u64, u64) {
         self.items
             .iter()
@@ -409,7 +408,7 @@ impl Record {
     }
 }
 
-/// What a snapshot says of some ranges.
+/// Sums of a snapshot over some ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) accessed: u64,
@@ -417,7 +416,7 @@ pub(crate) struct Seen {
     pub(crate) unknown: u64,
 }
 
-/// Adds up what `snapshot` says of `ranges`, in bytes.
+/// Sums up the bytes of `snapshot` in `ranges`.
 pub(crate) fn seen(snapshot: &Snapshot, ranges: &[AddressRange]) -> Seen {
     let mut seen = Seen::default();
     for region in &snapshot.regions {
@@ -434,20 +433,20 @@ pub(crate) fn seen(snapshot: &Snapshot, ranges: &[AddressRange]) -> Seen {
     seen
 }
 
-/// Now, by the record's clock.
+/// Returns the time by the record's clock.
 pub(crate) fn now() -> Nanos {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Nanos(since.expect("after 1970").as_nanos() as u64)
 }
 
-/// The range that `START-END`, in hexadecimal, stands for.
+/// Parses the range `START-END`, in hexadecimal.
 pub(crate) fn range(text: &str) -> AddressRange {
     let (start, end) = text.split_once('-').expect("START-END");
     let number = |text| u64::from_str_radix(text, 16).expect("hexadecimal");
     AddressRange::new(number(start), number(end))
 }
 
-/// A field of `/proc/PID/FILE` that is in KiB, in bytes.
+/// Returns a field of `/proc/PID/FILE` that is in KiB, in bytes.
 pub(crate) fn proc_bytes(pid: u32, file: &str, field: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
     let line = text
@@ -462,7 +461,7 @@ pub(crate) fn proc_bytes(pid: u32, file: &str, field: &str) -> u64 {
     kib << 10
 }
 
-/// Whether a process is there, and not merely waiting to be reaped.
+/// Returns whether a process exists and is not only waiting to be reaped.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat

@@ -1,7 +1,7 @@
-//! `isotherm compact`: what it says anywhere, and what it does to this machine's free memory.
+//! `isotherm compact`: its output on any machine, and its effect on this machine's free memory.
 //!
-//! Compacting moves pages that are in use, but takes none away and changes no setting; rounds here
-//! are as short as the state of this machine's memory allows, and their length is bounded.
+//! Compaction moves pages that are in use, but frees none and changes no setting. Rounds here are as short as the state
+//! of this machine's memory allows, and their length is bounded.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -20,14 +20,15 @@ const FRAGMENTER: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../experiments/workloads/frag.py"
 );
-/// What must stay available.
+/// Memory that must stay available.
 const ROOM: u64 = 3 << 30;
-/// What is fragmented: so much that the score rises above the lowest high threshold, 10, whatever per-CPU lists hide of it.
+/// Memory that is fragmented: enough for a score above the lowest high threshold, 10, whatever per-CPU lists hide of
+/// it.
 const FRAGMENTED: u64 = 9 << 30;
-/// A score from which a rest of it is left by the time it is compacted: what an ended process left in
-/// small blocks is still being joined to larger ones.
+/// A score that is high enough to leave some fragmentation for the compaction: the kernel is still joining small blocks
+/// of an ended process to larger ones.
 const FRAGMENTED_BY_ITSELF: f64 = 30.0;
-/// What a round may take on a busy machine.
+/// Time limit of a round on a busy machine.
 const ROUND_MAX_NS: u64 = 60_000_000_000;
 
 fn json(args: &[&str]) -> Value {
@@ -124,7 +125,7 @@ fn a_daemon_records_until_it_is_told_to_stop() {
         .count();
     assert!((2..=60).contains(&samples), "{samples} samples in 2.5 s");
     check_reports(&path);
-    // damo knows no such thing.
+    // damo has no such data.
     let converted = directory.path().join("damo.json");
     let convert = isotherm(["convert"]).arg(&path).arg(&converted).output();
     let output = convert.expect("it runs");
@@ -152,7 +153,7 @@ fn check_reports(record: &Path) {
     }
 }
 
-/// debugfs, mounted for a test if it is not mounted anyway.
+/// debugfs, mounted for a test unless it is already mounted.
 struct Debugfs {
     mounted: Option<tempfile::TempDir>,
 }
@@ -171,13 +172,13 @@ impl Debugfs {
         })
     }
 
-    /// The kernel's own view, in percent, by node and zone: `unusable_free_index` of mm/vmstat.c.
+    /// Returns the kernel's own view, in percent, by node and zone: `unusable_free_index` of mm/vmstat.c.
     fn unusable(&self, order: usize) -> Vec<((u64, String), f64)> {
         let root = self.mounted.as_ref().map(tempfile::TempDir::path);
         let path = root.unwrap_or(Path::new("/sys/kernel/debug"));
         let text = fs::read_to_string(path.join("extfrag/unusable_index")).expect("readable");
         let line = |line: &str| {
-            // Node 0, zone   Normal 0.000 0.001 ...
+            // A line is `Node 0, zone   Normal 0.000 0.001 ...`.
             let words: Vec<&str> = line.split_whitespace().collect();
             let node = words[1].trim_end_matches(',').parse().expect("a node");
             let index: f64 = words[4 + order].parse().expect("an index");
@@ -195,7 +196,7 @@ impl Drop for Debugfs {
     }
 }
 
-/// What we say of each zone: the share of its free memory that is in blocks smaller than 2 MiB, in percent.
+/// Returns Isotherm's view of each zone: the share of its free memory that is in blocks smaller than 2 MiB, in percent.
 fn extfrag() -> Vec<((u64, String), f64)> {
     let report = json(&["--dry-run"]);
     let nodes = report["nodes"].as_array().expect("nodes");
@@ -210,7 +211,7 @@ fn extfrag() -> Vec<((u64, String), f64)> {
     nodes.iter().flat_map(of_node).collect()
 }
 
-/// Compares our view with the kernel's; both change all the time, so the kernel is asked before and after.
+/// Compares Isotherm's view with the kernel's; both change all the time, so the kernel is asked before and after.
 fn check_extfrag(debugfs: &Debugfs) {
     let agreed = || {
         let before = debugfs.unusable(9);
@@ -231,7 +232,7 @@ fn check_extfrag(debugfs: &Debugfs) {
     until("our view of fragmentation to be the kernel's", agreed);
 }
 
-/// MemFree, in bytes.
+/// Returns MemFree, in bytes.
 pub(crate) fn free() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").expect("/proc");
     let free = meminfo.lines().find_map(|line| {
@@ -257,24 +258,24 @@ fn memory_that_is_fragmented_is_seen_to_be() {
     eprintln!("{test}: {:?}", extfrag());
 }
 
-/// Node 0's score.
+/// Returns node 0's score.
 fn score() -> f64 {
     let report = json(&["--dry-run", "--node", "0"]);
     let score = report["nodes"][0]["before"]["score"].as_f64();
     score.expect("a score")
 }
 
-/// How proactive one must be for node 0 to be compacted at this score: the high threshold is 5 points
-/// below it, as it changes by itself. `None` if it is hardly fragmented.
+/// Returns the proactiveness for which node 0 is compacted at this score: the high threshold is 5 points below it, as
+/// the score changes spontaneously. `None` if it is hardly fragmented.
 fn proactiveness_at(score: f64) -> Option<String> {
     let wanted = (110.0 - score + 5.0).ceil();
     (wanted <= 100.0).then(|| format!("{:.0}", wanted.max(0.0)))
 }
 
-/// Free memory that is fragmented enough to be compacted: by itself, or by a process that is kept.
+/// Free memory that is fragmented enough to be compacted: already, or by a process that is kept.
 struct Fragmented {
     fragmenter: Option<Running>,
-    /// What compacts it.
+    /// The proactiveness that compacts it.
     proactiveness: String,
 }
 
@@ -298,10 +299,10 @@ impl Fragmented {
     }
 }
 
-/// Builds before the tests fill memory with files, which free memory as well as any if they are dropped.
+/// Drops the page cache: builds before the tests fill memory with files, and dropping them frees it.
 pub(crate) fn drop_caches() {
     Command::new("sync").status().ok();
-    // Without the right to, what needs the memory says so.
+    // Without the privilege, the tests that need the memory skip.
     fs::write("/proc/sys/vm/drop_caches", "1").ok();
 }
 
@@ -362,7 +363,7 @@ fn a_round_lowers_the_score_and_changes_no_setting() {
         "{round}"
     );
     if round["ended"] == "at_low" {
-        // Others allocate between the last look and the one after.
+        // Other processes allocate between the last check and the one after.
         assert!(number("score_after") <= report["low"].as_f64().expect("low") + 3.0);
     }
     assert!(
@@ -407,7 +408,7 @@ fn compacting_ends_with_us_however_we_end() {
     };
     let mut seen = 0;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        // The first may have left little to do.
+        // The first round may have left little to do.
         let proactiveness = proactiveness_at(score()).unwrap_or_else(|| "100".to_owned());
         let args = ["compact", "--node", "0", "--proactiveness", &proactiveness];
         let mut compact = Running::start(&mut isotherm(args));

@@ -1,5 +1,6 @@
-//! Worlds compared on this kernel: ours and a replay, between exact scans. The kernel's DAMON, which somebody else has
-//! here, is told as what failed; where it is ours it is compared in virtual machines (vm-tests: `kernel-damon-compare`).
+//! Worlds compared on this kernel: Isotherm's monitor and a replay, between exact scans. If another process uses the
+//! kernel's DAMON here, the comparison reports it as failed. Virtual machines compare a DAMON that is free (vm-tests:
+//! `kernel-damon-compare`).
 
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ fn worlds_are_compared_between_exact_scans() {
     let told = run(&mut isotherm(["damon", "--json"])).stdout;
     let told: Value = serde_json::from_str(&told).expect("JSON");
     let kdamonds = told["kdamonds"].as_array().expect("a list");
-    // Only where it is refused: trying would take it.
+    // This world is compared only if DAMON is in use: otherwise the test would take it over.
     let is_in_use = kdamonds.iter().any(|kdamond| kdamond["pid"].is_u64());
     let worlds = if is_in_use {
         "linux,simulated,kernel"

@@ -12,10 +12,10 @@ use crate::common::{
 };
 
 const MIB: u64 = 1 << 20;
-/// As HMSDK's generator writes it for two nodes.
+/// The configuration of HMSDK's generator for two nodes.
 const HMSDK: &str = include_str!("../../../config/tests/fixtures/hmsdk.yaml");
 
-/// A kdamond with a context that does `action` to all memory of a process that idles for a second.
+/// Returns a kdamond with a context that applies `action` to all memory of a process that is idle for a second.
 fn kdamond(pid: u32, action: &str, paused: bool) -> Value {
     json!({"contexts": [{
         "ops": "vaddr",
@@ -145,7 +145,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
         let done = done.status.success().then_some(done)?;
         serde_json::from_str(&done.stdout).ok()
     };
-    // The claims of siblings do not stand in each other's way.
+    // The claims of siblings do not block each other.
     let before = until("something done by the first", || {
         status().filter(|s| applied(&s["contexts"][0]["schemes"][0]) > 16 * MIB)
     });
@@ -186,7 +186,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
     assert!(!socket.exists());
 }
 
-/// A scheme whose goal is that so much of what it is about is on `node`.
+/// Returns a scheme whose goal is a share of its memory on `node`.
 fn with_goal(pid: u32, node: u32) -> String {
     let mut kdamond = kdamond(pid, "stat", false);
     kdamond["contexts"][0]["schemes"][0]["quotas"] = json!({
@@ -231,7 +231,7 @@ fn the_share_of_matching_memory_on_a_node_is_measured() {
     assert_eq!(goal["score_bp"], 11_111);
 }
 
-/// The largest range of RAM, in two halves at a whole 2 MiB.
+/// Returns the largest range of RAM, in two halves at a whole 2 MiB.
 fn halves() -> Option<[(u64, u64); 2]> {
     let map = fs::read_to_string("/proc/iomem").ok()?;
     let ram = map

@@ -1,4 +1,4 @@
-//! The daemon: who may talk to it, what it says and does, and what is left when it is killed.
+//! The daemon: its permitted users, its answers and actions, and its remains after a kill.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,14 +17,14 @@ use crate::common::{
     Finished, Running, Workload, isotherm, paced_workload, run, scratch, shared, skip, until,
 };
 
-/// A daemon, what it watches, and its files.
+/// A daemon, its target, and its files.
 struct Daemon {
     process: Running,
     workload: Workload,
     directory: TempDir,
 }
 
-/// A directory that everybody may enter: who is kept out is kept out by the socket.
+/// Returns a directory that every user may enter: only the socket refuses them.
 fn open_scratch() -> TempDir {
     let directory = scratch();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("ours");
@@ -32,7 +32,7 @@ fn open_scratch() -> TempDir {
 }
 
 impl Daemon {
-    /// Starts one, with the schemes of a line, and returns when it answers.
+    /// Starts a daemon with the schemes of a line, and returns when it answers.
     fn start(line: &str, flags: &[&str]) -> Self {
         let (directory, workload) = (open_scratch(), Workload::start(&paced_workload(64, 4), &[]));
         fs::write(directory.path().join("schemes.damos"), line).expect("a file");
@@ -111,7 +111,7 @@ fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
     );
     assert!((7..24).contains(&bytes("hot_bytes")), "{target}");
     assert!(bytes("idle_bytes") >= 40, "{target}");
-    // What is wrong changes nothing, and is said.
+    // A faulty file changes nothing, and is reported.
     let bad = daemon.write("bad.damos", "4K max 0 0 1s max pagout");
     let refused = daemon.say("tune", &["-c", &bad]);
     assert_eq!(refused.code(), 2);
@@ -183,7 +183,7 @@ fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
     );
     assert_eq!(daemon.status()["ok"], true);
     drop(silent);
-    // The mode is changed, and the kernel still tells who it is.
+    // The mode is changed, and the kernel still gives the peer's user.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o666)).expect("ours");
     let mut other = Command::new("setpriv");
     other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
@@ -206,7 +206,7 @@ fn there_is_one_for_each_socket_and_each_process() {
     let Some(_turn) = shared("there_is_one_for_each_socket_and_each_process") else {
         return;
     };
-    // By `cold`, nothing is lost, and it needs no swap.
+    // The action `cold` loses nothing, and needs no swap.
     let mut daemon = Daemon::start("4K max 0 0 1s max cold", &[]);
     let pid = daemon.workload.pid().to_string();
     let us = format!("pid {}", daemon.process.pid());
@@ -218,9 +218,9 @@ fn there_is_one_for_each_socket_and_each_process() {
     let refused = run(&mut isotherm(beside));
     assert_eq!(refused.code(), 2, "{refused:?}");
     assert!(refused.stderr.contains(&us), "{refused:?}");
-    // Who does nothing is in nobody's way.
+    // A run that does nothing blocks no other.
     run(isotherm(beside).arg("--dry-run")).success();
-    // Killed, it harms nobody, and the next one takes its place.
+    // A daemon that is killed harms no target, and the next one takes its place.
     daemon.process.signal(Signal::SIGKILL);
     until("its end", || (!daemon.process.is_running()).then_some(()));
     assert!(daemon.socket().exists());
@@ -279,7 +279,7 @@ fn metrics_are_served_on_loopback_alone() {
     assert!(refused.stderr.contains("loopback"), "{refused:?}");
 }
 
-/// Every sample is a number and belongs to a family with a type and help before it.
+/// Checks that every sample is a number and belongs to a family with a type and help before it.
 fn check_exposition(body: &str) {
     let (mut family, mut suffix) = (String::new(), "");
     let mut nr_samples = 0;
@@ -308,7 +308,7 @@ fn check_exposition(body: &str) {
     assert!(nr_samples > 15, "{body}");
 }
 
-/// In the background it outlives who started it, and tells a service manager that it is ready.
+/// In the background it outlives its starter, and notifies a service manager that it is ready.
 #[test]
 fn it_goes_to_the_background_and_tells_systemd() {
     let Some(_turn) = shared("it_goes_to_the_background_and_tells_systemd") else {

@@ -12,7 +12,7 @@ use crate::common::{
     scratch, seen, shared, skip, stop_once, until, until_snapshot, until_written,
 };
 
-/// Holds 64 MiB of known content, touches it all the time, and says at the end whether it is whole.
+/// Holds 64 MiB of known content, touches it all the time, and prints at the end whether it is unchanged.
 pub(crate) const KEEPER: &str = r#"
 import signal, sys, time, zlib, random
 memory = bytearray(random.Random(7).randbytes(64 << 20))
@@ -29,14 +29,14 @@ while not stop:
 print("whole" if zlib.crc32(memory) == before else "changed")
 "#;
 
-/// Starts a keeper, and returns when it has its memory.
+/// Starts a keeper, and returns when its memory is populated.
 pub(crate) fn keeper() -> Running {
     let mut keeper = Running::start(&mut python(KEEPER));
     keeper.line("ready");
     keeper
 }
 
-/// Ends a keeper, which must have run until now with its memory as it was.
+/// Ends a keeper, which must have run until now with its memory unchanged.
 pub(crate) fn check_unharmed(mut keeper: Running) {
     assert!(keeper.is_running(), "the target ended");
     keeper.signal(Signal::SIGTERM);
@@ -65,7 +65,7 @@ fn ctrl_c_ends_cleanly() {
     check_unharmed(keeper);
 }
 
-/// A signal to the recorder alone ends the command that it started, too.
+/// A signal to the recorder alone also ends the command that it started.
 #[test]
 fn a_signal_to_the_recorder_ends_its_command() {
     let Some(_turn) = shared("a_signal_to_the_recorder_ends_its_command") else {
@@ -103,7 +103,7 @@ fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
         let path = directory.path().join(format!("record {i}"));
         let recorder = record_pid(keeper.pid(), &path, flags);
         until_snapshot(&path);
-        // In the middle of something.
+        // The recorder is killed in the middle of its work.
         pause(0.7);
         recorder.signal(Signal::SIGKILL);
         assert_eq!(recorder.finish().code(), 137);
@@ -149,7 +149,7 @@ fn a_target_that_ends_ends_the_recording() {
     }
 }
 
-/// One of several targets ends: the others are recorded on.
+/// If one of several targets ends, the recording of the others continues.
 #[test]
 fn the_other_targets_are_recorded_on() {
     let Some(_turn) = shared("the_other_targets_are_recorded_on") else {
@@ -180,7 +180,7 @@ fn the_other_targets_are_recorded_on() {
     check_unharmed(second);
 }
 
-/// A file system of so many KiB that is unmounted when it goes out of scope.
+/// A file system of a size in KiB that is unmounted when it goes out of scope.
 struct SmallDisk {
     directory: TempDir,
 }
@@ -208,7 +208,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a recorder of a failed test may still have its file open.
+        // The unmount is lazy: a recorder of a failed test may still have its file open.
         Command::new("umount")
             .arg("-l")
             .arg(self.directory.path())
@@ -234,7 +234,7 @@ fn a_full_disk_is_named_and_what_was_written_is_readable() {
         Ok(disk) => disk,
         Err(reason) => return skip(test, &reason),
     };
-    // Sampling by hand, so that the disk is full within seconds.
+    // The sampling interval is fixed, so that the disk is full within seconds.
     let fast = [
         "--sample-interval",
         "5ms",
@@ -263,7 +263,7 @@ fn a_full_disk_is_named_and_what_was_written_is_readable() {
     check_unharmed(keeper);
 }
 
-/// The command goes on to its own end, unrecorded, which is said at once.
+/// The command continues to its own end, unrecorded, which a message reports at once.
 #[test]
 fn a_full_disk_does_not_end_the_command() {
     let test = "a_full_disk_does_not_end_the_command";
@@ -312,7 +312,7 @@ fn two_recorders_of_one_target_both_work() {
     let workload = Workload::start(&paced_workload(128, 8), &[]);
     let paths = [directory.path().join("a"), directory.path().join("b")];
     let hot = workload.hot();
-    // Each clears bits that the other looks for: seen less often, but seen.
+    // Each clears bits that the other samples: accesses are seen less often, but seen.
     let found = |record: &Record| record.snapshots().map(|s| seen(s, &hot).accessed).max();
     let recorders = [&[][..], &["--faithful"]];
     let recorders = std::iter::zip(&paths, recorders)

@@ -1,4 +1,5 @@
-//! `isotherm eval` on this kernel: what it sets and makes is gone at every end, and what does not fit is refused.
+//! `isotherm eval` on this kernel: its settings and groups are removed at every end, and it refuses a journal that does
+//! not fit.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::common::{Running, isotherm, owning_swap, run, scratch, shared, until, with_swap};
 
-/// A setting that changes nothing for anybody: how eagerly huge pages are compacted for ahead of demand.
+/// A harmless setting: the proactiveness of compaction for huge pages.
 const SETTING: &str = "/proc/sys/vm/compaction_proactiveness";
 
 fn setting() -> String {
@@ -76,7 +77,7 @@ fn settings_and_control_groups_are_undone_at_every_end() {
     assert_eq!(fails.code(), 1, "{fails:?}");
     assert_eq!((setting(), groups()), (before.clone(), Vec::new()));
 
-    // Killed, it leaves both; the next one undoes them.
+    // A kill leaves both; the next evaluation restores them.
     let only = ["--configuration", "set", "--set", "TIME=1000"];
     let mut killed = eval(
         &experiment(&says.replace(
@@ -134,7 +135,7 @@ fn what_does_not_fit_the_machine_is_refused_before_it_begins() {
     check(&["--set", "NEED"], 2, "give NAME=VALUE");
 }
 
-/// A tenth of it is hot, the rest idles.
+/// A tenth of the memory is hot, the rest is idle.
 const IDLES: &str = "heap, 64MiB\n\nserve\n5000\nheap, 1, 64, 1, rw, hot=10% piece=2MiB seed=1\n";
 
 const TUNED: &str = "name = \"tuned\"\nzram = \"256M\"\n\
@@ -145,7 +146,7 @@ const TUNED: &str = "name = \"tuned\"\nzram = \"256M\"\n\
     [[configuration]]\nname = \"tuned\"\n[configuration.tune]\npreset = \"prcl\"\n\
     param = [\"age=1s,2s\", \"size=4K..16M\"]\nmax_slowdown = \"50%\"\n";
 
-/// How many recordings, searches and runs a journal holds.
+/// Returns the numbers of recordings, searches and runs in a journal.
 fn journal(folder: &Path) -> (u32, u32, u32) {
     let text = fs::read_to_string(folder.join("out/results.jsonl")).unwrap_or_default();
     let lines = text
@@ -197,7 +198,7 @@ fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
         schemes.contains("pageout") && json.contains("\"recommended\": {"),
         "{json}"
     );
-    // What runs need is in the journal.
+    // The journal holds all that runs need.
     fs::remove_file(path("tuned/small/idles.yaml")).expect("it is there");
     let done = run(&mut eval());
     assert_eq!((done.code(), nr()), (0, (1, 1, 2)), "{done:?}");
@@ -208,12 +209,12 @@ fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
     for name in ["tables.txt", "report.md", "report.html"] {
         assert!(read(name).expect("a report").contains(title), "{name}");
     }
-    // Nine tenths of 64 MiB idle for most of 5 s.
+    // Nine tenths of 64 MiB are idle for most of 5 s.
     let csv = read("tuned.csv").expect("a report");
     assert!(csv.contains("small/idles,tuned,\"age "), "{csv}");
     let row: Vec<&str> = csv.lines().nth(1).expect("a row").split(',').collect();
     let number = |column: usize| row[column].parse::<f64>().expect("a number");
-    // The setting has a comma of its own.
+    // The setting contains a comma.
     assert!(number(7) > 5.0 && number(10) > 5.0, "{csv}");
     let again = run(&mut eval());
     assert_eq!((again.code(), nr()), (0, (1, 1, 2)), "{again:?}");

@@ -24,7 +24,7 @@ fn all_processes_are_watched_but_those_left_out() {
     let (early, excluded) = (start(), start());
     let directory = scratch();
     let path = directory.path().join("record");
-    // With a budget that a busy machine does not use up by looking who is there.
+    // A busy machine does not use up this budget by listing processes.
     let mut command = isotherm(["record", "--all", "--cpu-budget", "5%", "--exclude"]);
     let excluded_pid = excluded.pid().to_string();
     let recorder = Running::start(command.arg(excluded_pid).arg("-o").arg(&path));
@@ -51,12 +51,12 @@ fn all_processes_are_watched_but_those_left_out() {
     assert!(found(2).is_none(), "a kernel thread: {starts:?}");
     let late = found(late.pid()).expect("one that came later");
     let waited = late.time.since(before);
-    // A look a second, and the machine may be busy.
+    // Processes are listed once a second, and the machine may be busy.
     assert!(waited < Nanos::from_millis(2_500), "after {waited:?}");
     assert!(has_snapshot(&record, early.pid()) && has_snapshot(&record, std::process::id()));
 }
 
-/// By name, and whatever it was before it became that program.
+/// A name excludes a process, whatever program it ran before.
 #[test]
 fn a_name_is_left_out_whenever_it_comes() {
     let test = "a_name_is_left_out_whenever_it_comes";
@@ -86,7 +86,7 @@ fn a_name_is_left_out_whenever_it_comes() {
         let mut exits = record.exits().into_iter();
         exits.find(|exit| exit.target == target).map(|_| ())
     });
-    // It looks once a second: by then it would have found the program.
+    // Processes are listed once a second: by then the program would have been found.
     pause(2.5);
     recorder.signal(Signal::SIGINT);
     recorder.finish().success();
@@ -124,7 +124,7 @@ const IDLE: &str = "memory = bytearray(300 << 20)\n\
     for at in range(0, len(memory), 4096): memory[at] = 1\n\
     print('ready', flush=True)\nimport time; time.sleep(600)";
 
-/// Bytes of a process that have been idle for 5 s, by the last sample of the machine.
+/// Returns the bytes of a process that have been idle for 5 s, by the last sample of the machine.
 fn idle_for_5s(record: &Record, pid: u32) -> u64 {
     let target = record.target(pid);
     let last = record.machine().last().copied();
@@ -133,7 +133,7 @@ fn idle_for_5s(record: &Record, pid: u32) -> u64 {
     own.map(|of| of.bytes.idle_from(1)).sum()
 }
 
-/// Whose memory it is, how much, and that it is idle; and that all of the machine's is told once.
+/// The report gives the owner of memory, its size and its idleness, and counts all of the machine's memory once.
 #[test]
 fn the_machines_memory_is_told_by_who_uses_it() {
     let test = "the_machines_memory_is_told_by_who_uses_it";
@@ -177,7 +177,7 @@ fn the_machines_memory_is_told_by_who_uses_it() {
     }
 }
 
-/// By control group and age, for Prometheus.
+/// Metrics are by control group and age, for Prometheus.
 #[test]
 fn metrics_say_whose_memory_is_how_old() {
     let test = "metrics_say_whose_memory_is_how_old";

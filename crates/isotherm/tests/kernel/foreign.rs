@@ -1,4 +1,5 @@
-//! Programs of kinds that other tools tell wrongly: each with the value that the kernel or the program itself tells.
+//! Programs of kinds that other tools report wrongly: each is compared with the value of the kernel or of the program
+//! itself.
 
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use crate::common::{
 
 const MIB: u64 = 1 << 20;
 
-/// Records process `pid` for 9 s, and yields the report of this name.
+/// Records process `pid` for 9 s, and returns the report of this name.
 fn report(pid: u32, name: &str) -> Value {
     report_with(pid, &[], name)
 }
@@ -22,7 +23,7 @@ fn report_with(pid: u32, flags: &[&str], name: &str) -> Value {
     serde_json::from_str(&done.stdout).expect("a report in JSON")
 }
 
-/// Pages out for some seconds what process `pid` has not touched for 2 s, and yields the summary.
+/// Pages out for some seconds memory of process `pid` that is idle for 2 s, and returns the summary.
 fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
     let (folder, pid) = (scratch(), pid.to_string());
     let mut command = isotherm([
@@ -52,7 +53,7 @@ fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
     summary
 }
 
-/// Two mappings of 32 MiB, none of which is touched again; the first is locked.
+/// Maps 32 MiB twice and never touches them again; the first mapping is locked.
 const LOCKED: &str = r#"
 import ctypes, mmap, os, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -108,7 +109,7 @@ fn locked_memory_is_not_promised_and_not_touched() {
     assert_eq!(proc_bytes(pid, "status", "VmLck:"), 32 * MIB);
 }
 
-/// A thread that touches 16 of 64 MiB all the time, and a main thread that ends by itself alone.
+/// Runs a thread that touches 16 of 64 MiB all the time; only the main thread ends.
 const ENDED_MAIN: &str = r#"
 import ctypes, mmap, os, threading, time
 m = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -149,7 +150,7 @@ fn threads_that_outlive_the_main_thread_are_watched() {
         "{summary}"
     );
     let summary = page_out(pid, "5s", &[]);
-    // The kernel takes no advice about it, and that is said.
+    // The kernel accepts no advice about it, and the summary reports that.
     let scheme = &summary["schemes"][0];
     assert_eq!(scheme["sz_applied"], 0, "{summary}");
     let refused = scheme["refused"]["unsupported"].as_u64();
@@ -178,8 +179,8 @@ fn what_was_paged_out_is_read_back_at_a_pace() {
     assert!(report["seconds"].as_f64() >= Some(least_s), "{report}");
 }
 
-/// A memfd of 48 MiB that is mapped three times, as ZGC does with its heap. All of it is there by each address; the first 8 are
-/// touched all the time, by the third.
+/// Maps a memfd of 48 MiB three times, as ZGC does with its heap. All of it is resident at each address; the third
+/// mapping touches the first 8 MiB all the time.
 const MAPPED_THRICE: &str = r#"
 import mmap, os, time
 size = 48 << 20
@@ -209,7 +210,7 @@ fn memory_that_is_mapped_several_times_counts_once() {
     let summary = report(pid, "summary");
     let total = &summary["total"];
     let resident = total["resident_bytes"].as_u64().expect("it is known");
-    // Pss has its part of libraries that others map as well.
+    // Pss contains a part of libraries that others map as well.
     assert!(
         (frames..frames + 16 * MIB).contains(&resident),
         "{frames} {summary}"
@@ -223,8 +224,8 @@ fn memory_that_is_mapped_several_times_counts_once() {
     );
 }
 
-/// A program and three children that map 48 MiB together, as PostgreSQL does with its buffers. Each child reads the first 8 of
-/// them all the time, and has 8 MiB of its own that it does not touch again.
+/// Starts three children that share 48 MiB with their parent, as PostgreSQL does with its buffers. Each child reads the
+/// first 8 MiB of them all the time, and has 8 MiB of its own that it does not touch again.
 const GROUP: &str = r#"
 import mmap, os, time
 shared = mmap.mmap(-1, 48 << 20)
@@ -271,14 +272,14 @@ fn memory_that_a_group_shares_counts_once() {
     let summary = report_with(pid, &["--children"], "summary");
     let total = &summary["total"];
     let resident = total["resident_bytes"].as_u64().expect("it is known");
-    // Pss has its part of libraries that others map as well.
+    // Pss contains a part of libraries that others map as well.
     assert!(
         (frames - MIB..frames + 20 * MIB).contains(&resident),
         "{frames} {summary}"
     );
     let used = total["working_set_bytes"].as_u64();
     assert!(used >= Some(6 * MIB) && used <= Some(12 * MIB), "{summary}");
-    // The children's own memory, and what the interpreters do not use.
+    // The saved memory is the children's own, and the part of the interpreters that is idle.
     let saved = summary["reclaim"]["bytes"].as_u64();
     assert!(
         saved >= Some(22 * MIB) && saved <= Some(46 * MIB),
@@ -288,7 +289,7 @@ fn memory_that_a_group_shares_counts_once() {
     assert!(kept >= Some(36 * MIB), "{summary}");
 }
 
-/// 32 MiB of pages that are all the same, which KSM may merge.
+/// Maps 32 MiB of identical pages, which KSM may merge.
 const MERGEABLE: &str = r#"
 import mmap, time
 m = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -299,7 +300,7 @@ print("ready", flush=True)
 time.sleep(600)
 "#;
 
-/// Lets KSM merge pages fast, and puts back how it was.
+/// Lets KSM merge pages fast, and restores its settings.
 struct Ksm([(&'static str, String); 2]);
 
 impl Ksm {
@@ -350,7 +351,7 @@ fn pages_that_ksm_has_merged_count_once() {
     assert!(saved <= Some(20 * MIB), "{summary}");
 }
 
-/// Touches 8 MiB and becomes the same program again, five times a second.
+/// Touches 8 MiB and executes the same program again, five times a second.
 const EXECS: &str = r#"
 import os, sys, time
 memory = bytearray(os.urandom(1 << 20) * 8)

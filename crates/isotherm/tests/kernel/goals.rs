@@ -1,4 +1,4 @@
-//! Acting on all of the machine, and until enough is saved.
+//! Acting on all of the machine, and until a goal of saved memory.
 
 use nix::sys::signal::Signal;
 
@@ -11,7 +11,7 @@ use crate::swap::Swap;
 
 const MIB: u64 = 1 << 20;
 
-/// 192 MiB that are touched once.
+/// Maps 192 MiB and touches them once.
 const IDLE: &str = "\
 memory = bytearray(192 << 20)
 for at in range(0, len(memory), 4096): memory[at:at + 8] = at.to_bytes(8, 'little')
@@ -43,7 +43,7 @@ fn paging_out_ends_when_enough_is_saved() {
     until("60 MiB in swap", || {
         (swapped(&process) >= 60 * MIB).then_some(())
     });
-    // All of the process is old enough by now: the rest would follow at once.
+    // All of the process is old enough by now: without the goal, the rest would follow at once.
     pause(3.0);
     runner.signal(Signal::SIGINT);
     runner.finish().success();
@@ -55,14 +55,14 @@ fn paging_out_ends_when_enough_is_saved() {
     );
 }
 
-/// What is free is enough already.
+/// Enough memory is free already.
 #[test]
 fn nothing_is_paged_out_where_enough_is_free() {
     let test = "nothing_is_paged_out_where_enough_is_free";
     let Some(_turn) = with_swap(test) else { return };
     let process = idle();
     let runner = reclaim(["--keep-free", "0.01%"], &process);
-    // prcl pages out what is idle for 5 s.
+    // prcl pages out memory that is idle for 5 s.
     pause(8.0);
     runner.signal(Signal::SIGINT);
     runner.finish().success();
@@ -103,7 +103,7 @@ fn goals_that_cannot_be_say_why() {
     }
 }
 
-/// All but one process are left out, so that no other test's memory is touched.
+/// All other processes are excluded, so that no other test's memory is touched.
 #[test]
 fn pprcl_pages_out_what_is_idle_whoever_has_it() {
     let test = "pprcl_pages_out_what_is_idle_whoever_has_it";

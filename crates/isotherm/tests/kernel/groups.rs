@@ -12,7 +12,7 @@ use crate::common::{
     until_written,
 };
 
-/// A group of the test's own; whoever is in it goes with it.
+/// A group of the test's own; its processes end with it.
 pub(crate) struct Group {
     pub(crate) directory: PathBuf,
 }
@@ -32,7 +32,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for _ in 0..100 {
-            // Only our own children are in a group that we made.
+            // A group of the test contains only the test's children.
             for line in fs::read_to_string(self.procs()).unwrap_or_default().lines() {
                 if let Ok(pid) = line.parse() {
                     kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
@@ -47,7 +47,7 @@ impl Drop for Group {
     }
 }
 
-/// Mount points of the hierarchies to test: version 2, and version 1's memory controller.
+/// Returns the mount points of the hierarchies to test: version 2, and version 1's memory controller.
 pub(crate) fn hierarchies() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mount = |line: &str| {
@@ -113,14 +113,14 @@ fn processes_of_a_group_are_followed_as_they_come_and_go() {
         return skip(test, "no control group can be made here");
     }
     at_once(&groups, |group| check_followed(group, &group.directory));
-    // By its name within the hierarchy, as /proc/PID/cgroup has it.
+    // The group is named by its path within the hierarchy, as in /proc/PID/cgroup.
     check_followed(
         &groups[0],
         Path::new(groups[0].directory.file_name().expect("a name")),
     );
 }
 
-/// An empty group is waited for, not refused.
+/// The recorder waits for processes of an empty group, and does not refuse it.
 #[test]
 fn a_group_may_be_empty_at_first() {
     let test = "a_group_may_be_empty_at_first";
@@ -136,7 +136,7 @@ fn a_group_may_be_empty_at_first() {
     let mut command = isotherm(["record", "--cgroup"]);
     let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));
     until_written(&path, 1);
-    // It looks for processes once a second.
+    // It lists processes once a second.
     pause(1.5);
     let mut command = Command::new("sh");
     command

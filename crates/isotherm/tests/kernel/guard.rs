@@ -1,4 +1,4 @@
-//! The guard charges schemes with what they took, and with nothing else that happens on the machine.
+//! The guard charges schemes with the time that they took, and with nothing else on the machine.
 
 use serde_json::Value;
 
@@ -6,8 +6,8 @@ use crate::common::{Running, at_once, isotherm, python, run, scratch, with_swap}
 
 const MIB: u64 = 1 << 20;
 
-/// Maps 64 MiB of a kind (the first argument), of which 8 are touched all the time. `back`, as the second argument, has it
-/// read all of that in one of five seconds.
+/// Maps 64 MiB of a kind (the first argument), of which 8 are touched all the time. With `back` as the second argument,
+/// it reads all of them in one of five seconds.
 const TARGET: &str = r#"
 import mmap, os, sys, tempfile, time
 kind, how, folder = sys.argv[1:]
@@ -52,7 +52,7 @@ while True:
 
 const KINDS: [&str; 4] = ["anonymous", "memfd", "tmpfs", "file"];
 
-/// Runs schemes on targets of these kinds at the same time, and yields what came of each.
+/// Runs schemes on targets of these kinds at the same time, and returns the result of each.
 fn run_on(runs: &[(&str, Vec<&str>)], how: &str) -> Vec<(String, Value)> {
     let folder = scratch();
     let start = |(kind, _): &(&str, Vec<&str>)| {

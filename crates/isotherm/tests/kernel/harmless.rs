@@ -1,4 +1,4 @@
-//! What recording must not touch: the kernel's own DAMON, and a target's huge pages.
+//! Recording must not touch the kernel's own DAMON, and a target's huge pages.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::common::{
 
 const DAMON: &str = "/sys/kernel/mm/damon/admin";
 
-/// Every readable file below a directory, with what it holds. Reads only.
+/// Collects every readable file below a directory, with its content. Reads only.
 fn contents(directory: &Path, into: &mut BTreeMap<PathBuf, String>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -40,7 +40,7 @@ fn kernel_damon_is_left_as_it_is() {
     if !Path::new(DAMON).is_dir() {
         return skip(test, "this kernel has no DAMON in sysfs");
     }
-    // Somebody else's kdamond may count in its files: what changes by itself says nothing.
+    // Another process' kdamond may count in its files: files that change anyway are not compared.
     let earlier = damon();
     pause(1.5);
     let before = damon();

@@ -1,4 +1,4 @@
-//! Huge pages of real programs: what they waste is given back, told, and bounded.
+//! Huge pages of real programs: their waste is returned, reported and bounded.
 
 use isotherm_linux::act::split_gives_back;
 use nix::sys::signal::Signal;
@@ -9,8 +9,8 @@ use crate::common::{
     until,
 };
 
-/// 64 MiB of huge pages of which every fourth page is written; all but the first 16 MiB are left alone then.
-/// Prints a checksum at first (`sum`) and whenever it gets SIGUSR1 (`again`).
+/// Maps 64 MiB of huge pages of which every fourth page is written; all but the first 16 MiB then stay idle. Prints a
+/// checksum at first (`sum`) and whenever it gets SIGUSR1 (`again`).
 const WASTER: &str = r#"
 import ctypes, mmap, signal, threading, time, zlib
 MIB = 64
@@ -36,10 +36,10 @@ while True:
 "#;
 
 const MIB: u64 = 1 << 20;
-/// What of the idle 48 MiB was never written.
+/// Bytes of the idle 48 MiB that were never written.
 const UNUSED: u64 = 36 * MIB;
 
-/// A program with huge pages that waste; `None` where this machine cannot be asked.
+/// Starts a program with huge pages that waste memory; returns `None` if this machine cannot test it.
 fn waster(test: &str) -> Option<(Running, String)> {
     if !split_gives_back() {
         skip(test, "before Linux 6.12 it takes swap");
@@ -76,7 +76,7 @@ fn nohugepage_gives_back_exactly_what_was_never_written() {
     let done = runner.finish().success();
     let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
     let applied = summary["schemes"][0]["sz_applied"].as_u64();
-    // Its own heap may have huge pages as well, where the system gives them everywhere.
+    // Its own heap may also have huge pages, if the system gives them everywhere.
     let applied = applied.expect("a count");
     assert!((UNUSED..UNUSED + 4 * MIB).contains(&applied), "{summary}");
     let after = proc_bytes(pid, "status", "RssAnon:");
@@ -88,7 +88,7 @@ fn nohugepage_gives_back_exactly_what_was_never_written() {
     assert_eq!(program.line("again"), sum, "its memory has changed");
 }
 
-/// Bytes of a process's huge pages that were read by the last sample of the machine.
+/// Returns the bytes of a process's huge pages that were read by the last sample of the machine.
 fn huge_bytes_read(record: &Record, pid: u32) -> u64 {
     let target = record.target(pid);
     let last = record.machine().last().copied();

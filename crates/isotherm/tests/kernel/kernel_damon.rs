@@ -1,5 +1,5 @@
-//! The kernel's DAMON on this machine, which somebody else may drive: it is left alone. What it does where it is ours
-//! is tested in virtual machines (vm-tests: `kernel-damon`).
+//! The kernel's DAMON on this machine stays unchanged if another process drives it. Virtual machines test a DAMON that
+//! Isotherm drives (vm-tests: `kernel-damon`).
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ fn what_somebody_runs_by_the_kernel_is_left_alone() {
     }
     let before = told();
     if !before.contains("\"pid\": ") || before.contains("\"pid\": null") {
-        // Trying would take it.
+        // A try would take it over.
         skip(TEST, "nobody runs the kernel's DAMON here");
         return;
     }

@@ -17,10 +17,10 @@ const LATE: u64 = MIB;
 const UNKNOWN_MAX: u64 = 8 * MIB;
 const PROGRAMS: &str = include_str!("kinds.py");
 
-/// Kinds whose idle memory is known to be unreclaimable only when it is acted on.
+/// Kinds whose idle memory only turns out to be unreclaimable when a scheme acts on it.
 const KEPT_UNSEEN: &[&str] = &["forked"];
 
-/// Names of the kinds, which are the functions without arguments of the programs' file.
+/// Returns the names of the kinds, which are the functions without arguments of the programs' file.
 fn kinds() -> Vec<&'static str> {
     let lines = PROGRAMS.lines();
     let names = lines.filter_map(|line| line.strip_prefix("def ")?.strip_suffix("():"));
@@ -33,7 +33,7 @@ struct Truth {
     bytes: [Option<u64>; 4],
 }
 
-/// Waits until the program is ready; `None` where this kernel does not let it.
+/// Waits until the program is ready; returns `None` if this kernel does not permit it.
 fn truth(program: &Running) -> Option<Truth> {
     let line = crate::common::until("the program to be ready or to fail", || {
         let (out, failed) = (program.stdout(), program.stderr());
@@ -56,7 +56,7 @@ fn truth(program: &Running) -> Option<Truth> {
     })
 }
 
-/// The summary's figures, and unknown bytes.
+/// Returns the summary's figures, and unknown bytes.
 fn figures(summary: &Value, pid: u32) -> [u64; 5] {
     let targets = summary["targets"].as_array().expect("targets");
     let target = targets.iter().find(|target| target["pid"] == pid);

@@ -1,10 +1,10 @@
-//! The real binary on real processes and the real kernel: does it see what is true, and does it do
-//! no harm, whatever happens to it or to what it watches?
+//! The real binary on real processes and the real kernel: are its results true, and does it do no harm, whatever
+//! happens to it or to its targets?
 //!
-//! Each test starts its own targets and records them with the `isotherm` that was just built. Where
-//! BPF or root is missing, a test prints `SKIP <test>: <reason>` to stderr and returns; what needs
-//! no privilege is tested everywhere. Tests take turns ([`turns`]): those of accuracy and cost run alone, since
-//! there are few CPUs. Limits are as wide as a busy machine needs.
+//! Each test starts its own targets and records them with the `isotherm` that was just built. Without BPF or root, a
+//! test prints `SKIP <test>: <reason>` to stderr and returns; tests without a need of privilege run everywhere. Tests
+//! take turns ([`turns`]): those of accuracy and cost run alone, since there are few CPUs. Limits are as wide as a busy
+//! machine needs.
 
 mod accuracy;
 mod acting;

@@ -18,7 +18,7 @@ fn group(test: &str) -> Option<Group> {
     made
 }
 
-/// A Python program that is in the group from its first line on.
+/// Starts a Python program that is in the group from its first line on.
 fn member(group: &Group, program: &str) -> Running {
     let first = "import os, signal, sys, time\n\
                  open(os.environ['PROCS'], 'w').write(str(os.getpid()))\n";
@@ -34,7 +34,7 @@ print("ready", flush=True)
 signal.pause()
 "#;
 
-/// As far as there are files for.
+/// The group grows past the limit of open files.
 #[test]
 fn a_group_that_forks_past_the_file_limit_is_watched_on() {
     let test = "a_group_that_forks_past_the_file_limit_is_watched_on";
@@ -121,6 +121,6 @@ fn a_thousand_processes_cost_little() {
     assert_eq!(Record::whole(&path).starts().len(), 1000);
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
     eprintln!("{test}: {cpu} % of a CPU");
-    // Of a debug build, maybe on a busy machine; what a release build takes is in docs/benchmarks.md.
+    // This is a debug build, maybe on a busy machine; docs/benchmarks.md has the cost of a release build.
     assert!(cpu < 6.0, "{cpu} % of a CPU");
 }

@@ -1,4 +1,4 @@
-//! Pages of files that nobody maps.
+//! Pages of files that no process maps.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::groups::{Group, hierarchies};
 
 const MIB: u64 = 1 << 20;
 
-/// Makes two files of 64 MiB, reads both, and from then on half of the first again and again.
+/// Makes two files of 64 MiB, reads both, and then reads half of the first again and again.
 const READER: &str = "import os, sys, time\n\
     directory, piece = sys.argv[1], 1 << 20\n\
     files = [os.path.join(directory, name) for name in ('used', 'idle')]\n\
@@ -31,12 +31,12 @@ const READER: &str = "import os, sys, time\n\
     \t\tfor at in range(32): file.read(piece)\n\
     \t\ttime.sleep(0.2)\n";
 
-/// Beside the binary: the usual place for temporary files may be in memory.
+/// Returns a directory beside the binary: the usual place for temporary files may be in memory.
 fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
 
-/// Half of a file was read just now and several times before; the other half has been idle for 5 s.
+/// Returns whether half of a file was read just now and several times before, and the other half has been idle for 5 s.
 fn is_half_used(of: Option<&CachedBytes>) -> bool {
     let least = 30 * MIB;
     of.is_some_and(|of| {
@@ -44,12 +44,12 @@ fn is_half_used(of: Option<&CachedBytes>) -> bool {
     })
 }
 
-/// All of a file has been idle for 5 s.
+/// Returns whether all of a file has been idle for 5 s.
 fn is_idle(of: Option<&CachedBytes>) -> bool {
     of.is_some_and(|of| of.total() > 0 && of.ages.idle_from(1) + 2 * MIB >= of.total())
 }
 
-/// What is read again and again is in use, what is not is idle, and which files these are is told.
+/// Pages that are read again and again are in use, others are idle, and the report names the files.
 #[test]
 fn files_that_are_read_are_told_from_those_that_are_not() {
     let test = "files_that_are_read_are_told_from_those_that_are_not";
@@ -82,8 +82,8 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
         serde_json::from_value(file["bytes"].clone()).expect("as documented")
     };
     let (used, idle) = (bytes_of("used"), bytes_of("idle"));
-    // The kernel's own answer, as others (a service's DAMON) may take pages that are idle; some tens a processor are on
-    // their way between its lists.
+    // The comparison is with the kernel's own count, as other monitors (a service's DAMON) may reclaim idle pages. Some
+    // ten pages for each processor are moving between the kernel's lists.
     for (name, told) in [("used", used.total()), ("idle", idle.total())] {
         let now = cached(&directory.path().join(name));
         assert!(told <= 64 * MIB, "{name}: {told}");
@@ -101,7 +101,7 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
     );
 }
 
-/// Idle memory of whom the test is about, and nobody else's pages.
+/// Returns schemes for idle memory of the test's group, and not for others' pages.
 fn schemes(group: &str) -> String {
     format!(
         "kdamonds:\n\
@@ -120,7 +120,7 @@ fn schemes(group: &str) -> String {
     )
 }
 
-/// How many bytes of a file are in memory, by the kernel.
+/// Returns the bytes of a file that are in memory, by the kernel.
 fn cached(path: &std::path::Path) -> u64 {
     let program = "import mmap, os, sys, ctypes\n\
         file = open(sys.argv[1], 'r+b')\n\
@@ -136,7 +136,7 @@ fn cached(path: &std::path::Path) -> u64 {
     done.stdout.trim().parse().expect("a number")
 }
 
-/// Idle clean pages of files go, those in use stay, and what was done is what is seen.
+/// Idle clean pages of files are dropped, those in use stay, and the report equals the kernel's count.
 #[test]
 fn idle_pages_of_files_are_dropped() {
     let test = "idle_pages_of_files_are_dropped";
@@ -173,7 +173,7 @@ fn idle_pages_of_files_are_dropped() {
     until("what is idle to be dropped", || {
         (cached("idle") <= 2 && cached("used") <= 34).then_some(())
     });
-    // What is in use would become old enough, too, if its accesses were not seen.
+    // Pages in use would become old enough, too, if their accesses were not seen.
     pause(6.0);
     runner.signal(Signal::SIGINT);
     let done = runner.finish().success();

@@ -1,4 +1,4 @@
-//! Page scans: their limit on stalls; memory whose bits can't be cleared.
+//! Page scans: their limit on stalls, and memory whose bits cannot be cleared.
 
 use std::os::unix::process::CommandExt as _;
 
@@ -38,7 +38,7 @@ fn a_scan_that_would_stall_the_target_is_refused() {
     assert!(workload.process.is_running());
 }
 
-/// 64 MiB that two processes map and both touch all the time.
+/// Maps 64 MiB in two processes, which both touch all of it all the time.
 const SHARERS: &str = r#"
 import ctypes, mmap, os, time
 memory = mmap.mmap(-1, 64 << 20)
@@ -55,20 +55,21 @@ while os.getppid() == parent or child:
     time.sleep(0.005)
 "#;
 
-/// Said when scans clear by other means.
+/// The note of scans that clear by other means.
 const SWITCHED: &str = "clear_refs from now on";
 
 /// After this many snapshots, memory whose accesses were missed would be reported as idle.
 const ENOUGH: usize = 4;
 
-/// Records the shared memory until its last snapshot `is_reported` so; yields that, the record and where the memory is.
+/// Records the shared memory until its last snapshot `is_reported`; returns that snapshot, the record and the address
+/// of the memory.
 fn record_shared(
     flags: &[&str],
     is_reported: impl Fn(&Record, Seen, u64) -> bool,
 ) -> (Seen, Record, AddressRange) {
     let directory = scratch();
     let path = directory.path().join("record");
-    // Another user's, which takes what we keep of our capabilities.
+    // The processes are another user's, which needs the capabilities that the recorder keeps.
     let mut sharers = Running::start(python(SHARERS).uid(65534));
     let memory = range(&sharers.line("range "));
     let last = |record: &Record| seen(record.snapshots().last().expect("some"), &[memory]);
@@ -96,7 +97,7 @@ fn shared_memory_is_seen_and_never_cold_while_it_is_used() {
 fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
     let test = "page_scans_of_shared_memory_say_so_or_clear_by_other_means";
     let Some(_turn) = shared(test) else { return };
-    // 64 MiB take far less than a second to clear: it may switch.
+    // Clearing 64 MiB takes far less than a second: the scan may switch.
     let flags = ["--pages", "--max-stall", "1s"];
     let (last, record, memory) = record_shared(&flags, |record, last, bytes| {
         record.notes().contains(SWITCHED) && last.accessed > bytes / 10 * 8
@@ -134,7 +135,7 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
     let number = |key: &str| json[key].as_f64().expect("a number");
     let cold = number("resident_mean_bytes") - hot as f64;
     let points = json["points"].as_array().expect("points");
-    // After a second of idleness all is gone but the hot part, which never comes to it.
+    // After a second of idleness all but the hot part is gone; that part is never idle for so long.
     let second = points
         .iter()
         .find(|point| point["threshold_ns"].as_f64() >= Some(1e9));
@@ -142,8 +143,8 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
     let seconds = number("duration_ns") / 1e9;
     let expected = cold * (seconds - second["threshold_ns"].as_f64().expect("ns") / 1e9) / seconds;
     let saved = second["saved_mean_bytes"].as_f64().expect("bytes");
-    // Idleness is seen at the scan after it began, a second later; on a busy machine the first such
-    // threshold may be near the record's end.
+    // A scan finds idleness one second after it began. On a busy machine the first such threshold may be near the
+    // record's end.
     let scan = cold * 1.2 / seconds;
     assert!(
         (saved - expected).abs() < 0.1 * expected + scan,

@@ -1,4 +1,4 @@
-//! The machine's physical memory: told by frame, whoever maps it.
+//! The machine's physical memory, reported by frame, whatever process maps it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::common::{
 };
 
 const MIB: u64 = 1 << 20;
-/// What all of physical memory is in a record.
+/// The target of all physical memory in a record.
 const MEMORY: TargetId = TargetId(0);
 
-/// 128 MiB that two processes share and touch all the time, and 128 MiB that one of them has alone and touched
+/// Maps 128 MiB that two processes share and touch all the time, and 128 MiB that only one of them has and touched
 /// once.
 const TWO_THAT_SHARE: &str = "\
 import mmap, os, time
@@ -36,13 +36,13 @@ fn of_memory(record: &Record) -> Vec<&Snapshot> {
     all
 }
 
-/// Idle bytes that only `target` maps.
+/// Returns the idle bytes that only `target` maps.
 fn idle_of(sample: &MachineSample, target: TargetId) -> u64 {
     let own = sample.mapped.iter().filter(|m| m.target == Some(target));
     own.flat_map(|m| m.bytes.idle).sum()
 }
 
-/// Memory that several processes map for reading and writing.
+/// Returns the memory that several processes map for reading and writing.
 fn shared_by_several(sample: &MachineSample) -> AgeBytes {
     let of_several = sample.mapped.iter().filter(|m| m.target.is_none());
     let of_several = of_several.filter(|m| m.class == MappedClass::Shared);
@@ -51,7 +51,7 @@ fn shared_by_several(sample: &MachineSample) -> AgeBytes {
     shared
 }
 
-/// Whether the last sample holds the idle and the used memory of `TWO_THAT_SHARE`.
+/// Returns whether the last sample holds the idle and the used memory of `TWO_THAT_SHARE`.
 fn tells_of_two(record: &Record, pid: u32) -> bool {
     let last = record.machine().last().copied();
     let Some((sample, target)) = last.zip(record.target(pid)) else {
@@ -77,21 +77,21 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "--physical", "--cpu-budget", "10%"]);
     let what = "the memory of two processes in the record";
-    // The look at the end is of an interval that was cut short.
+    // The sample at the end is of an interval that was cut short.
     let (mut nr_looks, mut most) = (0, 0);
     record_until(what, &mut command, &path, |record| {
         nr_looks = record.machine().len();
         most = most.max(shared_memory());
         tells_of_two(record, process.pid())
     });
-    // Tests beside this one share memory as well, and may have come and gone.
+    // Tests beside this one share memory as well, and may have started and ended.
     let others = others.max(most.saturating_sub(128 * MIB));
     let record = Record::whole(&path);
     assert_eq!(record.header.operations, "paddr");
     let (snapshots, samples) = (of_memory(&record), record.machine());
     assert_eq!(snapshots.len(), samples.len());
     let (last, sample) = (snapshots[nr_looks - 1], samples[nr_looks - 1]);
-    // Both are of the same look.
+    // Both are of the same sample.
     let totals = last.totals();
     let sum = |of: fn(&AgeBytes) -> u64| sample.mapped.iter().map(|m| of(&m.bytes)).sum::<u64>();
     let mapped = sum(AgeBytes::total);
@@ -105,7 +105,7 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
     let idle = idle_of(sample, target);
     assert!(idle > 115 * MIB, "idle: {} MiB", idle / MIB);
     let shared = shared_by_several(sample);
-    // How often all of an address space can be cleared, as shared memory needs, is a matter of the budget.
+    // Shared memory needs the clearing of whole address spaces, whose frequency depends on the budget.
     let in_use = shared.touched + shared.unknown;
     assert!(in_use > 115 * MIB, "{shared:?}");
     assert!(shared.idle.iter().sum::<u64>() < 13 * MIB, "{shared:?}");
@@ -121,7 +121,7 @@ fn a_record_ends_with_what_is_known_by_then() {
         return;
     };
     let directory = scratch();
-    // Side by side. One interval ends within 4 s at the least; looks come less often.
+    // Both record side by side. One interval ends within 4 s at the least; samples are less frequent.
     let recorders = ["--all", "--physical"].map(|target| {
         let path = directory.path().join(target);
         let mut command = isotherm(["record", target, "--duration", "4s", "-o"]);
@@ -144,10 +144,10 @@ fn a_record_ends_with_what_is_known_by_then() {
     }
 }
 
-/// Memory told by address is what processes map, and the page cache besides.
+/// Checks that memory by address is the memory that processes map, and the page cache.
 fn is_with_page_cache(all: u64, mapped: u64) {
     let cached = meminfo("Cached:") + meminfo("Buffers:");
-    // What has gone since the last round is told until the next.
+    // Memory that was freed since the last round is reported until the next.
     let most = cached + 256 * MIB;
     let unmapped = all.checked_sub(mapped).expect("all that is mapped");
     assert!(
@@ -156,12 +156,12 @@ fn is_with_page_cache(all: u64, mapped: u64) {
     );
 }
 
-/// All there is on the machine, in bytes.
+/// Returns the machine's shared memory, in bytes.
 fn shared_memory() -> u64 {
     meminfo("Shmem:")
 }
 
-/// A field of /proc/meminfo, in bytes.
+/// Returns a field of /proc/meminfo, in bytes.
 fn meminfo(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").expect("readable");
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -194,7 +194,7 @@ fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
     assert!(unknown > 0, "most frames are mapped by nobody");
 }
 
-/// RAM above 4 GiB, or whatever there is, from `/proc/iomem`.
+/// Returns RAM above 4 GiB, or any other, from `/proc/iomem`.
 fn some_ram() -> Option<AddressRange> {
     let map = fs::read_to_string("/proc/iomem").ok()?;
     let ram = map
@@ -216,7 +216,7 @@ fn a_physical_range_is_recorded_alone() {
     let limit = AddressRange::new(start, start + (1 << 30).min(ram.len() / 2));
     let text = format!("{:#x}-{:#x}", limit.start, limit.end);
     let mut command = isotherm(["record", "--physical", "--cpu-budget", "50%"]);
-    // Of the whole machine each look makes a snapshot and a sample.
+    // Each sample of the whole machine makes a snapshot and a machine sample.
     record_until(
         "two looks",
         command.args(["--range", &text]),
@@ -308,7 +308,7 @@ fn every_page_of_all_processes_is_told_by_frame() {
     }
 }
 
-/// Some that are gone before they could be looked at, and some while they are.
+/// Some processes end before they can be sampled, and some during it.
 #[test]
 fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
     let test = "processes_that_come_and_go_by_the_hundred_do_no_harm";
@@ -327,7 +327,7 @@ fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
         let pids: BTreeSet<u32> = theirs.map(|start| start.pid).collect();
         pids.iter().filter(|pid| **pid != forks.pid()).count()
     };
-    // How often it looks depends on what looking costs on this machine.
+    // The sampling period depends on the cost of sampling on this machine.
     let ways = [&["--physical"][..], &["--physical", "--pages"]];
     let recorders = ways.map(|flags| {
         let path = directory.path().join(flags.len().to_string());
@@ -343,7 +343,7 @@ fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
     assert!(forks.is_running());
 }
 
-/// Bytes of a process that schemes acted on; `None` where it was not found.
+/// Returns the bytes of a process that schemes acted on; `None` if it was not found.
 pub(crate) fn applied(record: &Record, pid: u32) -> Option<u64> {
     let target = record.target(pid)?;
     let actions = record.items.iter().filter_map(|item| match item {
@@ -355,7 +355,7 @@ pub(crate) fn applied(record: &Record, pid: u32) -> Option<u64> {
     Some(of.map(|of| of.sz_applied).sum())
 }
 
-/// A dry run of pprcl names whose memory it would be, and spares who started it.
+/// A dry run of pprcl names the owners of the memory, and excludes the process that started it.
 #[test]
 fn pprcl_is_about_all_of_the_machine() {
     let test = "pprcl_is_about_all_of_the_machine";
@@ -393,7 +393,7 @@ fn pprcl_is_about_all_of_the_machine() {
     assert!(done.stdout.contains("python"), "{}", done.stdout);
 }
 
-/// Memory is plentiful by these watermarks: nothing is watched.
+/// Memory is plentiful by these watermarks, so nothing is watched.
 #[test]
 fn nothing_is_watched_while_schemes_rest() {
     let test = "nothing_is_watched_while_schemes_rest";

@@ -1,4 +1,4 @@
-//! Pods that say what may be done to their memory: by annotations, which an API server tells.
+//! Pods that permit actions on their memory: by annotations, which an API server returns.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,10 +20,10 @@ use crate::swap::Swap;
 
 const MIB: u64 = 1 << 20;
 
-/// As prcl, but sooner.
+/// A scheme like prcl, but with a shorter age.
 const SCHEME: &str = "4K max 0 0 2s max pageout";
 
-/// 96 MiB that nobody uses, but when a signal comes.
+/// Holds 96 MiB that it touches only when a signal arrives.
 const IDLE: &str = "import os, signal, time\n\
     for path in os.environ['PROCS'].split(':'): open(path, 'w').write(str(os.getpid()))\n\
     memory = bytearray(os.urandom(1 << 20)) * 96\n\
@@ -32,7 +32,7 @@ const IDLE: &str = "import os, signal, time\n\
     print('ready', flush=True)\n\
     while True: time.sleep(60)";
 
-/// A pod as a kubelet leaves it: control groups with its uid, and a process in them.
+/// A pod as a kubelet makes it: control groups with its uid, and a process in them.
 struct Pod {
     uid: String,
     process: Running,
@@ -47,7 +47,7 @@ impl Pod {
         let groups: Vec<Group> = { hierarchies.iter() }
             .map(|hierarchy| hierarchy.join(&name).join("cri-containerd-0123.scope"))
             .filter(|directory| fs::create_dir_all(directory).is_ok())
-            // The inner one goes first.
+            // The inner one is removed first.
             .flat_map(|inner| [inner.clone(), inner.parent().expect("a pod").to_owned()])
             .map(|directory| Group { directory })
             .collect();
@@ -75,7 +75,7 @@ impl Pod {
     }
 }
 
-/// An API server, or what of it a proxy lets through.
+/// An API server, or the part of it that a proxy permits.
 struct ApiServer {
     address: SocketAddr,
     /// Status and body of its answers.
@@ -144,7 +144,7 @@ impl Drop for ApiServer {
     }
 }
 
-/// A daemon on this machine that does what pods permit.
+/// A daemon on this machine that acts by pods' permissions.
 struct Daemon {
     process: Running,
     directory: tempfile::TempDir,
@@ -176,27 +176,27 @@ impl Daemon {
         serde_json::from_str(&done.stdout).ok()
     }
 
-    /// Bytes that it says it has paged out.
+    /// Returns the bytes that it reports as paged out.
     fn applied(&mut self) -> u64 {
         let status = self.status().expect("an answer");
         let applied = &status["contexts"][0]["schemes"][0]["stats"]["sz_applied"];
         applied.as_u64().expect("a number")
     }
 
-    /// Whether somebody else was here first.
+    /// Returns whether another Isotherm acted on the pod first.
     fn leaves_to_another(&self, pod: &Pod) -> bool {
         let of = format!("not acted on: process {} ", pod.process.pid());
         self.process.stderr().contains(&of)
     }
 
-    /// What it did, for who looks why it failed.
+    /// Returns its status and log, for messages of failures.
     fn account(&mut self) -> String {
         let status = self.status().unwrap_or_default();
         let of = &status["contexts"][0]["schemes"][0]["stats"];
         format!("{of}; {}; {}", status["pod_policy"], self.process.stderr())
     }
 
-    /// Waits until what it knows of pods is so.
+    /// Waits until `is_so` of its status of pods.
     fn until_it_knows(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         until(what, || {
             let status = self.status()?;
@@ -221,7 +221,7 @@ fn check_metrics(metrics: &str, expected: [(&Pod, &str); 3]) {
     assert!(metrics.contains("isotherm_pod_policy_up 1\n"), "{metrics}");
 }
 
-/// Of three pods with idle memory, one permits that it is paged out, one is misspelt, of one nothing is known.
+/// Of three pods with idle memory, one permits paging out, one has a misspelt annotation, and one is unknown.
 #[test]
 fn only_a_pod_that_permits_it_is_paged_out() {
     const TEST: &str = "only_a_pod_that_permits_it_is_paged_out";
@@ -240,12 +240,12 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     let mut daemon = Daemon::start(&server);
     let none = |of: &Value| of["error"].is_string() && of["answered_at"].is_null();
     daemon.until_it_knows("that nobody answers", none);
-    // Long enough for memory to be idle for 2 s.
+    // The pause makes memory idle for 2 s.
     pause(5.0);
     if daemon.leaves_to_another(&willing) {
         return skip(TEST, "another isotherm acts on all of this machine");
     }
-    // By its own account first: whoever else acts on this machine pages these out as well.
+    // The daemon's own count is checked first: other actors on this machine would page these out as well.
     assert_eq!(daemon.applied(), 0, "nothing was known");
     assert_eq!(willing.swapped(), 0, "{}", daemon.account());
     let reclaim = json!({"isotherm.io/policy": "reclaim", "isotherm.io/min-age": "4s"});
@@ -272,7 +272,7 @@ fn only_a_pod_that_permits_it_is_paged_out() {
         (&unknown, "unknown"),
     ];
     check_metrics(&daemon.metrics(), expected);
-    // It changes its mind, and uses its memory: from then on that stays.
+    // The pod withdraws its permission, and uses its memory: from then on that stays.
     server.say(200, &[willing.told("cart", &json!({})), misspelt_told]);
     daemon.until_it_knows("nobody", |of| of["nr_pods"]["reclaim"].is_null());
     willing.process.signal(Signal::SIGUSR1);
@@ -288,7 +288,7 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     for pod in [&willing, &misspelt, &unknown] {
         assert!(pod.swapped() < 8 * MIB, "{}", daemon.account());
     }
-    // Who answers no more is told of once, and so is what is wrong with a pod.
+    // A server that stops answering is reported once, and so is the fault of a pod.
     server.say(403, &[]);
     daemon.until_it_knows("an error", |of| of["error"].is_string());
     assert!(daemon.metrics().contains("isotherm_pod_policy_up 0\n"));

@@ -1,4 +1,4 @@
-//! What others do to mislead or to harm, and what cannot be known.
+//! Attempts of other processes to mislead or harm, and memory that cannot be known.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::common::{
     run, scratch, seen, shared, skip, until_written,
 };
 
-/// Has 64 MiB, touched once, and a KVM guest that may use them at any time.
+/// Maps 64 MiB, touches them once, and starts a KVM guest that may use them at any time.
 const GUEST: &str = r#"
 import ctypes, fcntl, mmap, os, time
 kvm = os.open("/dev/kvm", os.O_RDWR)
@@ -33,7 +33,7 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
     }
     guest.line("ready");
     let memory = range(&guest.line("range "));
-    // In the default way of watching, its monitor asks the probe itself.
+    // In the default mode, the monitor asks the probe itself.
     let ways = [
         (&["--pages"][..], 0),
         (&["--faithful"], memory.len() / 4),
@@ -54,7 +54,7 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
         let seen = seen(last, &[memory]);
         assert!(seen.idle <= idle_max, "{flags:?}: {seen:?}");
     });
-    // Nothing that is idle in name only is acted on.
+    // Memory that only appears idle is not acted on.
     let pid = guest.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
     let done = run(isotherm(["run", "--duration", "5s", "--pid", &pid]).args(scheme)).success();
@@ -106,7 +106,7 @@ fn a_name_reaches_no_terminal_as_it_is() {
     let both = [path.as_os_str(), path.as_os_str()];
     let done = run(isotherm(["report", "diff"]).args(both)).success();
     assert!(!done.stdout.contains('\u{1b}'), "{:?}", done.stdout);
-    // Nor what a daemon says of it.
+    // The daemon's status is not trusted either.
     let socket = directory.path().join("socket");
     let at = ["--socket", socket.to_str().expect("plain")];
     let pid = target.pid().to_string();
@@ -177,7 +177,7 @@ fn swap_is_set_up_and_taken_away_whole() {
     assert!(done.stderr.contains("no swap was set up"), "{done:?}");
 }
 
-/// As a command that is killed between two steps leaves it.
+/// The state is that after a command was killed between two steps.
 #[test]
 fn swap_that_was_not_finished_is_cleaned_up() {
     let test = "swap_that_was_not_finished_is_cleaned_up";
@@ -250,7 +250,7 @@ fn effective_of(pid: u32) -> u64 {
     u64::from_str_radix(effective.expect("a line").trim(), 16).expect("hexadecimal")
 }
 
-/// Memory of its own, and another user.
+/// Maps memory of its own, as another user.
 const ANOTHERS: &str = r#"
 import mmap, os, time
 m = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -284,14 +284,14 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
         let kept = effective_of(recorder.pid());
         assert_eq!(kept & !MAY_KEEP, 0, "{flags:?} keeps {kept:x}");
         recorder.finish().success();
-        // It goes on seeing another user's memory.
+        // It still sees another user's memory.
         let record = Record::whole(&path);
         let last = record.snapshots().next_back().expect("a snapshot").totals();
         assert!(last.untouched > 8 << 20, "{flags:?}: {last:?}");
     });
     let pid = target.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
-    // A budget with which a busy machine has a snapshot in time, too.
+    // With this budget a busy machine also has a snapshot in time.
     let run = isotherm([
         "run",
         "--duration",

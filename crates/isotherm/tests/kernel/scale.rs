@@ -9,7 +9,7 @@ use crate::common::{
 
 const MONITOR_RSS_MAX: u64 = 32 << 20;
 
-/// 10,000 mappings of 528 KiB, every other one writable with one page of it in use.
+/// Maps 10,000 mappings of 528 KiB, every other one writable with one page of it in use.
 const MANY_MAPPINGS: &str = r#"
 import mmap, time
 size, maps = 132 * 4096, []

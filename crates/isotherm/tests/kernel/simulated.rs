@@ -1,4 +1,4 @@
-//! The simulated machine beside this kernel, where both say the same to the page.
+//! The simulated machine beside this kernel, in a case where both agree to the page.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::common::{Workload, isotherm, run, scratch, shared, skip, until};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const MIB: u64 = 1 << 20;
-/// One page in eight of the first half is used, and all of the second.
+/// Uses one page in eight of the first half, and all of the second.
 const MIXED: &str = "\
     sparse, 64MiB\n\
     dense, 64MiB\n\
@@ -18,7 +18,7 @@ const MIXED: &str = "\
     sparse, 0, 32KiB, 1, rw\n\
     dense, 0, 4KiB, 1, rw\n";
 
-/// Bytes of `name` in a process's mappings of at least 64 MiB that lie in no file.
+/// Returns the bytes of `name` in a process's mappings of at least 64 MiB that map no file.
 fn in_heap(pid: u32, name: &str) -> u64 {
     let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("/proc");
     let (mut is_heap, mut sum) = (false, 0);
@@ -37,7 +37,7 @@ fn in_heap(pid: u32, name: &str) -> u64 {
     sum
 }
 
-/// Resident memory and huge pages of the workload, as this kernel has it when no more is added.
+/// Returns resident memory and huge pages of the workload on this kernel, when no more are added.
 fn live(huge: &str) -> (u64, u64) {
     let workload = Workload::start(MIXED, &["--sparse", "--hugepages", huge]);
     let mut before = None;
@@ -86,7 +86,7 @@ fn huge_pages_cost_what_is_simulated() {
             "{test}: huge pages {huge}: resident and huge {here:?} live, {there:?} simulated"
         );
         let differ = |a: u64, b: u64| a.abs_diff(b) as f64 / a.max(b).max(1) as f64;
-        // What a mapping has before its first 2 MiB and after its last depends on where it lies.
+        // The part of a mapping before its first 2 MiB and after its last depends on its address.
         assert!(differ(here.0, there.0) < 0.05, "{here:?} {there:?}");
         assert!(here.1.abs_diff(there.1) <= 4 * MIB, "{here:?} {there:?}");
     }

@@ -1,5 +1,5 @@
-//! Stacks of page faults (`record --stacks`) where something makes it hard: recorders that are killed, files that lie,
-//! code that comes late, and more stacks than anybody can keep. The programs: tests/blame/programs/hostile.c.
+//! Stacks of page faults (`record --stacks`) in hard cases: recorders that are killed, forged files, code that is
+//! loaded late, and more stacks than the recorder can keep. The programs are in tests/blame/programs/hostile.c.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ const SOURCE: &str = concat!(
     "/../../tests/blame/programs/hostile.c"
 );
 
-/// The program, where it was built.
+/// The program, if it was built.
 struct Hostile {
     directory: TempDir,
 }
 
 impl Hostile {
-    /// `None`, having said so, where nobody can compile it.
+    /// Builds it; prints a skip and returns `None` without a compiler.
     fn build(test: &str) -> Option<Self> {
         let hostile = Self {
             directory: scratch(),
@@ -56,7 +56,7 @@ impl Hostile {
         command
     }
 
-    /// Records it from its start until what it has touched is old enough for ages of 2 s. The recorder says nothing.
+    /// Records it from its start until its touched memory is old enough for ages of 2 s. The recorder prints nothing.
     fn record(&self, flags: &[&str], arguments: &[&str]) -> Record {
         let path = self.path("record");
         let mut command = isotherm(["record", "--quiet", "-o"]);
@@ -70,7 +70,7 @@ impl Hostile {
         assert_eq!(done.code(), 128 + 15, "its command is ended, too: {done:?}");
         let record = Record::whole(&path);
         for start in record.starts() {
-            // What a JIT leaves behind.
+            // A JIT leaves this file.
             let map = format!("/tmp/perf-{}.map", start.pid);
             fs::remove_file(&map).ok();
             fs::remove_file(map + ".other").ok();
@@ -87,13 +87,13 @@ impl Hostile {
         done.stdout
     }
 
-    /// By function.
+    /// Returns the report by function.
     fn blame(&self) -> Value {
         serde_json::from_str(&self.report(&["--json"])).expect("JSON")
     }
 }
 
-/// Waits until what was touched by now has been seen to be idle for 2 s.
+/// Waits until memory touched by now has been seen to be idle for 2 s.
 fn until_old(record: &Path) {
     let touched = now();
     until("a snapshot of old memory", || {
@@ -113,7 +113,7 @@ fn compile(flags: &[&str], program: &Path) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// What a terminal could take for a command.
+/// Returns whether a terminal could take part of the text for a command.
 fn has_raw_control(text: &str) -> bool {
     text.chars().any(|c| c.is_control() && c != '\n')
         || text.contains(['\u{202e}', '\u{2066}', '\u{200f}'])
@@ -125,7 +125,7 @@ fn bytes_of(report: &Value, function: &str) -> u64 {
     of.map_or(0, |of| of["bytes"].as_u64().expect("a number"))
 }
 
-/// That a function has so many MiB, within 5 %.
+/// Asserts that a function has `mib` MiB, within 5 %.
 fn expect(report: &Value, function: &str, mib: u64) {
     let (found, true_bytes) = (bytes_of(report, function), mib * MIB);
     assert!(
@@ -180,7 +180,7 @@ fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
     assert_eq!(recorder.finish().code(), 128 + 9);
     assert!(Record::read(&path).truncated.is_some());
     expect(&hostile.blame(), "touch_after", 64);
-    // The files are gone, too: places in files are what is left.
+    // The files are gone, too: only places in files remain.
     fs::remove_file(hostile.path("hostile")).expect("removed");
     let report = hostile.blame();
     let names = report["blamed"].to_string();
@@ -195,7 +195,7 @@ fn maps_of_names_that_lie_mislead_nobody() {
         ("none", "run_made_code"),
         ("plain", "made_code"),
         ("million", "made_code"),
-        // Anybody may write to /tmp.
+        // Any user may write to /tmp.
         ("symlink", "run_made_code"),
         ("foreign", "run_made_code"),
         ("fifo", "run_made_code"),
@@ -242,7 +242,7 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
         hostile.record(&["--stacks"], &[mode, &library(&hostile)]);
         let report = hostile.blame();
         if mode == "library" {
-            // It was cut to a page: no names are left, but it is known that it was the library.
+            // The file was cut to a page: no names are left, but the library is known.
             let names = report["blamed"].to_string();
             assert!(names.contains("hostile.so+0x"), "{names}");
         } else {
@@ -261,12 +261,12 @@ fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
     hostile.record(&["--stacks"], &["grow"]);
     let report = hostile.blame();
     expect(&report, "grow_alone", 96);
-    // Two at once are now and then taken for each other, and a part of them is far from any sample.
+    // Two at once are sometimes confused, and a part of their memory is far from any sample.
     let both = bytes_of(&report, "grow_in_turns");
     assert!(both > 48 * MIB && both < 66 * MIB, "{report}");
 }
 
-/// Bytes of huge pages that the program gets for what it asks for.
+/// Returns the bytes of huge pages that the program gets for its request.
 fn huge_bytes(hostile: &Hostile) -> u64 {
     let mut target = Running::start(&mut hostile.command(&["huge"]));
     target.line("ready");
@@ -295,7 +295,7 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
     let report: Value = serde_json::from_str(&of_waste(&["--json"])).expect("JSON");
     eprintln!("{test}: {} of {}", report["huge"], report["blamed"]);
     assert_eq!(report["huge"]["bytes"], 128 * MIB);
-    // When recording ends there is time for more than these 64.
+    // At the end of a recording there is time for more than these 64.
     assert_eq!(report["huge"]["read_bytes"], 128 * MIB);
     expect(&report, "touch_sparsely", 48);
     assert_eq!(bytes_of(&report, "touch_fully"), 0, "{}", report["blamed"]);
@@ -305,13 +305,13 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
     assert!(text.contains(wanted), "{text}");
     let folded = of_waste(&["--export", "folded"]);
     assert!(folded.contains("main;touch_sparsely "), "{folded}");
-    // One of which nothing is huge.
+    // Nothing of this program is huge.
     hostile.record(&["--stacks"], &["deep"]);
     let text = of_waste(&[]);
     assert!(text.contains("there are no huge pages"), "{text}");
 }
 
-/// Each fault has a stack of 35 frames that no other has; the last 64 MiB become idle.
+/// Records faults that each have a unique stack of 35 frames; the last 64 MiB become idle.
 fn many_stacks(test: &str, count: &str, flags: &[&str]) {
     let Some(hostile) = Hostile::build(test) else {
         return;
@@ -354,6 +354,6 @@ fn a_million_stacks_are_kept_within_bounds() {
 fn as_many_stacks_as_there_can_be_are_kept_within_bounds() {
     let test = "as_many_stacks_as_there_can_be_are_kept_within_bounds";
     let Some(_turn) = shared(test) else { return };
-    // A multiple of the pages of 64 MiB.
+    // The count is a multiple of the pages of 64 MiB.
     many_stacks(test, "10010624", &["--stacks=50%"]);
 }

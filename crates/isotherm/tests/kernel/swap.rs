@@ -1,11 +1,11 @@
-//! Swap for tests: zram that is set up for them and taken away.
+//! Swap for tests: zram that is set up for them and removed.
 
 use std::fs;
 
 use crate::common::{isotherm, run, skip};
 use crate::compaction::{drop_caches, free};
 
-/// With less free memory the kernel itself pages out, which tests would count as ours.
+/// With less free memory the kernel itself pages out, which tests would count as Isotherm's.
 const FREE_MIN: u64 = 3 << 30;
 
 /// Swap for a test.
@@ -18,11 +18,11 @@ impl Swap {
         if there_is_swap() {
             return Some(Self { ours: false });
         }
-        // Enough for all tests that share it: no test's memory may meet the system's reserve.
+        // Enough for all tests that share it: no test's memory may reach the system's reserve.
         Self::of(test, "4G")
     }
 
-    /// Swap of a size, on a machine without any.
+    /// Sets up swap of a size, on a machine without any.
     pub(crate) fn of(test: &str, size: &str) -> Option<Self> {
         if free() < FREE_MIN {
             drop_caches();
@@ -52,7 +52,7 @@ fn there_is_swap() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
 }
 
-/// Whether `test`, which is about a machine without swap, can run.
+/// Returns whether `test`, which is about a machine without swap, can run.
 pub(crate) fn is_without_swap(test: &str) -> bool {
     let is_without = !there_is_swap();
     if !is_without {

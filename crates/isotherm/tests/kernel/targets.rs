@@ -1,4 +1,4 @@
-//! Targets that change under the recorder's hands.
+//! Targets that change while they are recorded.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::common::{
     python_path, range, record_pid, run, scratch, seen, shared, until,
 };
 
-/// Touches 32 MiB at one address for three seconds, then becomes a program that touches 32 MiB at
-/// another (both are printed), for four.
+/// Touches 32 MiB at one address for three seconds, then becomes a program that touches 32 MiB at another for four.
+/// Both addresses are printed.
 const BECOMES_ANOTHER: &str = r#"
 import ctypes, mmap, os, sys, time
 def hold(seconds):
@@ -79,7 +79,7 @@ fn a_target_that_becomes_another_program_is_followed() {
     });
 }
 
-/// Has 100 children of two seconds each, that all live at the same time.
+/// Starts 100 children of two seconds each, which all live at the same time.
 const PARENT: &str = r#"
 import os, time
 print("ready", flush=True)
@@ -110,7 +110,7 @@ fn a_hundred_children_come_and_go() {
     let Some(_turn) = shared("a_hundred_children_come_and_go") else {
         return;
     };
-    // How often is looked for new ones depends on what that costs, which is much where builds run beside.
+    // The period of searches for children depends on their cost, which is high if builds run beside the test.
     let ways = [
         &["--children", "--cpu-budget", "20%"][..],
         &["--children", "--pages"],
@@ -133,7 +133,7 @@ fn a_hundred_children_come_and_go() {
     });
 }
 
-/// As a daemon does: its parent ends at once.
+/// Starts a process as a daemon does: its parent ends at once.
 const LOSES_ITS_PARENT: &str = "(sleep 6 &); sleep 3";
 
 #[test]
@@ -229,7 +229,7 @@ fn memory_may_vanish_while_it_is_sampled() {
         &[][..],
         &["--faithful"],
         &["--strategy", "all"],
-        // The time that a scan holds the target up is not tested here.
+        // This test does not check the time that a scan delays the target.
         &[
             "--pages",
             "--aggregation-interval",
@@ -273,7 +273,7 @@ fn a_stopped_targets_memory_is_idle_until_it_goes_on() {
     let recorder = record_pid(workload.pid(), &path, &[]);
     let hot = workload.hot();
     let bytes: u64 = hot.iter().map(|range| range.len()).sum();
-    // The last snapshot of a time, and what it says of the hot memory.
+    // Returns the last snapshot of a time, and its sums over the hot memory.
     let last = |from: Nanos, to: Nanos| {
         let record = Record::try_read(&path)?;
         let snapshot = record.snapshots().rfind(|s| s.start >= from && s.end <= to);

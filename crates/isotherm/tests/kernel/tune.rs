@@ -1,4 +1,4 @@
-//! `isotherm tune --live` on this kernel: runs of a program, and windows of a service that goes on.
+//! `isotherm tune --live` on this kernel: runs of a program, and windows of a service that continues.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::common::{
 };
 use crate::swap::Swap;
 
-/// 48 MiB of small pages, an eighth of them in use; it counts its rounds, for so many of them.
+/// Maps 48 MiB of small pages, an eighth of them in use; counts its rounds, up to the number in its argument.
 const PROGRAM: &str = r"
 import ctypes, mmap, sys, time
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)
@@ -33,7 +33,7 @@ fn report(stdout: &str) -> Value {
     serde_json::from_str(stdout).expect("JSON")
 }
 
-/// What a run under the recommended setting saved, live: a share.
+/// Returns the share that a live run under the recommended setting saved.
 fn saved_live(report: &Value) -> f64 {
     let settings = &report["recommended"]["settings"];
     let compared = report["live"]["compared"].as_array().expect("runs");

@@ -1,6 +1,7 @@
-//! Turns: which tests run beside each other, and in which order.
+//! Turns: the tests that run beside each other, and their order.
 //!
-//! The harness starts a thread for every test. Each test first takes a turn of one of these kinds, and holds it to its end.
+//! The harness starts a thread for every test. Each test first takes a turn of one of these kinds, and holds it to its
+//! end.
 //!
 //! | kind | runs beside |
 //! |---|---|
@@ -12,8 +13,8 @@
 //! | [`measuring`] | another of this kind for each processor |
 //! | [`alone`] | nothing |
 //!
-//! Kinds begin in this order, each when no test of an earlier kind waits that may not run beside it. So the machine is
-//! drained once or twice, and not for each test. Within a kind the tests of [`LONG`] start first.
+//! Kinds begin in this order. Each begins when no test of an earlier kind waits that may not run beside it. So the
+//! machine is drained once or twice, and not for each test. Within a kind the tests of [`LONG`] start first.
 //!
 //! A turn ends with a line `TOOK <test>: <seconds> s, waited <seconds> s` on standard error.
 
@@ -51,7 +52,7 @@ enum Kind {
     Alone,
 }
 
-/// Whether tests of two kinds may run at the same time.
+/// Returns whether tests of two kinds may run at the same time.
 fn may_run_beside(one: Kind, other: Kind) -> bool {
     use Kind::{ActingOnAll, Measuring, OwningSwap, Shared, Watching, WithSwap};
     match one.min(other) {
@@ -66,7 +67,6 @@ fn may_run_beside(one: Kind, other: Kind) -> bool {
 /// Order of waiting tests: kind, place in [`LONG`], arrival.
 type Rank = (Kind, usize, u64);
 
-/// All tests that wait or run.
 struct Board {
     waiting: BTreeSet<Rank>,
     running: Vec<Kind>,
@@ -83,7 +83,7 @@ static BOARD: Mutex<Board> = Mutex::new(Board {
 static CHANGED: Condvar = Condvar::new();
 
 fn board() -> MutexGuard<'static, Board> {
-    // A test that failed meanwhile poisons the lock, and nothing else.
+    // A test that failed meanwhile poisons the lock, but the board stays valid.
     BOARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -101,7 +101,7 @@ impl Board {
         self.running.iter().filter(|of| **of == kind).count()
     }
 
-    /// Whether a test of this kind may begin beside those that run now.
+    /// Returns whether a test of this kind may begin beside those that run now.
     fn may_begin(&self, kind: Kind) -> bool {
         let mut running = self.running.iter();
         if !running.all(|other| may_run_beside(kind, *other)) {
@@ -122,7 +122,7 @@ impl Board {
         }
     }
 
-    /// Whether it is the turn of the test of this rank: of all that may begin, it comes first.
+    /// Returns whether the test of this rank is next: the first of all that may begin.
     fn is_next(&self, rank: Rank) -> bool {
         let mut ranks = self.waiting.iter();
         ranks.find(|other| self.may_begin(other.0)) == Some(&rank)
@@ -137,7 +137,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits until it is the turn of `test`; `None`, having said so, if it can't run here.
+    /// Waits for the turn of `test`; prints a skip and returns `None` if it cannot run here.
     fn take(test: &str, kind: Kind) -> Option<Self> {
         let place = can_record(test).then(|| Place::wait_for(test, kind))?;
         Some(Self {
@@ -192,44 +192,46 @@ impl Drop for Place {
     }
 }
 
-/// Lets a test begin that may run beside others; `None`, having said so, if it can't run here.
+/// Takes a turn for a test that may run beside others; prints a skip and returns `None` if it cannot run here.
 pub(crate) fn shared(test: &str) -> Option<Turn> {
     Turn::take(test, Kind::Shared)
 }
 
-/// The same for a test that needs some swap, which it shares with others. It asserts what its own processes have in swap.
+/// Takes a turn, as [`shared`] does, for a test that shares some swap with others. It may assert only its own
+/// processes' swap.
 pub(crate) fn with_swap(test: &str) -> Option<Turn> {
     let mut turn = Turn::take(test, Kind::WithSwap)?;
     turn.swap = Some(SharedSwap::join(test)?);
     Some(turn)
 }
 
-/// The same for a test that sets up swap itself, needs that there is none, or reads what the machine counts of swap.
+/// Takes a turn for a test that sets up swap itself, needs a machine without swap, or reads the machine's counters of
+/// swap.
 pub(crate) fn owning_swap(test: &str) -> Option<Turn> {
     Turn::take(test, Kind::OwningSwap)
 }
 
-/// The same for a test that watches all processes, of which there should be few.
+/// Takes a turn for a test that watches all processes, of which there should be few.
 pub(crate) fn watching(test: &str) -> Option<Turn> {
     Turn::take(test, Kind::Watching)
 }
 
-/// The same for a test that may act on any process, and so refuses others the right to.
+/// Takes a turn for a test that may act on any process, so that no other test may act.
 pub(crate) fn acting_on_all(test: &str) -> Option<Turn> {
     Turn::take(test, Kind::ActingOnAll)
 }
 
-/// The same for a test that asserts accuracy or cost, and is content with a processor of its own.
+/// Takes a turn for a test that asserts accuracy or cost, and needs only a processor of its own.
 pub(crate) fn measuring(test: &str) -> Option<Turn> {
     Turn::take(test, Kind::Measuring)
 }
 
-/// The same for a test that must not run beside others: it asserts how fast something is, or is about all of the machine.
+/// Takes a turn for a test that must not run beside others: it asserts a speed, or is about all of the machine.
 pub(crate) fn alone(test: &str) -> Option<Turn> {
     Turn::take(test, Kind::Alone)
 }
 
-/// The zram that tests share, and how many of them do: the first sets it up, the last takes it away.
+/// The zram that tests share, and the number of its users: the first sets it up, the last removes it.
 static SHARED_SWAP: Mutex<(usize, Option<Swap>)> = Mutex::new((0, None));
 
 /// A share in the zram that several tests use.

@@ -1,7 +1,6 @@
-//! The service file under systemd: is what it allows enough, and what it forbids gone?
+//! The service file under systemd: its permissions are sufficient, and what it forbids fails.
 //!
-//! A systemd of the test's own, with no units but the test's, in namespaces and a control group that
-//! end with it.
+//! A systemd of the test's own, with no units but the test's, runs in namespaces and a control group that end with it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -35,7 +34,7 @@ exec unshare --mount --pid --fork --kill-child --mount-proc --uts --ipc --cgroup
     ' sh "$2" "$3"
 "#;
 
-/// 64 MiB, of which an eighth is in use.
+/// Maps 64 MiB, of which an eighth is in use.
 const TARGET: &str = "
 import mmap, time
 memory = mmap.mmap(-1, 64 << 20)
@@ -52,12 +51,12 @@ const SCHEMES: &str = "4K max 0 0 2s max cold\n";
 
 const SHIPPED: &str = include_str!("../../../../contrib/isotherm.service");
 
-/// systemd, at work.
+/// A running systemd.
 struct Systemd {
     _unshare: Running,
     init: u32,
     group: PathBuf,
-    /// Where its metrics are.
+    /// Port of its metrics.
     port: u16,
     _files: TempDir,
 }
@@ -112,7 +111,7 @@ impl Systemd {
         })
     }
 
-    /// Runs a command where systemd is.
+    /// Runs a command in systemd's namespaces.
     fn run(&self, words: &[&str]) -> Finished {
         let init = self.init.to_string();
         let mut command = Command::new("nsenter");
@@ -130,7 +129,7 @@ impl Systemd {
         serde_json::from_str(&said.stdout).ok()
     }
 
-    /// What the daemon has to say.
+    /// Returns the daemon's output.
     fn said(&self) -> String {
         let path = format!("/proc/{}/root/run/test/said", self.init);
         fs::read_to_string(path).unwrap_or_default()
@@ -139,9 +138,9 @@ impl Systemd {
 
 impl Drop for Systemd {
     fn drop(&mut self) {
-        // Fails only if it has ended already.
+        // This fails only if it has ended already.
         kill(Pid::from_raw(self.init as i32), Signal::SIGKILL).ok();
-        // They go with the last of their processes.
+        // The groups are removed with the last of their processes.
         let mut remove = Command::new("find");
         remove.arg(&self.group);
         remove.args(["-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
@@ -154,7 +153,7 @@ impl Drop for Systemd {
     }
 }
 
-/// What is to be in /run/test.
+/// Writes the files of /run/test.
 fn write_files(directory: &Path, port: u16) {
     let units = directory.join("units");
     fs::create_dir(&units).expect("a directory");

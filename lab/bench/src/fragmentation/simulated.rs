@@ -1,4 +1,4 @@
-//! The same runs on the simulated machine: as much memory, equally fragmented, with the same demand.
+//! Runs on the simulated machine beside the measured ones: as much memory, equally fragmented, with the same demand.
 
 use std::fs;
 use std::process::Command;

@@ -42,7 +42,7 @@ pub(super) struct Score {
     pub(super) error_worst: Option<f64>,
     truth_bytes: Option<f64>,
     working_set_bytes: Option<f64>,
-    /// Share of the pages that the monitor reports.
+    /// Share of the touched pages that the monitor does not know.
     unknown: Option<f64>,
     wrongly_idle_bytes: f64,
     touched_over_rss_bytes: f64,

@@ -63,6 +63,7 @@ pub(super) struct Record {
     pub(super) parts: Option<Parts>,
 }
 
+/// The site: the page, its data and its parts.
 pub(super) struct Site {
     token: String,
     /// Names of this host that requests may use; all names if remote clients may connect.

@@ -6,7 +6,7 @@ use std::path::Path;
 use isotherm_engine::Nanos;
 use isotherm_record::{Header, Item, MachineSample, NodeMemory, Writer};
 
-/// A machine of one node that nobody uses.
+/// Writes the record of an idle machine of one node.
 pub(crate) fn machine_record(path: &Path) {
     let file = File::create(path).expect("a file");
     let mut writer = Writer::create(file, &Header::default()).expect("a record");

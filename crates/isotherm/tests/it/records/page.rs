@@ -8,7 +8,7 @@ use isotherm_record::{
     Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, TargetStart, Writer,
 };
 
-/// A program of one block whose first quarter is used all the time, seen for `scans` seconds.
+/// Writes the record of a program of one block whose first quarter is used all the time, over `scans` seconds.
 pub(crate) fn page_record(path: &Path, scans: u64, is_paged: bool) {
     let second = |n: u64| Nanos(1_000_000_000 * (n + 1));
     let start = 0x7f00_0000_0000;

@@ -5,7 +5,8 @@ use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
 /// The start of the record, in nanoseconds.
 pub(crate) const STARTED: u64 = 1_700_000_000_000_000_000;
 
-/// The snapshot of the second that begins so many seconds after [`STARTED`]: a hot, an idle and an unknown region.
+/// Returns the snapshot of the second that begins `second` seconds after [`STARTED`]: a hot, an idle and an unknown
+/// region.
 pub(crate) fn snapshot_of_second(second: u64) -> Snapshot {
     let region = |start: u64, nr_accesses| RegionSnapshot {
         range: AddressRange::new(start << 20, (start + 1) << 20),

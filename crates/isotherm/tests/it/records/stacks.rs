@@ -10,7 +10,7 @@ use isotherm_record::{
     TargetStart, Writer,
 };
 
-/// A process whose memory has been idle for ten minutes.
+/// Writes the record of a process whose memory has been idle for ten minutes.
 pub(crate) fn stacks_record(path: &Path) {
     let mut header = Header::default();
     let settings = &mut header.settings;
