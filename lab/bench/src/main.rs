@@ -81,7 +81,7 @@ Examples:
 struct Args {
     /// Benches to run; all if none is named
     names: Vec<String>,
-    /// How often everything is repeated (default 3; 1 with --quick)
+    /// Repeat everything this number of times (default 3; 1 with --quick)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
     /// Write all numbers to FILE

@@ -20,11 +20,11 @@ Examples:
   isotherm man --out /usr/local/share/man/man1
   isotherm man --format markdown --out commands")]
 pub(crate) struct Args {
-    /// The folder to write them to; it is made where it is not there.
+    /// Write to this folder, which is made if it does not exist.
     #[arg(long, value_name = "FOLDER")]
     out: std::path::PathBuf,
 
-    /// What to write.
+    /// Write pages of this format.
     #[arg(long, value_enum, default_value_t = PageFormat::Man)]
     format: PageFormat,
 }

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long)]
     detach: bool,
 
-    /// We are what is left in the background.
+    /// Run as the process that --detach leaves in the background.
     #[arg(long, hide = true)]
     detached: bool,
 

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "simulated", "command"])]
     replay: Option<PathBuf>,
 
-    /// How many times faster than it happened, with --replay
+    /// Play --replay back this many times as fast as it was recorded
     #[arg(long, value_name = "N", default_value_t = 1.0, requires = "replay", value_parser = parse_speed)]
     speed: f64,
 

@@ -15,7 +15,7 @@ fn worlds_are_compared_between_exact_scans() {
     let told = run(&mut isotherm(["damon", "--json"])).stdout;
     let told: Value = serde_json::from_str(&told).expect("JSON");
     let kdamonds = told["kdamonds"].as_array().expect("a list");
-    // This world is compared only if DAMON is in use: otherwise the test would take it over.
+    // The kernel's DAMON is compared only if it is in use, and so refused: otherwise the test would take it over.
     let is_in_use = kdamonds.iter().any(|kdamond| kdamond["pid"].is_u64());
     let worlds = if is_in_use {
         "linux,simulated,kernel"

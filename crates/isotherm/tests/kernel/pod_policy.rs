@@ -183,7 +183,7 @@ impl Daemon {
         applied.as_u64().expect("a number")
     }
 
-    /// Returns whether another Isotherm acted on the pod first.
+    /// Returns whether another Isotherm claimed the pod's process first.
     fn leaves_to_another(&self, pod: &Pod) -> bool {
         let of = format!("not acted on: process {} ", pod.process.pid());
         self.process.stderr().contains(&of)
@@ -221,7 +221,7 @@ fn check_metrics(metrics: &str, expected: [(&Pod, &str); 3]) {
     assert!(metrics.contains("isotherm_pod_policy_up 1\n"), "{metrics}");
 }
 
-/// Of three pods with idle memory, one permits paging out, one has a misspelt annotation, and one is unknown.
+/// One of three pods with idle memory permits paging out, one has a misspelt annotation, and one is unknown.
 #[test]
 fn only_a_pod_that_permits_it_is_paged_out() {
     const TEST: &str = "only_a_pod_that_permits_it_is_paged_out";

@@ -106,7 +106,7 @@ fn a_name_reaches_no_terminal_as_it_is() {
     let both = [path.as_os_str(), path.as_os_str()];
     let done = run(isotherm(["report", "diff"]).args(both)).success();
     assert!(!done.stdout.contains('\u{1b}'), "{:?}", done.stdout);
-    // The daemon's status is not trusted either.
+    // The daemon's status is escaped, too.
     let socket = directory.path().join("socket");
     let at = ["--socket", socket.to_str().expect("plain")];
     let pid = target.pid().to_string();

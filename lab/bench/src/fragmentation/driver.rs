@@ -34,7 +34,7 @@ pub(super) struct Demand {
     /// Huge pages
     #[arg(long)]
     pub(super) pages: u64,
-    /// From one to the next; 0 is at once
+    /// Microseconds from one to the next; 0 is without a pause
     #[arg(long)]
     pub(super) interval_us: u64,
     /// Bytes that must stay available
@@ -50,7 +50,7 @@ pub(super) struct Demand {
 struct Args {
     #[command(flatten)]
     demand: Demand,
-    /// Where to write what was found
+    /// Write the results to this file
     #[arg(long)]
     output: PathBuf,
 }

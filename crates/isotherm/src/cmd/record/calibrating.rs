@@ -130,8 +130,8 @@ impl Calibrating {
         }
     }
 
-    /// Keeps a page. All pages that were ever copied are about equally likely to stay. Reservoir sampling would need
-    /// their number; here a later page replaces a random one.
+    /// Keeps a page. Once [`PAGES_MAX`] pages are kept, it replaces a random one. Reservoir sampling, which gives all
+    /// pages the same chance, would need their number.
     fn keep(&mut self, page: &[u8]) {
         let nr = self.content.len() / page.len();
         if nr < PAGES_MAX {

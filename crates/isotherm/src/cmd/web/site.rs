@@ -291,8 +291,8 @@ impl Site {
         (part.0 < part.1).then_some((parts, layer.parse().ok()?, part))
     }
 
-    /// Takes the new items. If there are any, a client wants them and it is time, makes data of them and returns the
-    /// event for subscribers.
+    /// Takes the new items. Makes data of them if a client wants them and it is time, or if the session has just ended.
+    /// Returns the event for subscribers.
     fn renew(&mut self, is_wanted: bool) -> anyhow::Result<Option<&'static str>> {
         let Some(live) = &mut self.live else {
             return Ok(None);
