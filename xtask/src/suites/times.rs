@@ -1,7 +1,7 @@
 //! Wall times of tests, read from the output of suites.
 //!
-//! Four forms are known: `TOOK NAME: 1.5 s` (a test measures itself without the time that it waits for its turn),
-//! libtest's `--report-time`, Node's `✔ NAME (12.5ms)` and pytest's `0.12s call NAME`.
+//! Four forms are known: `TOOK NAME: 1.5 s`, libtest's `--report-time`, Node's `✔ NAME (12.5ms)` and pytest's `0.12s
+//! call NAME`. A test prints the first form itself, without the time that it waits for its turn.
 
 use std::collections::BTreeMap;
 

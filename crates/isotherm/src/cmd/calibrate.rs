@@ -18,12 +18,12 @@ use crate::flags::{ProcessList, processes};
 use crate::progress::{Progress, Unit};
 use crate::whole_file;
 
-/// Measure what acting costs on this machine: paging out and back, faults, huge pages, clears.
+/// Measure the cost of acting on this machine: paging out and back, faults, huge pages, clears.
 ///
-/// Takes some seconds, on memory of a process of its own. Costs depend on what memory holds: name the process
-/// whose memory is meant. Records made by `record --pages` hold this already, measured with the target's pages; with
-/// `simulate --costs` a trace is replayed with the costs of another machine. Needs what `record` needs, and swap for
-/// what is paged out (`isotherm swap zram`).
+/// Takes some seconds, on memory of a process of its own. Costs depend on the content of memory: name a process to
+/// measure with its content. Records made by `record --pages` already contain costs, measured with the target's pages.
+/// `simulate --costs` replays a trace with the costs of another machine. Needs the privileges of `record`, and swap for
+/// paging out (`isotherm swap zram`).
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -24,11 +24,10 @@ const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);
 
 /// Compact memory before huge pages are asked for.
 ///
-/// A node whose free memory lies too much in small blocks (its score, 0 to 100, exceeds 110 -
-/// proactiveness) is compacted until that is better by 10 points. kswapd goes first; a round that
-/// brings nothing puts the next off by half a minute. The kernel does the same by itself where
-/// vm.compaction_proactiveness is not 0, for huge pages only, from Linux 5.9 on; that setting is left
-/// as it is.
+/// A node is compacted if too much of its free memory is in small blocks: if its score, 0 to 100, exceeds 110 -
+/// proactiveness. The compaction ends when the score is better by 10 points. kswapd goes first; a round without effect
+/// delays the next by half a minute. From Linux 5.9 on, the kernel does the same for huge pages only, if
+/// vm.compaction_proactiveness is not 0; that setting stays unchanged.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm compact --dry-run                # how fragmented memory is, and what would be done

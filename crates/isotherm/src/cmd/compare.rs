@@ -14,11 +14,11 @@ use crate::flags::{GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, load
 use crate::out::{self, ResultArgs};
 use crate::progress::{self, Unit};
 
-/// Compare worlds on the same processes: what Isotherm's own monitor, the kernel's DAMON and the simulated machine say
-/// of them, how true that is, and what it costs.
+/// Compare worlds on the same processes: the results of Isotherm's own monitor, the kernel's DAMON and the simulated
+/// machine, their accuracy and their cost.
 ///
-/// Worlds take turns, with exact scans of every page before and after each: what both scans agree on is the truth that
-/// a turn is held against. Nothing is acted on; of schemes it is told which memory they are about.
+/// Worlds take turns, with exact scans of every page before and after each. Each turn is compared with the results on
+/// which both scans agree. Nothing is acted on; for schemes, the report shows which memory they match.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm compare --pid 1234                   # Isotherm and the kernel's DAMON, with no scheme

@@ -14,9 +14,9 @@ use serde::Serialize;
 
 /// Simulate published experiments at their published size, beside the published numbers.
 ///
-/// Everything that is shown is simulated, and says how it came about. Input: it was put in, as a constant
-/// or a size. Arithmetic: it follows from inputs by adding sizes up. Calibrated: costs or sizes were chosen
-/// so that it comes out. Predicted: it follows from mechanisms. Not modelled: nothing is said.
+/// Everything that is shown is simulated, and marked by its origin. Input: a constant or a size that was put in.
+/// Arithmetic: a sum of inputs. Calibrated: costs or sizes were chosen to match it. Predicted: it follows from
+/// mechanisms. Not modelled: there is no number.
 #[derive(clap::Args)]
 #[command(after_help = "\
 compaction: Nitin Gupta, Proactive Compaction for the Linux kernel (2020): 1 TiB, 80 CPUs.

@@ -38,8 +38,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = isotherm_linux::pods::FOLDER, requires = "metrics")]
     pods: Option<PathBuf>,
 
-    /// Act on no process but those of pods that say so by their annotation `isotherm.io/policy: reclaim`, which a proxy
-    /// of the API server at this loopback address tells: http://127.0.0.1:8001
+    /// Act only on processes of pods with the annotation `isotherm.io/policy: reclaim`, as reported by a proxy of the
+    /// API server at this loopback address: http://127.0.0.1:8001
     #[arg(long, value_name = "URL", requires = "node_name")]
     pod_policy: Option<String>,
 

@@ -18,9 +18,9 @@ use crate::whole_file::WholeFile;
 
 /// Name the functions of a record's stacks, by programs and debug information that are here.
 ///
-/// A recorder names functions by the symbols of what it records, as it ends. This does so later, and elsewhere: where
-/// it was killed, and where binaries are stripped. It adds lines and inlined functions that debug
-/// information has. The record keeps the names.
+/// A recorder names functions at its end, by the symbols of the recorded programs. This command does so later, and
+/// elsewhere: after the recorder was killed, and for binaries that are stripped. It adds lines and inlined functions
+/// from debug information. The record keeps the names.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm symbolize service.isotherm                           # by the files that were recorded

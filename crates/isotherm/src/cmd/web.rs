@@ -32,7 +32,8 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Show a record, or what runs now, on a page in a browser on this machine.
 ///
-/// The page is served on a loopback address, to whoever knows the address that is printed: it has a token in it.
+/// The page is served on a loopback address. Only users who know the printed address, which contains a token, can open
+/// it.
 /// `isotherm report heatmap -o page.html` writes the same page as one file.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:

@@ -53,7 +53,7 @@ pub(crate) const SOCKET: &str = "/run/isotherm/isotherm.sock";
 /// The loop turns at least this often.
 const TURN: Nanos = Nanos(1_000_000_000);
 
-/// Memory that is idle for at least this time is attributed to functions.
+/// Memory that is idle for at least this time is attributed to functions, every [`BLAME_EVERY`].
 const BLAME_AT_LEAST: Nanos = Nanos(60_000_000_000);
 const BLAME_EVERY: Nanos = Nanos(30_000_000_000);
 
@@ -188,7 +188,8 @@ fn resolve(config: &Config) -> anyhow::Result<SessionSpec> {
     Ok(spec)
 }
 
-/// Fails unless the targets are processes and all schemes reclaim: pods permit only the reclaim of their idle memory.
+/// Fails unless `--all` names the targets and all schemes page out or count idle memory. Pods permit only the reclaim
+/// of idle memory, and only the owner of a process is known.
 fn ensure_for_pods(spec: &SessionSpec) -> anyhow::Result<()> {
     let is_all = |context: &ContextSpec| matches!(context.targets, TargetSpec::All { .. });
     ensure!(
@@ -319,7 +320,7 @@ impl Daemon {
         )
     }
 
-    /// Answers a request with a line of JSON; the answer also ends the connection if it was the last.
+    /// Answers a request with a line of JSON; the answer closes the connection if the daemon ends.
     fn answer(&mut self, message: &[u8]) -> Answer {
         let shown = &message[..message.len().min(REQUEST_SHOWN)];
         debug!("request: {}", printable(&String::from_utf8_lossy(shown)));
@@ -351,7 +352,7 @@ impl Daemon {
         })
     }
 
-    /// Disconnects followers: an item that could not be sent leaves a gap, and a record with a gap cannot be read.
+    /// Stops the followers' feed: an item that could not be sent leaves a gap, and a record with a gap cannot be read.
     fn lose_followers(&mut self, error: &RecordError) {
         warn!("who follows is told no more: {error}");
         self.feed.rest();

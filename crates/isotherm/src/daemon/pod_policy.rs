@@ -23,7 +23,7 @@ use tracing::debug;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of the longest answer: a node has some hundred pods, with some KiB of metadata each.
 const ANSWER_MAX: u64 = 64 << 20;
-/// Pause after the first failure; it doubles with each further failure.
+/// Pause after the first failure; it doubles with each further failure, up to the period of requests.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Asks for metadata only, if the API server supports that: the environment of pods is not needed.
 const ACCEPT: &str =

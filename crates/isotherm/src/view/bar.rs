@@ -30,7 +30,7 @@ struct Slot {
     width: usize,
 }
 
-/// Draws the bar, a line of addresses, and as many earlier moments as fit into `area`.
+/// Draws the bar, a line of addresses, and the earlier moments that fit into `area`.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, target: &Target) {
     let room = usize::from(area.height.saturating_sub(HEIGHT));
     let mut title = vec![Line::raw("heat by address")];

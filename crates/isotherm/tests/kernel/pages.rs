@@ -135,7 +135,7 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
     let number = |key: &str| json[key].as_f64().expect("a number");
     let cold = number("resident_mean_bytes") - hot as f64;
     let points = json["points"].as_array().expect("points");
-    // After a second of idleness all but the hot part is gone; that part is never idle for so long.
+    // After a second of idleness all but the hot part is gone; that part is never idle for a second.
     let second = points
         .iter()
         .find(|point| point["threshold_ns"].as_f64() >= Some(1e9));

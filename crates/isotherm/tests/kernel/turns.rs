@@ -8,7 +8,7 @@
 //! | [`with_swap`] | shared tests and others of this kind; all of these use one zram |
 //! | [`owning_swap`] | shared tests and those that watch; no other test has swap meanwhile |
 //! | [`shared`] | the two above and other shared tests, as many as there are places |
-//! | [`acting_on_all`] | tests that watch; it may act on any process, so nobody else acts |
+//! | [`acting_on_all`] | tests that watch; it may act on any process, so no other test acts |
 //! | [`watching`] | others that watch all processes, one that owns swap, one that acts on all |
 //! | [`measuring`] | another of this kind for each processor |
 //! | [`alone`] | nothing |

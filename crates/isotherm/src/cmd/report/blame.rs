@@ -20,7 +20,7 @@ use super::CommonArgs;
 use super::output::pipe_may_close;
 use super::source::{Source, exit_code};
 
-/// Show whose code made the memory that is idle: bytes by the stack that touched them first.
+/// Show the functions that made idle memory: bytes by the stack that touched them first.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm record --stacks -o service.isotherm -- ./service

@@ -12,7 +12,7 @@ use super::CommonArgs;
 use super::output::OutputArgs;
 use super::source::{Source, exit_code};
 
-/// Summarize a record on one screen: who uses how much, what is cold, what paging out would save, what to do next.
+/// Summarize a record on one screen: memory by process, cold memory, savings by paging out, and the next steps.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  isotherm report summary redis.isotherm")]
 pub(super) struct SummaryArgs {
