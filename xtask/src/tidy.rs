@@ -151,6 +151,12 @@ const fn room(name: &'static str, may_import: &'static [&'static str]) -> Room {
 /// A longer file has two subjects.
 const LINES_MAX: usize = 600;
 
+/// Words that begin part of a sentence.
+const FRAGMENTS: &[&str] = &[
+    "What", "Who", "Whose", "Whom", "How", "Of", "By", "Where", "Which", "That", "Likewise",
+    "Says", "Tells", "Told",
+];
+
 /// Text that must not be committed. It is in two halves, so that this file does not match.
 const UNFINISHED: &[&str] = &[
     concat!("todo", "!("),
@@ -287,7 +293,8 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
                 "{at}: `{name}` is not in the repository; see docs/references.md"
             ));
         }
-        if let Some(fault) = doc_fault(&lines, number) {
+        let fault = doc_fault(&lines, number).or_else(|| fragment_fault(&lines, number));
+        if let Some(fault) = fault {
             faults.push(format!("{at}: {fault}"));
         }
         for word in UNFINISHED {
@@ -300,6 +307,22 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Returns the fault of a comment whose first line begins with part of a sentence.
+fn fragment_fault(lines: &[&str], number: usize) -> Option<&'static str> {
+    let doc = |line: &str| match line.split_once(' ') {
+        Some(("///" | "//!", text)) => text.split_whitespace().next().map(str::to_owned),
+        _ => None,
+    };
+    let follows = number > 0
+        && ["///", "//!"]
+            .iter()
+            .any(|mark| lines[number - 1].starts_with(mark));
+    let first = doc(lines[number]).filter(|_| !follows)?;
+    FRAGMENTS.contains(&first.as_str()).then_some(
+        "a comment is a sentence, or a noun phrase that names the thing: it does not begin with a relative clause",
+    )
 }
 
 /// Returns the fault of the documentation at a line, or of its absence.
@@ -479,6 +502,17 @@ mod tests {
         let fault = "f.rs:2: one word says no more than a name: a sentence, or none";
         check_file("//! For.\n/// Whose.\npub a: u8,\n", &[fault]);
         check_file("//! For.\n/// As long as a\n/// b.\npub a: u8,\n", &[]);
+    }
+
+    #[test]
+    fn comments_do_not_begin_with_part_of_a_sentence() {
+        let fault = "f.rs:2: a comment is a sentence, or a noun phrase that names the thing: it does not begin with a \
+                     relative clause";
+        check_file("//! For.\n    /// What it is.\n    a: u8,\n", &[fault]);
+        check_file(
+            "//! For.\n/// The thing,\n/// Whose name it is.\nfn a() {}\n",
+            &[],
+        );
     }
 
     #[test]

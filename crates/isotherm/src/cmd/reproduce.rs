@@ -94,15 +94,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What came of experiments, as JSON.
+/// Results of experiments, as JSON.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Numbers {
-    /// What is to be known of the numbers, a sentence each.
+    /// Notes on the numbers, a sentence each.
     notes: Vec<String>,
-    /// What cells come to: the mean error beside the mean.
+    /// Mean of several cells, and their mean error.
     summaries: Vec<Summary>,
-    /// Every number, beside the published one.
+    /// Each number beside the published one.
     comparisons: Vec<Comparison>,
 }
 

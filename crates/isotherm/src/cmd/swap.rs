@@ -20,7 +20,7 @@ pub(crate) struct Args {
     what: What,
 }
 
-/// What was set up, as JSON.
+/// JSON of `swap zram`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SetUp<'a> {
@@ -30,7 +30,7 @@ struct SetUp<'a> {
     compression: String,
 }
 
-/// What was taken away, as JSON.
+/// JSON of `swap off`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct TakenAway {

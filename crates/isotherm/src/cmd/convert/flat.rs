@@ -85,7 +85,7 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
     [path.to_owned()].into_iter().chain(others).collect()
 }
 
-/// What `--flat` wrote, as JSON.
+/// JSON of `convert --flat`: the files that it wrote.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct FlatSummary<'a> {

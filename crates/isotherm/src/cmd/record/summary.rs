@@ -5,7 +5,7 @@ use isotherm_engine::{Cost, Nanos};
 use isotherm_engine::units::format_bytes;
 use isotherm_session::ActingSummary;
 
-/// What a recording came to. Percentages are of one CPU.
+/// Summary of a recording. Percentages are of one CPU.
 #[derive(serde::Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Summary {
@@ -15,10 +15,10 @@ pub(super) struct Summary {
     /// Whether there was a process to watch; an empty control group has none.
     #[serde(skip)]
     pub(super) had_targets: bool,
-    /// Between two snapshots, at the end.
+    /// Time between the last two snapshots.
     pub(super) interval_seconds: f64,
     pub(super) regions: usize,
-    /// Addresses, whatever they hold.
+    /// Size of the monitored address ranges, holes included.
     pub(super) monitored_bytes: u64,
     pub(super) resident_bytes: Option<u64>,
     pub(super) swapped_bytes: Option<u64>,
@@ -28,7 +28,7 @@ pub(super) struct Summary {
     pub(super) hot_bytes: u64,
     pub(super) unknown_bytes: u64,
     pub(super) rss_bytes: Option<u64>,
-    /// What RSS would be, had the dry run been none.
+    /// Predicted RSS if the operations of the dry run had been executed.
     pub(super) rss_bytes_after_dry_run: Option<u64>,
     /// Descendants of targets that were seen and not watched; there may have been more.
     pub(super) children_not_watched: usize,
