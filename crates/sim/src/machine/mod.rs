@@ -1,19 +1,17 @@
-//! A machine with processes: page tables, faults, huge pages, swap and reclaim, as events of simulated
-//! time.
+//! A machine with processes: page tables, faults, huge pages, swap and reclaim, as events of simulated time.
 //!
-//! Problem: a policy should be tried before it is let loose, on machines that nobody here owns, by the
-//! very engine that would act; and what acting costs a process must come out, not be put in.
+//! Problem: a policy needs a trial before it acts on a real machine, also for machines that this project does not own.
+//! The trial has to use the engine that would act, and the cost to a process has to be a result, not an input.
 //!
-//! Approach: every page of every process has a place (nowhere yet, in a frame, in swap, in its file)
-//! and, while it is in a frame, an accessed bit that is drawn when somebody looks (`accessed`, [`pattern`]). A
-//! process has a *work clock*, which goes slower than the machine's by what accesses cost (tiers,
-//! translations: [`speed`]) and stands still during faults. What is away has its next access
-//! scheduled on the work clock, and faults then. The engine's probe and actuator traits are
-//! implemented in [`probe`] and [`actuator`], for virtual and for physical addresses; the kernel's own
-//! reclaim is in [`reclaim`], huge pages in [`huge`].
+//! Approach: every page of every process has a place: nowhere yet, in a frame, in swap or in its file. A page in a
+//! frame has an accessed bit, which is drawn when it is read (`accessed`, [`pattern`]). A process has a *work clock*,
+//! which stands still during faults. It is slower than the machine's clock by the cost of accesses (tiers and
+//! translations: [`speed`]). The next access to a page that is not in memory is scheduled on the work clock, and faults
+//! then. [`probe`] and [`actuator`] implement the engine's probe and actuator traits, for virtual and for physical
+//! addresses. The kernel's own reclaim is in [`reclaim`], huge pages are in [`huge`].
 //!
-//! Limits: threads of a process share its faults evenly; there is no page cache
-//! but mapped files, whose pages are clean; forks and shared memory are not simulated.
+//! Limits: threads of a process share its faults evenly. The page cache has the pages of mapped files only, all clean.
+//! Forks and shared memory are not simulated.
 
 mod accessed;
 mod actuator;
@@ -61,18 +59,18 @@ use process::Area;
 /// A node of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeSpec {
-    /// Its memory, in bytes; whole blocks of 4 MiB.
+    /// Size in bytes; whole blocks of 4 MiB.
     pub size: u64,
-    /// What an access to it takes that misses the caches.
+    /// Latency of an access that misses the caches.
     pub latency: Nanos,
-    /// Bytes a second that it can deliver; `None`: more than anybody asks for.
+    /// Bandwidth in bytes a second; `None` if it is unlimited.
     pub bandwidth: Option<u64>,
-    /// How much of it, at its end, is for movable pages only (`movablecore`), in bytes.
+    /// Bytes at the node's end that are for movable pages only (`movablecore`).
     pub movable: u64,
 }
 
 impl NodeSpec {
-    /// A node of `size` bytes, as fast as near memory is.
+    /// Returns a node of `size` bytes, as fast as near memory is.
     pub fn new(size: u64) -> Self {
         Self {
             size,
@@ -83,45 +81,45 @@ impl NodeSpec {
     }
 }
 
-/// Whose rules watching and acting follow, where Isotherm and the kernel's DAMON differ.
+/// Rules of monitoring and acting where Isotherm and the kernel's DAMON differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
-    /// Huge pages are made and split at once; frames that nobody maps are unknown.
+    /// Huge pages are made and split at once. The accesses to unmapped frames are unknown.
     #[default]
     Isotherm,
-    /// `hugepage` and `nohugepage` advise (`madvise`): first faults of blocks that lie whole within the range
-    /// go by it, and khugepaged, and what is huge already stays so. Frames that nobody maps count as not
-    /// accessed.
+    /// `hugepage` and `nohugepage` only advise (`madvise`): existing huge pages stay. khugepaged and the first faults
+    /// of blocks that lie whole within the range follow the advice. Unmapped frames count as not accessed.
     KernelDamon,
 }
 
-/// What a machine is made of.
+/// Hardware, settings and costs of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineSpec {
     /// CPUs that processes, monitors and the kernel's threads share.
     pub cpus: u32,
-    /// Its nodes, the nearest first.
+    /// Nodes, the nearest first.
     pub nodes: Vec<NodeSpec>,
     /// Swap and its size in bytes.
     pub swap: Option<(SwapKind, u64)>,
     /// Huge pages.
     pub thp: ThpMode,
-    /// Who makes room for them.
+    /// Faults that compact memory to get a huge page.
     pub defrag: Defrag,
     /// `vm.compaction_proactiveness`, 0 to 100.
     pub compaction_proactiveness: u32,
-    /// Whose rules watching and acting follow, where they differ.
+    /// Rules of monitoring and acting.
     pub rules: Rules,
-    /// Which addresses frames have: in their order, or, as on a machine that has been in use, pieces of 4 MiB in
-    /// any order within their zone. The free lists take the lowest frame, and the kernel's the one freed last.
+    /// Whether pieces of 4 MiB of physical addresses are shuffled within their zone, as on a machine that has been in
+    /// use. If not, frames are in the order of their addresses. The free lists here take the lowest frame, and the
+    /// kernel's take the frame freed last.
     pub is_scattered: bool,
-    /// CPUs that programs which are not simulated keep busy, from each moment on.
+    /// CPUs that programs which are not simulated keep busy, each number from its moment on.
     pub others: Vec<(Nanos, f64)>,
-    /// What operations take.
+    /// Costs of operations.
     pub costs: MachineCosts,
-    /// What compaction takes.
+    /// Costs of compaction.
     pub compaction_costs: CompactionCosts,
-    /// Seed of every draw.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
@@ -144,11 +142,11 @@ impl Default for MachineSpec {
     }
 }
 
-/// Where a page is.
+/// Place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Place {
-    /// It was never used.
+    /// Never used, or given back.
     Nowhere,
     /// In a frame.
     Memory,
@@ -158,7 +156,7 @@ pub(crate) enum Place {
     File,
 }
 
-/// What the kernel and Isotherm did, in CPU time and pages.
+/// CPU time and pages of the work that the kernel and Isotherm did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineStats {
     /// CPU time of the kernel's reclaim, in the background and direct.
@@ -169,86 +167,86 @@ pub struct MachineStats {
     pub kcompactd_cpu: Nanos,
     /// Time that faults and khugepaged spent in direct compaction.
     pub compaction_stall: Nanos,
-    /// Huge pages that came of it.
+    /// Huge pages that direct compaction made.
     pub compaction_successes: u64,
-    /// How often it was in vain.
+    /// Faults and collapses whose direct compaction made no huge page.
     pub compaction_failures: u64,
     /// Huge pages that a first fault brought.
     pub huge_faults: u64,
-    /// First faults that wanted one and got none.
+    /// First faults that wanted a huge page and got none.
     pub huge_fallbacks: u64,
     /// CPU time of actions.
     pub acting_cpu: Nanos,
     /// Pages that the kernel's reclaim evicted.
     pub reclaimed_pages: u64,
-    /// Pages that went to swap, for whatever reason.
+    /// Pages that went to swap, for any reason.
     pub swapped_out: u64,
-    /// Pages that came back.
+    /// Pages read back from swap.
     pub swapped_in: u64,
     /// Processes that were killed for want of memory.
     pub oom_kills: u64,
 }
 
-/// The machine.
+/// A simulated machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub(crate) memory: Memory,
     spec: MachineSpec,
     pub(crate) now: Nanos,
-    /// In the order of their pages.
+    /// Mappings, in the order of their pages.
     areas: Vec<Area>,
-    /// Where each one's pages end.
+    /// End of each mapping's pages.
     area_ends: Vec<Page>,
     processes: Vec<Process>,
     place: Vec<Place>,
     accessed: PageBits,
-    /// How often bits were set but by what was drawn.
+    /// Number of times that accessed bits were set other than by a draw.
     touches: u64,
-    /// Pages that the program itself has filled: what huge pages added is not.
+    /// Pages that the program itself has filled; pages that a huge page only added are not.
     filled: PageBits,
-    /// By block of 512 pages: mapped by one entry; has a page table.
+    /// Per block of 512 pages: whether one entry maps it, and whether it has a page table.
     huge: Vec<bool>,
     has_table: Vec<bool>,
-    /// By block: what schemes advised about huge pages, the last if there is more.
+    /// Per block: the last advice of a scheme about huge pages.
     advised: Vec<Option<bool>>,
     swap: Option<Swap>,
     faults: Vec<Fault>,
     compaction: Compaction,
-    /// By zone.
+    /// Watermarks per zone.
     marks: Vec<Marks>,
-    /// By pieces of physical addresses: which piece of frames is there. Nothing where each is in its place.
+    /// The piece of frames at each piece of physical addresses; empty if no frames are shuffled.
     scatter: Vec<u32>,
-    /// By node.
+    /// One flag per node.
     is_kswapd_awake: Vec<bool>,
-    /// Where reclaim's scanner stands, by node.
+    /// The frame that reclaim scans next, per node.
     clock_hands: Vec<Pfn>,
     files: FilePages,
-    /// How often kswapd has found nothing to reclaim on each node since it last did.
+    /// Reclaim runs on each node since the last that reclaimed a page.
     failures: Vec<u32>,
-    /// Where khugepaged stands.
+    /// The block that khugepaged scans next.
     next_collapse: usize,
     khugepaged_due: Nanos,
     speeds_due: Nanos,
-    /// How much slower everything is because CPUs are short.
+    /// Factor by which processes are slower because CPUs are short.
     contention: f64,
     busy_before: Nanos,
-    /// CPU time of acting that processes have lost directly.
+    /// CPU time of actions that processes have lost directly.
     acting_beside: Nanos,
     /// CPU time of programs that are not simulated, in seconds.
     others_cpu: f64,
-    /// Monitors' CPU time, as they report it.
+    /// CPU time that monitors report.
     pub(crate) monitor_cpu: Nanos,
     stats: MachineStats,
-    /// How long each first fault of a huge page took.
+    /// Time that each first fault of a huge page took.
     huge_faults: Vec<Nanos>,
     random: Pcg64Mcg,
 }
 
-/// So many mappings are counted through faster than searched.
+/// Up to this number of mappings, counting them is faster than a search.
 const FEW_AREAS: usize = 16;
 
 impl Machine {
-    /// A machine on which nothing runs.
+    /// Returns a machine on which nothing runs.
     pub fn new(spec: MachineSpec) -> Self {
         let nodes = spec.nodes.iter().enumerate();
         let sizes: Vec<NodeSize> = nodes.map(|(i, node)| place::zones(i, node)).collect();
@@ -304,7 +302,7 @@ impl Machine {
         }
     }
 
-    /// Starts a process. Its target number is its place among all.
+    /// Starts a process. Its target number is its index among all processes.
     pub fn start(&mut self, spec: ProcessSpec) -> TargetId {
         let index = self.processes.len();
         let id = TargetId(index as u32);
@@ -337,7 +335,7 @@ impl Machine {
         id
     }
 
-    /// Makes room for a range's pages, so that blocks of addresses are blocks of pages.
+    /// Adds the pages of a range, so that blocks of addresses are blocks of pages.
     fn add_pages(&mut self, range: AddressRange) -> std::ops::Range<Page> {
         let lead = range.start % BLOCK_SIZE / PAGE_SIZE;
         let count = range.len() / PAGE_SIZE;
@@ -354,32 +352,32 @@ impl Machine {
         pages.start + lead as Page..pages.start + (lead + count) as Page
     }
 
-    /// What goes wrong, and when.
+    /// Sets the faults that are injected, with their times.
     pub fn set_faults(&mut self, faults: Vec<Fault>) {
         self.faults = faults;
     }
 
-    /// The time.
+    /// Returns the simulated time.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// All processes that ever ran, by their target numbers.
+    /// Returns all processes that ever ran, by their target numbers.
     pub fn processes(&self) -> &[Process] {
         &self.processes
     }
 
-    /// What it is made of.
+    /// Returns the machine's specification.
     pub fn spec(&self) -> &MachineSpec {
         &self.spec
     }
 
-    /// Physical memory.
+    /// Returns the physical memory.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Memory that is not free, in bytes: of processes, files and the pool of zram.
+    /// Returns the memory that is not free, in bytes: of processes, files and the pool of zram.
     pub fn used(&self) -> u64 {
         let all: u64 = self
             .memory
@@ -390,23 +388,23 @@ impl Machine {
         (all - self.memory.free_pages()) * PAGE_SIZE
     }
 
-    /// Swap, if there is any.
+    /// Returns the swap, if there is any.
     pub fn swap(&self) -> Option<&Swap> {
         self.swap.as_ref()
     }
 
-    /// What was done.
+    /// Returns the counters of work done so far.
     pub fn stats(&self) -> MachineStats {
         self.stats
     }
 
-    /// How long first faults took that brought a huge page, in microseconds.
+    /// Returns the durations of first faults that brought a huge page, in microseconds.
     pub fn huge_fault_latency(&self) -> Distribution {
         let us = self.huge_faults.iter().map(|took| took.0 as f64 / 1e3);
         Distribution::of(us.collect())
     }
 
-    /// The frame at a physical address.
+    /// Returns the frame at a physical address.
     fn frame_at(&self, address: u64) -> Pfn {
         let frame = address / PAGE_SIZE;
         match self.scatter.get((frame / scatter::PIECE) as usize) {
@@ -415,18 +413,18 @@ impl Machine {
         }
     }
 
-    /// The node that a frame is on.
+    /// Returns the node that a frame is on.
     pub fn node_of(&self, frame: Pfn) -> u32 {
         self.memory.node_at(frame)
     }
 
-    /// A node's physical addresses.
+    /// Returns a node's physical addresses.
     pub fn physical_range(&self, node: u32) -> AddressRange {
         let frames = self.memory.frames_of(node);
         AddressRange::new(frames.start * PAGE_SIZE, frames.end * PAGE_SIZE)
     }
 
-    /// What a process maps: name, range and whether it is a file, in address order.
+    /// Returns the name, range and use of each mapping of a process, in address order.
     pub fn mappings(
         &self,
         target: TargetId,
@@ -440,14 +438,14 @@ impl Machine {
 
     fn area_at(&self, page: Page) -> usize {
         if self.area_ends.len() <= FEW_AREAS {
-            // Whose page comes next cannot be foreseen: no branches.
+            // The next page's mapping is unpredictable, so this has no branches.
             let ends = self.area_ends.iter();
             return ends.map(|end| usize::from(*end <= page)).sum();
         }
         self.area_ends.partition_point(|end| *end <= page)
     }
 
-    /// The page of a process at an address, if it maps that.
+    /// Returns the page of a process at an address, if it maps that.
     fn page_at(&self, target: TargetId, address: u64) -> Option<Page> {
         let areas = self.processes.get(target.0 as usize)?.areas();
         let at = areas.partition_point(|area| self.areas[*area].spec.range.end <= address);
@@ -457,7 +455,7 @@ impl Machine {
             .then(|| area.pages.start + ((address - range.start) / PAGE_SIZE) as Page)
     }
 
-    /// The first page of a process within the block at an address, if it maps any of it.
+    /// Returns the first page of a process within the block at an address, if it maps any of it.
     fn page_in(&self, target: TargetId, block: u64) -> Option<Page> {
         let areas = self.processes.get(target.0 as usize)?.areas();
         let at = areas.partition_point(|area| self.areas[*area].spec.range.end <= block);
@@ -468,7 +466,7 @@ impl Machine {
             .flatten()
     }
 
-    /// The page that has a frame.
+    /// Returns the page that has a frame.
     fn page_of(&self, frame: Pfn) -> Option<Page> {
         match self.memory.owner(frame) {
             Owner::Page(page) => Some(page),
@@ -480,7 +478,7 @@ impl Machine {
         self.huge[(page / BLOCK_PAGES as Page) as usize]
     }
 
-    /// The pages that share an accessed bit with `page`.
+    /// Returns the pages that share an accessed bit with `page`.
     fn unit(&self, page: Page) -> std::ops::Range<Page> {
         if self.is_huge(page) {
             let first = page / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
@@ -494,13 +492,13 @@ impl Machine {
         draw(&mut self.random)
     }
 
-    /// Moves a page's place in the books.
+    /// Sets a page's place and updates the counters of its process.
     fn set_place(&mut self, page: Page, place: Place) {
         let was = self.place[page as usize];
         self.set_places(page..page + 1, was, place);
     }
 
-    /// Moves the places of pages of one mapping, which are all alike.
+    /// Changes the places of pages of one mapping, which are all `was`, and updates the counters of its process.
     fn set_places(&mut self, pages: std::ops::Range<Page>, was: Place, is: Place) {
         let process = self.areas[self.area_at(pages.start)].process;
         self.processes[process].count(was, is, u64::from(pages.end - pages.start));

@@ -1,17 +1,16 @@
-//! When a page is accessed: rates by phase of the work, or a trace of what a real program did.
+//! Times of accesses to a page: rates by phase of the work, or a trace of a real program.
 //!
-//! Problem: of billions of accesses only two things matter: whether there was any between two
-//! moments (the accessed bit), and when the next one comes (the fault of a page that is away).
+//! Problem: of billions of accesses only two facts matter. One is whether there was any between two moments (the
+//! accessed bit). The other is when the next one comes (the fault of a page that is not in memory).
 //!
-//! Approach: time is the process's *work time*, which stands still while it waits. With rates,
-//! accesses to a page are a Poisson process, piecewise even, and both questions are answered by its
-//! integral. With a trace (page scans of a real run) each scan says of each page whether it was
-//! accessed in the interval before; such an interval gets as many accesses as the page's share of
-//! accessed intervals makes likely, at moments that depend on nothing but page and interval. So a
-//! replay is exact to the scan, and made up below it.
+//! Approach: time is the process's *work time*, which stands still while it waits. With rates, accesses to a page are a
+//! Poisson process with a rate that is constant in each phase. Its integral answers both questions. With a trace (page
+//! scans of a real run), each scan says of each page whether it was accessed in the interval before. Such an interval
+//! gets the number of accesses that the page's share of accessed intervals makes likely. Their moments depend on page
+//! and interval only. So a replay is exact at each scan, and made up between two.
 //!
-//! Limits: a page seen in every scan may have been accessed any number of times between two; it is
-//! given [`BUSY`]. Stores and loads are not told apart.
+//! Limits: a page seen in every scan may have been accessed any number of times between two; it is given [`BUSY`].
+//! Stores and loads are not distinguished.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,23 +19,23 @@ use isotherm_engine::Nanos;
 
 use crate::statistics::scramble;
 
-/// Accesses per second of work to each page of a mapping, by the page's place in it.
+/// Accesses per second of work to each page of a mapping, by the page's index in it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rates {
-    /// None at all.
+    /// No accesses.
     Never,
-    /// The same for all.
+    /// One rate for all pages.
     Even(f32),
-    /// From the page before (or 0) to each end, this rate; none after the last.
+    /// Each rate up to the page before its end, from the end before (or 0) on; none after the last end.
     Steps(Vec<(u32, f32)>),
-    /// One for each.
+    /// One rate for each page.
     Each(Arc<Vec<f32>>),
-    /// One for each, and how many cache lines a second that are: where an access moves several.
+    /// One rate for each page, and the cache lines a second if an access moves several.
     EachWithLines(Arc<Vec<f32>>, Arc<Vec<f32>>),
 }
 
 impl Rates {
-    /// That of one page.
+    /// Returns the rate of one page.
     pub fn of(&self, page: u32) -> f64 {
         f64::from(match self {
             Self::Never => 0.0,
@@ -51,7 +50,7 @@ impl Rates {
         })
     }
 
-    /// That of one page, and how many pages from it on have it.
+    /// Returns the rate of one page, and the number of pages from it on that are known to have it.
     fn from(&self, page: u32) -> (f64, u32) {
         match self {
             Self::Never | Self::Even(_) => (self.of(page), u32::MAX),
@@ -66,7 +65,7 @@ impl Rates {
         }
     }
 
-    /// Cache lines that are moved of one page per second: one for each access, unless it is said.
+    /// Returns the cache lines of one page that are moved per second: one per access unless they are given.
     pub fn lines(&self, page: u32) -> f64 {
         match self {
             Self::EachWithLines(_, lines) => {
@@ -86,7 +85,7 @@ impl Rates {
         }
     }
 
-    /// That of several together.
+    /// Returns the rate of several pages together.
     pub fn sum(&self, pages: Range<u32>) -> f64 {
         match self {
             Self::Never => 0.0,
@@ -96,17 +95,17 @@ impl Rates {
     }
 }
 
-/// What a process does to a mapping, as its work goes on.
+/// Accesses of a process to a mapping in the course of its work.
 #[derive(Clone, Debug)]
 pub enum Pattern {
     /// Rates, each from a moment of the work on; the first from its start.
     Phases(Vec<(Nanos, Rates)>),
-    /// What was recorded, from this page of the trace on.
+    /// A recorded trace, from this page of it on.
     Trace(Arc<Trace>, u32),
 }
 
 impl Pattern {
-    /// The same all the time.
+    /// Returns a pattern whose rates never change.
     pub fn steady(rates: Rates) -> Self {
         Self::Phases(vec![(Nanos(0), rates)])
     }
@@ -119,14 +118,14 @@ impl Pattern {
         }
     }
 
-    /// The phase at a moment of the work; `None` before the first.
+    /// Returns the phase at a moment of the work; `None` before the first.
     pub(crate) fn phase(phases: &[(Nanos, Rates)], at: Nanos) -> Option<usize> {
         phases
             .partition_point(|(start, _)| *start <= at)
             .checked_sub(1)
     }
 
-    /// From one moment of the work to another, if all of it is in one phase.
+    /// Returns the work between two moments as one span; `None` if it is in several phases.
     pub(crate) fn span(&self, from: Nanos, to: Nanos) -> Option<Span> {
         let phases = match self {
             Self::Phases(phases) => phases,
@@ -143,7 +142,7 @@ impl Pattern {
         })
     }
 
-    /// Whether one of `pages` was accessed within a span of this pattern; as [`Pattern::accessed`].
+    /// Returns whether one of `pages` was accessed within a span of this pattern. See [`Pattern::accessed`].
     pub(crate) fn accessed_within(
         &self,
         pages: Range<u32>,
@@ -158,8 +157,7 @@ impl Pattern {
         }
     }
 
-    /// Whether one of `pages` was accessed after `from`, up to `to`; `draw` yields a number from 0 up
-    /// to 1.
+    /// Returns whether one of `pages` was accessed after `from`, up to `to`; `draw` yields a number from 0 up to 1.
     pub(crate) fn accessed(
         &self,
         pages: Range<u32>,
@@ -190,11 +188,11 @@ impl Pattern {
         }
     }
 
-    /// When `page` is accessed next, after `from`; `None` if never again. `draw` is from 0 up to 1.
+    /// Returns the next access to `page` after `from`; `None` if there is none. `draw` is from 0 up to 1.
     pub(crate) fn next(&self, page: u32, from: Nanos, draw: f64) -> Option<Nanos> {
         match self {
             Self::Phases(phases) => {
-                // Of many pages, as those of the page cache, it is never asked.
+                // The logarithm is computed on demand: many pages, as in the page cache, are never accessed.
                 let mut wanted = None;
                 for (i, (start, rates)) in phases.iter().enumerate() {
                     let rate = rates.of(page);
@@ -218,7 +216,8 @@ impl Pattern {
         }
     }
 
-    /// Accesses per second to a page, at a moment of the work; and how many pages from it on have as many.
+    /// Returns the accesses per second to a page at a moment of the work, and the number of pages from it on that have
+    /// them.
     pub(crate) fn rate_from(&self, page: u32, at: Nanos) -> (f64, u32) {
         match self {
             Self::Phases(phases) => {
@@ -229,7 +228,7 @@ impl Pattern {
         }
     }
 
-    /// Cache lines per second moved of a page, at a moment of the work.
+    /// Returns the cache lines of a page that are moved per second, at a moment of the work.
     pub(crate) fn lines(&self, page: u32, at: Nanos) -> f64 {
         match self {
             Self::Phases(phases) => {
@@ -240,52 +239,51 @@ impl Pattern {
     }
 }
 
-/// Some of a process's work: within one phase of a pattern, or over some intervals of a trace.
+/// A part of a process's work: within one phase of a pattern, or over intervals of a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     pub(crate) from: Nanos,
     pub(crate) to: Nanos,
     /// The phase, or the first interval.
     phase: usize,
-    /// The same, or the interval that the end lies in; the intervals' number where it is after all of them.
+    /// The phase, or the interval that contains the end; the number of intervals if the end is after all of them.
     last: usize,
     seconds: f64,
 }
 
-/// Whether there is any access where so many are expected.
+/// Draws whether there is any access, if `expected` accesses are expected.
 fn is_drawn(expected: f64, draw: impl FnOnce() -> f64) -> bool {
-    // The chance is less than what is expected, which spares most exponentials.
+    // The probability is less than `expected`, so that most draws need no exponential.
     expected > 0.0 && {
         let drawn = draw();
         drawn < expected && drawn < 1.0 - libm::exp(-expected)
     }
 }
 
-/// How often a page is accessed between two scans that is accessed in all of them.
+/// Accesses between two scans to a page that is accessed in all of them.
 pub const BUSY: u32 = 32;
 
-/// Page scans of a real program: for each page, in which of the intervals between scans it was
-/// accessed.
+/// Page scans of a real program: for each page, the intervals between scans in which it was accessed.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// Where each interval ends, from the start on; the first begins at 0.
+    /// End of each interval; the first interval begins at 0.
     ends: Vec<Nanos>,
     words: usize,
     accessed: Vec<u64>,
-    /// Accesses in an interval in which there are any, by page.
+    /// Accesses in an interval that has any, per page.
     density: Vec<u8>,
     /// The interval in which each page was first in memory; [`NEVER`] if it never was.
     present_from: Vec<u16>,
-    /// And the last one so far.
+    /// The last interval so far in which each page was in memory.
     present_until: Vec<u16>,
-    /// Pages that were given up, from one interval on and, if they came back, until another.
+    /// Pages that were given up: from one interval on and, if they were in memory again, until another.
     absences: Vec<(u32, u16, Option<u16>)>,
 }
 
 const NEVER: u16 = u16::MAX;
 
 impl Trace {
-    /// Nothing accessed and nothing in memory, for intervals that end at `ends`.
+    /// Returns a trace with no accesses and no pages in memory, for intervals that end at `ends`.
     pub fn new(ends: Vec<Nanos>, pages: u32) -> Self {
         assert!(ends.len() < usize::from(NEVER), "too many scans");
         let words = ends.len().div_ceil(64);
@@ -300,22 +298,22 @@ impl Trace {
         }
     }
 
-    /// Pages that it tells about.
+    /// Returns the number of pages.
     pub fn pages(&self) -> u32 {
         self.density.len() as u32
     }
 
-    /// How long it lasts.
+    /// Returns the duration.
     pub fn duration(&self) -> Nanos {
         self.ends.last().copied().unwrap_or_default()
     }
 
-    /// How many scans it is of.
+    /// Returns the number of scans.
     pub fn nr_scans(&self) -> usize {
         self.ends.len()
     }
 
-    /// A number that another trace hardly has (FNV-1a, by words of 64 bits).
+    /// Returns a number that another trace hardly has (FNV-1a, by words of 64 bits).
     pub fn digest(&self) -> u64 {
         let times = self.ends.iter().map(|end| end.0);
         let pages = self.density.iter().zip(&self.present_from);
@@ -326,7 +324,7 @@ impl Trace {
         })
     }
 
-    /// The scan at the end of `interval` saw `page` in memory.
+    /// Notes that the scan at the end of `interval` saw `page` in memory, and whether it was accessed.
     pub fn note(&mut self, interval: usize, page: u32, was_accessed: bool) {
         let from = &mut self.present_from[page as usize];
         *from = (*from).min(interval as u16);
@@ -339,7 +337,7 @@ impl Trace {
         }
     }
 
-    /// Everything was noted: finds how busy pages are.
+    /// Completes the trace after the last note: finds pages that stay away, and the accesses per interval.
     pub fn finish(&mut self) {
         for (page, last) in (0..).zip(std::mem::take(&mut self.present_until)) {
             if last != NEVER && usize::from(last) + 1 < self.ends.len() {
@@ -361,7 +359,7 @@ impl Trace {
         }
     }
 
-    /// When a page was first in memory; `None` if it never was.
+    /// Returns the moment from which on a page was first in memory; `None` if it never was.
     pub fn present_from(&self, page: u32) -> Option<Nanos> {
         match self.present_from[page as usize] {
             NEVER => None,
@@ -370,7 +368,7 @@ impl Trace {
         }
     }
 
-    /// Of `pages`, those that were given up: when, and when they were in memory again, if ever. In their order.
+    /// Returns the absences of `pages`, in page order: from when on, and until when if the page was in memory again.
     pub(super) fn absences(
         &self,
         pages: Range<u32>,
@@ -386,7 +384,7 @@ impl Trace {
         })
     }
 
-    /// The number of scans that saw a page in memory, summed up over `pages`.
+    /// Returns the number of scans that saw a page in memory, summed up over `pages`.
     pub fn seen(&self, pages: Range<u32>) -> u64 {
         let all = self.ends.len() as u64;
         let lived = pages.clone().map(|page| self.present_from[page as usize]);
@@ -400,7 +398,7 @@ impl Trace {
         lived.sum::<u64>() - away.sum::<u64>()
     }
 
-    /// The number of scans that saw a page accessed, summed up over `pages`.
+    /// Returns the number of scans that saw a page accessed, summed up over `pages`.
     pub fn accessed_in(&self, pages: Range<u32>) -> u64 {
         let words = pages.start as usize * self.words..pages.end as usize * self.words;
         let set = self.accessed[words].iter();
@@ -425,8 +423,8 @@ impl Trace {
         }
     }
 
-    /// Whether `page` was accessed within `span`: whether [`Trace::next`] after its start comes by its end. An
-    /// interval that begins and ends within it has all of its accesses there.
+    /// Whether `page` was accessed within `span`, which means that [`Trace::next`] after its start comes by its end. An
+    /// interval that begins and ends within the span has all of its accesses there.
     fn accessed_within(&self, page: u32, span: &Span) -> bool {
         let bits = self.bits(page);
         let (first, last) = (span.phase, span.last);
@@ -442,7 +440,7 @@ impl Trace {
             && (self.first_in(page, last, span.from)).is_some_and(|at| at <= span.to)
     }
 
-    /// The first access to `page` after `from`.
+    /// Returns the first access to `page` after `from`.
     fn next(&self, page: u32, from: Nanos) -> Option<Nanos> {
         let first = self.ends.partition_point(|end| *end <= from);
         let bits = self.bits(page);
@@ -462,7 +460,7 @@ impl Trace {
         None
     }
 
-    /// The first access after `from` in an interval that has some.
+    /// Returns the first access after `from` in an interval that has some.
     fn first_in(&self, page: u32, interval: usize, from: Nanos) -> Option<Nanos> {
         let (start, end) = (self.start_of(interval), self.ends[interval]);
         let count = u64::from(self.density[page as usize]);

@@ -14,27 +14,27 @@ use super::process::Losses;
 use super::{Machine, Place, Rules};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
-/// What a probe keeps from one look to the next.
+/// State of a probe between two checks.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeState {
     armed: Vec<Sample>,
-    /// By physical addresses: which armed samples' frames anybody has.
+    /// Whether a sample has a frame that a page owns; for physical addresses only.
     is_owned: Vec<bool>,
-    /// Their pages whose bits may be set when they are checked, and for which sample.
+    /// Pages whose bits may be set when they are checked, each with the number of its sample.
     frames: Vec<(u32, Page)>,
-    /// Both are as of so many changes of the machine.
+    /// Changes of the machine at which `is_owned` and `frames` were valid.
     changes: (u64, u64),
     cost: Cost,
     is_physical: bool,
-    /// Blocks of which tables were read before.
+    /// Blocks whose tables were read before.
     met: BTreeSet<(TargetId, u64)>,
-    /// When tables were first read; `None` once the interval after that is over.
+    /// Time at which tables were first read; `None` once the interval after that is over.
     first_look: Option<Nanos>,
     has_looked: bool,
 }
 
 impl ProbeState {
-    /// A probe that has not looked yet, of virtual or of physical addresses.
+    /// Returns the state of a probe that has not sampled yet, of virtual or of physical addresses.
     pub fn new(is_physical: bool) -> Self {
         Self {
             is_physical,
@@ -42,18 +42,18 @@ impl ProbeState {
         }
     }
 
-    /// What watching has cost.
+    /// Returns the cost of monitoring so far.
     pub fn cost(&self) -> Cost {
         self.cost
     }
 }
 
-/// A probe while it looks at its machine.
+/// A probe with the machine that it monitors.
 #[derive(Debug)]
 pub struct SimProbe<'a> {
-    /// What it looks at.
+    /// The monitored machine.
     pub machine: &'a mut Machine,
-    /// What it remembers.
+    /// State that stays between two uses.
     pub state: &'a mut ProbeState,
 }
 
@@ -99,7 +99,7 @@ impl SimProbe<'_> {
         }
     }
 
-    /// What is in the block that `facts` are of.
+    /// Reads the pages of the block at `facts.address` into `facts`.
     fn look_at_block(&mut self, target: TargetId, facts: &mut BlockFacts) {
         let machine = &mut *self.machine;
         let block = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
@@ -131,7 +131,7 @@ impl SimProbe<'_> {
         }
     }
 
-    /// Whether anything of a sample is mapped.
+    /// Checks that the process runs and maps a page of a sample.
     fn find(&self, sample: &Sample) -> Result<(), Gap> {
         let process = self.machine.processes.get(sample.target.0 as usize);
         if !process.is_some_and(super::Process::is_running) {
@@ -145,16 +145,16 @@ impl SimProbe<'_> {
     }
 }
 
-/// The pages of a sample that are mapped.
+/// Returns the mapped pages of a sample.
 fn pages_of<'a>(machine: &'a Machine, sample: &'a Sample) -> impl Iterator<Item = Page> + 'a {
     let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
     addresses.filter_map(|address| machine.page_at(sample.target, address))
 }
 
-/// By physical addresses.
+/// Monitoring of physical addresses.
 impl SimProbe<'_> {
-    /// Looks up whose the armed samples' frames are. All at once: each is a cache miss, and the processor
-    /// waits for several of them at the same time only if nothing hangs on one.
+    /// Finds the pages that own the samples' frames, for all samples at once. Each lookup is a cache miss, and the
+    /// processor overlaps several misses only if no step depends on one of them.
     fn find_frames(&mut self) {
         let machine = &*self.machine;
         let state = &mut *self.state;
@@ -229,7 +229,7 @@ impl AccessProbe for SimProbe<'_> {
             self.spend(costs.batch);
         }
         if self.state.is_physical {
-            // By the reverse map, and without a flush, as DAMON does it.
+            // Bits are cleared through the reverse map and without a flush, as DAMON does it.
             self.find_frames();
             self.machine.clear_all(&mut self.state.frames);
             let nr = samples.len() as u64;
@@ -288,7 +288,7 @@ impl AccessProbe for SimProbe<'_> {
 }
 
 impl SimProbe<'_> {
-    /// What the monitor makes of a block takes its time.
+    /// Charges the time that the monitor takes to judge a block.
     fn judge(&mut self, target: TargetId, facts: &BlockFacts) {
         let costs = self.machine.spec().costs;
         let is_new = self.state.met.insert((target, facts.address));
@@ -305,7 +305,7 @@ impl SimProbe<'_> {
         self.spend(Nanos(each.0 * u64::from(present)));
     }
 
-    /// What is done once is done between the first look at tables and the next.
+    /// Charges one-time work to the interval between the first two scans of tables.
     fn pay_for_first_interval(&mut self) {
         let now = self.machine.now();
         if !std::mem::replace(&mut self.state.has_looked, true) {
@@ -344,7 +344,7 @@ impl TableProbe for SimProbe<'_> {
             }
         }
         self.pay_for_first_interval();
-        // An upper-level entry for each: as reading a bit.
+        // Each block needs an upper-level entry, which takes as long as reading a bit.
         let read_bit = self.machine.spec().costs.read_bit;
         self.spend(Nanos(read_bit.0 * blocks.len() as u64));
         Ok(Some(blocks))
@@ -389,7 +389,7 @@ impl TableProbe for SimProbe<'_> {
         Ok(!self.machine.is_contended())
     }
 
-    /// As by `/proc/PID/clear_refs`: no flush, and the longer the more there is.
+    /// Clears all bits as `/proc/PID/clear_refs` does: without a flush, in time proportional to the number of pages.
     fn clear_space(
         &mut self,
         target: TargetId,

@@ -1,4 +1,4 @@
-//! A process: what it maps, how its work goes on, and what it lost by waiting.
+//! A process: its mappings, the progress of its work, and the time that it lost by waiting.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,78 +12,79 @@ use super::pattern::{Pattern, Span};
 
 use crate::memory::{BLOCK_PAGES, Page};
 
-/// What memory is used for.
+/// Use of a mapping's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Anonymous memory.
     Anon,
     /// Pages of files.
     File,
-    /// Anonymous or not, other processes map it as well: nobody can page it out alone.
+    /// Memory, anonymous or not, that other processes map as well: no process can page it out alone.
     Shared,
-    /// Anonymous or not, the kernel reclaims no page of it.
+    /// Memory, anonymous or not, of which the kernel reclaims no page.
     Unreclaimable(Unreclaimable),
 }
 
-/// A mapping.
+/// A mapping to create.
 #[derive(Clone, Debug)]
 pub struct AreaSpec {
-    /// What it is called.
+    /// Name of the mapping.
     pub name: String,
-    /// Where; whole pages.
+    /// Address range; whole pages.
     pub range: AddressRange,
-    /// Anonymous memory, or a file's.
+    /// Use: anonymous memory, or a file's.
     pub purpose: Use,
-    /// What the program advised about huge pages: `Some(true)` is MADV_HUGEPAGE.
+    /// The program's advice about huge pages: `Some(true)` is MADV_HUGEPAGE.
     pub huge: Option<bool>,
-    /// How it is accessed.
+    /// Accesses to its pages.
     pub pattern: Pattern,
-    /// From when on, of the work, and for how long it is filled, from its start to its end; `None`:
-    /// as it is accessed, by a trace's word, or at the start of the phase that accesses it.
+    /// Moment of the work at which filling begins, and its duration, from the mapping's start to its end. If it is
+    /// `None`, a trace's pages are filled where the trace first has them in memory. Other pages are filled at the start
+    /// of the first phase that accesses them.
     pub fill: Option<(Nanos, Nanos)>,
-    /// How many pages of each block are filled, from its start on; all if not given.
+    /// Pages that are filled of each block, from its start on; all if not given.
     pub filled_of_block: Option<u32>,
-    /// What share of its pages the program gives back, at random, and when: that fragments free memory.
+    /// Moment of the work at which the program gives back pages at random, and their share. This fragments free memory.
     pub released: Option<(Nanos, f64)>,
 }
 
 /// A process to be started.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSpec {
-    /// Its name.
+    /// Name of the process.
     pub name: String,
-    /// Threads; 0 is one.
+    /// Threads; 0 counts as one.
     pub threads: u32,
-    /// CPUs that it keeps busy, from each moment of its work on; empty: as many as it has threads.
+    /// CPUs that it keeps busy, each number from its moment of the work on; if empty, one for each thread.
     pub cpus: Vec<(Nanos, f64)>,
-    /// It has run for a while: what it fills at the start of its work is there when it starts.
+    /// Whether it has run for a while: pages that it fills at the start of its work are in memory when it starts.
     pub has_run: bool,
-    /// It lets nobody make huge pages of its memory (PR_SET_THP_DISABLE).
+    /// Whether it forbids huge pages in its memory (PR_SET_THP_DISABLE).
     pub refuses_huge: bool,
-    /// Work after which it ends, if it does by itself.
+    /// Work after which it ends; `None` if it has no end of its own.
     pub work: Option<Nanos>,
-    /// Share of its time that it waits for memory, if all of that is near.
+    /// Share of its time that it waits for memory if all of its memory is near.
     pub memory_bound: f64,
-    /// Accesses to memory per second of its work, for what translations cost; `None`: unknown, and
-    /// they are taken to cost nothing.
+    /// Accesses to memory per second of its work, which determine the cost of translations. `None` is unknown, and
+    /// translations then cost nothing.
     pub accesses_per_s: Option<f64>,
-    /// What it maps, in address order, without overlap.
+    /// Its mappings, in address order, without overlap.
     pub areas: Vec<AreaSpec>,
 }
 
 impl ProcessSpec {
-    /// What it maps, in bytes.
+    /// Returns the bytes that it maps.
     pub fn mapped_bytes(&self) -> u64 {
         self.areas.iter().map(|area| area.range.len()).sum()
     }
 
-    /// What of that other processes map as well, in bytes.
+    /// Returns the bytes that it maps and other processes map as well.
     pub fn shared_bytes(&self) -> u64 {
         let shared = self.areas.iter().filter(|area| area.purpose == Use::Shared);
         shared.map(|area| area.range.len()).sum()
     }
 
-    /// CPU time that its work takes, in seconds: what it weighs among others of its program.
+    /// Returns the CPU time that its work takes, in seconds. It is the process's weight among others of its program.
     pub fn cpu_seconds(&self) -> f64 {
         let end = self.work.unwrap_or_default();
         if self.cpus.is_empty() {
@@ -103,22 +104,22 @@ pub(super) struct Area {
     pub(super) spec: AreaSpec,
     pub(super) process: usize,
     pub(super) pages: Range<Page>,
-    /// When each page's bit was last known to be clear, in ticks of the process's work, or that it is set
-    /// ([`super::accessed`]); nothing where none is ever accessed.
+    /// Ticks of the process's work at which each page's bit was last known to be clear, or the mark of a set bit
+    /// ([`super::accessed`]). It is empty if no page is ever accessed.
     pub(super) clear_since: Vec<u32>,
-    /// The work in which its accesses were asked about last.
+    /// The span of work of the last query about its accesses.
     pub(super) span: Option<Span>,
     pub(super) holdings: Holdings,
 }
 
-/// Wall-clock time that a process lost, by reason.
+/// Wall-clock time that a process lost, in seconds, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Losses {
     /// Waiting for pages that had been reclaimed.
     pub refaults: f64,
     /// First faults of pages.
     pub first_faults: f64,
-    /// Making room for huge pages at first faults.
+    /// Direct compaction for huge pages at first faults.
     pub compaction: f64,
     /// Accesses to slow nodes.
     pub tiers: f64,
@@ -126,14 +127,14 @@ pub struct Losses {
     pub translations: f64,
     /// Flushes that monitoring caused.
     pub monitoring: f64,
-    /// CPUs that others used.
+    /// Shortage of CPUs.
     pub contention: f64,
-    /// Pages that schemes took one by one: interrupts, and the CPU on which that was done.
+    /// Page-outs by schemes: interrupts, and the CPU on which they ran.
     pub acting: f64,
 }
 
 impl Losses {
-    /// All of them, in seconds.
+    /// Returns the sum of all losses, in seconds.
     pub fn total(&self) -> f64 {
         self.refaults
             + self.first_faults
@@ -146,7 +147,7 @@ impl Losses {
     }
 }
 
-/// A process.
+/// A simulated process.
 #[derive(Clone, Debug)]
 pub struct Process {
     name: String,
@@ -158,23 +159,24 @@ pub struct Process {
     started: Nanos,
     pub(super) ended: Option<Nanos>,
     was_killed: bool,
-    /// Places among the machine's areas, in address order.
+    /// Indices of the machine's areas, in address order.
     areas: Vec<usize>,
     /// Work done, in nanoseconds.
     pub(super) work: f64,
     pub(super) work_end: f64,
-    /// Time still to be waited.
+    /// Time that it still has to wait, in nanoseconds.
     pub(super) debt: f64,
-    /// Extra time for each unit of work: for tiers, and for translations.
+    /// Extra time per unit of work because of slow nodes.
     pub(super) slow_tiers: f64,
-    /// Of its accesses, which go to which node.
+    /// Share of its accesses that goes to each node.
     pub(super) shares: Vec<f64>,
+    /// Extra time per unit of work because of translations.
     pub(super) slow_translations: f64,
-    /// When pages that are away are accessed next.
+    /// Next accesses to pages that are not in memory, on the work clock.
     pub(super) returns: BinaryHeap<Reverse<(u64, Page)>>,
-    /// What is filled, and when.
+    /// Pending fills: moment of the work and pages.
     pub(super) fills: VecDeque<(Nanos, Range<Page>)>,
-    /// What is released, when, and how large a share.
+    /// Pending releases: moment of the work, pages and their share.
     pub(super) returnings: VecDeque<(Nanos, Range<Page>, f64)>,
     pub(super) cpu: f64,
     pub(super) losses: Losses,
@@ -219,7 +221,7 @@ impl Process {
         }
     }
 
-    /// It also maps this area, which has these pages.
+    /// Maps an area that has these pages, and schedules its fills and releases.
     pub(super) fn add(&mut self, area: usize, spec: &AreaSpec, pages: Range<Page>) {
         self.areas.push(area);
         if let Some((at, share)) = spec.released {
@@ -269,7 +271,7 @@ impl Process {
         }
     }
 
-    /// A page is filled at a time, after those that were told before.
+    /// Schedules the fill of a page; the last run grows if it has the same time and ends at the page.
     fn touch(&mut self, at: Nanos, page: Page) {
         match self.fills.back_mut() {
             Some((last, run)) if *last == at && run.end == page => run.end += 1,
@@ -277,7 +279,7 @@ impl Process {
         }
     }
 
-    /// A page is given up at a time, after those that were told before.
+    /// Schedules the release of a page; the last run grows if it has the same time and ends at the page.
     fn give_up(&mut self, at: Nanos, page: Page) {
         match self.returnings.back_mut() {
             Some((last, run, _)) if *last == at && run.end == page => run.end += 1,
@@ -293,7 +295,7 @@ impl Process {
             .sort_by_key(|(at, _, _)| *at);
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -302,17 +304,17 @@ impl Process {
         &self.areas
     }
 
-    /// When it started.
+    /// Returns the time at which it started.
     pub fn started(&self) -> Nanos {
         self.started
     }
 
-    /// When it ended, if it has.
+    /// Returns the time at which it ended, if it has.
     pub fn ended(&self) -> Option<Nanos> {
         self.ended
     }
 
-    /// Whether it was killed for want of memory.
+    /// Whether it was killed because there was no memory.
     pub fn was_killed(&self) -> bool {
         self.was_killed
     }
@@ -330,42 +332,42 @@ impl Process {
         self.returnings.clear();
     }
 
-    /// Work done so far.
+    /// Returns the work done so far.
     pub fn work(&self) -> Nanos {
         Nanos(self.work as u64)
     }
 
-    /// CPU time so far.
+    /// Returns the CPU time used so far.
     pub fn cpu(&self) -> Nanos {
         Nanos(self.cpu as u64)
     }
 
-    /// What it lost so far.
+    /// Returns the losses so far.
     pub fn losses(&self) -> Losses {
         self.losses
     }
 
-    /// Faults for which something had to be brought back.
+    /// Returns the number of faults that read a page back.
     pub fn major_faults(&self) -> u64 {
         self.major_faults
     }
 
-    /// Faults of new memory.
+    /// Returns the number of first faults.
     pub fn minor_faults(&self) -> u64 {
         self.minor_faults
     }
 
-    /// Bytes in memory.
+    /// Returns the bytes in memory.
     pub fn rss(&self) -> u64 {
         self.in_memory * PAGE_SIZE
     }
 
-    /// Bytes in swap.
+    /// Returns the bytes in swap.
     pub fn swapped(&self) -> u64 {
         self.in_swap * PAGE_SIZE
     }
 
-    /// Bytes of that mapped by huge pages.
+    /// Returns the bytes in memory that huge pages map.
     pub fn huge(&self) -> u64 {
         self.huge_blocks * BLOCK_PAGES * PAGE_SIZE
     }
@@ -384,38 +386,38 @@ impl Process {
         of(is, pages as i64);
     }
 
-    /// First faults of `count` pages, each of which takes `cost`.
+    /// Counts first faults of `count` pages, and waits `cost` for each.
     pub(super) fn fault(&mut self, count: u64, cost: Nanos) {
         self.minor_faults += count;
         let all = Nanos(cost.0 * count);
         self.wait(all, |losses: &mut Losses| &mut losses.first_faults);
     }
 
-    /// CPUs that it keeps busy at this point of its work.
+    /// Returns the CPUs that it keeps busy at this point of its work.
     pub(super) fn cpus(&self) -> f64 {
         at(&self.cpus, self.work()).unwrap_or_else(|| f64::from(self.threads))
     }
 
-    /// What is filled at the start of its work.
+    /// Removes and returns the fills at the start of its work.
     pub(super) fn take_first_fills(&mut self) -> Vec<Range<Page>> {
         let nr = self.fills.partition_point(|(at, _)| *at == Nanos(0));
         self.fills.drain(..nr).map(|(_, pages)| pages).collect()
     }
 
-    /// Whatever was lost so far, was lost before it mattered.
+    /// Resets losses and minor faults: they happened before the simulation began.
     pub(super) fn forget_losses(&mut self) {
         self.debt = 0.0;
         self.losses = Losses::default();
         self.minor_faults = 0;
     }
 
-    /// Waits for `time`, all of it.
+    /// Delays the whole process by `time`.
     pub(super) fn lose(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
         self.debt += time.0 as f64;
         *of(&mut self.losses) += time.0 as f64 / 1e9;
     }
 
-    /// Waits for `time`, which one of its threads needs.
+    /// Delays one of its threads by `time`: the process loses `time` divided by its threads.
     pub(super) fn wait(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
         let lost = time.0 as f64 / f64::from(self.threads);
         self.debt += lost;
@@ -423,7 +425,7 @@ impl Process {
     }
 }
 
-/// What holds at a moment, of what holds from each moment on; before the first, what holds from that on.
+/// Returns the value of the last step that began by `now`. Before the first step, that is the first value.
 pub(super) fn at(steps: &[(Nanos, f64)], now: Nanos) -> Option<f64> {
     let next = steps.partition_point(|(from, _)| *from <= now);
     steps.get(next.saturating_sub(1)).map(|(_, value)| *value)
