@@ -1,9 +1,9 @@
-//! Accessed bits, drawn when somebody looks.
+//! Accessed bits, drawn when they are read.
 //!
-//! A bit that was found set stays set until it is cleared; one that was found clear is drawn anew from then
-//! on, as what sets it ([`super::pattern`]) has no memory. A page of a mapping that is ever accessed takes
-//! four bytes, which say that its bit is set or since when it is clear; others take a bit. Of a huge page
-//! the first page counts.
+//! A bit that was found set stays set until it is cleared. One that was found clear is drawn anew from then on, because
+//! its source ([`super::pattern`]) has no memory. A page of a mapping that is ever accessed takes four bytes: the time
+//! since which its bit is clear, or a mark that it is set. Other pages take a bit. A huge page has the bit of its first
+//! page.
 
 use std::ops::Range;
 
@@ -16,10 +16,10 @@ use super::process::Area;
 use super::{Machine, Place};
 use crate::memory::Page;
 
-/// Resolution of [`Area::clear_since`]: 119 hours fit.
+/// Resolution of [`Area::clear_since`] in nanoseconds: 119 hours fit.
 const TICK: u64 = 100_000;
 
-/// In [`Area::clear_since`]: the bit is set.
+/// Value of [`Area::clear_since`] for a bit that is set.
 const SET: u32 = u32::MAX;
 
 /// A bit for each page.
@@ -29,7 +29,7 @@ pub(super) struct PageBits {
 }
 
 impl PageBits {
-    /// Has a bit for each of `pages` from now on; new ones are clear.
+    /// Grows to a bit for each of `pages`; new bits are clear.
     pub(super) fn grow(&mut self, pages: usize) {
         self.words.resize(pages.div_ceil(64), 0);
     }
@@ -57,7 +57,7 @@ impl PageBits {
         }
     }
 
-    /// The bits of the pages from `first` on in its word, the lowest first.
+    /// Returns the bits of the pages from `first` on in its word, the lowest first.
     fn rest_of_word(&self, first: Page) -> u64 {
         self.words[first as usize / 64] >> (first % 64)
     }
@@ -73,8 +73,8 @@ impl Machine {
         found.unwrap_or_else(|| self.accessed.get(unit.start))
     }
 
-    /// Where small pages of one mapping and block are, and which of those in memory were accessed: told to `facts`
-    /// of their block, in which the first is the page number `offset`.
+    /// Reads the places of small pages of one mapping and block, and the accessed bits of those in memory, into
+    /// `facts`. The first page is the block's page number `offset`.
     pub(super) fn look_at_run(
         &mut self,
         at: usize,
@@ -100,7 +100,7 @@ impl Machine {
         }
     }
 
-    /// The same of many pages, one after the other: how many are, for each number that pages come with.
+    /// Adds the accessed pages to `counts`, at the number that each page comes with.
     pub(super) fn count_accessed(&mut self, pages: &[(u32, Page)], counts: &mut [u32]) {
         let has_huge = self.has_huge();
         let clocks: Vec<Clock> = (0..self.areas.len()).map(|at| self.clock_of(at)).collect();
@@ -141,7 +141,7 @@ impl Machine {
         }
     }
 
-    /// Clears the bits of pages in memory, and keeps those whose bits may come to be set by themselves.
+    /// Clears the bits of pages in memory, and keeps only the pages of mappings that are ever accessed.
     pub(super) fn clear_all(&mut self, pages: &mut Vec<(u32, Page)>) {
         let has_huge = self.has_huge();
         let work: Vec<u32> = (self.areas.iter())
@@ -164,7 +164,8 @@ impl Machine {
         });
     }
 
-    /// As long as this is the same, the bits of frames' pages in mappings that are never accessed stay clear.
+    /// Returns counters of changes. While they are equal, the bits of frames' pages in mappings that are never accessed
+    /// stay clear.
     pub(super) fn bit_changes(&self) -> (u64, u64) {
         (self.memory.changes(), self.touches)
     }
@@ -185,8 +186,8 @@ impl Machine {
         }
     }
 
-    /// The pages of a block have a bit each from now on, which is that of its first: a bit that is set was
-    /// set by some page, and nobody knows which.
+    /// Gives each page of a block a bit of its own, equal to that of the first. If it is set, some page set it, and it
+    /// is unknown which.
     pub(super) fn spread_bit(&mut self, block: Range<Page>) {
         let at = self.area_at(block.start);
         if let Some(since) = self.areas[at].since_of(&block) {
@@ -197,12 +198,12 @@ impl Machine {
         }
     }
 
-    /// Which of up to 64 small pages were accessed, as [`Machine::is_accessed`] says; their bits are
-    /// cleared. The pages are those from `first` on, of one area and one word of bits, of which `pages` has
-    /// the bit: the lowest is that of `first`.
+    /// Clears the accessed bits of up to 64 small pages, and returns those that were set, as [`Machine::is_accessed`]
+    /// finds them. The pages are those from `first` on, of one area and one word of bits. `pages` has the bits of those
+    /// that are meant, the lowest for `first`.
     pub(super) fn take_accessed(&mut self, first: Page, pages: u64) -> u64 {
         if self.areas[self.area_at(first)].clear_since.is_empty() {
-            // Nobody has set a bit since it was cleared.
+            // These bits are stored, not drawn: the mapping is never accessed.
             let found = self.accessed.rest_of_word(first) & pages;
             self.accessed.words[first as usize / 64] &= !(found << (first % 64));
             return found;
@@ -220,7 +221,7 @@ impl Machine {
     }
 }
 
-/// How far the process of a mapping has come.
+/// Progress of the process of a mapping.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     work: Nanos,
@@ -228,8 +229,8 @@ struct Clock {
 }
 
 impl Area {
-    /// Whether a page or huge page in memory was accessed since its bit was cleared; `None` if this mapping
-    /// is never accessed.
+    /// Returns whether a page or huge page in memory was accessed since its bit was cleared; `None` if this mapping is
+    /// never accessed.
     fn look(&mut self, unit: &Range<Page>, clock: Clock, random: &mut Pcg64Mcg) -> Option<bool> {
         let first = self.pages.start;
         let since = self.clear_since.get_mut((unit.start - first) as usize)?;
@@ -238,7 +239,7 @@ impl Area {
         }
         let (from, now) = (Nanos(u64::from(*since) * TICK), clock.work);
         if (self.span).is_none_or(|span| (span.from, span.to) != (from, now)) {
-            // Mostly as for the bit before, which was cleared at the same time.
+            // The span is mostly that of the bit before, which was cleared at the same time.
             self.span = self.spec.pattern.span(from, now);
         }
         let pages = unit.start - first..unit.end - first;
@@ -252,12 +253,12 @@ impl Area {
         Some(is_set)
     }
 
-    /// What is noted of a page of this mapping; `None` if it is never accessed.
+    /// Returns the note of a page in `clear_since`; `None` if this mapping is never accessed.
     fn since(&mut self, page: Page) -> Option<&mut u32> {
         self.clear_since.get_mut((page - self.pages.start) as usize)
     }
 
-    /// The same of several.
+    /// Returns the notes of several pages in `clear_since`; `None` if this mapping is never accessed.
     fn since_of(&mut self, pages: &Range<Page>) -> Option<&mut [u32]> {
         let first = (pages.start - self.pages.start) as usize;
         self.clear_since.get_mut(first..first + pages.len())

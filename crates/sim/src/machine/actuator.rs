@@ -1,4 +1,4 @@
-//! The engine's actuator: what schemes ask for, done to simulated memory, page by page.
+//! The engine's actuator: applies the operations of schemes to simulated memory, page by page.
 
 use std::convert::Infallible;
 
@@ -14,21 +14,21 @@ use super::process::Use;
 use super::{Machine, Place, Rules};
 use crate::memory::{BLOCK_PAGES, Page};
 
-/// An actuator while it acts on its machine.
+/// An actuator with the machine that it acts on.
 #[derive(Debug)]
 pub struct SimActuator<'a> {
     pub(crate) machine: &'a mut Machine,
     pub(crate) is_physical: bool,
     pub(super) spare_accessed: bool,
-    /// The block at hand is paged out as a huge page.
+    /// Whether the current block is paged out as a huge page.
     pub(super) is_whole: bool,
-    /// Time in which single pages of processes were paged out, as far as these ran.
+    /// Time in which single pages of processes were paged out while these ran.
     pub(super) interrupted: Nanos,
 }
 
 impl<'a> SimActuator<'a> {
-    /// Acts on `machine`. Ranges are of physical addresses if it `is_physical`. Pages that were accessed since their
-    /// bit was cleared are spared by schemes about idle memory if told to `spare_accessed`, and their bits cleared:
+    /// Returns an actuator for `machine`. Ranges are of physical addresses if it `is_physical`. If `spare_accessed`,
+    /// schemes about idle memory keep pages that were accessed since their bit was cleared, and clear the bit. This is
     /// for monitors that clear every page's bit.
     pub fn new(machine: &'a mut Machine, is_physical: bool, spare_accessed: bool) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl<'a> SimActuator<'a> {
         }
     }
 
-    /// Time in which processes were interrupted, as far as they ran, since the last call.
+    /// Returns the time in which processes were interrupted while they ran, since the last call.
     pub(crate) fn take_interrupted(&mut self) -> Nanos {
         std::mem::take(&mut self.interrupted)
     }
@@ -148,8 +148,8 @@ impl SimActuator<'_> {
         }
     }
 
-    /// Acts on a page, or on the huge page that it is the first of: whether it was meant, and of how
-    /// many pages that is the answer.
+    /// Acts on a page, or on the huge page that it is the first of. Returns whether the action was applied, and the
+    /// number of pages that this result is for.
     fn act_on_page(
         &mut self,
         operation: &Operation,
@@ -191,7 +191,7 @@ impl SimActuator<'_> {
             return (self.give_back_unused(unit, is_whole, outcome), pages);
         }
         if unit.len() > 1 && !is_whole && operation.action != Action::Cold {
-            // Part of a huge page: it is split, as the kernel does.
+            // An operation on a part of a huge page splits it, as in the kernel.
             outcome.took = outcome.took + self.machine.split(unit.start);
         }
         let done = match operation.action {
@@ -217,7 +217,7 @@ impl SimActuator<'_> {
         (done.map(|()| true), pages)
     }
 
-    /// Gives back what a huge page holds that the program has never written, and splits it for that.
+    /// Splits a huge page, and gives back the pages in it that the program has never written.
     fn give_back_unused(
         &mut self,
         unit: std::ops::Range<Page>,
@@ -245,8 +245,8 @@ impl SimActuator<'_> {
         Ok(false)
     }
 
-    /// Advises the kernel of what a range's huge pages are to be from now on. A block that a range cuts is
-    /// in two mappings afterwards, and can be huge no more.
+    /// Sets the advice about huge pages for a range. A block that a range cuts is in two mappings afterwards, and can
+    /// no longer be huge.
     fn advise(&mut self, operation: &Operation, huge: bool, outcome: &mut Outcome) {
         let range = operation.range;
         let mut address = range.start;
@@ -281,7 +281,7 @@ impl SimActuator<'_> {
             return Err(Refusal::Unsupported);
         }
         if pages > 1 {
-            // As if split: huge pages are moved page by page here.
+            // Huge pages are moved page by page here, as if they were split.
             outcome.took = outcome.took + self.machine.split(page);
         }
         for page in page..page + pages as Page {
@@ -309,7 +309,7 @@ impl SimActuator<'_> {
         Ok(())
     }
 
-    /// What a block of a process is like; `None` where nothing is mapped, or the process has ended.
+    /// Returns the use of a process's block; `None` if nothing is mapped there, or the process has ended.
     pub(crate) fn block_use(
         &mut self,
         target: TargetId,
@@ -342,7 +342,7 @@ impl SimActuator<'_> {
         })
     }
 
-    /// Blocks become huge pages: those that the operation names, or else those of which at least half is in
+    /// Makes blocks huge pages. These are the blocks that the operation names, or else those with at least half in
     /// memory within the range, as on the live machine.
     fn collapse(&mut self, operation: &Operation, outcome: &mut Outcome) {
         let range = operation.range;
@@ -392,7 +392,7 @@ impl SimActuator<'_> {
         self.machine.collapse(first, 1)
     }
 
-    /// The first filter that matches decides.
+    /// Whether a page passes the filters. The first filter that matches decides.
     fn passes(&mut self, operation: &Operation, page: Page, outcome: &mut Outcome) -> bool {
         for (filter, matching, allow) in operation.filters.iter() {
             let area = &self.machine.areas[self.machine.area_at(page)];

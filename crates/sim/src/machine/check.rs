@@ -1,12 +1,12 @@
-//! Whether everything is in exactly one place.
+//! Checks that every page is in exactly one place.
 
 use super::{Machine, Place, SwapKind};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 impl Machine {
-    /// What is wrong with the books, if anything: frames and lists ([`crate::memory::Memory::check`]),
-    /// pages' places, swap's contents and room, what is counted for processes, and huge pages. Slow:
-    /// for tests, after every event.
+    /// Checks frames and lists ([`crate::memory::Memory::check`]), pages' places, swap's contents and pool, the
+    /// counters of processes, and huge pages. Returns the first inconsistency as the error. Slow: for tests, after
+    /// every event.
     pub fn check(&self) -> Result<(), String> {
         self.memory.check()?;
         let mut in_swap = 0;

@@ -1,10 +1,9 @@
-//! Free memory in whole blocks: the nodes' compaction threads, and direct compaction by whoever needs a huge
-//! page and finds none.
+//! Compaction: the nodes' compaction threads, and direct compaction where a huge page is needed and none is free.
 //!
-//! Both are [`crate::compaction`]'s scanners, which all share. Direct compaction works on the nearest node
-//! only, as the kernel does for huge pages (`__GFP_THISNODE` in `alloc_pages_mpol`), until there is a block,
-//! or a round has met its end; then it is deferred in that zone for twice as many attempts as before, up to
-//! 64 (`defer_compaction`).
+//! Both use the scanners of [`crate::compaction`], and share them. Direct compaction works on the nearest node only, as
+//! the kernel does for huge pages (`__GFP_THISNODE` in `alloc_pages_mpol`). It ends when there is a block, or at the
+//! end of a round. If it fails, it is deferred in that zone for twice the attempts of the last time, up to 64
+//! (`defer_compaction`).
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
@@ -14,22 +13,22 @@ use crate::compaction::Scanners;
 use crate::kcompactd::{Kcompactd, Round, node_facts};
 use crate::memory::{BLOCK_ORDER, Memory, Page, Pfn};
 
-/// Who compacts when a fault finds no huge page: `/sys/kernel/mm/transparent_hugepage/defrag`.
+/// Faults that compact memory if they find no huge page: `/sys/kernel/mm/transparent_hugepage/defrag`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Defrag {
-    /// Every such fault.
+    /// All such faults.
     Always,
     /// Faults of memory for which huge pages were asked.
     #[default]
     Madvise,
-    /// There is no compaction.
+    /// No faults.
     Never,
 }
 
 /// `COMPACT_MAX_DEFER_SHIFT`.
 const DEFER_SHIFT_MAX: u32 = 6;
 
-/// Direct compaction that is put off in a zone after it was in vain.
+/// Deferral of direct compaction in a zone after it failed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Deferral {
     shift: u32,
@@ -55,7 +54,7 @@ impl Deferral {
     }
 }
 
-/// The scanners of all zones and who uses them.
+/// The scanners of all zones and their users.
 #[derive(Clone, Debug)]
 pub(super) struct Compaction {
     scanners: Vec<Scanners>,
@@ -82,7 +81,7 @@ impl Compaction {
 }
 
 impl Machine {
-    /// The compaction threads' part of the time until `to`.
+    /// Runs the compaction threads until `to`.
     pub(super) fn run_kcompactd(&mut self, to: Nanos) {
         let Compaction {
             threads, scanners, ..
@@ -99,20 +98,20 @@ impl Machine {
         self.stats.kcompactd_cpu = threads.busy();
     }
 
-    /// How fragmented a node is, and how its compaction thread stands.
+    /// Returns the compaction attributes, the fragmentation of a node, and the status of its compaction thread.
     pub fn fragmentation(&self, node: u32) -> (CompactionAttributes, NodeFacts, CompactionStatus) {
         let facts = node_facts(&self.memory, node);
         let status = self.compaction.threads.status(node);
         (self.compaction.attributes, facts, status)
     }
 
-    /// Rounds of the compaction threads that have ended since this was asked last.
+    /// Returns the rounds of the compaction threads that have ended since the last call.
     pub fn take_rounds(&mut self) -> Vec<Round> {
         self.compaction.threads.take_rounds()
     }
 
-    /// A huge page's frames for the pages from `first` on, by direct compaction if that is allowed, and what
-    /// that took.
+    /// Allocates a huge page's frames for the pages from `first` on, by direct compaction if that is allowed. Returns
+    /// the first frame and the time that compaction took.
     pub(super) fn place_huge(&mut self, first: Page, may_compact: bool) -> (Option<Pfn>, Nanos) {
         if let Some(frame) = self.place_block(first, BLOCK_ORDER) {
             return (Some(frame), Nanos(0));
@@ -137,7 +136,8 @@ impl Machine {
         (None, took)
     }
 
-    /// Compacts a zone until it has a block, or the scanners have met after a whole round.
+    /// Compacts a zone until it has a block, or the scanners have met after a whole round. Returns the time that this
+    /// took.
     fn compact_directly(&mut self, zone: usize) -> Nanos {
         let scanners = &mut self.compaction.scanners[zone];
         let (mut took, mut ends) = (self.spec.compaction_costs.fault_pass, 0);

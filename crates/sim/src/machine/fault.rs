@@ -1,34 +1,33 @@
-//! What goes wrong on purpose.
+//! Injected faults.
 
 use isotherm_engine::Nanos;
 
 use super::Machine;
 
-/// Something that goes wrong for a while.
+/// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// From when on.
+    /// Time at which it begins.
     pub from: Nanos,
-    /// Until when.
+    /// Time at which it ends.
     pub until: Nanos,
 }
 
-/// What can go wrong.
+/// Kind of an injected fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
     /// A node has no free page.
     NodeFull(u32),
-    /// Swap takes nothing.
+    /// Swap stores no more pages.
     SwapFull,
     /// This share of migrations fails.
     Migration(f64),
-    /// This share of pages is locked by somebody: their bits cannot be cleared, and they cannot be
-    /// acted on.
+    /// This share of pages is locked: their bits cannot be cleared, and no action can be applied to them.
     Contention(f64),
-    /// A process ends, by its place among all.
+    /// The process with this index ends.
     Exit(u32),
-    /// The monitors' clock jumps: forward, or back.
+    /// The monitors' clock jumps by this number of nanoseconds: forward, or back.
     ClockJump(i64),
 }
 
@@ -41,7 +40,7 @@ impl Machine {
             .map(|fault| fault.kind)
     }
 
-    /// Whether something may go wrong now with one page and not with the next.
+    /// Whether a fault is active now, so that something may go wrong with one page and not with the next.
     pub(super) fn is_anything_wrong(&self) -> bool {
         self.at_fault().next().is_some()
     }
@@ -55,7 +54,7 @@ impl Machine {
         self.at_fault().any(|kind| kind == FaultKind::SwapFull)
     }
 
-    /// Whether this migration fails, at random.
+    /// Draws whether this migration fails.
     pub(super) fn fails_to_migrate(&mut self) -> bool {
         let shares = self.at_fault().filter_map(|kind| match kind {
             FaultKind::Migration(share) => Some(share),
@@ -65,7 +64,7 @@ impl Machine {
         share > 0.0 && self.draw() < share
     }
 
-    /// Whether somebody holds this page, at random.
+    /// Draws whether this page is locked.
     pub(super) fn is_contended(&mut self) -> bool {
         let shares = self.at_fault().filter_map(|kind| match kind {
             FaultKind::Contention(share) => Some(share),
@@ -75,7 +74,7 @@ impl Machine {
         share > 0.0 && self.draw() < share
     }
 
-    /// Processes that must end now.
+    /// Returns the processes that must end now.
     pub(super) fn to_end(&self) -> Vec<usize> {
         let exits = self.at_fault().filter_map(|kind| match kind {
             FaultKind::Exit(process) => Some(process as usize),
@@ -90,7 +89,7 @@ impl Machine {
             .collect()
     }
 
-    /// How far the monitors' clock is off.
+    /// Returns the error of the monitors' clock, in nanoseconds.
     pub fn clock_error(&self) -> i64 {
         let jumps = self.at_fault().filter_map(|kind| match kind {
             FaultKind::ClockJump(by) => Some(by),

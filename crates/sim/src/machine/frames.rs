@@ -1,11 +1,11 @@
-//! Acting on physical addresses: the same as on virtual ones, but a run of frames at a time.
+//! Actions on physical addresses: the same as on virtual ones, but a run of frames at a time.
 //!
-//! Problem: schemes about nodes of hundreds of gigabytes look at millions of pages a second, most of which
-//! do not pass a filter or have nowhere to go.
+//! Problem: schemes about nodes of hundreds of gigabytes scan millions of pages a second. Most of these pages do not
+//! pass a filter or have no node to move to.
 //!
-//! Approach: frames that follow each other mostly are pages that do; up to 64 of those have their accessed
-//! bits in one word, and are filtered and moved together. What comes out is what page by page would.
-//! Huge pages, other actions, and machines on which something may go wrong with each page go that way.
+//! Approach: consecutive frames mostly hold consecutive pages. Up to 64 of these have their accessed bits in one word,
+//! and are filtered and moved together. The result is the same as page by page. Huge pages, other actions, and machines
+//! with active faults are handled page by page.
 
 use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal};
@@ -15,7 +15,7 @@ use super::process::Use;
 use super::scatter::PIECE;
 use crate::memory::{Owner, Page, Pfn};
 
-/// Pages that follow each other, in frames that do.
+/// Consecutive pages in consecutive frames.
 #[derive(Clone, Copy, Debug)]
 struct Frames {
     frame: Pfn,
@@ -24,7 +24,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Takes off up to `count` from its start.
+    /// Removes up to `count` pages from the start, and returns them.
     fn split_off(&mut self, count: u64) -> Self {
         let count = count.min(self.count);
         let taken = Self { count, ..*self };
@@ -34,7 +34,7 @@ impl Frames {
         taken
     }
 
-    /// `count` of them from the one at `first` on.
+    /// Returns `count` of the pages, from the one at `first` on.
     fn part(self, first: u32, count: u32) -> Self {
         Self {
             frame: self.frame + u64::from(first),
@@ -105,7 +105,7 @@ impl SimActuator<'_> {
         }
     }
 
-    /// Moves pages to another node, as far as there is room.
+    /// Moves pages to another node until it has no free frame.
     fn migrate_run(&mut self, mut run: Frames, to: u32, outcome: &mut Outcome) {
         let cost = self.machine.spec.costs.migrate_page;
         let from = self.machine.node_of(run.frame);
@@ -114,7 +114,7 @@ impl SimActuator<'_> {
             let pages = run.page..run.page + run.count as Page;
             let moved = self.machine.move_to_node(pages, run.frame, to as usize);
             if moved == 0 {
-                // Nor will there be room for the others.
+                // There are no frames for the other pages either.
                 refuse(outcome, Refusal::NoRoom, run.count);
                 return;
             }
@@ -124,7 +124,7 @@ impl SimActuator<'_> {
         }
     }
 
-    /// Which of up to 64 small pages in memory pass: of each the first filter that matches decides.
+    /// Returns those of up to 64 small pages in memory that pass. For each page the first filter that matches decides.
     fn passing(&mut self, operation: &Operation, word: &Frames, outcome: &mut Outcome) -> u64 {
         let all_if = |has: bool| if has { u64::MAX } else { 0 };
         let purpose = self.machine.areas[self.machine.area_at(word.page)]
@@ -153,7 +153,7 @@ impl SimActuator<'_> {
 }
 
 impl super::Machine {
-    /// The frame at a physical address, and where those end that follow it up to the address `end`.
+    /// Returns the frame at a physical address, and the end of the frames that follow it up to the address `end`.
     fn frames_from(&self, address: u64, end: u64) -> (Pfn, Pfn) {
         let frame = self.frame_at(address);
         let rest = (end - address) / PAGE_SIZE;
@@ -164,13 +164,13 @@ impl super::Machine {
         }
     }
 
-    /// How many pages from `page` on are of its mapping and have their accessed bits in its word.
+    /// Returns the number of pages from `page` on that are of its mapping and have their accessed bits in its word.
     fn rest_of_word(&self, page: Page) -> u64 {
         let end = (page / 64 * 64 + 64).min(self.areas[self.area_at(page)].pages.end);
         u64::from(end - page)
     }
 
-    /// Which of up to 64 small pages were accessed, their bits left as they are.
+    /// Returns the accessed bits of up to 64 small pages, and leaves the bits as they are.
     fn are_accessed(&mut self, first: Page, pages: u64) -> u64 {
         let is_set = |i: &u32| pages >> i & 1 == 1;
         let found = (0..64).filter(is_set);
@@ -180,7 +180,7 @@ impl super::Machine {
     }
 }
 
-/// The lowest `count` bits, from 1 to 64.
+/// Returns a mask of the lowest `count` bits, from 1 to 64.
 const fn mask(count: u32) -> u64 {
     u64::MAX >> (64 - count)
 }

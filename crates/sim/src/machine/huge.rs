@@ -1,4 +1,4 @@
-//! Huge pages: at the first fault, by khugepaged, on demand; and back.
+//! Huge pages: made at the first fault, by khugepaged and on demand, and split again.
 
 use isotherm_engine::{Nanos, Refusal};
 
@@ -9,12 +9,12 @@ use crate::memory::{BLOCK_PAGES, Page};
 /// `/sys/kernel/mm/transparent_hugepage/enabled`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThpMode {
-    /// For all anonymous memory.
+    /// Huge pages for all anonymous memory.
     Always,
-    /// Where the program asked for it.
+    /// Huge pages where the program asked for them.
     #[default]
     Madvise,
-    /// Not at all.
+    /// No huge pages.
     Never,
 }
 
@@ -41,18 +41,18 @@ impl Machine {
             && area.spec.purpose == Use::Anon
     }
 
-    /// What was advised about a block's huge pages, the last if there is more.
+    /// Returns the advice about a block's huge pages: the last of a scheme, or else the program's.
     fn advice(&self, first: Page) -> Option<bool> {
         let advised = self.advised[(first / BLOCK) as usize];
         advised.or(self.areas[self.area_at(first)].spec.huge)
     }
 
-    /// What a scheme advises about the block of a page.
+    /// Notes a scheme's advice about the block of a page.
     pub(super) fn advise(&mut self, page: Page, huge: bool) {
         self.advised[(page / BLOCK) as usize] = Some(huge);
     }
 
-    /// Whether a block may become huge by itself: by the machine's mode and advice.
+    /// Whether first faults and khugepaged may make a block huge, by the machine's mode and advice.
     pub(super) fn wants_huge(&self, first: Page) -> bool {
         if !self.can_be_huge(first) {
             return false;
@@ -65,8 +65,8 @@ impl Machine {
         }
     }
 
-    /// A block's first fault brings a huge page, if it is empty and there is one, or one can be made:
-    /// whether it did, and what making one took.
+    /// Fills an empty block with a huge page at its first fault, if one is free or compaction makes one. Returns
+    /// whether it did, and the time that compaction took.
     pub(super) fn fill_huge(&mut self, first: Page) -> (bool, Nanos) {
         let is_empty =
             Self::pages_of_block(first).all(|page| self.place[page as usize] == Place::Nowhere);
@@ -99,7 +99,7 @@ impl Machine {
         self.processes[process].huge_blocks += 1;
     }
 
-    /// Makes a block one huge page. What was not there is there afterwards.
+    /// Makes a block one huge page. All of its pages are in memory afterwards.
     pub(super) fn collapse(&mut self, first: Page, present_min: usize) -> Result<Nanos, Refusal> {
         if !self.can_be_huge(first) {
             return Err(Refusal::Unmapped);
@@ -123,7 +123,7 @@ impl Machine {
         }
         let (frame, compacting) = self.place_huge(first, true);
         if frame.is_none() {
-            // Their own frames are free, if no others.
+            // At least the pages' own frames are free.
             for page in &present {
                 self.put_back(*page);
             }
@@ -145,7 +145,7 @@ impl Machine {
         Ok(self.spec.costs.collapse + compacting)
     }
 
-    /// Maps a huge page page by page again; each keeps its accessed bit.
+    /// Splits a huge page; each of its pages takes over its accessed bit.
     pub(super) fn split(&mut self, first: Page) -> Nanos {
         self.spread_bit(Self::pages_of_block(first));
         self.huge[(first / BLOCK) as usize] = false;
@@ -154,12 +154,12 @@ impl Machine {
         self.spec.costs.split
     }
 
-    /// How many pages of a huge page the program has never filled.
+    /// Returns the number of pages of a huge page that the program has never filled.
     pub(super) fn unused_of(&self, pages: std::ops::Range<Page>) -> u64 {
         self.unused_of_all(pages)
     }
 
-    /// How many pages of a block are in memory that the program has never filled.
+    /// Returns the number of a block's pages in memory that the program has never filled.
     pub(super) fn unused_in_memory(&self, first: Page) -> u64 {
         let pages = Self::pages_of_block(first);
         let is_there = |page: &Page| self.place[*page as usize] == Place::Memory;
@@ -170,8 +170,8 @@ impl Machine {
         pages.filter(|page| !self.filled.get(*page)).count() as u64
     }
 
-    /// Gives back the pages of a block in memory that the program has never filled, once it is split: as
-    /// Linux 6.12 maps the shared zero page instead of them.
+    /// Gives back the pages of a split block that the program has never filled. Linux 6.12 maps the shared zero page
+    /// instead of them.
     pub(super) fn drop_unused(&mut self, pages: std::ops::Range<Page>) {
         for page in pages {
             if !self.filled.get(page) {
@@ -185,19 +185,19 @@ impl Machine {
         self.use_of(page) == Use::Anon
     }
 
-    /// Use of the mapping that a page is of.
+    /// Returns the use of the mapping that a page is of.
     pub(super) fn use_of(&self, page: Page) -> Use {
         self.areas[self.area_at(page)].spec.purpose
     }
 
-    /// khugepaged's round.
+    /// Runs one round of khugepaged.
     pub(super) fn khugepaged(&mut self) {
         self.khugepaged_due = self.now + SCAN_PERIOD;
         if self.spec.thp == ThpMode::Never || self.huge.is_empty() {
             return;
         }
         let mut scanned = 0;
-        // What is not to be huge is passed mapping by mapping, in no time.
+        // Blocks that must not be huge take no time: khugepaged passes them mapping by mapping.
         for _ in 0..self.huge.len() {
             let block = self.next_collapse % self.huge.len();
             self.next_collapse = block + 1;

@@ -1,7 +1,7 @@
-//! What each node holds of each mapping: how many pages, what is accessed of them, and which are a file's.
+//! Pages of each mapping on each node: their number, their accesses, and which are a file's.
 //!
-//! All of it follows from where pages are, but is needed far more often than pages move: so it is kept,
-//! and changed with every page that comes, goes or moves.
+//! All of it follows from the places of pages, but is needed far more often than pages move. So it is stored, and
+//! updated with every page that comes, goes or moves.
 
 use std::ops::Range;
 
@@ -13,18 +13,18 @@ use super::{Machine, Pattern, Place};
 use crate::bits::Bits;
 use crate::memory::Page;
 
-/// What nodes hold of a mapping.
+/// Pages of a mapping by node.
 #[derive(Clone, Debug)]
 pub(super) struct Holdings {
-    /// Pages by node.
+    /// Number of pages on each node.
     pub(super) pages: Vec<u64>,
-    /// Cache lines a second of the pages on each node, in this phase; `None` if nobody has asked yet.
+    /// A phase, and the cache lines a second of the pages on each node in it; `None` before the first query.
     lines: Option<(usize, Vec<f64>)>,
     /// The number of its first page among all pages of files.
     first_of_file: Option<u64>,
 }
 
-/// The pages of files that are in memory, by node: what the kernel has on its lists of file pages.
+/// The pages of files that are in memory, by node; they correspond to the kernel's lists of file pages.
 #[derive(Clone, Debug)]
 pub(super) struct FilePages {
     /// First number and first page of each mapping of a file.
@@ -35,10 +35,10 @@ pub(super) struct FilePages {
 
 #[derive(Clone, Debug)]
 struct NodeFiles {
-    /// Numbers of its pages.
+    /// Numbers of its pages among all pages of files.
     pages: Bits,
     nr: u64,
-    /// Where reclaim's scanner stands.
+    /// Number of the page that reclaim scans next.
     hand: u64,
 }
 
@@ -56,7 +56,7 @@ impl FilePages {
         }
     }
 
-    /// A file's pages are mapped. Yields the number of the first.
+    /// Adds the pages of a file's mapping. Returns the number of the first.
     fn add(&mut self, pages: &Range<Page>) -> u64 {
         let first = self.length;
         self.mappings.push((first, pages.start));
@@ -67,12 +67,12 @@ impl FilePages {
         first
     }
 
-    /// How many are on a node.
+    /// Returns the number of pages of files on a node.
     pub(super) fn on(&self, node: usize) -> u64 {
         self.nodes[node].nr
     }
 
-    /// The next page of a file on a node, all round; `None` if there is none.
+    /// Returns the next page of a file on a node, and starts again after the last; `None` if there is none.
     pub(super) fn next(&mut self, node: usize) -> Option<Page> {
         let NodeFiles { pages, hand, .. } = &mut self.nodes[node];
         let number = pages.first_from(*hand).or_else(|| pages.first_from(0))?;
@@ -84,7 +84,7 @@ impl FilePages {
 }
 
 impl Holdings {
-    /// Nothing of a mapping so far.
+    /// Returns the holdings of a new mapping, which has no pages in memory.
     pub(super) fn new(
         nodes: usize,
         purpose: Use,
@@ -100,21 +100,21 @@ impl Holdings {
 }
 
 impl Machine {
-    /// Pages of one mapping, in frames that follow each other, are in memory now.
+    /// Notes that pages of one mapping, in consecutive frames, are in memory now.
     pub(super) fn note_in(&mut self, pages: Range<Page>) {
         let frame = self.memory.frame_of(pages.start);
         let node = self.node_of(frame.expect("they are in memory"));
         self.note(pages, node, true);
     }
 
-    /// Pages of one mapping, in frames that follow each other, are about to leave their frames.
+    /// Notes that pages of one mapping, in consecutive frames, are about to leave their frames.
     pub(super) fn note_out(&mut self, pages: Range<Page>) {
         let frame = self.memory.frame_of(pages.start);
         let node = self.node_of(frame.expect("they are in memory"));
         self.note(pages, node, false);
     }
 
-    /// Pages of one mapping were on `from`, and are now in frames that follow each other.
+    /// Notes that pages of one mapping were on `from`, and are now in consecutive frames.
     pub(super) fn note_moved(&mut self, pages: Range<Page>, from: u32) {
         self.note(pages.clone(), from, false);
         self.note_in(pages);
@@ -160,7 +160,8 @@ impl Machine {
         }
     }
 
-    /// Cache lines a second that a mapping's pages on each node are accessed for, by its process's work.
+    /// Returns the cache lines a second that accesses to a mapping move on each node, at this point of its process's
+    /// work.
     pub(super) fn lines_by_node(&mut self, at: usize) -> Vec<f64> {
         let work = self.processes[self.areas[at].process].work();
         let phase = match &self.areas[at].spec.pattern {
@@ -195,7 +196,7 @@ impl Machine {
         lines
     }
 
-    /// A process's anonymous memory on a node, in pages.
+    /// Returns a process's anonymous memory on a node, in pages.
     pub fn anon_on(&self, target: TargetId, node: u32) -> u64 {
         let areas = self.processes[target.0 as usize].areas().iter();
         let areas = areas.map(|area| &self.areas[*area]);
@@ -203,7 +204,7 @@ impl Machine {
         anon.map(|area| area.holdings.pages[node as usize]).sum()
     }
 
-    /// Whether what is held is what is there; what is wrong, if not. Slow: for tests.
+    /// Checks that the holdings match the places of pages. Returns the first difference as the error. Slow: for tests.
     pub(super) fn check_holdings(&self) -> Result<(), String> {
         for area in &self.areas {
             let mut pages = vec![0; self.spec.nodes.len()];

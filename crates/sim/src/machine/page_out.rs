@@ -1,8 +1,8 @@
-//! Paging out as the live actuator does it: blocks as huge pages, single pages beside the process.
+//! Page-out as the live actuator does it: blocks as huge pages, single pages while the process goes on.
 //!
-//! Which of the two it is decides most of what acting takes, and what it takes from the process
-//! (`isotherm_linux::act`): of a block that goes whole the process notices little; for each single page it is
-//! interrupted, or loses the CPU on which that is done.
+//! This choice decides most of an action's duration and of the process's loss (`isotherm_linux::act`). The process
+//! hardly notices a block that goes whole. For each single page it is interrupted, or loses the CPU on which that is
+//! done.
 
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
@@ -11,11 +11,11 @@ use super::process::{Losses, Use};
 use super::{Machine, Place, Rules, SimActuator};
 use crate::memory::{BLOCK_PAGES, Page};
 
-/// Most pages of a block that stay although the block goes whole; as `isotherm_linux::act` has it.
+/// Maximum number of pages to keep in a block that goes whole, as in `isotherm_linux::act`.
 const REST_MAX: usize = 8;
 
 impl SimActuator<'_> {
-    /// How many pages of a block are in memory; `None` where nothing is mapped, or the process has ended.
+    /// Returns the number of a block's pages in memory; `None` if nothing is mapped there, or the process has ended.
     pub(crate) fn present_in(&self, target: TargetId, block: u64) -> Option<u32> {
         let machine = &*self.machine;
         machine
@@ -34,8 +34,8 @@ impl SimActuator<'_> {
         present
     }
 
-    /// Whether the block at `address` is paged out as one huge page: all of it is in memory, private, anonymous, and
-    /// all but a few pages are to go.
+    /// Whether the block at `address` is paged out as one huge page. All of it has to be in memory, private and
+    /// anonymous, and all but a few pages have to go.
     pub(super) fn goes_whole(&mut self, operation: &Operation, address: u64) -> bool {
         if self.is_physical || self.machine.spec.rules != Rules::Isotherm {
             return false;
@@ -84,7 +84,8 @@ impl SimActuator<'_> {
     ) -> Result<(), Refusal> {
         if unit.len() > 1 {
             let took = self.machine.split(unit.start);
-            // What goes whole is split by nobody: that is how pages are counted here.
+            // A block that goes whole needs no split on a live machine; it is split here because pages are counted one
+            // by one.
             let took = if self.is_whole { Nanos(0) } else { took };
             outcome.took = outcome.took + took;
         }
@@ -99,7 +100,8 @@ impl SimActuator<'_> {
         Ok(())
     }
 
-    /// What paging out `page` takes, which alone and undisturbed is `alone`; and what its process loses by it.
+    /// Returns the time of paging out `page`, which takes `alone` if nothing disturbs it, and charges its process's
+    /// loss.
     fn take_from_process(&mut self, page: Page, alone: Nanos) -> Nanos {
         let costs = self.machine.spec.costs;
         let process = self.machine.areas[self.machine.area_at(page)].process;
@@ -108,7 +110,8 @@ impl SimActuator<'_> {
             let took = costs.page_out_whole;
             (took, took.0 as f64 * costs.whole_lost)
         } else {
-            // Who acts takes the process's CPU; where another is free, it goes on there, and is interrupted.
+            // The action takes the process's CPU. If another CPU is free, the process goes on there, and is
+            // interrupted.
             let elsewhere = self.machine.idle_cpus().min(1.0);
             let interrupts = costs.interrupt.0 as f64 * running * elsewhere;
             let took = alone + Nanos(interrupts as u64);
@@ -130,7 +133,7 @@ impl Machine {
         matches!(kind, Some(super::SwapKind::Zram { .. }))
     }
 
-    /// CPUs that a process keeps busy now, where nobody disturbs it.
+    /// Returns the CPUs that a process keeps busy now if nothing disturbs it.
     pub(crate) fn cpus_of(&self, process: usize) -> f64 {
         let process = &self.processes[process];
         if !process.is_running() {
@@ -139,30 +142,30 @@ impl Machine {
         process.cpus()
     }
 
-    /// CPUs that programs which are not simulated keep busy now.
+    /// Returns the CPUs that programs which are not simulated keep busy now.
     pub(super) fn cpus_of_others(&self) -> f64 {
         super::process::at(&self.spec.others, self.now).unwrap_or(0.0)
     }
 
-    /// CPUs that nobody needs now.
+    /// Returns the number of idle CPUs.
     pub(crate) fn idle_cpus(&self) -> f64 {
         let used: f64 = (0..self.processes.len()).map(|p| self.cpus_of(p)).sum();
         (f64::from(self.spec.cpus) - used - self.cpus_of_others()).max(0.0)
     }
 
-    /// How much slower everything is because CPUs are short; 1: they are not.
+    /// Returns the factor by which processes are slower because CPUs are short; 1 if they are not.
     pub(crate) fn contention(&self) -> f64 {
         self.contention
     }
 
-    /// CPU time in use so far, in seconds.
+    /// Returns the CPU time used so far, in seconds.
     pub(crate) fn cpu_used(&self) -> f64 {
         let processes = self.processes.iter().map(|p| p.cpu().as_secs_f64());
         let kernel = self.background_cpu().as_secs_f64();
         processes.sum::<f64>() + kernel + self.others_cpu
     }
 
-    /// CPU time of the kernel's threads, monitors and acting so far.
+    /// Returns the CPU time of the kernel's threads, monitors and actions so far.
     pub(super) fn background_cpu(&self) -> Nanos {
         self.monitor_cpu
             + self.stats.acting_cpu

@@ -26,7 +26,8 @@ pub enum Rates {
     Never,
     /// One rate for all pages.
     Even(f32),
-    /// Each rate up to the page before its end, from the end before (or 0) on; none after the last end.
+    /// Pairs of an end and a rate, which holds from the end before (or 0) up to, not including, its own. After the last
+    /// end the rate is 0.
     Steps(Vec<(u32, f32)>),
     /// One rate for each page.
     Each(Arc<Vec<f32>>),

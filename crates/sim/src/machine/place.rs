@@ -1,10 +1,10 @@
-//! Where pages are put: nodes and their zones, in the kernel's order and above its watermarks.
+//! Placement of pages on nodes and their zones, in the kernel's order and above its watermarks.
 //!
-//! A node's zones are as on x86: what lies below 4 GiB is the first node's DMA32, and what was set aside for
-//! movable pages lies at a node's end. Memory is taken from a node's highest zone first, and a lower one
-//! keeps a reserve from those who can use a higher one (`lowmem_reserve_ratio`). As in
-//! `get_page_from_freelist`, every node is asked down to its low watermarks; only where all are below them,
-//! kswapd is woken, and what lies above the min watermarks is taken.
+//! A node's zones are as on x86: memory below 4 GiB is the first node's DMA32, and memory that was set aside for
+//! movable pages lies at a node's end. Memory is taken from a node's highest zone first. A lower zone keeps a reserve
+//! from pages that can use a higher one (`lowmem_reserve_ratio`). As in `get_page_from_freelist`, every node is tried
+//! down to its low watermarks. Only if all nodes are below them, kswapd is woken, and memory above the min watermarks
+//! is taken.
 
 use isotherm_engine::PAGE_SIZE;
 
@@ -12,12 +12,12 @@ use super::reclaim::Urgency;
 use super::{Machine, NodeSpec};
 use crate::memory::{MOVABLE_ZONE, Memory, NodeSize, Page, Pfn};
 
-/// What of the first node is DMA32: the fourth GiB of addresses is for devices.
+/// Bytes of the first node that are DMA32; the fourth GiB of addresses is for devices.
 const DMA32_BYTES: u64 = 3 << 30;
-/// Zones are of whole blocks of 4 MiB.
+/// Zones consist of whole blocks of 4 MiB.
 const ZONE_UNIT: u64 = 4 << 20;
 
-/// A node's zones, in the order of addresses.
+/// Returns a node's zones, in the order of addresses.
 pub(super) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
     let pages = |bytes: u64| bytes / ZONE_UNIT * (ZONE_UNIT / PAGE_SIZE);
     let movable = pages(node.movable.min(node.size));
@@ -37,7 +37,7 @@ pub(super) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
     }
 }
 
-/// Watermarks of a zone, in pages, with what it keeps from users of higher zones.
+/// Watermarks of a zone, in pages, including its reserve against users of higher zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks {
     pub(super) min: u64,
@@ -45,8 +45,9 @@ pub(super) struct Marks {
     pub(super) high: u64,
 }
 
-/// Of all zones: `min_free_kbytes` is the square root of what is not movable (`mm/page_alloc.c`), each zone
-/// has its share of it, and low and high lie a thousandth of the zone above each other.
+/// Returns the watermarks of all zones. In KiB, `min_free_kbytes` is the square root of 16 times the memory that is not
+/// movable (`mm/page_alloc.c`). Each zone has its share of it. Low and high lie a thousandth of the zone above each
+/// other, or a quarter of min if that is more.
 pub(super) fn marks(memory: &Memory) -> Vec<Marks> {
     let lowmem = memory.zones().iter().filter(|z| z.name() != MOVABLE_ZONE);
     let lowmem: u64 = lowmem.map(crate::memory::Zone::pages).sum();
@@ -70,7 +71,7 @@ pub(super) fn marks(memory: &Memory) -> Vec<Marks> {
     memory.zones().iter().enumerate().map(of).collect()
 }
 
-/// Pages that a zone keeps from those who can use higher zones of its node.
+/// Returns the pages that a zone keeps from users of higher zones of its node.
 fn reserve(memory: &Memory, place: usize) -> u64 {
     let zones = memory.zones();
     let node = memory.node_at(zones[place].start());
@@ -85,14 +86,14 @@ fn reserve(memory: &Memory, place: usize) -> u64 {
 }
 
 impl Machine {
-    /// Places of a node's zones, in the order of addresses.
+    /// Returns the indices of a node's zones, in the order of addresses.
     pub(super) fn zones_of(&self, node: usize) -> std::ops::Range<usize> {
         let mut zones = self.memory.zones_of(node as u32);
         let first = zones.next().unwrap_or(0);
         first..zones.last().unwrap_or(first) + 1
     }
 
-    /// A frame for a page, on the nearest node that has one; reclaims if none has.
+    /// Allocates a frame for a page on the nearest node that has one; reclaims if none has.
     pub(super) fn place_page(&mut self, page: Page) -> Option<Pfn> {
         self.place_block(page, 0).or_else(|| {
             for node in 0..self.spec.nodes.len() {
@@ -102,8 +103,8 @@ impl Machine {
         })
     }
 
-    /// Frames for up to `count` pages from `page` on, as [`Machine::place_page`] would find them one by one.
-    /// Yields for how many: 0 if memory has to be reclaimed first.
+    /// Allocates frames for up to `count` pages from `page` on, as [`Machine::place_page`] would one by one. Returns
+    /// the number of pages: 0 if memory has to be reclaimed first.
     pub(super) fn place_run(&mut self, page: Page, count: u64) -> u64 {
         let mut placed = self.place_run_above(page, count, |marks| marks.low);
         if placed == 0 {
@@ -130,7 +131,7 @@ impl Machine {
         0
     }
 
-    /// Frames for `2^order` pages, on the nearest node that has them.
+    /// Allocates frames for `2^order` pages, on the nearest node that has them.
     pub(super) fn place_block(&mut self, page: Page, order: u8) -> Option<Pfn> {
         let nodes = 0..self.spec.nodes.len();
         let above_low = nodes
@@ -147,7 +148,7 @@ impl Machine {
             .find_map(|node| self.place_on(node, page, order, |marks| marks.min))
     }
 
-    /// The same on one node, leaving its zones what `mark` says.
+    /// Allocates frames for `2^order` pages on one node, and leaves at least `mark` pages free in a zone.
     fn place_on(
         &mut self,
         node: usize,
@@ -169,9 +170,9 @@ impl Machine {
         None
     }
 
-    /// Moves up to `count` pages, which are of one mapping and follow each other as their frames from
-    /// `frame` on do, to a node; how many: none if there is no room. Who finds none above the low watermarks
-    /// wakes the node's kswapd.
+    /// Moves pages of one mapping, which are consecutive like their frames from `frame` on, to a node. Returns the
+    /// number of pages moved, from the first on: 0 if no frame is free. Wakes the node's kswapd if no frame is free
+    /// above the low watermarks.
     pub(super) fn move_to_node(
         &mut self,
         pages: std::ops::Range<Page>,
@@ -188,7 +189,7 @@ impl Machine {
         let count = u64::from(pages.end - pages.start);
         let from = self.node_of(frame);
         for zone in zones.rev() {
-            // Not past the low watermark at once: the next page is to wake kswapd.
+            // The move stops at the low watermark, so that the next page wakes kswapd.
             let most = match self.above_low(zone) {
                 0 => count,
                 above => count.min(above),
@@ -207,7 +208,7 @@ impl Machine {
         free.saturating_sub(self.marks[zone].low)
     }
 
-    /// Puts a page that had a frame just now into one again, whatever the watermarks.
+    /// Puts a page whose frame was just freed into a frame again, regardless of the watermarks.
     pub(super) fn put_back(&mut self, page: Page) {
         let mut zones = (0..self.memory.zones().len()).rev();
         let again = zones.find_map(|zone| self.memory.take_back(zone, page));

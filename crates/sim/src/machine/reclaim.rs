@@ -1,11 +1,10 @@
-//! The kernel's own reclaim: in the background (kswapd) below the low watermark, directly where an
-//! allocation finds nothing.
+//! The kernel's own reclaim: in the background (kswapd) below the low watermark, directly if an allocation finds no
+//! frame.
 //!
-//! Approach: an approximation of LRU, the clock (Corbató, 1968), which Linux's lists with their second
-//! chance amount to: a hand goes round a node's frames; pages whose accessed bit is set lose it and
-//! stay, others go. Where swap has no room, only pages of files are gone round, which are kept by node
-//! ([`super::nodes`]). Background reclaim ends when a zone of the node is above its high watermark
-//! (`pgdat_balanced`).
+//! Approach: the clock (Corbató, 1968), an approximation of LRU. Linux's lists with their second chance amount to it. A
+//! hand goes round a node's frames: pages whose accessed bit is set lose it and stay, others are evicted. If swap is
+//! full, only pages of files are scanned, which are stored by node ([`super::nodes`]). Background reclaim ends when a
+//! zone of the node is above its high watermark (`pgdat_balanced`).
 //!
 //! Limits: anonymous pages and files are not weighed against each other (swappiness).
 
@@ -13,25 +12,25 @@ use isotherm_engine::Nanos;
 
 use super::Machine;
 
-/// Who needs memory.
+/// Urgency of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// Nobody yet.
+    /// No allocation waits for it.
     Background,
-    /// An allocation that found nothing.
+    /// An allocation that found no frame waits for it.
     Direct,
 }
 
-/// The most frames that one call looks at in the background.
+/// Maximum number of frames that one call scans in the background.
 const BATCH: u64 = 1 << 15;
-/// After so many rounds without any success kswapd leaves a node alone (the kernel's
-/// MAX_RECLAIM_RETRIES), until memory is freed otherwise.
+/// Number of rounds without any success after which kswapd leaves a node alone (the kernel's MAX_RECLAIM_RETRIES),
+/// until memory is freed otherwise.
 const FAILURES_MAX: u32 = 16;
-/// What direct reclaim wants.
+/// Number of pages that direct reclaim frees.
 const DIRECT_PAGES: u64 = 64;
 
 impl Machine {
-    /// kswapd: works where it was woken, until a zone of the node is above its high watermark.
+    /// Runs kswapd on the nodes where it was woken, until a zone of the node is above its high watermark.
     pub(super) fn balance(&mut self) {
         for node in 0..self.spec.nodes.len() {
             if !self.is_kswapd_awake[node] {
@@ -49,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// Pages that a node lacks until one of its zones is above its high watermark.
+    /// Returns the pages that a node lacks until one of its zones is above its high watermark.
     fn shortage(&self, node: usize) -> u64 {
         let lacking = |zone: usize| {
             let free = self.memory.zones()[zone].free_pages();
@@ -73,7 +72,7 @@ impl Machine {
         self.stats.reclaim_cpu = self.stats.reclaim_cpu + took;
     }
 
-    /// Without room in swap only pages of files can go, and the kernel looks at no others.
+    /// Reclaims pages of files only. If swap is full, no other pages can go, and the kernel scans no others.
     fn reclaim_files(&mut self, node: usize, urgency: Urgency) -> (Nanos, u64) {
         let (wanted, most) = match urgency {
             Urgency::Background => (self.shortage(node), BATCH),
@@ -103,7 +102,7 @@ impl Machine {
         let (start, end) = (frames.start, frames.end);
         let (wanted, most) = match urgency {
             Urgency::Background => (self.shortage(node), BATCH),
-            // Twice round: the first round may only clear bits.
+            // The scan goes round twice: the first round may only clear bits.
             Urgency::Direct => (DIRECT_PAGES, 2 * (end - start)),
         };
         let mut took = Nanos(0);
@@ -121,7 +120,7 @@ impl Machine {
             let was_accessed = self.is_accessed(page);
             if self.is_huge(page) {
                 let unit = self.unit(page);
-                // A block is looked at once, at its first frame.
+                // A huge page is scanned once, at its first frame.
                 if self.memory.frame_of(unit.start) != Some(frame) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Time goes on: processes work, fault and fill memory; the kernel's threads do their part.
+//! Progress of time: processes work, fault and fill memory, and the kernel's threads do their part.
 
 use std::cmp::Reverse;
 
@@ -9,10 +9,10 @@ use super::process::Use;
 use super::{Machine, Place, SwapKind};
 use crate::memory::{BLOCK_PAGES, Page, Pfn};
 
-/// Within so much time, processes and the kernel's threads take no notice of each other.
+/// Time within which processes and the kernel's threads have no effect on each other.
 const QUANTUM: Nanos = Nanos::from_millis(10);
 
-/// What a process does next.
+/// Next event of a process.
 enum Next {
     Work,
     Return(Page),
@@ -22,7 +22,7 @@ enum Next {
 }
 
 impl Machine {
-    /// Lets everything run until `to`.
+    /// Runs everything until `to`.
     pub fn advance(&mut self, to: Nanos) {
         while self.now < to {
             let length = to.since(self.now).min(QUANTUM);
@@ -45,7 +45,7 @@ impl Machine {
         }
     }
 
-    /// Lets a process work for `length`.
+    /// Runs a process for `length`.
     fn work(&mut self, index: usize, length: Nanos) {
         let mut left = length.0 as f64;
         loop {
@@ -57,7 +57,8 @@ impl Machine {
             let waited = process.debt.min(left);
             process.debt -= waited;
             left -= waited;
-            // Waiting for zram is work for its CPU, waiting for a disk is not; it makes no difference here.
+            // Waiting for zram is work for the process's CPU, and waiting for a disk is not. The difference is ignored
+            // here.
             process.cpu += waited;
             if left <= 0.0 {
                 return;
@@ -102,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// A page is accessed: if it is away, it faults.
+    /// Accesses a page, which faults if it is in swap or in its file only.
     fn refault(&mut self, index: usize, page: Page) {
         let place = self.place[page as usize];
         if !matches!(place, Place::Swap | Place::File) {
@@ -118,7 +119,7 @@ impl Machine {
         process.wait(cost, |losses: &mut Losses| &mut losses.refaults);
     }
 
-    /// What the fault of a page takes that is away.
+    /// Returns the time that the fault of a page takes that is not in memory.
     fn refault_cost(&self, place: Place) -> Nanos {
         let costs = &self.spec.costs;
         match (place, self.swap.as_ref().map(super::Swap::kind)) {
@@ -128,7 +129,7 @@ impl Machine {
         }
     }
 
-    /// Puts a page that is away into a frame; `None` if there is no memory left.
+    /// Puts a page that is not in memory into a frame, and returns the frame; `None` if there is no memory left.
     pub(super) fn bring_back(&mut self, page: Page) -> Option<Pfn> {
         let frame = self.place_page(page)?;
         if self.place[page as usize] == Place::Swap {
@@ -143,7 +144,7 @@ impl Machine {
         Some(frame)
     }
 
-    /// A program fills pages, of one block, for the first time.
+    /// Fills a program's pages for the first time.
     pub(super) fn fill(&mut self, index: usize, pages: std::ops::Range<Page>) {
         let first = pages.start / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
         self.has_table[(first / BLOCK_PAGES as Page) as usize] = true;
@@ -176,7 +177,7 @@ impl Machine {
         }
     }
 
-    /// A program gives back a share of pages, at random (MADV_DONTNEED).
+    /// Gives back a share of pages, drawn at random (MADV_DONTNEED).
     fn give_back(&mut self, pages: std::ops::Range<Page>, share: f64) {
         for page in pages {
             if self.draw() >= share {
@@ -189,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// A page's content is no more, wherever it is.
+    /// Drops a page's content, from memory or from swap.
     pub(super) fn drop_page(&mut self, page: Page) {
         match self.place[page as usize] {
             Place::Memory => {
@@ -207,8 +208,8 @@ impl Machine {
         self.filled.set(page, false);
     }
 
-    /// Fills pages that are new, from the first on, as one by one would: how many, up to where something
-    /// else is to be done.
+    /// Fills new pages, from the first on, with the same result as one by one. Returns their number, up to the first
+    /// page that is not new or has no frame without reclaim.
     fn fill_run(&mut self, index: usize, pages: std::ops::Range<Page>) -> u64 {
         let new = new_ones(&self.place[pages.start as usize..pages.end as usize]);
         if new == 0 {
@@ -227,7 +228,7 @@ impl Machine {
         count
     }
 
-    /// Whether there was memory for it.
+    /// Fills a page. Returns whether there was memory for it.
     fn fill_page(&mut self, index: usize, page: Page) -> bool {
         self.filled.set(page, true);
         match self.place[page as usize] {
@@ -241,14 +242,14 @@ impl Machine {
                 self.processes[index].fault(1, cost);
             }
             Place::Memory => {}
-            // A huge page had brought it, and it was reclaimed before it was used.
+            // A huge page had added this page, and it was reclaimed before its first use.
             Place::Swap | Place::File => self.refault(index, page),
         }
         self.set_accessed(page);
         true
     }
 
-    /// A process is no more, and its memory free.
+    /// Ends a process and frees its memory.
     pub(super) fn end_process(&mut self, index: usize, was_killed: bool) {
         let areas = self.processes[index].areas().to_vec();
         for area in areas {
@@ -265,7 +266,8 @@ impl Machine {
         self.stats.oom_kills += u64::from(was_killed);
     }
 
-    /// A page leaves memory for swap or its file, and its next access is looked up.
+    /// Moves a page from memory to swap or to its file, and schedules its next access. Returns the time that this
+    /// takes.
     pub(super) fn evict(&mut self, page: Page) -> Result<Nanos, isotherm_engine::Refusal> {
         use isotherm_engine::Refusal;
         let at = self.area_at(page);
@@ -295,7 +297,7 @@ impl Machine {
         self.note_out(page..page + 1);
         self.memory.free_page(page);
         self.set_place(page, place);
-        // What a huge page added, and nobody has filled, nobody accesses.
+        // Pages that a huge page added and the program has never filled are never accessed.
         if self.filled.get(page) {
             let lot = self.draw();
             let process = &mut self.processes[process];
@@ -308,8 +310,8 @@ impl Machine {
     }
 }
 
-/// How many of these, from the first on, were never used. Most often all, which is found out without a branch
-/// for each.
+/// Returns the number of unused pages, from the first on. Most often all are unused, which is found without a branch
+/// for each page.
 fn new_ones(places: &[Place]) -> u64 {
     let is_new = |place: &Place| *place == Place::Nowhere;
     let all = |places: &[Place]| places.iter().fold(true, |all, place| all & is_new(place));
@@ -320,7 +322,7 @@ fn new_ones(places: &[Place]) -> u64 {
 }
 
 impl super::Process {
-    /// When something happens next, on the work clock, and what.
+    /// Returns the moment of the next event, on the work clock, and the event.
     fn next(&self) -> (f64, Next) {
         let mut next = (self.work_end, Next::End);
         if let Some(Reverse((at, page))) = self.returns.peek()
@@ -333,7 +335,7 @@ impl super::Process {
         {
             next = (at.0 as f64, Next::Fill(pages.clone()));
         }
-        // After what is filled at the same time.
+        // Releases come after fills of the same time.
         if let Some((at, pages, share)) = self.returnings.front()
             && (at.0 as f64) < next.0
         {

@@ -1,17 +1,18 @@
-//! Where frames are in physical addresses, on a machine that has been in use: the free lists of the highest
-//! order are in any order there, so that what a process fills in a row is in pieces of 4 MiB all over its zone.
-//! (Kernels with `CONFIG_SHUFFLE_PAGE_ALLOCATOR` begin that way.) Compaction and the free lists here go by frames,
-//! monitors and actions of physical memory by addresses.
+//! Physical addresses of frames on a machine that has been in use.
+//!
+//! The free lists of the highest order are in any order there. So pages that a process fills in a row lie in pieces of
+//! 4 MiB all over their zone. (Kernels with `CONFIG_SHUFFLE_PAGE_ALLOCATOR` begin that way.) Compaction and the free
+//! lists here use frames, and monitors and actions of physical memory use addresses.
 
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 
 use crate::memory::{BLOCK_PAGES, Memory, Zone};
 
-/// Frames of a piece: the highest order of the free lists.
+/// Frames of a piece, which is a block of the free lists' highest order.
 pub(super) const PIECE: u64 = 2 * BLOCK_PAGES;
 
-/// By pieces of addresses the piece of frames: those of each zone shuffled (Fisher and Yates).
+/// Returns the piece of frames at each piece of addresses. Those of each zone are shuffled (Fisher and Yates).
 pub(super) fn pieces(memory: &Memory, random: &mut Pcg64Mcg) -> Vec<u32> {
     let zones = memory.zones();
     let end = zones.iter().map(Zone::end).max().unwrap_or(0);

@@ -1,37 +1,36 @@
-//! What accesses cost: slow nodes, and translations that the TLB does not hold.
+//! Costs of accesses: slow nodes, and translations that the TLB does not hold.
 //!
-//! Problem: a process's speed depends on where its memory lies and on how large its pages are, and
-//! single accesses are not simulated.
+//! Problem: a process's speed depends on where its memory lies and on how large its pages are, and single accesses are
+//! not simulated.
 //!
-//! Approach: a share of a process's time is waiting for memory (given, for near memory only); it grows
-//! with the mean latency of what it accesses. Bandwidth is a roof (Williams, Waterman and Patterson,
-//! *Roofline*, 2009): below it latency does not change, at it waits grow until no more is asked for than there
-//! is. Translations: the TLB is taken for a cache of
-//! the last N used, whose misses follow from the rates alone by Che's approximation (Che, Tung and
-//! Wang, 2002): there is a time T within which N translations are used, and one is missed if its last
-//! use is longer ago. Compared to the same memory in small pages, which work time is measured with.
+//! Approach: a process waits for memory for a share of its time, which is given for near memory only. The share grows
+//! with the mean latency of its accesses. Bandwidth is a roof (Williams, Waterman and Patterson, *Roofline*, 2009).
+//! Below the roof latency does not change; at the roof waits grow until demand is no more than bandwidth. For
+//! translations, the TLB is a cache of the last N used. Its misses follow from the rates alone by Che's approximation
+//! (Che, Tung and Wang, 2002). There is a time T within which N translations are used, and a translation is missed if
+//! its last use is longer ago. Costs are relative to the same memory in small pages, with which work time is measured.
 //!
-//! Limits: caches are not simulated, so each access moves a cache line, and what is said of a program's
-//! accesses should be those that miss; latency below the roof does not depend on load; a miss costs the same everywhere. Rates of traces are not
-//! the program's rates of access (scans do not count), so translations are unknown there and cost
-//! nothing.
+//! Limits: caches are not simulated, so each access moves a cache line. The accesses given for a program should be
+//! those that miss the caches. Latency below the roof does not depend on load, and a miss costs the same everywhere.
+//! Rates of traces are not the program's rates of access (scans do not count), so translations are unknown there and
+//! cost nothing.
 
 use isotherm_engine::Nanos;
 
 use super::{Machine, Pattern, Place};
 use crate::memory::{BLOCK_PAGES, Page};
 
-/// Speeds are found anew this often, or less often where there are many pages.
+/// Interval at which speeds are computed; it is longer if there are many pages.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
 const PAGES_PER_PERIOD: u64 = 4 << 20;
-/// Rates are put into classes of a quarter of an octave.
+/// Number of classes of rates, each a quarter of an octave wide.
 const CLASSES: usize = 256;
-/// What an access moves.
+/// Bytes that an access moves.
 const LINE_BYTES: f64 = 64.0;
-/// Rounds in which waits and what is asked of nodes come to agree.
+/// Number of rounds in which waits and the demand on nodes converge.
 const ROUNDS: usize = 40;
 
-/// How many translations of which rate.
+/// Number of translations and the sum of their rates, by class of rate.
 struct Classes {
     of: Vec<(f64, f64)>,
 }
@@ -56,7 +55,7 @@ impl Classes {
         }
     }
 
-    /// Share of uses that a cache of so many misses, and all uses.
+    /// Returns the share of uses that a cache of `entries` misses, and the rate of all uses.
     fn misses(&self, entries: f64) -> (f64, f64) {
         let used: Vec<(f64, f64)> = self.of.iter().copied().filter(|(n, _)| *n > 0.0).collect();
         let all: f64 = used.iter().map(|(_, sum)| sum).sum();
@@ -82,8 +81,8 @@ impl Classes {
     }
 }
 
-/// Share of accesses whose translation is missed, where so many pages are accessed at such a rate each, by a
-/// TLB of `entries`.
+/// Returns the share of accesses whose translation a TLB of `entries` misses. Each item of `pages` is a number of pages
+/// and the rate of accesses to each of them.
 pub fn miss_share(pages: impl IntoIterator<Item = (f64, f64)>, entries: u32) -> f64 {
     let mut classes = Classes::new();
     for (count, rate) in pages {
@@ -93,7 +92,7 @@ pub fn miss_share(pages: impl IntoIterator<Item = (f64, f64)>, entries: u32) -> 
 }
 
 impl Machine {
-    /// Finds all processes' speeds anew.
+    /// Computes the speeds of all processes.
     pub(super) fn refresh_speeds(&mut self) {
         let periods = self.pages_to_weigh().div_ceil(PAGES_PER_PERIOD).max(1);
         let period = Nanos(PERIOD.0 * periods);
@@ -107,7 +106,7 @@ impl Machine {
         self.find_waits();
     }
 
-    /// Pages that are gone through to find all speeds.
+    /// Returns the number of pages that the computation of all speeds reads.
     fn pages_to_weigh(&self) -> u64 {
         let mut pages = 0;
         for (index, process) in self.processes.iter().enumerate() {
@@ -116,7 +115,7 @@ impl Machine {
                 continue;
             }
             for area in process.areas().iter().map(|area| &self.areas[*area]) {
-                // What nodes hold of mappings without traces is known.
+                // The accesses on each node are stored for mappings without traces.
                 let is_trace = matches!(area.spec.pattern, Pattern::Trace(..));
                 if area.spec.pattern.is_ever_accessed() && (is_trace || needs_translations) {
                     pages += area.pages.len() as u64;
@@ -126,9 +125,10 @@ impl Machine {
         pages
     }
 
-    /// CPUs that processes and everybody else need, and there are not.
+    /// Computes the contention: the demand of processes, other programs and the kernel's threads over the CPUs that
+    /// exist.
     fn find_contention(&mut self, period: Nanos) {
-        // What a process loses to acting directly is not counted twice.
+        // CPU time that processes lost to actions directly is not counted twice.
         let busy = self.background_cpu().since(self.acting_beside);
         let background = busy.since(self.busy_before).as_secs_f64() / period.as_secs_f64();
         self.busy_before = busy;
@@ -180,8 +180,9 @@ impl Machine {
         has_tiers && (process.memory_bound > 0.0 || process.accesses_per_s.is_some())
     }
 
-    /// Who waits how much longer for memory than if all of it were near and idle: by the nodes' latencies,
-    /// stretched where more is asked of a node than it can deliver, until it can.
+    /// Computes how much longer each process waits for memory than if all of it were near and idle. This follows from
+    /// the nodes' latencies. They are stretched where the demand on a node exceeds its bandwidth, until it no longer
+    /// does.
     fn find_waits(&mut self) {
         let near = self.spec.nodes[0].latency.as_secs_f64();
         let latencies = self
@@ -219,7 +220,7 @@ impl Machine {
         }
     }
 
-    /// Adds an area's accesses: by page, and by what maps it.
+    /// Adds an area's accesses to `small` by page, and to `mixed` by the small or huge page that maps them.
     fn add_translations(&self, area: usize, small: &mut Classes, mixed: &mut Classes) {
         let area = &self.areas[area];
         let is_trace = matches!(area.spec.pattern, Pattern::Trace(..));
@@ -252,7 +253,7 @@ impl Machine {
         }
     }
 
-    /// How many of these are in memory, but for those that a huge page has added: they are never accessed.
+    /// Returns the number of these pages in memory, except those that a huge page has added: they are never accessed.
     fn in_use(&self, pages: std::ops::Range<Page>) -> f64 {
         let places = &self.place[pages.start as usize..pages.end as usize];
         let used = places.iter().zip(pages.clone());

@@ -1,36 +1,36 @@
-//! Where reclaimed anonymous memory goes: compressed into memory (zram), or to a disk.
+//! Swap for reclaimed anonymous memory: compressed in memory (zram), or on a disk.
 
 use isotherm_engine::{Nanos, PAGE_SIZE};
 
 use crate::memory::{Memory, Pfn};
 
-/// A swap device.
+/// Kind of a swap device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SwapKind {
-    /// Compressed memory: so many pages go into the room of one.
+    /// Compressed memory.
     Zram {
-        /// Compression ratio.
+        /// Compression ratio: pages that one frame holds.
         ratio: f64,
     },
     /// A disk.
     Disk {
-        /// What reading a page back takes, on top of the fault.
+        /// Time to read a page back, in addition to the fault.
         read: Nanos,
     },
 }
 
-/// Swap of some size, and what is in it.
+/// A swap device of some size, and its contents.
 #[derive(Clone, Debug)]
 pub struct Swap {
     kind: SwapKind,
     capacity: u64,
     stored: u64,
-    /// Frames that compressed pages lie in.
+    /// Frames that hold compressed pages.
     pool: Vec<Pfn>,
 }
 
 impl Swap {
-    /// Empty swap of `bytes`.
+    /// Returns empty swap of `bytes`.
     pub fn new(kind: SwapKind, bytes: u64) -> Self {
         Self {
             kind,
@@ -40,22 +40,22 @@ impl Swap {
         }
     }
 
-    /// What it is.
+    /// Returns the kind of the device.
     pub fn kind(&self) -> SwapKind {
         self.kind
     }
 
-    /// Pages in it.
+    /// Returns the number of pages in swap.
     pub fn stored(&self) -> u64 {
         self.stored
     }
 
-    /// Pages that fit in.
+    /// Returns the number of pages that fit in.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Frames that it takes of memory itself.
+    /// Returns the number of frames that swap itself occupies.
     pub fn pool_pages(&self) -> u64 {
         self.pool.len() as u64
     }
@@ -67,7 +67,7 @@ impl Swap {
         }
     }
 
-    /// Takes a page in; whether there was room.
+    /// Stores a page. Returns whether there was space.
     pub(crate) fn store(&mut self, memory: &mut Memory) -> bool {
         if self.stored >= self.capacity {
             return false;
@@ -85,7 +85,7 @@ impl Swap {
         true
     }
 
-    /// Gives a page back.
+    /// Frees the space of a page.
     pub(crate) fn release(&mut self, memory: &mut Memory) {
         self.stored -= 1;
         while self.pool_pages() > self.pool_wanted() {
