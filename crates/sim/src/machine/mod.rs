@@ -113,7 +113,7 @@ pub struct MachineSpec {
     /// use. If not, frames are in the order of their addresses. The free lists here take the lowest frame, and the
     /// kernel's take the frame freed last.
     pub is_scattered: bool,
-    /// CPUs that programs which are not simulated keep busy, each number from its moment on.
+    /// CPUs that programs outside the simulation keep busy, each number from its moment on.
     pub others: Vec<(Nanos, f64)>,
     /// Costs of operations.
     pub costs: MachineCosts,
@@ -165,7 +165,7 @@ pub struct MachineStats {
     pub khugepaged_cpu: Nanos,
     /// CPU time of the compaction threads.
     pub kcompactd_cpu: Nanos,
-    /// Time that faults and khugepaged spent in direct compaction.
+    /// Time that faults, khugepaged and collapses by schemes spent in direct compaction.
     pub compaction_stall: Nanos,
     /// Huge pages that direct compaction made.
     pub compaction_successes: u64,
@@ -232,7 +232,7 @@ pub struct Machine {
     busy_before: Nanos,
     /// CPU time of actions that processes have lost directly.
     acting_beside: Nanos,
-    /// CPU time of programs that are not simulated, in seconds.
+    /// CPU time of programs outside the simulation, in seconds.
     others_cpu: f64,
     /// CPU time that monitors report.
     pub(crate) monitor_cpu: Nanos,

@@ -1,8 +1,8 @@
 //! Page-out as the live actuator does it: blocks as huge pages, single pages while the process goes on.
 //!
 //! This choice decides most of an action's duration and of the process's loss (`isotherm_linux::act`). The process
-//! hardly notices a block that goes whole. For each single page it is interrupted, or loses the CPU on which that is
-//! done.
+//! hardly notices a block that is paged out whole. For each single page it is interrupted, or loses the CPU on which
+//! that is done.
 
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
@@ -11,7 +11,7 @@ use super::process::{Losses, Use};
 use super::{Machine, Place, Rules, SimActuator};
 use crate::memory::{BLOCK_PAGES, Page};
 
-/// Maximum number of pages to keep in a block that goes whole, as in `isotherm_linux::act`.
+/// Maximum number of pages to keep in a block that is paged out whole, as in `isotherm_linux::act`.
 const REST_MAX: usize = 8;
 
 impl SimActuator<'_> {
@@ -84,8 +84,8 @@ impl SimActuator<'_> {
     ) -> Result<(), Refusal> {
         if unit.len() > 1 {
             let took = self.machine.split(unit.start);
-            // A block that goes whole needs no split on a live machine; it is split here because pages are counted one
-            // by one.
+            // A block that is paged out whole needs no split on a live machine. Here it is split because pages are
+            // counted one by one.
             let took = if self.is_whole { Nanos(0) } else { took };
             outcome.took = outcome.took + took;
         }
@@ -142,7 +142,7 @@ impl Machine {
         process.cpus()
     }
 
-    /// Returns the CPUs that programs which are not simulated keep busy now.
+    /// Returns the CPUs that programs outside the simulation keep busy now.
     pub(super) fn cpus_of_others(&self) -> f64 {
         super::process::at(&self.spec.others, self.now).unwrap_or(0.0)
     }

@@ -129,7 +129,7 @@ pub struct Losses {
     pub monitoring: f64,
     /// Shortage of CPUs.
     pub contention: f64,
-    /// Page-outs by schemes: interrupts, and the CPU on which they ran.
+    /// Page-outs by schemes: interrupts, and the CPU time that they took from the process.
     pub acting: f64,
 }
 
