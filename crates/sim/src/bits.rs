@@ -1,12 +1,13 @@
 //! A set of small numbers that finds its next and its last member fast, however sparse it is.
 //!
-//! A tree of words: a bit of a level says whether the word below it is empty. A billion bits are five
-//! levels, so each operation touches at most five words.
+//! It is a tree of words: a bit of a level says whether the word below it is empty. A billion bits are five levels, so
+//! each operation touches at most five words.
 
-/// Members are less than the length that it was made for.
+/// A set whose members are less than its length.
 #[derive(Clone, Debug)]
 pub(crate) struct Bits {
-    /// The members, then which of their words are not empty, and so on; the last is one word.
+    /// Levels of the tree: the members, then the words of the level before that are not empty, and so on. The last
+    /// level is one word.
     levels: Vec<Vec<u64>>,
 }
 
@@ -24,7 +25,7 @@ impl Bits {
         }
     }
 
-    /// Holds numbers less than `length`, which is not less than before, from now on.
+    /// Extends the set to numbers less than `length`, which is not less than before.
     pub(crate) fn grow(&mut self, length: u64) {
         let mut words = length.div_ceil(64).max(1) as usize;
         let mut height = 0;
@@ -53,7 +54,7 @@ impl Bits {
         word.is_some_and(|word| word >> (member % 64) & 1 == 1)
     }
 
-    /// Puts `member` in.
+    /// Adds `member`.
     pub(crate) fn insert(&mut self, mut member: u64) {
         for level in &mut self.levels {
             let word = &mut level[(member / 64) as usize];
@@ -66,7 +67,7 @@ impl Bits {
         }
     }
 
-    /// Takes `member` out.
+    /// Removes `member`.
     pub(crate) fn remove(&mut self, mut member: u64) {
         for level in &mut self.levels {
             let word = &mut level[(member / 64) as usize];

@@ -1,9 +1,9 @@
-//! Compaction, page by page: a scanner that goes up through a zone for pages to move, and one that goes
-//! down for free frames to move them to, as in the kernel's `mm/compaction.c`.
+//! Compaction, page by page, as in the kernel's `mm/compaction.c`. One scanner goes up through a zone for pages to
+//! move. The other goes down for free frames to move them to.
 //!
-//! Pages of the lowest pageblocks go into the free frames of the highest, so that low pageblocks become
-//! free as a whole. A round is over when the scanners meet. The scanners' places are kept from round to
-//! round, for all who compact the zone.
+//! Pages of the lowest pageblocks go into the free frames of the highest, so that low pageblocks become free as a
+//! whole. A round is over when the scanners meet. All that compact the zone share the scanners' positions, which stay
+//! from round to round.
 //!
 //! Limits: locks are contended, and pages of processes stay where they are, only where [`Faults`] say so.
 
@@ -20,37 +20,36 @@ const CLUSTER: usize = 32;
 #[derive(Clone, Debug)]
 pub struct Scanners {
     zone: usize,
-    /// The frame, counted from the zone's start, from which on pages are looked for.
+    /// The frame, counted from the zone's start, from which the scan for pages goes on.
     migrate: u64,
-    /// The pageblock, counted likewise, below which free frames are looked for.
+    /// The pageblock, counted from the zone's start, below which the scan for free frames goes on.
     free: u64,
     /// Free frames that were isolated, and not filled yet.
     isolated: Vec<Pfn>,
-    /// The round has moved nothing so far.
+    /// Whether the round has moved nothing so far.
     is_idle_round: bool,
     faults: Faults,
 }
 
-/// What a step did.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Pages moved.
     pub moved: u64,
-    /// How long it took.
+    /// Time that it took.
     pub took: Nanos,
-    /// Frames of pageblocks that were looked through for pages to move.
+    /// Frames of pageblocks that were scanned for pages to move.
     pub migrate_scanned: u64,
-    /// And for free ones.
+    /// Frames of pageblocks that were scanned for free ones.
     pub free_scanned: u64,
-    /// Another had the zone's lock, and nothing was done.
+    /// Whether another had the zone's lock, and nothing was done.
     pub is_contended: bool,
-    /// Whether the scanners met: `Some(whether the round moved anything)`. The next step begins a new
-    /// round.
+    /// `Some(whether the round moved anything)` if the scanners met. The next step begins a new round.
     pub round_ended: Option<bool>,
 }
 
 impl Scanners {
-    /// At the ends of a zone.
+    /// Creates scanners at the ends of a zone.
     pub fn new(memory: &Memory, zone: usize) -> Self {
         Self {
             zone,
@@ -62,7 +61,7 @@ impl Scanners {
         }
     }
 
-    /// From now on `faults` happen.
+    /// Lets `faults` happen from now on.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
         Self { faults, ..self }
@@ -105,14 +104,14 @@ impl Scanners {
         step
     }
 
-    /// Gives back the free frames that are held.
+    /// Returns the isolated free frames to the zone.
     pub fn release(&mut self, memory: &mut Memory) {
         for frame in self.isolated.drain(..) {
             memory.release_isolated(frame);
         }
     }
 
-    /// The next movable pages, all of one pageblock.
+    /// Returns the next movable pages, all of one pageblock.
     fn isolate_pages(
         &mut self,
         memory: &Memory,
@@ -123,7 +122,7 @@ impl Scanners {
         while self.position() < self.free {
             let block = self.position();
             let end = (block + 1) * BLOCK_PAGES;
-            // A full block gains nothing by being moved: that would only need as many free frames.
+            // Moving a full block gains nothing: it would need just as much free memory.
             let is_worth = zone.movable_in(block) > 0 && zone.movable_in(block) < BLOCK_PAGES;
             if !is_worth || !zone.is_movable(block) {
                 step.took = step.took + costs.pass_block;
@@ -149,7 +148,7 @@ impl Scanners {
         None
     }
 
-    /// A free frame, from the highest pageblocks that have some and are not free as a whole.
+    /// Isolates a free frame of the highest pageblocks that have some and are not free as a whole.
     fn isolate_free(
         &mut self,
         memory: &mut Memory,
@@ -198,7 +197,7 @@ mod tests {
     use crate::cost::PUBLISHED_MACHINE;
     use crate::memory::{BLOCK_ORDER, NodeSize};
 
-    /// A zone of `blocks` pageblocks, the first pages of each of which are a process's.
+    /// Builds a zone of pageblocks. The first `used` pages of each are a process's.
     fn zone_with(used: &[u64]) -> Memory {
         let blocks = used.len().next_multiple_of(2) as u64;
         let zones = vec![("Normal", blocks * BLOCK_PAGES)];

@@ -1,25 +1,25 @@
-//! What things take, and from where that is known: the only place with such numbers.
+//! Times of operations, each with its source: the only place with such numbers.
 //!
-//! *Calibrated* numbers are chosen so that a published result comes out, and named with that result;
-//! it is then no prediction. *Assumed* ones are of the usual size on servers of that time.
+//! *Calibrated* numbers are chosen so that a published result comes out, and named with that result; it is then no
+//! prediction. *Assumed* ones are of the usual size on servers of that time.
 
 use isotherm_engine::calibration::{Bound, Calibration, Measured};
 use isotherm_engine::{Nanos, PAGES_PER_BLOCK};
 
-/// A page of 4 KiB is unmapped, copied and mapped again by one CPU: 1.72 GB/s, measured on an EPYC of
-/// the third generation between its two sockets, Linux 6.14 (Shivank Garg, *Enhancements to Page
-/// Migration with Batch Offloading via DMA*, linux-mm, 2025, first table).
+/// Time in which one CPU unmaps, copies and maps a page of 4 KiB: 1.72 GB/s. Measured on an EPYC of the third
+/// generation between its two sockets, Linux 6.14 (Shivank Garg, *Enhancements to Page Migration with Batch Offloading
+/// via DMA*, linux-mm, 2025, first table).
 pub const MIGRATE_PAGE: Nanos = Nanos(2_400);
 
-/// What compaction and huge pages take.
+/// Costs of compaction and of huge pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompactionCosts {
-    /// A huge page that is there is taken. Published: median 4 us with proactive compaction; no
-    /// compaction is in it, so it is measured, not predicted.
+    /// An available huge page is taken. Published: median 4 us with proactive compaction; no compaction is in it, so it
+    /// is measured, not predicted.
     pub take: Nanos,
     /// A page is unmapped, copied and mapped again. [`MIGRATE_PAGE`].
     pub migrate_page: Nanos,
-    /// A scanner looks through a pageblock. Assumed: 512 times 4 ns, two cache lines a time.
+    /// A scanner scans a pageblock. Assumed: 512 times 4 ns, two cache lines a time.
     pub scan_block: Nanos,
     /// A scanner passes a pageblock that holds nothing for it.
     pub pass_block: Nanos,
@@ -29,13 +29,13 @@ pub struct CompactionCosts {
     /// Synchronous direct compaction passes a pageblock that was compacted before: a skip mark, or
     /// 512 frames where kswapd has removed the marks. Calibrated on p95 of the same.
     pub compacted_block: Nanos,
-    /// Between the two: the per-CPU lists of 80 CPUs are drained, reclaim finds nothing. Assumed.
+    /// Between the two, the per-CPU lists of 80 CPUs are drained and reclaim finds nothing. Assumed.
     pub drain: Nanos,
-    /// What the direct compaction of a fault takes besides moving pages. Calibrated on the Java heap
-    /// without proactive compaction (1658 s): what it is, the publication does not tell.
+    /// Time of a fault's direct compaction besides moving pages. Calibrated on the Java heap without proactive
+    /// compaction (1658 s): the publication does not say what takes this time.
     pub fault_pass: Nanos,
-    /// The fault of a huge page that is there: clearing it, remote nodes and the accounts included.
-    /// Calibrated on the Java heap at high proactiveness ("around 3:15", 700 GiB).
+    /// The fault of an available huge page: clearing it, remote nodes and the accounts included. Calibrated on the Java
+    /// heap at high proactiveness ("around 3:15", 700 GiB).
     pub huge_fault: Nanos,
 }
 
@@ -62,46 +62,44 @@ pub const THIS_MACHINES_COMPACTION: CompactionCosts = CompactionCosts {
     unsuitable_block: Nanos(0),
     compacted_block: Nanos(0),
     drain: Nanos(0),
-    // Calibrated on the median fault without proactive compaction (946 us): the asynchronous go before, draining
-    // per-CPU lists, and whatever else it is.
+    // Calibrated on the median fault without proactive compaction (946 us): asynchronous compaction before it, draining
+    // per-CPU lists, and anything else.
     fault_pass: Nanos(430_000),
     huge_fault: THIS_MACHINE.huge_fault,
 };
 
-/// What a machine takes for what its processes and Isotherm do: one core of the machines that Isotherm
-/// is developed on (guests with nested virtualisation, where an inter-processor interrupt is dear).
-/// Measured there unless said otherwise: docs/benchmarks.md.
+/// Costs of what a machine's processes and Isotherm do, on one core of the machines that Isotherm is developed on. They
+/// are guests with nested virtualisation, where an inter-processor interrupt is dear. The costs are measured there
+/// unless said otherwise: docs/benchmarks.md.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MachineCosts {
     /// A page's first fault. Assumed: zeroing 4 KiB, page table, accounts.
     pub minor_fault: Nanos,
-    /// The fault of a huge page that is there ("zeroing 2 MiB alone is about 90 us").
+    /// The fault of an available huge page ("zeroing 2 MiB alone is about 90 us").
     pub huge_fault: Nanos,
-    /// A page comes back from zram: fault and decompression (2.2 to 3.5 us).
+    /// A page is read back from zram: fault and decompression (2.2 to 3.5 us).
     pub refault_zram: Nanos,
-    /// The fault of a page that a disk is read for, without the disk. Assumed.
+    /// The fault of a page that is read from a disk, without the disk's time. Assumed.
     pub refault_disk: Nanos,
-    /// A page of a file comes back from its file. Assumed: an SSD.
+    /// A page of a file is read back from its file. Assumed: an SSD.
     pub refault_file: Nanos,
     /// A page is compressed and put into zram (0.6 to 0.9 GB/s).
     pub compress: Nanos,
-    /// A page goes to zram in a block of 2 MiB that goes whole, as a huge page that is made for it: a 512th of all of that
-    /// (2.3 to 2.5 us, of data that compresses at once; docs/guard.md).
+    /// A page is paged out to zram as part of a whole block of 2 MiB, which is made a huge page first. The time is a
+    /// 512th of all of that (2.3 to 2.5 us, of data that compresses at once; docs/guard.md).
     pub page_out_whole: Nanos,
-    /// The part of that time which a thread of the process loses that works meanwhile (1 to 4 %).
+    /// Share of that time that a thread of the process loses if it works meanwhile (1 to 4 %).
     pub whole_lost: f64,
-    /// What a page takes more that goes alone while its process runs elsewhere: an interrupt (3.4 us more than the 3.2
-    /// of a process that sleeps, in the mean of 400 MiB of every third page; up to 6).
+    /// Additional time of a page that is paged out alone while its process runs on another CPU: an interrupt. It is 3.4
+    /// us more than the 3.2 us of a sleeping process, in the mean of 400 MiB of every third page; up to 6 us.
     pub interrupt: Nanos,
-    /// The part of paging out alone that a thread of the process loses (experiments/beside.c: 0.24 s of 0.29).
+    /// Share of the time of paging out alone that a thread of the process loses (experiments/beside.c: 0.24 s of 0.29).
     pub alone_lost: f64,
-    /// A page is put aside without compression: dropped, or written by a disk that takes its own time.
-    /// Assumed.
+    /// A page leaves memory without compression: dropped, or written by a disk that takes its own time. Assumed.
     pub drop_page: Nanos,
-    /// A page's accessed bit is looked at by reclaim, through the reverse map. Assumed: three cache
-    /// misses.
+    /// Reclaim reads a page's accessed bit through the reverse map. Assumed: three cache misses.
     pub scan_page: Nanos,
-    /// A frame is looked up by its physical address, and what it is. Assumed: a cache miss.
+    /// A frame and its state are looked up by physical address. Assumed: a cache miss.
     pub look_at_frame: Nanos,
     /// A page is unmapped, copied and mapped again; as [`CompactionCosts::migrate_page`].
     pub migrate_page: Nanos,
@@ -115,32 +113,33 @@ pub struct MachineCosts {
     pub read_bit: Nanos,
     /// A 2 MiB block's page table is read in bulk (0.5 to 0.9 ns a page).
     pub read_block: Nanos,
-    /// What the monitor makes of each page that it finds in memory there, where all of its block is accessed or nothing: ages
-    /// and beliefs (9 to 13 ns under `run` on a JVM of 890 MiB and an idle program of 680).
+    /// The monitor updates the age and belief of a page in memory, in a block that is accessed as a whole or not at
+    /// all. (9 to 13 ns under `run` on a JVM of 890 MiB and an idle program of 680 MiB.)
     pub judge_page: Nanos,
-    /// And where some of it is (17 to 30 ns a page on a redis of which some blocks are so, 40 to 66 where many are).
+    /// The monitor does so for a page of a block that is accessed in part. (17 to 30 ns a page on a redis with some
+    /// such blocks, 40 to 66 ns with many.)
     pub judge_mixed_page: Nanos,
-    /// And of one that it comes upon for the first time, besides (30 to 61 ms for 300,000 to 740,000 pages).
+    /// Additional time of a page that the monitor finds for the first time (30 to 61 ms for 300,000 to 740,000 pages).
     pub meet_page: Nanos,
-    /// What the first interval takes more than the next ones, of whatever size: programs of the kernel are loaded and run for the
-    /// first time, memory is allocated (11 to 15 ms under `run` on five programs of 20 to 900 MiB).
+    /// Additional time of the first interval at any size: kernel programs are loaded and run for the first time, memory
+    /// is allocated. (11 to 15 ms under `run` on five programs of 20 to 900 MiB.)
     pub first_interval: Nanos,
-    /// The monitor wakes, runs its program in the kernel and looks at the clock, whatever it then does: what
-    /// its CPU time is at 50 and at 200 rounds a second (docs/benchmarks.md, `accuracy`) less its clears.
+    /// The monitor wakes, runs its program in the kernel and reads the clock, whatever follows. It is the CPU time at
+    /// 50 and at 200 rounds a second (docs/benchmarks.md, `accuracy`) less the clears.
     pub wake: Nanos,
-    /// A batch of clears, however many: calls, and the reading that verifies them. What the table monitor pays
-    /// for some ninety clears a second (9 ms, of which the rounds above take 5) less the clears themselves.
+    /// A batch of clears of any length: system calls, and the read that verifies them. It is the table monitor's cost
+    /// of some ninety clears a second (9 ms, of which the rounds above take 5) less the clears themselves.
     pub batch: Nanos,
-    /// A range is cleared while its process runs: the flush (measured anew in November 2026: 13 to 15 us for
-    /// one page by a script, of which the script has one or two; docs/benchmarks.md has 5.9).
+    /// A range is cleared while its process runs: the flush. Measured anew in November 2026: 13 to 15 us for one page
+    /// by a script, of which the script itself takes one or two; docs/benchmarks.md has 5.9.
     pub clear_range: Nanos,
-    /// And each page of the range besides (16 pages take 17 us, 512 take 48 to 55).
+    /// Additional time of each page of the range (16 pages take 17 us, 512 take 48 to 55).
     pub clear_page: Nanos,
     /// A page that is old already is cleared, which needs no flush (512 take 30 to 36 us).
     pub clear_old: Nanos,
-    /// Each page of a process whose bits are all cleared at once (`clear_refs`: 7 to 8 ms a GiB).
+    /// Time per page of a process whose bits are all cleared at once (`clear_refs`: 7 to 8 ms a GiB).
     pub clear_space_page: Nanos,
-    /// What clearing a range takes from the process besides ("about 3 us more").
+    /// Additional time that the process itself loses to the clearing of a range ("about 3 us more").
     pub clear_stolen: Nanos,
     /// A page walk that finds its tables in the caches at best. Assumed: two dependent cache accesses.
     pub tlb_miss: Nanos,
@@ -155,8 +154,8 @@ impl Default for MachineCosts {
 }
 
 impl MachineCosts {
-    /// Of a machine of which one block in so many is there, and stands for all: what is done to pages and blocks takes as
-    /// much longer, what is done once does not.
+    /// Returns the costs of a machine that simulates one block in `nr`, which stands for all of them. Work on pages and
+    /// blocks takes `nr` times as long; work that is done once does not.
     #[must_use]
     pub fn for_one_in(self, nr: u32) -> Self {
         let times = |time: Nanos| Nanos(time.0.saturating_mul(u64::from(nr)));
@@ -190,7 +189,7 @@ impl MachineCosts {
         }
     }
 
-    /// What was measured in place of these; what was not stays.
+    /// Returns these costs with the measured ones in their place; costs without a measurement stay.
     #[must_use]
     pub fn calibrated(self, measured: &Calibration, bound: Bound) -> Self {
         let at = |value: Option<Measured>| value.map(|value| value.at(bound));
@@ -198,7 +197,7 @@ impl MachineCosts {
         let alone = at(measured.page_out_alone_ns);
         let running = at(measured.page_out_running_ns);
         let interrupt = running.zip(alone).map(|(running, alone)| running - alone);
-        // At worst memory has to be compacted for each block that goes whole, as for a huge page's first fault.
+        // At worst memory has to be compacted for each block that is paged out whole, as for a huge page's first fault.
         let compacting = match bound {
             Bound::High => at(measured.huge_fault_ns).unwrap_or(0.0) / PAGES_PER_BLOCK as f64,
             Bound::Low | Bound::Middle => 0.0,
@@ -260,17 +259,17 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
 /// The published evaluation of DAMON's schemes was the kernel's DAMON: it clears a bit where it finds it,
 /// and flushes nothing.
 pub const KERNEL_DAMON: MachineCosts = MachineCosts {
-    // A kernel thread's. Assumed.
+    // The time of a kernel thread. Assumed.
     wake: Nanos(5_000),
     batch: Nanos(0),
     judge_page: Nanos(0),
     judge_mixed_page: Nanos(0),
     meet_page: Nanos(0),
     first_interval: Nanos(0),
-    // A kernel thread on one of 36 CPUs; what its interrupts took there is not known.
+    // The monitor is a kernel thread on one of 36 CPUs; what its interrupts took there is not known.
     interrupt: Nanos(0),
     alone_lost: 0.0,
-    // As [`MachineCosts::scan_page`].
+    // The same as [`MachineCosts::scan_page`].
     clear_range: Nanos(150),
     clear_page: Nanos(0),
     clear_old: Nanos(150),
@@ -282,7 +281,7 @@ pub const KERNEL_DAMON: MachineCosts = MachineCosts {
 /// The machine of the published tiering experiments: 64 CPUs, 512 GB and 96 GB, watched by the kernel's DAMON.
 pub const PUBLISHED_TIERS: MachineCosts = MachineCosts {
     migrate_page: MIGRATE_PAGE,
-    // How long memory takes to be filled is given, faults included.
+    // The time to fill memory is given, faults included.
     minor_fault: Nanos(0),
     ..KERNEL_DAMON
 };

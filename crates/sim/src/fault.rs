@@ -1,11 +1,11 @@
-//! What may go wrong while pages are moved, at random by a seed: so that tests see what happens then.
+//! Random faults while pages are moved, from a seed: tests see what happens then.
 //!
-//! A node that is full needs no fault: [`crate::memory::Memory::set_watermark`] makes one.
+//! A full node needs no fault: [`crate::memory::Memory::set_watermark`] makes one.
 
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 
-/// How often what goes wrong; by default nothing does.
+/// Frequencies of faults; by default there are none.
 #[derive(Clone, Debug)]
 pub struct Faults {
     migration_permil: u32,
@@ -20,8 +20,8 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Of a thousand pages so many cannot be moved (somebody holds them), and of a thousand times a lock
-    /// is wanted so often another has it.
+    /// Creates faults with these frequencies in a thousand: of pages that cannot be moved since they are pinned, and of
+    /// locks that another holds.
     pub fn new(migration_permil: u32, contention_permil: u32, seed: u64) -> Self {
         Self {
             migration_permil,
@@ -30,19 +30,19 @@ impl Faults {
         }
     }
 
-    /// Whether the page that is to be moved now cannot be.
+    /// Whether the move of the next page fails.
     pub(crate) fn fails_migration(&mut self) -> bool {
         let permil = self.migration_permil;
         self.happens(permil)
     }
 
-    /// Whether another has the lock that is wanted now.
+    /// Whether another holds the requested lock.
     pub(crate) fn is_contended(&mut self) -> bool {
         let permil = self.contention_permil;
         self.happens(permil)
     }
 
-    /// Without faults no number is drawn.
+    /// Draws whether a fault happens; without faults no number is drawn.
     fn happens(&mut self, permil: u32) -> bool {
         permil > 0 && self.random.next_u32() % 1000 < permil
     }

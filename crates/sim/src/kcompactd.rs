@@ -1,4 +1,4 @@
-//! The nodes' compaction threads: the engine's controller, carried out by scanners in simulated time.
+//! The nodes' compaction threads: scanners execute the decisions of the engine's controller in simulated time.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::{
@@ -15,32 +15,32 @@ use crate::memory::Memory;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSample {
     pub time: Nanos,
-    /// Of which node.
+    /// The node.
     pub node: u32,
-    /// 0 to 100.
+    /// The score, from 0 to 100.
     pub score: f64,
 }
 
 /// A round of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Round {
-    /// When it ended.
+    /// Time at which it ended.
     pub time: Nanos,
-    /// Which node's.
+    /// The node.
     pub node: u32,
-    /// Why it ended.
+    /// Reason of its end.
     pub ended: RoundEnd,
     /// The node's score before.
     pub score_before: f64,
-    /// And after.
+    /// The node's score after.
     pub score_after: f64,
-    /// Time, all of a CPU, that it took.
+    /// CPU time that it took.
     pub took: Nanos,
     /// Pages that it moved.
     pub moved: u64,
-    /// Frames of pageblocks that it looked through for pages to move.
+    /// Frames of pageblocks that it scanned for pages to move.
     pub migrate_scanned: u64,
-    /// And for free ones.
+    /// Frames of pageblocks that it scanned for free ones.
     pub free_scanned: u64,
 }
 
@@ -49,20 +49,20 @@ pub struct Round {
 struct Thread {
     node: u32,
     controller: CompactionController,
-    /// Zones that it is to compact in this round, by their place among the node's; the last first.
+    /// Zones that it still compacts in this round, by their place among the node's; the last first.
     zones: Vec<usize>,
     is_compacting: bool,
-    /// The round that it is in; its end is not known yet.
+    /// Its current round, whose end is not known yet.
     round: Round,
     has_met_end: bool,
     ended: Vec<Round>,
-    /// The zone, likewise, whose lock another had in this round.
+    /// The zone whose lock was contended in this round, by its place among the node's.
     contended: Option<usize>,
-    /// Until when it is busy, or sleeps.
+    /// Time until which it is busy, or sleeps.
     clock: Nanos,
     busy: Nanos,
     moved: u64,
-    /// The node's kswapd is at work.
+    /// Whether the node's kswapd is active.
     is_kswapd_awake: bool,
 }
 
@@ -74,12 +74,12 @@ pub struct Kcompactd {
     order: u8,
 }
 
-/// What a node's thread came to.
+/// Totals of a node's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ThreadSummary {
-    /// Which node's.
+    /// The node.
     pub node: u32,
-    /// How its controller stands.
+    /// Status of its controller.
     pub status: CompactionStatus,
     /// CPU time that it took.
     pub busy: Nanos,
@@ -88,7 +88,7 @@ pub struct ThreadSummary {
 }
 
 impl Kcompactd {
-    /// A thread for each node.
+    /// Creates a thread for each node.
     pub fn new(memory: &Memory, attributes: CompactionAttributes) -> Self {
         let thread = |node| Thread {
             node,
@@ -121,12 +121,12 @@ impl Kcompactd {
         }
     }
 
-    /// Whether a node's kswapd is at work: its compaction thread then backs off.
+    /// Sets whether a node's kswapd is active: its compaction thread then backs off.
     pub fn note_kswapd(&mut self, node: u32, is_awake: bool) {
         self.threads[node as usize].is_kswapd_awake = is_awake;
     }
 
-    /// Lets the threads run up to `until`. A step that begins before may end after.
+    /// Lets the threads run up to `until`. A step that begins before `until` may end after it.
     pub fn run(
         &mut self,
         until: Nanos,
@@ -151,12 +151,12 @@ impl Kcompactd {
         }
     }
 
-    /// The nodes' scores whenever they were checked, and at the end of every round.
+    /// The nodes' scores at every check.
     pub fn scores(&self) -> &[ScoreSample] {
         &self.scores
     }
 
-    /// What the threads came to.
+    /// Totals of each thread.
     pub fn summary(&self) -> Vec<ThreadSummary> {
         let summary = |thread: &Thread| ThreadSummary {
             node: thread.node,
@@ -173,12 +173,12 @@ impl Kcompactd {
         busy.fold(Nanos(0), |sum, busy| sum + busy)
     }
 
-    /// How a node's controller stands.
+    /// The status of a node's controller.
     pub fn status(&self, node: u32) -> CompactionStatus {
         self.threads[node as usize].controller.status()
     }
 
-    /// Rounds that have ended since this was asked last, node by node.
+    /// Removes and returns the rounds that have ended since the last call, node by node.
     pub fn take_rounds(&mut self) -> Vec<Round> {
         let threads = self.threads.iter_mut();
         threads.flat_map(|thread| thread.ended.drain(..)).collect()
@@ -277,7 +277,7 @@ impl Thread {
     }
 }
 
-/// What the controller asks about a node.
+/// Returns the facts about a node that its controller needs.
 pub fn node_facts(memory: &Memory, node: u32) -> NodeFacts {
     let zones = memory.zones_of(node).map(|place| {
         let zone = &memory.zones()[place];

@@ -1,12 +1,11 @@
-//! A simulated machine: what policies do to memory, tried before they are let loose.
+//! A simulated machine, on which policies' effects on memory are tried before they are let loose.
 //!
-//! Memory is simulated page by page: nodes, zones, buddy free lists, frames and who owns them. Time is
-//! simulated by events: nothing here reads a clock, and the same seed gives the same bytes. What an
-//! operation takes is in [`cost`], with its source; everything else follows from mechanisms.
+//! Memory is simulated page by page: nodes, zones, buddy free lists, frames and their owners. Time is simulated by
+//! events: nothing here reads a clock, and the same seed gives the same bytes. The time of each operation is in
+//! [`cost`], with its source; everything else follows from mechanisms.
 //!
-//! Start reading at [`memory`]; [`compaction`] moves pages, [`kcompactd`] decides when, [`machine`] is all of
-//! it with processes, [`simulation`] is Isotherm on it, and [`experiment`] sets the stage as published
-//! experiments did.
+//! Start reading at [`memory`]. [`compaction`] moves pages, and [`kcompactd`] decides when. [`machine`] is all of it
+//! with processes, and [`simulation`] is Isotherm on it. [`experiment`] sets the stage as published experiments did.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! A machine, and Isotherm on it: monitors, schemes and guards, each the engine's own, step by step.
 //!
-//! What `isotherm run` does in its loop with clocks and system calls, this does with simulated time: the
-//! monitors' loops and the carrying out of plans are the same code ([`isotherm_engine::drive`]).
+//! `isotherm run` does this in its loop with clocks and system calls; here time is simulated. The monitors' loops and
+//! the execution of plans are the same code ([`isotherm_engine::drive`]).
 
 mod acting;
 mod targets;
@@ -23,51 +23,51 @@ use acting::Acting;
 use targets::Targets;
 use world::Followed;
 
-/// How often memory use is told and the guards look.
+/// Interval at which memory use is reported and the guards observe the machine.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
 
-/// How a context watches.
+/// Monitor of a context.
 #[derive(Clone, Debug)]
 pub enum Watch {
-    /// All processes, by the table monitor.
+    /// The table monitor, of all processes.
     Tables(TableAttributes),
-    /// All processes, by regions.
+    /// The region monitor, of all processes.
     Regions(Attributes),
-    /// Physical memory, of one node or of all.
+    /// The region monitor, of the physical memory of one node or of all.
     Physical(Attributes, Option<u32>),
 }
 
-/// What a context watches and does.
+/// Monitor, schemes and limits of a context.
 #[derive(Clone, Debug)]
 pub struct ContextSpec {
-    /// Its name, where there are several.
+    /// Its name, if there are several contexts.
     pub name: Option<String>,
-    /// How it watches.
+    /// Its monitor.
     pub watch: Watch,
-    /// Only these addresses, if any.
+    /// The only monitored addresses; empty: all.
     pub limits: Vec<AddressRange>,
-    /// What it does.
+    /// Its schemes.
     pub schemes: Vec<Scheme>,
-    /// What that may cost.
+    /// Limits on what its schemes may cost.
     pub guard: GuardLimits,
-    /// Share of one CPU that acting may take where none is idle; `None`: as much as it wants.
+    /// Share of one CPU that acting may take where none is idle; `None`: any share.
     pub act_budget: Option<f64>,
-    /// Nothing is done.
+    /// Whether it executes nothing.
     pub dry_run: bool,
 }
 
 /// Why a context cannot be simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum ContextError {
-    /// Its intervals or regions.
+    /// Its intervals or regions are invalid.
     #[error(transparent)]
     Attributes(#[from] AttributesError),
-    /// Its schemes.
+    /// Its schemes are invalid.
     #[error(transparent)]
     Schemes(#[from] SchemeError),
 }
 
-/// Something to tell.
+/// An event to report.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A context has a new target: a process, or physical memory.
@@ -85,27 +85,27 @@ pub enum Event {
     Ended {
         /// Its number.
         target: TargetId,
-        /// It was killed for want of memory.
+        /// Whether it was killed for want of memory.
         was_killed: bool,
     },
-    /// What a monitor saw.
+    /// A monitor's snapshot.
     Snapshot(Snapshot),
-    /// What a context's schemes did.
+    /// A context's schemes have acted.
     Acted {
         /// The context's place.
         context: usize,
-        /// Nothing was done: it is said what would have been.
+        /// Whether nothing was executed, and the operations are those that would have been.
         is_dry_run: bool,
-        /// What was tried.
+        /// Operations that were tried.
         done: Vec<Operation>,
-        /// What came of each.
+        /// Outcome of each operation.
         outcomes: Vec<Outcome>,
     },
-    /// A guard has changed its mind.
+    /// A guard has changed its state.
     Guard {
         /// The context's place.
         context: usize,
-        /// How it stands.
+        /// Its status now.
         status: GuardStatus,
     },
     /// A round of a node's compaction thread has ended.
@@ -114,7 +114,7 @@ pub enum Event {
     Second,
 }
 
-/// Physical memory is one target.
+/// The target that stands for physical memory.
 const PHYSICAL: TargetId = TargetId(0);
 
 /// A context on the machine.
@@ -124,7 +124,7 @@ struct Watcher {
     probe: ProbeState,
     acting: Acting,
     is_physical: bool,
-    /// On the monitors' clock.
+    /// Time of the next wake-up, on the monitors' clock.
     wake_at: Nanos,
 }
 
@@ -199,21 +199,21 @@ pub struct Simulation {
     starts: Vec<(Nanos, ProcessSpec)>,
     end: Nanos,
     next_second: Nanos,
-    /// Until when the thread that watches and acts is busy with acting.
+    /// Time until which the thread that monitors and acts is busy with acting.
     busy_until: Nanos,
     targets: Targets,
 }
 
 impl Simulation {
-    /// Isotherm in these contexts on `machine`, on which `starts` start at their times, until `end` or
-    /// until all have ended.
+    /// Creates a simulation of Isotherm in these contexts on `machine`. Each of `starts` starts at its time. The
+    /// simulation ends at `end`, or once all processes have ended.
     pub fn new(
         machine: Machine,
         mut starts: Vec<(Nanos, ProcessSpec)>,
         contexts: Vec<ContextSpec>,
         end: Nanos,
     ) -> Result<Self, ContextError> {
-        // The last of them is the next: of those of one time, the first that was named.
+        // The last of the list starts next; of those with the same time, the first that was named.
         starts.reverse();
         starts.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         let contexts = contexts
@@ -237,7 +237,7 @@ impl Simulation {
         &self.machine
     }
 
-    /// How many contexts there are.
+    /// The number of contexts.
     pub fn nr_contexts(&self) -> usize {
         self.contexts.len()
     }
@@ -247,12 +247,12 @@ impl Simulation {
         self.targets.of(process)
     }
 
-    /// What watching in a context has cost.
+    /// The cost of monitoring in a context.
     pub fn cost(&self, context: usize) -> Cost {
         self.contexts[context].probe.cost()
     }
 
-    /// The intervals in force, and samples about which nothing could be known, in a context.
+    /// The intervals in force in a context, and the number of samples without a result.
     pub fn watching(&self, context: usize) -> (Intervals, u64) {
         let monitor = &self.contexts[context].monitor;
         (monitor.intervals(), monitor.nr_unknown())
@@ -268,18 +268,18 @@ impl Simulation {
         self.contexts[context].acting.context.guard().status()
     }
 
-    /// Huge pages that a context's schemes make may waste this share of its targets' memory; `None`: any.
+    /// Sets the share of the targets' memory that huge pages of a context's schemes may waste; `None`: any.
     pub fn set_max_waste(&mut self, context: usize, max_waste: Option<f64>) {
         let acting = &mut self.contexts[context].acting;
         acting.context.set_max_waste(max_waste);
     }
 
-    /// How huge pages stand that a context has made under a bound on their waste.
+    /// State of the huge pages that a context has made under a bound on their waste.
     pub fn waste(&self, context: usize) -> Option<WasteStatus> {
         self.contexts[context].acting.context.waste()
     }
 
-    /// Goes on to what happens next, and appends what there is to tell. Whether there is more.
+    /// Advances to the next event, and appends what there is to report. Returns whether there is more.
     pub fn step(&mut self, events: &mut Vec<Event>) -> bool {
         let now = self.machine.now();
         while self.starts.last().is_some_and(|(at, _)| *at <= now) {
@@ -319,7 +319,7 @@ impl Simulation {
         true
     }
 
-    /// When there is something to do next.
+    /// The time of the next event.
     fn next_wake(&self) -> Nanos {
         let contexts = self.contexts.iter();
         let wakes = contexts.map(|context| match context.acting.goes_on_at() {
@@ -327,7 +327,7 @@ impl Simulation {
             None => context.wake_at,
         });
         let wakes = wakes.map(|wake| shifted(wake, -self.machine.clock_error()));
-        // Who watches and who acts are one thread.
+        // One thread monitors and acts.
         let wakes = wakes.map(|wake| wake.max(self.busy_until));
         let others = [self.next_second, self.end];
         let starts = self.starts.last().map(|(at, _)| *at);
@@ -346,7 +346,7 @@ impl Simulation {
         }
     }
 
-    /// Guards look at what the last second was like.
+    /// Lets each guard observe the last second.
     fn observe(&mut self, events: &mut Vec<Event>) {
         for (at, context) in self.contexts.iter_mut().enumerate() {
             if context.acting.observe(&self.machine) {
@@ -358,7 +358,7 @@ impl Simulation {
         }
     }
 
-    /// A context's monitor does what is due, and its schemes what follows.
+    /// Lets a context's monitor do what is due, and its schemes act on the snapshots.
     fn wake(&mut self, at: usize, clock: Nanos, events: &mut Vec<Event>) {
         let context = &mut self.contexts[at];
         let mut snapshots = Vec::new();
@@ -377,7 +377,7 @@ impl Simulation {
         self.act(at, clock, &snapshots, events);
     }
 
-    /// A context's schemes do what follows from what its monitor saw.
+    /// Lets a context's schemes act on its monitor's snapshots.
     fn act(&mut self, at: usize, clock: Nanos, snapshots: &[Snapshot], events: &mut Vec<Event>) {
         let context = &mut self.contexts[at];
         let (machine, monitor) = (&mut self.machine, &mut context.monitor);

@@ -1,4 +1,4 @@
-//! Many values in short.
+//! Summaries of many values.
 
 use isotherm_engine::statistics::nearest_rank;
 use serde::Serialize;
@@ -6,22 +6,22 @@ use serde::Serialize;
 /// Shares, in percent, at which published tables give percentiles.
 pub const PERCENTS: [u32; 11] = [5, 10, 25, 30, 40, 50, 60, 75, 80, 90, 95];
 
-/// Some values in short, in their own unit.
+/// Summary of some values, in their own unit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
-    /// How many.
+    /// Number of values.
     pub count: u64,
     pub min: f64,
     pub max: f64,
     pub mean: f64,
     /// Standard deviation.
     pub stddev: f64,
-    /// What that many percent of the values do not exceed; as [`PERCENTS`].
+    /// Pairs of a percentage and its percentile, for each of [`PERCENTS`].
     pub percentiles: Vec<(u32, f64)>,
 }
 
 impl Distribution {
-    /// Of `values`, in any order. Of none: all zero.
+    /// Summarises `values`, in any order; without values all is zero.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
@@ -44,7 +44,7 @@ impl Distribution {
     }
 }
 
-/// Spreads numbers evenly (the finalizer of SplitMix64; Steele, Lea and Flood, 2014).
+/// Scrambles a number, so that results spread evenly (the finalizer of SplitMix64; Steele, Lea and Flood, 2014).
 pub fn scramble(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

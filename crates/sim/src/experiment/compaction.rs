@@ -1,18 +1,20 @@
-//! The experiments of *Proactive Compaction for the Linux kernel* (Nitin Gupta, 2020): how long huge
-//! pages take to be had on a fragmented machine of 1 TiB, 2 nodes and 80 CPUs.
+//! The experiments of *Proactive Compaction for the Linux kernel* (Nitin Gupta, 2020): how long huge pages take to be
+//! had on a fragmented machine of 1 TiB, 2 nodes and 80 CPUs.
 //!
-//! Memory is fragmented as by `frag`: it takes nearly all of it, and of each aligned 2 MiB gives the
-//! first three quarters back. Then
-//! - a driver in the kernel takes huge pages until there is none ([`driver`]),
-//! - a Java process touches a heap of huge pages ([`java`]),
-//! - or what holds the last quarters is the kernel itself, and nothing can be done ([`unmovable`]).
+//! Memory is fragmented as by `frag`: it takes nearly all of it, and of each aligned 2 MiB gives the first three
+//! quarters back. Three experiments follow:
+//! - a driver in the kernel takes huge pages until there is none ([`driver`]);
+//! - a Java process touches a heap of huge pages ([`java`]);
+//! - the kernel itself holds the last quarters, and nothing can be compacted ([`unmovable`]).
 //!
-//! The node's compaction threads work beside. A huge page that is not there is made by *direct
-//! compaction*, for the kernel in two goes (`__alloc_pages_slowpath`, Linux 5.6): an asynchronous one,
-//! which looks only at pageblocks of the kernel's own type (Vlastimil Babka, *mm, compaction: restrict
-//! async compaction to pageblocks of same migratetype*, Linux 4.12), finds none and has passed all that
-//! lies between the scanners; and, if the threads have made no huge page meanwhile, a synchronous one
-//! that moves pages. So a wait grows shorter as the threads' scanners approach each other.
+//! The node's compaction threads work beside. A huge page that is not available is made by *direct compaction*. For the
+//! kernel it has two passes (`__alloc_pages_slowpath`, Linux 5.6).
+//! - The asynchronous pass scans only pageblocks of the kernel's own type (Vlastimil Babka, *mm, compaction: restrict
+//!   async compaction to pageblocks of same migratetype*, Linux 4.12). It finds none, and has passed all that lies
+//!   between the scanners.
+//! - The synchronous pass moves pages. It runs only if the threads have made no huge page meanwhile.
+//!
+//! So a wait grows shorter as the threads' scanners approach each other.
 //!
 //! Limits: kswapd is not simulated: reclaim finds nothing here.
 
@@ -33,13 +35,13 @@ const MIB_PAGES: u64 = 1 << 8;
 pub struct Setting {
     /// Memory of both nodes for use: 1 TiB less what the kernel's memory map takes.
     pub memory_mib: u64,
-    /// What `frag` takes at first; a quarter of it stays its.
+    /// Memory that `frag` takes at first; it keeps a quarter of it.
     pub frag_mib: u64,
     /// Time between the fragmentation and the test.
     pub idle_time: Nanos,
-    /// As `vm.compaction_proactiveness`.
+    /// `vm.compaction_proactiveness`.
     pub proactiveness: u32,
-    /// What things take.
+    /// Costs of operations.
     pub costs: CompactionCosts,
 }
 
@@ -63,20 +65,20 @@ impl Setting {
     }
 }
 
-/// What an experiment came to.
+/// Outcome of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CompactionOutcome {
-    /// As set.
+    /// The setting's proactiveness.
     pub proactiveness: u32,
     /// Time to get each huge page, in us.
     pub latency_us: Distribution,
-    /// Free memory before, in huge pages.
+    /// Free memory at the start, in huge pages.
     pub free_before: u64,
     /// Huge pages that were made by direct compaction.
     pub direct: u64,
-    /// From the first allocation to the last.
+    /// Time from the first allocation to the last.
     pub elapsed: Nanos,
-    /// Latency over time, thinned: seconds, us.
+    /// Latency over time, thinned: pairs of seconds and us.
     pub latencies: Vec<(f64, f64)>,
     /// Scores over time.
     pub scores: Vec<ScoreSample>,
@@ -91,17 +93,17 @@ struct World {
     kcompactd: Kcompactd,
     costs: CompactionCosts,
     now: Nanos,
-    /// Direct compaction found nothing to do in these zones.
+    /// Whether direct compaction found nothing to do, for each zone.
     is_exhausted: Vec<bool>,
     direct: u64,
 }
 
-/// Who asks for a huge page.
+/// The kind of allocation of a huge page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asker {
-    /// The kernel: any node's that is there first, then compaction, as often as it takes.
+    /// An allocation of the kernel: from any node that has one, else by compaction, as often as it takes.
     Kernel,
-    /// A fault: the own node's first, by compaction if need be.
+    /// A fault: from its own node first, by compaction if need be.
     Fault,
 }
 
@@ -141,14 +143,14 @@ impl World {
         self.memory.check().expect("every frame is in one place");
     }
 
-    /// Zones in the order in which node 0 looks at them: its own, the highest first.
+    /// Zones in the order in which node 0 allocates from them: its own, the highest first.
     const ZONES: [usize; 3] = [1, 0, 2];
 
-    /// Gets a huge page; whether there was one.
+    /// Allocates a huge page. Returns false if there is none.
     fn get(&mut self, asker: Asker) -> bool {
         match asker {
             Asker::Kernel => self.take(asker) || self.compact_for_kernel(),
-            // Madvised: the own node's, by compaction if need be; then any.
+            // A madvised area is served from its own node, by compaction if need be; then from any.
             Asker::Fault => {
                 self.take_from(asker, 1)
                     || self.compact_for_fault(&[1])
@@ -190,7 +192,7 @@ impl World {
         }
         for zone in Self::ZONES {
             while !self.is_exhausted[zone] {
-                // The scan in vain has met the end, so all begins at the zone's start.
+                // The asynchronous pass has met the end, so all begins at the zone's start.
                 let done = self.scanners[zone].position();
                 self.pass_time(Nanos(self.costs.compacted_block.0 * done));
                 if self.compact_zone(Asker::Kernel, zone) {
@@ -201,9 +203,9 @@ impl World {
         false
     }
 
-    /// Asynchronous direct compaction moves pages only out of pageblocks of the type that is asked for
-    /// (`suitable_migration_source`), and all here are movable: for the kernel's own it looks at every
-    /// pageblock from one scanner's place to the other's, of all zones, and finds none.
+    /// Asynchronous direct compaction moves pages only out of pageblocks of the requested type
+    /// (`suitable_migration_source`), and all here are movable. For the kernel's own type it scans every pageblock
+    /// between the two scanners, in all zones, and finds none.
     fn compact_in_vain(&mut self) {
         for zone in Self::ZONES {
             if !self.is_exhausted[zone] {
@@ -233,7 +235,7 @@ impl World {
         is_taken
     }
 
-    /// Whether a block came free, in at most a whole round.
+    /// Compacts until a block is free, for a whole round at most. Returns whether one is.
     fn compact_until_free(&mut self, zone: usize) -> bool {
         let mut ends = 0;
         loop {
@@ -249,7 +251,7 @@ impl World {
         }
     }
 
-    /// Gets huge pages until there is none, or `most`; each is used for `each` before the next.
+    /// Allocates huge pages until there is none, or `most`; each is used for `each` before the next.
     fn run(mut self, setting: &Setting, asker: Asker, most: u64, each: Nanos) -> CompactionOutcome {
         let free_before = self.memory.free_pages() / BLOCK_PAGES;
         let start = self.now;
@@ -279,7 +281,7 @@ impl World {
     }
 }
 
-/// As `frag` leaves it: of each 2 MiB the last quarter is a process's.
+/// Fragments memory as `frag` does: a process keeps the last quarter of each 2 MiB.
 fn fragment(memory: &mut Memory, frag_mib: u64) {
     let mut rest = frag_mib * MIB_PAGES / BLOCK_PAGES;
     for zone in World::ZONES {
@@ -297,20 +299,20 @@ fn fragment(memory: &mut Memory, frag_mib: u64) {
     }
 }
 
-/// The kernel driver, which takes huge pages until it fails.
+/// Runs the kernel driver, which takes huge pages until it fails.
 pub fn driver(setting: &Setting) -> CompactionOutcome {
     let world = World::new(setting, |memory| fragment(memory, setting.frag_mib));
     world.run(setting, Asker::Kernel, u64::MAX, Nanos(0))
 }
 
-/// A Java process that touches a heap of `heap_gib` in huge pages.
+/// Runs a Java process that touches a heap of `heap_gib` in huge pages.
 pub fn java(setting: &Setting, heap_gib: u64) -> CompactionOutcome {
     let world = World::new(setting, |memory| fragment(memory, setting.frag_mib));
     let pages = heap_gib * 1024 * MIB_PAGES / BLOCK_PAGES;
     world.run(setting, Asker::Fault, pages, setting.costs.huge_fault)
 }
 
-/// The last quarter of each huge page is the kernel's: what the threads do in `time`.
+/// Runs the threads for `time` where the kernel holds the last quarter of each huge page.
 pub fn unmovable(setting: &Setting, time: Nanos) -> CompactionOutcome {
     let mut world = World::new(
         &Setting {
@@ -324,7 +326,7 @@ pub fn unmovable(setting: &Setting, time: Nanos) -> CompactionOutcome {
                     {
                         memory.free_kernel(frame + start, order);
                     }
-                    // Its frames are not given out again: blocks of that order are gone.
+                    // Its frames are not allocated again: blocks of that order are gone.
                 }
             }
         },
@@ -337,7 +339,7 @@ pub fn unmovable(setting: &Setting, time: Nanos) -> CompactionOutcome {
 mod tests {
     use super::*;
 
-    /// Small enough to look at every frame after every event.
+    /// A setting small enough to check every frame after every event.
     fn tiny(proactiveness: u32) -> Setting {
         Setting {
             memory_mib: 64,

@@ -1,25 +1,24 @@
-//! The configurations of *DAMON: data access monitor* and of its physical memory patches (SeongJae
-//! Park, 2021): orig, rec, prec, thp, ethp, prcl and pprcl, on synthetic programs.
+//! The configurations of *DAMON: data access monitor* and of its physical memory patches (SeongJae Park, 2021): orig,
+//! rec, prec, thp, ethp, prcl and pprcl, on synthetic programs.
 //!
 //! Problem: what the schemes save and cost depends on how programs access memory, which was not published.
 //!
-//! Approach: a [`Program`] has what was published of a program without DAMON: its size, run time and page
-//! cache ([`Inputs`]), how much sparser than huge pages its memory is, and what huge pages gained, which says how
-//! many of its translations are missed. For all else there is one prior for all programs:
-//! - memory is filled, and files are read, evenly during the first tenth of the run, 10 s at most, from its start
-//!   to its end; files are read once;
+//! Approach: a [`Program`] has what was published of a program without DAMON: its size, run time and page cache
+//! ([`Inputs`]). Two more inputs are how much sparser than huge pages its memory is, and what huge pages gained. That
+//! gain determines how many of its translations are missed. For all else there is one prior for all programs:
+//! - memory is filled, and files are read, evenly during the first tenth of the run, 10 s at most, from its start to
+//!   its end; files are read once;
 //! - one part is accessed all the time, each page [`HOT_RATE`] times a second; it lies at the start;
-//! - how large the other part is, nobody knows: half ([`Knowledge::Nothing`]), or what prcl saved
+//! - the size of the other part is unknown: it is half ([`Knowledge::Nothing`]), or what prcl saved
 //!   ([`Knowledge::Prcl`]; that number is then no prediction);
-//! - each of its pages is used again after some time, evenly spread by its logarithm between the 5 s after which the
-//!   schemes call it idle and the length of the run.
+//! - each page of that part is used again after some time. These times lie between the 5 s after which the schemes call
+//!   a page idle and the length of the run. They are evenly spread by their logarithm.
 //!
-//! The machine follows the rules of the kernel's DAMON ([`Rules::KernelDamon`]), and its memory has been in use
-//! before: pieces of 4 MiB are in any order. Runs are single-threaded: the published run times are those of one
-//! thread.
+//! The machine follows the rules of the kernel's DAMON ([`Rules::KernelDamon`]), and its memory has been in use before:
+//! pieces of 4 MiB are in any order. Runs are single-threaded: the published run times are those of one thread.
 //!
-//! Limits: no phases; of the machine's own memory, which pprcl reclaims as well, nothing is known. Runs longer than [`WINDOW`] are taken to go on like the last
-//! third of it.
+//! Limits: there are no phases. Nothing is known of the machine's own memory, which pprcl reclaims as well. Runs longer
+//! than [`WINDOW`] are taken to go on like the last third of it.
 
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::huge::MAX_WASTE;
@@ -35,34 +34,34 @@ use crate::machine::{
 use crate::memory::BLOCK_PAGES;
 use crate::simulation::{ContextSpec, Simulation, Watch};
 
-/// So much of a run is simulated.
+/// Simulated part of a run.
 pub const WINDOW: Nanos = Nanos::from_millis(45_000);
 /// Accesses per second to each hot page: none is idle for seconds.
 const HOT_RATE: f32 = 50.0;
-/// What idles is used again after this long at least: the schemes' age.
+/// Shortest time after which idle memory is used again, in seconds: the schemes' age.
 const IDLE_S: f64 = 5.0;
-/// What prcl needs to find that something idles, in seconds.
+/// Time that prcl needs to find that memory is idle, in seconds.
 const NOTICED_S: f64 = 1.0;
 /// The published machine's zram, in bytes.
 const SWAP_BYTES: u64 = 4 << 30;
 /// The published evaluation's Python wrapper, which runs wherever DAMON does: "about 10-15MB".
 const WRAPPER_BYTES: f64 = 12.5e6;
-/// What `prec` watches: "17GB sized System RAM region".
+/// Memory that `prec` monitors: "17GB sized System RAM region".
 const PREC_BYTES: u64 = 17 << 30;
-/// Classes of how long idle memory is not used.
+/// Number of classes of idle memory, by how long it is not used.
 const IDLE_CLASSES: u32 = 24;
-/// The heap, and the files' pages.
+/// The heap, and the page cache.
 const HEAP: u64 = 0x7000_0000_0000;
 const FILES: u64 = 0x7e00_0000_0000;
 
-/// What was published of a program without DAMON, and with huge pages for everything.
+/// Published numbers of a program without DAMON, and with huge pages for everything.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Inputs {
     /// Mean resident memory, in bytes.
     pub rss: f64,
     /// Mean memory of the machine that came into use, in bytes.
     pub memory_used: f64,
-    /// How long it runs.
+    /// Run time.
     pub runtime_s: f64,
     /// Share of its memory that huge pages added.
     pub huge_waste: f64,
@@ -72,41 +71,41 @@ pub struct Inputs {
     pub saved: f64,
 }
 
-/// What is known of how much of a program idles.
+/// Knowledge about the idle part of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Knowledge {
-    /// Nothing: half of it.
+    /// Nothing is known: half of it is taken as idle.
     Nothing,
-    /// What prcl saved of it.
+    /// The share that prcl saved of it is known.
     Prcl,
 }
 
 /// A synthetic program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Program {
-    /// Its memory, once it is filled, in bytes.
+    /// Its memory in bytes, once it is filled.
     pub bytes: u64,
-    /// What it reads of files, in bytes.
+    /// Bytes that it reads of files.
     pub file_bytes: u64,
     /// Share of its memory that idles.
     pub idle: f64,
-    /// Pages that are filled of each block.
+    /// Pages filled in each block.
     pub filled_of_block: u32,
-    /// How long it runs where nothing delays it.
+    /// Run time where nothing delays it.
     pub runtime_s: f64,
-    /// How long it fills memory.
+    /// Time to fill its memory.
     pub fill_s: f64,
     /// Accesses per second that may miss translations; `None` where huge pages gained nothing.
     pub accesses_per_s: Option<f64>,
 }
 
 impl Program {
-    /// With what is known of it.
+    /// Builds a program from its published numbers.
     pub fn new(inputs: &Inputs, knowledge: Knowledge) -> Self {
         let runtime_s = inputs.runtime_s;
         let fill_s = (runtime_s / 10.0).min(10.0);
-        // Means over the run are less than what is there once all is filled.
+        // A mean over the run is smaller than the size once all is filled.
         let whole = |mean: f64| (mean.max(0.0) / (1.0 - fill_s / 2.0 / runtime_s)) as u64;
         let idle = match knowledge {
             Knowledge::Nothing => 0.5,
@@ -126,18 +125,18 @@ impl Program {
         program
     }
 
-    /// Blocks of 2 MiB that it has pages in.
+    /// Number of 2 MiB blocks in which it has pages.
     fn blocks(&self) -> u64 {
         (self.bytes / PAGE_SIZE).div_ceil(u64::from(self.filled_of_block))
     }
 
-    /// What it does beside its first faults, in seconds.
+    /// Time of its work without its first faults, in seconds.
     fn work_s(&self) -> f64 {
         let pages = (self.bytes / PAGE_SIZE) as f64;
         self.runtime_s - pages * KERNEL_DAMON.minor_fault.as_secs_f64()
     }
 
-    /// Rates of access by page, from its start on: the page that each ends before.
+    /// Rates of access from its start on, each with the page before which it ends.
     fn rates(&self) -> Vec<(u32, f32)> {
         let pages = (self.blocks() * BLOCK_PAGES) as f64;
         let mut rates = vec![((pages * (1.0 - self.idle)).round() as u32, HOT_RATE)];
@@ -150,8 +149,8 @@ impl Program {
         rates
     }
 
-    /// How many accesses a second make huge pages gain as much: of how many translations are missed with small
-    /// pages, and how many with huge ones.
+    /// Returns the accesses per second with which huge pages gain `gain`. It follows from the shares of translations
+    /// that are missed with small and with huge pages.
     fn accesses_for(&self, gain: f64) -> Option<f64> {
         let blocks = self.blocks() as f64;
         let costs = KERNEL_DAMON;
@@ -203,7 +202,7 @@ impl Program {
         }
         let file_pages = self.file_bytes / PAGE_SIZE;
         if file_pages > 0 {
-            // Nobody maps it: memory of the machine, not of the program.
+            // No process maps it: it is memory of the machine, not of the program.
             let length = file_pages * PAGE_SIZE;
             let files = area("files", FILES, length, Use::File, Rates::Never);
             processes.push(process("page cache", vec![files]));
@@ -216,15 +215,15 @@ fn nanos(seconds: f64) -> Nanos {
     Nanos((seconds * 1e9) as u64)
 }
 
-/// How long the pages of a class of idle memory are not used, in a run of this length.
+/// Returns the seconds for which the pages of a class of idle memory are not used, in a run of this length.
 fn unused_for(class: u32, runtime_s: f64) -> f64 {
     let longest = runtime_s.max(2.0 * IDLE_S);
     let at = (f64::from(class) + 0.5) / f64::from(IDLE_CLASSES);
     IDLE_S * libm::pow(longest / IDLE_S, at)
 }
 
-/// Which share of idle memory prcl saves, on average over the run: a page is away from 5 s after it was used until
-/// it is used again.
+/// Returns the share of idle memory that prcl saves, on average over the run. A page is out of memory from 5 s after
+/// its use until its next use.
 fn saved_of_idle(runtime_s: f64, fill_s: f64) -> f64 {
     let away = |class| libm::exp(-IDLE_S / unused_for(class, runtime_s));
     let away = (0..IDLE_CLASSES).map(away).sum::<f64>() / f64::from(IDLE_CLASSES);
@@ -235,43 +234,43 @@ fn saved_of_idle(runtime_s: f64, fill_s: f64) -> f64 {
 /// A configuration of the evaluation.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Its name there.
+    /// Its name in the evaluation.
     pub name: &'static str,
-    /// What it is called here, where the same one is simulated in several ways.
+    /// Its title here: one configuration may be simulated in several ways.
     pub title: &'static str,
-    /// Huge pages for everything.
+    /// Huge pages are used for everything.
     pub thp: bool,
-    /// What DAMON watches, if anything.
+    /// Memory that DAMON monitors, if any.
     pub watched: Option<Watched>,
-    /// What is done.
+    /// Schemes that are applied.
     pub schemes: Vec<Scheme>,
-    /// Whose rules are followed.
+    /// Rules that the machine follows.
     pub rules: Rules,
-    /// What is known of the programs.
+    /// Knowledge about the programs.
     pub knowledge: Knowledge,
 }
 
-/// What a configuration watches.
+/// Memory that a configuration monitors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// The program's addresses.
     Program,
-    /// Physical memory: what `prec` watched of it, where it acts on none; else all.
+    /// Physical memory: the region that `prec` monitored where there is no scheme, else all of it.
     Physical,
 }
 
-/// What it came to.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReclaimOutcome {
     /// Mean resident memory, in KiB.
     pub rss_kib: f64,
     /// Mean memory of the machine that came into use, in KiB.
     pub memory_used_kib: f64,
-    /// How long the run takes.
+    /// Run time.
     pub runtime_s: f64,
 }
 
-/// One run, on a machine of 36 CPUs and 128 GiB, as published, with zram.
+/// Simulates one run, on a machine of 36 CPUs and 128 GiB, as published, with zram.
 pub fn run(program: &Program, configuration: &Configuration) -> ReclaimOutcome {
     let machine = Machine::new(MachineSpec {
         cpus: 36,
@@ -290,9 +289,9 @@ pub fn run(program: &Program, configuration: &Configuration) -> ReclaimOutcome {
         },
         ..MachineSpec::default()
     });
-    // Elsewhere there are no huge pages, and translations cost what they cost in orig.
+    // The other configurations have no huge pages: a translation costs there what it costs in orig.
     let with_huge = configuration.thp || configuration.schemes.iter().any(asks_for_huge);
-    // Of those that start at the same time the last is the first.
+    // Of processes with the same start time the first in the list starts first: the program is process 0.
     let starts = program.processes(with_huge).into_iter();
     let starts = starts.map(|process| (Nanos(0), process)).collect();
     let contexts = configuration.context(program).into_iter().collect();
@@ -365,7 +364,7 @@ struct Second {
     used: f64,
 }
 
-/// What a run is like, second by second.
+/// Statistics of a run, second by second.
 struct Means {
     used_before: u64,
     window: Nanos,
@@ -397,7 +396,8 @@ impl Means {
         });
     }
 
-    /// The whole run: what was not simulated goes on like the last third of what was.
+    /// Returns the outcome of the whole run. The part that was not simulated is like the last third of the simulated
+    /// one.
     fn outcome(&self, machine: &Machine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
         let process = &machine.processes()[0];
         let ended = process.ended().unwrap_or(self.window).as_secs_f64();

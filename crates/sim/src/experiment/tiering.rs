@@ -2,14 +2,14 @@
 //! CXL memory* (both 2024): redis with YCSB on 512 GB of DRAM and 96 GB of CXL memory, while a block of
 //! cold memory takes most of the DRAM.
 //!
-//! What is simulated: the cold block is filled, then redis loads 52.6 GB of anonymous memory, and 33 GB
-//! of its snapshot stay in the page cache; then clients read for as long as 50 runs of a minute. Pages
-//! go to DRAM while there is room. In the tiered configuration two monitors (the engine, by DAMON's
-//! rules) watch the two nodes by physical address from the start, and HMSDK's schemes migrate.
+//! The simulation fills the cold block, then redis loads 52.6 GB of anonymous memory, and 33 GB of its snapshot stay in
+//! the page cache. Then clients read for as long as 50 runs of a minute. Pages go to DRAM while it has free memory. In
+//! the tiered configuration two monitors (the engine, by DAMON's rules) watch the two nodes by physical address from
+//! the start, and HMSDK's schemes migrate.
 //!
-//! What time a run takes: the share of redis' accesses that go to CXL memory costs what running wholly
-//! on CXL memory costs, in proportion: `1 + (CXL-only - 1) x share`. CXL-only is therefore calibrated;
-//! placement, and with it every other cell, follows.
+//! The share of redis' accesses that go to CXL memory costs what running wholly on CXL memory costs, in proportion. A
+//! run's time is `1 + (CXL-only - 1) x share`. CXL-only is therefore calibrated; placement, and with it every other
+//! cell, follows.
 //!
 //! Limits: an access is a cache line that a read touches ([`super::redis`]). Migration and monitoring cost
 //! redis nothing here; the published tiered runs are 3 to 5 % slower even with next to no CXL use.
@@ -28,64 +28,64 @@ use crate::simulation::{ContextSpec, Event, Simulation};
 const MIB_PAGES: u64 = 1 << 8;
 const SLOW: u32 = 1;
 const REDIS: TargetId = TargetId(1);
-/// What an access to the slow node takes, of one to the fast: with [`Setting::all_slow`] it only says how
-/// much of its time redis waits for memory, and not how slow it gets.
+/// Latency of the slow node as a multiple of the fast node's. With [`Setting::all_slow`] it only determines how much of
+/// its time redis waits for memory, and not how slow it gets.
 const SLOW_LATENCY: u64 = 2;
 
-/// Which records are read.
+/// Distribution of the records that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyDistribution {
-    /// A few much more often than the others, wherever they lie (YCSB's scrambled zipfian).
+    /// A few are read much more often than the others, wherever they lie (YCSB's scrambled zipfian).
     Zipfian,
-    /// The last loaded most often (YCSB's latest).
+    /// The last loaded are read most often (YCSB's latest).
     Latest,
 }
 
-/// Where redis' memory goes.
+/// Placement of redis' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// To DRAM while there is room, and it stays.
+    /// It goes to DRAM while DRAM has free memory, and it stays.
     Default,
-    /// Likewise, and HMSDK's schemes migrate it.
+    /// It starts as by default, and HMSDK's schemes migrate it.
     Tiered,
 }
 
 /// Sizes and times of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// Memory of the nodes, in MiB as all sizes.
+    /// Memory of the fast node, in MiB as all sizes.
     pub fast_mib: u64,
-    /// The slow node's.
+    /// Memory of the slow node.
     pub slow_mib: u64,
     /// DRAM that the system itself needs. Calibrated on the CXL use by default at 440 GB: the memory
     /// map of both nodes takes 9.5 of it.
     pub system_mib: u64,
     /// The cold block.
     pub cold_mib: u64,
-    /// redis' anonymous memory in MiB, and its snapshot in the page cache.
+    /// redis' anonymous memory in MiB.
     pub anon_mib: u64,
-    /// The snapshot.
+    /// Its snapshot in the page cache.
     pub file_mib: u64,
-    /// Records in it.
+    /// Records in redis.
     pub records: u64,
     /// Reads per second.
     pub reads_per_s: f64,
-    /// How long filling the cold block takes, and then loading redis.
+    /// Time to fill the cold block.
     pub fill: Nanos,
-    /// The load.
+    /// Time to load redis after that.
     pub load: Nanos,
-    /// How long clients read.
+    /// Time for which clients read.
     pub run: Nanos,
-    /// How much longer redis takes with all of its memory on the slow node, as a share: 0.2 is a fifth.
+    /// Additional time of redis with all of its memory on the slow node, as a share: 0.2 is a fifth.
     pub all_slow: f64,
     /// Seed of every draw.
     pub seed: u64,
 }
 
 impl Setting {
-    /// The published one: YCSB with 30 M records, 5 M operations a minute.
+    /// Returns the published setting: YCSB with 30 M records, 5 M operations a minute.
     pub fn published(cold_gib: u64) -> Self {
         Self {
             fast_mib: 512 << 10,
@@ -104,7 +104,7 @@ impl Setting {
         }
     }
 
-    /// redis' anonymous memory, in whole huge pages.
+    /// redis' anonymous memory in pages, in whole huge pages.
     pub(super) fn anon_pages(&self) -> u64 {
         blocks(self.anon_mib) * BLOCK_PAGES
     }
@@ -114,7 +114,7 @@ fn blocks(mib: u64) -> u64 {
     mib / 2
 }
 
-/// What an experiment came to, while clients read.
+/// Outcome of an experiment, while clients read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TieringOutcome {
     /// Mean share of what redis read (in cache lines) that was on the slow node.
@@ -129,15 +129,14 @@ pub struct TieringOutcome {
     pub dropped: u64,
 }
 
-/// One experiment, watched and acted on in these contexts: none, or one whose schemes demote, and one whose
-/// schemes promote.
+/// Runs one experiment with these contexts: none, or one whose schemes demote, and one whose schemes promote.
 pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> TieringOutcome {
     let machine = Machine::new(setting.machine());
     let starts = vec![
         (Nanos(0), setting.cold()),
         (setting.fill, setting.redis(reads)),
     ];
-    // Redis is slowed down, to twice its time at most.
+    // redis is slowed down, to twice its time at most.
     let most = setting.fill + setting.load + Nanos(2 * setting.run.0);
     let simulation = Simulation::new(machine, starts, contexts, most);
     let mut simulation = simulation.expect("an experiment of ours");
@@ -176,7 +175,7 @@ pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> Tier
     }
 }
 
-/// What is counted while clients read, second by second.
+/// Counts of each second in which clients read.
 #[derive(Default)]
 struct Reading {
     seconds: f64,
@@ -202,11 +201,11 @@ impl Reading {
     }
 }
 
-/// Of different processes, so that they may be the same.
+/// Start of each process's memory, which may be the same in all of them.
 const START: u64 = 0x7f00_0000_0000;
 
 impl Setting {
-    /// Bytes of both nodes, the fast one first, as they lie one behind the other from address 0 on.
+    /// Bytes of both nodes, the fast one first. They lie one behind the other from address 0 on.
     pub fn node_bytes(&self) -> [u64; 2] {
         let fast = self.fast_mib - self.system_mib;
         [fast << 20, self.slow_mib << 20]
@@ -230,14 +229,14 @@ impl Setting {
         }
     }
 
-    /// Fills its memory, and never looks at it again.
+    /// A process that fills its memory, and never accesses it again.
     fn cold(&self) -> ProcessSpec {
         let pages = self.cold_mib * MIB_PAGES;
         let area = area("cold", START, pages, (Nanos(0), self.fill), Rates::Never);
         program("cold", vec![area])
     }
 
-    /// Loads its snapshot, a block of it for each of its own, and is read from then on.
+    /// redis, which loads its snapshot, a block of it for each of its own, and is read from then on.
     fn redis(&self, reads: &Reads) -> ProcessSpec {
         let rates = Rates::EachWithLines(reads.touches.clone(), reads.lines.clone());
         let loading = (Nanos(0), self.load);
@@ -250,7 +249,7 @@ impl Setting {
             ..file
         };
         ProcessSpec {
-            // So much of its time it waits for memory that it takes as long as it does on the slow node alone.
+            // With this share of its time redis takes as long as it does on the slow node alone.
             memory_bound: self.all_slow / (SLOW_LATENCY - 1) as f64,
             ..program("redis", vec![anon, file])
         }
@@ -291,7 +290,7 @@ mod tests {
     use crate::experiment::redis::reads;
     use crate::simulation::Watch;
 
-    /// What is accessed so often, in percent of the checks, on one node goes to another.
+    /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another.
     fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> ContextSpec {
         let pattern = AccessPattern {
             nr_accesses: Bounds {

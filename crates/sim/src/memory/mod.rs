@@ -3,10 +3,10 @@
 //! Problem: fragmentation, compaction and tiers are about single pages, and the machines that they
 //! matter on have a billion of them.
 //!
-//! Approach: a frame is its owner, what a process maps is its frame: at most four bytes each, and next
-//! to nothing where whole blocks are alike ([`table`]). Free memory lies in the zones' buddy lists, which
-//! are sets of bits. So a terabyte takes at most about 2.2 GiB. Frames are numbered through all nodes,
-//! without holes.
+//! Approach: the table of frames holds each frame's owner, the table of pages holds each page's frame. Both take at
+//! most four bytes an entry, and next to nothing where whole blocks are alike ([`table`]). Free memory lies in the
+//! zones' buddy lists, which are sets of bits. So a terabyte takes at most about 2.2 GiB. Frames are numbered through
+//! all nodes, without holes.
 //!
 //! Limits: pages of page tables and of the memory map are not simulated; a machine's size is what is
 //! left of it for use.
@@ -27,7 +27,7 @@ pub const BLOCK_PAGES: u64 = 512;
 /// The order of a huge page.
 pub const BLOCK_ORDER: u8 = 9;
 
-/// The zone of which the kernel takes nothing for itself.
+/// Name of the zone from which the kernel takes nothing for itself.
 pub const MOVABLE_ZONE: &str = "Movable";
 
 /// A frame's number.
@@ -35,13 +35,13 @@ pub type Pfn = u64;
 /// A page of some process: its place in [`Memory`]'s table of pages.
 pub type Page = u32;
 
-/// Who has a frame.
+/// Owner of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Free,
-    /// The kernel: it cannot be moved.
+    /// The kernel, which cannot be moved.
     Kernel,
-    /// Compaction holds it, to move something there.
+    /// Compaction, which holds it as the target of a page.
     Isolated,
     /// A process's page.
     Page(Page),
@@ -72,7 +72,7 @@ impl Owner {
     }
 }
 
-/// How large a node's zones are.
+/// Sizes of a node's zones.
 #[derive(Clone, Debug)]
 pub struct NodeSize {
     /// Name and pages of each zone, in the order of addresses; whole blocks of 4 MiB.
@@ -83,17 +83,17 @@ pub struct NodeSize {
 #[derive(Clone, Debug)]
 pub struct Memory {
     zones: Vec<Zone>,
-    /// Node of each zone.
+    /// The node of each zone.
     nodes: Vec<u32>,
     owners: RunTable,
-    /// Frame of each page.
+    /// The frame of each page.
     frames: RunTable,
-    /// How often a frame has got another owner.
+    /// Counts changes of owners.
     changes: u64,
 }
 
 impl Memory {
-    /// Free memory.
+    /// Creates the memory of these nodes, all of it free.
     pub fn new(nodes: &[NodeSize]) -> Self {
         let (mut zones, mut of_node, mut start) = (Vec::new(), Vec::new(), 0);
         for (node, size) in nodes.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Memory {
         zones.filter_map(move |(zone, of)| (*of == node).then_some(zone))
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn nr_nodes(&self) -> u32 {
         self.nodes.last().map_or(0, |last| last + 1)
     }
@@ -152,13 +152,13 @@ impl Memory {
         zones.map(|zone| self.zones[zone].free_pages()).sum()
     }
 
-    /// Who has a frame.
+    /// The owner of a frame.
     pub fn owner(&self, frame: Pfn) -> Owner {
         Owner::from_word(self.owners.get(frame as usize))
     }
 
-    /// Who has a frame, and of how many frames from it on the same can be said: nobody or the kernel has
-    /// them too, or the pages that follow. At most up to `end` and to the end of the pageblock.
+    /// Returns a frame's owner, and the length of the run of frames from it on. A run has one owner other than a
+    /// process, or holds consecutive pages. It ends at `end` and at the end of the pageblock.
     pub fn owners_from(&self, frame: Pfn, end: Pfn) -> (Owner, u64) {
         let owner = self.owner(frame);
         let run = match owner {
@@ -171,12 +171,12 @@ impl Memory {
         (owner, count as u64)
     }
 
-    /// As long as this is the same, every frame has the same owner.
+    /// A counter that stays the same as long as every frame keeps its owner.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Where a page is; `None` if it is not in memory.
+    /// The frame of a page; `None` if the page is not in memory.
     pub fn frame_of(&self, page: Page) -> Option<Pfn> {
         let frame = self.frames.get(page as usize);
         (frame != NOWHERE).then_some(u64::from(frame))
@@ -187,7 +187,7 @@ impl Memory {
         self.zones.iter().map(Zone::free_pages).sum()
     }
 
-    /// Makes room in the table for `count` more pages, none of which is in memory yet.
+    /// Adds `count` pages to the table, none of which is in memory yet.
     pub fn add_pages(&mut self, count: u64) -> Range<Page> {
         let start = self.frames.len() as u64;
         assert!(
@@ -198,7 +198,7 @@ impl Memory {
         start as Page..(start + count) as Page
     }
 
-    /// A block of `2^order` frames of `zone` for the kernel; `None` if there is none.
+    /// Allocates a block of `2^order` frames of `zone` for the kernel; `None` if there is none.
     pub fn allocate_kernel(&mut self, zone: usize, order: u8) -> Option<Pfn> {
         if self.zones[zone].name() == MOVABLE_ZONE {
             return None;
@@ -208,7 +208,7 @@ impl Memory {
         Some(frame)
     }
 
-    /// Puts the `2^order` pages from `page` on into a block of frames; `None` if there is none.
+    /// Puts the `2^order` pages from `page` on into a free block of `zone`; `None` if there is none.
     pub fn allocate_pages(&mut self, zone: usize, order: u8, page: Page) -> Option<Pfn> {
         let frame = self.zones[zone].allocate(order, Kind::Movable)?;
         self.own(frame, order, Run::Rising(page));
@@ -217,9 +217,9 @@ impl Memory {
         Some(frame)
     }
 
-    /// Puts up to `count` pages from `page` on into frames of `zone` that follow each other, of one
-    /// pageblock: those that one by one would get. Yields how many: fewer where there is no room for more
-    /// in a row.
+    /// Puts up to `count` pages from `page` on into consecutive frames of `zone`, of one pageblock: the frames that
+    /// pages would get one by one. Returns the number of pages, which is less than `count` where the free run is
+    /// shorter.
     pub(crate) fn allocate_run(&mut self, zone: usize, page: Page, count: u64) -> u64 {
         let Some((to, count)) = self.zones[zone].allocate_run(count) else {
             return 0;
@@ -237,7 +237,7 @@ impl Memory {
         self.zones[zone].note_movable(to, count as i32);
     }
 
-    /// Puts a page into a frame of `zone` even below its watermark: for what had one just now.
+    /// Puts a page that had a frame just now into a frame of `zone`, even below its watermark.
     pub(crate) fn take_back(&mut self, zone: usize, page: Page) -> Option<Pfn> {
         let watermark = self.zones[zone].set_watermark(0);
         let frame = self.allocate_pages(zone, 0, page);
@@ -245,7 +245,7 @@ impl Memory {
         frame
     }
 
-    /// A frame of `zone` for the kernel even below its watermark: for reclaim itself.
+    /// Allocates a frame of `zone` for the kernel, even below its watermark: for reclaim itself.
     pub(crate) fn allocate_reserve(&mut self, zone: usize) -> Option<Pfn> {
         let watermark = self.zones[zone].set_watermark(0);
         let frame = self.allocate_kernel(zone, 0);
@@ -253,7 +253,7 @@ impl Memory {
         frame
     }
 
-    /// From now on allocations leave `pages` of a zone free.
+    /// Sets the pages of a zone that allocations leave free from now on.
     pub fn set_watermark(&mut self, zone: usize, pages: u64) {
         self.zones[zone].set_watermark(pages);
     }
@@ -263,7 +263,7 @@ impl Memory {
         self.zones[zone].room()
     }
 
-    /// Moves the page at `frame` to another zone; whether there was room.
+    /// Moves the page at `frame` to another zone. Returns false if that zone has no free page above its watermark.
     pub fn migrate(&mut self, frame: Pfn, zone: usize) -> bool {
         let Some(to) = self.zones[zone].allocate(0, Kind::Movable) else {
             return false;
@@ -273,9 +273,9 @@ impl Memory {
         true
     }
 
-    /// Moves the `count` pages that follow each other from `frame` on, in one pageblock, to another zone,
-    /// as [`Memory::migrate`] would one by one. Yields how many were moved: fewer where there is no room
-    /// for more in a row.
+    /// Moves the `count` pages that follow each other from `frame` on, in one pageblock, to another zone, as
+    /// [`Memory::migrate`] would one by one. Returns the number of moved pages, which is less than `count` where the
+    /// free run is shorter.
     pub fn migrate_run(&mut self, frame: Pfn, count: u64, zone: usize) -> u64 {
         let Some((to, count)) = self.zones[zone].allocate_run(count) else {
             return 0;
@@ -319,7 +319,7 @@ impl Memory {
         self.release_run(first, count.into());
     }
 
-    /// Frees neighbouring frames, which were pages'.
+    /// Frees neighbouring frames that pages had.
     fn release_run(&mut self, first: Pfn, count: u64) {
         self.changes += 1;
         let zone = self.zone_at(first);
@@ -346,7 +346,7 @@ impl Memory {
         self.own(frame, order, Run::Same(ISOLATED));
     }
 
-    /// Gives an isolated frame back.
+    /// Returns an isolated frame to the free lists.
     pub(crate) fn release_isolated(&mut self, frame: Pfn) {
         debug_assert_eq!(self.owner(frame), Owner::Isolated);
         self.owners.set(frame as usize, FREE);
@@ -379,7 +379,7 @@ impl Memory {
         }
     }
 
-    /// Whether everything is in exactly one place; what is wrong, if not. Slow: for tests.
+    /// Checks that everything is in exactly one place; the error says what is wrong. Slow: for tests.
     pub fn check(&self) -> Result<(), String> {
         for zone in &self.zones {
             zone.check(|frame| self.owner(frame))?;
@@ -403,7 +403,7 @@ impl Memory {
 }
 
 impl Owner {
-    /// For pictures in messages.
+    /// The owner's letter in messages.
     pub fn letter(self) -> char {
         match Self::from_word(self.word()) {
             Self::Free => '.',

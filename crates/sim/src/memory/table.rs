@@ -1,12 +1,12 @@
 //! A table of billions of numbers, most of which follow from their neighbours.
 //!
-//! Problem: who has each frame, and where each page is, takes four bytes each; a machine of hundreds of
-//! gigabytes then takes gigabytes, is slow to make, and every look at it misses all caches. Yet most of
-//! it is huge pages and large blocks: 512 entries that are all alike, or that count up.
+//! Problem: the owner of each frame and the frame of each page take four bytes each. A machine of hundreds of gigabytes
+//! then takes gigabytes and is slow to make, and every access to it misses all caches. Yet most of it is huge pages and
+//! large blocks: 512 entries that are all alike, or that count up.
 //!
-//! Approach: a chunk of 512 entries is one number until something else is written into it, and again once
-//! its last entry is written and all are alike or count up: what fills or empties a chunk mostly goes
-//! through it from its start to its end.
+//! Approach: a chunk of 512 entries is one number until something else is written into it. It becomes one number again
+//! once its last entry is written and all entries are alike or count up. Chunks are mostly filled and emptied from
+//! their start to their end.
 
 use super::BLOCK_PAGES;
 
@@ -14,26 +14,26 @@ const CHUNK: usize = BLOCK_PAGES as usize;
 
 #[derive(Clone, Debug)]
 enum Chunk {
-    /// All entries are this.
+    /// All entries have this value.
     Same(u32),
-    /// The first entry is this, and each is one more than the one before.
+    /// The first entry has this value, and each is one more than the one before.
     Rising(u32),
     Each(Box<[u32; CHUNK]>),
 }
 
-/// Numbers by their place.
+/// Numbers by their index.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunTable {
     chunks: Vec<Chunk>,
     len: usize,
 }
 
-/// How the entries of a run follow from its first.
+/// Rule by which the entries of a run follow from its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Run {
-    /// All are this.
+    /// All have this value.
     Same(u32),
-    /// They count up from this.
+    /// They count up from this value.
     Rising(u32),
 }
 
@@ -62,7 +62,7 @@ impl Chunk {
         }
     }
 
-    /// From entry `i` on, how many of at most `count` entries follow from it, itself included.
+    /// Returns how many entries from `i` on belong to `run`, at most `count`; the first is taken to belong.
     fn run_len(&self, i: usize, count: usize, run: Run) -> usize {
         let count = count.min(CHUNK - i);
         match self {
@@ -77,7 +77,7 @@ impl Chunk {
         }
     }
 
-    /// Becomes one number if that says the same.
+    /// Becomes one number if all entries follow from the first.
     fn fold(&mut self) {
         let first = self.get(0);
         let rises = first.checked_add(CHUNK as u32).map(|_| Run::Rising(first));
@@ -100,17 +100,17 @@ impl Chunk {
 }
 
 impl RunTable {
-    /// So many entries.
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Has `len` entries from now on, the new ones being `value`.
+    /// Extends the table to `len` entries, the new ones being `value`.
     pub(super) fn grow(&mut self, len: usize, value: u32) {
         let old = self.len;
         self.chunks.resize(len.div_ceil(CHUNK), Chunk::Same(value));
         self.len = len;
-        // What lay beyond the end of the last chunk was never seen.
+        // Entries beyond the old end of the last chunk may hold other values.
         let end = old.next_multiple_of(CHUNK).min(len);
         if old < end {
             self.set_run(old, end - old, Run::Same(value));
@@ -129,13 +129,12 @@ impl RunTable {
         }
     }
 
-    /// How many entries from `at` on follow from it as those of `run` do, at most `count`, and at most
-    /// up to the end of a chunk.
+    /// Returns how many entries from `at` on belong to `run`, at most `count`, and at most up to the end of the chunk.
     pub(super) fn run_len(&self, at: usize, count: usize, run: Run) -> usize {
         self.chunks[at / CHUNK].run_len(at % CHUNK, count, run)
     }
 
-    /// Sets `count` entries from `at` on.
+    /// Sets `count` entries from `at` on to the entries of `run`.
     pub(super) fn set_run(&mut self, at: usize, count: usize, run: Run) {
         let mut done = 0;
         while done < count {

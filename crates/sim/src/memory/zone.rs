@@ -14,12 +14,12 @@ use super::{BLOCK_ORDER, BLOCK_PAGES, Owner, Pfn};
 
 const MAX_ORDER: u8 = NR_ORDERS as u8 - 1;
 
-/// What a pageblock is for.
+/// Migrate type of a pageblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Pages of processes and files.
     Movable,
-    /// The kernel's own.
+    /// Pages of the kernel.
     Unmovable,
 }
 
@@ -31,17 +31,17 @@ pub struct Zone {
     name: &'static str,
     start: Pfn,
     pages: u64,
-    /// By kind and order.
+    /// Free blocks by kind and order.
     free: [[Bits; NR_ORDERS]; 2],
     /// Free blocks of each order, of both kinds.
     nr_free: [u64; NR_ORDERS],
     free_pages: u64,
     blocks: Vec<Block>,
-    /// Allocations leave this many pages free.
+    /// Number of pages that allocations leave free.
     watermark: u64,
 }
 
-/// What is known of a pageblock.
+/// Kind and counts of a pageblock.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     kind: Kind,
@@ -50,7 +50,7 @@ struct Block {
 }
 
 impl Zone {
-    /// Free memory from `start` on; both are whole blocks of the highest order.
+    /// Creates a zone of free memory from `start` on; `start` and `pages` are whole blocks of the highest order.
     pub(super) fn new(name: &'static str, start: Pfn, pages: u64) -> Self {
         let most = 1 << MAX_ORDER;
         assert!(
@@ -79,7 +79,7 @@ impl Zone {
         zone
     }
 
-    /// As the kernel calls it.
+    /// The kernel's name of the zone.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -94,7 +94,7 @@ impl Zone {
         self.start + self.pages
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub fn pages(&self) -> u64 {
         self.pages
     }
@@ -109,7 +109,7 @@ impl Zone {
         self.free_pages
     }
 
-    /// From now on allocations leave `pages` free. Yields how many it was before.
+    /// Sets the pages that allocations leave free from now on. Returns the number before.
     pub fn set_watermark(&mut self, pages: u64) -> u64 {
         std::mem::replace(&mut self.watermark, pages)
     }
@@ -125,7 +125,7 @@ impl Zone {
             && self.nr_free[usize::from(order)..].iter().any(|nr| *nr > 0)
     }
 
-    /// How many pageblocks there are.
+    /// The number of pageblocks.
     pub fn nr_blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
@@ -145,7 +145,7 @@ impl Zone {
         self.blocks[block as usize].kind == Kind::Movable
     }
 
-    /// First frames and orders of the free blocks in a pageblock, of less than its size.
+    /// Returns the first frames and orders of the free blocks in a pageblock that are smaller than it.
     pub(crate) fn free_blocks_in(&self, block: u64) -> Vec<(Pfn, u8)> {
         let (from, to) = (block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES);
         let lists = &self.free[self.blocks[block as usize].kind as usize];
@@ -161,7 +161,7 @@ impl Zone {
         found
     }
 
-    /// Takes a block of `order`.
+    /// Allocates a block of `order`.
     pub(super) fn allocate(&mut self, order: u8, kind: Kind) -> Option<Pfn> {
         if !self.has_block(order) {
             return None;
@@ -173,8 +173,8 @@ impl Zone {
         Some(self.start + at)
     }
 
-    /// Takes up to `most` frames in a row for movable pages, of one pageblock: those that allocations one
-    /// by one would take. Yields the first and how many.
+    /// Allocates up to `most` consecutive frames for movable pages, of one pageblock: those that single allocations
+    /// would get. Returns the first frame and the number of frames.
     pub(super) fn allocate_run(&mut self, most: u64) -> Option<(Pfn, u64)> {
         let most = most.min(self.room());
         if most == 0 {
@@ -183,12 +183,12 @@ impl Zone {
         let Some((at, found)) = self.find(0, Kind::Movable) else {
             return self.allocate(0, Kind::Movable).map(|frame| (frame, 1));
         };
-        // All lists of lower orders are empty, so the next frames to be taken are the block's.
+        // All lists of lower orders are empty, so that the next allocations take frames of this block.
         let count = most.min(1 << found).min(BLOCK_PAGES);
         self.remove(at, found);
         let (mut rest, end) = (at + count, at + (1 << found));
         while rest < end {
-            // What is left ends where the block does, so that the alignment says how much fits.
+            // The remainder ends where the block does, so that the alignment says how much fits.
             let order = rest.trailing_zeros().min((end - rest).ilog2()) as u8;
             self.put(rest, order);
             rest += 1 << order;
@@ -220,7 +220,7 @@ impl Zone {
         self.put(at, order);
     }
 
-    /// `by` more frames of the block at `frame` are pages of processes.
+    /// Counts `by` more frames of the block at `frame` as pages of processes.
     pub(super) fn note_movable(&mut self, frame: Pfn, by: i32) {
         let at = frame - self.start;
         let (mut block, mut rest) = ((at / BLOCK_PAGES) as usize, by);
@@ -262,8 +262,8 @@ impl Zone {
         })
     }
 
-    /// The largest block of the other kind. Its pageblock becomes `kind` where the kernel claims it
-    /// (`can_steal_fallback`): for half a pageblock or more, or for what cannot be moved.
+    /// Returns the largest block of the other kind. Its pageblock becomes `kind` where the kernel claims it
+    /// (`can_steal_fallback`): for half a pageblock or more, or for memory that cannot be moved.
     fn steal(&mut self, order: u8, kind: Kind) -> Option<(u64, u8)> {
         let other = KINDS.into_iter().find(|other| *other != kind)?;
         let (at, found) = (order..=MAX_ORDER).rev().find_map(|found| {
@@ -279,12 +279,12 @@ impl Zone {
         Some((at, found))
     }
 
-    /// Makes a pageblock `kind`'s, and its free blocks with it.
+    /// Changes a pageblock and its free blocks to `kind`.
     fn claim(&mut self, block: u64, kind: Kind) {
         let (from, to) = (block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES);
         let old = self.blocks[block as usize].kind as usize;
         for order in 0..NR_ORDERS {
-            // A block of the highest order is filed under its first pageblock.
+            // A block of the highest order is in the list of its first pageblock.
             let mut at = self.free[old][order].first_from(from.div_ceil(1 << order));
             while let Some(number) = at.filter(|number| number << order < to) {
                 self.free[old][order].remove(number);
@@ -295,7 +295,7 @@ impl Zone {
         self.blocks[block as usize].kind = kind;
     }
 
-    /// Of the block of order `found` at `at`, all but the first `2^order` frames are free again.
+    /// Frees all but the first `2^order` frames of the block of order `found` at `at`.
     fn give_back_upper(&mut self, at: u64, found: u8, order: u8) {
         for half in (order..found).rev() {
             self.put(at + (1 << half), half);
@@ -312,7 +312,8 @@ impl Zone {
         }
     }
 
-    /// Whether lists, counts and owners agree, and no two free buddies lie apart.
+    /// Checks that lists, counts and owners agree, and that no two free buddies are separate; the error says what is
+    /// wrong.
     pub(super) fn check(&self, owner: impl Fn(Pfn) -> Owner) -> Result<(), String> {
         let name = self.name;
         let mut is_free = vec![false; self.pages as usize];

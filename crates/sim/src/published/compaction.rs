@@ -12,9 +12,9 @@ const LATENCIES: &str =
 const JAVA: &str =
     include_str!("../../../../experiments/published/proactive_compaction_java_heap_seconds.csv");
 
-/// The heap of the Java process.
+/// Heap of the Java process.
 const HEAP_GIB: u64 = 700;
-/// How long nothing can be compacted.
+/// Duration of the run in which nothing can be compacted.
 const UNMOVABLE_TIME: Nanos = Nanos::from_millis(600_000);
 
 /// A run.
@@ -29,11 +29,11 @@ pub enum CompactionRun {
     Driver(u32),
     /// A Java process touches a heap of 700 GiB.
     Java(u32),
-    /// What fragments memory cannot be moved, for ten minutes.
+    /// The memory that fragments the machine cannot be moved, for ten minutes.
     Unmovable(u32),
 }
 
-/// All of them, the longest first.
+/// All runs, the longest first.
 pub const RUNS: [CompactionRun; 11] = [
     CompactionRun::Driver(0),
     CompactionRun::Java(0),
@@ -49,7 +49,7 @@ pub const RUNS: [CompactionRun; 11] = [
 ];
 
 impl CompactionRun {
-    /// What it is about, in a few words.
+    /// A short title of the run.
     pub fn title(self) -> String {
         match self {
             Self::Driver(p) => format!("huge pages for a kernel driver, proactiveness {p}"),
@@ -58,7 +58,7 @@ impl CompactionRun {
         }
     }
 
-    /// Makes it. Takes some seconds and up to 3 GiB of memory.
+    /// Runs it, which takes some seconds and up to 3 GiB of memory.
     pub fn make(self) -> CompactionOutcome {
         match self {
             Self::Driver(p) => driver(&Setting::published(p)),
@@ -68,7 +68,7 @@ impl CompactionRun {
     }
 }
 
-/// What a reader must know before the numbers.
+/// Returns the notes that a reader must know before the numbers.
 pub fn notes() -> Vec<String> {
     let setting = Setting::published(0);
     vec![
@@ -86,7 +86,7 @@ pub fn notes() -> Vec<String> {
     ]
 }
 
-/// What runs came to, beside what was published.
+/// Compares the outcomes of runs with the published ones.
 pub fn comparisons(runs: &[(CompactionRun, CompactionOutcome)]) -> Vec<Comparison> {
     runs.iter()
         .flat_map(|(run, outcome)| match run {
@@ -104,7 +104,7 @@ fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison>
         _ => None,
     };
     let latency = &outcome.latency_us;
-    // Two of the costs were found by these two numbers.
+    // Two of the costs were calibrated on these two numbers.
     let is_calibrated = |name: &str| proactiveness == 0 && (name == "p5" || name == "p95");
     let mut rows = vec![
         ("count".to_owned(), latency.count as f64),
@@ -114,8 +114,8 @@ fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison>
     ];
     let percentiles = latency.percentiles.iter();
     rows.extend(percentiles.map(|(percent, value)| (format!("p{percent}"), *value)));
-    // The free memory at the start decides how many there are, and a wait for a huge page that is
-    // there takes the constant that was put in for it.
+    // The free memory at the start decides the count. A wait for an available huge page takes the constant that was put
+    // in for it.
     let take_us = PUBLISHED_MACHINE.take.0 as f64 / 1e3;
     let is_input = |name: &str, value: f64| {
         name == "count" || (name != "max" && (value - take_us).abs() < 0.05)
@@ -153,8 +153,8 @@ fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
         unit: "s",
         simulated: Some(outcome.elapsed.as_secs_f64()),
         published: row.and_then(|row| published(JAVA, row, "elapsed")),
-        // The passes of a fault were found by the first; the second is little but the faults
-        // themselves, whose time was found by what more proactiveness takes.
+        // The cost of a fault's passes was calibrated on the first. The second is little but the faults themselves,
+        // whose cost was calibrated on the times at higher proactiveness.
         role: Role::Calibrated,
     }]
 }
@@ -184,7 +184,7 @@ fn of_unmovable(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparis
     ]
 }
 
-/// A cell of a table whose first column names its rows.
+/// Returns a cell of a table whose first column names its rows.
 fn published(csv: &str, row: &str, column: &str) -> Option<f64> {
     let mut lines = csv.lines().map(|line| line.split(','));
     let at = lines.next()?.position(|name| name == column)?;

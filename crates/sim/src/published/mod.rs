@@ -1,5 +1,5 @@
-//! Published experiments beside their published results: what came out here, what was published, and
-//! whether that number was calibrated on or predicted.
+//! Published experiments beside their published results: the simulated number, the published number, and whether it was
+//! calibrated on or predicted.
 
 pub mod compaction;
 pub mod reclaim;
@@ -12,25 +12,25 @@ use serde::Serialize;
 
 pub use summary::{Summary, summaries};
 
-/// How a number came about.
+/// Origin of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It follows.
+    /// The simulation predicts it.
     Predicted,
     /// It follows from inputs by adding sizes up, whatever is simulated.
     Arithmetic,
-    /// Costs or sizes were chosen so that it comes out.
+    /// Costs or sizes were chosen to match it.
     Calibrated,
-    /// It was put in, as a constant or as a size: that it comes out proves nothing.
+    /// It was put in, as a constant or as a size: a match proves nothing.
     Input,
     /// The simulation says nothing about it.
     NotModelled,
 }
 
 impl Role {
-    /// As tables show it.
+    /// Its name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Predicted => "predicted",
@@ -46,37 +46,36 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Comparison {
-    /// Which experiment.
+    /// The experiment.
     pub experiment: &'static str,
     /// Its configuration.
     pub configuration: &'static str,
-    /// Which run of it: a program, a size; empty where there is one.
+    /// The run of that configuration: a program, a size; empty where there is one.
     pub case: String,
-    /// What was measured.
+    /// The measured quantity.
     pub metric: String,
-    /// Of both numbers.
+    /// Unit of both numbers.
     pub unit: &'static str,
-    /// What came out here; `None` where it is not modelled.
+    /// The simulated number; `None` where it is not modelled.
     pub simulated: Option<f64>,
-    /// What was published; `None` where only a picture was.
+    /// The published number; `None` where only a picture was published.
     pub published: Option<f64>,
-    /// How the simulated number came about.
+    /// Origin of the simulated number.
     pub role: Role,
 }
 
-/// How far two numbers are apart.
+/// Difference between two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
-    /// Relative to the published one.
+    /// Percent of the published number.
     Percent(f64),
-    /// Of numbers that are percentages themselves: in points, as a ratio of changes about zero says
-    /// nothing.
+    /// Percentage points, for numbers that are percentages themselves: a ratio of changes about zero says nothing.
     Points(f64),
 }
 
 impl Comparison {
-    /// How much more came out than was published.
+    /// Returns the simulated number less the published one; `None` without either, or for a ratio to zero.
     pub fn difference(&self) -> Option<Difference> {
         let (simulated, published) = (self.simulated?, self.published?);
         if self.unit.starts_with('%') {

@@ -1,8 +1,8 @@
 //! *DAMON: data access monitor*, v24, and its physical memory patches (SeongJae Park, 2021): resident
 //! memory, memory used and run time under each configuration, program by program.
 //!
-//! What goes in are the columns without DAMON (orig, thp), and prcl's resident memory only where that is said
-//! ([`Knowledge::Prcl`]); all else is compared with the cell that it is of.
+//! The inputs are the columns without DAMON (orig, thp), and prcl's resident memory only where that is said
+//! ([`Knowledge::Prcl`]). All other results are compared with their published cells.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::experiment::reclaim::{
     Configuration, Inputs, Knowledge, Program, ReclaimOutcome, WINDOW, run,
 };
 
-/// What was measured, in all tables.
+/// The measured quantity of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Metric {
     Rss,
@@ -72,11 +72,11 @@ const PPRCL: Publication = Publication {
     ],
 };
 
-/// A column of a table, by program.
+/// Values of a table's column, by program.
 type Column = BTreeMap<&'static str, f64>;
 
 impl Publication {
-    /// The last rows, which are sums, are not programs. Empty if there is no such column.
+    /// Returns a column without the last rows, which are sums; empty if there is no such column.
     fn column(&self, metric: Metric, name: &str) -> Column {
         let table = self.tables[metric as usize];
         let mut lines = table
@@ -93,7 +93,7 @@ impl Publication {
     }
 }
 
-/// What goes in of each program.
+/// Returns the inputs of each program.
 fn inputs() -> Vec<(&'static str, Inputs)> {
     let column = |metric, name| V24.column(metric, name);
     let (rss, used) = (
@@ -133,7 +133,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Of these configurations, `orig` among them.
+    /// Creates an evaluation of these configurations, `orig` among them.
     pub fn new(configurations: Vec<Configuration>) -> Self {
         Self {
             programs: inputs(),
@@ -154,7 +154,7 @@ impl Evaluation {
         runs.collect()
     }
 
-    /// What a run is about.
+    /// The title of a run.
     pub fn title(&self, run: &ReclaimRun) -> String {
         let (program, _) = self.programs[run.program];
         format!(
@@ -163,14 +163,14 @@ impl Evaluation {
         )
     }
 
-    /// Makes it.
+    /// Runs it.
     pub fn make(&self, at: &ReclaimRun) -> ReclaimOutcome {
         let configuration = &self.configurations[at.configuration];
         let program = Program::new(&self.programs[at.program].1, configuration.knowledge);
         run(&program, configuration)
     }
 
-    /// Every cell of both publications: what orig is, and what each configuration changes of it.
+    /// Compares every cell of both publications: orig's values, and each configuration's changes to them.
     pub fn comparisons(&self, runs: &[(ReclaimRun, ReclaimOutcome)]) -> Vec<Comparison> {
         let mut all = Vec::new();
         for publication in [&V24, &PPRCL] {
@@ -217,7 +217,7 @@ fn outcome(
     runs.iter().find(is_it).map(|(_, outcome)| *outcome)
 }
 
-/// A cell of a table, with orig's of the same row.
+/// A cell of a table, with orig's cell of the same row.
 struct Cell<'a> {
     metric: Metric,
     configuration: &'a Configuration,
@@ -257,11 +257,11 @@ impl Cell<'_> {
         let knows_prcl = self.configuration.knowledge == Knowledge::Prcl;
         match (self.configuration.name, self.metric) {
             ("orig", _) => Role::Input,
-            // Huge pages make nothing smaller here, nor slower.
+            // In the simulation huge pages make nothing smaller or slower.
             ("thp", Metric::Rss) if self.inputs.huge_waste <= 0.0 => Role::NotModelled,
             ("thp", Metric::Runtime) if self.inputs.huge_gain <= 0.0 => Role::NotModelled,
             ("thp", Metric::Rss | Metric::Runtime) => Role::Calibrated,
-            // The size of the wrapper, and what huge pages add.
+            // The size of the wrapper, or of what huge pages add, was put in.
             ("rec" | "prec" | "thp", Metric::MemoryUsed) => Role::Arithmetic,
             // Clears by physical addresses cost the program nothing here.
             ("prec", Metric::Runtime) => Role::NotModelled,
@@ -271,7 +271,7 @@ impl Cell<'_> {
     }
 }
 
-/// What a reader must know before the numbers.
+/// Returns the notes that a reader must know before the numbers.
 pub fn notes() -> Vec<String> {
     vec![
         "Inputs, of each program: the columns without DAMON (orig; what huge pages added and gained, thp), and \
@@ -387,7 +387,7 @@ mod tests {
             Knowledge::Nothing,
             Role::NotModelled,
         );
-        // What prcl saved goes in only where it is said to be known.
+        // The memory that prcl saved is an input only where it is said to be known.
         let idle = |saved, knowledge| {
             let inputs = Inputs {
                 saved,

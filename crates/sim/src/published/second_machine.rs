@@ -2,10 +2,12 @@
 //! 256GB of local DRAM and 96GB of CXL memory while the size of cold memory changed from about 190 GB to 240 GB. The
 //! performance slowdown is reduced from 20 ~ 24% for "default" to 5 ~ 7% for HMSDK 2.0."
 //!
-//! That is all that was published of it. Put in are therefore: its two sizes; both ends of the cold block's; redis, its
-//! snapshot and clients as on the first machine (with zipfian reads); what the system itself needs, as on the first but
-//! for the memory map, which follows the machine's size; and what redis takes on CXL memory alone, for which the
-//! greatest slowdown by default stands, when hardly anything of redis is in DRAM.
+//! That is all that was published of it. The inputs are therefore:
+//! - its two sizes, and both ends of the cold block's;
+//! - redis, its snapshot and clients as on the first machine (with zipfian reads);
+//! - the memory of the system itself, as on the first but for the memory map, which follows the machine's size;
+//! - the slowdown of redis on CXL memory alone. The greatest slowdown by default stands for it, when hardly anything of
+//!   redis is in DRAM.
 
 use serde::Serialize;
 
@@ -21,15 +23,15 @@ const SLOW_MIB: u64 = 96 << 10;
 /// The published slowdowns in percent: the least and the greatest, by default and with HMSDK 2.0.
 const DEFAULT_PERCENT: [f64; 2] = [20.0, 24.0];
 const TIERED_PERCENT: [f64; 2] = [5.0, 7.0];
-/// The kernel's memory map, of a page: `struct page`.
+/// Pages of memory for each page of the kernel's memory map (`struct page`, 64 bytes each).
 const MAP_SHARE: u64 = 4096 / 64;
 
 /// A cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SecondRun {
-    /// Where memory goes.
+    /// Placement of memory.
     pub placement: Placement,
-    /// The cold block.
+    /// Size of the cold block.
     pub cold_gib: u64,
 }
 
@@ -44,7 +46,7 @@ pub fn runs() -> Vec<SecondRun> {
     [of(Placement::Tiered), of(Placement::Default)].concat()
 }
 
-/// The second machine, as far as it was published.
+/// Returns the setting of the second machine, as far as it was published.
 pub fn setting(cold_gib: u64) -> Setting {
     let first = Setting::published(cold_gib);
     let map = |setting: &Setting| (setting.fast_mib + setting.slow_mib) / MAP_SHARE;
@@ -61,7 +63,7 @@ pub fn setting(cold_gib: u64) -> Setting {
 }
 
 impl SecondRun {
-    /// What it is about, in a few words.
+    /// A short title of the run.
     pub fn title(&self) -> String {
         let how = match self.placement {
             Placement::Default => "default",
@@ -70,7 +72,7 @@ impl SecondRun {
         format!("redis on 256 GB, {how}, {} GB cold", self.cold_gib)
     }
 
-    /// Makes it; `tiered` are the contexts that watch the nodes and migrate, where memory is tiered.
+    /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate.
     pub fn make(&self, tiered: &[ContextSpec]) -> TieringOutcome {
         let contexts = match self.placement {
             Placement::Default => Vec::new(),
@@ -84,7 +86,7 @@ impl SecondRun {
     }
 }
 
-/// What runs came to, beside what was published.
+/// Compares the outcomes of runs with the published ones.
 pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<Comparison> {
     let mut all = Vec::new();
     for (placement, name, published) in [
@@ -97,7 +99,7 @@ pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<Comparison> {
                 continue;
             };
             let all_slow = setting(run.cold_gib).all_slow;
-            // What redis loses on CXL memory alone was taken from this cell.
+            // The slowdown of redis on CXL memory alone was taken from this cell.
             let is_input = placement == Placement::Default && cold_gib == COLD_GIB[1];
             all.push(Comparison {
                 experiment: "HMSDK v2.0, 256 GB",
@@ -118,7 +120,7 @@ pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<Comparison> {
     all
 }
 
-/// What a reader must know before the numbers.
+/// Returns the note that a reader must know before the numbers.
 pub fn note() -> String {
     let setting = setting(COLD_GIB[0]);
     format!(

@@ -1,36 +1,36 @@
-//! What a table's cells come to: the mean beside the mean error, the worst, and how many say nothing.
+//! Summaries of a table's cells: the mean beside the mean error, the worst cell, and how many cells say nothing.
 
 use serde::Serialize;
 
 use super::{Comparison, Role};
 
-/// All cells of one configuration and metric that came about in the same way.
+/// All cells of one configuration and metric whose numbers have the same origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
-    /// Which experiment.
+    /// The experiment.
     pub experiment: &'static str,
     /// Its configuration.
     pub configuration: &'static str,
-    /// What was measured.
+    /// The measured quantity.
     pub metric: String,
-    /// Of all numbers here.
+    /// Unit of all numbers here.
     pub unit: &'static str,
-    /// How the simulated numbers came about.
+    /// Origin of the simulated numbers.
     pub role: Role,
     /// Cells with a simulated and a published number.
     pub cells: usize,
     /// Mean of the published numbers of these cells.
     pub published_mean: f64,
-    /// Mean of the simulated ones.
+    /// Mean of the simulated numbers of these cells.
     pub simulated_mean: f64,
     /// Mean of the absolute differences.
     pub mean_error: f64,
-    /// What that would be if nothing were said to change; `None` where numbers are no changes.
+    /// Mean error of a prediction of no change; `None` where numbers are no changes.
     pub mean_error_of_no_change: Option<f64>,
-    /// The case that is furthest off.
+    /// The case with the largest error.
     pub worst_case: String,
-    /// And by how much: simulated less published.
+    /// Its error: simulated less published.
     pub worst_error: f64,
     /// Cells that come out as 0.00: a mechanism that did nothing.
     pub zeros: usize,
@@ -38,11 +38,11 @@ pub struct Summary {
     pub not_modelled: usize,
 }
 
-/// Below that a number is shown as 0.00.
+/// Limit below which a number is shown as 0.00.
 const SHOWN_AS_ZERO: f64 = 0.005;
 
-/// Of all configurations and metrics with several cases, in their order; those that are not modelled are counted
-/// with the others of their configuration and metric.
+/// Summarises all configurations and metrics with several cases, in their order. Cases that are not modelled are
+/// counted with the others of their configuration and metric.
 pub fn summaries(comparisons: &[Comparison]) -> Vec<Summary> {
     let mut groups: Vec<(&Comparison, Vec<&Comparison>)> = Vec::new();
     let is_modelled = |row: &&Comparison| row.role != Role::NotModelled;
@@ -67,7 +67,7 @@ fn is_same(a: &Comparison, b: &Comparison) -> bool {
     (a.experiment, a.configuration, &a.metric) == (b.experiment, b.configuration, &b.metric)
 }
 
-/// `None` of less than two cells.
+/// Summarises cells; `None` for fewer than two.
 fn summary(first: &Comparison, rows: &[&Comparison], not_modelled: usize) -> Option<Summary> {
     let cells = rows
         .iter()

@@ -30,16 +30,16 @@ pub const COLD_GIB: [u64; 7] = [440, 450, 460, 470, 480, 490, 500];
 /// A cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TieringRun {
-    /// Which records are read.
+    /// Distribution of the records that are read.
     pub distribution: KeyDistribution,
-    /// Where memory goes.
+    /// Placement of memory.
     pub placement: Placement,
-    /// The cold block.
+    /// Size of the cold block.
     pub cold_gib: u64,
 }
 
-/// All cells that follow from placement, the longest first. Which records are read goes in turn: so where
-/// two are made at the same time, neither waits for what the other works out.
+/// All cells that follow from placement, the longest first. The two distributions alternate: so where two cells run at
+/// the same time, neither waits for the reads that the other computes.
 pub fn runs() -> Vec<TieringRun> {
     let mut runs = Vec::new();
     for placement in [Placement::Tiered, Placement::Default] {
@@ -56,7 +56,7 @@ pub fn runs() -> Vec<TieringRun> {
 }
 
 impl TieringRun {
-    /// What it is about, in a few words.
+    /// A short title of the run.
     pub fn title(&self) -> String {
         let how = match self.placement {
             Placement::Default => "default",
@@ -69,8 +69,8 @@ impl TieringRun {
         )
     }
 
-    /// Makes it; `tiered` are the contexts that watch the nodes and migrate, where memory is tiered. Takes
-    /// some seconds and 2 GiB of memory.
+    /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate. It takes some seconds and
+    /// 2 GiB of memory.
     pub fn make(&self, tiered: &[ContextSpec]) -> TieringOutcome {
         let setting = Setting {
             all_slow: all_slow(self.distribution),
@@ -84,7 +84,7 @@ impl TieringRun {
     }
 }
 
-/// How much longer redis takes on CXL memory alone: the mean of what was published.
+/// Returns the additional time of redis on CXL memory alone, as a share: the mean of the published ones.
 fn all_slow(distribution: KeyDistribution) -> f64 {
     let row = [name(distribution), "normalized_time", "CXL-only"];
     let times = SOURCES
@@ -94,7 +94,7 @@ fn all_slow(distribution: KeyDistribution) -> f64 {
     times.iter().sum::<f64>() / times.len() as f64 - 1.0
 }
 
-/// The published reads, which are the same in all cells, and take a second to work out.
+/// The published reads, which are the same in all cells, and take a second to compute.
 pub(super) fn reads_of(distribution: KeyDistribution) -> &'static Reads {
     static READS: [OnceLock<Reads>; 2] = [OnceLock::new(), OnceLock::new()];
     READS[distribution as usize].get_or_init(|| reads(&Setting::published(0), distribution))
@@ -107,7 +107,7 @@ const fn name(distribution: KeyDistribution) -> &'static str {
     }
 }
 
-/// What a reader must know before the numbers.
+/// Returns the notes that a reader must know before the numbers.
 pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
     let off = comparisons.iter().filter(|row| row.metric == "CXL use");
     let off = off.filter_map(|row| Some((row.simulated? - row.published?).abs()));
@@ -122,7 +122,7 @@ pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
     ]
 }
 
-/// What runs came to, beside what each publication says.
+/// Compares the outcomes of runs with those of each publication.
 pub fn comparisons(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Comparison> {
     let mut all = Vec::new();
     for source in &SOURCES {
@@ -146,7 +146,7 @@ fn of_run(
     let cell = |metric, configuration, column: &str| {
         published(csv, [name(run.distribution), metric, configuration], column)
     };
-    // Everything on CXL memory costs what it was found to cost.
+    // The time with everything on CXL memory is the publication's own.
     let all_slow = cell("normalized_time", "CXL-only", "cold_0G").unwrap_or(1.0);
     let comparison = |metric: &str, unit, simulated, published, role| Comparison {
         experiment: source,
@@ -159,7 +159,7 @@ fn of_run(
         role,
     };
     let is_default = run.placement == Placement::Default;
-    // What does not fit into DRAM is on CXL memory: only migration decides anything.
+    // Memory that does not fit into DRAM is on CXL memory: only migration decides anything.
     let role = if is_default {
         Role::Arithmetic
     } else {
@@ -178,7 +178,7 @@ fn of_run(
             "GB",
             outcome.slow_gib,
             cell("cxl_gb", configuration, &column),
-            // What the system itself needs was found by it.
+            // The memory of the system itself was calibrated on this cell.
             if is_default && run.cold_gib == COLD_GIB[0] {
                 Role::Calibrated
             } else {
@@ -188,18 +188,18 @@ fn of_run(
     ]
 }
 
-/// A figure of a publication: something by the size of the cold block in GB.
+/// A figure of a publication: values by the size of the cold block in GB.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// Which publication, records and what.
+    /// The publication, the distribution and the quantity.
     pub title: String,
-    /// Of the values.
+    /// Unit of the values.
     pub unit: &'static str,
     /// Simulated and published lines by their names.
     pub lines: Vec<(&'static str, Vec<(f64, f64)>)>,
 }
 
-/// How much slower redis is, and how much of it is on CXL memory: for each publication and records.
+/// Builds figures of redis' slowdown and of its CXL use, for each publication and distribution.
 pub fn figures(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for source in &SOURCES {
@@ -221,7 +221,7 @@ pub fn figures(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Figure> {
     figures
 }
 
-/// Comparison number `which` of each run of a distribution.
+/// Returns the lines of comparison number `which` of each run of a distribution.
 fn lines(
     source: &(&'static str, &'static str, &str),
     distribution: KeyDistribution,
@@ -258,7 +258,7 @@ fn lines(
     lines
 }
 
-/// A cell of a table whose first three columns name its rows.
+/// Returns a cell of a table whose first three columns name its rows.
 fn published(csv: &str, row: [&str; 3], column: &str) -> Option<f64> {
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let at = lines.next()?.iter().position(|name| *name == column)?;

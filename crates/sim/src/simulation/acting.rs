@@ -1,6 +1,6 @@
-//! A context acts, in steps and as far as guard and budget let it, and its guard is told what that cost.
+//! Steps in which a context acts as far as guard and budget permit, and reports the cost to its guard.
 //!
-//! What `isotherm_session::acting` does with clocks and counters of the kernel, on the simulated machine's own.
+//! `isotherm_session::acting` does this with the kernel's clocks and counters; here they are the simulated machine's.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::world::SimulatedWorld;
 use super::{ContextSpec, PHYSICAL, Watch};
 use crate::machine::{Machine, Process, Rules, SimActuator, Use};
 
-/// A context's schemes at work.
+/// Executes a context's schemes.
 pub(super) struct Acting {
     pub(super) context: Context,
     meter: ActMeter,
@@ -24,17 +24,17 @@ pub(super) struct Acting {
     spares_accessed: bool,
 }
 
-/// What was done in a step.
+/// Result of a step.
 pub(super) struct Step {
     pub(super) done: Vec<Operation>,
     pub(super) outcomes: Vec<Outcome>,
-    /// Time that it took, of the one thread that watches and acts.
+    /// Time that it took, of the one thread that monitors and acts.
     pub(super) took: Nanos,
 }
 
 impl Acting {
     /// # Errors
-    /// What is wrong with a scheme.
+    /// Fails if a scheme is invalid.
     pub(super) fn new(spec: &ContextSpec) -> Result<Self, SchemeError> {
         Ok(Self {
             context: Context::new(spec.schemes.clone(), spec.guard, spec.dry_run)?,
@@ -46,19 +46,19 @@ impl Acting {
         })
     }
 
-    /// `target` is no more.
+    /// Forgets a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.context.forget(target);
         self.waits.forget(target);
         self.left_alone.remove(&target);
     }
 
-    /// When what is left of a plan is due, on the monitors' clock.
+    /// The time at which the pending part of a plan is due, on the monitors' clock.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
         self.context.has_rest().then(|| self.meter.next_step())
     }
 
-    /// The guard looks at what the last second was like. Says whether it has changed its mind.
+    /// Lets the guard observe the last second. Returns whether its state has changed.
     pub(super) fn observe(&mut self, machine: &Machine) -> bool {
         let (signals, share) = self.waits.look(machine, self.is_physical);
         self.meter.set_target_share(share);
@@ -67,7 +67,7 @@ impl Acting {
         guard.observe(machine.now(), signals, Pools::processes(resident))
     }
 
-    /// Does what follows from `snapshots`, or goes on with what is left of a plan.
+    /// Applies the schemes to `snapshots`, or executes the pending part of a plan.
     pub(super) fn step(
         &mut self,
         machine: &mut Machine,
@@ -76,7 +76,7 @@ impl Acting {
         snapshots: &[Snapshot],
     ) -> Step {
         let now = machine.now();
-        // The kernel's DAMON acts at once, as far as its quotas go.
+        // The kernel's DAMON acts at once, up to its quotas.
         let is_stepwise = machine.spec().rules == Rules::Isotherm;
         let idle_cpus = machine.idle_cpus();
         let room = self
@@ -140,7 +140,7 @@ impl Acting {
     }
 }
 
-/// What a process was like at the guard's last look.
+/// A process's counters at the guard's last observation.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     faults: u64,
@@ -148,7 +148,7 @@ struct Seen {
     waited: f64,
 }
 
-/// How long targets wait for memory that was taken from them, and how much of it came back.
+/// Times that targets wait for memory that was taken from them, and the shares of it that were read back.
 #[derive(Default)]
 struct Waits {
     looked: Option<Nanos>,
@@ -168,12 +168,12 @@ impl Waits {
         self.flows.remove(&target);
     }
 
-    /// Of what was paged out of each target lately, the part that came back.
+    /// Share of each target's recently paged-out memory that was read back.
     fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
         Flows::returned_of(&self.flows, now)
     }
 
-    /// What has become of the processes since the last look, and which part of the CPU time in use was theirs.
+    /// Returns the guard's signals since the last call, and the targets' share of the CPU time in use.
     fn look(&mut self, machine: &Machine, is_physical: bool) -> (GuardSignals, f64) {
         let now = machine.now();
         let elapsed = self.looked.replace(now).map(|then| now.since(then));

@@ -1,5 +1,4 @@
-//! What processes are called in what is told: a context counts each that it watches as a target of its
-//! own.
+//! Target numbers in events: a context counts each process that it monitors as a target of its own.
 
 use isotherm_engine::drive::Numbering;
 use isotherm_engine::{Snapshot, TargetId};
@@ -7,9 +6,9 @@ use isotherm_engine::{Snapshot, TargetId};
 use super::{Event, PHYSICAL};
 use crate::machine::Machine;
 
-/// The targets that were told of.
+/// The targets that events have reported.
 pub(super) struct Targets {
-    /// The contexts that watch processes. Where there is no context at all, the first would.
+    /// The contexts that monitor processes; without any context, the number that the first would have.
     of_processes: Vec<usize>,
     of_physical: Vec<usize>,
     given: Numbering,
@@ -19,7 +18,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// For contexts of which it is known whether they watch physical memory.
+    /// Creates an empty list; `is_physical` says for each context whether it monitors physical memory.
     pub(super) fn new(is_physical: &[bool]) -> Self {
         let contexts = |wanted: bool| {
             let contexts = is_physical.iter().enumerate();
@@ -46,7 +45,7 @@ impl Targets {
         self.given.context(target)
     }
 
-    /// A context's snapshots, of the targets as they are called.
+    /// Returns a context's snapshots as events, with the targets' numbers in events.
     pub(super) fn seen(
         &self,
         context: usize,
@@ -61,14 +60,14 @@ impl Targets {
         })
     }
 
-    /// The targets that a process is.
+    /// The targets that stand for a process.
     pub(super) fn of(&self, process: usize) -> impl Iterator<Item = TargetId> + '_ {
         let local = TargetId(process as u32);
         let watching = self.of_processes.iter();
         watching.filter_map(move |context| self.given.number(*context, local))
     }
 
-    /// Tells what is new, and what has ended.
+    /// Reports new targets, and those that have ended.
     pub(super) fn tell(&mut self, machine: &Machine, events: &mut Vec<Event>) {
         if !std::mem::replace(&mut self.told_physical, true) {
             for context in self.of_physical.clone() {

@@ -1,4 +1,4 @@
-//! What monitors and schemes ask of the simulated machine.
+//! The simulated machine as monitors and schemes see it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,14 +19,14 @@ use crate::memory::Zone;
 pub(super) struct Followed {
     is_physical: bool,
     known: BTreeMap<TargetId, Vec<MappedRange>>,
-    /// Only these addresses, if any.
+    /// The only monitored addresses, if any.
     limits: Option<Vec<AddressRange>>,
-    /// Processes of the machine that were looked at already.
+    /// Number of the machine's processes that were seen already.
     nr_seen: usize,
 }
 
 impl Followed {
-    /// All processes, within `limits` if there are any.
+    /// Follows all processes, within `limits` if there are any.
     pub(super) fn processes(limits: Vec<AddressRange>) -> Self {
         Self {
             is_physical: false,
@@ -36,7 +36,7 @@ impl Followed {
         }
     }
 
-    /// Physical memory, of which `ranges` are watched.
+    /// Follows physical memory, of which `ranges` are monitored.
     pub(super) fn physical(ranges: Vec<AddressRange>) -> Self {
         Self {
             is_physical: true,
@@ -46,7 +46,7 @@ impl Followed {
         }
     }
 
-    /// A process's mappings, as far as they are watched.
+    /// The monitored parts of a process's mappings.
     fn mapped(&self, machine: &Machine, target: TargetId) -> Vec<MappedRange> {
         let ranges = machine.mappings(target).map(|(_, range, _)| range);
         let Some(limits) = &self.limits else {
@@ -83,7 +83,7 @@ impl TargetSource<SimProbe<'_>> for Followed {
     }
 
     fn is_over(&self) -> bool {
-        // Others may still come: the simulation knows when nothing more happens.
+        // Others may still start: the simulation knows when nothing more happens.
         false
     }
 
@@ -103,15 +103,15 @@ impl TargetSource<SimProbe<'_>> for Followed {
 /// The machine, while a context acts on it.
 pub(super) struct SimulatedWorld<'a> {
     pub(super) actuator: SimActuator<'a>,
-    /// The context's.
+    /// The context's monitor.
     pub(super) monitor: &'a mut MonitorLoop,
     /// The time on the monitors' clock.
     pub(super) clock: Nanos,
-    /// Of what was paged out of each target lately, the part that came back.
+    /// Share of each target's recently paged-out memory that was read back.
     pub(super) returned: BTreeMap<TargetId, f64>,
-    /// Ranges of each that were refused as unreclaimable.
+    /// Ranges of each target that were refused as unreclaimable.
     pub(super) left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
-    /// Bytes that were paged out of each since this was made.
+    /// Bytes of each target that were paged out since this was made.
     pub(super) paged_out: BTreeMap<TargetId, u64>,
 }
 
@@ -184,7 +184,7 @@ impl World for SimulatedWorld<'_> {
     }
 }
 
-/// What goals and watermarks ask of the machine.
+/// Returns the facts that goals and watermarks need.
 fn facts(machine: &Machine, wanted: &[Metric]) -> SystemFacts {
     let mut facts = SystemFacts::default();
     let zones = machine.memory().zones();
@@ -210,7 +210,7 @@ fn facts(machine: &Machine, wanted: &[Metric]) -> SystemFacts {
                     facts.nodes.insert(*node, memory);
                 }
             }
-            // Groups and lists are not simulated: unknown.
+            // Groups and lists are not simulated, so that these facts are unknown.
             Metric::NodeMemcg(..) | Metric::Lru | Metric::Eligible(..) => {}
         }
     }
