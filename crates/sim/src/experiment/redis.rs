@@ -1,9 +1,9 @@
-//! Where redis keeps YCSB's records, and how often each page is accessed.
+//! Pages in which redis keeps YCSB's records, and the frequency of their accesses.
 //!
-//! Problem: what is hot is decided by the page, and a record is not in one page. YCSB's records have ten
-//! fields of 100 bytes, and a read reads all (`fieldcount`, `fieldlength`, `readallfields` of its core
-//! workloads). Values of more than 64 bytes make redis keep a record as a hash table
-//! (`hash-max-listpack-value`): each value, name and entry is an allocation of its own.
+//! Problem: pages are hot or cold, and a record is not in one page. YCSB's records have ten fields of 100 bytes, and a
+//! read reads all (`fieldcount`, `fieldlength`, `readallfields` of its core workloads). Values of more than 64 bytes
+//! make redis keep a record as a hash table (`hash-max-listpack-value`): each value, name and entry is an allocation of
+//! its own.
 //!
 //! Approach: jemalloc keeps allocations of each size class in pages of their own, which fill one after
 //! the other while the snapshot is loaded. So a read touches the pages of four classes at the place where
@@ -16,10 +16,9 @@
 //! | 16 bytes | ten names, the object |
 //! | 64 bytes | the record's table |
 //!
-//! For the accessed bit a page that a read touches counts once; for the time that reads take, each of its
-//! cache lines.
+//! For the accessed bit a page that a read touches counts once. For the time of reads each of its cache lines counts.
 //!
-//! Limits: sizes are scaled to what redis was published to take.
+//! Limits: sizes are scaled to redis' published size.
 
 use std::sync::Arc;
 
@@ -32,16 +31,16 @@ const LINE: f64 = 64.0;
 /// YCSB's constant of zipfian distributions.
 const SKEW: f64 = 0.99;
 
-/// What clients' reads do to each page of redis, in the order in which the pages were loaded.
+/// Effect of clients' reads on each page of redis, in the order in which the pages were loaded.
 #[derive(Clone, Debug)]
 pub struct Reads {
-    /// How many reads per second touch it.
+    /// Reads per second that touch the page.
     pub touches: Arc<Vec<f32>>,
-    /// Cache lines that are read of it per second.
+    /// Cache lines read from the page per second.
     pub lines: Arc<Vec<f32>>,
 }
 
-/// The reads of an experiment.
+/// Computes the reads of an experiment.
 pub fn reads(setting: &Setting, distribution: KeyDistribution) -> Reads {
     let records = record_rates(setting, distribution);
     let nr_pages = setting.anon_pages() as usize;
@@ -50,7 +49,7 @@ pub fn reads(setting: &Setting, distribution: KeyDistribution) -> Reads {
         lines: zeros(nr_pages),
         next: 0,
     };
-    // Redis' own buckets, of eight bytes, come first: the snapshot tells how many there will be.
+    // redis' own buckets, of eight bytes, come first: the snapshot contains their number.
     let nr_buckets = setting.records.next_power_of_two() as usize;
     let index = (nr_buckets * 8).div_ceil(4096).min(nr_pages / 2);
     let bucket_reads = (setting.reads_per_s / index as f64) as f32;
@@ -72,7 +71,7 @@ pub fn reads(setting: &Setting, distribution: KeyDistribution) -> Reads {
     }
 }
 
-/// Reads per second of each record, in the order in which they were loaded.
+/// Returns the reads per second of each record, in the order in which the records were loaded.
 fn record_rates(setting: &Setting, distribution: KeyDistribution) -> Vec<f32> {
     let mut sum = 0.0;
     let mut rates = zeros(setting.records as usize);
@@ -92,7 +91,7 @@ fn record_rates(setting: &Setting, distribution: KeyDistribution) -> Vec<f32> {
     rates
 }
 
-/// Zeros that are written: memory that is fresh from the kernel would fault twice, as it is read first.
+/// Returns zeros that are written: fresh memory from the kernel would fault twice, as it is read first.
 fn zeros(count: usize) -> Vec<f32> {
     std::iter::repeat_n(0.0, count).collect()
 }
@@ -105,7 +104,7 @@ fn scramble(rank: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// All pages, those from `next` on being unused.
+/// All pages; those from `next` on are unused.
 struct Pages {
     touches: Vec<f32>,
     lines: Vec<f32>,
@@ -115,7 +114,7 @@ struct Pages {
 /// The pages of a size class.
 struct Class {
     record_bytes: f64,
-    /// The page that is being filled, and what room it has.
+    /// The page that is being filled; `room` is the number of its free bytes.
     page: usize,
     room: f64,
 }
@@ -129,7 +128,7 @@ impl Class {
         }
     }
 
-    /// A record that is read at `rate` is loaded.
+    /// Loads a record that is read at `rate`.
     fn load(&mut self, rate: f32, pages: &mut Pages) {
         let mut bytes = self.record_bytes;
         while bytes > 0.0 {
@@ -164,9 +163,9 @@ mod tests {
             let Reads { touches, lines } = reads(&setting, distribution);
             assert_eq!(touches.len() as u64, setting.anon_pages());
             let sum = |rates: &[f32]| rates.iter().map(|rate| f64::from(*rate)).sum::<f64>();
-            // Four classes and the bucket, and now and then the next page as well.
+            // A read touches four classes and the bucket, and sometimes the next page as well.
             assert!((5_000.0..6_000.0).contains(&sum(&touches)), "{touches:?}");
-            // About 2 KB and a bucket.
+            // A read takes about 2 KB and a bucket.
             assert!(
                 (28_000.0..36_000.0).contains(&sum(&lines)),
                 "{}",

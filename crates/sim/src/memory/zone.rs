@@ -1,10 +1,9 @@
 //! A zone: its free blocks in buddy lists by order and migrate type, as in the kernel's
 //! `mm/page_alloc.c`.
 //!
-//! A free block of order `n` is a bit at its number (its first frame, counted from the zone's start, by
-//! `2^n`). Blocks are taken at the lowest address; the kernel takes the one freed last. When a kind's
-//! lists are empty, the largest block of another kind is taken, and with it the whole pageblock where
-//! the kernel would claim it.
+//! A free block of order `n` is a bit at its number (its first frame, counted from the zone's start, by `2^n`). Blocks
+//! are taken at the lowest address; the kernel takes the one freed last. When a kind's lists are empty, the largest
+//! block of another kind is taken. The whole pageblock goes with it where the kernel would claim it.
 
 use isotherm_engine::compaction::NR_ORDERS;
 

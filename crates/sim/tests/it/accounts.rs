@@ -1,5 +1,5 @@
-//! The machine's accounts: memory that is used is somebody's, and a process's time is work or lost, whatever is done
-//! to it.
+//! The machine's accounts: used memory belongs to its users, and a process's time is work or lost, whatever is done to
+//! it.
 
 use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::common::{MIB, context, seconds};
 
-/// A process of some memory and files, of which the first half is accessed this often, each page.
+/// A process with anonymous memory and files; each page of the first half of both is accessed at `rate`.
 fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
     let area = |name: &str, start: u64, mib: u64, purpose| AreaSpec {
         name: name.into(),
@@ -39,7 +39,7 @@ fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
     }
 }
 
-/// Everything is paged out, moved, split or made huge, at every snapshot.
+/// A scheme that pages out, moves, splits or makes huge everything at every snapshot.
 fn scheme(action: Action) -> Scheme {
     let mut scheme = Scheme::new(AccessPattern::ANY, action);
     if matches!(action, Action::MigrateHot | Action::MigrateCold) {
@@ -57,7 +57,8 @@ const ACTIONS: [Action; 6] = [
     Action::Willneed,
 ];
 
-/// Memory that is used is of processes or of compressed swap, and what went to swap is there or came back.
+/// Checks that used memory belongs to processes or to compressed swap, and that swapped pages are in swap or were read
+/// back.
 fn check_memory(machine: &Machine) -> Result<(), TestCaseError> {
     let processes = machine.processes();
     let resident: u64 = processes.iter().map(Process::rss).sum();
@@ -71,7 +72,7 @@ fn check_memory(machine: &Machine) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What a process has not worked it has lost, but for a wait that is not over yet.
+/// Checks that a process's time is work or lost, except for a wait that is not over yet.
 fn check_time(machine: &Machine) -> Result<(), TestCaseError> {
     for process in machine.processes().iter().filter(|p| p.is_running()) {
         let elapsed = machine.now().since(process.started()).as_secs_f64();

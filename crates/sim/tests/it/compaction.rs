@@ -1,4 +1,4 @@
-//! The published compaction experiments in small: what must hold whatever the costs are.
+//! The published compaction experiments in small: properties that hold at any costs.
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::CompactionState;
@@ -26,7 +26,7 @@ fn percentile(outcome: &CompactionOutcome, percent: u32) -> f64 {
 fn proactive_compaction_has_huge_pages_ready() {
     let (vanilla, proactive) = (driver(&small(0)), driver(&small(20)));
     for outcome in [&vanilla, &proactive] {
-        // All of the free memory, but what is left over at the ends of three zones.
+        // It gets all of the free memory, except the remainders at the ends of three zones.
         assert!(
             outcome.latency_us.count + 6 >= outcome.free_before,
             "{outcome:?}"
@@ -42,7 +42,7 @@ fn proactive_compaction_has_huge_pages_ready() {
 fn the_score_stays_between_the_thresholds_while_a_heap_grows() {
     let outcome = java(&small(20), 8);
     let of_node_0 = outcome.scores.iter().filter(|sample| sample.node == 0);
-    // Until node 0 is full.
+    // These samples are from before node 0 is full.
     let scores: Vec<f64> = of_node_0
         .map(|sample| sample.score)
         .skip(3)

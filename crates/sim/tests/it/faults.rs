@@ -12,26 +12,26 @@ use proptest::prelude::*;
 const NODE_PAGES: u64 = 4 * 1024;
 const PAGES: u64 = 6 * 1024;
 
-/// What happens next.
+/// A random event.
 #[derive(Clone, Debug)]
 enum Event {
-    /// A block of pages comes to memory.
+    /// Free pages of a block are put into memory.
     Fill {
         block: u64,
         order: u8,
         first: u32,
     },
-    /// A page goes.
+    /// A page is freed.
     Free {
         page: u64,
     },
-    /// The kernel takes a block, or gives its oldest back.
+    /// The kernel allocates a block.
     Kernel {
         node: usize,
         order: u8,
     },
     Release,
-    /// Some steps of compaction.
+    /// Compaction makes some steps.
     Compact {
         node: usize,
         steps: u8,
@@ -42,7 +42,7 @@ enum Event {
         at: u64,
         pages: u64,
     },
-    /// A node is full for all who ask, or no more.
+    /// A node becomes full for all allocations, or stops being full.
     Full {
         node: usize,
         is_full: bool,
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// On the first node that has room for all; page by page where none has.
+    /// Puts the pages on the first node that has a free block for all; page by page where none has.
     fn fill(&mut self, page: u64, order: u8, first: u32) {
         let block = page as Page..page as Page + (1 << order);
         if !block
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Runs of pages go to the other node, as far as there is room.
+    /// Migrates runs of pages to the other node, as far as it has free memory.
     fn migrate(&mut self, node: u32, at: u64, pages: u64) {
         let frames = self.memory.frames_of(node);
         let (mut frame, end) = (

@@ -10,7 +10,7 @@ use isotherm_sim::simulation::{Simulation, Watch};
 
 use crate::common::{MIB, context, scheme, seconds};
 
-/// A process of 128 MiB that are filled within `fill`, half of each block, and accessed this often.
+/// A process of 128 MiB: half of each block is filled within `fill`, and each page is accessed at `rate`.
 fn process(rate: f32, fill: Nanos) -> ProcessSpec {
     let start = 0x7f00_0000_0000;
     ProcessSpec {
@@ -33,7 +33,7 @@ fn process(rate: f32, fill: Nanos) -> ProcessSpec {
     }
 }
 
-/// What becomes of a process within 20 s.
+/// Runs a process for 20 s, and returns it.
 fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> Process {
     let machine = Machine::new(MachineSpec {
         nodes: vec![NodeSpec::new(32 << 30)],
@@ -61,10 +61,10 @@ fn huge_pages_are_advised_and_come_with_first_faults_and_khugepaged() {
         let scheme = scheme(Action::Hugepage, (5.0, 100.0), Nanos(0));
         run(rules, watch, scheme, process(50.0, fill)).huge() / MIB
     };
-    // All is there before anything is advised: khugepaged's eight blocks every 10 s.
+    // All memory is filled before anything is advised: khugepaged makes eight blocks huge every 10 s.
     let at_once = huge_mib(Rules::KernelDamon, Nanos(0));
     assert!((2..=32).contains(&at_once), "{at_once}");
-    // What is filled later is advised by then, in part.
+    // Memory that is filled later is advised by then, in part.
     let slowly = huge_mib(Rules::KernelDamon, seconds(15));
     assert!((64..=256).contains(&slowly), "{slowly}");
     assert!(huge_mib(Rules::Isotherm, Nanos(0)) >= 240);
@@ -79,7 +79,7 @@ fn frames_that_nobody_maps_are_idle_for_the_kernel_and_unknown_for_isotherm() {
     };
     let of_kernel = swapped_mib(Rules::KernelDamon);
     assert!(of_kernel >= 120, "{of_kernel}");
-    // Pieces of 4 MiB of a machine of 32 GiB: no region is known to be idle.
+    // Memory lies in pieces of 4 MiB on a machine of 32 GiB: no region is known to be idle.
     let of_isotherm = swapped_mib(Rules::Isotherm);
     assert!(of_isotherm < 64, "{of_isotherm}");
 }

@@ -1,5 +1,4 @@
-//! The simulated machine: nothing is lost, nothing is twice, and the same seed gives the same bytes,
-//! whatever goes wrong.
+//! The simulated machine: nothing is lost or doubled, and the same seed gives the same bytes, whatever goes wrong.
 
 use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Destination, Frequency, Scheme};
 use isotherm_engine::table::TableAttributes;
@@ -29,7 +28,7 @@ fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> Mac
     }
 }
 
-/// A process of `mib`, of which the first `hot` are accessed this often, each page.
+/// A process of `mib`; each page of its first `hot` MiB is accessed at `rate`.
 fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
     let start = 0x7f00_0000_0000;
     ProcessSpec {
@@ -61,7 +60,7 @@ fn tables() -> Watch {
     Watch::Tables(TableAttributes::default())
 }
 
-/// Runs to the end, checks the books at every step if asked for, and yields what was told.
+/// Runs to the end, checks the machine at every step if `checks` is set, and returns the events.
 fn run(mut simulation: Simulation, checks: bool) -> (Simulation, Vec<Event>) {
     let mut events = Vec::new();
     while simulation.step(&mut events) {
@@ -106,7 +105,7 @@ fn idle_memory_is_paged_out_and_the_rest_stays() {
     );
     assert!(process.rss() >= 31 * MIB);
     assert!(process.major_faults() < 100);
-    // Compressed to a third.
+    // The pool holds it compressed to a third.
     let swap = simulation.machine().swap().expect("there is some");
     assert_eq!(swap.pool_pages(), swap.stored().div_ceil(3));
 }
@@ -159,7 +158,7 @@ fn what_comes_back_costs_what_a_fault_costs() {
 
 #[test]
 fn the_kernel_reclaims_when_memory_is_short_and_kills_when_there_is_none() {
-    // Two processes of 200 MiB in 256 MiB: what is idle goes to swap.
+    // Two processes of 200 MiB run in 256 MiB: idle memory goes to swap.
     let spec = machine(&[256], Some(512), ThpMode::Never, 1);
     let two = vec![process(200, 20, 50.0), process(200, 20, 50.0)];
     let (simulation, _) = simulate(spec.clone(), two.clone(), Vec::new(), seconds(10));
@@ -232,10 +231,10 @@ fn nohugepage_gives_back_what_was_never_written_and_keeps_data() {
             "{applied}"
         );
     };
-    // An eighth is data. It needs no swap, and makes none.
+    // An eighth is data. The split needs no swap, and makes none.
     check((64, 0), None, (32, 0), 224);
     check((64, 0), Some(512), (32, 0), 224);
-    // What is in use stays huge.
+    // Memory in use stays huge.
     check((64, 128), None, (128 + 16, 128), 112);
     // There is nothing to give back, or too little to lose huge pages for.
     check((512, 0), None, (256, 256), 0);
@@ -244,7 +243,7 @@ fn nohugepage_gives_back_what_was_never_written_and_keeps_data() {
 
 #[test]
 fn huge_pages_waste_no_more_than_they_may_and_go_where_they_save_most() {
-    // Two mappings, all of whose data are hot: of one an eighth is data, of the other seven eighths.
+    // There are two mappings, all of whose data are hot. Data are an eighth of one, and seven eighths of the other.
     let both = |max_waste| {
         let mut program = process(128, 128, 20.0);
         let mut dense = program.areas[0].clone();
@@ -257,7 +256,8 @@ fn huge_pages_waste_no_more_than_they_may_and_go_where_they_save_most() {
         program.areas.push(dense);
         let mut hot = Scheme::new(AccessPattern::ANY, Action::Hugepage);
         hot.pattern.nr_accesses.min = Frequency::Percent(5.0);
-        // What is hot is known of all blocks before any is made huge: those that are come to know last are not left over.
+        // With this budget the hot data of all blocks are known before any block is made huge: none is left over as
+        // known last.
         let watch = Watch::Tables(TableAttributes {
             cpu_budget: 0.05,
             ..TableAttributes::default()
@@ -273,10 +273,10 @@ fn huge_pages_waste_no_more_than_they_may_and_go_where_they_save_most() {
         (rss, huge, simulation.waste(0))
     };
     let data = 16 + 112;
-    // Without a bound: wherever half is there.
+    // Without a bound, huge pages are made wherever half of a block is populated.
     let (rss, huge, waste) = both(None);
     assert_eq!((rss, huge, waste), (data + 16, 128, None));
-    // All of the dense blocks, and then as many of the others as go into a tenth more.
+    // All dense blocks are made huge, and then others for another tenth of waste.
     let (rss, huge, waste) = both(Some(0.2));
     let waste = waste.expect("it is bounded");
     assert_eq!(waste.wasted / MIB, rss - data);
@@ -285,7 +285,7 @@ fn huge_pages_waste_no_more_than_they_may_and_go_where_they_save_most() {
         "{waste:?}"
     );
     assert!(huge > 128 && waste.huge == huge * MIB, "{huge} {waste:?}");
-    // A tenth is less than what all dense blocks waste.
+    // A tenth is less than the waste of all dense blocks.
     let (rss, huge, waste) = both(Some(0.1));
     let waste = waste.expect("it is bounded");
     assert!((90..128).contains(&huge), "{huge}");
@@ -367,7 +367,7 @@ fn what_goes_wrong_is_refused_by_its_name() {
     )));
 }
 
-/// All that is told, as text: what must be the same for the same seed.
+/// Returns all events and the processes as text, which must be the same for the same seed.
 fn told(seed: u64) -> String {
     let mut machine = Machine::new(machine(&[128, 128], Some(64), ThpMode::Always, seed));
     machine.set_faults(vec![Fault {
@@ -412,7 +412,7 @@ fn zones_are_as_on_x86_and_the_kernel_takes_nothing_movable() {
     assert_eq!(zones, wanted);
     assert_eq!(machine.node_of(machine.memory().frames_of(1).start), 1);
 
-    // Paged out to zram, whose pool is the kernel's: node 1 is filled by pages alone.
+    // Pages are paged out to zram, whose pool is the kernel's: node 1 is filled by pages alone.
     let mut spec = self::machine(&[64, 64], Some(512), ThpMode::Never, 1);
     spec.nodes[1].movable = 64 * MIB;
     let (simulation, _) = simulate(spec, vec![process(160, 16, 50.0)], vec![], seconds(5));
@@ -432,8 +432,7 @@ fn nodes_fill_one_after_the_other_before_anything_is_reclaimed() {
     assert!(machine.memory().free_on(0) < machine.memory().free_on(1));
 }
 
-/// A machine whose free memory a process has fragmented, on which another asks for 64 MiB of huge pages
-/// some seconds later.
+/// Runs a machine whose free memory one process fragments. Another asks for 64 MiB of huge pages some seconds later.
 fn fragmented(defrag: Defrag, compaction_proactiveness: u32) -> Simulation {
     let spec = MachineSpec {
         defrag,
@@ -453,7 +452,7 @@ fn fragmented(defrag: Defrag, compaction_proactiveness: u32) -> Simulation {
 fn huge_pages_are_made_by_whoever_is_allowed_to() {
     let none = fragmented(Defrag::Never, 0);
     let stats = none.machine().stats();
-    // What the other left free as a whole.
+    // Only blocks that the other process left free as a whole are used.
     assert!(stats.huge_faults <= 8, "{stats:?}");
     assert_eq!(stats.huge_faults + stats.huge_fallbacks, 32);
     assert_eq!(none.machine().processes()[1].rss(), 64 * MIB);
@@ -517,8 +516,8 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever machine, programs, schemes and faults: every frame and every page is in exactly one
-    /// place, after every step.
+    /// Every frame and every page is in exactly one place after every step, for any machine, programs, schemes and
+    /// faults.
     #[test]
     fn everything_is_in_one_place(
         nodes in prop::collection::vec(16..64_u64, 1..3),

@@ -4,7 +4,7 @@ use isotherm_engine::Nanos;
 use isotherm_sim::experiment::redis::reads;
 use isotherm_sim::experiment::tiering::{KeyDistribution, Setting, run};
 
-/// A hundredth: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3.
+/// A hundredth of the published setting: 5 GiB and 2 GiB; redis has 0.5 GiB and a snapshot of 0.3.
 fn small(cold_gib: u64) -> Setting {
     Setting {
         fast_mib: 6 << 10,
