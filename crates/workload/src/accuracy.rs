@@ -1,17 +1,16 @@
-//! How well a monitor's snapshots match the truth, by bytes.
+//! Accuracy of a monitor's snapshots against the truth, by bytes.
 //!
-//! Problem: "the monitor finds hot memory" must be numbers that mean the same for regions, for
-//! single pages, for any tool.
+//! Problem: "the monitor finds hot memory" must become numbers that mean the same for regions, for single pages, for
+//! any tool.
 //!
-//! Approach: only snapshots that lie wholly within one phase are scored, and only the bytes of the
-//! workload's own regions. A region is *claimed* when its access rate reaches a threshold;
-//! precision is the hot share of the bytes claimed, recall the claimed share of the bytes hot, both
-//! summed over all snapshots. Top-k needs no threshold: of the k bytes with the highest rates, k
-//! being as many as are hot, the share that is hot; among equal rates every byte is as likely to be
-//! taken, and a rate of zero finds nothing. Memory of unknown state claims nothing.
+//! Approach: only snapshots that lie wholly within one phase are scored, and only the bytes of the workload's own
+//! regions. A region is *claimed* when its access rate reaches a threshold. Precision is the hot share of the bytes
+//! claimed, recall the claimed share of the bytes hot, both summed over all snapshots. Top-k needs no threshold. It is
+//! the hot share of the k bytes with the highest rates, where k is the number of hot bytes. Among equal rates every
+//! byte is as likely to be taken, and a rate of zero finds nothing. Memory of unknown state claims nothing.
 //!
-//! Limits: warm memory (accessed, but seldom) is neither right nor wrong at the lowest threshold,
-//! since whether a single access falls into an interval is chance; above that it counts as not hot.
+//! Limits: warm memory (accessed, but seldom) is neither right nor wrong at the lowest threshold, since whether a
+//! single access falls into an interval is chance. Above that it counts as not hot.
 
 use isotherm_engine::statistics::median;
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
@@ -23,14 +22,14 @@ pub use observed::{HOT_SCANS, observed};
 
 mod observed;
 
-/// Access rate from which on the second threshold claims a region.
+/// Access rate at which the second threshold claims a region.
 pub const QUARTER: f32 = 0.25;
-/// Top-k from which on a hot set counts as found.
+/// Top-k at which a hot set counts as found.
 pub const FOUND: f64 = 0.9;
-/// A phase that was watched for less time than this, and in which nothing was found, says nothing.
+/// Shortest monitored time of a phase in which nothing was found; shorter phases do not count.
 const WATCHED_MIN: Nanos = Nanos::from_millis(1000);
 
-/// Which snapshots are left out, since the monitor is still settling.
+/// Times in which snapshots are left out, since the monitor is still settling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUp {
     /// Time from the first snapshot's start.
@@ -42,9 +41,9 @@ pub struct WarmUp {
 /// Bytes, summed over snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Score {
-    /// Claimed and hot.
+    /// Bytes that are claimed and hot.
     pub hit: u64,
-    /// Bytes that are said to be hot.
+    /// Bytes that are claimed.
     pub claimed: u64,
     /// Bytes that are hot.
     pub truth: u64,
@@ -62,18 +61,18 @@ impl Score {
     }
 }
 
-/// What came out.
+/// Accuracy of a series of snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Accuracy {
     /// Snapshots scored.
     pub snapshots: u64,
     /// Mean number of regions in them.
     pub regions_mean: f64,
-    /// Claimed at any access.
+    /// Score of regions that are claimed at any access.
     pub any: Score,
-    /// Claimed from [`QUARTER`] of the highest possible rate on.
+    /// Score of regions that are claimed from [`QUARTER`] of the highest possible rate on.
     pub quarter: Score,
-    /// Median over snapshots.
+    /// Median of top-k over snapshots.
     pub top_k: Option<f64>,
     /// Median over snapshots of (claimed at any access - hot) / hot.
     pub wss_error: Option<f64>,
@@ -81,8 +80,8 @@ pub struct Accuracy {
     pub wss_error_absolute: Option<f64>,
     /// Share of the workload's bytes about which the snapshots say nothing.
     pub unknown_share: f64,
-    /// For each phase: seconds until a snapshot had [`FOUND`] of the hot bytes in its top-k, from the
-    /// phase's or the record's start, whichever is later; `None` if none had.
+    /// Detection lag of each phase: seconds until a snapshot had [`FOUND`] of the hot bytes in its top-k. They count
+    /// from the phase's or the record's start, whichever is later; `None` if no snapshot had.
     pub detection_lags: Vec<Option<f64>>,
 }
 
@@ -95,7 +94,7 @@ impl Accuracy {
     }
 }
 
-/// Judges `snapshots`, which are in the order of their times, against `episodes`.
+/// Scores `snapshots`, which are in the order of their times, against `episodes`.
 pub fn score<'a>(
     snapshots: impl IntoIterator<Item = &'a Snapshot>,
     episodes: &[Episode],
@@ -106,7 +105,7 @@ pub fn score<'a>(
     let mut began = None;
     for snapshot in snapshots {
         let began = *began.get_or_insert(snapshot.start);
-        // Phases are in order and few; the last one that has begun when the snapshot ends.
+        // Phases are in order and few: this is the last one that has begun when the snapshot ends.
         let Some(scorer) = scorers.iter_mut().rev().find(|j| j.start < snapshot.end) else {
             continue;
         };
@@ -170,7 +169,7 @@ impl RangeSet {
     }
 }
 
-/// One episode, ready to be asked.
+/// One episode, with its ranges indexed.
 struct Scorer {
     start: Nanos,
     end: Nanos,
@@ -181,7 +180,7 @@ struct Scorer {
     found: Option<f64>,
 }
 
-/// What one snapshot says about the workload's bytes.
+/// Scores of one snapshot.
 #[derive(Default)]
 struct View {
     any: Score,
@@ -236,7 +235,7 @@ impl Scorer {
     }
 }
 
-/// `ranked`: access rate, bytes that are hot, bytes.
+/// Returns the top-k share. `ranked` holds access rates, hot bytes and bytes.
 fn top_k(mut ranked: Vec<(f32, u64, u64)>, k: u64) -> f64 {
     ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut left = k as f64;

@@ -15,16 +15,15 @@
 //! 30000
 //! heap, 1, 64, 100, rw, hot=10% piece=2MiB seed=1
 //! ```
-//! MODE is `ro`, `wo`, `rw` or, which is ours, `chain`: random reads of which each has to end before
-//! the next one's address is known, as in a list or tree, so that the time of page walks shows.
-//! The sixth field is ours (masim refuses a line that has one): the pattern touches only
-//! `hot=` (a share or a size) of the region, in pieces of `piece=` bytes (2 MiB unless told), which
-//! `seed=` (1 unless told) places. Patterns with equal scatter have equal pieces. Sizes and strides
-//! may carry a unit. Without a mode a pattern writes, and a random pattern's stride has no effect:
-//! both as in masim.
+//! MODE is `ro`, `wo`, `rw` or, as an addition to masim, `chain`: random reads, each of which has to end before the
+//! next one's address is known. They behave as in a list or tree, so that the time of page walks shows. The sixth field
+//! is another addition (masim refuses a line that has one). With it the pattern touches only `hot=` (a share or a size)
+//! of the region, in pieces of `piece=` bytes (2 MiB by default). `seed=` (1 by default) places the pieces. Patterns
+//! with equal scatter have equal pieces. Sizes and strides may carry a unit. Without a mode a pattern writes, and a
+//! random pattern's stride has no effect: both as in masim.
 //!
-//! Limits: what masim takes silently is refused here (a second region of the same name, `2` for
-//! random, zero strides and durations), since a typing error would change the truth unnoticed.
+//! Limits: some input that masim takes silently is refused here: a second region of the same name, `2` for random, zero
+//! strides and durations. A typing error would otherwise change the truth unnoticed.
 
 use std::path::PathBuf;
 
@@ -33,43 +32,43 @@ use isotherm_engine::units::{parse_bytes, parse_share};
 use serde::Serialize;
 use thiserror::Error;
 
-/// No workload needs more; a hostile file is refused before it takes memory.
+/// Limit on a file's lines: no workload needs more, and a hostile file is refused before it takes memory.
 const MAX_LINES: usize = 100_000;
-/// One zettabyte and the like are typing errors: x86-64 has 47 bits of user addresses.
+/// Limit on a region: one zettabyte and the like are typing errors, as x86-64 has 47 bits of user addresses.
 const MAX_REGION_BYTES: u64 = 1 << 46;
-/// A day: longer phases are typing errors (milliseconds are meant).
+/// Limit on a phase, a day: longer phases are typing errors (milliseconds are meant).
 const MAX_DURATION_MS: u64 = 24 * 3_600_000;
-/// More pieces than this are not a hot set but noise, and the truth file would be as large.
+/// Limit on pieces: more are not a hot set but noise, and the truth file would be as large.
 const MAX_PIECES: u64 = 1 << 20;
 
 /// A whole workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Config {
-    /// What is allocated, in the order of the file.
+    /// Regions to allocate, in the order of the file.
     pub regions: Vec<Region>,
-    /// What is done, one after the other.
+    /// Phases to run, one after the other.
     pub phases: Vec<Phase>,
 }
 
 /// Some memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Region {
-    /// What patterns call it.
+    /// Its name in patterns.
     pub name: String,
     /// Size in bytes as written; whole pages are allocated.
     pub size: u64,
-    /// File whose content, repeated, fills it at the start; zeroes without.
+    /// File whose content, repeated, fills it at the start; without one it is filled with zeroes.
     pub content: Option<PathBuf>,
 }
 
 /// A time during which the same patterns run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Phase {
-    /// What it is called in the output.
+    /// Its name in the output.
     pub name: String,
-    /// How long it lasts.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
-    /// What is accessed.
+    /// Accesses that are made.
     pub patterns: Vec<Pattern>,
 }
 
@@ -78,15 +77,15 @@ pub struct Phase {
 pub struct Pattern {
     /// Index into [`Config::regions`].
     pub region: usize,
-    /// In which order.
+    /// Order of the accesses.
     pub order: Order,
     /// Bytes from one sequential access to the next.
     pub stride: u64,
     /// Share of the phase's accesses, relative to the other patterns'.
     pub weight: u32,
-    /// Reading or writing.
+    /// Kind of the accesses.
     pub mode: Mode,
-    /// If given, only pieces of the region are accessed.
+    /// Pieces of the region that are accessed; `None`: the whole region.
     pub scatter: Option<Scatter>,
 }
 
@@ -94,23 +93,23 @@ pub struct Pattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// By stride, from the start again after the end.
+    /// Accesses go by stride, from the start again after the end.
     Sequential,
-    /// Anywhere, each place as likely as any other.
+    /// Accesses go anywhere, each place as likely as any other.
     Random,
 }
 
-/// What an access does.
+/// Kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// `ro`
+    /// `ro`: read.
     Read,
-    /// `wo`
+    /// `wo`: write.
     Write,
     /// `rw`: read, then write to the same place.
     ReadWrite,
-    /// `chain`: read, and only then know where to read next.
+    /// `chain`: read, and learn from it where to read next.
     Chain,
 }
 
@@ -119,21 +118,21 @@ pub enum Mode {
 pub struct Scatter {
     /// Number of pieces.
     pub pieces: u64,
-    /// Bytes in each; a multiple of the page size.
+    /// Bytes in each piece; a multiple of the page size.
     pub piece: u64,
-    /// Places them.
+    /// Seed of their places.
     pub seed: u64,
 }
 
-/// Where a configuration is wrong, and how.
+/// Error in a configuration, with its line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: found {found}, expected {expected}")]
 pub struct ParseError {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
-    /// What stands there.
+    /// Text in the file.
     pub found: String,
-    /// What should.
+    /// Text that is expected.
     pub expected: String,
 }
 
@@ -160,14 +159,14 @@ impl Config {
         Ok(Self { regions, phases })
     }
 
-    /// Bytes that all regions take, in whole pages.
+    /// Returns the bytes that all regions take, in whole pages.
     pub fn total_bytes(&self) -> u64 {
         self.regions.iter().map(Region::bytes).sum()
     }
 }
 
 impl Region {
-    /// Bytes that are allocated: whole pages.
+    /// Returns the allocated bytes: whole pages.
     pub fn bytes(&self) -> u64 {
         self.size.next_multiple_of(PAGE_SIZE)
     }
@@ -188,7 +187,7 @@ fn error(line: usize, found: impl Into<String>, expected: impl Into<String>) -> 
     }
 }
 
-/// Quotes what stands in the file, shortened: a line of a binary file may be megabytes long.
+/// Quotes text from the file, shortened: a line of a binary file may be megabytes long.
 fn quoted(text: &str) -> String {
     let shown: String = text.trim().chars().take(60).collect();
     let more = if shown.len() < text.trim().len() {
@@ -217,7 +216,7 @@ fn paragraphs(text: &str) -> Result<Vec<Vec<Line<'_>>>, ParseError> {
             all[last].push((index + 1, line));
         }
     }
-    // An empty line after a comment, or two in a row, begin nothing.
+    // An empty line after a comment, or two in a row, begin no paragraph.
     all.retain(|paragraph| !paragraph.is_empty());
     Ok(all)
 }
@@ -396,7 +395,7 @@ fn scatter(number: usize, words: &str, region: &Region) -> Result<Scatter, Parse
     })
 }
 
-/// A share (`10%`) of `whole`, or a size; above 0 and at most `whole`.
+/// Parses a share (`10%`) of `whole`, or a size; above 0 and at most `whole`.
 fn amount(text: &str, whole: u64) -> Option<u64> {
     let bytes = match text.strip_suffix('%') {
         Some(_) => (whole as f64 * parse_share(text).ok()?) as u64,

@@ -2,10 +2,10 @@
 //!
 //! Problem: a monitor that is measured on a few fixed workloads is soon right on these alone.
 //!
-//! Approach: [`case`] draws a program from a seed; [`layout`] says which of its pages are hot, by
-//! rule; the program logs how far it has come in the sequence of touches that follows from the rule
-//! ([`journal`]), so that for any interval the pages touched in it are known exactly; [`verdict`] holds
-//! the snapshots of a monitor against that, each over its own interval.
+//! Approach: [`case`] draws a program from a seed, and [`layout`] computes by rule which of its pages are hot. The rule
+//! also gives the program's sequence of touches. The program logs its progress in that sequence ([`journal`]), so that
+//! for any interval the touched pages are known exactly. [`verdict`] compares a monitor's snapshots with them, each
+//! over its own interval.
 //!
 //! Limits: one thread touches one word of a page at a time. Pages touched within [`EDGE`] of an
 //! edge of the interval may count either way.
@@ -23,5 +23,5 @@ pub use journal::{Journal, Ready};
 
 use isotherm_engine::Nanos;
 
-/// How exactly times of touches and of snapshots can be compared.
+/// Precision with which times of touches and of snapshots can be compared.
 pub const EDGE: Nanos = Nanos::from_millis(2);

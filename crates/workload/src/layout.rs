@@ -1,16 +1,16 @@
-//! Which addresses a workload accesses, and how often: computed, before it does.
+//! Addresses that a workload will access, and their frequencies, computed before it runs.
 //!
-//! Problem: a monitor can be scored only against what was really accessed, page by page, and
-//! patterns overlap (a hot set, and now and then an access anywhere).
+//! Problem: a monitor can be scored only against real accesses, page by page. And patterns overlap (a hot set, and now
+//! and then an access anywhere).
 //!
-//! Approach: each pattern covers spans of its region evenly; laid over each other they cut the
-//! region into ranges of constant density (accesses per byte). A range is *hot* from
-//! [`HOT_SHARE`] of the phase's highest density on, *warm* if it is accessed less than that, and
-//! else *cold*. The runner walks the same spans, so that what is said here is what is done.
+//! Approach: each pattern covers spans of its region evenly; laid over each other they cut the region into ranges of
+//! constant density (accesses per byte). A range is *hot* from [`HOT_SHARE`] of the phase's highest density on, *warm*
+//! if it is accessed less than that, and else *cold*. The runner walks the same spans, so that its accesses are those
+//! computed here.
 //!
-//! Limits: a sequential walk over more than it can pass in an interval is in truth a moving front,
-//! but is called evenly accessed. What a processor prefetches without setting an accessed bit is not known to anyone; the
-//! program's own text, stack and heap are accessed too and stand in no range here.
+//! Limits: a sequential walk over more than it can pass in an interval is in truth a moving front, but is called evenly
+//! accessed. The prefetches of a processor that set no accessed bit are unknown. The program's own text, stack and heap
+//! are accessed too and stand in no range here.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Order, Pattern, Phase, Scatter};
 
-/// Density, relative to the phase's highest, from which on memory is called hot.
+/// Density, relative to the phase's highest, from which memory is called hot.
 pub const HOT_SHARE: f64 = 0.25;
 
 /// A range that is accessed evenly.
@@ -39,21 +39,21 @@ impl Heat {
     }
 }
 
-/// What a phase does to the memory of all regions, in address order.
+/// Accesses of a phase to the memory of all regions, in address order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Temperature {
-    /// Accessed much.
+    /// Ranges that are accessed much.
     pub hot: Vec<Heat>,
-    /// Accessed, but seldom.
+    /// Ranges that are accessed, but seldom.
     pub warm: Vec<Heat>,
-    /// Not accessed at all.
+    /// Ranges that are not accessed at all.
     pub cold: Vec<AddressRange>,
 }
 
-/// Bytes of a region that a pattern covers: half-open offsets, in order.
+/// Offsets in a region that a pattern covers, half-open.
 pub type Span = std::ops::Range<u64>;
 
-/// The spans that a pattern's accesses run over, before strides: its pieces, or the whole region.
+/// Returns the spans that a pattern's accesses run over, before strides: its pieces, or the whole region.
 ///
 /// Pieces never overlap; two may touch.
 pub fn spans(pattern: &Pattern, region_bytes: u64) -> Vec<Span> {
@@ -63,8 +63,8 @@ pub fn spans(pattern: &Pattern, region_bytes: u64) -> Vec<Span> {
     }
 }
 
-/// Floyd's sampling (Bentley and Floyd, "A sample of brilliance", CACM 30(9), 1987): as many steps
-/// as pieces, however many slots there are.
+/// Draws pieces by Floyd's sampling (Bentley and Floyd, "A sample of brilliance", CACM 30(9), 1987). It takes one step
+/// for each piece, however many slots there are.
 fn pieces(scatter: Scatter, region_bytes: u64) -> Vec<Span> {
     let slots = region_bytes / scatter.piece;
     assert!(scatter.pieces <= slots, "the parser checks this");
@@ -82,12 +82,12 @@ fn pieces(scatter: Scatter, region_bytes: u64) -> Vec<Span> {
         .collect()
 }
 
-/// A random number below `bound`; the bias of 2^-64 x `bound` is far below what can be measured.
+/// Returns a random number below `bound`; the bias of 2^-64 x `bound` is far below what can be measured.
 pub(crate) fn below(random: &mut Pcg64Mcg, bound: u64) -> u64 {
     ((u128::from(random.next_u64()) * u128::from(bound)) >> 64) as u64
 }
 
-/// The pages within `spans` that a pattern touches: all, but for strides longer than a page.
+/// Returns the pages within `spans` that a pattern touches: all, except for strides longer than a page.
 fn touched_pages(pattern: &Pattern, spans: &[Span]) -> Vec<Span> {
     if pattern.order == Order::Random || pattern.stride <= PAGE_SIZE {
         return spans
@@ -154,7 +154,7 @@ fn sweep(
 ) {
     let mut on = vec![false; densities.len()];
     let mut at = 0;
-    // Neighbours are joined where the density is the same to the bit, as it is between two pieces.
+    // Neighbours are joined where the density is the same to the bit, which holds between two pieces.
     let mut open: Option<(AddressRange, f64)> = None;
     let mut close = |open: Option<(AddressRange, f64)>| match open {
         Some((range, 0.0)) => cold.push(range),

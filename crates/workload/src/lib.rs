@@ -1,8 +1,8 @@
-//! Memory accesses of known truth, and how well a monitor saw them.
+//! Memory accesses of known truth, and a score of monitors against it.
 //!
-//! A workload is text ([`config`], masim's format and a little more). [`layout`] says from it which
-//! addresses are accessed how often, [`run`] makes just these accesses, [`truth`] writes down when,
-//! and [`accuracy`] holds a monitor's snapshots against that.
+//! A workload is text ([`config`], masim's format and a little more). [`layout`] computes from it which addresses are
+//! accessed how often, and [`run`] makes just these accesses. [`truth`] records the times, and [`accuracy`] compares a
+//! monitor's snapshots with them.
 
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,12 @@
 //! Runs a workload: allocates its regions, then makes its accesses, phase by phase.
 //!
-//! Problem: accesses must be so cheap that the memory, not the generator, sets their rate, must
-//! really happen, and must be counted as they were.
+//! Problem: accesses must be so cheap that the memory, not the generator, sets their rate. They must really happen, and
+//! must be counted exactly.
 //!
-//! Approach: regions are anonymous mappings seen as relaxed atomic words: plain `mov`s on x86, which
-//! the compiler may not leave out, and which threads may share without `unsafe`. A pattern is picked
-//! for every [`RUN`] accesses, the clock is read every [`RUN`] x [`RUNS_PER_CHECK`] of them (some
-//! 20 us), and nothing else enters the kernel. Every count is of accesses made, over time measured.
+//! Approach: regions are anonymous mappings seen as relaxed atomic words. Accesses are plain `mov`s on x86, which the
+//! compiler may not leave out, and threads may share the words without `unsafe`. A pattern is picked for every [`RUN`]
+//! accesses. The clock is read every [`RUN`] x [`RUNS_PER_CHECK`] of them (some 20 us), and nothing else enters the
+//! kernel. Every count is of accesses made, over time measured.
 //!
 //! Limits: an access is eight bytes wide, a `rw` access two instructions (counted as one). Where
 //! memory was paged out, a phase may end some milliseconds late, since faults make a check late.
@@ -35,33 +35,33 @@ mod walk;
 /// Accesses of one pattern before the next is picked: long enough to keep the pick's cost small,
 /// short enough that shares hold within a sampling interval.
 const RUN: u64 = 64;
-/// Runs between two looks at the clock.
+/// Runs between two reads of the clock.
 const RUNS_PER_CHECK: u64 = 64;
-/// In an idle phase it is looked so often whether it is over.
+/// Interval at which an idle phase checks whether it is over.
 const IDLE_CHECK: Duration = Duration::from_millis(10);
-/// How often progress is told.
+/// Interval of progress events.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether regions are backed by huge pages.
+/// Backing of regions by huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
-    /// As the system does it.
+    /// The system's setting applies.
     #[default]
     Default,
-    /// Asked for (`MADV_HUGEPAGE`).
+    /// Huge pages are asked for (`MADV_HUGEPAGE`).
     Always,
-    /// Refused (`MADV_NOHUGEPAGE`).
+    /// Huge pages are refused (`MADV_NOHUGEPAGE`).
     Never,
 }
 
-/// How a workload is run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Rounds through all phases; 0 is until stopped.
+    /// Rounds through all phases; with 0 they go on until stopped.
     pub rounds: u64,
     /// Threads that all make the phase's accesses.
     pub threads: usize,
-    /// For the order of random accesses.
+    /// Seed of the order of random accesses.
     pub seed: u64,
     /// Backing of the regions.
     pub huge_pages: HugePages,
@@ -69,7 +69,7 @@ pub struct Options {
     pub populate: bool,
 }
 
-/// What an [`Observer`] is told.
+/// Event of a run, for an [`Observer`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
     /// Memory is being populated.
@@ -81,13 +81,13 @@ pub enum Event<'a> {
     },
     /// A line of truth: memory is ready, a phase starts, a phase ends.
     Truth(&'a Line),
-    /// About every 100 ms within a phase.
+    /// About 100 ms of a phase have passed.
     Progress {
         /// The phase's name.
         phase: &'a str,
         /// Time since the phase began.
         elapsed: Duration,
-        /// Time that it will take.
+        /// Planned duration of the phase.
         duration: Duration,
         /// Accesses made since the phase began.
         operations: u64,
@@ -103,9 +103,9 @@ pub enum Event<'a> {
     },
 }
 
-/// Is told what happens.
+/// Receives the events of a run.
 pub trait Observer {
-    /// Something happened. An error ends the run.
+    /// Receives an event. An error ends the run.
     fn event(&mut self, event: &Event<'_>) -> io::Result<()>;
 }
 
@@ -130,7 +130,7 @@ pub enum RunError {
         region: String,
         /// Its size.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -141,7 +141,7 @@ pub enum RunError {
     HugePages {
         /// The region.
         region: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -152,7 +152,7 @@ pub enum RunError {
         region: String,
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The error of the file.
         #[source]
         source: io::Error,
     },
@@ -239,8 +239,8 @@ pub fn run(
     Ok(())
 }
 
-/// Makes a phase's accesses: the calling thread is the first of the workers, so that one thread is
-/// all there is by default.
+/// Makes a phase's accesses. The calling thread is the first of the workers, so that by default there is only one
+/// thread.
 fn run_phase(
     config: &Config,
     phase: &Phase,
@@ -289,7 +289,7 @@ fn run_phase(
     Ok((crew.operations(), crew.begun.elapsed()))
 }
 
-/// What the threads of a phase share.
+/// State that the threads of a phase share.
 struct Crew<'a> {
     begun: Instant,
     duration: Duration,

@@ -1,9 +1,8 @@
-//! The truth file: what was accessed when, as JSON lines.
+//! The truth file: accesses over time, as JSON lines.
 //!
-//! The first line is [`Line::Ready`] (all memory is there), then each phase has a [`Line::Start`]
-//! and a [`Line::End`]. Every line is flushed at once, so that a reader may follow the file, and a
-//! killed workload leaves a usable one. Times are nanoseconds since the epoch (`CLOCK_REALTIME`),
-//! the record's clock.
+//! The first line is [`Line::Ready`] (all memory is mapped), then each phase has a [`Line::Start`] and a [`Line::End`].
+//! Every line is flushed at once, so that a reader may follow the file, and a killed workload leaves a usable one.
+//! Times are nanoseconds since the epoch (`CLOCK_REALTIME`), the record's clock.
 
 use std::io::{self, BufRead, Write};
 
@@ -20,11 +19,11 @@ pub enum Line {
     /// Memory is allocated and populated.
     Ready {
         time_ns: Nanos,
-        /// Of the workload.
+        /// Process ID of the workload.
         pid: u32,
-        /// For the order of random accesses.
+        /// Seed of the order of random accesses.
         seed: u64,
-        /// Where the regions lie.
+        /// The regions' names and addresses.
         regions: Vec<Place>,
     },
     /// A phase begins.
@@ -32,9 +31,9 @@ pub enum Line {
         time_ns: Nanos,
         /// Its name.
         phase: String,
-        /// Which round through all phases, from 0.
+        /// Number of the round through all phases, from 0.
         round: u64,
-        /// What it does from now on.
+        /// Accesses to each range from now on.
         #[serde(flatten)]
         temperature: Temperature,
     },
@@ -43,7 +42,7 @@ pub enum Line {
         time_ns: Nanos,
         /// Its name.
         phase: String,
-        /// Which round through all phases, from 0.
+        /// Number of the round through all phases, from 0.
         round: u64,
         /// Accesses made in it.
         operations: u64,
@@ -52,7 +51,7 @@ pub enum Line {
     },
 }
 
-/// Where a region lies.
+/// Name and addresses of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Its name in the configuration.
@@ -62,16 +61,16 @@ pub struct Place {
     pub range: AddressRange,
 }
 
-/// What is known to have happened from one moment to another.
+/// A phase of a truth file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Episode {
     /// The phase's name.
     pub phase: String,
-    /// When it began.
+    /// Time at which it began.
     pub start: Nanos,
-    /// When it ended; `None` if the file ends before.
+    /// Time at which it ended; `None` if the file ends before.
     pub end: Option<Nanos>,
-    /// What was accessed.
+    /// Accesses to each range in it.
     pub temperature: Temperature,
     /// Accesses made; 0 if the file ends before.
     pub operations: u64,
@@ -86,15 +85,15 @@ pub enum TruthError {
     /// It holds something else.
     #[error("line {line} of the truth file is not one that `isotherm workload --truth` writes")]
     Line {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What was wrong.
+        /// The parser's error.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// Writes `line` and flushes.
+/// Writes `line` and flushes `out`.
 pub fn write(out: &mut impl Write, line: &Line) -> io::Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');

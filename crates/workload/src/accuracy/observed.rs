@@ -1,10 +1,10 @@
-//! Truth for programs whose accesses nobody planned: what an exact scan saw.
+//! Truth from exact scans, for programs whose accesses are not planned.
 //!
-//! Each page counts the scans that knew it and those that found it accessed. From [`HOT_SCANS`] of
-//! them on it is hot, below that warm, without any cold; a page that no scan knew is left out.
+//! Each page counts the scans that knew it and those that found it accessed. It is hot from [`HOT_SCANS`] of them on,
+//! warm below that, and cold without any. A page that no scan knew is left out.
 //!
-//! Limits: a scan says only that a page was accessed since the last one, not how often; and what is
-//! true of the scan's time must still be true of the scored time, so the program must be steady.
+//! Limits: a scan says only that a page was accessed since the last one, not how often. The truth of the scans' time
+//! must also hold for the scored time, so the program must be steady.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use isotherm_engine::{AddressRange, PAGE_SIZE, Snapshot};
 use crate::layout::{Heat, Temperature};
 use crate::truth::Episode;
 
-/// Share of the scans from which on a page is hot.
+/// Share of the scans at which a page is hot.
 pub const HOT_SCANS: f64 = 0.5;
 
-/// What `scans` saw, as an episode without beginning or end.
+/// Returns the accesses that `scans` found, as an episode without beginning or end.
 pub fn observed<'a>(scans: impl IntoIterator<Item = &'a Snapshot>) -> Episode {
     let mut pages: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
     for scan in scans {

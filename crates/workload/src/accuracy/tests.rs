@@ -138,8 +138,8 @@ fn snapshots_that_cross_a_phase_are_left_out() {
         snapshot(1900, 2100, "4444"),
     ];
     let accuracy = score(&snapshots, &episodes, WarmUp::default());
-    // The second crosses into the next phase, where it is not evenly spread either; the last one
-    // ends after the truth does.
+    // The second snapshot crosses into the next phase, where it is not evenly spread either. The last one ends after
+    // the truth does.
     assert_eq!(accuracy.snapshots, 2);
     assert_eq!(accuracy.any.precision(), Some(1.0));
     assert_eq!(accuracy.any.recall(), Some(1.0));
@@ -167,7 +167,7 @@ fn lag_counts_from_the_phase_or_the_record_whichever_is_later() {
         .iter()
         .map(|lag| lag.map(|seconds| (seconds * 1000.0).round() as i64))
         .collect();
-    // The last phase was not watched long enough to be held against anyone.
+    // The last phase was monitored too briefly to count.
     assert_eq!(millis, [Some(800), Some(600), None]);
     assert_eq!(accuracy.detection_lag(), Some(0.8));
 }

@@ -14,21 +14,21 @@ const MIB: f64 = (1u64 << 20) as f64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// All at once, by address, at the start of each period.
+    /// All pages are touched at once, by address, at the start of each period.
     Sweep,
-    /// By address, evenly spread over the period.
+    /// Pages are touched by address, evenly spread over the period.
     Spread,
-    /// Random pages, as many in a period as there are hot ones.
+    /// Random pages are touched. In a period there is one touch for each hot page.
     Random,
 }
 
-/// Which pages of a 2 MiB block are ever populated; the others are holes.
+/// The pages of a 2 MiB block that are ever populated; the others are holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Populated {
-    /// All of them.
+    /// All pages.
     All,
-    /// One page of each so many.
+    /// The first page of each group of this size.
     Every(u64),
     /// The first half.
     Half,
@@ -43,32 +43,32 @@ pub struct Case {
     pub index: u64,
     /// Populated bytes.
     pub total: u64,
-    /// The hot share of these.
+    /// Hot share of these bytes.
     pub hot: f64,
     /// Time in which all hot pages are touched once, where the machine is fast enough.
     pub period: Nanos,
     /// Order of touches.
     pub order: Order,
-    /// Touches are writes.
+    /// Whether touches are writes.
     pub writes: bool,
-    /// Bytes of each piece of hot memory; `None` is all in one piece.
+    /// Bytes of each piece of hot memory; `None`: all in one piece.
     pub piece: Option<u64>,
-    /// Which of its pages are there.
+    /// Pages of each block that are populated.
     pub populated: Populated,
-    /// After this time the hot pages are others.
+    /// Time after which other pages become hot; `None`: they stay the same.
     pub phase: Option<Nanos>,
-    /// The share of the pages that are cold at first that is paged out. Needs swap.
+    /// Share of the pages that are cold at first that is paged out; needs swap.
     pub paged_out: f64,
-    /// A child that does nothing shares all memory.
+    /// Whether a child that does nothing shares all memory.
     pub fork: bool,
-    /// Huge pages are asked for.
+    /// Whether huge pages are asked for.
     pub huge: bool,
     /// Bytes of memory never written, half of which is read (the kernel's zero page).
     pub zeros: u64,
 }
 
 impl Case {
-    /// Case `index` of the family of `seed`. It does not depend on how many there are.
+    /// Draws case `index` of the family of `seed`. It does not depend on the size of the family.
     pub fn draw(seed: u64, index: u64) -> Self {
         let mut draw = Draw(Pcg64Mcg::seed_from_u64(
             seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index,
@@ -119,7 +119,7 @@ impl Case {
         }
     }
 
-    /// The same with no more than `limit` bytes populated.
+    /// Limits the populated bytes to `limit`; all else stays.
     #[must_use]
     pub fn within(self, limit: u64) -> Self {
         let limit = (limit / BLOCK_SIZE * BLOCK_SIZE).max(16 * BLOCK_SIZE);
@@ -129,7 +129,7 @@ impl Case {
         }
     }
 
-    /// What of the case makes it hard to watch, in words.
+    /// Returns the traits that make the case hard to monitor, in words.
     pub fn traits(&self) -> String {
         let mut words = vec![if self.writes { "rw" } else { "ro" }.to_owned()];
         match self.populated {
@@ -155,7 +155,7 @@ impl Case {
     }
 }
 
-/// `1200M 12% 30ms sweep 64K`.
+/// Formats a case as `1200M 12% 30ms sweep 64K`.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let piece = self.piece.map_or("whole".into(), format_bytes);
@@ -178,7 +178,7 @@ impl fmt::Display for Case {
 struct Draw(Pcg64Mcg);
 
 impl Draw {
-    /// 0 to 1.
+    /// Draws a number from 0 to 1.
     fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -1,5 +1,5 @@
-//! How far a program had come in its sequence of touches, and when: all that must be logged, since
-//! which page is touched at which place of the sequence follows from the case.
+//! A program's progress in its sequence of touches, with times. Nothing else must be logged: the page that is touched
+//! at each position of the sequence follows from the case.
 //!
 //! The file is a sequence of [`Batch`]es, 40 bytes each, little-endian. A torn one at the end is left out.
 
@@ -13,48 +13,48 @@ use super::case::{Case, Order};
 use super::layout::Layout;
 use super::pages::PageSet;
 
-/// Random touches for each hot page after which none can have been missed (chance of one: 1e-12).
+/// Random touches for each hot page after which each was touched (chance of a miss: 1e-12).
 const ENOUGH: u64 = 40;
 
-/// What the program says of itself once its memory is there.
+/// Report of the program once its memory is ready.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
     pub time: Nanos,
-    /// What it is.
+    /// The program's case.
     pub case: Case,
-    /// Where its memory lies; a multiple of 2 MiB.
+    /// Addresses of its memory; they begin at a multiple of 2 MiB.
     pub memory: AddressRange,
-    /// Bytes of it that are huge pages.
+    /// Bytes of it in huge pages.
     pub huge: u64,
     /// Bytes of it that are swapped out.
     pub swapped: u64,
-    /// What could not be done here, and why.
+    /// Traits that could not be established here, with reasons.
     pub without: Vec<String>,
 }
 
-/// Touches made in one go.
+/// Touches made one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Before the first touch, in nanoseconds since the epoch.
+    /// Time before the first touch, in nanoseconds since the epoch.
     pub start: u64,
-    /// After the last one.
+    /// Time after the last touch, in nanoseconds since the epoch.
     pub end: u64,
     /// First position in the sequence.
     pub from: u64,
     /// One past the last position.
     pub to: u64,
-    /// Which phase's pages.
+    /// The phase whose hot pages are touched.
     pub phase: u64,
 }
 
 impl Batch {
-    /// Writes it.
+    /// Appends it to `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let fields = [self.start, self.end, self.from, self.to, self.phase];
         out.write_all(fields.map(u64::to_le).as_bytes())
     }
 
-    /// Reads one, which is as long as `bytes`.
+    /// Reads a batch from `bytes`, which are as long as one.
     fn read(bytes: &[u8]) -> Self {
         let fields = <[u64; 5]>::read_from_bytes(bytes).expect("as long as a batch");
         let [start, end, from, to, phase] = fields.map(u64::from_le);
@@ -71,9 +71,9 @@ impl Batch {
 /// The touches of a program that has ended.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    /// What it said of itself.
+    /// The program's report.
     pub ready: Ready,
-    /// Its rule.
+    /// Its pages.
     pub layout: Layout,
     batches: Vec<Batch>,
     /// Hot pages of each phase.
@@ -83,9 +83,9 @@ pub struct Journal {
 /// The pages touched in an interval.
 #[derive(Clone, Debug)]
 pub struct Touched {
-    /// Those that certainly were.
+    /// Pages that were certainly touched.
     pub certain: PageSet,
-    /// Those that were touched so near to an edge of the interval that they may count either way.
+    /// Pages that were touched so near to an edge of the interval that they may count either way.
     pub either: PageSet,
 }
 
@@ -101,7 +101,7 @@ impl Journal {
         Ok(Self::new(ready, batches))
     }
 
-    /// Of `batches`, in order.
+    /// Creates a journal of `batches`, which are in order.
     pub fn new(ready: Ready, batches: Vec<Batch>) -> Self {
         let layout = Layout::new(ready.case);
         let phases = batches.last().map_or(0, |batch| batch.phase as u32);
@@ -114,7 +114,7 @@ impl Journal {
         }
     }
 
-    /// When the phases began, but for the first.
+    /// Returns the times at which the phases began, without the first.
     pub fn moves(&self) -> Vec<Nanos> {
         let pairs = self.batches.windows(2);
         pairs
@@ -123,13 +123,13 @@ impl Journal {
             .collect()
     }
 
-    /// Time from the first touch to the last.
+    /// Whether the touches cover all of the time from `start` to `end`.
     pub fn covers(&self, start: Nanos, end: Nanos) -> bool {
         self.batches.first().is_some_and(|b| b.start <= start.0)
             && self.batches.last().is_some_and(|b| b.end >= end.0)
     }
 
-    /// Touches for each hot page and second, over all the time.
+    /// Returns the touches of each hot page per second, over all the time.
     pub fn rate(&self) -> f64 {
         let (Some(first), Some(last)) = (self.batches.first(), self.batches.last()) else {
             return 0.0;
@@ -138,11 +138,11 @@ impl Journal {
         (last.to - first.from) as f64 / self.hot[0].len() as f64 / seconds
     }
 
-    /// The pages touched in `[start, end)`, where the times of touches and of the interval's edges
-    /// are known to `edge`.
+    /// Returns the pages touched in `[start, end)`. The times of touches and of the interval's edges are known to
+    /// `edge`.
     pub fn touched_by(&self, start: Nanos, end: Nanos, edge: Nanos) -> Touched {
         let (start, end, edge) = (start.0, end.0, edge.0);
-        // Batches do not overlap, so each of these bounds divides them in two.
+        // Batches do not overlap, so that each of these bounds divides them in two.
         let first = |time: u64| self.batches.partition_point(|b| b.end <= time);
         let begun = |time: u64| self.batches.partition_point(|b| b.start < time);
         let widest = first(start.saturating_sub(edge))..begun(end + edge);
@@ -173,7 +173,7 @@ impl Journal {
         Touched { certain, either }
     }
 
-    /// Whether all of it is huge pages, so that a touch is one of 2 MiB.
+    /// Whether all of the memory is huge pages, so that a touch is one of 2 MiB.
     fn is_huge(&self) -> bool {
         self.ready.huge >= self.layout.bytes()
     }
@@ -238,7 +238,7 @@ pub(super) mod tests {
         Journal::new(ready, batches)
     }
 
-    /// One batch of `len` touches in each 10 ms, which takes 1 ms.
+    /// Builds one batch of `len` touches in each 10 ms, which takes 1 ms.
     pub(in crate::family) fn steady(count: u64, len: u64) -> Vec<Batch> {
         (0..count)
             .map(|i| Batch {

@@ -1,5 +1,5 @@
-//! Which pages of a case are populated, hot and paged out: a function of the case alone, so that the
-//! program and what scores it need not tell each other.
+//! Populated, hot and paged-out pages of a case. They are a function of the case alone, so that the program and its
+//! scorer need not communicate.
 
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK};
 use rand_core::{RngCore, SeedableRng};
@@ -11,16 +11,16 @@ use crate::layout::below;
 
 const PER_BLOCK: u64 = PAGES_PER_BLOCK as u64;
 
-/// The pages of a case's memory, by their place in it.
+/// The pages of a case's memory, by their index in it.
 #[derive(Clone, Debug)]
 pub struct Layout {
     case: Case,
-    /// Addresses, in pages.
+    /// Length of its address range, in pages.
     span: u64,
 }
 
 impl Layout {
-    /// Of `case`.
+    /// Creates the layout of `case`.
     pub fn new(case: Case) -> Self {
         let blocks = (case.total / PAGE_SIZE).div_ceil(populated_in_block(case.populated));
         Self {
@@ -29,12 +29,12 @@ impl Layout {
         }
     }
 
-    /// Pages of addresses, holes included; whole blocks.
+    /// Length of the address range in pages, holes included; whole blocks.
     pub fn span(&self) -> usize {
         self.span as usize
     }
 
-    /// Bytes of addresses, holes included.
+    /// Length of the address range in bytes, holes included.
     pub fn bytes(&self) -> u64 {
         self.span * PAGE_SIZE
     }
@@ -48,7 +48,7 @@ impl Layout {
         }
     }
 
-    /// The pages that are hot in a phase, in order.
+    /// Returns the pages that are hot in a phase, in order.
     pub fn hot(&self, phase: u32) -> Vec<u32> {
         let mut random = self.random(u64::from(phase) + 1);
         let populated = self.span / PER_BLOCK * populated_in_block(self.case.populated);
@@ -77,7 +77,7 @@ impl Layout {
         hot
     }
 
-    /// The pages that are paged out before the first phase: whole runs of 64 KiB that it leaves cold.
+    /// Returns the pages that are paged out before the first phase: the cold ones of randomly drawn runs of 64 KiB.
     pub fn paged_out(&self) -> Vec<u32> {
         if self.case.paged_out <= 0.0 {
             return Vec::new();
@@ -97,12 +97,12 @@ impl Layout {
         out
     }
 
-    /// The hot page, by its place among them, that is touched at a position of the sequence.
+    /// Returns the index of the hot page that is touched at a position of the sequence.
     pub fn at(&self, position: u64, hot: usize) -> usize {
         match self.case.order {
             Order::Sweep | Order::Spread => (position % hot as u64) as usize,
             Order::Random => {
-                // SplitMix64: any position by itself.
+                // SplitMix64 computes any position independently of the others.
                 let mut z = (position ^ self.case.seed.rotate_left(32))
                     .wrapping_add(1)
                     .wrapping_mul(0x9E37_79B9_7F4A_7C15);

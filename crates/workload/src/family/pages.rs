@@ -1,4 +1,4 @@
-//! Sets of page numbers of which any range can be counted quickly.
+//! Sets of page numbers that count the members of any range quickly.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageSet {
     words: Vec<u64>,
-    /// Members below each word; empty until [`PageSet::index`].
+    /// Number of members below each word; empty until [`PageSet::index`].
     below: Vec<u32>,
 }
 
 impl PageSet {
-    /// The empty set of numbers below `limit`.
+    /// Creates an empty set of numbers below `limit`.
     pub fn new(limit: usize) -> Self {
         Self {
             words: vec![0; limit.div_ceil(64)],
@@ -36,7 +36,7 @@ impl PageSet {
         }
     }
 
-    /// Takes out all of `other`, which has the same limit.
+    /// Removes all of `other`, which has the same limit.
     pub fn remove(&mut self, other: &Self) {
         for (word, less) in self.words.iter_mut().zip(&other.words) {
             *word &= !less;
@@ -53,7 +53,7 @@ impl PageSet {
         }
     }
 
-    /// Prepares for [`PageSet::count`]. To be called again after a change.
+    /// Prepares [`PageSet::count`]; must be called again after a change.
     pub fn index(&mut self) {
         let mut sum = 0;
         self.below = self
@@ -67,12 +67,12 @@ impl PageSet {
             .collect();
     }
 
-    /// Members in `range`.
+    /// Number of members in `range`.
     pub fn count(&self, range: Range<usize>) -> u64 {
         self.rank(range.end) - self.rank(range.start)
     }
 
-    /// All members.
+    /// Number of members.
     pub fn len(&self) -> u64 {
         self.words.iter().map(|w| u64::from(w.count_ones())).sum()
     }

@@ -1,8 +1,8 @@
 //! A program of the generated family, as a process of its own (`isotherm-bench truth-case`, `vm-guest truth-case`).
 //!
-//! It maps its memory with a wide margin on both sides, so that no other mapping is merged with it,
-//! populates what the case says, and then makes its touches until it is told to end. Every batch of
-//! touches (at most [`BATCH`]) is logged with the time before and after it.
+//! It maps its memory with a wide margin on both sides, so that no other mapping is merged with it. It populates the
+//! memory as the case says, and then makes its touches until a signal ends it. Every batch of touches (at most
+//! [`BATCH`]) is logged with the time before and after it.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -22,19 +22,19 @@ use super::layout::Layout;
 
 /// Untouched addresses on both sides of the memory.
 const MARGIN: usize = 2 * BLOCK_SIZE as usize;
-/// Longest time between two looks at the clock that are logged.
+/// Longest time between two logged reads of the clock.
 const BATCH: Duration = Duration::from_micros(250);
-/// Touches between two looks at the clock.
+/// Touches between two reads of the clock.
 const STRIDE: u64 = 64;
-/// Shortest and longest sleep: as often as evenly spread touches are made, and signals are seen.
+/// Shortest and longest sleep: they bound how often evenly spread touches are made, and how late a signal is noticed.
 const TICK: Duration = Duration::from_millis(1);
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 const WORDS: usize = PAGE_SIZE as usize / 8;
 
-/// Which program it is, and where it says what it does.
+/// Program to run, and files for its reports
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Of the family
+    /// Seed of the family
     #[arg(long)]
     pub seed: u64,
     /// Number of the program in the family
@@ -43,18 +43,18 @@ pub struct Options {
     /// Most bytes that it may populate
     #[arg(long)]
     pub limit: u64,
-    /// Where to say what it is, as JSON, once it runs
+    /// File for the program's report, as JSON, once it runs
     #[arg(long)]
     pub ready: PathBuf,
-    /// Where to log its touches
+    /// File for the log of its touches
     #[arg(long)]
     pub journal: PathBuf,
 }
 
-/// Runs it in this process until SIGINT or SIGTERM.
+/// Runs the program in this process until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// What of its memory or its files could not be had.
+/// Fails if its memory is not available, or a file cannot be written.
 pub fn run(options: &Options) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -72,12 +72,12 @@ pub fn run(options: &Options) -> io::Result<()> {
     program.run(&mut BufWriter::new(journal), &stop)
 }
 
-/// The error, with what was tried.
+/// Adds the failed operation to an error.
 fn because(what: &'static str) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// A child that shares all memory, does nothing, and ends with its parent.
+/// Starts a child that shares all memory, does nothing, and ends with its parent.
 fn fork_sharer() -> io::Result<()> {
     match fork::fork().map_err(because("cannot fork"))? {
         fork::Fork::Parent(_) => Ok(()),
@@ -95,7 +95,7 @@ fn fork_sharer() -> io::Result<()> {
     }
 }
 
-/// So that a reader sees all of the file or none.
+/// Writes a file so that a reader sees all of it or none.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_extension("draft");
     std::fs::write(&draft, bytes)
@@ -107,11 +107,11 @@ struct Program {
     case: Case,
     layout: Layout,
     memory: MmapMut,
-    /// Where in the mapping the memory begins.
+    /// Offset in the mapping at which the memory begins.
     skip: usize,
     zeros: Option<MmapMut>,
     without: Vec<String>,
-    /// Of the clock that never steps back, at the epoch's time.
+    /// A time of the monotonic clock, and the same time in nanoseconds since the epoch.
     origin: (Instant, u64),
 }
 
@@ -153,7 +153,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Pages out what the case says, where there is swap.
+    /// Pages out the case's share of the memory, if swap is on.
     fn page_out(&mut self) {
         let pages = self.layout.paged_out();
         if pages.is_empty() {
@@ -266,7 +266,7 @@ impl Program {
 
 #[inline]
 fn touch(words: &[AtomicU64], page: u32, write: bool) {
-    // Another line in each page, so that touches do not fight for one set of the cache.
+    // Each page is touched in another line, so that touches do not fight for one set of the cache.
     let page = page as usize;
     let word = &words[page * WORDS + page * 8 % WORDS];
     if write {
@@ -282,7 +282,7 @@ fn read_half(zeros: &[u8]) {
     }
 }
 
-/// Has ranges of this process, `START BYTES` lines, paged out.
+/// Pages out ranges of this process, given as `START BYTES` lines.
 fn page_out(ranges: &str) -> io::Result<()> {
     let mut python = Command::new("python3")
         .args(["-c", include_str!("page_out.py")])
@@ -302,7 +302,7 @@ fn page_out(ranges: &str) -> io::Result<()> {
     Err(io::Error::other(format!("python3 failed, with {status}")))
 }
 
-/// Makes the pages resident that the case populates.
+/// Makes the case's populated pages resident.
 fn populate(memory: &mut [u8], case: Case, layout: &Layout) {
     let whole = case.populated == Populated::All;
     for (page, bytes) in memory.chunks_mut(PAGE_SIZE as usize).enumerate() {
@@ -312,14 +312,14 @@ fn populate(memory: &mut [u8], case: Case, layout: &Layout) {
     }
 }
 
-/// How many touches are due when.
+/// Rule by which touches become due.
 struct Pace {
     order: Order,
     period: Duration,
     hot: u64,
-    /// The next one in the sequence.
+    /// The position of the next touch in the sequence.
     position: u64,
-    /// A moment, and the position that was due then.
+    /// A time, and the position that was due then.
     base: (Instant, u64),
 }
 
@@ -334,14 +334,14 @@ impl Pace {
         }
     }
 
-    /// From here on, at the beginning of a round through all hot pages.
+    /// Restarts the pace at `now`, at the beginning of a round through all hot pages.
     fn restart(&mut self, now: Instant) {
         self.position = self.position.next_multiple_of(self.hot);
         self.base = (now, self.position);
     }
 
-    /// The position up to which touches are due. Where the machine is too slow, those of more than a
-    /// period are left out.
+    /// Returns the position up to which touches are due. Where the machine is too slow, touches of more than a period
+    /// are left out.
     fn due(&mut self, now: Instant) -> u64 {
         let periods = (now - self.base.0).as_secs_f64() / self.period.as_secs_f64();
         let due = self.base.1
@@ -351,7 +351,7 @@ impl Pace {
             };
         if due > self.position + 2 * self.hot {
             let ahead = match self.order {
-                // The round that is under way, to its end.
+                // The current round goes on to its end.
                 Order::Sweep => self.position.next_multiple_of(self.hot),
                 Order::Spread | Order::Random => self.position,
             };
@@ -366,7 +366,7 @@ impl Pace {
         due.max(self.position)
     }
 
-    /// Until the next touch is due.
+    /// Returns the time until the next touch is due.
     fn wait(&self, now: Instant) -> Duration {
         let next = self.position + 1 - self.base.1;
         let periods = match self.order {
@@ -378,7 +378,7 @@ impl Pace {
     }
 }
 
-/// The sum of a field over the mappings that share addresses with `range`.
+/// Returns the sum of a field over the mappings that share addresses with `range`.
 fn smaps_sum(smaps: &str, range: AddressRange, field: &str) -> u64 {
     let (mut sum, mut inside) = (0, false);
     for line in smaps.lines() {

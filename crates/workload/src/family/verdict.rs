@@ -1,9 +1,9 @@
-//! Holds a snapshot against what was really touched in its interval, page by page.
+//! Compares a snapshot with the pages that were really touched in its interval.
 //!
-//! A region that says how much of it is resident and touched counts each of its pages as touched
-//! with that chance; one that does not, and is accessed, counts whole, with its holes. Pages that
-//! may count either way are in neither of what is compared. Pages of which the monitor says that it
-//! does not know are left out of precision and recall, and counted.
+//! A region may say how much of it is resident and touched: each of its pages then counts as touched with that chance.
+//! A region that is accessed and does not say so counts whole, with its holes. Pages that may count either way are on
+//! neither side of the comparison. Pages that the monitor reports as unknown are left out of precision and recall, and
+//! counted.
 
 use std::ops::Range;
 
@@ -14,71 +14,71 @@ use super::EDGE;
 use super::journal::{Journal, Touched};
 use super::pages::PageSet;
 
-/// Less than this is too little to be scored by itself: 1 MiB.
+/// Number of pages below which no score is given: 1 MiB.
 const FEW: f64 = 256.0;
 
-/// The share of touched pages that may count either way in an interval that is scored.
+/// Largest share of touched pages that may count either way in an interval that is scored.
 const UNDECIDED_MAX: f64 = 1.0 / 3.0;
 
-/// How long a region must be said to be idle to be checked for that.
+/// Time for which a region must be reported idle to be checked for that.
 pub const IDLE_FOR: Nanos = Nanos::from_millis(2000);
 
-/// What a monitor may miss: the beginning of the record, and some snapshots after each move.
+/// Parts of a record that a monitor may miss: its beginning, and some snapshots after each move.
 const SETTLE: Nanos = Nanos::from_millis(5000);
 const SETTLE_SNAPSHOTS: usize = 3;
-/// One snapshot, scored. All in pages of the program's memory unless said otherwise.
+/// Score of one snapshot. All numbers are pages of the program's memory unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// When the interval ended.
+    /// Time at which the interval ended.
     pub end: Nanos,
-    /// How long it was.
+    /// Length of the interval.
     pub interval: Nanos,
-    /// Pages touched in it, those left out as unknown not counted.
+    /// Pages touched in it, without those left out as unknown.
     pub truth: f64,
     /// Pages that may count either way.
     pub either: f64,
-    /// Pages said to be touched, less those that may count either way.
+    /// Pages reported as touched, less those that may count either way.
     pub claimed: f64,
-    /// Pages that were touched and are said to be.
+    /// Pages that were touched and are reported so.
     pub hit: f64,
-    /// Pages said to be touched, all of them.
+    /// Pages reported as touched, all of them.
     pub working_set: f64,
-    /// Pages of which the monitor says that it does not know.
+    /// Pages that the monitor reports as unknown.
     pub unknown: f64,
     /// Touched pages among these.
     pub unknown_touched: f64,
-    /// Pages said to be idle for [`IDLE_FOR`].
+    /// Pages reported as idle for [`IDLE_FOR`].
     pub idle: f64,
     /// Pages of these that were touched in that time.
     pub wrongly_idle: f64,
-    /// Bytes of the whole process that are said to be touched.
+    /// Bytes of the whole process that are reported as touched.
     pub touched_bytes: u64,
-    /// Bytes of the whole process that are said to be idle.
+    /// Bytes of the whole process that are reported as idle.
     pub idle_bytes: u64,
-    /// Bytes of the whole process that are said to be resident.
+    /// Bytes of the whole process that are reported as resident.
     pub resident_bytes: u64,
 }
 
 impl Verdict {
-    /// Whether it is known of most of what may have been touched that it was. Where it is not, as
-    /// with a sweep at the interval's edge, precision and recall would be those of the rest.
+    /// Whether most of the pages that may have been touched are known to be touched. Else, as with a sweep at the
+    /// interval's edge, precision and recall would be those of the remainder.
     pub fn is_decided(&self) -> bool {
         self.either <= UNDECIDED_MAX * (self.truth + self.unknown_touched + self.either)
     }
 
-    /// The share of what is said to be touched that was; `None` where next to nothing is.
+    /// Share of the pages reported as touched that were; `None` where next to none are.
     pub fn precision(&self) -> Option<f64> {
         (self.is_decided() && self.claimed >= FEW).then(|| (self.hit / self.claimed).min(1.0))
     }
 
-    /// The share of what was touched that is said to be; `None` where next to nothing was.
+    /// Share of the touched pages that are reported so; `None` where next to none were.
     pub fn recall(&self) -> Option<f64> {
         (self.is_decided() && self.truth >= FEW).then(|| (self.hit / self.truth).min(1.0))
     }
 
-    /// How far the working set is off, as a share of the true one (at least 1 MiB): below 0 is too
-    /// small. The true one lies between two numbers where pages may count either way. `None` where
-    /// next to nothing was touched, or is said to be, or it is not known which.
+    /// Error of the working set, as a share of the true one (at least 1 MiB): below 0 it is too small. The true one
+    /// lies between two numbers where pages may count either way. `None` where next to none were touched or are
+    /// reported so, or where it is not known which.
     pub fn error(&self) -> Option<f64> {
         let least = self.truth;
         let most = self.truth + self.unknown_touched + self.either;
@@ -91,7 +91,7 @@ impl Verdict {
     }
 }
 
-/// What is known of a program.
+/// Known touches of a program.
 pub trait Truth {
     /// The pages touched in an interval.
     fn touched(&self, start: Nanos, end: Nanos) -> Touched;
@@ -118,7 +118,7 @@ impl Truth for Journal {
     }
 }
 
-/// Snapshots that are not of the beginning, nor of a move or just after it.
+/// Returns the snapshots that are not of the beginning, nor of a move or just after it.
 pub fn settled<'a>(
     snapshots: &'a [Snapshot],
     moves: &'a [Nanos],
@@ -131,7 +131,7 @@ pub fn settled<'a>(
     settled.map(|(_, snapshot)| snapshot)
 }
 
-/// Judges `snapshot`.
+/// Scores `snapshot`.
 pub fn verdict(truth: &impl Truth, snapshot: &Snapshot) -> Verdict {
     let touched = truth.touched(snapshot.start, snapshot.end);
     let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
@@ -172,7 +172,7 @@ fn add(
     verdict.unknown += unknown;
     verdict.unknown_touched += share(unknown) * truth;
     verdict.truth -= share(unknown) * truth;
-    // What is said of the known pages is said of the touched ones among them.
+    // A report about the known pages applies to the touched ones among them.
     let known = truth * (1.0 - share(unknown));
     let chance = (claimed / (resident - unknown).max(f64::MIN_POSITIVE)).min(1.0);
     verdict.hit += (chance * known).min(claimed);
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use isotherm_engine::{AddressRange, RegionMemory, TargetId};
 
-    /// All of a quarter of 32 MiB is touched again and again in the first half second.
+    /// Returns a program that touches all of a quarter of 32 MiB again and again in the first half second.
     fn program() -> Journal {
         journal(case(Order::Sweep), steady(50, 4096))
     }

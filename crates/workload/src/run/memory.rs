@@ -1,4 +1,4 @@
-//! The regions' memory: mapped, backed as asked, populated.
+//! The regions' memory: mapped, with the requested backing, and populated.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,14 +11,14 @@ use zerocopy::FromBytes;
 use super::{Event, HugePages, Observer, Options, RunError};
 use crate::config::{Config, Region};
 
-/// Bytes populated between two looks at whether to stop.
+/// Bytes populated between two checks of `stop`.
 const CHUNK: usize = 64 << 20;
 
 /// One region's memory.
 pub(super) struct Memory {
     map: MmapMut,
-    /// Where in the mapping the region starts: at a huge page's boundary, so that pieces of 2 MiB
-    /// are whole huge pages on kernels that do not align mappings by themselves (before 6.7).
+    /// Offset of the region in the mapping. The region starts at a huge page's boundary, so that pieces of 2 MiB are
+    /// whole huge pages. Kernels before 6.7 do not align mappings themselves.
     skip: usize,
     len: usize,
 }
@@ -71,7 +71,7 @@ impl Memory {
     /// Makes `len` bytes from `start` of the region resident.
     fn populate(&mut self, start: usize, len: usize) {
         let from = self.skip + start;
-        // Kernels before 5.14 do not know this advice: the same by hand, if slower.
+        // Kernels before 5.14 do not know this advice: pages are then written one by one, which is slower.
         if self
             .map
             .advise_range(Advice::PopulateWrite, from, len)
@@ -90,7 +90,7 @@ impl Memory {
     }
 }
 
-/// Maps and, unless told otherwise, populates all regions, or as many as there was time for before `stop`.
+/// Maps all regions and, if `options` say so, populates them. Once `stop` is set the rest stays unpopulated.
 pub(super) fn allocate(
     config: &Config,
     options: Options,
@@ -98,7 +98,7 @@ pub(super) fn allocate(
     observer: &mut dyn Observer,
 ) -> Result<Vec<Memory>, RunError> {
     let total = config.total_bytes();
-    // Populating more than there is would end in the out-of-memory killer, perhaps of another program.
+    // Populating more than is available would end in the out-of-memory killer, perhaps of another program.
     if let Some(available) = available().filter(|available| *available < total) {
         return Err(RunError::Memory {
             needed: total,
@@ -129,7 +129,7 @@ pub(super) fn allocate(
     Ok(memories)
 }
 
-/// The region's initial data, no more than fits.
+/// Reads the region's initial data, no more than fits.
 fn content(region: &Region) -> Result<Option<Vec<u8>>, RunError> {
     let Some(path) = region.content.clone() else {
         return Ok(None);
@@ -147,7 +147,7 @@ fn content(region: &Region) -> Result<Option<Vec<u8>>, RunError> {
     }
 }
 
-/// Memory and swap that can be had, or `None` where the system does not say.
+/// Returns the available memory and swap, or `None` where the system does not say.
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let field = |name: &str| -> io::Result<u64> {

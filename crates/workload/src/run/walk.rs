@@ -10,16 +10,16 @@ use crate::layout::{self, below};
 
 const WORD: u64 = size_of::<u64>() as u64;
 
-/// The patterns of a phase, each as likely as its weight says.
+/// The patterns of a phase, chosen in proportion to their weights.
 pub(super) struct Mix<'a> {
     walks: Vec<Walk<'a>>,
-    /// Sums of weights up to and with each walk.
+    /// Sums of the weights up to and with each walk.
     bounds: Vec<u64>,
 }
 
 impl<'a> Mix<'a> {
-    /// For the `thread`th of `threads`; each starts elsewhere, so that sequential walks together
-    /// cover their region sooner instead of following each other.
+    /// Creates the walks of one thread. Each thread starts at another place, so that sequential walks together cover
+    /// their region sooner instead of following each other.
     pub(super) fn new(
         config: &Config,
         phase: &Phase,
@@ -74,10 +74,10 @@ struct Walk<'a> {
     order: Order,
     mode: Mode,
     stride: u64,
-    /// Where a sequential walk is: in which span, at which offset.
+    /// Position of a sequential walk: the span's index, and the offset in it.
     piece: usize,
     offset: u64,
-    /// What a chain read last.
+    /// The last value that a chain read.
     link: u64,
 }
 
@@ -120,13 +120,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Random reads, each of which has to end before the next one's address is known, so that
-    /// neither misses nor page walks overlap.
+    /// Makes random reads. Each has to end before the next one's address is known, so that neither misses nor page
+    /// walks overlap.
     fn chain(&mut self, random: &mut Pcg64Mcg, count: u64) {
         let pieces = self.starts.len() as u64;
         for _ in 0..count {
             let piece = below(random, pieces) as usize;
-            // Nearly always zeroes are added, which the processor cannot know.
+            // The added value is nearly always zero, which the processor cannot know.
             let within = below(random, self.span).wrapping_add(self.link) % self.span;
             let word = &self.words[((self.starts[piece] + within) / WORD) as usize];
             self.link = black_box(word.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! The parser: masim's files are understood, errors say where and what, and nothing makes it panic.
+//! The parser: masim's files are understood, errors name the line and the expectation, and no input makes it panic.
 
 use isotherm_engine::AddressRange;
 use isotherm_workload::config::{Mode, Order, Scatter};

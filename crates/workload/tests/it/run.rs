@@ -1,5 +1,5 @@
-//! The runner, on a small workload: phases last as long as they should, the truth is written, the
-//! accesses are where it says.
+//! The runner, on a small workload: phases last as long as they should, the truth is written, and the accesses are at
+//! its addresses.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ const OPTIONS: Options = Options {
     populate: true,
 };
 
-/// Keeps what it is told; may ask to stop at the first progress.
+/// Keeps the events that it receives; may ask to stop at the first progress.
 #[derive(Default)]
 struct Notes<'a> {
     truth: Vec<u8>,
