@@ -256,8 +256,8 @@ pub const THIS_MACHINE: MachineCosts = MachineCosts {
     tlb_entries: 1536,
 };
 
-/// The published evaluation of DAMON's schemes was the kernel's DAMON: it clears a bit where it finds it,
-/// and flushes nothing.
+/// The costs of the kernel's DAMON, which the published evaluation of its schemes used: it clears a bit where it finds
+/// it, and flushes nothing.
 pub const KERNEL_DAMON: MachineCosts = MachineCosts {
     // The time of a kernel thread. Assumed.
     wake: Nanos(5_000),
@@ -278,7 +278,7 @@ pub const KERNEL_DAMON: MachineCosts = MachineCosts {
     ..THIS_MACHINE
 };
 
-/// The machine of the published tiering experiments: 64 CPUs, 512 GB and 96 GB, watched by the kernel's DAMON.
+/// The machine of the published tiering experiments: 64 CPUs, 512 GB and 96 GB, monitored by the kernel's DAMON.
 pub const PUBLISHED_TIERS: MachineCosts = MachineCosts {
     migrate_page: MIGRATE_PAGE,
     // The time to fill memory is given, faults included.

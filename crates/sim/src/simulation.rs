@@ -72,7 +72,7 @@ pub enum ContextError {
 pub enum Event {
     /// A context has a new target: a process, or physical memory.
     Started {
-        /// Its number: each context counts a process that it watches as a target of its own.
+        /// Its number: each context counts a process that it monitors as a target of its own.
         target: TargetId,
         /// The context's place.
         context: usize,
@@ -242,7 +242,7 @@ impl Simulation {
         self.contexts.len()
     }
 
-    /// The targets that a process is, one in each context that watches processes.
+    /// The targets that stand for a process, one in each context that monitors processes.
     pub fn targets_of(&self, process: usize) -> impl Iterator<Item = TargetId> + '_ {
         self.targets.of(process)
     }

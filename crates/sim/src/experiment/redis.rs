@@ -9,7 +9,7 @@
 //! the other while the snapshot is loaded. So a read touches the pages of four classes at the place where
 //! its record was loaded, and the bucket of redis' own table:
 //!
-//! | class | what of a record |
+//! | class | parts of a record |
 //! |---|---|
 //! | 128 bytes | ten values, the record's buckets |
 //! | 32 bytes | ten entries, redis' own entry, the key |

@@ -72,7 +72,7 @@ proptest! {
                     memory.free_kernel(frame, order);
                 }
                 4 if !pages.is_empty() => {
-                    // Three quarters of it, page by page.
+                    // Three quarters of it are freed, page by page.
                     let (page, count) = pages.swap_remove(usize::from(which) % pages.len());
                     for i in 0..count * 3 / 4 {
                         memory.free_page(page + i);
