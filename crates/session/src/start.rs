@@ -127,9 +127,10 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         Some(_) => TargetSet::new(wanted, Vec::new(), files).numbered_from(FIRST_PROCESS),
         None => TargetSet::new(wanted, context.ranges.clone(), files),
     };
-    let set = match context.monitor {
+    let set = match &context.monitor {
         MonitorSpec::Regions(_) => set.sampled_by_address(),
-        MonitorSpec::Tables(_) | MonitorSpec::Pages(_) => set,
+        MonitorSpec::Tables(attributes) => set.admitted_within(attributes.cpu_budget),
+        MonitorSpec::Pages(_) => set,
     };
     let acts = context.acting.is_some();
     let mut monitor = match context.monitor {

@@ -2,6 +2,7 @@
 //! number that is never used again. A process that executes another program is another target where targets come and
 //! go. A process that the user named keeps its number, and starts again under it.
 
+mod admission;
 mod change;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use isotherm_record::{Item, TargetExit, TargetStart};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use admission::Admission;
 use change::change;
 
 /// Processes that the user asked to watch.
@@ -82,6 +84,8 @@ pub(crate) struct TargetSet {
     pids: BTreeSet<u32>,
     /// Processes that cannot be watched (no rights, no address space); they are not tried again.
     given_up: BTreeSet<u32>,
+    /// Spreads additions over time; none: all are added at once.
+    admission: Option<Admission>,
     targets_max: usize,
     /// Largest number of left-out processes that was reported.
     left_out: usize,
@@ -103,6 +107,7 @@ impl TargetSet {
             names: Names::default(),
             pids: BTreeSet::new(),
             given_up: BTreeSet::new(),
+            admission: None,
             targets_max: targets_max.clamp(1, TARGETS_MAX) as usize,
             left_out: 0,
             updates: 0,
@@ -121,6 +126,13 @@ impl TargetSet {
     /// Sets the number of the first target.
     pub(crate) fn numbered_from(mut self, first: u32) -> Self {
         self.next = first;
+        self
+    }
+
+    /// Adds processes that the user did not name within a budget of `share` of one CPU.
+    pub(crate) fn admitted_within(mut self, share: f64) -> Self {
+        let is_named = matches!(self.wanted, Wanted::Processes { .. });
+        self.admission = (!is_named).then(|| Admission::new(share));
         self
     }
 
@@ -264,12 +276,46 @@ impl TargetSet {
         new.retain(|pid| !self.is_excluded(*pid));
         let room = self.targets_max.saturating_sub(self.live.len());
         let left_out = take_largest(&mut new, room);
-        for pid in new {
-            self.add(pid, probe, now, items)?;
+        match self.admission.take() {
+            Some(mut admission) => {
+                admission.queue(&new, now);
+                let added = self.admit(&mut admission, probe, now, items);
+                self.admission = Some(admission);
+                added?;
+            }
+            None => {
+                for pid in new {
+                    self.add(pid, probe, now, items)?;
+                }
+            }
         }
         // A process id that is free may be reused.
         self.given_up.retain(|pid| wanted.contains(pid));
         self.tell_left_out(&left_out, now, items);
+        Ok(())
+    }
+
+    /// Adds processes of the queue, and reads their mappings, as far as its budget goes.
+    fn admit(
+        &mut self,
+        admission: &mut Admission,
+        probe: &mut PageTableProbe,
+        now: Nanos,
+        items: &mut Vec<Item>,
+    ) -> Result<(), ProbeError> {
+        let mut is_first = true;
+        while let Some(pid) = admission.next(is_first, now) {
+            is_first = false;
+            let id = TargetId(self.next);
+            admission.charge(|| {
+                self.add(pid, probe, now, items)?;
+                if let Some(live) = self.live.get_mut(&id) {
+                    read_mappings(id, live, probe, now, &mut self.names, items);
+                }
+                Ok::<_, ProbeError>(())
+            })?;
+        }
+        items.extend(admission.note(now));
         Ok(())
     }
 

@@ -132,7 +132,7 @@ fn induced_within(costs: &[CostSample], runs: &Range<Duration>) -> f64 {
     });
     let mut induced = within.map(|cost| cost.cost.induced_cpu.as_secs_f64());
     let from = induced.next().unwrap_or(0.0);
-    induced.last().map_or(0.0, |to| to - from)
+    induced.next_back().map_or(0.0, |to| to - from)
 }
 
 /// Returns the time by the clock of the workload's progress.

@@ -128,8 +128,8 @@ impl Summary {
         let took = self.monitor_cpu_percent + self.induced_cpu_percent_estimated;
         (took > budget * EXCESS).then(|| {
             format!(
-                "\nthat is more than the budget of {budget} %: the first scan of processes and page tables is not \
-                 spread; a longer record comes closer to its budget"
+                "\nthat is more than the budget of {budget} %: the first scans of processes and page tables cost \
+                 more than later ones; a longer record comes closer to its budget"
             )
         })
     }
