@@ -118,9 +118,26 @@ fn a_thousand_processes_cost_little() {
         .finish()
         .success();
     let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
-    assert_eq!(Record::whole(&path).starts().len(), 1000);
+    let record = Record::whole(&path);
+    let (watched, notes) = (record.starts().len(), record.notes());
+    let waiting = { notes.lines() }
+        .find_map(|line| {
+            line.split_once(" processes with ")
+                .filter(|(_, rest)| rest.contains("not watched yet"))
+        })
+        .and_then(|(before, _)| before.rsplit(' ').next()?.parse::<usize>().ok());
+    eprintln!("{test}: {watched} watched, at first {waiting:?} waited");
+    assert!(
+        (20..1000).contains(&watched),
+        "the budget pays for a part of them"
+    );
+    assert!(
+        waiting.is_some_and(|nr| nr + watched >= 1000),
+        "{}",
+        done.stderr
+    );
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
     eprintln!("{test}: {cpu} % of a CPU");
     // This is a debug build, maybe on a busy machine; docs/benchmarks.md has the cost of a release build.
-    assert!(cpu < 6.0, "{cpu} % of a CPU");
+    assert!(cpu < 3.0, "{cpu} % of a CPU");
 }
