@@ -235,12 +235,12 @@ impl<T: Tree> Claim<T> {
         let switches: Vec<String> = switches.collect();
         match error.raw_os_error() {
             Some(EBUSY) if !on.is_empty() => format!(
-                "{} of the kernel itself is on, and shares with nobody; turn it off ({}) or watch without kernel DAMON \
+                "{} of the kernel itself is on, and does not share; turn it off ({}) or watch without kernel DAMON \
                  (`--world linux`)",
                 on.join(", "),
                 switches.join(", ")
             ),
-            Some(EBUSY) => "somebody else's kdamond runs, and shares with nobody".to_owned(),
+            Some(EBUSY) => "another program's kdamond runs, and does not share".to_owned(),
             Some(EINVAL) => {
                 "it does not take the configuration as a whole; is each process still there?"
                     .to_owned()

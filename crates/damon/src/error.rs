@@ -46,7 +46,7 @@ pub enum DamonError {
     Refused { source: io::Error, why: String },
     /// Another program changed the tree while it was claimed.
     #[error(
-        "DAMON's tree was changed by somebody else meanwhile ({what}); it is left as it is. `isotherm doctor` shows it"
+        "another program has changed DAMON's tree meanwhile ({what}); it is left as it is. `isotherm doctor` shows it"
     )]
     Changed { what: String },
     /// The note of the former tree could not be kept.

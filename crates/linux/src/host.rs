@@ -131,7 +131,7 @@ pub fn explain(source: ProbeError) -> NoProbe {
 #[derive(Debug, Error)]
 pub enum NoProbe {
     /// A known requirement is missing.
-    #[error("page tables cannot be read here: {what}; `isotherm doctor` tells more")]
+    #[error("page tables cannot be read here: {what}; `isotherm doctor` has the details")]
     Lacking {
         what: String,
         /// Whether only privileges of the user are missing.
@@ -374,7 +374,7 @@ fn page_cache() -> Check {
                 error.to_string()
             };
             let lost =
-                "with --all, pages of files that nobody maps have no ages and are not dropped";
+                "with --all, unmapped page cache has no ages and is not dropped";
             note(name, format!("{why}; {lost}"))
         }
     }
@@ -447,7 +447,7 @@ fn kernel_damon() -> Check {
     let running = running_kdamonds();
     let found = match running {
         0 => "there, not running".to_owned(),
-        n => format!("there; {n} of {count} kdamonds run, which somebody else owns: left alone"),
+        n => format!("there; {n} of {count} kdamonds run, which another program owns: left alone"),
     };
     note("kernel DAMON", found)
 }
@@ -495,7 +495,7 @@ fn waits() -> Check {
         }
         None => format!("not known, as there is no swap to measure; {why}"),
     };
-    let found = Delays::open().map_or_else(estimated, |_| "told by delay accounting".to_owned());
+    let found = Delays::open().map_or_else(estimated, |_| "by delay accounting".to_owned());
     note("waits for memory, for the guard", found)
 }
 

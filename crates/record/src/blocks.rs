@@ -73,7 +73,7 @@ impl SnapshotBlocks {
 pub(crate) fn check(blocks: &[BlockPages]) -> Result<(), String> {
     if blocks.len() > MAX_BLOCKS {
         return Err(format!(
-            "has {} blocks told by page, more than {MAX_BLOCKS}",
+            "has {} blocks with pages, more than {MAX_BLOCKS}",
             blocks.len()
         ));
     }

@@ -236,7 +236,7 @@ fn memory_of(parts: &[UInt64Array; 4], row: usize) -> Result<Option<RegionMemory
             swapped,
         })),
         [None, None, None, None] => Ok(None),
-        _ => Err("has a region of whose memory only a part is told"),
+        _ => Err("has a region with only a part of its memory counts"),
     }
 }
 

@@ -217,7 +217,7 @@ impl Tabulate for ReclaimCurveReport {
         column(
             "policy",
             Name,
-            "`idle`: each page is taken once it was idle for so long. `patient`: those that came back later.",
+            "`idle`: each page is taken once it was idle for this time. `patient`: refaulted pages later.",
         ),
         column("threshold_ns", U64, "Idle for so long."),
         column("saved_byte_seconds", F64, "Bytes times seconds."),

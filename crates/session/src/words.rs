@@ -27,7 +27,7 @@ pub fn refusal_words(why: Refusal) -> &'static str {
         Refusal::Unmapped => "not mapped",
         Refusal::NotPresent => "not in memory, or as wanted already",
         Refusal::Kept => "touched meanwhile, or kept by the kernel",
-        Refusal::Refaulted => "kept, as it came back before",
+        Refusal::Refaulted => "kept, as it refaulted before",
         Refusal::Incompressible => "that compressed swap does not make smaller",
         Refusal::Sparse => "in blocks too sparse for huge pages",
         Refusal::Wasteful => "in blocks of which huge pages would waste too much",

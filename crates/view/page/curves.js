@@ -35,7 +35,7 @@ export function reclaimCurve(place, container, curves) {
   };
   const head = ["idle for", "saved", "of resident", "refaults a second", "slower"];
   place.append(wide(table(head, rows(idle), "By threshold")));
-  if (patient.at.length) place.append(wide(table(head, rows(patient), "Where a page that came back waits four times as long, then sixteen and sixty-four times, as under the guard")));
+  if (patient.at.length) place.append(wide(table(head, rows(patient), "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under the guard")));
 }
 
 /** Huge pages. @param {HTMLElement} place @param {import("./data.js").HugeJson} huge */

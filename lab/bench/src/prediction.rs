@@ -59,7 +59,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
 
 fn by_program(pairs: &[Pair]) -> Table {
     let mut table = Table::new(
-        "prcl (5 s), live and as foretold from a trace: medians of pairs [least..most]; slowdowns: means ± 95 %",
+        "prcl (5 s), live and as predicted from a trace: medians of pairs [least..most]; slowdowns: means ± 95 %",
         &[
             "program",
             "guard",

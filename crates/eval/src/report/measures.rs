@@ -39,7 +39,7 @@ pub(super) fn told(suite: &Suite) -> Words {
         }
     }
     Words {
-        title: "What workloads told",
+        title: "Metrics that workloads print",
         note: format!(
             "Mean of the repeats, and least and greatest in parentheses; then against the same repeat's {}, \
              ± 95 % interval. Published: by others on other machines, as the experiment's file has it.",

@@ -62,7 +62,7 @@ fn remarks(suite: &Suite) -> Vec<String> {
     ));
     if !suite.by_throughput.is_empty() {
         remarks.push(format!(
-            "{}: runs for a fixed time and tells its throughput; its runtime is the time that it would \
+            "{}: runs for a fixed time and prints its throughput; its runtime is the time that it would \
              have needed, at that throughput, for the work of the first configuration's median run.",
             suite.by_throughput.join(", ")
         ));

@@ -39,9 +39,9 @@ pub(super) fn told(suite: &Suite) -> Words {
         }
     }
     Words {
-        title: "What tuning foretold and what came of it",
+        title: "Predictions of tuning beside live runs",
         note: format!(
-            "Each workload was recorded once by itself and tuned by replays; foretold: with what it may come to in \
+            "Each workload was recorded once by itself and tuned by replays; predicted: with what it may come to in \
              brackets. Measured: mean of the repeats, each against the same repeat's {}, ± 95 % interval; saved of \
              resident memory, longer runtime, and acting's CPU seconds of a run. The error is the mean absolute \
              difference, in points or seconds; within: means that were measured between the bounds; perhaps: those \
@@ -52,11 +52,11 @@ pub(super) fn told(suite: &Suite) -> Words {
             "configuration",
             "workload",
             "setting",
-            "saved, foretold",
+            "saved, predicted",
             "saved",
-            "slowdown, foretold",
+            "slowdown, predicted",
             "runtime",
-            "acting CPU s, foretold",
+            "acting CPU s, predicted",
             "acting CPU s",
         ]),
         rows,
@@ -108,7 +108,7 @@ fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
     let mut mean = vec![name.to_owned(), "mean absolute error".into(), String::new()];
     let mut within = vec![
         name.to_owned(),
-        "within what was foretold".into(),
+        "within the predicted bounds".into(),
         String::new(),
     ];
     for ((_, unit, _, digits), errors) in PARTS.iter().zip(errors) {
@@ -270,7 +270,7 @@ mod tests {
         );
         assert_eq!(
             rows[3],
-            "tuned | within what was foretold |  |  | 1 of 1, perhaps 1 |  | 0 of 1, perhaps 1 |  | -"
+            "tuned | within the predicted bounds |  |  | 1 of 1, perhaps 1 |  | 0 of 1, perhaps 1 |  | -"
         );
         assert_eq!(rows.len(), 4);
         assert!(crate::report::text(&suite).contains(table.title));

@@ -215,7 +215,7 @@ fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &Plan) -> String {
     };
     let plot = Plot {
         title: trial.settings.to_string(),
-        note: "Resident memory as it is foretold.".to_owned(),
+        note: "Resident memory as predicted.".to_owned(),
         x: Axis::linear("seconds"),
         y: Axis::linear("MiB resident"),
     };

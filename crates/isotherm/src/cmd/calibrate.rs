@@ -124,7 +124,7 @@ fn text(measured: &Calibration) -> String {
         ),
         ("  program at work", of.page_out_running_ns),
         (LOST, of.page_out_running_lost),
-        ("a page that comes back", of.refault_ns),
+        ("a refault", of.refault_ns),
     ] {
         let (unit, word) = if name == LOST {
             (0.01, "%")

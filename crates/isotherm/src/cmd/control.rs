@@ -130,7 +130,7 @@ pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     while args.at.socket.exists() {
         if asked.elapsed() > Duration::from_secs(30) {
             bail!(
-                "it was told to stop, but {} is still there",
+                "it was asked to stop, but {} is still there",
                 args.at.socket.display()
             );
         }
@@ -138,7 +138,7 @@ pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     }
     match out {
         Some(out) if out > 0 => info!(
-            "stopped; {} of its targets' memory is in swap, and comes back as it is touched",
+            "stopped; {} of its targets' memory is in swap; it is read back when it is used",
             format_bytes(out)
         ),
         _ => info!("stopped"),

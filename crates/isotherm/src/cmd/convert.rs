@@ -165,7 +165,7 @@ fn detect(input: &mut File) -> anyhow::Result<Format> {
     // A pipe cannot be rewound.
     input
         .rewind()
-        .context("its format can only be told of a file; name it with --from")?;
+        .context("only a file's format can be detected; name it with --from")?;
     format.map_err(|what| anyhow::anyhow!("it is {what}"))
 }
 

@@ -149,7 +149,7 @@ fn followed(args: &Args, socket: &Path) -> anyhow::Result<ExitCode> {
     let stop = crate::stop::by_signals()?;
     let (input, stream) = client::follow(socket)?;
     let reader = Reader::open(input)
-        .with_context(|| format!("what {} tells is no record", socket.display()))?;
+        .with_context(|| format!("{} sends no record", socket.display()))?;
     let document = Document::new(reader.header(), Scope::default());
     grows(args, document, FOLLOWED_MAX, |page| {
         std::thread::scope(|threads| {
@@ -160,13 +160,13 @@ fn followed(args: &Args, socket: &Path) -> anyhow::Result<ExitCode> {
                         // The daemon does not wait for this process, so this thread may wait for the page.
                         Ok(item) => page.tell_all(vec![item]),
                         Err(error) => {
-                            warn!("what {} tells is broken: {error}", socket.display());
+                            warn!("{} sends a damaged record: {error}", socket.display());
                             break;
                         }
                     }
                 }
                 if !stop.load(Ordering::Relaxed) {
-                    info!("the daemon tells no more; the page stays, Ctrl-C ends it");
+                    info!("the daemon has ended; the page stays, Ctrl-C ends it");
                 }
                 page.end();
             });

@@ -354,7 +354,7 @@ impl Daemon {
 
     /// Stops the followers' feed: an item that could not be sent leaves a gap, and a record with a gap cannot be read.
     fn lose_followers(&mut self, error: &RecordError) {
-        warn!("who follows is told no more: {error}");
+        warn!("followers get no more items: {error}");
         self.feed.rest();
     }
 

@@ -205,7 +205,7 @@ fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
     assert_eq!(read("tuned/small/idles.yaml").ok(), Some(schemes));
     let now = fs::read(path("tuned/small/idles.isotherm"));
     assert_eq!(now.ok(), Some(trace));
-    let title = "What tuning foretold and what came of it";
+    let title = "Predictions of tuning beside live runs";
     for name in ["tables.txt", "report.md", "report.html"] {
         assert!(read(name).expect("a report").contains(title), "{name}");
     }

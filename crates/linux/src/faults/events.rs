@@ -48,7 +48,7 @@ pub enum FaultError {
     Event { cpu: u32, source: io::Error },
     /// Process ids here are not those of the initial pid namespace.
     #[error(
-        "stacks of page faults are told by the kernel's process ids, and this is a container with its own; run it in \
+        "stacks of page faults go by the kernel's process ids, and this is a container with its own; run it in \
          the host's (Kubernetes: hostPID: true, Docker: --pid=host)"
     )]
     PidNamespace,

@@ -126,7 +126,7 @@ impl BlameReport {
     fn nothing(&self, style: &Style) -> String {
         match self.measure {
             Measure::Idle if self.watched_ns < self.at_least_ns => format!(
-                "nothing has been watched for so long: the record tells of {} (--idle)",
+                "nothing has been watched for that long: the record is of {} (--idle)",
                 style.duration(self.watched_ns)
             ),
             Measure::Idle => "no byte".to_owned(),

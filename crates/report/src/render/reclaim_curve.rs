@@ -96,7 +96,7 @@ impl Render for ReclaimCurveReport {
 }
 
 /// The description of the second policy.
-const PATIENT: &str = "Where a page that came back waits four times as long, then sixteen and sixty-four times, as under \
+const PATIENT: &str = "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under \
      the guard of `run`";
 
 fn table(points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
@@ -137,7 +137,7 @@ impl ReclaimCurveReport {
 
     fn facts(&self, style: &Style) -> String {
         let mut facts = format!(
-            "{} resident on average over {}, scanned every {} (idleness shorter than that cannot be told); \
+            "{} resident on average over {}, scanned every {} (shorter idleness cannot be measured); \
              a refault costs {} ({})",
             style.bytes(self.resident_mean_bytes),
             units::format_time(self.duration_ns),

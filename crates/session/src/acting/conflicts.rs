@@ -92,7 +92,7 @@ pub(crate) fn for_want_of_swap(schemes: &[Scheme]) -> Vec<String> {
     let has_nohugepage = schemes.iter().any(|s| s.action == Action::Nohugepage);
     if has_nohugepage && !split_gives_back() {
         warnings.push(
-            "nohugepage can give nothing back: before Linux 6.12 it pages out what huge pages hold and nobody has \
+            "nohugepage can give nothing back: before Linux 6.12 it pages out what huge pages hold and no program has \
              written, and there is no swap; `isotherm swap zram --size 1G` sets some up"
                 .into(),
         );

@@ -59,6 +59,7 @@ pub(super) struct Meters {
 /// Returns the remarks for the user on the measurement of waits, without repetitions.
 pub(super) fn lacks_of<'a>(meters: impl Iterator<Item = &'a Meters>) -> Vec<String> {
     let mut lacks: Vec<String> = meters.filter_map(|meters| meters.lacks.clone()).collect();
+    lacks.sort();
     lacks.dedup();
     lacks
 }

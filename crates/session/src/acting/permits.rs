@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             permits.least_ages(),
             [].into(),
-            "nobody knows where they are"
+            "their place is unknown"
         );
         let groups = |pid: u32| {
             let pods = ["a", "b", "c"];

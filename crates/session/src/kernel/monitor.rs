@@ -505,7 +505,7 @@ impl KernelMonitor {
         self.nr_off = if is_off { self.nr_off + 1 } else { 0 };
         anyhow::ensure!(
             self.nr_off < LOOKS_OFF,
-            "somebody has turned off the kdamond that this session had on; it ends"
+            "another program has turned off this session's kdamond; it ends"
         );
         Ok(())
     }

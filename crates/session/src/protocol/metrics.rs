@@ -430,7 +430,7 @@ impl Metrics<'_> {
             (
                 "isotherm_guard_patience_ratio",
                 MetricType::Gauge,
-                "How many times as old as schemes ask processes' memory must be, as much came back; 1: as they ask.",
+                "Factor on the schemes' minimum age for processes' memory, while pages refault; 1: none.",
                 |context| Some(u64::from(context.guard.patience).into()),
             ),
             (

@@ -244,7 +244,7 @@ fn pod_lines(policy: &Value) -> Vec<String> {
     }
     if policy["error"].is_string() {
         lines.push(format!(
-            "  the API server tells no more: {}",
+            "  the API server does not answer: {}",
             text(&policy["error"])
         ));
     }
@@ -296,7 +296,7 @@ fn guard_line(context: &Value) -> String {
     let cache = cache.unwrap_or_default();
     let patience = guard["patience"].as_u64().filter(|factor| *factor > 1);
     let patience = patience.map_or_else(String::new, |factor| {
-        format!("; as much came back, {factor} times as old as schemes ask")
+        format!("; back-off: {factor} times the schemes' minimum age, as pages refaulted")
     });
     let seconds = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e9;
     let lost = &guard["recent"];

@@ -251,7 +251,7 @@ impl Foretold {
         let steady = self.steady_saved_percent;
         let _ = writeln!(
             text,
-            "foretold, and between which bounds: {} % of its memory saved{}, {} % slower, {} s of CPU for acting",
+            "predicted, with bounds: {} % of its memory saved{}, {} % slower, {} s of CPU for acting",
             bounds(&self.saved_percent, 1),
             steady.map_or_else(String::new, |steady| format!(
                 " ({steady:.1} % in steady state)"

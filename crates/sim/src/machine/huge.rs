@@ -31,7 +31,7 @@ impl Machine {
         first..first + BLOCK
     }
 
-    /// Whether all of a block is one anonymous mapping.
+    /// Whether all of a block is one anonymous mapping, of a process that does not refuse huge pages.
     fn can_be_huge(&self, first: Page) -> bool {
         let Some(area) = self.areas.get(self.area_at(first)) else {
             return false;
@@ -39,6 +39,7 @@ impl Machine {
         area.pages.start <= first
             && first + BLOCK <= area.pages.end
             && area.spec.purpose == Use::Anon
+            && !self.processes[area.process].refuses_huge
     }
 
     /// Returns the advice about a block's huge pages: the last of a scheme, or else the program's.

@@ -48,7 +48,7 @@ impl Free {
             .iter()
             .filter_map(|node| node["before"]["score"].as_f64());
         let Some(score) = scores.reduce(f64::max) else {
-            bail!("`isotherm compact --dry-run --json` told no score");
+            bail!("`isotherm compact --dry-run --json` printed no score");
         };
         let buddyinfo =
             fs::read_to_string("/proc/buddyinfo").context("cannot read /proc/buddyinfo")?;

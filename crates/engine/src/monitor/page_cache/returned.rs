@@ -327,6 +327,10 @@ impl ReturnedFiles {
         let is_first = !std::mem::replace(&mut file.is_seen, true);
         let group = self.groups.entry(file.group).or_default();
         group.found(now, is_first, nr_out, new);
+        if self.steps.len() >= FILES_MAX {
+            self.steps
+                .retain(|_, (step, changed)| now.since(*changed).0 / STEP_LASTS.0 < u64::from(*step));
+        }
         let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
         let is_back = file.nr_back() * RETURNED_SHARE >= file.nr_pages();
         if is_back && is_known && !std::mem::replace(&mut file.is_counted, true) {

@@ -43,6 +43,8 @@ pub(super) struct Calibrating {
     to_worker: Sender<Vec<u8>>,
     helper: Helper,
     content: Vec<u8>,
+    /// Number of pages that were copied.
+    nr_copied: usize,
     next: Nanos,
     random: u64,
     refuse_huge: Vec<TargetId>,
@@ -74,6 +76,7 @@ impl Calibrating {
             to_worker,
             helper,
             content: Vec::new(),
+            nr_copied: 0,
             next: Nanos(0),
             random: spec.seed | 1,
             refuse_huge: Vec::new(),
@@ -130,15 +133,17 @@ impl Calibrating {
         }
     }
 
-    /// Keeps a page. Once [`PAGES_MAX`] pages are kept, it replaces a random one. Reservoir sampling, which gives all
-    /// pages the same chance, would need their number.
+    /// Keeps a page, or not: each copied page is kept with the same probability (Vitter, "Random sampling with a
+    /// reservoir", 1985, algorithm R).
     fn keep(&mut self, page: &[u8]) {
-        let nr = self.content.len() / page.len();
-        if nr < PAGES_MAX {
+        self.nr_copied += 1;
+        if self.content.len() / page.len() < PAGES_MAX {
             self.content.extend_from_slice(page);
-        } else {
-            let at = self.draw(nr) * page.len();
-            self.content[at..at + page.len()].copy_from_slice(page);
+            return;
+        }
+        let place = self.draw(self.nr_copied) * page.len();
+        if let Some(kept) = self.content.get_mut(place..place + page.len()) {
+            kept.copy_from_slice(page);
         }
     }
 
@@ -208,7 +213,7 @@ fn measure(content: &Receiver<Vec<u8>>, shown: &Helper) -> anyhow::Result<Calibr
         .context("cannot start the process that measures")?;
     // If nothing was recorded, nothing is sent, and the helper ends with its input.
     let content = content.recv().unwrap_or_default();
-    let mut input = helper.stdin.take().context("it cannot be told anything")?;
+    let mut input = helper.stdin.take().context("its standard input is not open")?;
     // The helper reports its own failures.
     let written = input.write_all(&content);
     drop(input);

@@ -54,7 +54,7 @@ pub(super) struct MachineArgs {
 
 pub(super) fn machine(args: &MachineArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
-    let missing = "the record tells nothing of the machine's memory in this part; `isotherm record --all` makes one that \
+    let missing = "this part of the record has no sample of the machine's memory; `isotherm record --all` makes one that \
          does";
     let make = |header: &_| Machine::new(header, common.scope());
     common.write_if_there(common.open()?, make, missing)
@@ -87,7 +87,7 @@ pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let missing =
-        "the record tells of no schemes in this part; `isotherm run -o FILE` makes one that does";
+        "this part of the record has no schemes; `isotherm run -o FILE` makes one that does";
     let make = |header: &_| Actions::new(header, common.scope());
     common.write_if_there(common.open()?, make, missing)
 }

@@ -190,7 +190,7 @@ impl Spec<'_> {
         let length = window.map_or(WINDOW, |window| Duration::from_nanos(window.0));
         ensure!(
             length >= WINDOW_MIN,
-            "a window of less than two seconds tells nothing; --window 30s, for instance"
+            "a window must last two seconds or more; --window 30s, for instance"
         );
         let spec = ServiceSpec {
             window: WindowSpec {

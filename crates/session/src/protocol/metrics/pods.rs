@@ -54,7 +54,7 @@ impl Metrics<'_> {
         page.family(
             "isotherm_pod_policy",
             MetricType::Gauge,
-            "What pods let be done to their memory, of those whose control groups are told of: `report`, `reclaim`, \
+            "Permission of pods with known control groups: `report`, `reclaim`, \
              `invalid` or `unknown`; only `reclaim` is acted on.",
         );
         let groups = self.told_groups();
@@ -86,14 +86,14 @@ impl Metrics<'_> {
         page.single(
             "isotherm_pod_policy_up",
             MetricType::Gauge,
-            "Whether the API server told of this node's pods when it was asked last. If not, what was known holds.",
+            "Whether the last request for this node's pods succeeded. If not, the former answer holds.",
             policies.answered_at().is_some() && !policies.has_error(),
         );
         if let Some(at) = policies.answered_at() {
             page.single(
                 "isotherm_pod_policy_age_seconds",
                 MetricType::Gauge,
-                "How long ago the API server told of this node's pods.",
+                "Age of the API server's last answer about this node's pods.",
                 self.now.since(at).as_secs_f64(),
             );
         }
