@@ -28,7 +28,7 @@ def swept(traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_point_of_every_trace_is_foretold(traces: list[str], trace_path: Path) -> None:
+def test_every_point_of_every_trace_is_predicted(traces: list[str], trace_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     result = isotherm.sweep(traces, SPACE, chunk=5, progress=lambda *nr: seen.append(nr))
     table = result.to_arrow()

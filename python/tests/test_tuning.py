@@ -68,8 +68,8 @@ def test_far_memory_is_part_of_a_space(trace: isotherm.Record, space: isotherm.S
     assert far.fingerprint != near.fingerprint
     again = pickle.loads(pickle.dumps(far))
     assert again == far
-    foretold = isotherm.Replays(trace, again).predict(0)
-    assert foretold["far_mean_bytes"] > 0
+    predicted = isotherm.Replays(trace, again).predict(0)
+    assert predicted["far_mean_bytes"] > 0
     replayed = isotherm.simulate(trace, far.spec(0), far="64M", memory_bound=0.2)
     assert replayed["schemes"][0]["applied_bytes"] > 0
     with pytest.raises(isotherm.SimulationError, match="a machine of one"):
@@ -208,7 +208,7 @@ def test_a_space_is_a_value(space: isotherm.Space) -> None:
         isotherm.Space.from_json("{}")
 
 
-def test_replays_foretell_what_tuning_does(trace: isotherm.Record, space: isotherm.Space) -> None:
+def test_replays_predict_what_tuning_does(trace: isotherm.Record, space: isotherm.Space) -> None:
     tuned = isotherm.tune(trace, presets=["prcl"], params=PARAMS, max_slowdown="5%").to_dict()
     replays = isotherm.Replays(trace, space)
     assert replays.base == tuned["base"]

@@ -52,7 +52,7 @@ function machine() {
   const encoded = question => new TextEncoder().encode(typeof question === "string" ? question : JSON.stringify(question));
   return {
     open: (/** @type {Uint8Array} */ bytes, oneIn = 1) => called(bytes, () => api.isotherm_open(oneIn)),
-    ask: (/** @type {object|string} */ question) => called(encoded(question), () => api.isotherm_foretell()),
+    ask: (/** @type {object|string} */ question) => called(encoded(question), () => api.isotherm_predict()),
     configure: (/** @type {object|string} */ question) => called(encoded(question), () => api.isotherm_configuration()),
   };
 }

@@ -67,7 +67,7 @@ test("the browser answers what is answered natively, byte for byte", async () =>
       const answers = [out()];
       for (const question of questions) {
         put(new TextEncoder().encode(JSON.stringify(question)));
-        machine.isotherm_foretell();
+        machine.isotherm_predict();
         answers.push(out());
       }
       return answers;
@@ -94,13 +94,13 @@ test("a slider redraws at once, and ends exact", async () => {
   await close();
 });
 
-test("what is foretold is what simulate foretells", async () => {
+test("what is predicted is what simulate predicts", async () => {
   const {page, close} = await open();
   await page.locator("#what-guard").selectOption("0.01");
   await page.waitForSelector("#what-try[data-state=exact]", {timeout: 60_000});
   const line = await page.locator("#what pre").first().innerText(), scheme = line.match(/'(.*)'/)[1];
   const said = execFileSync(isotherm, ["simulate", "--trace", trace, "--scheme", scheme, "--max-slowdown", "1%"], {encoding: "utf8", stdio: ["ignore", "pipe", "pipe"]});
-  const share = Number(said.match(/foretold[^:]*: ([\d.]+) /)[1]);
+  const share = Number(said.match(/predicted[^:]*: ([\d.]+) /)[1]);
   const told = await page.evaluate(() => window.isotherm.whatIf.known(window.isotherm.whatIf.setting).answer.prediction.saved_share.value);
   assert.equal(share.toFixed(1), (told * 100).toFixed(1));
   await close();

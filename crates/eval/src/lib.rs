@@ -37,4 +37,4 @@ pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, Row};
 pub use told::{Mean, Measure, PublishedValues, Told};
-pub use tuned::{Foretold, TuneOptions, TunedEntry};
+pub use tuned::{Predicted, TuneOptions, TunedEntry};

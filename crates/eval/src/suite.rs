@@ -11,7 +11,7 @@ use crate::plan::{PlannedRun, plan};
 use crate::stats::overhead_percent;
 use crate::table::{EvaluationTable, Row};
 use crate::told::Told;
-use crate::tuned::{self, Foretold};
+use crate::tuned::{self, Predicted};
 use isotherm_engine::statistics::Interval;
 
 /// Results of an evaluation.
@@ -30,7 +30,7 @@ pub struct Suite {
     /// Measures that each of [`Suite::workloads`] reports.
     pub measures: Vec<Vec<Told>>,
     /// Settings that tuning found, with their predictions.
-    pub foretold: Vec<Foretold>,
+    pub predicted: Vec<Predicted>,
     /// Failed runs with no later measured repeat, with the reason.
     pub failed: Vec<RunEntry>,
     /// Workloads and configurations that could not run here, with the reason.
@@ -120,9 +120,9 @@ impl Suite {
             !is_skipped(&planned.workload.name) && !is_skipped(&planned.configuration.name)
         });
         let done: usize = cells.values().map(BTreeMap::len).sum();
-        let foretold = tuned::gather(entries, &planned, &workloads, &configurations);
+        let predicted = tuned::gather(entries, &planned, &workloads, &configurations);
         let mut suite = Self {
-            foretold,
+            predicted,
             name: experiment.name.clone(),
             workloads,
             configurations,

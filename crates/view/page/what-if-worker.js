@@ -25,7 +25,7 @@ function called(call) {
 function ask(question) {
   put(new TextEncoder().encode(JSON.stringify(question)));
   return {
-    prediction: called(() => machine.isotherm_foretell()),
+    prediction: called(() => machine.isotherm_predict()),
     configuration: (put(new TextEncoder().encode(JSON.stringify(question))), called(() => machine.isotherm_configuration())),
   };
 }

@@ -17,7 +17,7 @@ fn main() -> anyhow::Result<()> {
     writeln!(out)?;
     for line in std::io::stdin().lock().lines() {
         let question = serde_json::from_str(&line?)?;
-        serde_json::to_writer(&mut out, &what_if.foretell(&question)?)?;
+        serde_json::to_writer(&mut out, &what_if.predict(&question)?)?;
         writeln!(out)?;
     }
     Ok(())

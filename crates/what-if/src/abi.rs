@@ -79,11 +79,11 @@ pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
 
 /// Answers the [`Question`] in the input; outputs an [`isotherm_eval::tune::Prediction`].
 #[unsafe(no_mangle)]
-pub extern "C" fn isotherm_foretell() -> u32 {
+pub extern "C" fn isotherm_predict() -> u32 {
     answer(|state| {
         let question = question(state)?;
         let open = state.open.as_ref().context("no record is open")?;
-        open.foretell(&question)
+        open.predict(&question)
     })
 }
 

@@ -135,7 +135,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// Fails if a scheme does not parse, or if the replay was stopped.
-    pub fn foretell(&self, question: &Question) -> anyhow::Result<Prediction> {
+    pub fn predict(&self, question: &Question) -> anyhow::Result<Prediction> {
         let spec = question.plan()?.session(&Settings::default())?;
         self.seconds.store(0, Ordering::Relaxed);
         self.replays.predicted(&spec)?.context("it was stopped")

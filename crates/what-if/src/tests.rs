@@ -29,10 +29,10 @@ fn a_trace_tells_what_would_come_of_a_scheme() {
     assert!(shares.last().is_some_and(|last| *last > 0.9), "{shares:?}");
     let facts = trace.facts().expect("of a program");
     assert_eq!((facts.one_in, &*facts.program), (1, "drawn"));
-    let young = trace.foretell(&ask("3s", None)).expect("foretold");
-    let old = trace.foretell(&ask("15s", None)).expect("foretold");
+    let young = trace.predict(&ask("3s", None)).expect("predicted");
+    let old = trace.predict(&ask("15s", None)).expect("predicted");
     assert!(young.saved_share.value > old.saved_share.value);
-    assert!(trace.foretell(&ask("nonsense", None)).is_err());
+    assert!(trace.predict(&ask("nonsense", None)).is_err());
 }
 
 #[test]

@@ -52,7 +52,7 @@ Benches:
   toggle           speed lost by recording, second by second in the same run
   page-cache       reading of cached files with and without recording, and whether what is told of the files is
                    true; runs only when named, as it watches all of the machine
-  prediction       what the simulated machine foretells of a scheme, and what came of it, on the programs of
+  prediction       what the simulated machine predicts of a scheme, and what came of it, on the programs of
                    truth (--programs, --seed, --cases, --case as there); runs only when named
   guard            slowdown and memory saved under prcl, with and without the guard: bursts, shifts,
                    locks; on the swap that there is (zram or a disk)

@@ -65,11 +65,11 @@ fn by_program(pairs: &[Pair]) -> Table {
             "guard",
             "pairs",
             "saved %",
-            "foretold",
+            "predicted",
             "slowdown %",
-            "foretold",
+            "predicted",
             "acting s",
-            "foretold",
+            "predicted",
         ],
     );
     for group in groups(pairs) {
@@ -108,7 +108,7 @@ fn groups(pairs: &[Pair]) -> Vec<Vec<&Pair>> {
 
 fn in_all(pairs: &[Pair]) -> Table {
     let mut table = Table::new(
-        "foretold well: pairs, and of slowdowns programs",
+        "predicted well: pairs, and of slowdowns programs",
         &["what", "with the guard", "without"],
     );
     let mut line = |what: String, judged: Vec<(bool, bool)>| {
@@ -305,7 +305,7 @@ fn line(pair: &Pair) -> String {
         _ => format!("{:.2}", of.value),
     };
     format!(
-        "{}, guard {}: saved {:.1} %, foretold {}{}; slowdown {:.1} %, foretold {}; acting {:.2} s, foretold {}{}",
+        "{}, guard {}: saved {:.1} %, predicted {}{}; slowdown {:.1} %, predicted {}; acting {:.2} s, predicted {}{}",
         pair.program,
         if pair.guard { "1 %" } else { "none" },
         pair.live.saved_percent,

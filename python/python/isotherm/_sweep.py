@@ -221,7 +221,7 @@ class SweepResult:
 
         `trace`, `digest` (of its accesses), `program`; `point`, `settings`; bytes, seconds and shares of 0 to 1 as in
         `results.Prediction`, with `base_resident_mean_bytes` without schemes; `error`, with which all that is
-        foretold is null. Bounds (`..._low`, `..._high`) are null unless the sweep was asked for them.
+        predicted is null. Bounds (`..._low`, `..._high`) are null unless the sweep was asked for them.
         """
         arrow = need("pyarrow", "sweep")
         if isinstance(self._tables, Folder):

@@ -33,7 +33,7 @@ class Objective:
 
     def __call__(self, trial: "Trial") -> float | tuple[float, float]:
         """Replays the trace at the point that the trial chooses: the saved share (0 to 1) and the slowdown; with a
-        limit the first alone. The trial's `user_attrs` keep `point`, `settings` and what was foretold."""
+        limit the first alone. The trial's `user_attrs` keep `point`, `settings` and what was predicted."""
         trace, space, max_slowdown, bounds = self._asked
         if self._replays is None:
             self._replays = Replays(trace, space)

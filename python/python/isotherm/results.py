@@ -752,9 +752,9 @@ class Compared(TypedDict):
     """A run under schemes beside the replay's prediction."""
 
     # Memory saved as the replay predicted it, a share.
-    foretold_saved_share: Estimate
+    predicted_saved_share: Estimate
     # Slowdown as the replay predicted it.
-    foretold_slowdown: Estimate
+    predicted_slowdown: Estimate
     # The run.
     run: LiveRun
     # Memory saved against the runs without schemes before and after it: a share of their memory.

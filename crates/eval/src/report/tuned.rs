@@ -7,7 +7,7 @@ use super::worst::{Words, overhead, words};
 use crate::metric::RUNTIME;
 use crate::suite::Suite;
 use crate::tune::Estimate;
-use crate::tuned::{Compared, Errors, Foretold, Number, errors};
+use crate::tuned::{Compared, Errors, Predicted, Number, errors};
 use isotherm_engine::statistics::Interval;
 
 /// Minimum share of a workload's memory in a trace that predicts the workload.
@@ -24,14 +24,14 @@ const PARTS: [(&str, &str, Part, usize); 3] = [
 /// Returns a row for each workload under each configuration that is tuned, then the prediction errors.
 pub(super) fn told(suite: &Suite) -> Words {
     let mut rows = Vec::new();
-    let of = |configuration: usize| -> Vec<&Foretold> {
-        let all = suite.foretold.iter();
+    let of = |configuration: usize| -> Vec<&Predicted> {
+        let all = suite.predicted.iter();
         all.filter(|of| of.configuration == configuration).collect()
     };
     for (configuration, name) in suite.configurations.iter().enumerate() {
-        let foretold = of(configuration);
-        rows.extend(foretold.iter().map(|foretold| row(suite, foretold)));
-        let compared = foretold.iter().filter_map(|of| of.compared(suite));
+        let predicted = of(configuration);
+        rows.extend(predicted.iter().map(|predicted| row(suite, predicted)));
+        let compared = predicted.iter().filter_map(|of| of.compared(suite));
         let compared: Vec<Compared> = compared.collect();
         let errors = PARTS.map(|(_, _, part, _)| errors(compared.iter().map(part)));
         if errors.iter().any(Option::is_some) {
@@ -63,33 +63,33 @@ pub(super) fn told(suite: &Suite) -> Words {
     }
 }
 
-fn row(suite: &Suite, foretold: &Foretold) -> Vec<String> {
+fn row(suite: &Suite, predicted: &Predicted) -> Vec<String> {
     let mut row = vec![
-        suite.configurations[foretold.configuration].clone(),
-        suite.workloads[foretold.workload].clone(),
-        setting(foretold),
+        suite.configurations[predicted.configuration].clone(),
+        suite.workloads[predicted.workload].clone(),
+        setting(predicted),
     ];
-    let Some(compared) = foretold.compared(suite) else {
-        let runtime = suite.interval(foretold.workload, foretold.configuration, RUNTIME);
+    let Some(compared) = predicted.compared(suite) else {
+        let runtime = suite.interval(predicted.workload, predicted.configuration, RUNTIME);
         let none = || "-".to_owned();
-        row.extend([none(), overhead(foretold.saved(suite))]);
+        row.extend([none(), overhead(predicted.saved(suite))]);
         row.extend([none(), overhead(runtime), none(), none()]);
         return row;
     };
     row.extend([
-        percent(compared.saved.foretold),
+        percent(compared.saved.predicted),
         overhead(compared.saved.measured),
-        percent(compared.slowdown.foretold),
+        percent(compared.slowdown.predicted),
         overhead(compared.slowdown.measured),
-        seconds(compared.acting.foretold),
+        seconds(compared.acting.predicted),
         mean(compared.acting.measured),
     ]);
     row
 }
 
 /// Returns the setting that was found, and the traced program if that is only a part of the workload.
-fn setting(foretold: &Foretold) -> String {
-    let entry = &foretold.entry;
+fn setting(predicted: &Predicted) -> String {
+    let entry = &predicted.entry;
     let found = entry.setting.as_ref().map_or(
         "none is within the limit; without schemes".to_owned(),
         |setting| setting.text.clone(),
@@ -158,28 +158,28 @@ pub fn csv(suite: &Suite) -> String {
         .into();
     head.extend(["program_share", "nr_tried"].map(String::from));
     for (name, unit, _, _) in PARTS {
-        for end in ["foretold", "foretold_low", "foretold_high"] {
+        for end in ["predicted", "predicted_low", "predicted_high"] {
             head.push(format!("{name}_{unit}_{end}"));
         }
         for end in ["mean", "low95", "high95"] {
             head.push(format!("{name}_{unit}_{end}"));
         }
     }
-    let rows = suite.foretold.iter().map(|foretold| {
-        let entry = &foretold.entry;
+    let rows = suite.predicted.iter().map(|predicted| {
+        let entry = &predicted.entry;
         let setting = entry.setting.as_ref();
         let mut row = vec![
-            suite.workloads[foretold.workload].clone(),
-            suite.configurations[foretold.configuration].clone(),
+            suite.workloads[predicted.workload].clone(),
+            suite.configurations[predicted.configuration].clone(),
             setting.map_or(String::new(), |setting| setting.text.clone()),
             entry.program.clone(),
             number(Some(entry.program_share)),
             entry.nr_tried.to_string(),
         ];
-        let compared = foretold.compared(suite);
+        let compared = predicted.compared(suite);
         for (_, _, part, _) in PARTS {
             let one = compared.as_ref().map(part);
-            let told = one.map(|one| one.foretold);
+            let told = one.map(|one| one.predicted);
             let measured = one.and_then(|one| one.measured);
             let bounds = measured.and_then(|interval| interval.bounds());
             row.extend(
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_foretold_stands_beside_what_was_measured() {
+    fn what_was_predicted_stands_beside_what_was_measured() {
         let suite = suite();
         let table = told(&suite);
         let rows: Vec<String> = table.rows.iter().map(|row| row.join(" | ")).collect();
@@ -283,7 +283,7 @@ mod tests {
         let csv = csv(&suite());
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines[0].contains(",saved_percent_foretold,saved_percent_foretold_low,"));
+        assert!(lines[0].contains(",saved_percent_predicted,saved_percent_predicted_low,"));
         assert!(
             lines[1]
                 .starts_with("parsec3/canneal,tuned,\"age 2 s, size 4 KiB\",sh,1,9,57,52,62,60,"),

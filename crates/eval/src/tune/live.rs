@@ -30,7 +30,7 @@ use super::objective::Objective;
 use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
 use super::space::{Point, Settings};
-use model::{Foretold, Model, Normal, Observed, Prior};
+use model::{Predicted, Model, Normal, Observed, Prior};
 #[cfg(feature = "live")]
 pub use programs::{ProgramRuns, ProgramSpec};
 #[cfg(feature = "live")]
@@ -130,9 +130,9 @@ pub struct Compared {
     /// Additional time for the same work against these runs, a share.
     pub slowdown: f64,
     /// Memory saved as the replay predicted it, a share.
-    pub foretold_saved_share: Estimate,
+    pub predicted_saved_share: Estimate,
     /// Slowdown as the replay predicted it.
-    pub foretold_slowdown: Estimate,
+    pub predicted_slowdown: Estimate,
     /// The run.
     pub run: LiveRun,
 }
@@ -178,7 +178,7 @@ impl Live {
 struct Runs<'a> {
     objective: Objective,
     search: &'a Search,
-    foretold: BTreeMap<Point, Prediction>,
+    predicted: BTreeMap<Point, Prediction>,
     by_key: BTreeMap<String, Point>,
     made: Vec<LiveRun>,
 }
@@ -205,14 +205,14 @@ pub fn run_live(
     mut journal: Option<&mut Journal>,
     on_event: &mut dyn FnMut(LiveEvent<'_>),
 ) -> anyhow::Result<Live> {
-    let foretold = search.observed().clone();
-    let by_key = foretold
+    let predicted = search.observed().clone();
+    let by_key = predicted
         .keys()
         .map(|point| (search.space().settings(point).key(), point.clone()));
     let mut runs = Runs {
         objective,
         by_key: by_key.collect(),
-        foretold,
+        predicted,
         search,
         made: Vec::new(),
     };
@@ -360,7 +360,7 @@ impl Runs<'_> {
         base: fn(&LiveRun) -> f64,
     ) -> (Model, f64) {
         let observed = self.pairs().map(|(point, run, bases)| Observed {
-            foretold: self.foretold(point, of),
+            predicted: self.predicted(point, of),
             live: live(run, &bases),
             nr_bases: bases.len(),
         });
@@ -372,10 +372,10 @@ impl Runs<'_> {
         )
     }
 
-    fn foretold(&self, point: &Point, of: fn(&Prediction) -> &Estimate) -> Foretold {
-        Foretold {
+    fn predicted(&self, point: &Point, of: fn(&Prediction) -> &Estimate) -> Predicted {
+        Predicted {
             place: self.place(point),
-            value: of(&self.foretold[point]).value,
+            value: of(&self.predicted[point]).value,
         }
     }
 
@@ -400,8 +400,8 @@ impl Runs<'_> {
 
     /// Returns the saved memory and the slowdown of a setting, live, on average over runs.
     fn expected(&self, learnt: &Learnt, point: &Point) -> (Normal, Normal) {
-        let saved = self.foretold(point, |p| &p.saved_share);
-        let slowdown = self.foretold(point, |p| &p.slowdown);
+        let saved = self.predicted(point, |p| &p.saved_share);
+        let slowdown = self.predicted(point, |p| &p.slowdown);
         (
             learnt.memory.0.correct(&saved),
             learnt.time.0.correct(&slowdown),
@@ -411,8 +411,8 @@ impl Runs<'_> {
     /// Returns the measured CPU rate of acting as a multiple of the predicted rate; `None` if no time is predicted.
     fn acting_factor(&self) -> Option<f64> {
         let sums = self.pairs().fold((0.0, 0.0), |sums, (point, run, _)| {
-            let foretold = &self.foretold[point];
-            let rate = foretold.acting_cpu_seconds.value / foretold.seconds.max(1e-9);
+            let predicted = &self.predicted[point];
+            let rate = predicted.acting_cpu_seconds.value / predicted.seconds.max(1e-9);
             let live = run.acting_cpu_seconds.unwrap_or(0.0) / run.seconds.max(1e-9);
             (sums.0 + live, sums.1 + rate)
         });
@@ -422,11 +422,11 @@ impl Runs<'_> {
     /// Returns the predictions of all settings, corrected by the runs.
     fn corrected(&self) -> BTreeMap<Point, Prediction> {
         if self.pairs().next().is_none() {
-            return self.foretold.clone();
+            return self.predicted.clone();
         }
         let learnt = self.learnt();
         let acting = self.acting_factor().unwrap_or(1.0);
-        let corrected = self.foretold.iter().map(|(point, prediction)| {
+        let corrected = self.predicted.iter().map(|(point, prediction)| {
             let (saved, slowdown) = self.expected(&learnt, point);
             let mut corrected = with(prediction, learnt.without, saved.mean, slowdown.mean);
             corrected.saved_share = bounded(saved, 1.0);
@@ -441,14 +441,14 @@ impl Runs<'_> {
     /// Returns the probability that a setting is within the limit, and its expected gain over `loss` there.
     fn promise(&self, learnt: &Learnt, point: &Point, loss: f64) -> (f64, f64) {
         let (saved, slowdown) = self.expected(learnt, point);
-        let foretold = &self.foretold[point];
+        let predicted = &self.predicted[point];
         let draws = QUANTILES
             .iter()
             .flat_map(|a| QUANTILES.iter().map(move |b| (a, b)));
         let ranks = draws.map(|(a, b)| {
             let drawn = |of: &Normal, by: f64| of.mean + by * of.deviation;
             self.objective.rank(&with(
-                foretold,
+                predicted,
                 learnt.without,
                 drawn(&saved, *a),
                 drawn(&slowdown, *b),
@@ -469,8 +469,8 @@ impl Runs<'_> {
             settings: self.search.space().settings(point),
             saved_share: rounded(saved_share(run, &bases)),
             slowdown: rounded(slowdown(run, &bases)),
-            foretold_saved_share: self.foretold[point].saved_share,
-            foretold_slowdown: self.foretold[point].slowdown,
+            predicted_saved_share: self.predicted[point].saved_share,
+            predicted_slowdown: self.predicted[point].slowdown,
             run: run.clone(),
         });
         Live {
@@ -500,7 +500,7 @@ fn mean(runs: &[&LiveRun], of: fn(&LiveRun) -> f64) -> f64 {
 }
 
 /// Returns a prediction with this saved memory and slowdown in place of its own.
-fn with(foretold: &Prediction, without: f64, saved: f64, slowdown: f64) -> Prediction {
+fn with(predicted: &Prediction, without: f64, saved: f64, slowdown: f64) -> Prediction {
     let saved = saved.min(1.0);
     Prediction {
         resident_mean_bytes: rounded(without * (1.0 - saved)),
@@ -510,7 +510,7 @@ fn with(foretold: &Prediction, without: f64, saved: f64, slowdown: f64) -> Predi
         steady_share: None,
         needed_ns: None,
         slowdown: Estimate::new(slowdown),
-        ..foretold.clone()
+        ..predicted.clone()
     }
 }
 

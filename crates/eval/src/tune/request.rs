@@ -305,7 +305,7 @@ impl Tuning {
     }
 
     /// Replays settings on a sample of the blocks; `None` if it was stopped before the first result.
-    fn search_sample(
+    pub(super) fn search_sample(
         &self,
         depth: Depth,
         jobs: usize,
@@ -343,7 +343,7 @@ impl Tuning {
     }
 
     /// Returns the result of a search that was stopped before a setting was replayed on the whole trace.
-    fn result_of_sample(self, sampled: &Sampled) -> (Tuned, Plan) {
+    pub(super) fn result_of_sample(self, sampled: &Sampled) -> (Tuned, Plan) {
         let subject = Subject {
             program: &self.program,
             times: self.times,
@@ -362,12 +362,12 @@ impl Tuning {
 }
 
 /// A search on a sample of the blocks.
-struct Sampled {
+pub(super) struct Sampled {
     /// Prediction without schemes.
     base: Prediction,
     search: Search,
     one_in: u32,
-    completion: Completion,
+    pub(super) completion: Completion,
 }
 
 impl Sampled {

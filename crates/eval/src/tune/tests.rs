@@ -183,14 +183,14 @@ fn an_older_age_saves_less_and_loses_less() {
         replays: &replays,
         plan: &plan,
     };
-    let foretold = |n| {
+    let predicted = |n| {
         let settings = space.settings(&space.point(n));
         planned
             .evaluate(&settings)
             .expect("it runs")
             .expect("not stopped")
     };
-    let (young, old, never) = (foretold(0), foretold(1), foretold(2));
+    let (young, old, never) = (predicted(0), predicted(1), predicted(2));
     assert!(young.saved_mean_bytes > old.saved_mean_bytes);
     // Left out are 3 s and 18 s of 40 s; 40 s of 40 s are too many.
     let steady = |of: &Prediction| of.steady_share.map(|share| share - of.saved_share.value);
@@ -238,7 +238,7 @@ fn an_older_age_saves_less_and_loses_less() {
 fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
     let plan = plan();
     let spec = plan.session(&Settings::default()).expect("it fits");
-    let foretold = |of: Replay| {
+    let predicted = |of: Replay| {
         let (times, digest) = trace_facts(&of).expect("a trace");
         let replays = replays(&plan, of);
         let predicted = replays.predicted(&spec).expect("it runs");
@@ -249,7 +249,7 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
             digest,
         )
     };
-    let (one, base, times, digest) = foretold(replay());
+    let (one, base, times, digest) = predicted(replay());
     // The same program twice, and a program of one block that it never touches.
     let mut several = replay();
     several.processes.push(several.processes[0].clone());
@@ -260,7 +260,7 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
     }
     several.processes.push((Nanos::from_millis(10_000), waits));
     several.machine.cpus = 8;
-    let (all, base_of_all, times_of_all, other_digest) = foretold(several);
+    let (all, base_of_all, times_of_all, other_digest) = predicted(several);
     assert_eq!(
         (times.duration, times.interval),
         (times_of_all.duration, times_of_all.interval)
@@ -335,6 +335,39 @@ fn who_is_stopped_says_nothing() {
         Replays::new(&plan.watching().expect("a session"), replay(), stop)
             .expect("it runs")
             .is_none()
+    );
+}
+
+#[test]
+fn a_search_that_is_stopped_on_the_sample_gives_its_best_so_far() {
+    let request = TuneRequest {
+        presets: vec!["prcl".to_owned()],
+        params: vec!["age=1s..30s".to_owned()],
+        seed: 1,
+        ..TuneRequest::default()
+    };
+    let tuning = request.of_trace(replay()).expect("a search");
+    let stop = Arc::<AtomicBool>::default();
+    let depth = depth::Depth {
+        one_in: 2,
+        nr_first: 24,
+        nr_full: 8,
+    };
+    let mut on_event = |event: SearchEvent<'_>| {
+        if matches!(event, SearchEvent::Evaluated(2..)) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    let sampled = tuning.search_sample(depth, 1, &stop, &mut on_event);
+    let sampled = sampled.expect("it runs").expect("some results");
+    assert_eq!(sampled.completion, Completion::Stopped);
+    let (tuned, _) = tuning.result_of_sample(&sampled);
+    assert!(tuned.was_stopped && tuned.nr_tried == 0);
+    assert!(tuned.found.recommended.is_some() || tuned.found.nearest.is_some());
+    let text = tuned.text();
+    assert!(
+        text.contains("tried on one block in 2, none in full, then stopped"),
+        "{text}"
     );
 }
 

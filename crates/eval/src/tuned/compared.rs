@@ -11,7 +11,7 @@ use super::TunedEntry;
 
 /// Result of tuning for a workload under a configuration of a [`Suite`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Foretold {
+pub struct Predicted {
     /// Index among the suite's workloads.
     pub workload: usize,
     /// Index among the suite's configurations.
@@ -24,7 +24,7 @@ pub struct Foretold {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Number {
     /// Prediction of tuning.
-    pub foretold: Estimate,
+    pub predicted: Estimate,
     /// Mean of the repeats; `None`: no run reported the number.
     pub measured: Option<Interval>,
 }
@@ -61,8 +61,8 @@ pub(crate) fn gather(
     planned: &[PlannedRun<'_>],
     workloads: &[String],
     configurations: &[String],
-) -> Vec<Foretold> {
-    let mut all: Vec<Foretold> = Vec::new();
+) -> Vec<Predicted> {
+    let mut all: Vec<Predicted> = Vec::new();
     for entry in entries {
         let Entry::Tuned(entry) = entry else { continue };
         let place = |names: &[String], name: &str| names.iter().position(|n| n == name);
@@ -72,18 +72,18 @@ pub(crate) fn gather(
             && planned.iter().any(|run| entry.is_for(run))
         {
             all.retain(|old| (old.workload, old.configuration) != (workload, configuration));
-            all.push(Foretold {
+            all.push(Predicted {
                 workload,
                 configuration,
                 entry: (**entry).clone(),
             });
         }
     }
-    all.sort_by_key(|foretold| (foretold.configuration, foretold.workload));
+    all.sort_by_key(|predicted| (predicted.configuration, predicted.workload));
     all
 }
 
-impl Foretold {
+impl Predicted {
     /// Returns the predictions beside the measurements; `None` if no setting was found.
     pub fn compared(&self, suite: &Suite) -> Option<Compared> {
         let setting = self.entry.setting.as_ref()?;
@@ -91,15 +91,15 @@ impl Foretold {
         let acting = suite.cell(self.workload, self.configuration, ACTING_CPU);
         Some(Compared {
             saved: Number {
-                foretold: percent(setting.saved_share),
+                predicted: percent(setting.saved_share),
                 measured: self.saved(suite),
             },
             slowdown: Number {
-                foretold: percent(setting.slowdown),
+                predicted: percent(setting.slowdown),
                 measured: measured(RUNTIME),
             },
             acting: Number {
-                foretold: setting.acting_cpu_seconds,
+                predicted: setting.acting_cpu_seconds,
                 measured: Interval::of(acting.values.into_values()),
             },
         })
@@ -127,7 +127,7 @@ impl Number {
     /// Returns whether the measured mean is within the bounds, and whether its interval touches them; `None` if either
     /// is not known. The interval of a single repeat is its value.
     pub fn is_within(&self) -> Option<(bool, bool)> {
-        let (low, high) = self.foretold.low.zip(self.foretold.high)?;
+        let (low, high) = self.predicted.low.zip(self.predicted.high)?;
         let measured = self.measured?;
         let (from, to) = measured.bounds().unwrap_or((measured.mean, measured.mean));
         let is_within = (low..=high).contains(&measured.mean);
@@ -149,7 +149,7 @@ pub fn errors(numbers: impl IntoIterator<Item = Number>) -> Option<Errors> {
         let Some(measured) = number.measured else {
             continue;
         };
-        sum += (number.foretold.value - measured.mean).abs();
+        sum += (number.predicted.value - measured.mean).abs();
         errors.nr += 1;
         if let Some((is_within, may_be)) = number.is_within() {
             errors.nr_bounded += 1;
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn errors_are_of_what_was_measured() {
         let number = |value: f64, bounds: Option<(f64, f64)>, measured: Option<f64>| Number {
-            foretold: Estimate {
+            predicted: Estimate {
                 value,
                 low: bounds.map(|b| b.0),
                 high: bounds.map(|b| b.1),

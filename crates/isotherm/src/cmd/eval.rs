@@ -330,7 +330,7 @@ fn write_reports(
         ("report.md", report::markdown(&suite)),
         ("report.html", report::html(&suite)),
     ];
-    if !suite.foretold.is_empty() {
+    if !suite.predicted.is_empty() {
         files.push(("tuned.csv", report::tuned_csv(&suite)));
     }
     for (name, content) in &files {

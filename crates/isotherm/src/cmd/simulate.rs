@@ -13,7 +13,7 @@ use isotherm_engine::calibration::Calibration;
 use isotherm_eval::tune::{EachSecond, Estimate, NR_REPLAYS_BOUNDED, Replays};
 use isotherm_record::{Reader, Writer};
 use isotherm_session::simulated::{
-    Bounded, Foretold, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
+    Bounded, Predicted, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
 };
 
 use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, load};
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut report = session.report();
     if let Some(replay) = traced {
         progress.set_message("computing the bounds");
-        report.prediction = Some(foretell(&spec, replay, &progress)?);
+        report.prediction = Some(predict(&spec, replay, &progress)?);
     }
     drop(progress);
     if let Some(needed) = report.needed() {
@@ -186,11 +186,11 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, Option<Replay>)> {
 }
 
 /// Predicts the result for the traced program, with its uncertainty.
-fn foretell(
+fn predict(
     spec: &SessionSpec,
     replay: Replay,
     progress: &Arc<Progress>,
-) -> anyhow::Result<Foretold> {
+) -> anyhow::Result<Predicted> {
     let mut watching = spec.clone();
     for context in &mut watching.contexts {
         context.acting = None;
@@ -201,18 +201,18 @@ fn foretell(
         true
     });
     let replays = Replays::new(&watching, replay, each_second)?;
-    let foretold = replays.map(|replays| replays.bounded(spec)).transpose()?;
-    let foretold = foretold.flatten().context("nobody asked it to stop")?;
+    let predicted = replays.map(|replays| replays.bounded(spec)).transpose()?;
+    let predicted = predicted.flatten().context("nobody asked it to stop")?;
     let bounded = |of: Estimate, unit: f64| Bounded {
         value: of.value * unit,
         low: of.least() * unit,
         high: of.most() * unit,
     };
-    Ok(Foretold {
-        saved_percent: bounded(foretold.saved_share, 100.0),
-        steady_saved_percent: foretold.steady_share.map(|share| 100.0 * share),
-        slowdown_percent: bounded(foretold.slowdown, 100.0),
-        acting_cpu_seconds: bounded(foretold.acting_cpu_seconds, 1.0),
+    Ok(Predicted {
+        saved_percent: bounded(predicted.saved_share, 100.0),
+        steady_saved_percent: predicted.steady_share.map(|share| 100.0 * share),
+        slowdown_percent: bounded(predicted.slowdown, 100.0),
+        acting_cpu_seconds: bounded(predicted.acting_cpu_seconds, 1.0),
     })
 }
 

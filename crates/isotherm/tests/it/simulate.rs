@@ -296,9 +296,9 @@ fn a_trace_is_replayed_under_a_scheme() {
     // Without the beginning less memory is resident, and more is saved.
     let steady = prcl["steady_resident_mean_bytes"].as_f64();
     assert!(steady < prcl["resident_mean_bytes"].as_f64(), "{prcl}");
-    let foretold = &prcl["prediction"];
-    let mean = foretold["saved_percent"]["value"].as_f64();
-    assert!(foretold["steady_saved_percent"].as_f64() > mean, "{prcl}");
+    let predicted = &prcl["prediction"];
+    let mean = predicted["saved_percent"]["value"].as_f64();
+    assert!(predicted["steady_saved_percent"].as_f64() > mean, "{prcl}");
     let scheme = "4K max 0 0 30s max pageout";
     let long = isotherm(&["simulate", "--trace", text(&trace), "--scheme", scheme]);
     let said = common::text(&long.stderr);

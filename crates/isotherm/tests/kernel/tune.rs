@@ -96,12 +96,12 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
         (&told["live"]["nr_bases"], &told["live"]["end"]),
         (&2.into(), &"all_made".into())
     );
-    let (live, foretold) = (
+    let (live, predicted) = (
         saved_live(&told),
         &told["recommended"]["prediction"]["saved_share"],
     );
     assert!(live > 0.05, "{told}");
-    let bound = |name: &str| foretold[name].as_f64().expect("bounds");
+    let bound = |name: &str| predicted[name].as_f64().expect("bounds");
     assert!(
         (bound("low")..bound("high")).contains(&bound("value")),
         "{told}"

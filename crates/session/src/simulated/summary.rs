@@ -212,7 +212,7 @@ pub struct SimulationReport {
     schemes: Vec<SchemeReport>,
     /// Prediction for a traced program, with its bounds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prediction: Option<Foretold>,
+    pub prediction: Option<Predicted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     against: Option<Comparison>,
 }
@@ -230,7 +230,7 @@ pub struct Bounded {
 
 /// Prediction for a traced program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Foretold {
+pub struct Predicted {
     /// Saved memory in percent of the program's memory without schemes.
     pub saved_percent: Bounded,
     /// `saved_percent` without the beginning, in which no memory could reach the minimum age; `null` if the beginning
@@ -242,7 +242,7 @@ pub struct Foretold {
     pub acting_cpu_seconds: Bounded,
 }
 
-impl Foretold {
+impl Predicted {
     fn say(&self, text: &mut String) {
         let bounds = |of: &Bounded, digits: usize| {
             let Bounded { value, low, high } = of;
@@ -422,8 +422,8 @@ impl SimulationReport {
                 self.guard_stops
             ));
         }
-        if let Some(foretold) = &self.prediction {
-            foretold.say(&mut text);
+        if let Some(predicted) = &self.prediction {
+            predicted.say(&mut text);
         }
         let mut line = |of: std::fmt::Arguments<'_>| {
             let _ = text.write_fmt(of);

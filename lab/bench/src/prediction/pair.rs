@@ -110,20 +110,20 @@ pub(super) fn is_slowdown_right(pairs: &[&Pair]) -> Option<bool> {
             .map(|pair| of(&pair.predicted.slowdown_percent));
         all.sum::<f64>() / pairs.len() as f64
     };
-    let foretold = Bounded {
+    let predicted = Bounded {
         value: mean(|of| of.value),
         low: Some(mean(|of| of.low.unwrap_or(of.value))),
         high: Some(mean(|of| of.high.unwrap_or(of.value))),
     };
-    let off = (foretold.value - live.mean).abs();
-    Some(off <= SLOWDOWN_POINTS + half_width || foretold.holds(live.mean, half_width))
+    let off = (predicted.value - live.mean).abs();
+    Some(off <= SLOWDOWN_POINTS + half_width || predicted.holds(live.mean, half_width))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pair(slowdown: f64, foretold: Bounded) -> Pair {
+    fn pair(slowdown: f64, predicted: Bounded) -> Pair {
         Pair {
             program: String::new(),
             guard: false,
@@ -140,7 +140,7 @@ mod tests {
                     low: Some(9.0),
                     high: Some(20.0),
                 },
-                slowdown_percent: foretold,
+                slowdown_percent: predicted,
                 acting_cpu_s: Bounded {
                     value: 0.1,
                     low: None,
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn slowdowns_are_judged_by_several_pairs() {
-        let check = |live: &[f64], foretold: f64, wanted: Option<bool>| {
+        let check = |live: &[f64], predicted: f64, wanted: Option<bool>| {
             let of = Bounded {
-                value: foretold,
+                value: predicted,
                 low: None,
                 high: None,
             };

@@ -63,10 +63,10 @@ impl Prices {
         SPACE_US + SPACE_PAGE_US * nr_pages as f32 + LOOK_US * nr_blocks as f32
     }
 
-    /// Adapts the scale after clears predicted to cost `foretold_us` took `took_us`.
-    pub(super) fn learn(&mut self, foretold_us: f32, took_us: f32) {
-        if foretold_us > 50.0 {
-            let seen = (self.scale * took_us / foretold_us).clamp(0.2, 20.0);
+    /// Adapts the scale after clears predicted to cost `predicted_us` took `took_us`.
+    pub(super) fn learn(&mut self, predicted_us: f32, took_us: f32) {
+        if predicted_us > 50.0 {
+            let seen = (self.scale * took_us / predicted_us).clamp(0.2, 20.0);
             self.scale += (seen - self.scale) * 0.2;
         }
     }

@@ -13,7 +13,7 @@
 //!
 //! **Limits.** `a`, `b`, `c` and `l` are not fitted: five runs are too few for that. Those of memory are chosen by the
 //! errors of replays on programs that they were not made for (docs/benchmarks.md, "What the simulated machine
-//! foretells"); those of time are assumed.
+//! predicts"); those of time are assumed.
 
 /// Errors of replays before any live run, as standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +35,7 @@ const NOISE_WEIGHT: f64 = 2.0;
 
 /// The place of a setting in the space, and its prediction.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Foretold {
+pub(super) struct Predicted {
     /// Places on the ladders, 0 to 1.
     pub(super) place: Vec<f64>,
     /// Predicted value.
@@ -45,7 +45,7 @@ pub(super) struct Foretold {
 /// The live result of a setting, beside its prediction.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
-    pub(super) foretold: Foretold,
+    pub(super) predicted: Predicted,
     pub(super) live: f64,
     /// Number of runs without schemes that it was compared with, at least one.
     pub(super) nr_bases: usize,
@@ -62,7 +62,7 @@ pub(super) struct Normal {
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     prior: Prior,
-    settings: Vec<Foretold>,
+    settings: Vec<Predicted>,
     /// Lower triangle of the covariances' Cholesky factor, row by row.
     factor: Vec<Vec<f64>>,
     /// Inverse of the covariances times the differences.
@@ -72,7 +72,7 @@ pub(super) struct Model {
 impl Model {
     /// Fits the model to what was observed, where a single run varies by `noise`.
     pub(super) fn new(prior: Prior, observed: &[Observed], noise: f64) -> Self {
-        let settings: Vec<Foretold> = observed.iter().map(|of| of.foretold.clone()).collect();
+        let settings: Vec<Predicted> = observed.iter().map(|of| of.predicted.clone()).collect();
         let covariance = |row: usize, column: usize| {
             let between = prior.covariance(&settings[row], &settings[column]);
             let runs = 1.0 + 1.0 / observed[row].nr_bases.max(1) as f64;
@@ -86,7 +86,7 @@ impl Model {
         let factor = cholesky(observed.len(), covariance);
         let differences: Vec<f64> = observed
             .iter()
-            .map(|of| of.live - of.foretold.value)
+            .map(|of| of.live - of.predicted.value)
             .collect();
         let weights = backward(&factor, &forward(&factor, &differences));
         Self {
@@ -98,22 +98,22 @@ impl Model {
     }
 
     /// Returns the expected live result of a setting, on average over runs.
-    pub(super) fn correct(&self, foretold: &Foretold) -> Normal {
+    pub(super) fn correct(&self, predicted: &Predicted) -> Normal {
         let of: Vec<f64> = { self.settings.iter() }
-            .map(|other| self.prior.covariance(foretold, other))
+            .map(|other| self.prior.covariance(predicted, other))
             .collect();
         let difference: f64 = of.iter().zip(&self.weights).map(|(c, w)| c * w).sum();
         let known: f64 = forward(&self.factor, &of).iter().map(|v| v * v).sum();
-        let variance = self.prior.covariance(foretold, foretold) - known;
+        let variance = self.prior.covariance(predicted, predicted) - known;
         Normal {
-            mean: foretold.value + difference,
+            mean: predicted.value + difference,
             deviation: variance.max(0.0).sqrt(),
         }
     }
 }
 
 impl Prior {
-    fn covariance(&self, one: &Foretold, other: &Foretold) -> f64 {
+    fn covariance(&self, one: &Predicted, other: &Predicted) -> f64 {
         let squares = one
             .place
             .iter()
@@ -195,8 +195,8 @@ mod tests {
         noise: 0.01,
     };
 
-    fn at(place: f64, value: f64) -> Foretold {
-        Foretold {
+    fn at(place: f64, value: f64) -> Predicted {
+        Predicted {
             place: vec![place],
             value,
         }
@@ -204,14 +204,14 @@ mod tests {
 
     fn observed(place: f64, value: f64, live: f64) -> Observed {
         Observed {
-            foretold: at(place, value),
+            predicted: at(place, value),
             live,
             nr_bases: 2,
         }
     }
 
     #[test]
-    fn without_runs_it_is_what_is_foretold_and_what_replays_were_off_by() {
+    fn without_runs_it_is_what_is_predicted_and_what_replays_were_off_by() {
         let said = Model::new(PRIOR, &[], 0.01).correct(&at(0.5, 0.2));
         assert!((said.mean - 0.2).abs() < 1e-12);
         let off = (0.01_f64.powi(2) + 0.04 * 0.5).sqrt();

@@ -29,13 +29,13 @@ fn search() -> Search {
             return search;
         }
         for point in batch {
-            let prediction = foretold(&point);
+            let prediction = predicted(&point);
             search.observe(point, prediction);
         }
     }
 }
 
-fn foretold(point: &Point) -> Prediction {
+fn predicted(point: &Point) -> Prediction {
     let at = point.0[0] as f64;
     let nothing = Prediction {
         seconds: 60.0,
@@ -75,11 +75,11 @@ impl Program<'_> {
     }
 
     fn slowdown(&self, point: &Point) -> f64 {
-        foretold(point).slowdown.value * self.slowdown_factor
+        predicted(point).slowdown.value * self.slowdown_factor
     }
 
     fn saved(&self, point: &Point) -> f64 {
-        foretold(point).saved_share.value * self.saved_factor
+        predicted(point).saved_share.value * self.saved_factor
     }
 
     fn point(&self, settings: &Settings) -> Point {

@@ -63,11 +63,11 @@ fn row(number: usize, one: &Compared) -> Vec<String> {
         one.settings.to_string(),
         signed(saved, |bytes| format_bytes(bytes as u64)),
         signed(one.saved_share, format_share),
-        signed(one.foretold_saved_share.value, format_share),
-        bounds(&one.foretold_saved_share),
+        signed(one.predicted_saved_share.value, format_share),
+        bounds(&one.predicted_saved_share),
         percent(one.slowdown),
-        percent(one.foretold_slowdown.value),
-        bounds(&one.foretold_slowdown),
+        percent(one.predicted_slowdown.value),
+        bounds(&one.predicted_slowdown),
         (one.run.acting_cpu_seconds).map_or_else(|| "?".to_owned(), |cpu| format!("{cpu:.2} s")),
     ]
 }
