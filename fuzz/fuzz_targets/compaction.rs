@@ -1,5 +1,5 @@
-//! Any text as /proc/buddyinfo and /proc/zoneinfo, the two parted by a line of dashes: what parses has
-//! scores that are shares.
+//! Parses any text as /proc/buddyinfo and /proc/zoneinfo, separated by a line of dashes. The scores of parsed text are
+//! between 0 and 100.
 #![no_main]
 
 use isotherm_engine::compaction::{NodeFacts, ZoneFacts, node_score};

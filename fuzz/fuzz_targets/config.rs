@@ -1,5 +1,5 @@
-//! Any bytes as a configuration, in every format: what is read can be written and read again, to the
-//! same. And as a list of pods.
+//! Reads any bytes as a configuration, in every format. A configuration that was read is equal after writing and
+//! reading it again. The bytes are also read as a list of pods.
 #![no_main]
 
 use isotherm_config::{

@@ -1,4 +1,4 @@
-//! Any bytes as damo's JSON, plain and through zlib: what is read is a record that can be read.
+//! Imports any bytes as damo's JSON, plain and through zlib. A record made from plain JSON can be read.
 #![no_main]
 
 use isotherm_record::Reader;

@@ -1,4 +1,4 @@
-//! Any text as a workload: what parses has a layout that stays within its regions.
+//! Parses any text as a workload. The layout of a parsed workload stays within its regions.
 #![no_main]
 
 use isotherm_workload::{Config, layout};

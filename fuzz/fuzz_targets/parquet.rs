@@ -1,4 +1,4 @@
-//! Any bytes as Parquet: what is read is a record that can be read.
+//! Imports any bytes as Parquet. The imported record can be read.
 #![no_main]
 
 use std::io::Write;

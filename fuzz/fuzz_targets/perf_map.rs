@@ -1,4 +1,4 @@
-//! Any bytes as what a JIT says of its code, in one part or in two: the same names are found by both.
+//! Reads any bytes as a JIT's map of its code, in one part and in two. Both ways find the same names.
 #![no_main]
 
 use isotherm_linux::faults::perf_map::PerfMap;
@@ -11,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
     parts.add(first);
     parts.add(second);
     for address in [0, 0x1000, 0x1040, 0x2000, u64::MAX] {
-        // What has no end yet is kept only if it is no longer than a line may be.
+        // An incomplete line is kept only up to the maximum length of a line.
         if first.len() < 500 {
             assert_eq!(whole.name(address), parts.name(address));
         }

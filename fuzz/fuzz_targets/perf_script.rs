@@ -1,4 +1,4 @@
-//! Any bytes as a trace of DAMON: what is read is a record that can be read.
+//! Imports any bytes as a trace of DAMON. The imported record can be read.
 #![no_main]
 
 use isotherm_record::Reader;

@@ -1,4 +1,4 @@
-//! Any bytes as a record: no panic, no endless reading, and what is read can be written.
+//! Reads any bytes as a record, and writes the items that were read. Neither panics, and reading ends.
 #![no_main]
 
 use isotherm_record::{Reader, Writer};

@@ -1,6 +1,6 @@
-//! Any numbers as stacks and samples of a record: what is read can be written and read again, to the same, and a report
-//! of it adds up. The bytes are what is packed, up to the first 0xff the nodes and then the samples, so that the fuzzer
-//! need not find its way through Base64 and zlib; these `record_reader` has.
+//! Reads any numbers as stacks and samples of a record. Stacks that were read are equal after writing and reading them
+//! again, and a report of them does not panic. The bytes are the unpacked contents: the nodes up to the first 0xff,
+//! then the samples. The fuzzer need not find its way through Base64 and zlib; `record_reader` covers these.
 #![no_main]
 
 use std::io::Write;
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     let reader = Reader::open(&record[..]).expect("a record begins with its header");
     let mut blame = Blame::new(reader.header(), Scope::default(), BlameOptions::default());
     for item in reader {
-        // What names something that is not there is written, and refused by who reads.
+        // The writer accepts a reference to something that is not there; the reader refuses it.
         let Ok(item) = item else { return };
         if let Item::Stacks(read) = &item {
             assert_eq!(read, &stacks);

@@ -1,4 +1,4 @@
-//! Any bytes as a file with symbols and debug information: names are found, or it is refused.
+//! Reads any bytes as a file with symbols and debug information. The symbolizer finds names or refuses the file.
 #![no_main]
 
 use std::fs;
@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 const OFFSETS: [u64; 6] = [0, 0x40, 0x1000, 0x1139, 0x2000, u64::MAX];
 
 fuzz_target!(
-    // A panic that is caught is none: without this the fuzzer's hook ends the process.
+    // A panic that is caught is no failure: without this the fuzzer's hook ends the process.
     init: std::panic::set_hook(Box::new(|_| {})),
     |bytes: &[u8]| {
         let path = PathBuf::from(format!("/dev/shm/isotherm-fuzz-{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! Any bytes as a program's file, and as its stack: what it says of its frames never ends who unwinds by it, nor takes
-//! him long. The first bytes are the registers, the next 256 the stack; all of them are the file.
+//! Reads any bytes as a program's file and its stack. Its frame information neither ends the unwinding
+//! process nor delays it for long. The first 24 bytes are the registers, the next 256 the stack, and the rest is the file.
 #![no_main]
 
 use std::fs::File;
@@ -9,13 +9,13 @@ use isotherm_linux::faults::Fault;
 use isotherm_linux::faults::fuzz::{NOBODY, unwind_in_file};
 use libfuzzer_sys::{Corpus, fuzz_target};
 
-/// Where the file is mapped.
+/// The address at which the file is mapped.
 const BASE: u64 = 0x10_0000;
 /// Bytes that come before the file.
 const HEAD: usize = 24 + 256;
 
 fuzz_target!(
-    // A panic that is caught is none: without this the fuzzer's hook ends the process.
+    // A panic that is caught is no failure: without this the fuzzer's hook ends the process.
     init: std::panic::set_hook(Box::new(|_| {})),
     |bytes: &[u8]| -> Corpus {
         let Some((head, elf)) = bytes.split_at_checked(HEAD) else {
