@@ -1,8 +1,8 @@
 //! Arrow's PyCapsule interface: data goes out as the C structures that arrow-rs makes, whose buffers are ours. The
 //! consumer takes them over, so nothing is copied, and no library of Python's is needed here.
 //!
-//! `pyo3-arrow` was weighed: its 0.20 is of Arrow 59, and brings a second Arrow and numpy's bindings along for what
-//! are two calls here. PyO3's capsules own what they hold, so no unsafe code is needed either.
+//! `pyo3-arrow` was considered: its 0.20 is for Arrow 59, and brings a second Arrow and numpy's bindings for two calls.
+//! PyO3's capsules own their contents, so no unsafe code is needed either.
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};

@@ -1,5 +1,5 @@
-//! What acting costs on this machine. Carried out in a process of its own (`isotherm/_calibration_subject.py`): the CPU time of
-//! acting is the whole process's, so nothing else may work in it.
+//! Measurement of the costs of actions on this machine. It runs in a process of its own
+//! (`isotherm/_calibration_subject.py`): the CPU time of actions is the whole process's, so nothing else may run in it.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{Doing, raise};
 
-/// Measures, as JSON. `subject`: the program that becomes the one to measure on, and its arguments.
+/// Measures the costs and returns them as JSON. `subject`: the program to measure on, and its arguments.
 #[pyfunction]
 pub(crate) fn _calibrate(
     py: Python<'_>,
@@ -33,7 +33,7 @@ pub(crate) fn _calibrate(
     json.map_err(|error| raise(error, Doing::Watching))
 }
 
-/// Is what is measured on, until standard input ends.
+/// Runs as the process to measure on, until standard input ends.
 #[pyfunction]
 pub(crate) fn _be_calibration_subject(py: Python<'_>) -> PyResult<()> {
     let ended = py.detach(be_subject);

@@ -1,4 +1,4 @@
-//! The exceptions, and which of them an error becomes. The text is the error's own.
+//! The exceptions, and the mapping of errors to them. An exception has the text of its error.
 
 use std::io;
 
@@ -53,7 +53,7 @@ create_exception!(
     "What the user should know of how a record was read, or of what a session cannot see or do."
 );
 
-/// Adds them to the module.
+/// Adds the exceptions to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("IsothermError", py.get_type::<IsothermError>())?;
@@ -65,7 +65,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("IsothermWarning", py.get_type::<IsothermWarning>())
 }
 
-/// What was being done, where the error itself does not say.
+/// The operation that failed, which chooses the exception if the error itself does not.
 #[derive(Clone, Copy)]
 pub(crate) enum Doing {
     Reading,
@@ -75,7 +75,7 @@ pub(crate) enum Doing {
     Watching,
 }
 
-/// The exception of an error; where the operating system refused something, its `OSError` is the cause.
+/// Converts an error to its exception. If the operating system refused something, its `OSError` is the cause.
 pub(crate) fn raise(error: impl Into<anyhow::Error>, doing: Doing) -> PyErr {
     let error = error.into();
     let text = format!("{error:#}");

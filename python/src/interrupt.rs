@@ -1,4 +1,4 @@
-//! Work without the interpreter's lock that ctrl-C ends all the same.
+//! Work without the interpreter's lock that ctrl-C can still end.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-/// How often signals are looked for: nobody waits long for ctrl-C, and the lock is taken seldom.
+/// The interval between checks for signals: ctrl-C takes effect soon, and the lock is rarely taken.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// When signals were looked for last.
+/// The time of the last check for signals.
 pub(crate) struct Interrupt {
     looked: Instant,
 }
@@ -23,7 +23,8 @@ impl Interrupt {
         }
     }
 
-    /// Between two steps of the work: fails once a signal's handler has raised (ctrl-C: `KeyboardInterrupt`).
+    /// Checks for signals between two steps of the work, at most once per `PERIOD`. Fails if a signal's handler has
+    /// raised (ctrl-C: `KeyboardInterrupt`).
     pub(crate) fn check(&mut self) -> PyResult<()> {
         if self.looked.elapsed() < PERIOD {
             return Ok(());
@@ -37,8 +38,9 @@ fn signals(py: Python<'_>) -> PyResult<()> {
     py.check_signals()
 }
 
-/// Does `work` on a thread of its own, where it cannot look for signals itself. Once a signal's handler has raised, `stop`
-/// is set until the work has ended by it. What it sends is told here, with the lock; that `tell` fails ends it, too.
+/// Runs `work`, which cannot check for signals itself, on a thread of its own. Once a signal's handler has raised,
+/// `stop` is set until the work has ended. `tell` receives the messages of `work` with the interpreter's lock held; its
+/// failure also ends the work.
 pub(crate) fn stoppable<T: Send, N: Send>(
     py: Python<'_>,
     stop: &AtomicBool,
@@ -67,7 +69,7 @@ pub(crate) fn stoppable<T: Send, N: Send>(
             match raised {
                 None => Ok(done),
                 Some(error) => {
-                    // Whoever works by it next is not stopped.
+                    // The flag must not stop the next work that uses it.
                     stop.store(false, Ordering::Relaxed);
                     Err(error)
                 }

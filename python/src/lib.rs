@@ -1,9 +1,9 @@
-//! The Python package: records, reports, simulations and live sessions, for pandas, polars, pyarrow, DuckDB and whoever
-//! reads Arrow.
+//! The Python package: records, reports, simulations and live sessions, for pandas, polars, pyarrow, DuckDB and other
+//! readers of Arrow.
 //!
-//! Nothing is decided here: each class is what a library crate has (`record`, `report`, `config`, `session`, `eval`), with its
-//! words. Work is done without the interpreter's lock, and ends at ctrl-C; what people write (sizes, durations,
-//! shares) is read as on the command line.
+//! The package has no logic of its own: each class wraps one of a library crate (`record`, `report`, `config`,
+//! `session`, `eval`) and uses its terms. Work is done without the interpreter's lock, and ends at ctrl-C. Sizes,
+//! durations and shares are read as on the command line.
 
 mod arrow;
 #[cfg(feature = "live")]
@@ -31,7 +31,7 @@ mod tune;
 use pyo3::prelude::*;
 use pyo3::wrap_pyfunction;
 
-/// What the package `isotherm` is made of.
+/// The compiled part of the package `isotherm`.
 #[pymodule]
 fn _isotherm(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -1,4 +1,4 @@
-//! The names of measuring costs, in a build that cannot: who asks for it is told why.
+//! The functions that measure costs, in a build that cannot: each call raises an error with the reason.
 
 use pyo3::prelude::*;
 
@@ -10,14 +10,14 @@ fn refused() -> PyErr {
     )
 }
 
-/// Measures nothing, and says so.
+/// Raises SessionError: this build cannot measure costs.
 #[pyfunction]
 pub(crate) fn _calibrate(subject: &Bound<'_, PyAny>, pid: Option<u32>) -> PyResult<String> {
     let _ = (subject, pid);
     Err(refused())
 }
 
-/// Nobody is measured on.
+/// Raises SessionError: this build cannot measure costs.
 #[pyfunction]
 pub(crate) fn _be_calibration_subject() -> PyResult<()> {
     Err(refused())

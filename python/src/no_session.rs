@@ -1,15 +1,15 @@
-//! The names of live sessions, in a build that has none: who asks for one is told why.
+//! The names of live sessions, in a build that has none: creating one raises an error with the reason.
 
 use pyo3::prelude::*;
 
 use crate::errors::SessionError;
 use crate::spec::SessionSpec;
 
-/// What a live session yields: there is none in this build.
+/// A snapshot of a live session; this build has none.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Snapshot;
 
-/// A live session: this build has none, and says so.
+/// A live session. This build has none: creating one raises SessionError.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Session;
 
@@ -26,6 +26,6 @@ impl Session {
     }
 }
 
-/// There is none to close.
+/// Does nothing: this build has no sessions.
 #[pyfunction]
 pub(crate) fn _close_sessions() {}

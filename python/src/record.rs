@@ -26,7 +26,7 @@ use crate::quantity::{Bytes, Share, Time};
 use crate::report::{Pictured, Report, Whole};
 use crate::table::{Table, reader};
 
-/// A record that was opened: one of Isotherm's, a Parquet file made of one, or what damo has written.
+/// An open record: one of Isotherm's, a Parquet file made of one, or a recording of damo.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Record {
     path: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) struct Record {
     salvages: bool,
 }
 
-/// Why a record was not read to its end.
+/// The reason why a record was not read to its end.
 enum Stop {
     Record(RecordError),
     Python(PyErr),
@@ -47,7 +47,8 @@ impl From<RecordError> for Stop {
 }
 
 impl Record {
-    /// Tells all of it to `take`, without the interpreter's lock; whether single pages are wanted.
+    /// Passes every item to `take`, without the interpreter's lock. Unless `by_page`, page scans are passed as regions.
+    /// Warns if the record is damaged or cut.
     fn each(
         &self,
         py: Python<'_>,
@@ -93,7 +94,8 @@ impl Record {
         Ok((report, extent))
     }
 
-    /// The file, where it is a record of page scans as we write it, which the page can replay.
+    /// Returns the bytes of the file if it is a record of page scans in Isotherm's own format, which the page can
+    /// replay.
     fn trace(&self) -> Option<Vec<u8>> {
         let is_trace = reader(&self.file, false).ok()?.is_page_record();
         let format = File::open(&self.path).and_then(Format::detect_in).ok()?;
@@ -173,13 +175,14 @@ fn sort_by(name: &str) -> PyResult<SortBy> {
 
 #[pymethods]
 impl Record {
-    /// Opens a record: `.isotherm`, Parquet that was made of one, or a recording of damo's (its JSON, compressed or not,
-    /// or what `perf script` prints), which is converted to a temporary file first.
+    /// Opens a record: `.isotherm`, Parquet made of one, or a recording of damo. A recording of damo is JSON,
+    /// compressed or not, or the output of `perf script`. It is first converted to a temporary file.
     ///
-    /// `salvage`: a table ends quietly where damage begins, and its `incomplete` tells; else that raises. A record that
-    /// was merely cut is read up to its last whole batch in either case.
+    /// `salvage`: a table ends without an error where damage begins, and its `incomplete` states the damage. Without
+    /// `salvage`, damage raises an exception. A record that was merely cut is read up to its last whole batch in either
+    /// case.
     ///
-    /// Raises RecordError where it cannot be read; warns of what had to be assumed or left out.
+    /// Raises RecordError if the file cannot be read. Warns of everything that had to be assumed or left out.
     #[classmethod]
     #[pyo3(signature = (path, *, salvage=false))]
     fn open(
@@ -190,7 +193,7 @@ impl Record {
     ) -> PyResult<Self> {
         let opened = py.detach(|| RecordFile::open(&path));
         let file = opened.map_err(|error| raise(error, Doing::Reading))?;
-        // What is no record is told now.
+        // Fails here, not in the first report, if the file is no record.
         reader(&file, salvage)?;
         warn(py, file.notes())?;
         Ok(Self {
@@ -200,13 +203,13 @@ impl Record {
         })
     }
 
-    /// Where it was opened.
+    /// The path that was opened.
     #[getter]
     fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// What it says of itself: machine, kernel, command, intervals (in nanoseconds) and settings.
+    /// The header of the record: machine, kernel, command, intervals (in nanoseconds) and settings.
     #[getter]
     fn header(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
         let reader = reader(&self.file, false)?;
@@ -221,14 +224,14 @@ impl Record {
         Ok(reader(&self.file, false)?.is_page_record())
     }
 
-    /// A row for each snapshot: number, interval, target and what its regions come to, in bytes. `resident` and
+    /// A row for each snapshot: number, interval, target and the totals of its regions, in bytes. `resident` and
     /// `swapped` are null where the source knows of addresses only; the other columns then count addresses.
     fn snapshots(&self) -> PyResult<Table> {
         self.table(table::Table::Snapshots)
     }
 
-    /// A row for each region of each snapshot, with the columns of docs/record.md; page scans as regions. A region of
-    /// which nothing is known has `nr_accesses` null, which is not 0.
+    /// A row for each region of each snapshot, with the columns of docs/record.md; page scans become regions.
+    /// `nr_accesses` is null, not 0, for a region whose accesses are unknown.
     fn regions(&self) -> PyResult<Table> {
         self.table(table::Table::Regions)
     }
@@ -239,14 +242,14 @@ impl Record {
         self.table(table::Table::Pages)
     }
 
-    /// A row for each item between snapshots: when, its kind, the target if it is about one, how many snapshots were
+    /// A row for each item between snapshots: its time, its kind, its target if it has one, the number of snapshots
     /// before it, and its content as JSON (docs/schema/record-item.json).
     fn items(&self) -> PyResult<Table> {
         self.table(table::Table::Items)
     }
 
-    /// The working set: bytes in use, as percentiles and over time. `min_rate`: the share of checks from which on a
-    /// region is in use; any access if not said. As a table: a row for each step of time.
+    /// The working set: bytes in use, as percentiles and over time. A region is in use if at least the share `min_rate`
+    /// of its checks found an access; the default is any access. The table has a row for each step of time.
     #[pyo3(signature = (*, target=None, start=None, stop=None, min_rate=None, percentiles=None))]
     fn wss(
         &self,
@@ -268,8 +271,8 @@ impl Record {
         Ok(Report::new("wss", Whole(report.finish())))
     }
 
-    /// How much memory has been idle, and for how long, at the end or `at` a time since the beginning. `at_least`: the
-    /// idle times to count bytes for; what the record is too short to tell is None.
+    /// The amount of idle memory and its idle time, at the end of the record or at `at`, a time since its beginning.
+    /// `at_least`: the idle times to count bytes for. A value is None if the record is too short for it.
     #[pyo3(signature = (*, target=None, start=None, stop=None, at=None, at_least=None, percentiles=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn idle(
@@ -299,7 +302,7 @@ impl Record {
     }
 
     /// The regions of a snapshot (`snapshot`: a number from 0, 'last' or 'all'; or `at` a time), with access rate, age,
-    /// mapping and totals by temperature. All snapshots of a long record are much memory: `regions()` streams them.
+    /// mapping and totals by temperature. All snapshots of a long record take much memory: `regions()` streams them.
     #[pyo3(signature = (*, target=None, start=None, stop=None, snapshot=None, at=None, sort="address", reverse=false,
         min_size=None, max_size=None, min_rate=None, max_rate=None, min_age=None, max_age=None, mapping=None,
         limit=None, hot=None))]
@@ -362,7 +365,7 @@ impl Record {
     }
 
     /// Access rate over time and address, on at most 512 `columns` of time and about `rows` of address for each target.
-    /// As a table: a row for each cell that was watched.
+    /// The table has a row for each cell that was watched.
     #[pyo3(signature = (*, target=None, start=None, stop=None, columns=320, rows=160))]
     fn heatmap(
         &self,
@@ -390,10 +393,10 @@ impl Record {
         Ok(Report::new("heatmap", Whole(report.finish())))
     }
 
-    /// What reclaiming memory after any time of idleness would have saved and cost, exactly: of a record of page scans.
-    /// `refault_cost`: what the program loses by a page that is read back (what was measured with the record, else 7 us, as from
-    /// zram);
-    /// `max_slowdown` chooses the shortest idleness within it. As a table: a row for each threshold.
+    /// The exact savings and costs of reclaiming memory after each idle time, for a record of page scans.
+    /// `refault_cost`: the time that the program loses for each page that is read back. Its default is the cost
+    /// measured with the record, else 7 us, as from zram. `max_slowdown` chooses the shortest idle time within it. The
+    /// table has a row for each threshold.
     #[pyo3(signature = (*, target=None, start=None, stop=None, max_slowdown=None, refault_cost=None))]
     pub(crate) fn reclaim_curve(
         &self,
@@ -420,7 +423,7 @@ impl Record {
         Ok(Report::new("reclaim_curve", Whole(curve)))
     }
 
-    /// The record on one screen: who uses how much, what is cold, what paging out would save.
+    /// The record on one screen: memory use of each target, cold memory, and the savings of paging it out.
     #[pyo3(signature = (*, target=None, start=None, stop=None))]
     fn summary(
         &self,
@@ -459,7 +462,8 @@ impl Record {
         Ok(Report::new("footprint", Pictured(report)))
     }
 
-    /// The page of it: one file of HTML that needs no network, as `isotherm report heatmap -o page.html` writes.
+    /// The page of the record: one HTML file that needs no network, as `isotherm report heatmap -o page.html` writes
+    /// it.
     #[pyo3(signature = (*, target=None, start=None, stop=None))]
     fn page(
         &self,
@@ -523,7 +527,7 @@ impl Record {
         Ok(html::table(&title, "", &[], &rows))
     }
 
-    /// Records are pickled by path: whoever unpickles one opens the file again.
+    /// Pickles the record by its path; unpickling opens the file again.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (PathBuf, bool))> {
         let open = py.import("isotherm")?.getattr("_open_record")?;
         let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());

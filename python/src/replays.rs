@@ -51,7 +51,7 @@ impl Trace {
     }
 }
 
-/// Says that it was asked to stop, not by whom.
+/// Returns the error of a replay that was asked to stop; it does not name the caller that asked.
 pub(crate) fn stopped() -> PyErr {
     raise(anyhow::anyhow!("it was asked to stop"), Doing::Simulating)
 }
@@ -60,7 +60,7 @@ fn json(value: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(value).map_err(|error| raise(error, Doing::Simulating))
 }
 
-/// Tells replays that nobody waits for them any more.
+/// A flag that stops replays whose results are no longer needed.
 #[pyclass(frozen, name = "_Stop", module = "isotherm")]
 #[derive(Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
@@ -72,16 +72,16 @@ impl Stop {
         Self::default()
     }
 
-    /// They end within a simulated second.
+    /// Stops the replays within a simulated second.
     fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Predictions of what comes of a trace's program at the points of a space, by replays: the trace is read once, and
-/// replayed once without schemes. The same seed gives the same numbers, whatever else is asked.
+/// Predictions for the program of a trace at the points of a space, by replays. The trace is read once, and replayed
+/// once without schemes. The same seed gives the same numbers, in any order of calls.
 ///
-/// `trace`: a Record of page scans (`isotherm record --pages`), or its path. The Space is to be had as `space`.
+/// `trace`: a Record of page scans (`isotherm record --pages`), or its path. The attribute `space` is the Space.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Replays {
     inner: tune::Replays,
@@ -116,7 +116,7 @@ impl Replays {
         })
     }
 
-    /// The space that points are of.
+    /// The space that the points belong to.
     #[getter]
     fn space(&self, py: Python<'_>) -> Py<Space> {
         self.space.clone_ref(py)
@@ -128,21 +128,24 @@ impl Replays {
         &self.program
     }
 
-    /// The same for the same accesses of the same memory: 16 hexadecimal digits.
+    /// A digest of the trace, in 16 hexadecimal digits. Equal accesses of equal memory have equal digests.
     #[getter]
     fn digest(&self) -> String {
         format!("{:016x}", self.digest)
     }
 
-    /// The program without schemes: watched, as under them. Bytes, seconds and shares of 0 to 1.
+    /// The result of the program without schemes, watched as with schemes. Its values are bytes, seconds and shares of
+    /// 0 to 1.
     #[getter]
     fn base(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
         parsed(py, &json(&self.inner.base())?)
     }
 
-    /// What comes of the schemes at a point (0 up to `len(space)`). Bytes, seconds and shares of 0 to 1.
+    /// Predicts the result of the schemes at a point (0 to `len(space) - 1`). Its values are bytes, seconds and shares
+    /// of 0 to 1.
     ///
-    /// `bounds`: between which bounds savings, slowdown and CPU time lie, by five replays more; else these are None.
+    /// `bounds`: four more replays give the bounds of savings, slowdown and CPU time; without it the bounds are None. The
+    /// first prediction with bounds also makes four replays without schemes.
     #[pyo3(signature = (point, *, bounds=false))]
     fn predict(&self, py: Python<'_>, point: usize, bounds: bool) -> PyResult<Py<PyDict>> {
         let space = self.space.get();
@@ -168,7 +171,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// `None` where it was asked to stop meanwhile.
+    /// Returns `None` if it was asked to stop meanwhile.
     fn new(
         replay: simulated::Replay,
         plan: &tune::Plan,
@@ -205,17 +208,16 @@ fn nothing(_: Python<'_>, (): ()) -> PyResult<()> {
     Ok(())
 }
 
-/// What a task of a sweep comes to.
+/// The result of one task of a sweep.
 #[derive(Serialize)]
 struct Done {
     program: String,
     digest: String,
     base: Prediction,
-    /// In the order of the points.
+    /// Outcomes in the order of the points.
     points: Vec<Outcome>,
 }
 
-/// What one point came to.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Outcome {
@@ -223,7 +225,7 @@ enum Outcome {
     Error(String),
 }
 
-/// Predictions of `count` points from `first` on, as JSON; None where `stop` was set.
+/// Predicts `count` points from `first` on, and returns them as JSON; None if `stop` was set.
 #[pyfunction]
 pub(crate) fn _sweep_task(
     py: Python<'_>,

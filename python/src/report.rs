@@ -1,4 +1,4 @@
-//! Finished reports, as a mapping, as a table and as what people read.
+//! Finished reports, as a mapping, as a table and as formatted output.
 
 use std::io;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use pyo3::types::{PyCapsule, PyDict, PyString};
 
 use crate::arrow;
 
-/// What a report can be shown as.
+/// A report's output formats.
 pub(crate) trait Shown: Send + Sync {
-    /// The documented value.
+    /// Returns the documented JSON.
     fn json(&self) -> serde_json::Result<String>;
 
-    /// As `format`, or `None` where it has no such form.
+    /// Writes the report in `format`; returns `None` if the report does not support that format.
     fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>>;
 
-    /// As Arrow, where it is a table.
+    /// Returns the report as an Arrow table; `None` if it is no table.
     fn table(&self) -> Option<RecordBatch> {
         None
     }
@@ -100,10 +100,10 @@ impl Shown for CheckReport {
     }
 }
 
-/// A report: a mapping of its documented JSON (docs/json.md), and the same for people.
+/// A report: a mapping of its documented JSON (docs/json.md), which can also be written as text and in other formats.
 ///
-/// Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit; points in time are
-/// nanoseconds since the beginning of the record. What is not known is `None`, never 0.
+/// Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit; points in time are nanoseconds
+/// since the beginning of the record. An unknown value is `None`, never 0.
 #[pyclass(frozen, mapping, generic, subclass, module = "isotherm")]
 pub(crate) struct Report {
     kind: &'static str,
@@ -144,7 +144,7 @@ impl Report {
     }
 }
 
-/// JSON as a dict.
+/// Parses JSON into a dict.
 pub(crate) fn parsed(py: Python<'_>, json: &str) -> PyResult<Py<PyDict>> {
     let value = py.import("json")?.call_method1("loads", (json,))?;
     Ok(value.cast_into::<PyDict>()?.unbind())
@@ -156,25 +156,25 @@ fn failed(error: impl std::fmt::Display) -> PyErr {
 
 #[pymethods]
 impl Report {
-    /// What it is: `wss`, `idle`, `access`, `heatmap`, `reclaim_curve`, `summary`, `footprint`, `simulate`, `tune` or
-    /// `check`.
+    /// The kind of the report: `wss`, `idle`, `access`, `heatmap`, `reclaim_curve`, `summary`, `footprint`, `simulate`,
+    /// `tune` or `check`.
     #[getter]
     fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// All of it as a new dict.
+    /// The whole report as a new dict.
     fn to_dict(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
         parsed(py, &self.json()?)
     }
 
-    /// The same as JSON.
+    /// The whole report as JSON.
     #[pyo3(name = "to_json")]
     fn json(&self) -> PyResult<String> {
         self.shown.json().map_err(failed)
     }
 
-    /// For people, as the command prints it, with lines of about `width` characters; `over_time` adds series.
+    /// The report as text, as the command prints it, with lines of about `width` characters; `over_time` adds series.
     #[pyo3(signature = (*, width=100, over_time=false))]
     fn text(&self, py: Python<'_>, width: usize, over_time: bool) -> PyResult<String> {
         let style = Style {
@@ -186,17 +186,17 @@ impl Report {
         text.map_or_else(|| self.json(), Ok)
     }
 
-    /// As CSV, with a header row.
+    /// The report as CSV, with a header row.
     fn to_csv(&self, py: Python<'_>) -> PyResult<String> {
         self.written_or_refused(py, Format::Csv, "CSV")
     }
 
-    /// As a picture.
+    /// The report as an SVG picture.
     fn to_svg(&self, py: Python<'_>) -> PyResult<String> {
         self.written_or_refused(py, Format::Svg, "SVG")
     }
 
-    /// As a page that needs nothing but itself.
+    /// The report as a self-contained HTML page.
     fn to_html(&self, py: Python<'_>) -> PyResult<String> {
         self.written_or_refused(py, Format::Html, "HTML")
     }
@@ -234,22 +234,22 @@ impl Report {
         self.value(py)?.as_any().contains(key)
     }
 
-    /// As of a dict.
+    /// The keys, as those of a dict.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.value(py)?.as_any().call_method0("keys")
     }
 
-    /// As of a dict.
+    /// The values, as those of a dict.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.value(py)?.as_any().call_method0("values")
     }
 
-    /// As of a dict.
+    /// The items, as those of a dict.
     fn items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.value(py)?.as_any().call_method0("items")
     }
 
-    /// As of a dict.
+    /// The value of a key, or `default`, as `dict.get` returns it.
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(
         &self,
@@ -271,7 +271,7 @@ impl Report {
 
     fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         let html = match self.written(py, Format::Html, Style::default())? {
-            // A page of its own, whose style and script stay in it.
+            // The page gets a frame of its own, which isolates its style and script.
             Some(page) => format!(
                 "<iframe sandbox=\"allow-scripts\" style=\"width:100%;height:540px;border:0\" srcdoc=\"{}\"></iframe>",
                 page::escape(&page)

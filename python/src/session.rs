@@ -17,10 +17,10 @@ use crate::errors::{Doing, raise, warn};
 use crate::quantity::Time;
 use crate::spec::SessionSpec;
 
-/// How long signals may wait while there is nothing to tell.
+/// The longest delay of a signal while there is no snapshot.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// What was seen of one target in one interval. It is a table of regions, as of `Record.regions()`.
+/// The regions of one target in one interval. It is a table with the columns of `Record.regions()`.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Snapshot {
     batch: RecordBatch,
@@ -66,19 +66,19 @@ impl Snapshot {
         self.who.as_ref().map(|who| who.name.as_str())
     }
 
-    /// When the interval began, in nanoseconds since the Unix epoch.
+    /// Start of the interval, in nanoseconds since the Unix epoch.
     #[getter]
     fn start_ns(&self) -> u64 {
         self.start_ns
     }
 
-    /// When it ended, likewise.
+    /// End of the interval, in nanoseconds since the Unix epoch.
     #[getter]
     fn end_ns(&self) -> u64 {
         self.end_ns
     }
 
-    /// How often each region was checked in it: the most that `nr_accesses` can be.
+    /// Number of checks of each region in the interval: the maximum of `nr_accesses`.
     #[getter]
     fn nr_samples(&self) -> u32 {
         self.nr_samples
@@ -96,7 +96,7 @@ impl Snapshot {
         self.totals.touched
     }
 
-    /// Bytes of which that is not known.
+    /// Bytes whose accesses in the interval are unknown.
     #[getter]
     fn unknown_bytes(&self) -> u64 {
         self.totals.unknown
@@ -108,7 +108,7 @@ impl Snapshot {
         self.totals.known_swapped()
     }
 
-    /// How many regions it has.
+    /// The number of regions.
     fn __len__(&self) -> usize {
         self.batch.num_rows()
     }
@@ -153,15 +153,15 @@ impl Snapshot {
     }
 }
 
-/// A live session: watches, and acts if its spec says so, until it is closed, its `duration` is over or its targets
-/// have ended. Iterating yields a Snapshot for each target and interval; `with` closes it.
+/// A live session. It watches, and acts if its spec says so, until it is closed, its `duration` is over or its targets
+/// have ended. Iterating yields a Snapshot for each target and interval; `with` closes the session.
 ///
-/// It has a thread of its own and needs the privileges that the command needs (`isotherm doctor`); that thread gives up
-/// those that it needs no longer, and the program keeps its own. Snapshots that nobody takes are kept, 1024 of them;
-/// then the oldest are dropped and counted in `lost`. Programs are started by `subprocess`, and watched by `pids`.
+/// The session has a thread of its own and needs the privileges that the command needs (`isotherm doctor`). The thread
+/// drops privileges that it no longer needs, and the program keeps its own. At most 1024 unread snapshots are kept;
+/// then the oldest are dropped and counted in `lost`. Start programs with `subprocess`, and watch them with `pids`.
 ///
-/// Raises PrivilegeError or SessionError where it cannot begin, and warns (IsothermWarning) of what it cannot see or
-/// do.
+/// Raises PrivilegeError or SessionError if the session cannot start. Warns (IsothermWarning) of everything that the
+/// session cannot watch or do.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Session {
     inner: Arc<Held>,
@@ -169,13 +169,13 @@ pub(crate) struct Session {
     number: Mutex<u32>,
 }
 
-/// A session, and the process that has its thread.
+/// A session, and the id of the process that owns its thread.
 struct Held {
     background: Mutex<Background>,
     process: u32,
 }
 
-/// Those that are to be closed when the interpreter ends.
+/// The sessions that must be closed when the interpreter ends.
 static OPEN: Mutex<Vec<Weak<Held>>> = Mutex::new(Vec::new());
 
 impl Held {
@@ -195,7 +195,7 @@ impl Held {
     }
 }
 
-/// Closes every session that is still open: what it has set on the machine is put back.
+/// Closes every session that is still open, and so restores the settings of the machine.
 #[pyfunction]
 pub(crate) fn _close_sessions(py: Python<'_>) {
     py.detach(|| {
@@ -208,7 +208,7 @@ pub(crate) fn _close_sessions(py: Python<'_>) {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The thread may be within a look: others go on meanwhile.
+        // The thread may be in the middle of a sample: other Python threads run meanwhile.
         Python::attach(|py| py.detach(|| self.inner.close()));
     }
 }
@@ -255,7 +255,7 @@ impl Session {
         Ok(session)
     }
 
-    /// What a record of it would begin with: machine, kernel, intervals (in nanoseconds) and settings.
+    /// The header that a record of the session would have: machine, kernel, intervals (in nanoseconds) and settings.
     #[getter]
     fn header(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
         let header = py
@@ -264,19 +264,19 @@ impl Session {
         Ok(header.cast_into::<PyDict>()?.unbind())
     }
 
-    /// Snapshots that were dropped since nobody took them.
+    /// Number of snapshots that were dropped because the program did not read them.
     #[getter]
     fn lost(&self, py: Python<'_>) -> u64 {
         py.detach(|| self.inner.lock().nr_lost())
     }
 
-    /// Whether it has ended. What was seen before can still be taken.
+    /// Whether the session has ended. Earlier snapshots can still be read.
     #[getter]
     fn ended(&self, py: Python<'_>) -> bool {
         py.detach(|| self.inner.lock().has_ended())
     }
 
-    /// Ends it, and waits until it has: schemes stop, and what was set on the machine is put back.
+    /// Ends the session and waits for its end: the schemes stop, and the settings of the machine are restored.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.inner.close());
     }

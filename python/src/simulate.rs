@@ -24,11 +24,11 @@ use crate::report::Report;
 use crate::space::Far;
 use crate::spec::{SessionSpec, or_watching};
 
-/// What is simulated.
+/// The input of a simulation.
 pub(crate) enum Source {
-    /// A record of page scans that is open.
+    /// An open record of page scans.
     Record(RecordFile),
-    /// A scenario's file, or that of such a record.
+    /// The path of a scenario or of a record of page scans.
     File(PathBuf),
     /// A scenario as JSON.
     Scenario(String),
@@ -62,7 +62,8 @@ fn with_far(mut replay: Replay, far: Option<&FarMemory>) -> Replay {
     replay
 }
 
-/// What `source` has to be simulated; a trace, with a second node.
+/// Returns the scenario of `source`. Far memory becomes the second node of a trace's machine; it is an error
+/// for a scenario, which defines its own nodes.
 pub(crate) fn scenario(source: Source, far: Option<&FarMemory>) -> anyhow::Result<Scenario> {
     match source {
         Source::Record(file) => {
@@ -95,14 +96,15 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
     }
 }
 
-/// Tries a session's schemes on a simulated machine: what they would save and cost. No privilege is needed, and the
-/// same seed gives the same numbers.
+/// Predicts the savings and costs of a session's schemes on a simulated machine. No privilege is needed, and the same
+/// seed gives the same numbers.
 ///
 /// `source`: a Record of page scans (`isotherm record --pages`), whose program is replayed; a scenario as a dict
-/// (docs/simulator.md); or the path of either. `spec`: what is watched and done; without one it is only watched.
-/// `duration`: how long, if the scenario does not say. `output`: a file for the record of it, as `isotherm simulate -o`
-/// writes. `against`: a Record of a live run to compare the prediction with. `far` ("64G,250ns") and `memory_bound` (the share of
-/// its time in which the program waits for memory): the machine of a trace has a second node.
+/// (docs/simulator.md); or the path of either. `spec`: the session; without it the simulation only watches. `duration`:
+/// the simulated time, by default the scenario's. `output`: a file for the record of the simulation, as `isotherm
+/// simulate -o` writes it. `against`: a Record of a live run to compare the prediction with. `far` ("64G,250ns") and
+/// `memory_bound` (the share of its time in which the program waits for memory): the machine of a trace has a second
+/// node.
 #[pyfunction]
 #[pyo3(signature = (source, spec=None, *, duration=None, output=None, against=None, far=None, memory_bound=None))]
 #[expect(
@@ -178,7 +180,7 @@ fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<BufW
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// `Record.reclaim_curve`, of a record or of the path of one.
+/// Calls `Record.reclaim_curve` on a record, or on the record at a path.
 #[pyfunction]
 #[pyo3(signature = (record, **options))]
 pub(crate) fn reclaim_curve<'py>(

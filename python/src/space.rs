@@ -1,4 +1,4 @@
-//! What is tuned, as a value: schemes, and the points that may be tried of their numbers.
+//! The space of a tuning search as a value: schemes, and the points that can be tried for their numbers.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use crate::errors::{Doing, raise};
 use crate::quantity::Share;
 use crate::spec::{Scheme, SessionSpec, problems};
 
-/// The schemes whose numbers are tuned, and how they are watched and guarded, as it was said.
+/// The schemes whose numbers are tuned, with their monitor and guard, as the caller gave them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Asked {
     config: Option<String>,
@@ -27,14 +27,14 @@ pub(crate) struct Asked {
     pub(crate) guard: bool,
     pub(crate) faithful: bool,
     pub(crate) seed: u64,
-    /// A second node of the machine that is replayed on.
+    /// The second node of the machine that traces are replayed on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     far: Option<FarMemory>,
 }
 
-/// Far memory, as keywords say it.
+/// Far memory, as the keywords give it.
 pub(crate) struct Far<'a> {
-    /// Its size and latency.
+    /// Size and latency of the far memory.
     pub(crate) far: Option<&'a str>,
     pub(crate) memory_bound: Option<Share>,
 }
@@ -76,7 +76,7 @@ impl FromPyObject<'_, '_> for Given {
     }
 }
 
-/// The first part of what `tune` and `Space` take.
+/// The arguments that `tune` and `Space` share.
 pub(crate) struct What<'a> {
     pub(crate) config: Option<&'a str>,
     pub(crate) presets: Option<Vec<String>>,
@@ -90,7 +90,7 @@ pub(crate) struct What<'a> {
 }
 
 impl What<'_> {
-    /// As plain values: schemes that are objects become part of the configuration.
+    /// Converts the arguments to plain values: schemes that are objects become part of the configuration.
     pub(crate) fn asked(self) -> PyResult<Asked> {
         let (mut lines, mut schemes) = (Vec::new(), Vec::new());
         for given in self.schemes.unwrap_or_default() {
@@ -135,7 +135,7 @@ fn load(config: Option<&str>) -> PyResult<isotherm_config::Configuration> {
 }
 
 impl Asked {
-    /// As the search takes it; what is sought is left open.
+    /// Returns the request for the search, without objective, memory limit and prices.
     pub(crate) fn request(&self) -> PyResult<TuneRequest> {
         Ok(TuneRequest {
             contexts: load(self.config.as_deref())?.contexts,
@@ -150,14 +150,14 @@ impl Asked {
         })
     }
 
-    /// Gives a replay's machine its second node.
+    /// Adds the second node, if any, to a replay's machine.
     pub(crate) fn add_far(&self, replay: &mut Replay) {
         if let Some(far) = &self.far {
             replay.add_far(far);
         }
     }
 
-    /// The session of a configuration that this was tuned to. `targets`: what `SessionSpec` takes to say whom.
+    /// Returns the session of a tuned configuration. `targets`: the keywords by which `SessionSpec` names its targets.
     pub(crate) fn spec<'py>(
         &self,
         py: Python<'py>,
@@ -174,7 +174,7 @@ impl Asked {
     }
 }
 
-/// A configuration as `yaml` or as damo's `json`.
+/// Returns a configuration as `yaml` or as damo's `json`.
 pub(crate) fn written(plan: &Plan, settings: &Settings, format: &str) -> PyResult<String> {
     let configuration = plan.configuration(settings);
     match format {
@@ -186,21 +186,24 @@ pub(crate) fn written(plan: &Plan, settings: &Settings, format: &str) -> PyResul
     }
 }
 
-/// Ranges without an end are those of a trace of four minutes with a second between its scans: a space is of no trace.
+/// The trace that completes ranges without an end: four minutes, with a second between its scans. A space itself
+/// belongs to no trace.
 const USUAL_TRACE: TraceTimes = TraceTimes {
     duration: Nanos(4 * units::MINUTE.0),
     interval: units::SECOND,
 };
 
-/// What may be tried of schemes' numbers: every combination of the values of some parameters, as numbered points.
+/// The points that can be tried for the numbers of schemes: every combination of the values of some parameters. The
+/// points are numbered.
 ///
-/// `presets`, `schemes` (Scheme or line), `config` (text): the schemes. `params`: what is tuned of them and over which
-/// values, as `isotherm tune --param` (docs/tune.md), e.g. `["age=1s..2min:8", "size=4K,2M"]`; what is usual if not said.
-/// It is of no trace: ranges without an end are those of a trace of four minutes, scanned every second.
+/// `presets`, `schemes` (Scheme or line), `config` (text): the schemes. `params`: the tuned parameters and their
+/// values, as `isotherm tune --param` (docs/tune.md), e.g. `["age=1s..2min:8", "size=4K,2M"]`; by default the usual
+/// ones. A space belongs to no trace: ranges without an end are those of a trace of four minutes, scanned every second.
 ///
-/// `max_slowdown`: what the guard lets a program lose, 1% if not said; `guard=False`: nothing guards. `faithful`: watched by
-/// DAMON's rules. `far` ("64G,250ns") and `memory_bound` (a share of its time): replays have a second node. `seed`: of every
-/// random choice. Two spaces are equal if they were made of the same words.
+/// `max_slowdown`: the slowdown that the guard allows, 1% by default; `guard=False`: no guard. `faithful`: monitoring
+/// by DAMON's rules. `far` ("64G,250ns") and `memory_bound` (the share of its time in which the program waits for
+/// memory): replays have a second node. `seed`: the seed of every random choice. Two spaces are equal if they were made
+/// from equal arguments.
 #[pyclass(frozen, eq, module = "isotherm")]
 #[derive(Clone)]
 pub(crate) struct Space {
@@ -274,7 +277,7 @@ impl Space {
         Self::of(what.asked()?)
     }
 
-    /// Of what `to_json` gave.
+    /// Creates the space that `to_json` returned.
     #[staticmethod]
     fn from_json(text: &str) -> PyResult<Self> {
         let asked = serde_json::from_str(text);
@@ -285,12 +288,13 @@ impl Space {
         Self::of(asked)
     }
 
-    /// What it was made of, to be kept.
+    /// The arguments of the space as JSON, for `from_json`.
     fn to_json(&self) -> PyResult<String> {
         serde_json::to_string(&self.asked).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// What predictions depend on beside the trace, in 16 hexadecimal digits: schemes, values, monitor, guard and seed.
+    /// Fingerprint of all that predictions depend on besides the trace, in 16 hexadecimal digits: schemes, values,
+    /// monitor, guard, far memory and seed.
     #[getter]
     fn fingerprint(&self) -> String {
         let mut all = format!("{} {:?}", self.plan.fingerprint(), self.points);
@@ -311,12 +315,12 @@ impl Space {
         Ok(parameters)
     }
 
-    /// How many points it has.
+    /// The number of points.
     fn __len__(&self) -> usize {
         self.points.len()
     }
 
-    /// The number of the point that is at these places (from 0) on the parameters' values, in their order.
+    /// The number of the point at these places (from 0) on the parameters' values, in their order.
     fn point(&self, places: Vec<usize>) -> PyResult<usize> {
         let dimensions = 0..self.points.nr_dimensions();
         let steps: Vec<usize> = dimensions.map(|d| self.points.nr_steps(d)).collect();
@@ -333,7 +337,7 @@ impl Space {
         })
     }
 
-    /// What each parameter is at a point, as text.
+    /// The value of each parameter at a point, as text.
     fn settings<'py>(&self, py: Python<'py>, point: usize) -> PyResult<Bound<'py, PyDict>> {
         let settings = PyDict::new(py);
         for setting in self.at(point)?.iter() {
@@ -342,7 +346,7 @@ impl Space {
         Ok(settings)
     }
 
-    /// The same in a line: `age 5 s, size 4 KiB`.
+    /// The settings of a point in one line: `age 5 s, size 4 KiB`.
     fn label(&self, point: usize) -> PyResult<String> {
         Ok(self.at(point)?.to_string())
     }
@@ -353,8 +357,8 @@ impl Space {
         written(&self.plan, &self.at(point)?, format)
     }
 
-    /// The session of a point. `targets`: whom, as SessionSpec takes it (`pids=[...]`, `cgroup=...`); for `simulate` nobody
-    /// need be named.
+    /// The session of a point. `targets`: the targets, as SessionSpec takes them (`pids=[...]`, `cgroup=...`);
+    /// `simulate` needs none.
     #[pyo3(signature = (point, **targets))]
     fn spec<'py>(
         &self,

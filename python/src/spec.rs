@@ -32,10 +32,10 @@ fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
     dumped.extract()
 }
 
-/// What to do with memory of an access pattern.
+/// A scheme: an action on memory that has an access pattern.
 ///
 /// `Scheme("4K max 0 0 5s max pageout")`: least and most size, access rate and age, and the action, as on the command
-/// line. `Scheme.preset` has those that have a name, `Scheme.from_dict` reads damo's keys.
+/// line. `Scheme.preset` returns named schemes, `Scheme.from_dict` reads damo's keys.
 #[pyclass(frozen, eq, module = "isotherm")]
 #[derive(Clone, PartialEq)]
 pub(crate) struct Scheme {
@@ -62,7 +62,7 @@ impl Scheme {
         Ok(Self { inner })
     }
 
-    /// The schemes of a name: `ethp`, `prcl`, `pprcl`, `damon_reclaim`, `lru_sort`; `presets()` says what they are.
+    /// The schemes of a preset: `ethp`, `prcl`, `pprcl`, `damon_reclaim`, `lru_sort`; `presets()` describes them.
     #[staticmethod]
     #[pyo3(name = "preset")]
     fn of_preset(name: &str) -> PyResult<Vec<Self>> {
@@ -79,7 +79,7 @@ impl Scheme {
         Ok(schemes.into_iter().map(|inner| Self { inner }).collect())
     }
 
-    /// The scheme of damo's keys (docs/interop.md); what it lacks is as in damo.
+    /// Creates a scheme from damo's keys (docs/interop.md); a missing key has damo's default.
     #[staticmethod]
     fn from_dict(keys: &Bound<'_, PyDict>) -> PyResult<Self> {
         let text = format!("[{}]", json(keys.as_any())?);
@@ -105,7 +105,7 @@ impl Scheme {
         Ok(found)
     }
 
-    /// The same scheme with other bounds: of size, of access rate and of age.
+    /// A copy of the scheme with other bounds of size, access rate and age.
     #[pyo3(signature = (*, min_size=None, max_size=None, min_rate=None, max_rate=None, min_age=None, max_age=None))]
     fn replace(
         &self,
@@ -126,14 +126,14 @@ impl Scheme {
         set(&mut pattern.nr_accesses.max, max_rate.map(rate));
         set(&mut pattern.age.min, min_age.map(age));
         set(&mut pattern.age.max, max_age.map(age));
-        // The reader of configurations checks what bounds say together.
+        // The reader of configurations checks that the bounds agree with each other.
         let replaced = Self { inner };
         let text = isotherm_config::to_json(&replaced.configuration());
         isotherm_config::load(&text, Format::Json).map_err(|found| problems(&found))?;
         Ok(replaced)
     }
 
-    /// What it does, by DAMOS's name.
+    /// The action, by its name in DAMOS.
     #[getter]
     fn action(&self) -> &'static str {
         self.inner.action.name()
@@ -200,13 +200,14 @@ impl FromPyObject<'_, '_> for Named {
     }
 }
 
-/// What a session watches, how, and what it does: every default filled in.
+/// A session with every default filled in: its targets, its monitor and its actions.
 ///
-/// Whose memory, one of: `pids` (ids or command names), `cgroup`, `all`, `physical`, `node`, `simulated` (a process of
-/// 1 GiB that needs no privilege). With none of them it is for `simulate` only, where all that runs is watched.
+/// One of these gives the targets: `pids` (ids or command names), `cgroup`, `all`, `physical`, `node`, `simulated` (a
+/// process of 1 GiB that needs no privilege). Without targets the session is for `simulate` only, which watches all
+/// processes.
 ///
-/// What to do: `schemes` (Scheme or line), `presets`, or a `config` (text of damo's or HMSDK's kdamonds, or of
-/// one-line schemes). With none of them it only watches. `dry_run` does nothing and tells what would be done.
+/// These give the actions: `schemes` (Scheme or line), `presets`, or a `config` (text of damo's or HMSDK's kdamonds, or
+/// of one-line schemes). Without them the session only watches. `dry_run` reports the actions and executes none.
 ///
 /// Sizes are bytes or text ("2 MiB"), durations datetime.timedelta or text ("5s"), shares 0 to 1 or text ("1%").
 #[pyclass(frozen, eq, module = "isotherm")]
@@ -326,7 +327,7 @@ impl SessionSpec {
         lowered(&request, config, schemes, acts)
     }
 
-    /// Of what `to_json` gave.
+    /// Creates the session that `to_json` returned.
     #[staticmethod]
     fn from_json(text: &str) -> PyResult<Self> {
         let inner = serde_json::from_str(text);
@@ -334,12 +335,12 @@ impl SessionSpec {
         Ok(Self { inner })
     }
 
-    /// All of it, to be kept and compared.
+    /// The whole session as JSON, which can be stored and compared.
     fn to_json(&self) -> PyResult<String> {
         serde_json::to_string(&self.inner).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// All of it as a dict; durations are in nanoseconds.
+    /// The whole session as a dict; durations are in nanoseconds.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import("json")?.call_method1("loads", (self.to_json()?,))
     }
@@ -355,13 +356,13 @@ impl SessionSpec {
             .collect()
     }
 
-    /// Whether anything is acted on, or would be if this were no dry run.
+    /// Whether the session acts, or would act if it were no dry run.
     #[getter]
     fn acts(&self) -> bool {
         self.inner.acts()
     }
 
-    /// The same session with other schemes, in its one context; its guard and monitor stay.
+    /// A copy of the session with other schemes in its one context; its guard and monitor stay.
     fn with_schemes(&self, schemes: Vec<SchemeOrLine>) -> PyResult<Self> {
         let mut inner = self.inner.clone();
         let [context] = &mut inner.contexts[..] else {
@@ -468,7 +469,7 @@ fn named_world(name: &str) -> PyResult<World> {
     }
 }
 
-/// With every default filled in. `schemes` go by a configuration of their own where there is no other.
+/// Fills in every default. `schemes` join the one context of `config`, or a default context if it has none.
 fn lowered(
     request: &Request,
     config: Option<&str>,
@@ -494,7 +495,7 @@ fn lowered(
         };
         context.schemes.extend(schemes);
     }
-    // All that run on a simulated machine; a live session names whom it watches.
+    // All processes of a simulated machine; a live session must name its targets.
     let anybody = TargetSpec::Processes {
         processes: Vec::new(),
         children: false,
@@ -513,15 +514,15 @@ fn lowered(
     Ok(SessionSpec { inner })
 }
 
-/// Says what is wrong with the text of a configuration, at which key or line, and what this machine cannot do of it.
-/// Never raises for what it finds.
+/// Reports the errors in the text of a configuration, each with its key or line, and the parts that this machine cannot
+/// do. Errors in the text never raise an exception.
 #[pyfunction]
 pub(crate) fn check(py: Python<'_>, text: &str) -> Report {
     let report = py.detach(|| isotherm_session::check(text.as_bytes()));
     Report::new("check", report)
 }
 
-/// The named schemes, and what they are.
+/// The named schemes, each with a description.
 #[pyfunction]
 pub(crate) fn presets(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let names = PyDict::new(py);
@@ -531,7 +532,7 @@ pub(crate) fn presets(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(names)
 }
 
-/// A spec that was given, or one that only watches.
+/// Returns the given spec, or a default that only watches.
 pub(crate) fn or_watching(spec: Option<&Bound<'_, SessionSpec>>) -> PyResult<Spec> {
     if let Some(spec) = spec {
         return Ok(spec.get().inner.clone());

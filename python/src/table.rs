@@ -1,4 +1,4 @@
-//! Tables of a record, for whatever takes Arrow.
+//! Tables of a record, for readers of Arrow.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,17 +13,17 @@ use pyo3::types::PyCapsule;
 use crate::arrow;
 use crate::errors::{Doing, raise};
 
-/// A table of a record: whatever takes Arrow takes it, e.g. `polars.DataFrame(table)`, `pyarrow.table(table)`,
+/// A table of a record. Readers of Arrow take it, e.g. `polars.DataFrame(table)`, `pyarrow.table(table)`,
 /// `pandas.DataFrame.from_arrow(table)`; DuckDB queries it once pyarrow has made a table or reader of it.
 ///
-/// The record is read while the table is: a batch of some 16,000 rows is in memory at a time. Each consumer reads it
-/// from its beginning.
+/// The record is read along with the table: a batch of some 16,000 rows is in memory at a time. Each consumer reads the
+/// table from its beginning.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Table {
     file: RecordFile,
     which: table::Table,
     salvages: bool,
-    /// Why the last one that was read to its end has ended early.
+    /// The reason why the last stream that was read to its end stopped early.
     incomplete: Arc<Mutex<Option<String>>>,
 }
 
@@ -35,7 +35,7 @@ impl Table {
             salvages,
             incomplete: Arc::default(),
         };
-        // Whether there is such a table is told now, not when it is read.
+        // Fails here, not when the table is read, if there is no such table.
         table.batches()?;
         Ok(table)
     }
@@ -46,7 +46,7 @@ impl Table {
     }
 }
 
-/// Reads a record from its beginning; one that salvages ends where the damage begins.
+/// Returns a reader from the beginning of a record. With `salvages`, damage ends the record without an error.
 pub(crate) fn reader(file: &RecordFile, salvages: bool) -> PyResult<Reader<FromStart>> {
     let reader = file.reader().map_err(|error| {
         let error = anyhow::Error::from(error);
@@ -71,8 +71,9 @@ impl Table {
             .collect())
     }
 
-    /// Why the last stream of it that was read to the end had ended before the record did: the record was not
-    /// finished, or is damaged and is salvaged. `None`: it had not, or none was read to the end yet.
+    /// The reason why the last stream that was read to its end stopped before the record's end: the record is
+    /// unfinished, or it is damaged and salvaged. `None` means that the stream was complete, or that none was read to
+    /// its end yet.
     #[getter]
     fn incomplete(&self) -> Option<String> {
         let incomplete = self.incomplete.lock();
@@ -86,7 +87,7 @@ impl Table {
         py: Python<'py>,
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // A consumer that wants other types casts for itself, as the interface allows.
+        // A consumer that wants other types casts them itself, as the interface allows.
         let _ = requested_schema;
         let told = Told {
             batches: self.batches()?,
@@ -109,7 +110,7 @@ impl Table {
     }
 }
 
-/// Batches that leave word of how they have ended.
+/// Batches that store in `incomplete` why they ended early.
 struct Told {
     batches: Batches<FromStart>,
     incomplete: Arc<Mutex<Option<String>>>,

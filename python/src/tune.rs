@@ -24,13 +24,13 @@ use crate::replays::{Trace, stopped};
 use crate::report::{Report, Shown};
 use crate::space::{Asked, Far, Given, What, written};
 
-/// What a search found, and what its settings are of.
+/// The result of a search, and the plan that its settings belong to.
 struct Result {
     tuned: library::Tuned,
     plan: Plan,
 }
 
-/// The report's share of it.
+/// The result of a search as a report.
 struct Told(Arc<Result>);
 
 impl Shown for Told {
@@ -48,8 +48,8 @@ impl Shown for Told {
     }
 }
 
-/// What `tune` found: a Report of the command's JSON (`results.Tune`), and the recommended setting as a configuration and as a
-/// session.
+/// The result of `tune`: a Report of the command's JSON (`results.Tune`), and the recommended setting as a
+/// configuration and as a session.
 #[pyclass(frozen, extends = Report, module = "isotherm")]
 pub(crate) struct Tuned {
     found: Arc<Result>,
@@ -58,8 +58,8 @@ pub(crate) struct Tuned {
 
 #[pymethods]
 impl Tuned {
-    /// The recommended configuration, as `run -c`, damo and HMSDK read it: `yaml`, or damo's `json`. Raises SimulationError
-    /// where no setting is within the limit.
+    /// The recommended configuration, as `run -c`, damo and HMSDK read it: `yaml`, or damo's `json`. Raises
+    /// SimulationError if no setting is within the limit.
     #[pyo3(signature = (*, format="yaml"))]
     fn configuration(&self, format: &str) -> PyResult<String> {
         let Result { tuned, plan } = &*self.found;
@@ -69,8 +69,8 @@ impl Tuned {
         written(plan, &best.settings, format)
     }
 
-    /// The recommended session. `targets`: whom, as SessionSpec takes it (`pids=[...]`, `cgroup=...`); for `simulate` nobody
-    /// need be named. Raises as `configuration` does.
+    /// The recommended session. `targets`: the targets, as SessionSpec takes them (`pids=[...]`, `cgroup=...`);
+    /// `simulate` needs none. Raises as `configuration` does.
     #[pyo3(signature = (**targets))]
     fn spec<'py>(
         &self,
@@ -109,7 +109,7 @@ impl FromPyObject<'_, '_> for Limit {
     }
 }
 
-/// Prices of a month: a dict, or the command's text.
+/// Monthly prices: a dict, or the command's text.
 pub(crate) struct Priced(Prices);
 
 impl FromPyObject<'_, '_> for Priced {
@@ -163,25 +163,26 @@ fn method(name: &str) -> PyResult<Option<Published>> {
     })
 }
 
-/// News of a search.
+/// A message from a running search.
 enum News {
-    /// Number of tried points, and the most that are tried.
+    /// Number of tried points, and its maximum.
     Tried(usize, usize),
     /// A warning.
     Note(String),
 }
 
-/// Finds the numbers of schemes that suit a recorded program best, by replays of its trace: `isotherm tune RECORD`
-/// (docs/tune.md), with the same result. No privilege is needed; the same seed gives the same bytes, whatever `jobs`.
+/// Finds the numbers of schemes that suit a recorded program best, by replays of its trace. The result is that of
+/// `isotherm tune RECORD` (docs/tune.md). No privilege is needed; the same seed gives the same bytes for any `jobs`.
 ///
-/// `trace`: a Record of page scans, or its path. `presets`, `schemes` (Scheme or line), `config` (text): what is tuned;
-/// `params`: which numbers and between which values, e.g. `["age=1s..2min:8", "quota"]`. `objective`: "memory", "slowdown",
-/// "damoos", "cost" or "huge", limited by `max_slowdown` (a share), `max_memory` (bytes, "600M", or a share as "60%") and
-/// `prices` (a month's: a GiB of "dram" and "cxl", a "cpu"). `far` ("64G,250ns") and `memory_bound` (the share of its time in
-/// which the program waits for memory): replays have a second node. `budget`: most settings to try. `resume`: a file that keeps every
-/// result, and is gone on with. `progress`: called with how many settings were tried, and with the most that will be.
+/// `trace`: a Record of page scans, or its path. `presets`, `schemes` (Scheme or line), `config` (text): the schemes to
+/// tune. `params`: the numbers to tune and their ranges, e.g. `["age=1s..2min:8", "quota"]`. `objective`: "memory",
+/// "slowdown", "damoos", "cost" or "huge". `max_slowdown` (a share) and `max_memory` (bytes, "600M", or a share as
+/// "60%") limit it. `prices`: the monthly prices of a GiB of "dram" and "cxl", and of a "cpu". `far` ("64G,250ns") and
+/// `memory_bound` (the share of its time in which the program waits for memory): replays have a second node. `budget`:
+/// most settings to try. `resume`: a file that keeps every result, from which a later search continues. `progress`: a
+/// function that is called with the number of tried settings and its maximum.
 ///
-/// Ctrl-C ends it; without `resume` what was found is lost then.
+/// Ctrl-C ends the search; without `resume` its results are lost then.
 #[pyfunction]
 #[pyo3(signature = (trace, *, presets=None, schemes=None, config=None, params=None, objective=None, max_slowdown=None,
     max_memory=None, prices=None, budget=None, seed=1, jobs=None, guard=true, faithful=false, far=None,
@@ -280,7 +281,7 @@ fn search(
                 SearchEvent::JournalFailed(error) => News::Note(error.to_string()),
                 SearchEvent::Leads(_) | SearchEvent::Settles => return,
             };
-            // Who receives outlives us.
+            // The receiver outlives the search.
             let _ = send.send(news);
         };
         tuning.run(effort, journal.as_mut(), &stop, &mut on_event, None)
