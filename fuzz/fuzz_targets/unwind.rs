@@ -1,5 +1,5 @@
-//! Reads any bytes as a program's file and its stack. Its frame information neither ends the unwinding
-//! process nor delays it for long. The first 24 bytes are the registers, the next 256 the stack, and the rest is the file.
+//! Reads any bytes as a program's file and its stack. Its frame information neither ends the unwinding process nor
+//! delays it for long. The first 24 bytes are the registers, the next 256 the stack, and the rest is the file.
 #![no_main]
 
 use std::fs::File;

@@ -144,8 +144,8 @@ impl Replays {
     /// Predicts the result of the schemes at a point (0 to `len(space) - 1`). Its values are bytes, seconds and shares
     /// of 0 to 1.
     ///
-    /// `bounds`: four more replays give the bounds of savings, slowdown and CPU time; without it the bounds are None. The
-    /// first prediction with bounds also makes four replays without schemes.
+    /// `bounds`: four more replays give the bounds of savings, slowdown and CPU time; without it the bounds are None.
+    /// The first prediction with bounds also makes four replays without schemes.
     #[pyo3(signature = (point, *, bounds=false))]
     fn predict(&self, py: Python<'_>, point: usize, bounds: bool) -> PyResult<Py<PyDict>> {
         let space = self.space.get();
