@@ -18,26 +18,26 @@ const PACKAGES: [&str; 3] = [
     "libpython3.11-minimal",
     "libpython3.11-stdlib",
 ];
-/// `damo`, and what it asks other programs that busybox has not got or has otherwise.
+/// `damo`, and stand-ins for programs that it calls and that busybox lacks or implements differently.
 const PROGRAMS: [(&str, &str); 3] = [
     (
         "/bin/damo",
         "#!/bin/sh\nexec /usr/bin/python3.11 /damo/damo/damo.py \"$@\"\n",
     ),
-    // It asks for a record's type.
+    // damo asks `file` for the type of a record.
     (
         "/bin/file",
         "#!/bin/sh\ncase $(head -c 1 \"$2\" | od -An -tx1) in\n*78) echo 'zlib compressed data';;\n\
          *5b | *7b) echo 'JSON data';;\n*) echo 'ASCII text';;\nesac\n",
     ),
-    // It asks whether a process lives, and which are its children: there are none.
+    // damo asks `ps` whether a process lives, and for its children, of which there are none.
     (
         "/bin/ps",
         "#!/bin/sh\n[ \"$1\" = --pid ] && [ -d /proc/$2 ]\n",
     ),
 ];
 
-/// The same machine with damo in it, as `/bin/damo`.
+/// Returns the machine with damo added as `/bin/damo`.
 pub(crate) fn with_damo(vm: Vm) -> Result<Vm, VmError> {
     let (damo, python) = (damo()?, python()?);
     let library = python.join("usr/lib/python3.11");
@@ -87,8 +87,8 @@ fn python() -> Result<PathBuf, VmError> {
     })
 }
 
-/// Byte code beside each source below `tree`: an emulated processor takes a quarter of a minute for it. Files have no
-/// times in a guest, so none are compared.
+/// Returns the command that writes byte code beside each source below `tree`. An emulated processor takes a quarter of
+/// a minute for it. Files have no times in a guest, so none are compared.
 fn compile(tree: &Path, python: &Path) -> Command {
     let mut command = Command::new(python.join("usr/bin/python3.11"));
     command
@@ -104,7 +104,7 @@ fn compile(tree: &Path, python: &Path) -> Command {
     command
 }
 
-/// The tree of this name in the cache, made there first if need be.
+/// Returns the tree of this name in the cache, and makes it there first if it is missing.
 fn fetched(
     name: &str,
     make: impl FnOnce(&Path, &Path) -> Result<(), VmError>,

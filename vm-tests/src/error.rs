@@ -1,20 +1,20 @@
-//! What can go wrong around a virtual machine, as opposed to inside it.
+//! Errors of preparing and running a virtual machine, and of the answers that it gives.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a virtual machine gave no answer.
+/// The reason why a virtual machine gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    /// The host lacks something: the test is to be skipped, not failed.
+    /// The host lacks something. The test is skipped and does not fail.
     #[error("{what} is not available: {why}; {fix}")]
     Unavailable {
-        /// What is missing.
+        /// The thing that is missing.
         what: String,
-        /// How that showed.
+        /// The evidence that it is missing.
         why: String,
-        /// What would provide it.
+        /// The remedy, such as a package to install.
         fix: String,
     },
     /// The machine was still running at its limit, and was killed.
@@ -22,19 +22,19 @@ pub enum VmError {
         "killed after {cpu:?} of CPU time in {wall:?} without an answer; last console lines:\n{tail}"
     )]
     TimedOut {
-        /// CPU time of the host that it used.
+        /// CPU time of the host that the machine used.
         cpu: Duration,
         /// Time since it was started.
         wall: Duration,
-        /// What the guest had last to say.
+        /// The last lines of the console.
         tail: String,
     },
     /// The machine ended without handing back its results: a panic, or QEMU gave up.
     #[error("ended without results ({how}); last console lines:\n{tail}")]
     NoAnswer {
-        /// QEMU's exit status and words, or what is wrong with the stream that came back.
+        /// QEMU's exit status and messages, or the fault in the stream that came back.
         how: String,
-        /// What the guest had last to say.
+        /// The last lines of the console.
         tail: String,
     },
     /// The script in the guest failed.
@@ -42,7 +42,7 @@ pub enum VmError {
     Script {
         /// Its exit code.
         code: i32,
-        /// What it had last to say.
+        /// The last lines of its output.
         tail: String,
     },
     /// A program that prepares the machine failed.
@@ -50,15 +50,15 @@ pub enum VmError {
     Command {
         /// The command line.
         command: String,
-        /// Its status and words.
+        /// Its exit status or its error messages.
         why: String,
     },
     /// A file on the host could not be read or written.
     #[error("cannot {attempt} {}: {source}", path.display())]
     Io {
-        /// What was tried: "read", "write", ...
+        /// The operation: "read", "write", ...
         attempt: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -69,7 +69,7 @@ pub enum VmError {
 }
 
 impl VmError {
-    /// Wraps an I/O error with what was tried on which file.
+    /// Wraps an I/O error with the operation and the file.
     pub(crate) fn io(
         attempt: &'static str,
         path: impl Into<PathBuf>,
@@ -83,7 +83,7 @@ impl VmError {
     }
 }
 
-/// The last `count` lines of `text`, each indented.
+/// Returns the last `count` lines of `text`, each indented.
 pub(crate) fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(count);

@@ -1,7 +1,7 @@
 //! The initramfs: busybox, the programs under test with their shared libraries, an `/init`.
 //!
-//! Not compressed: QEMU hands memory over in one copy, while the emulated kernel would need seconds
-//! to decompress it.
+//! The archive is not compressed: QEMU hands memory over in one copy, while the emulated kernel would need seconds to
+//! decompress it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// An image that holds only busybox and `/init`.
+    /// Returns an image that holds only busybox and `/init`.
     pub(crate) fn new() -> Result<Self, VmError> {
         let busybox = Path::new("/bin/busybox");
         if !busybox.exists() {
@@ -56,7 +56,8 @@ impl Image {
         Ok(())
     }
 
-    /// Adds all files below a directory of the host. What a link names is a file there, or is left out.
+    /// Adds all files below a directory of the host. A link to a file becomes a copy of that file; other links are left
+    /// out.
     pub(crate) fn tree(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
         let entries = fs::read_dir(host).map_err(VmError::io("list", host))?;
         for entry in entries {
@@ -84,11 +85,11 @@ impl Image {
         Ok(())
     }
 
-    /// The archive, in the kernel's "newc" format.
+    /// Returns the archive, in the kernel's "newc" format.
     pub(crate) fn archive(&self) -> io::Result<Vec<u8>> {
         let mut entries: BTreeMap<String, Option<&[u8]>> = BTreeMap::new();
         for (path, content) in &self.files {
-            // The kernel makes no parents by itself.
+            // The kernel does not create parent directories.
             for (end, _) in path.match_indices('/') {
                 entries.insert(path[..end].to_owned(), None);
             }
@@ -117,13 +118,13 @@ impl Image {
     }
 }
 
-/// The shared libraries and the loader of a program, as `ldd` lists them.
+/// Lists the shared libraries and the loader of a program, as `ldd` prints them.
 fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>, VmError> {
     let output = Command::new("ldd")
         .arg(program)
         .output()
         .map_err(VmError::io("run ldd on", program))?;
-    // A static program: ldd says so and fails.
+    // `ldd` fails on a static program.
     if !output.status.success() {
         return Ok(Vec::new());
     }
@@ -141,7 +142,7 @@ fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>, VmError> {
         .collect())
 }
 
-/// The program without debug information: a tenth of the size to copy and to keep in guest memory.
+/// Returns the program without debug information, which is a tenth of the size to copy and to keep in guest memory.
 fn stripped(program: &Path) -> Result<Vec<u8>, VmError> {
     /// Programs by path, since each machine of a test run brings the same ones.
     static STRIPPED: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());

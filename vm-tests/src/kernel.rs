@@ -1,9 +1,9 @@
 //! Debian's kernel packages: found with apt, fetched once, unpacked into `vm-tests/cache/`.
 //!
-//! The "cloud" flavour is used since it is the smallest one; it has the same memory management and
-//! BPF configuration as the others and everything a serial console needs built in. The unsigned
-//! packages hold the very image that Debian signs. What lies in the cache is used as it is, so that
-//! a test run needs no network; [`Kernel::fetch_newest`] looks for a newer one.
+//! The "cloud" flavour is used since it is the smallest one; it has the same memory management and BPF configuration as
+//! the others and everything a serial console needs built in. The unsigned packages hold the very image that Debian
+//! signs. A package in the cache is used as it is, so a test run needs no network. [`Kernel::fetch_newest`] looks for a
+//! newer one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,37 +11,37 @@ use std::process::Command;
 
 use crate::error::VmError;
 
-/// Which Debian kernel.
+/// A Debian kernel to boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// 6.1: Debian 12's own. No DAMON.
     Debian61,
     /// 6.12: Debian 13's own, and Debian 12's backport. Has DAMON.
     Debian612,
-    /// The newest that Debian has for anybody: unstable's or experimental's. Another one each month, so no test of
-    /// every day may rest on it.
+    /// The newest kernel of Debian's unstable or experimental suite. It changes each month, so no everyday test may
+    /// depend on it.
     DebianNewest,
 }
 
 /// An unpacked kernel package.
 #[derive(Clone, Debug)]
 pub struct KernelImage {
-    /// As `uname -r` prints it.
+    /// The release, as `uname -r` prints it.
     pub release: String,
     /// The bootable image.
     pub vmlinuz: PathBuf,
-    /// `lib/modules/RELEASE`.
+    /// The directory `lib/modules/RELEASE`.
     pub modules: PathBuf,
 }
 
 impl Kernel {
-    /// Those of Debian's releases, oldest first.
+    /// The kernels of Debian's releases, oldest first.
     pub const ALL: [Self; 2] = [Self::Debian61, Self::Debian612];
 
-    /// Every one, oldest first.
+    /// All kernels, oldest first.
     pub const EVERY: [Self; 3] = [Self::Debian61, Self::Debian612, Self::DebianNewest];
 
-    /// `6.1`, `6.12` or `newest`.
+    /// Returns the name of the series: `6.1`, `6.12` or `newest`.
     pub const fn series(self) -> &'static str {
         match self {
             Self::Debian61 => "6.1",
@@ -59,7 +59,8 @@ impl Kernel {
         let series = (numbers.first().copied(), numbers.get(1).copied());
         let is_newer =
             version.starts_with(|c: char| c.is_ascii_digit()) && series > (Some(6), Some(12));
-        // Since 6.16 the package of this name is not signed; before, it holds no kernel, but needs the one that does.
+        // Since 6.16 the package without `-unsigned` in its name is not signed. Before, that package holds no kernel,
+        // but depends on the package that does.
         let package = name.split('_').next().unwrap_or(name);
         let has_kernel = package.ends_with("-cloud-amd64-unsigned")
             || (is_newer && package.ends_with("-cloud-amd64"));
@@ -71,7 +72,7 @@ impl Kernel {
             }
     }
 
-    /// The newest unpacked package in the cache; where there is none, the newest that apt knows.
+    /// Returns the newest unpacked package in the cache, or fetches the newest that apt knows.
     pub fn image(self) -> Result<KernelImage, VmError> {
         let cache = cache_dir()?;
         // One process fetches, the others wait and then find it.
@@ -82,7 +83,7 @@ impl Kernel {
         }
     }
 
-    /// The newest package that apt knows, fetched if the cache lacks it.
+    /// Returns the newest package that apt knows, and fetches it if the cache lacks it.
     pub fn fetch_newest(self) -> Result<KernelImage, VmError> {
         let cache = cache_dir()?;
         let _guard = lock(&cache.join("fetch.lock"))?;
@@ -97,7 +98,7 @@ impl Kernel {
         Ok(self.newest(names).map(|name| cache.join(name)))
     }
 
-    /// The newest of this series among package names (a `_VERSION` may follow).
+    /// Returns the newest package of this series among `names` (a `_VERSION` may follow a name).
     fn newest(self, names: impl Iterator<Item = String>) -> Option<String> {
         names
             .filter(|name| self.is_of_series(name))
@@ -153,7 +154,7 @@ impl Kernel {
         unpacked(&dir)
     }
 
-    /// The packages that hold the kernel: itself, or since 7.2 one of the image and one of the modules.
+    /// Returns the packages that hold the kernel: `package`, or since 7.2 one with the image and one with the modules.
     fn parts(self, package: &str, apt: &[String]) -> Vec<String> {
         let others = ["linux-binary-", "linux-modules-"]
             .map(|prefix| package.replacen("linux-image-", prefix, 1));
@@ -167,8 +168,8 @@ impl Kernel {
         vec![package.to_owned()]
     }
 
-    /// Options for apt: none, or for lists of its own, of Debian's newest suites, which are fetched; the system's stay
-    /// as they are.
+    /// Returns options for apt. For the newest kernel they name separate package lists of Debian's newest suites, which
+    /// are fetched. The system's lists do not change.
     fn apt(self, cache: &Path) -> Result<Vec<String>, VmError> {
         if self != Self::DebianNewest {
             return Ok(Vec::new());
@@ -178,7 +179,7 @@ impl Kernel {
             let path = place.join(below);
             fs::create_dir_all(&path).map_err(VmError::io("make", &path))?;
         }
-        // Where this machine has Debian from, there the other suites are.
+        // The other suites are on the mirror that this machine uses for Debian.
         let format = "$(LABEL) $(REPO_URI)";
         let targets = self.output(Command::new("apt-get").args([
             "indextargets",
@@ -240,7 +241,7 @@ impl Kernel {
     }
 }
 
-/// `vm-tests/cache`, or `$ISOTHERM_VM_CACHE`.
+/// Returns `vm-tests/cache` or `$ISOTHERM_VM_CACHE`, and creates it if it is missing.
 pub(crate) fn cache_dir() -> Result<PathBuf, VmError> {
     let dir = std::env::var_os("ISOTHERM_VM_CACHE").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("cache"),
@@ -250,7 +251,7 @@ pub(crate) fn cache_dir() -> Result<PathBuf, VmError> {
     Ok(dir)
 }
 
-/// Holds `path` locked until dropped.
+/// Locks `path` until the returned file is dropped.
 pub(crate) fn lock(path: &Path) -> Result<fs::File, VmError> {
     let file = open_lock(path)?;
     file.lock().map_err(VmError::io("lock", path))?;
@@ -282,7 +283,7 @@ fn unpacked(dir: &Path) -> Result<KernelImage, VmError> {
         .file_name()
         .map(|n| n.to_string_lossy().into_owned())
         .unwrap_or_default();
-    // Since 7.2 it lies among the modules.
+    // Since 7.2 the image lies among the modules.
     let in_boot = dir.join("boot").join(format!("vmlinuz-{release}"));
     Ok(KernelImage {
         vmlinuz: if in_boot.exists() {
@@ -306,7 +307,7 @@ fn only_entry(dir: &Path) -> Result<PathBuf, VmError> {
     }
 }
 
-/// The numbers in a name, in order: enough to rank versions of one series.
+/// Returns the numbers in a name, in order, which suffice to rank versions of one series.
 fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit())
         .filter_map(|digits| digits.parse().ok())

@@ -15,12 +15,12 @@ use isotherm_vm_tests::{Kernel, VmError};
                   cargo run --bin vm-tests -- boot --kernel 6.1"
 )]
 struct Args {
-    /// Which scenarios; all but the long ones if none is named.
+    /// Run these scenarios; all but the long ones if none is named.
     names: Vec<String>,
-    /// List the scenarios with their kernels and end; a star is for a long one.
+    /// List the scenarios with their kernels and exit; a star marks a long one.
     #[arg(long)]
     list: bool,
-    /// Only on this kernel: 6.1, 6.12 or newest (Debian's, of unstable or experimental).
+    /// Run on this kernel only: 6.1, 6.12 or newest (Debian's, of unstable or experimental).
     #[arg(long, value_parser = kernel)]
     kernel: Option<Kernel>,
     /// Run the long ones too.
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     run(&args, &scenarios)
 }
 
-/// A kernel, with a star where the test is long.
+/// Formats the kernel of a test, with a star if the test is long.
 fn label(test: &Test) -> String {
     let star = if test.is_long { "*" } else { "" };
     format!("{}{star}", test.kernel.series())

@@ -6,19 +6,21 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::VmError;
 
-/// The product: `$ISOTHERM_BIN`, or `target/debug/isotherm` of this workspace, built if need be.
+/// Returns the path of the product: `$ISOTHERM_BIN`, or `target/debug/isotherm` of this workspace, built if it is
+/// missing.
 pub fn isotherm() -> Result<PathBuf, VmError> {
     static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
     once(&PATH, || program("ISOTHERM_BIN", "isotherm", "kernel"))
 }
 
-/// The program that does in the guest what busybox cannot: `$ISOTHERM_VM_GUEST`, or `target/debug/vm-guest`.
+/// Returns the path of the program that does in the guest what busybox cannot: `$ISOTHERM_VM_GUEST`, or
+/// `target/debug/vm-guest`.
 pub fn guest_tool() -> Result<PathBuf, VmError> {
     static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
     once(&PATH, || program("ISOTHERM_VM_GUEST", "vm-guest", "vm"))
 }
 
-/// The path that is known, or that `find` finds now.
+/// Returns the known path, or calls `find` and keeps its result.
 fn once(
     known: &Mutex<Option<PathBuf>>,
     find: impl FnOnce() -> Result<PathBuf, VmError>,
@@ -31,8 +33,8 @@ fn once(
     Ok(known.clone().unwrap_or_default())
 }
 
-/// The product, if its `subcommand` knows all of `options`; else unavailable, so that a scenario
-/// for something that is not built yet is skipped until it is.
+/// Returns the product if its `subcommand` knows all of `options`. Fails with [`VmError::Unavailable`] otherwise, so
+/// that a scenario for an unfinished feature is skipped.
 pub(crate) fn isotherm_with(subcommand: &str, options: &[&str]) -> Result<PathBuf, VmError> {
     let path = isotherm()?;
     let output = Command::new(&path)
@@ -55,8 +57,9 @@ pub(crate) fn isotherm_with(subcommand: &str, options: &[&str]) -> Result<PathBu
     })
 }
 
-/// The path in `variable`, which the test runner sets to what it has built. Else `target/debug/BIN`, built with `test`, an
-/// integration test of the same package: `cargo build` selects other features and would compile all dependencies anew.
+/// Returns the path in `variable`, which the test runner sets to the binary that it has built. Without `variable`,
+/// returns `target/debug/BIN`, built with `test`, an integration test of the same package: `cargo build` selects other
+/// features and would compile all dependencies anew.
 fn program(variable: &str, bin: &str, test: &str) -> Result<PathBuf, VmError> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());

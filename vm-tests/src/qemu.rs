@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use crate::error::VmError;
 
-/// However long a machine waits for a processor of the host, it is killed after this time.
+/// Time after which a machine is killed, even if it has only waited for a processor of the host.
 const LONGEST: Duration = Duration::from_mins(40);
-/// How often the process is looked at.
+/// Interval between two checks of the process.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How guest instructions are executed.
+/// The accelerator that executes guest instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
     /// Emulation in virtual time.
@@ -29,7 +29,7 @@ pub(crate) enum Accelerator {
 }
 
 impl Accelerator {
-    /// `$ISOTHERM_VM_ACCEL`: `tcg`, which is the default, or `kvm`.
+    /// Reads `$ISOTHERM_VM_ACCEL`: `tcg`, which is the default, or `kvm`.
     pub(crate) fn from_environment() -> Result<Self, VmError> {
         let value = std::env::var_os("ISOTHERM_VM_ACCEL").unwrap_or_else(|| "tcg".into());
         match value.to_str() {
@@ -42,7 +42,7 @@ impl Accelerator {
         }
     }
 
-    /// QEMU's options. An instruction takes 2^`instruction_ns_log2` nanoseconds of virtual time.
+    /// Returns QEMU's options. An instruction takes 2^`instruction_ns_log2` nanoseconds of virtual time.
     pub(crate) fn options(self, instruction_ns_log2: u32) -> Vec<String> {
         let icount = format!("shift={instruction_ns_log2},sleep=off");
         let options = match self {
@@ -56,7 +56,7 @@ impl Accelerator {
 /// Host time that QEMU took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
-    /// From its start to its end.
+    /// Time from its start to its end.
     pub(crate) wall: Duration,
     /// Processor time.
     pub(crate) cpu: Duration,
@@ -66,7 +66,7 @@ thread_local! {
     static SPENT: Cell<Spent> = const { Cell::new(Spent { wall: Duration::ZERO, cpu: Duration::ZERO }) };
 }
 
-/// Host time of all machines that this thread has run since the last call.
+/// Returns the host time of all machines that this thread has run since the last call.
 pub(crate) fn take_spent() -> Spent {
     SPENT.take()
 }
@@ -111,7 +111,8 @@ impl Qemu {
         })
     }
 
-    /// Its exit status, or `None` if it used more processor time than `limit`, or ran for too long, and was killed.
+    /// Waits for QEMU and returns its exit status. Returns `None` if QEMU was killed because it used more processor
+    /// time than `limit` or ran for too long.
     pub(crate) fn wait(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
         while self.started.elapsed() < LONGEST && self.cpu < limit {
             self.cpu = cpu_time(self.child.id()).unwrap_or(self.cpu);
@@ -125,7 +126,7 @@ impl Qemu {
         Ok(None)
     }
 
-    /// Host time up to now; the processor time is that of the last look.
+    /// Returns the host time up to now; the processor time is that of the last check.
     pub(crate) fn spent(&self) -> Spent {
         Spent {
             wall: self.started.elapsed(),
@@ -136,7 +137,7 @@ impl Qemu {
 
 impl Drop for Qemu {
     fn drop(&mut self) {
-        // Already ended in all but a panic; there is nobody left to tell of an error.
+        // The process has ended already, except after a panic; `drop` cannot report an error.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let before = SPENT.get();
@@ -148,7 +149,7 @@ impl Drop for Qemu {
     }
 }
 
-/// Processor time of a process, of all its threads (`/proc/PID/stat`, in hundredths of a second).
+/// Reads the processor time of a process with all its threads (`/proc/PID/stat`, in hundredths of a second).
 fn cpu_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command's name, in parentheses, may hold spaces; user and system time are the 14th and 15th field.

@@ -1,7 +1,7 @@
-//! At most two virtual machines at once on this checkout, whoever starts them.
+//! Limits the virtual machines that run at once on this checkout to two, across all processes.
 //!
-//! `cargo test` runs tests on all processors, and each test file is a process of its own, so the
-//! limit is a pair of locked files, released by the kernel however their holder ends.
+//! `cargo test` runs tests on all processors, and each test file is a process of its own. The limit is therefore a pair
+//! of locked files. The kernel releases the locks however their holder ends.
 
 use std::fs::{File, TryLockError};
 use std::thread;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::error::VmError;
 use crate::kernel::{cache_dir, open_lock};
 
-/// How many machines may run at once.
+/// Maximum number of machines that run at once.
 const SLOTS: usize = 2;
 
 /// The right to run a machine, until dropped.

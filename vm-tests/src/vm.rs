@@ -13,16 +13,17 @@ use crate::module;
 use crate::qemu::{Accelerator, Qemu};
 use crate::slot::Slot;
 
-/// How many lines of the console an error shows.
+/// Lines of the console that an error shows.
 const TAIL_LINES: usize = 25;
-/// All that QEMU can emulate, but for fast string instructions: it executes them byte by byte, and kernels rely on them.
+/// Everything that QEMU can emulate, except fast string instructions: QEMU executes them byte by byte, and kernels rely
+/// on them.
 const CPU: &str = "max,-erms,-fsrm";
 /// Unless a scenario asks for another speed, an instruction takes 2^4 = 16 ns: see docs/vm-tests.md.
 const INSTRUCTION_NS_LOG2: u32 = 4;
 /// Processor time of the host after which a machine is taken to hang.
 const CPU_LIMIT: Duration = Duration::from_mins(5);
 
-/// What to boot and what to run in it.
+/// A virtual machine to boot, and the script to run in it.
 #[derive(Clone, Debug)]
 pub struct Vm {
     kernel: Kernel,
@@ -41,27 +42,28 @@ pub struct Vm {
     instruction_ns_log2: u32,
 }
 
-/// What came back.
+/// The results of a virtual machine.
 #[derive(Clone, Debug)]
 pub struct VmOutput {
     /// Everything that the kernel and the script printed on the console.
     pub console: String,
-    /// What the script alone printed.
+    /// The output of the script alone.
     pub stdout: String,
     /// The script's exit code.
     pub exit_code: i32,
     /// The files that the script left under `/out`, by path below it.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// From QEMU's start to its end.
+    /// Time from QEMU's start to its end.
     pub elapsed: Duration,
 }
 
 impl Vm {
-    /// A machine with one processor, 1 GiB, one node, everything that QEMU can emulate, and a script that does nothing.
+    /// Returns a machine with one processor, 1 GiB, one node, everything that QEMU can emulate, and a script that does
+    /// nothing.
     pub fn new(kernel: Kernel) -> Self {
         Self {
             kernel,
-            // Four levels unless asked for: that is what most machines run.
+            // Four levels of page tables are the default, as on most machines.
             cpu: "la57=off".to_owned(),
             cpus: 1,
             memory_mib: 1024,
@@ -78,21 +80,21 @@ impl Vm {
         }
     }
 
-    /// Features of QEMU's `-cpu max`, e.g. `la57=on` for five levels of page tables.
+    /// Sets features of QEMU's `-cpu max`, e.g. `la57=on` for five levels of page tables.
     #[must_use]
     pub fn cpu(mut self, features: &str) -> Self {
         features.clone_into(&mut self.cpu);
         self
     }
 
-    /// Memory, shared out equally among the nodes.
+    /// Sets the memory, which is divided equally among the nodes.
     #[must_use]
     pub fn memory_mib(mut self, mib: u32) -> Self {
         self.memory_mib = mib;
         self
     }
 
-    /// Memory nodes; each has a processor of its own.
+    /// Sets the number of memory nodes; each has a processor of its own.
     #[must_use]
     pub fn numa_nodes(mut self, nodes: u32) -> Self {
         assert!((1..=8).contains(&nodes), "one to eight nodes");
@@ -101,7 +103,7 @@ impl Vm {
         self
     }
 
-    /// More words for the kernel's command line.
+    /// Adds words to the kernel's command line.
     #[must_use]
     pub fn cmdline_extra(mut self, words: &str) -> Self {
         self.cmdline_extra.push(' ');
@@ -115,7 +117,7 @@ impl Vm {
         self.program_at(host, &format!("bin/{name}"))
     }
 
-    /// The same as another path.
+    /// Brings a program along as the path `guest`, with the shared libraries that it needs.
     #[must_use]
     pub fn program_at(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
         self.programs.push((host.into(), guest.to_owned()));
@@ -150,7 +152,7 @@ impl Vm {
         self
     }
 
-    /// Loads zram, with what it compresses by: 6.1's is a module that modprobe would bring.
+    /// Loads zram and its compressor. On 6.1 the compressor is a separate module, which modprobe would load.
     #[must_use]
     pub fn zram(self) -> Self {
         let vm = self.module("zram");
@@ -160,22 +162,22 @@ impl Vm {
         }
     }
 
-    /// What to run: busybox `sh`. Files that it leaves under `/out` come back. `$other_cpu` is taskset's mask of the second
-    /// processor, or of the only one.
+    /// Sets the script, which busybox `sh` runs. Files that it leaves under `/out` come back. `$other_cpu` is taskset's
+    /// mask of the second processor, or of the only one.
     #[must_use]
     pub fn script(mut self, text: &str) -> Self {
         text.clone_into(&mut self.script);
         self
     }
 
-    /// Processor time of the host after which the machine is taken to hang and is killed.
+    /// Sets the processor time of the host after which the machine is taken to hang and is killed.
     #[must_use]
     pub fn cpu_limit(mut self, limit: Duration) -> Self {
         self.cpu_limit = limit;
         self
     }
 
-    /// Speed of the guest: each instruction takes 2^`ns_log2` nanoseconds of virtual time.
+    /// Sets the speed of the guest: each instruction takes 2^`ns_log2` nanoseconds of virtual time.
     #[must_use]
     pub fn instruction_ns_log2(mut self, ns_log2: u32) -> Self {
         self.instruction_ns_log2 = ns_log2;
@@ -194,7 +196,7 @@ impl Vm {
         })
     }
 
-    /// Boots, runs the script, and returns what came back, whatever its exit code.
+    /// Boots, runs the script, and returns its results, whatever its exit code.
     pub fn run(&self) -> Result<VmOutput, VmError> {
         let kernel = self.kernel.image()?;
         let work = tempfile::tempdir().map_err(VmError::io("make a directory in", "/tmp"))?;
@@ -274,9 +276,9 @@ impl Vm {
         work: &Path,
     ) -> Vec<String> {
         let path = |path: &Path| path.display().to_string();
-        // panic=-1 restarts at once, which ends QEMU without results. The kernel's ciphers are not tested again at each boot.
-        // When 6.1 boots its first processor waits for the second, which QEMU 7.2 does not execute meanwhile in virtual
-        // time. So init brings it up.
+        // panic=-1 restarts at once, which ends QEMU without results. The kernel's ciphers are not tested again at each
+        // boot. When 6.1 boots, its first processor waits for the second, which QEMU 7.2 does not execute meanwhile in
+        // virtual time. Therefore init brings it up.
         let processors = match self.kernel {
             Kernel::Debian61 => "maxcpus=1",
             Kernel::Debian612 | Kernel::DebianNewest => "",
@@ -350,13 +352,13 @@ impl VmOutput {
         })
     }
 
-    /// A file from `/out`, as text.
+    /// Returns a file from `/out`, as text.
     pub fn text(&self, name: &str) -> Result<String, VmError> {
         self.bytes(name)
             .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// A file from `/out`.
+    /// Returns a file from `/out`.
     pub fn bytes(&self, name: &str) -> Result<&[u8], VmError> {
         self.files.get(name).map(Vec::as_slice).ok_or_else(|| {
             VmError::Wrong(format!(
@@ -368,12 +370,12 @@ impl VmOutput {
     }
 }
 
-/// The regular files of the gzipped tar stream that the guest sent, by path.
+/// Unpacks the gzipped tar stream that the guest sent. Returns its regular files by path.
 fn unpack(stream: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let wrong = |e: io::Error| format!("the results cannot be unpacked: {e};");
     let bytes = fs::read(stream).map_err(wrong)?;
     let mut plain = Vec::new();
-    // To the end first: only there the checksum is compared.
+    // The stream is read to its end first, since the checksum is compared only there.
     flate2::read::GzDecoder::new(bytes.as_slice())
         .read_to_end(&mut plain)
         .map_err(wrong)?;
@@ -393,7 +395,7 @@ fn unpack(stream: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
     Ok(files)
 }
 
-/// Copies what a machine said, for people: the console, and the results as a gzipped tar.
+/// Copies a machine's console and its results, a gzipped tar, into `dir` for inspection.
 fn keep(work: &Path, dir: &Path) -> Result<(), VmError> {
     fs::create_dir_all(dir).map_err(VmError::io("make", dir))?;
     for (from, to) in [("console", "console.txt"), ("results", "results.tar.gz")] {

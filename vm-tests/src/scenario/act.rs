@@ -1,4 +1,4 @@
-//! Every action on a process, on each kernel, and what became of its pages.
+//! Every action on a process, on each kernel, checked by the state of its pages afterwards.
 
 use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
 use super::workload::SLOW;
@@ -25,21 +25,22 @@ pub(super) fn swap_full() -> Scenario {
     )
 }
 
-/// Huge pages of which a quarter is written, in every fourth page; then the program does something else.
+/// Shell that starts a workload on huge pages. The workload writes a quarter of them, every fourth page, and then uses
+/// other memory.
 const SPARSE: &str = "printf 'heap, 16MiB\\nother, 64KiB\\n\\nfill\\n1000\\nheap, 0, 16384, 1, rw\\n\\n\
      serve\\n600000\\nother, 1, 64, 1, rw\\n' >/sparse.cfg\n\
      taskset 1 isotherm workload --quiet --repeat 0 --sparse --hugepages always /sparse.cfg &\n\
      target=$!\n\
      anon_at_least 17000 || { echo the sparse workload does not start; exit 1; }\n\
      sleep 2; cat /proc/$target/status >/out/before\n";
-/// What of them is not.
+/// Bytes of these huge pages that are not written.
 const SPARSE_UNUSED: u64 = 12 << 20;
-/// What may differ: pages that were on their way when they were counted, and the monitor's mistakes.
+/// Tolerance in bytes: pages may be on their way when they are counted, and the monitor makes mistakes.
 const SLACK: u64 = 1 << 20;
 
 fn actions(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
-        // Huge pages are the schemes' business here.
+        // Only the schemes may make huge pages here.
         "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
          isotherm swap zram --size 128M || exit 1\n\
          {small}look start --sum\n\
@@ -75,7 +76,7 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// pageout, cold and stat.
+/// Checks pageout, cold and stat.
 fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "start")?;
     let (pageout, after) = done(report, output, "pageout", "paged-out")?;
@@ -123,7 +124,7 @@ fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     intact(&start, &after, "when it was cooled and counted")
 }
 
-/// hugepage, collapse and nohugepage.
+/// Checks hugepage, collapse and nohugepage.
 fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "small")?;
     about(report, "huge at first", start.anon_huge, 0, 0)?;
@@ -145,7 +146,7 @@ fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     unused(report, output)
 }
 
-/// What huge pages hold and nobody has written.
+/// Checks that nohugepage frees the part of huge pages that was never written.
 fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let anonymous = |name: &str| -> Result<u64, VmError> {
         let line = |text: &str| {
@@ -170,14 +171,14 @@ fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     about(report, "less memory", before - after, SPARSE_UNUSED, SLACK)
 }
 
-/// Fails unless the product tells of at least `bytes`. Its target has other memory, too.
+/// Fails unless the product reports at least `bytes` as applied. Its target has other memory, too.
 fn says(report: &Report, deed: &Deed, bytes: u64) -> Result<(), VmError> {
     ensure(deed.applied >= bytes - SLACK, || {
         format!("{} says less than it did\n{report}", deed.action)
     })
 }
 
-/// Incompressible memory, three times what the swap holds.
+/// Pages out incompressible memory, three times the size of the swap.
 fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
     let swap = 8 << 20;
     let script = format!(
@@ -188,7 +189,7 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
          look paged-out --sum\n\
          act cold {TABLES} --no-guard --scheme 'min max min max min max cold' --duration 6s --pid $target\n",
         start = STILL.start_anywhere(),
-        // The eighth that is kept for the system, and what is too little for the next pages.
+        // The eighth that is kept for the system, and a remainder that is too small for the next pages.
         left_kb = (swap / 8 + (SLACK / 4)) >> 10,
     );
     let output = acting::vm(kernel, &script)?.run_ok()?;
@@ -202,7 +203,7 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
         &report,
         "cold memory in swap",
         after.cold.swapped,
-        // An eighth is kept for the system, and one more goes to what else the target has.
+        // An eighth is kept for the system, and another one holds other memory of the target.
         swap / 8 * 6,
         SLACK,
     )?;

@@ -1,4 +1,4 @@
-//! The guard that looks at memory pressure (PSI), which not every machine has.
+//! The guard on memory pressure (PSI), which not every machine has.
 
 use isotherm_engine::guard::Limit;
 use isotherm_engine::{Nanos, Snapshot};
@@ -22,8 +22,8 @@ pub(super) fn scenario() -> Scenario {
 
 const LIMITED: &str = "--preset prcl --max-psi 10% --cpu-budget 20% --pid $target";
 
-/// `squeeze` keeps 48 MiB in use where 16 MiB may be had, so that it waits for swap most of the time;
-/// `paged_out` and `stopped` are what `until_true SECONDS` may wait for.
+/// Shell functions. `squeeze` keeps 48 MiB in use under a limit of 16 MiB, so that it waits for swap most of the time.
+/// `paged_out` and `stopped` are conditions for `until_true SECONDS`.
 const SQUEEZE: &str = "\
     squeeze() {\n\
     echo +memory >/sys/fs/cgroup/cgroup.subtree_control\n\
@@ -115,8 +115,8 @@ fn items(output: &VmOutput) -> Result<Vec<Item>, VmError> {
         .map_err(|e| wrong(&e))
 }
 
-/// Fails unless the record says that pressure stopped the schemes, and that they did nothing until
-/// they were let go on.
+/// Fails unless pressure stopped the schemes according to the record, and they did nothing until the guard opened
+/// again.
 fn stopped(report: &mut Report, items: &[Item]) -> Result<(), VmError> {
     let began = items.iter().find_map(|item| match item {
         Item::Snapshot(Snapshot { start, .. }) => Some(*start),

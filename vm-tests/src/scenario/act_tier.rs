@@ -26,15 +26,16 @@ pub(super) fn physical() -> Scenario {
     )
 }
 
-/// Tables tell to the page what is idle; a few pages may be elsewhere for other reasons.
+/// Tolerance in bytes. The table monitor finds idle memory page by page; a few pages may be elsewhere for other
+/// reasons.
 const SLACK: u64 = 1 << 20;
-/// Regions of physical memory are found by samples, and all of it takes longer than there is time:
-/// 0.5 (on a busy host) to 0.8 came out in the runs that this was chosen by.
+/// Least share of cold memory that must go. Regions of physical memory are found by samples, and the run is too short
+/// for all of it. The runs on which this value is based gave 0.5 (on a busy host) to 0.8.
 const LEAST_COLD: f64 = 0.4;
-/// What is hot must hardly be touched.
+/// Least share of hot memory that must stay.
 const LEAST_HOT: f64 = 0.9;
 
-/// A configuration as damo writes it, with one scheme.
+/// Returns a configuration in damo's format, with one scheme.
 fn configuration(scheme: &Value) -> String {
     json!({"kdamonds": [{"contexts": [{
         "ops": "vaddr",
@@ -55,7 +56,7 @@ fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
     })
 }
 
-/// Cold memory to node 1.
+/// Returns a scheme that moves cold memory to node 1.
 fn demote() -> Value {
     json!({
         "action": "migrate_cold",
@@ -64,7 +65,7 @@ fn demote() -> Value {
     })
 }
 
-/// The same, 2 MiB a second, so that there is a middle of it.
+/// Returns the scheme of [`demote`] with a quota of 2 MiB a second, so that a kill can hit the middle of it.
 fn demote_slowly() -> Value {
     let mut scheme = demote();
     scheme["quotas"] = json!({
@@ -76,7 +77,7 @@ fn demote_slowly() -> Value {
     scheme
 }
 
-/// Hot memory to node 0.
+/// Returns a scheme that moves hot memory to node 0.
 fn promote() -> Value {
     json!({
         "action": "migrate_hot",
@@ -85,14 +86,14 @@ fn promote() -> Value {
     })
 }
 
-/// Shell that plans as a user does who has HMSDK's options in mind, into /tmp/tier.yaml, and shortens
-/// what would take minutes here: cold is what idled for 4 s, counted each second.
+/// Shell that plans tiers with HMSDK's options, as a user would, into /tmp/tier.yaml. It shortens times that would take
+/// minutes here: memory is cold if it was idle for 4 s, counted each second.
 const PLAN: &str = "\
     isotherm tier plan -m 0 1 -g -o /tmp/tier.yaml || exit 1\n\
     isotherm check /tmp/tier.yaml || exit 1\n\
     sed -i 's/min: 30 s/min: 4 s/; s/aggr_us: 2 s/aggr_us: 1 s/' /tmp/tier.yaml\n";
 
-/// Shell that fails unless a node that is not there, and the node that memory is on already, are refused.
+/// Shell that fails unless two nodes are refused: a missing node, and the node that memory is on already.
 const REFUSED: &str = "\
     refuses() {\n\
         what=$1; shift\n\
@@ -157,7 +158,7 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// There and back, to the page.
+/// Checks that memory of a process moves to another node and back, page by page.
 fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "start")?;
     placed(report, "at first", &start, [HOT + COLD, 0])?;
@@ -171,7 +172,7 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         SLACK,
     )?;
     about(report, "hot memory on node 0", after.hot.on(0), HOT, SLACK)?;
-    // Its target has a little more.
+    // The target has a little more memory.
     about(report, "migrate_cold", cold.applied, COLD, 3 * SLACK)?;
     about(
         report,
@@ -199,7 +200,7 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     intact(&start, &after, "when it was promoted")
 }
 
-/// Fails unless numa_maps says that the mappings hold about this much on each node.
+/// Fails unless the mappings hold about this much on each node according to numa_maps.
 fn placed(report: &Report, when: &str, pages: &Pages, want: [u64; 2]) -> Result<(), VmError> {
     for (node, want) in (0..).zip(want) {
         let what = format!("{when}, on node {node} by numa_maps");

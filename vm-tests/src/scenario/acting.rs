@@ -1,8 +1,8 @@
-//! What the acting scenarios share: a workload whose content never changes, `isotherm run` on it, and
-//! where its hot and cold memory is then.
+//! Shared parts of the acting scenarios: a workload whose content never changes, `isotherm run` on it, and the places
+//! of its hot and cold memory afterwards.
 //!
-//! All as shell lines, as in `workload`. Where memory is, `vm-guest pages` reads from the kernel, in
-//! ways that the actuators do not use. How long acting takes says nothing here.
+//! All parts are shell lines, as in `workload`. `vm-guest pages` reads the places of memory from the kernel, in ways
+//! that the actuators do not use. The time that acting takes says nothing here.
 
 use std::collections::BTreeMap;
 
@@ -20,34 +20,34 @@ use crate::vm::{Vm, VmOutput};
 pub(super) const STILL: Workload = Workload::Exercise(
     "heap, 32MiB, /tmp/data\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=8MiB piece=2MiB seed=1\n",
 );
-/// The same with all that is hot in one piece: whole huge pages are within it, wherever regions end.
+/// [`STILL`] with all hot memory in one piece, which contains whole huge pages wherever regions end.
 pub(super) const STILL_IN_ONE: Workload = Workload::Exercise(
     "heap, 32MiB, /tmp/data\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=8MiB piece=8MiB seed=1\n",
 );
-/// What of it is hot.
+/// Hot bytes of the workload.
 pub(super) const HOT: u64 = 8 << 20;
-/// The rest.
+/// Cold bytes of the workload.
 pub(super) const COLD: u64 = 24 << 20;
 
-/// The table monitor, with more than enough CPU time for emulation.
+/// Options of the table monitor, with more than enough CPU time for emulation.
 pub(super) const TABLES: &str = "--cpu-budget 20%";
 
-/// Functions for scripts, and the content of what is cold and hot.
+/// Shell functions for scripts, and the content of cold and hot memory.
 pub(super) const FUNCTIONS: &str = include_str!("acting.sh");
 
-/// A machine that has what these scenarios need.
+/// Returns a machine that has everything these scenarios need.
 pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm, VmError> {
     vm_with(&STILL, kernel, script)
 }
 
-/// The same with another workload.
+/// Returns such a machine with another workload than [`STILL`].
 pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
     product::isotherm_with("run", &["--scheme", "--no-guard", "--max-psi"])?;
     let script = format!("{FUNCTIONS}{script}");
     Ok(workload.vm(kernel, &script)?.zram())
 }
 
-/// Where memory is, in bytes.
+/// Places of a workload's memory, in bytes.
 #[derive(Deserialize)]
 pub(super) struct Pages {
     pub(super) hot: Part,
@@ -57,39 +57,39 @@ pub(super) struct Pages {
     pub(super) numa_maps: BTreeMap<u32, u64>,
 }
 
-/// The hot or the cold part.
+/// Bytes of the hot or the cold part, by place.
 #[derive(Deserialize)]
 pub(super) struct Part {
     pub(super) present: u64,
     pub(super) swapped: u64,
     pub(super) nodes: BTreeMap<u32, u64>,
-    /// In mappings that are advised to have huge pages, and not to.
+    /// Bytes in mappings that are advised to have huge pages, and not to.
     pub(super) advised_huge: u64,
     pub(super) advised_small: u64,
-    /// On the active list, where `look NAME --active` counted them.
+    /// Bytes on the active list, if `look NAME --active` counted them.
     active: Option<u64>,
     sum: Option<u64>,
 }
 
 impl Part {
-    /// Bytes on the active list, of `look NAME --active`.
+    /// Returns the bytes on the active list, which `look NAME --active` counts.
     pub(super) fn active(&self) -> Result<u64, VmError> {
         let wrong = || VmError::Wrong("active pages were not counted".to_owned());
         self.active.ok_or_else(wrong)
     }
 
-    /// Bytes on a node.
+    /// Returns the bytes on a node.
     pub(super) fn on(&self, node: u32) -> u64 {
         self.nodes.get(&node).copied().unwrap_or(0)
     }
 }
 
-/// What `look NAME` saw.
+/// Reads the result of `look NAME`.
 pub(super) fn pages(output: &VmOutput, name: &str) -> Result<Pages, VmError> {
     parsed(output, name)
 }
 
-/// What the first scheme of `act NAME` did.
+/// Counters of the first scheme of `act NAME`.
 pub(super) struct Deed {
     pub(super) action: String,
     pub(super) tried: u64,
@@ -116,12 +116,12 @@ impl Deed {
             .sum()
     }
 
-    /// Bytes refused for this reason.
+    /// Returns the bytes refused for this reason.
     pub(super) fn refused(&self, why: &str) -> u64 {
         self.refused.get(why).copied().unwrap_or(0)
     }
 
-    /// The reasons but "not present", which is what holes and what is as wanted already come to.
+    /// Lists the reasons except "not present", which also counts holes and pages that are already in the wanted state.
     fn reasons(&self) -> String {
         let reasons = self.refused.iter().filter(|(why, _)| *why != "not_present");
         let reasons: Vec<String> = reasons
@@ -135,7 +135,7 @@ impl Deed {
     }
 }
 
-/// Reads it.
+/// Reads the counters of `act NAME`.
 pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
     let summary: Value = parsed(output, name)?;
     let scheme = &summary["schemes"][0];
@@ -158,7 +158,7 @@ pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
     })
 }
 
-/// What was left as JSON, as `NAME.json`.
+/// Parses the file `NAME.json` that the script left.
 pub(super) fn parsed<T: for<'a> Deserialize<'a>>(
     output: &VmOutput,
     name: &str,
@@ -167,12 +167,12 @@ pub(super) fn parsed<T: for<'a> Deserialize<'a>>(
         .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
 }
 
-/// As people read it.
+/// Formats bytes as MiB.
 pub(super) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Lines for a deed and for what was there afterwards.
+/// Adds lines to the report for a deed and for the places of memory afterwards.
 fn say(report: &mut Report, deed: &Deed, after: &Pages) {
     let nodes = |part: &Part| {
         let nodes: Vec<String> = part
@@ -204,7 +204,7 @@ fn say(report: &mut Report, deed: &Deed, after: &Pages) {
     ));
 }
 
-/// What `act DID` did and what `look AFTER` saw then, which the report is told.
+/// Reads the results of `act DID` and of the following `look AFTER`, and adds them to the report.
 pub(super) fn done(
     report: &mut Report,
     output: &VmOutput,
@@ -216,7 +216,7 @@ pub(super) fn done(
     Ok((deed, after))
 }
 
-/// Fails unless the content is what it was.
+/// Fails unless the content of memory is unchanged.
 pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), VmError> {
     let sums = |pages: &Pages| (pages.hot.sum, pages.cold.sum);
     let (then, now) = (sums(before), sums(after));

@@ -1,4 +1,4 @@
-//! The kernels boot, and are what the other scenarios take them for.
+//! The kernels boot and have the features that the other scenarios rely on.
 
 use super::{Report, Scenario, ensure};
 use crate::error::VmError;
@@ -6,7 +6,7 @@ use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
-/// `boot`: release, BTF, BPF, kernel DAMON, and that files come back whole.
+/// `boot`: checks the release, BTF, BPF and kernel DAMON, and that files come back whole.
 pub(super) fn kernel() -> Scenario {
     Scenario::new(
         "boot",
@@ -33,7 +33,7 @@ pub(super) fn two_nodes() -> Scenario {
     )
 }
 
-/// The value of the line `KEY=VALUE` that a script printed.
+/// Returns the value of the line `KEY=VALUE` that a script printed.
 fn fact<'a>(output: &'a VmOutput, key: &str) -> Result<&'a str, VmError> {
     output
         .stdout

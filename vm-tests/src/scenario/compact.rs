@@ -1,10 +1,10 @@
 //! `isotherm compact` on memory that is fragmented as by `frag`: about every fourth page of it stays.
 //!
-//! Which ones stay is drawn at random. Where it is just every fourth, the kernel may compact nothing: its
-//! scanner for free pages looks at every 32nd page of a block (`stride` in `isolate_freepages`) until
-//! it finds a free one, and if page 0 of every 4 is in use, that is never (seen on 6.12).
+//! The pages that stay are drawn at random. If exactly every fourth page stays, the kernel may compact nothing. Its
+//! scanner for free pages looks at every 32nd page of a block (`stride` in `isolate_freepages`) until it finds a free
+//! one. If page 0 of every 4 is in use, it never finds one (seen on 6.12).
 //!
-//! The kernel's own proactive compaction is off, so that what happens is ours.
+//! The kernel's own proactive compaction is off, so that all compaction comes from Isotherm.
 
 use serde_json::Value;
 
@@ -14,10 +14,11 @@ use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
-/// Compacts above 50, down to 40.
+/// Makes Isotherm compact above 50, down to 40.
 const PROACTIVENESS: &str = "60";
 const LOW: f64 = 40.0;
-/// Under emulation, what is compacted between two looks and until the kernel heeds the signal.
+/// Largest distance below the low threshold: under emulation compaction goes on between two samples and until the
+/// kernel heeds the signal.
 const OVERSHOOT: f64 = 20.0;
 
 /// `compact`.
@@ -64,7 +65,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// The round of node 1. Returns the score of the other, later.
+/// Checks the round of node 1. Returns the later score of node 0.
 fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
     let one = json(output.bytes("one.json")?)?;
     let round = &one["nodes"][0]["round"];
@@ -92,7 +93,7 @@ fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
     Ok(untouched)
 }
 
-/// What the daemon did: node 0, and nothing to node 1.
+/// Checks that the daemon compacted node 0, and did nothing to node 1.
 fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(), VmError> {
     let text = String::from_utf8_lossy(output.bytes("daemon.jsonl")?).into_owned();
     let events = text.lines().map(|line| json(line.as_bytes()));
@@ -125,9 +126,9 @@ fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(),
     })
 }
 
-/// Whether a round stopped at the low threshold; or at the end of the node, having made the best of it:
-/// where the kernel's two scanners meet depends on what lay where, and on a busy host on the lists that
-/// pages were still on.
+/// Whether a round stopped at the low threshold, or at the end of the node with a better score than before. The place
+/// where the kernel's two scanners meet depends on the layout of memory. On a busy host it also depends on the lists
+/// that pages were still on.
 fn stopped(round: &Value, before: f64, after: f64) -> bool {
     match round["ended"].as_str() {
         Some("at_low") => (LOW - OVERSHOOT..=LOW).contains(&after),

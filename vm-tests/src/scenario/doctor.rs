@@ -58,7 +58,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Whether the first ability (recording processes) works, and why not.
+/// Reads from a report whether the first ability (recording processes) works, and the reason if it does not.
 fn recording(report: &Value) -> Result<(bool, String), VmError> {
     let ability = &report["abilities"][0];
     let works = ability["works"]

@@ -1,4 +1,5 @@
-//! What is checked on which kernel. Each scenario is a file here; `list.rs` has all of them, with their tests.
+//! Scenarios: checks of the product on a kernel. Each file here has one or a few of them; `list.rs` lists all, with
+//! their tests.
 
 mod act;
 mod act_psi;
@@ -30,9 +31,9 @@ use crate::qemu;
 
 /// A named check that boots one kernel (or the same one several times).
 pub struct Scenario {
-    /// What to call it on the command line.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What it shows, in a line.
+    /// A summary of its checks, in a line.
     pub about: &'static str,
     /// Runs it; wrong answers are [`VmError::Wrong`].
     pub run: fn(Kernel) -> Result<Report, VmError>,
@@ -66,7 +67,7 @@ impl Scenario {
     }
 }
 
-/// What a scenario measured, for people to read.
+/// The measurements of a scenario, as lines of text.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     lines: Vec<String>,
@@ -102,7 +103,7 @@ macro_rules! listed {
     };
 }
 
-/// Every scenario, quick ones first.
+/// Returns every scenario, quick ones first.
 pub fn all() -> Vec<Scenario> {
     crate::scenario_tests!(listed)
 }
@@ -110,9 +111,9 @@ pub fn all() -> Vec<Scenario> {
 /// Tries of a scenario, since monitors sample at random.
 const TRIES: usize = 2;
 
-/// What a test function does: runs the scenario that has the test `name`, prints its report (or `SKIP` with the reason)
-/// and the time it took, and panics if it fails each time it is tried. Every failure is printed. `path` is the whole name
-/// of the test, with its modules.
+/// Runs the scenario that has the test `name`, as a test function does. Prints its report (or `SKIP` with the reason)
+/// and the time it took. Panics if the scenario fails each time it is tried. Every failure is printed. `path` is the
+/// whole name of the test, with its modules.
 pub fn test(path: &str, name: &str) {
     let of_scenario = |scenario: Scenario| {
         let tests = scenario.tests.iter();
@@ -128,7 +129,7 @@ pub fn test(path: &str, name: &str) {
     qemu::take_spent();
     let result = try_again(path, || run(kernel));
     let spent = qemu::take_spent();
-    // Lines with `AGAIN` and `TOOK` are what the test runner collects.
+    // The test runner collects lines with `AGAIN` and `TOOK`.
     eprintln!(
         "TOOK {path}: {:.1} s, cpu {:.1} s",
         spent.wall.as_secs_f64(),
@@ -141,7 +142,7 @@ pub fn test(path: &str, name: &str) {
     }
 }
 
-/// The first success, or the last failure.
+/// Runs a scenario at most [`TRIES`] times. Returns the first success or the last failure.
 fn try_again(path: &str, run: impl Fn() -> Result<Report, VmError>) -> Result<Report, VmError> {
     for tried in 1..TRIES {
         match run() {
@@ -154,7 +155,7 @@ fn try_again(path: &str, run: impl Fn() -> Result<Report, VmError>) -> Result<Re
     run()
 }
 
-/// `Ok` if `holds`, else what was wrong.
+/// Returns `Ok` if `holds`, and [`VmError::Wrong`] otherwise.
 pub(crate) fn ensure(holds: bool, wrong: impl FnOnce() -> String) -> Result<(), VmError> {
     if holds {
         Ok(())

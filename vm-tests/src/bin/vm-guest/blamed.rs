@@ -1,8 +1,8 @@
-//! A program of which it is known whose code touched which memory first (`isotherm report blame`).
+//! A program whose functions are known to touch certain memory first (`isotherm report blame`).
 //!
-//! Each function here has memory of its own and is called once: two fill memory that is idle from then on, one in
-//! small pages and one in huge pages; one fills what is kept in use; one fills what is paged out some seconds later, and
-//! another brings that back.
+//! Each function here has memory of its own and is called once. Two fill memory that is idle from then on, one in small
+//! pages and one in huge pages. One fills memory that stays in use. One fills memory that is paged out some seconds
+//! later, and another reads that back.
 
 use std::hint::black_box;
 use std::io;
@@ -17,13 +17,13 @@ use super::memory::{self, HUGE_PAGE};
 /// Touch memory, each part of it by a function of its own, and keep one in use until killed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Memory of each part, in MiB.
+    /// Give each part this much memory, in MiB.
     #[arg(long, default_value_t = 32)]
     mib: usize,
     /// Page one part out, and bring it back. There must be swap.
     #[arg(long)]
     swap: bool,
-    /// When, in seconds from the start.
+    /// Page the part out this many seconds after the start.
     #[arg(long, default_value_t = 4)]
     swap_after: u64,
 }
@@ -71,7 +71,7 @@ fn fill_cache(memory: &[AtomicU8]) {
 
 #[inline(never)]
 fn write_log(memory: &[AtomicU8]) {
-    // What is all alike is no memory in swap.
+    // A page whose bytes are all equal takes no memory in swap.
     for (at, byte) in memory.iter().enumerate().step_by(97) {
         byte.store(((at * 31) >> 7) as u8, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What is to be known in the guest about a program of the generated family, and about a record of it.
+//! Page frames of a program of the generated family, and the CPU share of a record of it.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Write as _};
@@ -15,7 +15,7 @@ use super::pagemap::{Entry, Pagemap};
 pub(crate) struct PageFrames {
     #[arg(long)]
     pid: u32,
-    /// What it said of itself.
+    /// Read the program's description of itself from this file.
     #[arg(long)]
     ready: PathBuf,
     #[arg(long)]
@@ -46,7 +46,7 @@ pub(crate) fn cpu_share(args: &CpuShare) -> io::Result<()> {
             samples.push((sample.time, sample.cost.monitor_cpu));
         }
     }
-    // What loading cost is in the first one.
+    // The first sample includes the cost of loading.
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
         return Err(io::Error::other("the record tells no costs"));
     };

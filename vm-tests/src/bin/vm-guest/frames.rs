@@ -1,7 +1,7 @@
 //! Translates a truth file from a process's addresses to physical ones.
 //!
-//! Frames that follow each other become one range. The translation is a snapshot of now: the workload
-//! must not move meanwhile.
+//! Frames that follow each other become one range. The translation is a snapshot: the workload's pages must not move
+//! meanwhile.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -16,13 +16,13 @@ use super::pagemap::{Entry, Pagemap};
 /// Rewrite a truth file in physical addresses.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Whose addresses the truth holds.
+    /// Translate addresses of this process.
     #[arg(long)]
     pid: u32,
-    /// The truth file.
+    /// Read this truth file.
     #[arg(long)]
     truth: PathBuf,
-    /// Where to write the translated one.
+    /// Write the translated truth to this file.
     #[arg(long)]
     out: PathBuf,
 }
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     Ok(())
 }
 
-/// Each heat's share of accesses is shared out among its frames by size.
+/// Translates heats. Each heat's share of accesses is divided among its frames by size.
 fn heats(pagemap: &mut Pagemap, virtual_heats: &[Heat]) -> io::Result<Vec<Heat>> {
     let mut heats = Vec::new();
     for heat in virtual_heats {

@@ -1,7 +1,7 @@
 //! A workload above 47 bits: a quarter of its memory is hot, the rest is touched once.
 //!
-//! `isotherm workload` is what other scenarios use; it maps its memory where the kernel likes, and
-//! the kernel goes above 47 bits only where a program asks for it.
+//! Other scenarios use `isotherm workload`, which maps its memory where the kernel chooses. The kernel goes above 47
+//! bits only if a program asks for it.
 
 use std::fs::File;
 use std::io;
@@ -13,16 +13,16 @@ use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_workload::layout::{Heat, Temperature};
 use isotherm_workload::truth::{self, Line, Place};
 
-/// Keep a known part of memory hot until killed, and write down which.
+/// Keep a known part of memory hot until killed, and write the truth about it to a file.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// All of the memory, in MiB; the second quarter of it is hot.
+    /// Map this much memory, in MiB; its second quarter is hot.
     #[arg(long, default_value_t = 64)]
     mib: usize,
     /// Map the memory above 47 bits.
     #[arg(long)]
     high: bool,
-    /// Where to write the truth, in the format of `isotherm workload --truth`.
+    /// Write the truth to this file, in the format of `isotherm workload --truth`.
     #[arg(long)]
     truth: PathBuf,
 }
@@ -75,7 +75,7 @@ fn range_of(memory: &[AtomicU8]) -> AddressRange {
     AddressRange::new(start, start + memory.len() as u64)
 }
 
-/// Nanoseconds since the Unix epoch.
+/// Returns the nanoseconds since the Unix epoch.
 pub(crate) fn now() -> Nanos {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

@@ -1,9 +1,8 @@
 //! Runs the kernel's own DAMON on a process through sysfs and writes down its snapshots.
 //!
-//! One kdamond with one context, `vaddr` operations, and one scheme that takes every region and
-//! does nothing (`stat`): asking the kernel to update that scheme's tried regions yields all regions
-//! of the aggregation interval that has just ended (`Documentation/admin-guide/mm/damon/usage.rst`).
-//! Paths are those of 6.12.
+//! It uses one kdamond with one context, `vaddr` operations, and one scheme that takes every region and does nothing
+//! (`stat`). An update of that scheme's tried regions yields all regions of the aggregation interval that has just
+//! ended (`Documentation/admin-guide/mm/damon/usage.rst`). Paths are those of 6.12.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,19 +16,19 @@ const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// Record a process with kernel DAMON; snapshots come out as lines of JSON.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which process.
+    /// Record this process.
     #[arg(long)]
     pid: u32,
-    /// For how long, in seconds.
+    /// Record for this many seconds.
     #[arg(long)]
     seconds: u64,
-    /// Sampling interval.
+    /// Sample at this interval, in milliseconds.
     #[arg(long, default_value_t = 100)]
     sample_ms: u64,
-    /// Aggregation interval.
+    /// Aggregate at this interval, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     aggregation_ms: u64,
-    /// Where to write the snapshots.
+    /// Write the snapshots to this file.
     #[arg(long)]
     out: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! `vm-guest`: what the guest needs and busybox lacks. One file per job.
+//! `vm-guest`: jobs in the guest that busybox cannot do. One file per job.
 
 mod blamed;
 mod family;
@@ -21,10 +21,9 @@ use isotherm_workload::family::program;
 enum Job {
     /// Map a page with a hint above 47 bits; print its address, or `refused`.
     MapHigh,
-    /// Wake up again and again: each time the processor changes address spaces, which is what
-    /// flushes an emulated TLB.
+    /// Wake up again and again: each time the processor changes address spaces, which flushes an emulated TLB.
     Wake {
-        /// How often, in microseconds.
+        /// Wake up at this interval, in microseconds.
         #[arg(long, default_value_t = 1000)]
         every_us: u64,
     },

@@ -1,4 +1,4 @@
-//! Anonymous memory, where and how asked for: the system calls that safe Rust does not have.
+//! Anonymous memory at a chosen place and with advice: the system calls that safe Rust does not have.
 
 #![expect(
     unsafe_code,
@@ -8,13 +8,13 @@
 use std::io;
 use std::sync::atomic::AtomicU8;
 
-/// Where high mappings are asked for: above the 47 bits that four levels of tables give to users.
+/// Hint for high mappings: above the 47 bits that four levels of tables give to users.
 const HIGH: usize = 1 << 50;
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// `len` bytes of zeroes, never unmapped; with `high`, above 47 bits, which fails where the
-/// processor's page tables have four levels.
+/// Maps `len` zero bytes, which are never unmapped. With `high` they lie above 47 bits, which fails if the processor's
+/// page tables have four levels.
 pub(crate) fn map(len: usize, high: bool) -> io::Result<&'static [AtomicU8]> {
     let hint = std::ptr::without_provenance_mut(if high { HIGH } else { 0 });
     // SAFETY: a new private anonymous mapping without MAP_FIXED replaces nothing; mmap(2) returns
@@ -41,7 +41,7 @@ pub(crate) fn map(len: usize, high: bool) -> io::Result<&'static [AtomicU8]> {
     Ok(bytes)
 }
 
-/// The same, of whole huge pages and advised to be made of them.
+/// Maps `len` bytes as [`map`] does, aligned to huge pages, and advises the kernel to use huge pages for them.
 pub(crate) fn map_huge(len: usize) -> io::Result<&'static [AtomicU8]> {
     let memory = map(len + HUGE_PAGE, false)?;
     let skip = memory.as_ptr().addr().next_multiple_of(HUGE_PAGE) - memory.as_ptr().addr();

@@ -5,25 +5,25 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 
-/// One page, as pagemap says.
+/// The pagemap entry of one page.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry(u64);
 
 impl Entry {
-    /// Its frame, if it is in memory.
+    /// Returns the page's frame if the page is in memory.
     pub(crate) fn frame(self) -> Option<u64> {
         const PRESENT: u64 = 1 << 63;
         const FRAME: u64 = (1 << 55) - 1;
         (self.0 & PRESENT != 0).then_some(self.0 & FRAME)
     }
 
-    /// Whether it is in swap.
+    /// Whether the page is in swap.
     pub(crate) fn is_swapped(self) -> bool {
         self.0 & 1 << 62 != 0
     }
 }
 
-/// A process's pages.
+/// The pagemap file of a process.
 pub(crate) struct Pagemap(File);
 
 impl Pagemap {
@@ -31,7 +31,7 @@ impl Pagemap {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
     }
 
-    /// Those of `range`, in order.
+    /// Returns the entries of `range`, in order.
     pub(crate) fn entries(&mut self, range: AddressRange) -> io::Result<Vec<Entry>> {
         let mut bytes = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
         self.0.seek(SeekFrom::Start(range.start / PAGE_SIZE * 8))?;

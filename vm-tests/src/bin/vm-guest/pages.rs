@@ -1,9 +1,9 @@
-//! Where a workload's hot and cold memory is: in memory, in swap, in huge pages, on which node; and what the kernel
-//! was advised of it.
+//! Places of a workload's hot and cold memory (in memory, in swap, in huge pages, by node), and the advice that the
+//! kernel got about it.
 //!
-//! Read from pagemap, smaps, numa_maps and zoneinfo, none of which the product uses for acting. With
-//! `--active` the pages of the active list are counted, by kpageflags. With `--sum` the content is read as well,
-//! through `/proc/PID/mem`, which brings back what is in swap: so that comes last.
+//! The sources are pagemap, smaps, numa_maps and zoneinfo, none of which the product uses for acting. With `--active`
+//! the pages of the active list are counted through kpageflags. With `--sum` the content is read as well, through
+//! `/proc/PID/mem`. That brings pages back from swap, so it comes last.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use serde::Serialize;
 
 use super::pagemap::{Entry, Pagemap};
 
-/// Say where a workload's hot and cold memory is, as JSON.
+/// Print the places of a workload's hot and cold memory, as JSON.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workload.
+    /// Inspect this process.
     #[arg(long)]
     pid: u32,
-    /// Its truth file, whose last phase counts.
+    /// Read the hot and cold ranges from the last phase of this truth file.
     #[arg(long)]
     truth: PathBuf,
     /// Count pages of the active list, too.
@@ -40,23 +40,23 @@ pub(crate) struct Args {
 struct Answer {
     hot: Part,
     cold: Part,
-    /// Of the mappings that hold these, as smaps says.
+    /// Bytes of smaps' `AnonHugePages` in the mappings that hold the hot and cold ranges.
     anon_huge: u64,
     referenced: u64,
-    /// The same as numa_maps says, by node.
+    /// Bytes of these mappings by node, from numa_maps.
     numa_maps: BTreeMap<u32, u64>,
 }
 
-/// In bytes.
+/// Bytes of the hot or of the cold ranges, by place.
 #[derive(Serialize, Default)]
 struct Part {
     present: u64,
     swapped: u64,
     nodes: BTreeMap<u32, u64>,
-    /// In mappings that are advised to have huge pages (MADV_HUGEPAGE), and not to (MADV_NOHUGEPAGE).
+    /// Bytes in mappings that are advised to have huge pages (MADV_HUGEPAGE), and not to (MADV_NOHUGEPAGE).
     advised_huge: u64,
     advised_small: u64,
-    /// On the active list (PG_active).
+    /// Bytes on the active list (PG_active).
     active: Option<u64>,
     sum: Option<u64>,
 }
@@ -114,7 +114,7 @@ fn part(
     Ok(part)
 }
 
-/// Bytes of pages that kpageflags has on the active list.
+/// Counts the bytes of pages that are on the active list according to kpageflags.
 fn active(pagemap: &mut Pagemap, ranges: &[AddressRange]) -> io::Result<u64> {
     /// `KPF_ACTIVE` of `include/uapi/linux/kernel-page-flags.h`.
     const ACTIVE: u64 = 1 << 6;
@@ -136,7 +136,7 @@ fn active(pagemap: &mut Pagemap, ranges: &[AddressRange]) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes of `ranges` that lie in mappings with this flag, as smaps says.
+/// Counts the bytes of `ranges` in mappings that have this flag in smaps.
 fn advised(smaps: &str, flag: &str, ranges: &[AddressRange]) -> u64 {
     let (mut of, mut bytes) = (None, 0);
     for line in smaps.lines() {
@@ -154,7 +154,7 @@ fn advised(smaps: &str, flag: &str, ranges: &[AddressRange]) -> u64 {
     bytes
 }
 
-/// The frames of every zone, and the node that it belongs to.
+/// Reads the frames of every zone, and the node to which it belongs.
 fn frames_of_nodes() -> io::Result<Vec<(u32, Range<u64>)>> {
     let text = fs::read_to_string("/proc/zoneinfo")?;
     let (mut node, mut spanned) = (0, 0);
@@ -172,7 +172,7 @@ fn frames_of_nodes() -> io::Result<Vec<(u32, Range<u64>)>> {
     Ok(zones)
 }
 
-/// The sum of a field of smaps over the mappings that hold some of `ranges`.
+/// Sums a field of smaps, in bytes, over the mappings that hold some of `ranges`.
 fn mapped<I>(smaps: &str, field: &str, ranges: impl Fn() -> I) -> u64
 where
     I: Iterator<Item = AddressRange>,
@@ -197,7 +197,7 @@ fn mapping(line: &str) -> Option<AddressRange> {
     AddressRange::checked(address(start)?, address(end)?)
 }
 
-/// Bytes by node of the mappings that hold some of `ranges`. numa_maps tells only where each starts.
+/// Counts the bytes by node of the mappings that hold some of `ranges`. numa_maps has only the start of each mapping.
 fn numa_maps<I>(pid: u32, ranges: impl Fn() -> I) -> io::Result<BTreeMap<u32, u64>>
 where
     I: Iterator<Item = AddressRange>,
@@ -229,7 +229,7 @@ where
     Ok(bytes)
 }
 
-/// A number that differs if any byte does, or if two change places.
+/// Hashes the content of `ranges`. The hash differs if any byte differs, or if two change places.
 fn sum(pid: u32, ranges: &[AddressRange]) -> io::Result<u64> {
     const CHUNK: usize = 1 << 20;
     let memory = File::open(format!("/proc/{pid}/mem"))?;
