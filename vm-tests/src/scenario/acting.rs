@@ -108,7 +108,7 @@ struct NodeMove {
 }
 
 impl Deed {
-    /// Bytes that went from one node to another.
+    /// Returns the bytes that went from one node to another.
     pub(super) fn moved(&self, from: u32, to: u32) -> u64 {
         let ways = self.moved.iter();
         ways.filter(|way| (way.from, way.to) == (from, to))

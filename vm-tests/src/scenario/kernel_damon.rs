@@ -1,5 +1,5 @@
-//! The third world: Isotherm drives the kernel's DAMON, tells what that sees and does, takes it from nobody, and
-//! leaves its tree as it found it, also after a SIGKILL.
+//! The third world, in which Isotherm drives the kernel's DAMON. Isotherm reports what DAMON sees and does, and leaves
+//! a DAMON that is in use alone. It leaves DAMON's tree as it found it, also after a SIGKILL.
 //!
 //! As in `side_by_side`, something wakes on the workload's processor every millisecond: DAMON flushes no TLB, and an
 //! emulated one hides accesses otherwise.
@@ -12,11 +12,12 @@ use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
-/// How long each records.
+/// Duration of each record, in seconds.
 const SECONDS: u32 = 36;
-/// One in so many snapshots, the first ones, are not judged: DAMON has to find the borders of hot memory first.
+/// Divisor of the number of snapshots: the first third is not judged, since DAMON has to find the borders of hot memory
+/// first.
 const SETTLING: usize = 3;
-/// Of what is cold this may be in memory still: a region's border lies anywhere.
+/// Bytes of cold memory that may still be in memory: a region's border lies anywhere.
 const LEFT: u64 = 2 << 20;
 
 /// `kernel-damon`.
@@ -40,7 +41,7 @@ pub(super) fn acts() -> Scenario {
     )
 }
 
-/// Functions for the scripts.
+/// Shell functions for the scripts.
 pub(super) const FUNCTIONS: &str = "\
 tree=/sys/kernel/mm/damon/admin/kdamonds\n\
 is_empty() { [ \"$(cat $tree/nr_kdamonds)\" = 0 ] || { echo \"the tree is not as it was: $1\"; exit 1; }; }\n\
@@ -73,7 +74,8 @@ fn without(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Records in every way, then what an enemy would do.
+/// Returns a script that records in every way, and then disturbs Isotherm: another user of DAMON, a missing feature, a
+/// SIGKILL.
 fn recording() -> String {
     let options = format!("--world kernel {SLOW} --pid $target");
     [
@@ -82,7 +84,7 @@ fn recording() -> String {
         "taskset 1 vm-guest wake &\n".to_owned(),
         workload::record("kernel", &options, SECONDS),
         "is_empty kernel\n".to_owned(),
-        // Without tracefs a scheme tells.
+        // Without tracefs the snapshots come from a scheme.
         "umount -l /sys/kernel/debug\n".to_owned(),
         workload::record("by_scheme", &options, SECONDS),
         "is_empty by_scheme\nmount -t debugfs debug /sys/kernel/debug\n".to_owned(),
@@ -109,7 +111,7 @@ fn recording() -> String {
 }
 
 fn record(kernel: Kernel) -> Result<Report, VmError> {
-    // In a slower guest what happens between samples is too little for DAMON to tell hot from cold.
+    // In a slower guest too little happens between samples for DAMON to distinguish hot from cold.
     let vm = SCATTERED.vm(kernel, &recording())?.instruction_ns_log2(3);
     let output = vm.run_ok()?;
     let mut report = Report::default();
@@ -164,7 +166,7 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// That a message came, which is shown.
+/// Fails unless a line of the message `NAME.txt` contains `words`, and adds that line to the report.
 pub(super) fn says(
     report: &mut Report,
     output: &VmOutput,

@@ -1,7 +1,7 @@
-//! What the kernel's DAMON does to memory by each action, as pages, mappings and nodes show it.
+//! Effects of each action of the kernel's DAMON on memory, as pages, mappings and nodes show them.
 //!
-//! As in `kernel_damon`, something wakes on the workload's processor, so that the emulated TLB hides no access.
-//! Nothing here rests on what Isotherm says of the kernel: its counters are read from sysfs while it runs.
+//! As in `kernel_damon`, something wakes on the workload's processor, so that the emulated TLB hides no access. Nothing
+//! here relies on Isotherm's reports about the kernel: the kernel's counters are read from sysfs while Isotherm runs.
 
 use serde_json::{Value, json};
 
@@ -12,14 +12,14 @@ use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
-/// DAMON begins with as many regions as there are ranges of RAM, and splits each in two or three at each aggregation: it
-/// takes about ten until one is as small as a piece of the workload. All is cold until then, so schemes wait for
-/// [`SETTLED`], and aggregations are short.
+/// Options for short intervals. DAMON begins with one region for each range of RAM, and splits each in two or three at
+/// each aggregation. After about ten aggregations a region is as small as a piece of the workload. All memory is cold
+/// until then, so schemes wait for [`SETTLED`], and aggregations are short.
 const INTERVALS: &str = "--sample-interval 50ms --aggregation-interval 500ms --update-interval 10s";
-/// The same with small regions.
+/// [`INTERVALS`] with small regions.
 const FAST: &str =
     "--sample-interval 50ms --aggregation-interval 500ms --update-interval 10s --regions 200-2000";
-/// The least age of what is cold in physical memory.
+/// The least age of cold memory in schemes on physical memory.
 const SETTLED: &str = "6 s";
 
 /// `kernel-damon-migrate`.
@@ -49,7 +49,7 @@ pub(super) fn huge() -> Scenario {
     )
 }
 
-/// Functions for the scripts.
+/// Returns the shell functions for the scripts.
 pub(super) fn functions() -> String {
     format!(
         "{}{}",
@@ -58,7 +58,7 @@ pub(super) fn functions() -> String {
     )
 }
 
-/// A configuration as damo writes it, with the intervals of [`FAST`].
+/// Returns a configuration in damo's format, with the intervals of [`FAST`].
 pub(super) fn configuration(operations: &str, schemes: &[Value]) -> String {
     json!({"kdamonds": [{"contexts": [{
         "ops": operations,
@@ -70,7 +70,7 @@ pub(super) fn configuration(operations: &str, schemes: &[Value]) -> String {
     .to_string()
 }
 
-/// Sizes of a page and more.
+/// Returns an access pattern for regions of a page or more.
 pub(super) fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
     let range = |[min, max]: [&str; 2]| json!({"min": min, "max": max});
     json!({
@@ -83,7 +83,7 @@ pub(super) fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
 /// The kernel's counters of one scheme at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counters {
-    /// Since boot.
+    /// Seconds since boot.
     pub(super) seconds: f64,
     pub(super) tried: u64,
     pub(super) applied: u64,
@@ -92,7 +92,7 @@ pub(super) struct Counters {
     pub(super) effective: u64,
 }
 
-/// What `kernel_until NAME` noted of a scheme, in order of time.
+/// Reads the counters of a scheme that `kernel_until NAME` noted, in order of time.
 pub(super) fn counters(
     output: &VmOutput,
     name: &str,
@@ -108,7 +108,7 @@ pub(super) fn counters(
         let [of, _, tried, _, applied, exceeds, effective] = numbers[..] else {
             return Err(wrong(line));
         };
-        // A commit sets the tree anew, counters with it, until the kernel is asked for them again.
+        // A commit creates the tree anew, with zero counters, until the kernel is asked to update them.
         let is_torn = all.last().is_some_and(|last: &Counters| tried < last.tried);
         if of == scheme && !is_torn {
             all.push(Counters {
@@ -124,7 +124,7 @@ pub(super) fn counters(
     Ok(all)
 }
 
-/// The last of them, which the report is told.
+/// Returns the last counters of scheme 0, and adds them to the report.
 fn counted(report: &mut Report, output: &VmOutput, name: &str) -> Result<Counters, VmError> {
     let all = counters(output, name, 0)?;
     let last = all[all.len() - 1];
@@ -157,13 +157,13 @@ fn at_most(report: &Report, what: &str, bytes: u64, most: u64) -> Result<(), VmE
     })
 }
 
-/// Of the cold memory this much is found among a machine's frames, and of the hot memory.
+/// Bytes of cold and of hot memory that a scheme must find at least among all frames of a machine.
 const MOST_COLD: u64 = COLD * 3 / 4;
 const MOST_HOT: u64 = HOT * 3 / 4;
-/// Of the other temperature this much may be in the same regions.
+/// Bytes of the other temperature that may lie in the same regions.
 const STRAY: u64 = 2 << 20;
 
-/// Cold memory to node 1.
+/// Returns a scheme that moves cold memory to node 1.
 fn demote() -> Value {
     json!({
         "action": "migrate_cold",
@@ -172,7 +172,7 @@ fn demote() -> Value {
     })
 }
 
-/// Hot memory to node 0.
+/// Returns a scheme that moves hot memory to node 0.
 fn promote() -> Value {
     json!({
         "action": "migrate_hot",
@@ -181,7 +181,7 @@ fn promote() -> Value {
     })
 }
 
-/// Cold memory to both nodes in turn.
+/// Returns a scheme that moves cold memory to both nodes in turn.
 fn interleave() -> Value {
     json!({
         "action": "migrate_cold",
@@ -246,7 +246,7 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Where the parts are, for people.
+/// Formats the bytes of both parts on each node.
 fn on_nodes(pages: &Pages) -> String {
     let part = |part: &Part| format!("{} on 0 and {} on 1", mib(part.on(0)), mib(part.on(1)));
     format!("hot {}, cold {}", part(&pages.hot), part(&pages.cold))
@@ -339,7 +339,7 @@ fn lists(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Bytes on the active list: hot and cold ones.
+/// Returns the bytes on the active list, hot and cold, and adds them to the report.
 fn active(report: &mut Report, output: &VmOutput, look: &str) -> Result<(u64, u64), VmError> {
     let pages = pages(output, look)?;
     let (hot, cold) = (pages.hot.active()?, pages.cold.active()?);
@@ -394,7 +394,7 @@ fn on_lists(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     at_most(report, "cold after cold", cold, STRAY)
 }
 
-/// willneed has what is in swap read into the swap cache.
+/// Checks that willneed reads pages from swap into the swap cache.
 fn brought_back(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let kib = |name: &str| -> Result<u64, VmError> {
         let text = output.text(&format!("swap-cached-{name}.txt"))?;
@@ -421,10 +421,11 @@ fn brought_back(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     intact(&start, &summed, "on its way to swap and back")
 }
 
-/// khugepaged has other things to go by as well: some of what it is advised of is enough.
+/// Least bytes in huge pages after hugepage. khugepaged has other criteria as well, so a part of the advised memory is
+/// enough.
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// A block that a region ends in is not collapsed, and regions end anywhere.
+/// Least bytes in huge pages after collapse. A block in which a region ends is not collapsed, and regions end anywhere.
 const MOST_HUGE: u64 = (HOT + COLD) / 4 * 3;
 
 fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
@@ -483,7 +484,7 @@ fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// What hugepage and nohugepage advised, and what came of it.
+/// Checks the advice that hugepage and nohugepage gave, and its effect.
 fn advised(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let say = |report: &mut Report, pages: &Pages| {
         report.say(format!(

@@ -1,6 +1,6 @@
 //! The kernel's DAMON under a daemon: tuned by commits, paused, resumed, ended; and under a guard.
 //!
-//! What is in force is read from the tree itself.
+//! The schemes in force are read from the tree itself.
 
 use serde_json::Value;
 
@@ -21,10 +21,10 @@ pub(super) fn scenario() -> Scenario {
     )
 }
 
-/// Of what is cold this may be in memory still.
+/// Bytes of cold memory that may still be in memory.
 const LEFT: u64 = 2 << 20;
 
-/// A configuration as damo writes it, with one scheme.
+/// Returns a configuration in damo's format, with one scheme.
 fn configuration(action: &str) -> String {
     serde_json::json!({"kdamonds": [{"contexts": [{
         "ops": "vaddr",
@@ -43,7 +43,7 @@ fn configuration(action: &str) -> String {
     .to_string()
 }
 
-/// Shell functions: what is in force, by the tree.
+/// Shell functions; `action` and `becomes` read the action in force from the tree.
 const IN_FORCE: &str = "\
 action() { cat $tree/0/contexts/0/schemes/0/action; }\n\
 becomes() {\n\
@@ -81,7 +81,7 @@ fn script() -> String {
          daemon resume\nbecomes pageout\n\
          daemon stop\nis_empty daemon\n\
          look after --sum\n",
-        // What is cold is read again and again, which brings it back.
+        // Cold memory is read again and again, which brings it back.
         &format!(
             "( while true; do vm-guest pages --pid $target --truth /out/truth.jsonl --sum >/dev/null; sleep 4; done ) & toucher=$!\n\
              act_until guarded has_stopped --world kernel {SLOW} --max-refaults 10/s --scheme '4K max 0 0 3s max pageout' --pid $target -o /out/guarded.isotherm\n\
@@ -146,7 +146,8 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Idle memory that is in use, and memory in use that is not seen, are both rare; a region's border lies anywhere.
+/// Least recall of accessed memory, and least precision of idle memory. Memory reported as idle that is in use, and
+/// memory in use that is not seen, are both rare; a region's border lies anywhere.
 const LEAST_COMPARED: f64 = 0.7;
 
 fn run(kernel: Kernel) -> Result<Report, VmError> {

@@ -1,10 +1,10 @@
-//! damo 3.4.3 as the oracle, on the same kernel: a configuration comes to the same files of DAMON's tree by damo and by
-//! Isotherm; what damo has set up is exported and read by damo again; both see the same hot memory; damo's kdamonds
-//! are left alone; a record that damo wrote is read.
+//! damo 3.4.3 as the oracle, on the same kernel. For one configuration damo and Isotherm write the same files of
+//! DAMON's tree. Isotherm exports the setup of damo, and damo reads it again. Both see the same hot memory. damo's
+//! kdamonds are left alone. A record that damo wrote is read.
 //!
-//! Three things differ on purpose. A largest age or a quota's interval without end is for damo 2^64 - 1 of a unit, of
-//! which the kernel keeps 32 bits of the age; ours is the greatest age that the kernel has. Without a quota damo writes
-//! an interval without end for it, we none. And each kdamond has its own process id.
+//! Three things differ on purpose. damo writes an unlimited age or quota interval as 2^64 - 1 of a unit. The kernel
+//! keeps 32 bits of the age; Isotherm writes the greatest age that the kernel has. Without a quota damo writes an
+//! unlimited interval for it, and Isotherm writes none. Each kdamond has its own process id.
 //!
 //! damo has no perf here and takes snapshots through sysfs.
 
@@ -21,11 +21,11 @@ use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
-/// How long ours records.
+/// Duration of Isotherm's record, in seconds.
 const SECONDS: u32 = 16;
-/// Checks of a region in an aggregation interval: perf's format does not tell.
+/// Checks of a region in an aggregation interval, a number that perf's format does not contain.
 const NR_SAMPLES: u32 = 10;
-/// A tree has more files than this, or too little was compared.
+/// Number of files that a tree must exceed; otherwise too little was compared.
 const LEAST_FILES: usize = 100;
 
 /// `kernel-damon-damo`.
@@ -70,7 +70,8 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// What damo wrote, what ours did, and what damo wrote of our export.
+/// Compares the tree that damo wrote with the one that Isotherm wrote, and with the one that damo wrote from Isotherm's
+/// export.
 fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let theirs = files(output, "damo.tree")?;
     for (name, label) in [
@@ -110,7 +111,7 @@ fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<(), VmError> 
 fn files(output: &VmOutput, name: &str) -> Result<Files, VmError> {
     let text = output.text(name)?;
     let lines = text.lines().filter_map(|line| line.split_once(':'));
-    // What the kernel says of a kdamond that runs, and counts for it.
+    // These files hold the state and the counters of a running kdamond, which the kernel writes.
     let is_set = |path: &str| {
         let told = ["/pid", "/state", "/effective_bytes"];
         let is_counter = path.contains("/stats/") && !path.ends_with("/max_nr_snapshots");
@@ -122,7 +123,7 @@ fn files(output: &VmOutput, name: &str) -> Result<Files, VmError> {
         .collect())
 }
 
-/// What a file comes to for the kernel.
+/// Returns the value of a file as the kernel understands it.
 fn meant(files: &Files, path: &str) -> Option<String> {
     let text = files.get(path)?;
     if path.ends_with("access_pattern/age/max") {
@@ -142,7 +143,7 @@ fn meant(files: &Files, path: &str) -> Option<String> {
     Some(text.clone())
 }
 
-/// What damo and ours saw of the same workload.
+/// Compares the hot memory that damo and Isotherm saw in the same workload.
 fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let truth = workload::truth(output)?;
     let mut theirs: Vec<Snapshot> = workload::snapshots(output, "theirs")?;

@@ -1,9 +1,9 @@
-//! SIGKILL at random moments, and processes that come and go: Isotherm puts kernel DAMON's tree in order after itself,
-//! whatever it was doing, and leaves alone what somebody else has made of it meanwhile.
+//! SIGKILL at random moments, and processes that come and go. Isotherm puts kernel DAMON's tree in order after itself,
+//! whatever it was doing. It leaves the changes that another user has made meanwhile alone.
 //!
-//! Somebody's configuration, which is off, is in the tree from the beginning. Each round begins a session and kills it
-//! after a time that is drawn from a seed, from nothing to well past its start. The next one has to begin on what is
-//! left. In the end the tree is read again, file by file.
+//! Another user's configuration, which is off, is in the tree from the beginning. Each round begins a session and kills
+//! it after a time that is drawn from a seed, from nothing to well past its start. The next session has to begin on
+//! what is left. In the end the tree is read again, file by file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,20 +19,20 @@ use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
-/// Of the moments.
+/// Seed of the moments.
 const SEED: u64 = 20_261_126;
 const ROUNDS: usize = 24;
 /// The longest that a session may live: well past its start, which takes about 2 s.
 const LATEST_MS: u64 = 4_000;
-/// What a moment hits.
+/// Phases of a session that a kill can hit.
 const BEFORE: &str = "before it wrote anything";
 const BETWEEN: &str = "while it set up the tree or put it back";
 const ON: &str = "with a kdamond on";
-/// How long processes come and go under a session.
+/// Duration of a session under which processes come and go, in seconds.
 const LOAD_SECONDS: u32 = 15;
-/// So many that come and go must have been told.
+/// Least number of processes whose start must be in the record.
 const LEAST_TOLD: usize = 10;
-/// Snapshots, in which there are at least those of the one that stays.
+/// Least number of snapshots in the record of the load beside a process that stays.
 const LEAST_SEEN: usize = 4;
 
 /// `kernel-damon-killed`.
@@ -44,7 +44,7 @@ pub(super) fn scenario() -> Scenario {
     )
 }
 
-/// What is run and killed in turn.
+/// Commands that are run and killed in turn.
 const SESSIONS: [&str; 4] = [
     "record --pid $target",
     "run -c /tmp/two.json",
@@ -108,12 +108,12 @@ killed() {\n\
     kill -0 $target || { echo the workload died; exit 1; }\n\
 }\n";
 
-/// Which it is, and after how many milliseconds it is killed.
+/// Returns for each round the index of its session, and the milliseconds after which it is killed.
 fn moments() -> Vec<(usize, u64)> {
     let mut rng = Pcg64Mcg::seed_from_u64(SEED);
     (0..ROUNDS)
         .map(|round| {
-            // Squared: most phases are over within the first second.
+            // The share is squared, since most phases are over within the first second.
             let share = f64::from(rng.next_u32()) / f64::from(u32::MAX);
             (
                 round % SESSIONS.len(),
@@ -147,7 +147,7 @@ fn rounds() -> String {
     script
 }
 
-/// After a kill somebody takes what is left for their own.
+/// Returns a script in which another user takes over the tree that a killed session has left.
 fn taken_over() -> String {
     format!(
         "isotherm run {SLOW} --world kernel --scheme '4K max 0 0 2s max stat' --pid $target >/dev/null 2>&1 & session=$!\n\
@@ -169,7 +169,8 @@ fn taken_over() -> String {
     )
 }
 
-/// Processes that live for a fraction of a second, three at a time, beside one that stays.
+/// Returns a script with processes that live for a fraction of a second, three at a time. They run alone first, then
+/// beside one that stays.
 fn load() -> String {
     format!(
         "group=/sys/fs/cgroup/load\n\
@@ -216,7 +217,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Each round, and how often what was hit.
+/// Reports how many kills hit each phase, and fails if one was never hit.
 fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let text = output.text("rounds.txt")?;
     let mut phases: BTreeMap<&str, usize> = BTreeMap::new();
@@ -245,7 +246,7 @@ fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     Ok(())
 }
 
-/// What the record says of those that came and went; how many snapshots there are.
+/// Reports the processes that came and went according to the record. Returns the number of snapshots.
 fn tell_load(
     report: &mut Report,
     output: &VmOutput,

@@ -1,5 +1,5 @@
-//! Quotas and goals of the kernel's DAMON: what they let through, and how they move, by the kernel's own counters and by
-//! where memory is.
+//! Quotas and goals of the kernel's DAMON: their limits and their changes, as the kernel's own counters and the places
+//! of memory show them.
 //!
 //! The laws are those of `mm/damon/core.c` (`damos_set_effective_quota`, `damon_feed_loop_next_input`).
 
@@ -33,19 +33,21 @@ pub(super) fn goals() -> Scenario {
     )
 }
 
-/// More memory than quotas let out while they are looked at: a hot sixth, the rest never touched. It holds text, so that
-/// memory is gained by compressing it.
+/// A workload with more memory than quotas let out during a check: a sixth is hot, the rest is never touched. It holds
+/// text, so that compression frees memory.
 const LARGE: Workload = Workload::Exercise(
     "heap, 96MiB, /tmp/text\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=16MiB piece=4MiB seed=1\n",
 );
-/// The quota of bytes, a second.
+/// The quota of bytes, per second.
 const LIMIT: u64 = 4 << 20;
-/// The quota of time, and what the kernel takes its speed for before it has measured it: 4 MiB a millisecond.
+/// The quota of time, in milliseconds per second; and the kernel's quota in bytes before it has measured its speed.
+/// Until then the kernel assumes 4 MiB a millisecond.
 const LIMIT_MS: u64 = 5;
 const FIRST_GUESS: u64 = LIMIT_MS * (4 << 20);
 
-/// Shell that says where the workload's heap is, so that all that is tried holds memory; how many windows have used up
-/// their quotas; and whether a quota has grown and then fallen.
+/// Shell functions. `heap` prints the range of the workload's heap, so that all tried memory is populated. `used_up`
+/// checks the number of windows that have used up their quotas. `fell` checks whether a quota has grown and then
+/// fallen.
 const HEAP: &str = "\
     yes 'Some of this memory is hot, most is cold.' | head -c 1048576 >/tmp/text\n\
     used_up() { [ \"$(tail -n 1 /out/$1.txt 2>/dev/null | cut -d' ' -f7)\" -ge $2 ] 2>/dev/null; }\n\
@@ -60,7 +62,7 @@ fn vm(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> 
     Ok(workload.vm(kernel, &script)?.zram())
 }
 
-/// Pages out what is cold, within a quota.
+/// Returns a scheme that pages out cold memory, within a quota.
 fn page_out(quotas: &Value) -> Value {
     json!({
         "action": "pageout",
@@ -94,14 +96,14 @@ fn limited(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Seconds from the first moment at which counters were read.
+/// Returns the seconds from the first reading of the counters to `now`.
 fn since(first: &Counters, now: &Counters) -> f64 {
     now.seconds - first.seconds
 }
 
 fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let all = counters(output, "bytes", 0)?;
-    // Until the quota is in force schemes are held: what they try is not applied, and does not count.
+    // Schemes are held until the quota is in force: memory that they try until then is not applied, and does not count.
     let is_held = |now: &Counters| now.effective == 0 && now.applied == 0;
     let first = all[all.iter().rposition(is_held).unwrap_or(0)];
     let last = all[all.len() - 1];
@@ -118,12 +120,12 @@ fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(swapped),
     ));
     for now in all.iter().filter(|now| now.seconds >= first.seconds) {
-        // Windows that have begun since, and the first one.
+        // The windows that have begun since, and the first one.
         let windows = since(&first, now) as u64 + 2;
         ensure(now.tried - first.tried <= windows * LIMIT, || {
             format!("more than the quota was tried: {now:?} after {first:?}\n{report}")
         })?;
-        // Between a commit and the kernel's answer the tree says 0.
+        // Between a commit and the kernel's answer the tree contains 0.
         ensure(matches!(now.effective, 0 | LIMIT), || {
             format!("another quota is in force: {now:?}\n{report}")
         })?;
@@ -134,7 +136,7 @@ fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ensure(last.tried >= 5 * LIMIT, || {
         format!("too little was done\n{report}")
     })?;
-    // It goes on while the last counters are read.
+    // Paging out continues while the last counters are read.
     ensure(swapped <= last.applied + 2 * LIMIT, || {
         format!("more is in swap than was applied\n{report}")
     })?;
@@ -178,15 +180,15 @@ fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     Ok(())
 }
 
-/// What the user says has been reached of 10,000: nothing, half, three quarters, all. What the kernel makes of its quota
-/// is the law's.
+/// Progress that the user reports, of 10,000: nothing, half, three quarters, all. The kernel's quota then follows
+/// [`law`].
 const SAID: [u64; 4] = [0, 5_000, 7_500, 10_000];
 /// No quota grows beyond this.
 const CAP: u64 = 64 << 20;
 /// A window, in milliseconds.
 const WINDOW_MS: u64 = 200;
 
-/// A scheme that only counts, with one goal.
+/// Returns a scheme with one goal, for regions of any rate and age.
 fn with_goal(action: &str, bytes: u64, tuner: Option<&str>, goal: &Value) -> Value {
     let mut quotas = json!({
         "time_ms": 0,
@@ -211,13 +213,14 @@ fn of_user(said: u64) -> Value {
     with_goal("stat", CAP, None, &goal)
 }
 
-/// Pages out all, what is hot as well, until that costs more waiting than this in a window: 1 ms.
+/// Returns a scheme that pages out all memory, also hot memory, until that costs more waiting than 1 ms in a window.
 fn of_pressure() -> Value {
     let goal = json!({"metric": "some_mem_psi_us", "target_value": "1 ms", "current_value": 0});
     with_goal("pageout", 16 << 20, None, &goal)
 }
 
-/// Pages out until so much of node 0 is free: `FREE` is to be replaced by ten-thousandths.
+/// Returns a scheme that pages out until a share of node 0 is free. Scripts replace `FREE` by that share in
+/// ten-thousandths.
 fn of_free_memory(tuner: &str) -> Value {
     let goal = json!({
         "metric": "node_mem_free_bp", "nid": 0, "target_value": "FREE", "current_value": 0,
@@ -227,14 +230,15 @@ fn of_free_memory(tuner: &str) -> Value {
     scheme
 }
 
-/// Shell that says how many ten-thousandths of node 0 are free, and conditions that rest on it.
+/// Shell functions: `free_bp` prints the free ten-thousandths of node 0, and `is_free` compares them with the goal.
 const FREE: &str = "\
     free_bp() { awk '/MemTotal/ { all = $4 } /MemFree/ { free = $4 } END { print int(free * 10000 / all) }' \
     /sys/devices/system/node/node0/meminfo; }\n\
     is_free() { [ $(free_bp) -ge $goal ] && sleep 4; }\n";
 
-/// Shell that has the quota follow pressure, and says how long was waited. Only where a goal of free memory is lacking: on
-/// 7.3-rc7 a quota of 16 MiB is applied so slowly in emulation that hardly anything is waited for in a window.
+/// Shell that runs a scheme whose quota follows pressure, and saves the pressure before and after it. Only kernels
+/// without a goal of free memory run it. On 7.3-rc7 a quota of 16 MiB is applied so slowly in emulation that tasks
+/// hardly wait in a window.
 const PRESSURE: &str = "\
     cat /proc/pressure/memory >/out/pressure-before.txt\n\
     kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
@@ -300,8 +304,8 @@ fn follow(kernel: Kernel) -> Result<Report, VmError> {
 
 const MEMORY_MIB: u32 = 768;
 
-/// The quota after each window, from one byte on, as `damon_feed_loop_next_input` has it while the score is the same, in
-/// bytes.
+/// Returns the quota in bytes after each window, from one byte on, as `damon_feed_loop_next_input` computes it for a
+/// constant score.
 fn law(score: u64, windows: usize) -> Vec<u64> {
     let mut ten_thousandths: u64 = 10_000;
     (0..windows)
@@ -324,7 +328,7 @@ fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError
             since(&all[0], &last)
         ));
         let law = law(said, 400);
-        // The commit by which the scheme begins has newer kernels tune anew.
+        // Newer kernels tune anew at the commit with which the scheme begins.
         let (mut place, mut begun) = (0, 1);
         for now in all.iter().filter(|now| now.effective > 0) {
             let position = |from: usize| {
@@ -354,7 +358,7 @@ fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError
     Ok(())
 }
 
-/// Microseconds for which some task has waited for memory.
+/// Reads the microseconds for which some task has waited for memory.
 fn waited(output: &VmOutput, when: &str) -> Result<u64, VmError> {
     let text = output.text(&format!("pressure-{when}.txt"))?;
     let some = text.lines().find_map(|line| line.strip_prefix("some "));

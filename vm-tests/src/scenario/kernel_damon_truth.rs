@@ -1,15 +1,15 @@
-//! Kernel DAMON, `--faithful` and the default monitor on programs of the generated family, each snapshot judged by what
-//! the program touched in that snapshot's own interval: the table of docs/benchmarks.md.
+//! Accuracy of kernel DAMON, `--faithful` and the default monitor on programs of the generated family: the table of
+//! docs/benchmarks.md. Each snapshot is judged by the pages that the program touched in that snapshot's own interval.
 //!
-//! The machine has one processor, and its clock counts instructions (QEMU's `-icount`): CPU time is a number of
-//! instructions, the same on a busy host as on a quiet one. That is no processor's time: an instruction that waits for
-//! memory costs as much as one that does not, and an interrupt nothing but its instructions. DAMON runs at its own
-//! intervals, 5 ms and 100 ms, and at tenfold ones, which are nearer to the default's. The default monitor gets as its
-//! budget the share of the processor that kernel DAMON took at its own, recorder and kdamond together; `--faithful` takes
-//! what it takes at DAMON's intervals.
+//! The machine has one processor, and its clock counts instructions (QEMU's `-icount`). CPU time is a number of
+//! instructions, the same on a busy host as on a quiet one. It differs from a processor's time: an instruction that
+//! waits for memory costs as much as one that does not, and an interrupt costs only its instructions. DAMON runs at its
+//! own intervals, 5 ms and 100 ms, and at tenfold ones, which are nearer to the default's. The default monitor's budget
+//! is the share of the processor that kernel DAMON took at its own intervals, recorder and kdamond together.
+//! `--faithful` runs at DAMON's intervals, with no budget.
 //!
-//! An emulated TLB keeps what a processor's would evict, and DAMON does not flush: `vm-guest wake` runs beside it, as in
-//! `kernel_damon`.
+//! An emulated TLB keeps entries that a processor's would evict, and DAMON does not flush it. `vm-guest wake` therefore
+//! runs beside it, as in `kernel_damon`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,16 +31,16 @@ use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 const SEED: u64 = 1;
-/// Whole and with holes, swept, spread and random, in single pages and pieces of up to 16 MiB.
+/// Indices of programs with and without holes; swept, spread and random; in single pages and pieces of up to 16 MiB.
 const CASES: [u64; 5] = [8, 9, 17, 19, 23];
 const LIMIT: u64 = 128 << 20;
 const REPEATS: usize = 2;
-/// How long each records; the first 5 s are not judged.
+/// Duration of each record, in seconds; the first 5 s are not judged.
 const SECONDS: u32 = 15;
 /// An instruction takes 2 ns.
 const NS_LOG2: u32 = 1;
 
-/// What records, and with which options.
+/// Monitors, and the options with which each records.
 const MODES: [(&str, &str); 5] = [
     ("kernel DAMON, vaddr", "--world kernel --pid $target"),
     (
@@ -80,7 +80,7 @@ fn script(case: u64) -> String {
         if options.contains("--physical") {
             script += "frames after\nmv /out/frames_before /out/frames\n";
         }
-        // The budget is that of vaddr.
+        // The default monitor's budget is the CPU share of `vaddr`.
         if at == 0 {
             script += "of_kernel=$share\n";
         }
@@ -89,7 +89,7 @@ fn script(case: u64) -> String {
     script + "sleep 1\nkill -TERM $target\nwait $target || exit 1\nmv /tmp/journal /out/journal\n"
 }
 
-/// What one record came to.
+/// Scores of one record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     precision: Option<f64>,
@@ -173,7 +173,7 @@ fn judge(output: &VmOutput, journal: &Journal, at: usize) -> Result<Row, VmError
     Ok(row)
 }
 
-/// Over all pages of all snapshots that are judged.
+/// Scores all pages of all snapshots that are judged.
 fn judge_by(truth: &impl Truth, journal: &Journal, snapshots: &[Snapshot]) -> Row {
     let moves = journal.moves();
     let populated = populated(journal);
@@ -201,12 +201,12 @@ fn judge_by(truth: &impl Truth, journal: &Journal, snapshots: &[Snapshot]) -> Ro
     }
 }
 
-/// Pages that are there and were not touched for [`IDLE_FOR`].
+/// Counts of pages that are populated and were not touched for [`IDLE_FOR`].
 #[derive(Default)]
 struct Idle {
-    /// Those that are said to be.
+    /// Pages that the monitor reports as idle.
     claimed: f64,
-    /// Those of them that are.
+    /// Reported pages that are idle in truth.
     right: f64,
     truth: f64,
 }
@@ -238,7 +238,7 @@ fn populated(journal: &Journal) -> PageSet {
     populated
 }
 
-/// The same program, by physical address.
+/// The truth of a program by physical address.
 struct ByFrame<'a> {
     journal: &'a Journal,
     /// Pages by frame.

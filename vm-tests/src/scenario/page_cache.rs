@@ -1,5 +1,6 @@
-//! The page cache that nobody maps, on a file system of its own: which of two files is read is told, and a scheme drops the
-//! other. With the kernel's two kinds of LRU lists, as far as it has the second (MGLRU), which marks accesses otherwise.
+//! Page cache that no process maps, on a file system of its own. One of two files is read: the report must distinguish
+//! it, and a scheme must drop the other. Both kinds of the kernel's LRU lists are tested if the kernel has the second
+//! (MGLRU), which marks accesses differently.
 
 use isotherm_engine::frames::AgeBytes;
 use serde_json::Value;
@@ -12,9 +13,9 @@ use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 const FILE: u64 = 48 << 20;
-/// Pages are on their way to lists, and a look falls between two reads.
+/// Tolerance in bytes: pages are on their way to lists, and a scan falls between two reads.
 const SLACK: u64 = FILE / 10;
-/// Its place among [`isotherm_engine::frames::AGE_BOUNDS`].
+/// Index of 5 s in [`isotherm_engine::frames::AGE_BOUNDS`].
 const FIVE_SECONDS: usize = 1;
 
 /// `page-cache`.
@@ -52,7 +53,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
          exit 0\n"
     );
     let vm = Vm::new(kernel)
-        // Reading all of a file every 200 ms leaves a slower guest no time to look at pages.
+        // Reading all of a file every 200 ms leaves a slower guest no time to scan pages.
         .instruction_ns_log2(2)
         .program(product::isotherm()?, "isotherm")
         .zram()
@@ -96,7 +97,7 @@ fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<(), VmEr
     })
 }
 
-/// What a machine report says of a file.
+/// Reads the bytes of a file by age from a machine report.
 fn ages(output: &VmOutput, report: &str, file: &str) -> Result<AgeBytes, VmError> {
     let json: Value = parsed(output, report)?;
     let files = json["page_cache"]["files"].as_array();

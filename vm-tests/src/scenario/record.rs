@@ -1,4 +1,4 @@
-//! Isotherm's answer against the truth, on each kernel, page-table depth and node.
+//! Accuracy of Isotherm's records against the truth, on each kernel, page-table depth and node.
 
 use isotherm_engine::RegionSnapshot;
 use serde_json::Value;
@@ -10,23 +10,24 @@ use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::VmOutput;
 
-/// How long each recording takes.
+/// Duration of each recording, in seconds.
 const SECONDS: u32 = 22;
-/// Page scans clear by madvise, since clear_refs flushes no TLB, and the emulated one is large: see
-/// `side_by_side`. A look takes up to half a second.
+/// Options of page scans. They clear by madvise, since clear_refs flushes no TLB, and the emulated one is large: see
+/// `side_by_side`. A scan takes up to half a second.
 const PAGES: &str = "--pages --clear-by madvise --max-stall 1s --aggregation-interval 1s";
-/// The default monitor, with what it costs under emulation.
+/// Name and options of the default monitor, with a budget for emulation.
 const TABLES: (&str, &str) = ("tables", "--cpu-budget 20%");
-/// DAMON's rules look at one page of a region and split at random: in the few seconds there are,
-/// they do not settle in every run.
+/// Least precision and recall by DAMON's rules. These check one page of a region and split at random: in the few
+/// seconds of a record they do not settle in every run.
 pub(super) const LEAST_FAITHFUL: f64 = 0.6;
-/// Frames of one buffer lie in many pieces, whose borders the regions of physical memory take longer
-/// to find: precision came out between 0.84 and 1.00 in the runs that this was chosen by.
+/// Least precision and recall on physical memory. Frames of one buffer lie in many pieces, and the regions of physical
+/// memory take longer to find their borders. The runs on which this value is based had a precision between 0.84 and
+/// 1.00.
 const LEAST_PHYSICAL: f64 = 0.75;
-/// What each way of recording is to reach here; measured values stand in docs/vm-tests.md.
+/// Least precision and recall of the other ways of recording; docs/vm-tests.md has measured values.
 pub(super) const LEAST: f64 = 0.9;
 
-/// `first`: what one boot of a kernel can show, in a minute.
+/// `first`: checks that fit into one boot of a kernel, in a minute.
 pub(super) fn first() -> Scenario {
     Scenario::new(
         "first",
@@ -68,7 +69,7 @@ pub(super) fn scattered() -> Scenario {
     )
 }
 
-/// `record-stairs`: what is hot changes while it is recorded.
+/// `record-stairs`: hot memory changes while it is recorded.
 pub(super) fn stairs() -> Scenario {
     Scenario::new(
         "record-stairs",
@@ -107,7 +108,7 @@ fn compare(
     title: &str,
     modes: &[(&str, String)],
 ) -> Result<Report, VmError> {
-    // Every phase of the stairs is to be seen to its end, and then some.
+    // 80 s cover each of the four phases of the stairs, which take 20 s each.
     let seconds = if matches!(workload, Workload::Exercise(c) if c.contains("three")) {
         80
     } else {
@@ -121,7 +122,7 @@ fn compare(
     report(&output, title, modes)
 }
 
-/// One line for each mode, each scored.
+/// Scores each mode, and adds a line for it to the report.
 fn report(output: &VmOutput, title: &str, modes: &[(&str, String)]) -> Result<Report, VmError> {
     let truth = workload::truth(output)?;
     let mut report = Report::default();
@@ -134,7 +135,7 @@ fn report(output: &VmOutput, title: &str, modes: &[(&str, String)]) -> Result<Re
         scores.push((*name, accuracy));
     }
     for (name, accuracy) in scores {
-        // A page that was looked at in one interval and touched in it is exact, not a rate.
+        // A scan finds whether a page was touched in an interval: that is exact, not a rate.
         let score = if name == "pages" {
             accuracy.any
         } else {
@@ -171,8 +172,8 @@ fn five(kernel: Kernel) -> Result<Report, VmError> {
 fn physical(kernel: Kernel) -> Result<Report, VmError> {
     product::isotherm_with("record", &["--physical", "--node"])?;
     let workload = SCATTERED;
-    // Memory comes from the node of the processor that touches it first: the second one's here.
-    // The workload's frames stay where they are, as it runs where they are.
+    // Memory comes from the node of the processor that touches it first, which is the second one here. The workload's
+    // frames do not move, since the workload runs on their node.
     let script = format!(
         "{}{}{}{}{}\
          for name in whole all; do isotherm report machine --json /out/$name.isotherm >/out/$name-machine.json || exit 1; done\n\
@@ -229,8 +230,8 @@ fn physical(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// What all processes' page tables say: of node 1, whose addresses are `one`, at least `hot` bytes are touched;
-/// and the machine's memory by node.
+/// Checks the record of all processes' page tables on node 1, whose addresses are `one`. Of the `hot` bytes, 90 % must
+/// be touched or unknown, and half must be touched. Checks the nodes in the machine reports, too.
 fn of_all_processes(
     report: &mut Report,
     output: &VmOutput,

@@ -1,11 +1,11 @@
 //! Kernel DAMON and Isotherm on the same workload, one after the other, scored by the same metric.
 //!
-//! Kernel DAMON clears accessed bits without flushing the TLB. A processor evicts its few entries
-//! within milliseconds; the emulator's TLB is large and is emptied only when address spaces are
-//! switched, and as long as it holds an entry no accessed bit is set. How much DAMON misses depends
-//! on how the hot set fits, from a little to everything. So it is shown twice: with the TLB left
-//! alone, and with something waking on the workload's processor every millisecond, which switches
-//! address spaces. Isotherm clears through MADV_COLD, which flushes, and needs no such help.
+//! Kernel DAMON clears accessed bits without flushing the TLB. A processor evicts its few entries within milliseconds.
+//! The emulator's TLB is large and is emptied only when address spaces are switched. While it holds an entry, no
+//! accessed bit is set. DAMON then misses from a little to everything, depending on how the hot set fits. It is
+//! therefore shown twice: with the TLB left alone, and with a process that wakes on the workload's processor every
+//! millisecond, which switches address spaces. Isotherm clears through MADV_COLD, which flushes, and needs no such
+//! help.
 
 use isotherm_engine::Snapshot;
 
@@ -25,10 +25,10 @@ pub(super) fn scenario() -> Scenario {
     )
 }
 
-/// How long each watches.
+/// Duration of each record, in seconds.
 const SECONDS: u32 = 24;
 
-/// Shell that records `$target` with kernel DAMON into /out/NAME.jsonl.
+/// Returns shell that records `$target` with kernel DAMON into /out/NAME.jsonl.
 fn damon(name: &str, flush: bool) -> String {
     let record = format!(
         "taskset $other_cpu vm-guest kdamond --pid $target --seconds {SECONDS} --out /out/{name}.jsonl || exit 1\n"
@@ -70,7 +70,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut report = Report::default();
     workload::heading(&mut report, "scattered, 16 of 128 MiB");
     let mut scores = Vec::new();
-    // Left alone, it may see anything or nothing: that row is only shown.
+    // With the TLB left alone DAMON may see anything or nothing: that row is only shown.
     for (name, label, least) in [
         ("alone", "kernel DAMON, TLB left alone", None),
         ("flushed", "kernel DAMON, TLB flushed", Some(LEAST_FAITHFUL)),

@@ -1,6 +1,7 @@
-//! Whose code made idle memory (`record --stacks`), of a program of known truth (`vm-guest blamed`): memory in small pages
-//! and in huge ones, what is in use, and what was brought back from swap; with the kernel's function traced that maps huge
-//! pages, and without. Then who must not: a user, one in a container, root under lockdown.
+//! Functions that made idle memory (`record --stacks`), of a program of known truth (`vm-guest blamed`). The program
+//! has memory in small pages and in huge ones, memory in use, and memory that was read back from swap. It is recorded
+//! with and without tracing of the kernel's function that maps huge pages. Then `record --stacks` must be refused to a
+//! user, in a container, and to root under lockdown.
 
 use isotherm_record::Reader;
 use isotherm_record::stacks::HUGE_PAGES_SETTING;
@@ -13,11 +14,11 @@ use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
-/// Of each function.
+/// Bytes that each function touches.
 const PART: u64 = 32 << 20;
-/// What may be laid to somebody else.
+/// Bytes that may be attributed to another function.
 const SLACK: u64 = PART / 10;
-/// Samples take longer under emulation.
+/// Options of the recorder; samples take longer under emulation.
 const BUDGET: &str = "--stacks=20% --cpu-budget 20%";
 
 /// `stacks`.
@@ -29,7 +30,7 @@ pub(super) fn scenario() -> Scenario {
     )
 }
 
-/// What must be refused, and a part of what is said then.
+/// Cases in which recording must be refused, and a part of the message in each.
 const REFUSED: [(&str, &str); 3] = [
     ("user", "isotherm doctor"),
     ("container", "hostPID: true"),
@@ -91,7 +92,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// By report, functions and the bytes that are theirs.
+/// Functions and their bytes, by report.
 const WANTED: [(&str, &[(&str, u64)]); 3] = [
     (
         "plain-resident",
@@ -112,7 +113,7 @@ const WANTED: [(&str, &[(&str, u64)]); 3] = [
     ("traced-refaulted", &[("read_log", PART), ("write_log", 0)]),
 ];
 
-/// Whether a report lays to each of these functions what is theirs.
+/// Fails unless a report attributes its bytes to each of these functions.
 fn check(
     report: &mut Report,
     output: &VmOutput,
@@ -140,7 +141,7 @@ fn check(
     })
 }
 
-/// Bytes of a function of `vm-guest`.
+/// Sums the bytes of a function of `vm-guest`.
 fn blamed(report: &Value, function: &str) -> u64 {
     let blamed = report["blamed"].as_array().into_iter().flatten();
     let is_it = |of: &&Value| {

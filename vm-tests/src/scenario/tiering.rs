@@ -1,7 +1,7 @@
-//! The published experiment of two tiers (`experiments/tiering.toml`), small: that it runs as it is shipped, and that a
-//! redis whose memory the default policy leaves on the slow node has it back on the fast one.
+//! The published experiment of two tiers (`experiments/tiering.toml`), at a small size. It must run as it is shipped.
+//! The default policy leaves memory of redis on the slow node; tiering must bring that memory back to the fast one.
 //!
-//! Emulation has no slow memory, so that times say nothing here; where memory is does.
+//! Emulation has no slow memory, so times say nothing here; only the place of memory is checked.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::Vm;
 
-/// What it takes besides busybox.
+/// Programs that the experiment needs besides busybox.
 const PROGRAMS: [&str; 3] = ["redis-server", "redis-cli", "numactl"];
 const FILES: [&str; 3] = ["tiering.toml", "tiers", "redis_ycsb"];
-/// The cold block takes 480 of 512 parts of the fast node, so that less is left there than redis needs.
+/// The workload. Its cold block takes 480 of 512 parts of the fast node, so that less is left there than redis needs.
 const WORKLOAD: &str = "zipfian/cold_480";
-/// Of redis' memory, on the slow node by default, in percent: at least. Published: 86.7.
+/// Least percentage of redis' memory on the slow node by default. Published: 86.7.
 const LEAST_BY_DEFAULT: f64 = 25.0;
-/// And of that, tiered: at most this part is still there, soon after. Published: 1.3 of 86.7 %; seen: 24 of 99.
+/// Largest part of that memory that is still there soon after tiering. Published: 1.3 of 86.7 %; seen: 24 of 99.
 const MOST_LEFT: f64 = 0.5;
 
 /// `tiering`.
@@ -76,7 +76,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Mean over the runs of one configuration.
+/// Returns the measured percentage of redis on the slow node, of the first run of one configuration that has it.
 fn slow_percent(journal: &str, configuration: &str) -> Result<f64, VmError> {
     let runs = journal
         .lines()
@@ -90,7 +90,7 @@ fn slow_percent(journal: &str, configuration: &str) -> Result<f64, VmError> {
     })
 }
 
-/// Where a program of the host is.
+/// Returns the path of a program of the host.
 fn installed(name: &str) -> Result<PathBuf, VmError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|directory| directory.join(name));

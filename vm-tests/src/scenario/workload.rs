@@ -1,8 +1,8 @@
-//! What the recording scenarios share: workloads of known truth, ways to record them, one metric.
+//! Shared parts of the recording scenarios: workloads of known truth, ways to record them, one metric.
 //!
-//! Everything stands as shell lines, since it runs in the guest. Most machines have one processor; where there are two, the
-//! workload is pinned to one and the recorder to the other. Intervals are 100 ms and 1 s, since a guest executes
-//! some 60 million instructions in a second.
+//! Everything is shell lines, since it runs in the guest. Most machines have one processor; where there are two, the
+//! workload is pinned to one and the recorder to the other. Intervals are 100 ms and 1 s, since a guest executes some
+//! 60 million instructions in a second.
 
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::Reader;
@@ -15,7 +15,7 @@ use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
-/// A workload in the guest: writes its truth to /out/truth.jsonl, and runs until it is killed.
+/// A workload in the guest, which writes its truth to /out/truth.jsonl and runs until it is killed.
 pub(super) enum Workload {
     /// `isotherm workload` with this configuration.
     Exercise(&'static str),
@@ -41,13 +41,13 @@ const WARM_UP: WarmUp = WarmUp {
 };
 
 impl Workload {
-    /// Starts it on the processor of `mask` with huge pages off, waits until its memory is there,
-    /// and names its process `$target`.
+    /// Returns shell that starts the workload on the processor of `mask` with huge pages off. The shell waits until the
+    /// workload's memory is there, and names its process `$target`.
     pub(super) fn start(&self, mask: u32) -> String {
         self.start_with(mask, "never")
     }
 
-    /// The same with huge pages `always`, `never`, or by `default` as the system does it.
+    /// Returns such shell with huge pages `always`, `never`, or by `default` as the system does it.
     pub(super) fn start_with(&self, mask: u32, huge_pages: &str) -> String {
         let command = match self {
             Self::Exercise(_) => &format!(
@@ -66,12 +66,12 @@ impl Workload {
         )
     }
 
-    /// Starts it where nothing else matters.
+    /// Returns such shell for scenarios in which only the workload matters; it runs on the first processor.
     pub(super) fn start_anywhere(&self) -> String {
         self.start(1)
     }
 
-    /// A machine that has what it needs, to run `script` in.
+    /// Returns a machine that has everything the workload needs, and that runs `script`.
     pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
         let isotherm = product::isotherm_with("record", &["--duration", "--pid", "--faithful"])?;
         product::isotherm_with("workload", &["--truth"])?;
@@ -87,7 +87,7 @@ impl Workload {
     }
 }
 
-/// Shell that records with `options` for so many seconds into /out/NAME.isotherm.
+/// Returns shell that records with `options` for `seconds` into /out/NAME.isotherm.
 pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
     format!(
         "taskset $other_cpu isotherm record --json -o /out/{name}.isotherm --duration {seconds}s {options} >/out/{name}.json || \
@@ -100,17 +100,17 @@ pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
 pub(super) const SLOW: &str =
     "--sample-interval 100ms --aggregation-interval 1s --update-interval 10s";
 
-/// What the workload wrote about itself.
+/// Reads the truth that the workload wrote.
 pub(super) fn truth(output: &VmOutput) -> Result<Vec<Episode>, VmError> {
     truth_in(output, "truth.jsonl")
 }
 
-/// The same from another file.
+/// Reads the truth from `file`.
 pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>, VmError> {
     truth::read(output.bytes(file)?).map_err(|e| VmError::Wrong(format!("{file}: {e}")))
 }
 
-/// The snapshots of a record that came back.
+/// Reads the snapshots of a record that came back.
 pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
     let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{name}.isotherm: {e}"));
     let bytes = output.bytes(&format!("{name}.isotherm"))?;
@@ -125,7 +125,7 @@ pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, 
     }
 }
 
-/// Judges snapshots; too few of them are an error.
+/// Scores snapshots. Fails if fewer than three of them can be scored.
 pub(super) fn accuracy(
     name: &str,
     snapshots: &[Snapshot],
@@ -142,14 +142,14 @@ pub(super) fn accuracy(
     Ok(accuracy)
 }
 
-/// The table's heading.
+/// Adds the table's heading to the report.
 pub(super) fn heading(report: &mut Report, title: &str) {
     report.say(format!(
         "{title:<34} precision  recall  (any access: prec.  recall)  regions  snapshots  unknown"
     ));
 }
 
-/// One line of the table. "Hot" is an access rate of at least a quarter.
+/// Adds a line of the table to the report. "Hot" is an access rate of at least a quarter.
 pub(super) fn row(report: &mut Report, name: &str, a: &Accuracy) {
     let share = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
     report.say(format!(

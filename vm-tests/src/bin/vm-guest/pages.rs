@@ -1,5 +1,5 @@
-//! Places of a workload's hot and cold memory (in memory, in swap, in huge pages, by node), and the advice that the
-//! kernel got about it.
+//! Places of a workload's hot and cold memory: in memory, in swap, in huge pages, on which node. It also shows the
+//! advice that the kernel got.
 //!
 //! The sources are pagemap, smaps, numa_maps and zoneinfo, none of which the product uses for acting. With `--active`
 //! the pages of the active list are counted through kpageflags. With `--sum` the content is read as well, through
