@@ -119,7 +119,7 @@ fn fetched(
     let tree = work.path().join("tree");
     fs::create_dir(&tree).map_err(VmError::io("make", &tree))?;
     make(work.path(), &tree)?;
-    // Only a whole tree ever bears the final name.
+    // Only a complete tree gets the final name.
     fs::rename(&tree, &dir).map_err(VmError::io("rename into place", &dir))?;
     Ok(dir)
 }

@@ -149,7 +149,7 @@ impl Kernel {
             let deb = deb.map_err(VmError::io("list", &debs))?.path();
             self.output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree))?;
         }
-        // Only a whole tree ever bears the final name.
+        // Only a complete tree gets the final name.
         fs::rename(&tree, &dir).map_err(VmError::io("rename into place", &dir))?;
         unpacked(&dir)
     }

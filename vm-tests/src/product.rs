@@ -25,7 +25,7 @@ fn once(
     known: &Mutex<Option<PathBuf>>,
     find: impl FnOnce() -> Result<PathBuf, VmError>,
 ) -> Result<PathBuf, VmError> {
-    // A panic of another thread says nothing about the path.
+    // A panic of another thread leaves the path valid.
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     if known.is_none() {
         *known = Some(find()?);

@@ -1,4 +1,4 @@
-//! `isotherm compact` on memory that is fragmented as by `frag`: about every fourth page of it stays.
+//! `isotherm compact` on memory that is fragmented as by `frag`: about every fourth page stays in use.
 //!
 //! The pages that stay are drawn at random. If exactly every fourth page stays, the kernel may compact nothing. Its
 //! scanner for free pages looks at every 32nd page of a block (`stride` in `isolate_freepages`) until it finds a free

@@ -52,7 +52,8 @@ const SESSIONS: [&str; 4] = [
     "record --physical",
 ];
 
-/// Two kdamonds, of a process and of physical memory, that change nothing.
+/// Configuration of two kdamonds, of a process and of physical memory, whose schemes (`cold` and `stat`) keep all
+/// memory in place.
 const TWO: &str = r#"{"kdamonds": [
   {"contexts": [{"ops": "vaddr", "targets": [{"pid": TARGET, "regions": []}],
     "intervals": {"sample_us": "100 ms", "aggr_us": "1 s", "ops_update_us": "10 s"},

@@ -35,9 +35,9 @@ pub struct Scenario {
     pub name: &'static str,
     /// A summary of its checks, in a line.
     pub about: &'static str,
-    /// Runs it; wrong answers are [`VmError::Wrong`].
+    /// Runs the scenario; a wrong answer is [`VmError::Wrong`].
     pub run: fn(Kernel) -> Result<Report, VmError>,
-    /// Its tests, one for each kernel that it makes sense on.
+    /// The tests, one for each kernel on which the scenario makes sense.
     pub tests: Vec<Test>,
 }
 

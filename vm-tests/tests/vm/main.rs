@@ -1,4 +1,4 @@
-//! Scenarios on Debian's kernels, one target, so that `cargo test --test vm` boots machines and no other does. The list is
+//! Scenarios on Debian's kernels. They are one target, so that only `cargo test --test vm` boots machines. The list is
 //! `vm-tests/src/scenario/list.rs`.
 
 macro_rules! tests {

@@ -34,7 +34,7 @@ pub(crate) fn map(len: usize, high: bool) -> io::Result<&'static [AtomicU8]> {
         }
         std::slice::from_raw_parts(address.cast::<AtomicU8>(), len)
     };
-    // The kernel takes a hint as a wish: with four levels it maps lower instead of failing.
+    // The kernel need not follow a hint: with four levels it maps lower instead of failing.
     if high && bytes.as_ptr().addr() >> 47 == 0 {
         return Err(io::Error::other("no addresses above 47 bits"));
     }
