@@ -64,7 +64,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
          exit 0\n"
     );
     let vm = Vm::new(kernel)
-        // A slower guest does not touch memory that the program uses for seconds.
+        // In a slower guest the program leaves memory that it uses untouched for seconds.
         .instruction_ns_log2(2)
         .program(product::isotherm_with("record", &["--stacks"])?, "isotherm")
         .program(product::guest_tool()?, "vm-guest")
