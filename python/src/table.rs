@@ -89,11 +89,11 @@ impl Table {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // A consumer that wants other types casts them itself, as the interface allows.
         let _ = requested_schema;
-        let told = Told {
+        let batches = CheckedBatches {
             batches: self.batches()?,
             incomplete: Arc::clone(&self.incomplete),
         };
-        arrow::stream(py, Box::new(told))
+        arrow::stream(py, Box::new(batches))
     }
 
     /// Arrow's PyCapsule interface: the types of the columns.
@@ -111,12 +111,12 @@ impl Table {
 }
 
 /// Batches that store in `incomplete` why they ended early.
-struct Told {
+struct CheckedBatches {
     batches: Batches<FromStart>,
     incomplete: Arc<Mutex<Option<String>>>,
 }
 
-impl Iterator for Told {
+impl Iterator for CheckedBatches {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -134,7 +134,7 @@ impl Iterator for Told {
     }
 }
 
-impl RecordBatchReader for Told {
+impl RecordBatchReader for CheckedBatches {
     fn schema(&self) -> SchemaRef {
         self.batches.schema()
     }

@@ -31,9 +31,9 @@ struct Result {
 }
 
 /// The result of a search as a report.
-struct Told(Arc<Result>);
+struct TuneReport(Arc<Result>);
 
-impl Shown for Told {
+impl Shown for TuneReport {
     fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string(&Versioned::new(&self.0.tuned))
     }
@@ -243,7 +243,7 @@ pub(crate) fn tune(
     asked.add_far(&mut replay);
     let found = search(py, &request, replay, &effort, resume, progress)?;
     let found = Arc::new(found.ok_or_else(stopped)?);
-    let report = Report::new("tune", Told(Arc::clone(&found)));
+    let report = Report::new("tune", TuneReport(Arc::clone(&found)));
     let tuned = PyClassInitializer::from(report).add_subclass(Tuned { found, asked });
     Py::new(py, tuned)
 }

@@ -1,8 +1,8 @@
 //! The project's rules that neither rustc nor clippy checks.
 //!
-//! - the picture of the crates in ARCHITECTURE.md is true: [`ROOMS`] lists the permitted imports, and `cargo metadata`
+//! - the picture of the crates in ARCHITECTURE.md is true: [`CRATES`] lists the permitted imports, and `cargo metadata`
 //!   the actual ones;
-//! - only `linux` contains `unsafe` (and the file of the test guest that [`ROOMS`] names);
+//! - only `linux` contains `unsafe` (and the file of the test guest that [`CRATES`] names);
 //! - every public item is documented, except fields and variants with self-explanatory names, so that no documentation
 //!   is one word;
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 
 /// A crate of the workspace and the rules for it.
-struct Room {
+struct CrateRule {
     name: &'static str,
     /// The workspace crates that it may import.
     may_import: &'static [&'static str],
@@ -29,25 +29,25 @@ struct Room {
 }
 
 /// The picture: the single source of permitted imports. A crate that is not here fails.
-const ROOMS: &[Room] = &[
-    room("isotherm-engine", &[]),
-    room("isotherm-config", &["isotherm-engine"]),
-    Room {
+const CRATES: &[CrateRule] = &[
+    crate_rule("isotherm-engine", &[]),
+    crate_rule("isotherm-config", &["isotherm-engine"]),
+    CrateRule {
         name: "isotherm-linux",
         may_import: &["isotherm-engine"],
         unsafe_under: Some(""),
     },
-    room("isotherm-record", &["isotherm-engine"]),
-    room("isotherm-damon", &["isotherm-engine"]),
-    room("isotherm-workload", &["isotherm-engine"]),
-    room("isotherm-report", &["isotherm-engine", "isotherm-record"]),
-    room(
+    crate_rule("isotherm-record", &["isotherm-engine"]),
+    crate_rule("isotherm-damon", &["isotherm-engine"]),
+    crate_rule("isotherm-workload", &["isotherm-engine"]),
+    crate_rule("isotherm-report", &["isotherm-engine", "isotherm-record"]),
+    crate_rule(
         "isotherm-view",
         &["isotherm-engine", "isotherm-record", "isotherm-report"],
     ),
-    room("isotherm-sim", &["isotherm-engine"]),
-    room("isotherm-symbols", &["isotherm-record"]),
-    room(
+    crate_rule("isotherm-sim", &["isotherm-engine"]),
+    crate_rule("isotherm-symbols", &["isotherm-record"]),
+    crate_rule(
         "isotherm-session",
         &[
             "isotherm-engine",
@@ -60,7 +60,7 @@ const ROOMS: &[Room] = &[
             "isotherm-workload",
         ],
     ),
-    room(
+    crate_rule(
         "isotherm-eval",
         &[
             "isotherm-config",
@@ -71,7 +71,7 @@ const ROOMS: &[Room] = &[
             "isotherm-sim",
         ],
     ),
-    Room {
+    CrateRule {
         name: "isotherm-what-if",
         may_import: &[
             "isotherm-engine",
@@ -83,7 +83,7 @@ const ROOMS: &[Room] = &[
         // These functions keep their names, for a browser.
         unsafe_under: Some("src/abi.rs"),
     },
-    room(
+    crate_rule(
         "isotherm",
         &[
             "isotherm-engine",
@@ -99,7 +99,7 @@ const ROOMS: &[Room] = &[
             "isotherm-symbols",
         ],
     ),
-    room(
+    crate_rule(
         "isotherm-python",
         &[
             "isotherm-engine",
@@ -113,7 +113,7 @@ const ROOMS: &[Room] = &[
         ],
     ),
     // This crate tests the product from outside, so it imports only the formats.
-    Room {
+    CrateRule {
         name: "isotherm-vm-tests",
         may_import: &[
             "isotherm-engine",
@@ -125,9 +125,9 @@ const ROOMS: &[Room] = &[
         unsafe_under: Some("src/bin/vm-guest/memory.rs"),
     },
     // It depends on none of the code that it checks, so it is built first and in seconds.
-    room("xtask", &[]),
+    crate_rule("xtask", &[]),
     // Benchmarks measure the engine and the probes directly.
-    room(
+    crate_rule(
         "isotherm-bench",
         &[
             "isotherm-engine",
@@ -140,8 +140,8 @@ const ROOMS: &[Room] = &[
     ),
 ];
 
-const fn room(name: &'static str, may_import: &'static [&'static str]) -> Room {
-    Room {
+const fn crate_rule(name: &'static str, may_import: &'static [&'static str]) -> CrateRule {
+    CrateRule {
         name,
         may_import,
         unsafe_under: None,
@@ -201,7 +201,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             .manifest_path
             .parent()
             .context("a manifest lies in a directory")?;
-        let unsafe_under = find_room(&package.name).and_then(|room| room.unsafe_under);
+        let unsafe_under = find_rule(&package.name).and_then(|crate_rule| crate_rule.unsafe_under);
         for path in rust_files(directory)? {
             let source = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
@@ -239,24 +239,24 @@ fn metadata(root: &Path) -> anyhow::Result<Metadata> {
     serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata printed")
 }
 
-fn find_room(name: &str) -> Option<&'static Room> {
-    ROOMS.iter().find(|room| room.name == name)
+fn find_rule(name: &str) -> Option<&'static CrateRule> {
+    CRATES.iter().find(|crate_rule| crate_rule.name == name)
 }
 
 /// Returns the imports that the picture does not allow.
 fn picture_faults(metadata: &Metadata) -> Vec<String> {
     let mut faults = Vec::new();
     for package in &metadata.packages {
-        let Some(room) = find_room(&package.name) else {
+        let Some(crate_rule) = find_rule(&package.name) else {
             faults.push(format!(
-                "{}: this crate is not in the picture; add it to ROOMS in xtask/src/tidy.rs and to \
+                "{}: this crate is not in the picture; add it to CRATES in xtask/src/tidy.rs and to \
                  ARCHITECTURE.md",
                 package.name
             ));
             continue;
         };
         for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
-            if !room.may_import.contains(&dependency.name.as_str()) {
+            if !crate_rule.may_import.contains(&dependency.name.as_str()) {
                 faults.push(format!(
                     "{}: imports {}, which the picture in ARCHITECTURE.md does not allow",
                     package.name, dependency.name
@@ -293,9 +293,7 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
                 "{at}: `{name}` is not in the repository; see docs/references.md"
             ));
         }
-        let is_old = path.starts_with("vm-tests/") || path.starts_with("python/");
-        let fault = doc_fault(&lines, number)
-            .or_else(|| fragment_fault(&lines, number).filter(|_| !is_old));
+        let fault = doc_fault(&lines, number).or_else(|| fragment_fault(&lines, number));
         if let Some(fault) = fault {
             faults.push(format!("{at}: {fault}"));
         }
@@ -467,13 +465,13 @@ mod tests {
 
     #[test]
     fn the_picture_has_no_circle() {
-        // Each room imports only rooms above it in the table.
-        for (index, room) in ROOMS.iter().enumerate() {
-            for import in room.may_import {
+        // Each crate_rule imports only rooms above it in the table.
+        for (index, crate_rule) in CRATES.iter().enumerate() {
+            for import in crate_rule.may_import {
                 assert!(
-                    ROOMS[..index].iter().any(|above| above.name == *import),
+                    CRATES[..index].iter().any(|above| above.name == *import),
                     "{} imports {import}",
-                    room.name
+                    crate_rule.name
                 );
             }
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! let tree = DirectoryTree::of_kernel()?;             // no DAMON: there is none
 //! let mut claim = Claim::take(tree, notes, boot, modules)?;   // in use: refused, by name
-//! claim.start(&contexts)?;                            // lacking: told, before anything runs
+//! claim.start(&contexts)?;                            // lacking: reported, before anything runs
 //! loop { claim.stats(0)?; .. }
 //! claim.release()?;                                   // the tree is as it was
 //! ```

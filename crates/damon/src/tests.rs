@@ -360,11 +360,11 @@ fn regions_are_read_in_order_and_those_that_were_acted_on_are_young() {
         .start(&[context(vec![stat, pageout()])])
         .expect("it starts");
     let regions = claim.tried_regions(0, 0).expect("regions");
-    let told: Vec<(u64, u32, u32)> = regions
+    let reported: Vec<(u64, u32, u32)> = regions
         .iter()
         .map(|region| (region.range.start, region.nr_accesses, region.age))
         .collect();
-    assert_eq!(told, [(4096, 3, 9), (8192, 0, 60), (16384, 0, 70)]);
+    assert_eq!(reported, [(4096, 3, 9), (8192, 0, 60), (16384, 0, 70)]);
     assert_eq!(tree.regions()[1], (8192, 16384, 0, 0));
     // The regions are cleared from the tree.
     assert!(

@@ -62,7 +62,7 @@ use rate::Rate;
 
 pub use act_meter::ActMeter;
 pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
-pub use flows::Flows;
+pub use flows::RefaultRate;
 pub use ledger::{Account, Ledger};
 pub use rate::{Pool, PoolStatus};
 pub use refaults::RefaultHistory;

@@ -9,7 +9,7 @@ use thiserror::Error;
 use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
-use crate::told::{self, Mean, Measure};
+use crate::workload_metric::{self, Mean, Measure};
 use crate::tuned::{self, TuneOptions};
 
 /// Default time limit of runs, seconds.
@@ -378,7 +378,7 @@ fn workload_fault(workload: &Workload, seen: &[&String]) -> Option<String> {
     {
         return Some(format!("workload '{name}': expected_s is above 0"));
     }
-    if let Some(fault) = told::fault(&workload.measures, &workload.means) {
+    if let Some(fault) = workload_metric::fault(&workload.measures, &workload.means) {
         return Some(format!("workload '{name}': {fault}"));
     }
     let error = Regex::new(workload.progress.as_ref()?).err()?;
@@ -530,9 +530,9 @@ mod tests {
             "run = \"true\"\nprogress = 'rate: ([0-9.,]+)'",
         );
         let workload = &Experiment::parse(&text).expect("it is right").workloads[0];
-        let told = |output| workload.throughput_in(output);
-        assert_eq!(told("rate: 1.5\nrate: 1,200.5 /s\n"), Some(1200.5));
-        assert_eq!((told("rate: 0"), told("none")), (None, None));
+        let throughput = |output| workload.throughput_in(output);
+        assert_eq!(throughput("rate: 1.5\nrate: 1,200.5 /s\n"), Some(1200.5));
+        assert_eq!((throughput("rate: 0"), throughput("none")), (None, None));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub mod runner;
 mod stats;
 mod suite;
 mod table;
-mod told;
+mod workload_metric;
 pub mod tune;
 pub mod tuned;
 
@@ -36,5 +36,5 @@ pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};
 pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, Row};
-pub use told::{Mean, Measure, PublishedValues, Told};
+pub use workload_metric::{Mean, Measure, PublishedValues, WorkloadMetric};
 pub use tuned::{Predicted, TuneOptions, TunedEntry};

@@ -201,8 +201,8 @@ mod tests {
             plan(&Experiment::parse(&text.replace("preset", "seed=2\npreset")).expect("right"))[1]
                 .fingerprint
         );
-        let told = text.replace("run = ", "expected_s = 10\nrun = ");
-        let experiment = Experiment::parse(&told).expect("it is right");
+        let reported = text.replace("run = ", "expected_s = 10\nrun = ");
+        let experiment = Experiment::parse(&reported).expect("it is right");
         let seconds = estimate_s(&experiment, &with_tuning(plan(&experiment)));
         assert_eq!(seconds, Some(8.0 * 10.0 + 2.0 * 20.0));
     }
@@ -214,9 +214,9 @@ mod tests {
             estimate_s(&experiment, &plan(&experiment))
         };
         assert_eq!(estimate(TEXT), None);
-        let told = TEXT.replace("run = ", "expected_s = 10\nrun = ");
-        let told = told.replace("repeats = 2", "repeats = 2\ncool_down_s = 1");
-        assert_eq!(estimate(&told), Some(8.0 * 11.0));
+        let reported = TEXT.replace("run = ", "expected_s = 10\nrun = ");
+        let reported = reported.replace("repeats = 2", "repeats = 2\ncool_down_s = 1");
+        assert_eq!(estimate(&reported), Some(8.0 * 11.0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos
 use crate::plan::{PlannedRun, plan};
 use crate::stats::overhead_percent;
 use crate::table::{EvaluationTable, Row};
-use crate::told::Told;
+use crate::workload_metric::WorkloadMetric;
 use crate::tuned::{self, Predicted};
 use isotherm_engine::statistics::Interval;
 
@@ -28,7 +28,7 @@ pub struct Suite {
     /// Names of [`Suite::workloads`] in published tables: their own, unless the experiment has another.
     pub published_names: Vec<String>,
     /// Measures that each of [`Suite::workloads`] reports.
-    pub measures: Vec<Vec<Told>>,
+    pub measures: Vec<Vec<WorkloadMetric>>,
     /// Settings that tuning found, with their predictions.
     pub predicted: Vec<Predicted>,
     /// Failed runs with no later measured repeat, with the reason.
@@ -143,7 +143,7 @@ impl Suite {
             .collect();
         suite.measures = kept
             .iter()
-            .map(|workload| Told::all(&workload.measures, &workload.means))
+            .map(|workload| WorkloadMetric::all(&workload.measures, &workload.means))
             .collect();
         suite.by_throughput = (0..suite.workloads.len())
             .filter(|&workload| suite.tells_throughput(workload))
@@ -219,12 +219,12 @@ impl Suite {
     }
 
     /// Returns the values of a measure that the workload reports.
-    pub fn measure_cell(&self, workload: usize, configuration: usize, told: &Told) -> Cell {
+    pub fn measure_cell(&self, workload: usize, configuration: usize, metric: &WorkloadMetric) -> Cell {
         let runs = self.cells.get(&(workload, configuration));
         let values = runs
             .into_iter()
             .flatten()
-            .filter_map(|(&repeat, run)| Some((repeat, told.value(measured(run)?)?)));
+            .filter_map(|(&repeat, run)| Some((repeat, metric.value(measured(run)?)?)));
         Cell {
             values: values.collect(),
         }
@@ -236,10 +236,10 @@ impl Suite {
         &self,
         workload: usize,
         configuration: usize,
-        told: &Told,
+        metric: &WorkloadMetric,
     ) -> Option<Interval> {
-        let base = self.measure_cell(workload, 0, told);
-        let values = self.measure_cell(workload, configuration, told);
+        let base = self.measure_cell(workload, 0, metric);
+        let values = self.measure_cell(workload, configuration, metric);
         Interval::of(paired(&base, &values).into_values())
     }
 

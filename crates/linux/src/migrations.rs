@@ -61,12 +61,12 @@ mod tests {
         let text = "nr_free_pages 12\npgpromote_success 3\npgpromote_candidate 4\npgdemote_kswapd 5\n\
                     numa_hit 9\nnuma_pages_migrated 6\npgmigrate_fail x\n";
         let counters = counters(text);
-        let told: Vec<_> = counters
+        let reported: Vec<_> = counters
             .iter()
             .map(|(name, n)| (name.as_str(), *n))
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 ("numa_pages_migrated", 6),
                 ("pgdemote_kswapd", 5),

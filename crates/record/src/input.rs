@@ -213,7 +213,7 @@ fn record_of(mut file: File, name: &str) -> Result<(File, Vec<String>), InputErr
         .attempt(|| format!("cannot convert {name} in {}", folder.display()))?;
     let conversion = import(file, from, |file| file, &folder, &record).attempt(cannot)?;
     record.rewind().attempt(cannot)?;
-    Ok((record, told(name, &conversion)))
+    Ok((record, reported(name, &conversion)))
 }
 
 /// Returns the format of content that is no record, but can be converted to one.
@@ -252,7 +252,7 @@ pub fn import<R: Read>(
     damo::import(source, folder, output)
 }
 
-fn told(name: &str, conversion: &Conversion) -> Vec<String> {
+fn reported(name: &str, conversion: &Conversion) -> Vec<String> {
     let assumed = conversion.assumed.iter();
     let assumed = assumed.map(|assumed| format!("{name}: assumed: {assumed}"));
     let left_out = conversion.left_out.others.iter();

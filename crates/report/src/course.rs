@@ -143,9 +143,9 @@ impl Quantities {
 
     fn finish(self, target: TargetInfo) -> TargetCourse {
         let counted = Quantity::COUNTED.into_iter().zip(self.counted);
-        let told = [(Quantity::Rss, self.rss), (Quantity::Swap, self.swap)];
+        let reported = [(Quantity::Rss, self.rss), (Quantity::Swap, self.swap)];
         let quantities = counted
-            .chain(told)
+            .chain(reported)
             .filter(|(_, series)| !series.is_empty())
             .map(|(quantity, series)| QuantityCourse {
                 quantity,
@@ -222,10 +222,10 @@ impl Course {
             let sum = of_targets
                 .iter()
                 .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
-            self.total.told(which).push(offset, Nanos(1), sum);
+            self.total.reported(which).push(offset, Nanos(1), sum);
             for (target, bytes) in of_targets {
                 if let Some(own) = self.of(TargetId(target)) {
-                    own.told(which).push(offset, Nanos(1), bytes);
+                    own.reported(which).push(offset, Nanos(1), bytes);
                 }
             }
         }
@@ -254,7 +254,7 @@ impl Course {
 }
 
 impl Quantities {
-    fn told(&mut self, which: usize) -> &mut Series {
+    fn reported(&mut self, which: usize) -> &mut Series {
         if which == 0 {
             &mut self.rss
         } else {

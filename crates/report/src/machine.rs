@@ -434,17 +434,17 @@ fn node_of(
         kernel(MemoryClass::CompressedSwap, node.compressed_swap),
         kernel(MemoryClass::Hugetlb, node.hugetlb),
     ];
-    let told = classes
+    let reported = classes
         .iter()
         .fold(node.free, |all, class| all.saturating_add(class.bytes));
     // The page cache was counted at the end of its last round, all else now. Memory freed since must not count twice.
-    let gone = told.saturating_sub(node.total);
+    let gone = reported.saturating_sub(node.total);
     if let Some(cache) = { classes.iter_mut() }.find(|c| c.class == MemoryClass::PageCache) {
         let left = cache.bytes.saturating_sub(gone);
         cache.ages = cache.ages.map(|ages| part_of(&ages, left));
         cache.bytes = left;
     }
-    classes.push(kernel(MemoryClass::Other, node.total.saturating_sub(told)));
+    classes.push(kernel(MemoryClass::Other, node.total.saturating_sub(reported)));
     classes.push(kernel(MemoryClass::Free, node.free));
     MachineNode {
         node: node.node,
@@ -469,7 +469,7 @@ fn part_of(ages: &AgeBytes, bytes: u64) -> AgeBytes {
 }
 
 fn zone_of(zone: &ZoneMemory) -> MachineZone {
-    let told = zone.free.saturating_add(zone.mapped.total());
+    let reported = zone.free.saturating_add(zone.mapped.total());
     MachineZone {
         node: zone.node,
         zone: isotherm_record::printable(&zone.zone).into_owned(),
@@ -477,7 +477,7 @@ fn zone_of(zone: &ZoneMemory) -> MachineZone {
         reserved_bytes: zone.present.saturating_sub(zone.managed),
         free_bytes: zone.free,
         mapped: zone.mapped,
-        other_bytes: zone.managed.saturating_sub(told),
+        other_bytes: zone.managed.saturating_sub(reported),
     }
 }
 

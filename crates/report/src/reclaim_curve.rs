@@ -254,8 +254,8 @@ impl ReclaimCurve {
         let (mut refaults, mut pages, mut page_seconds) = (0, 0, 0.0);
         let mut points: Vec<ReclaimPoint> = Vec::with_capacity(self.counts.stretches.len());
         let least = self.shortest.unwrap_or_default();
-        let told = self.counts.stretches.range(least..);
-        for (&length, stretches) in told.rev() {
+        let reported = self.counts.stretches.range(least..);
+        for (&length, stretches) in reported.rev() {
             let all = stretches.ended_in_access + stretches.went_on;
             refaults += stretches.ended_in_access;
             pages += all;

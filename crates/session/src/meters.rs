@@ -48,7 +48,7 @@ impl Meters {
             return;
         }
         self.next = now + PERIOD;
-        let made_up = monitor.made_up_usage(now);
+        let made_up = monitor.simulated_usage(now);
         let mut usage = made_up.unwrap_or_else(|| UsageSample {
             time: now,
             ..UsageSample::default()

@@ -62,7 +62,7 @@ pub struct Session {
     notes: Vec<String>,
     cpu_budget: Option<f64>,
     /// One value for each context.
-    knows_every_page: Vec<bool>,
+    has_per_page_bits: Vec<bool>,
     clears_refs: bool,
     opens_files: bool,
 }
@@ -112,7 +112,7 @@ impl Session {
             first_cost: None,
             notes,
             cpu_budget: spec.cpu_budget(),
-            knows_every_page: spec.contexts.iter().map(knows_every_page).collect(),
+            has_per_page_bits: spec.contexts.iter().map(has_per_page_bits).collect(),
             clears_refs: spec.contexts.iter().any(clears_refs),
             opens_files: spec.contexts.iter().any(watches_page_cache) || spec.stacks.is_some(),
         })
@@ -152,8 +152,8 @@ impl Session {
     }
 
     /// Whether a set accessed bit of this context means that the page was accessed recently.
-    pub fn knows_every_page(&self, context: usize) -> bool {
-        self.knows_every_page[context]
+    pub fn has_per_page_bits(&self, context: usize) -> bool {
+        self.has_per_page_bits[context]
     }
 
     /// Index of the context that a target belongs to.
@@ -175,8 +175,8 @@ impl Session {
 
     /// Takes items to act on that the record does not hold: items of processes in contexts that record physical
     /// addresses.
-    pub(crate) fn take_unrecorded(&mut self) -> Vec<Item> {
-        self.monitor.take_unrecorded()
+    pub(crate) fn take_internal_snapshots(&mut self) -> Vec<Item> {
+        self.monitor.take_internal_snapshots()
     }
 
     /// Pauses or resumes watching; all other work of the session goes on.
@@ -195,13 +195,13 @@ impl Session {
     }
 
     /// Excludes `cpu` from the cost of watching.
-    pub fn leave_out(&mut self, cpu: Nanos) {
-        self.monitor.leave_out(cpu);
+    pub fn exclude_cpu(&mut self, cpu: Nanos) {
+        self.monitor.exclude_cpu(cpu);
     }
 
     /// Adds `cpu` to the cost of watching: periodic work outside the monitor.
-    pub(crate) fn note_other_cpu(&mut self, cpu: Nanos) {
-        self.monitor.note_other_cpu(cpu);
+    pub(crate) fn charge_monitor_cpu(&mut self, cpu: Nanos) {
+        self.monitor.charge_monitor_cpu(cpu);
     }
 
     /// Resets the age of memory that was acted on.
@@ -278,7 +278,7 @@ impl Session {
         items.splice(first_new..first_new, stacks);
         let before = process_cpu();
         self.meters.read(self.monitor.as_ref(), now, false, items);
-        self.note_other_cpu(process_cpu().since(before));
+        self.charge_monitor_cpu(process_cpu().since(before));
         Ok(Step::Going)
     }
 
@@ -300,7 +300,7 @@ impl Session {
         stacks.step(now, &live, items)?;
         stacks.read_huge_pages(now, &live, self.monitor.as_mut(), items);
         let spent = stacks.cpu().since(before);
-        self.monitor.leave_out(spent);
+        self.monitor.exclude_cpu(spent);
         Ok(())
     }
 
@@ -324,7 +324,7 @@ impl Session {
             let live = process_ids(self.monitor.as_ref());
             let before = stacks.cpu();
             stacks.last_huge_pages(now, &live, self.monitor.as_mut(), items);
-            self.monitor.leave_out(stacks.cpu().since(before));
+            self.monitor.exclude_cpu(stacks.cpu().since(before));
             stacks.symbols(now, items);
         }
         self.meters.read(self.monitor.as_ref(), now, true, items);
@@ -394,7 +394,7 @@ fn process_ids(monitor: &dyn Monitor) -> Vec<(TargetId, u32)> {
     live.map(|(id, process)| (id, process.pid())).collect()
 }
 
-fn knows_every_page(context: &ContextSpec) -> bool {
+fn has_per_page_bits(context: &ContextSpec) -> bool {
     matches!(
         context.monitor,
         MonitorSpec::Tables(_) | MonitorSpec::Pages(_)

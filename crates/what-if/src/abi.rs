@@ -2,7 +2,7 @@
 //!
 //! The caller requests an input buffer ([`isotherm_input`]), writes there, and calls one of the functions below. Each
 //! leaves JSON in the output. It returns 1 if that is an answer, and 0 if it is an error's text. One trace is open at a
-//! time, in each instance of the module. While it replays, the module calls `told` of the import `page`. The project
+//! time, in each instance of the module. While it replays, the module calls `reported` of the import `page`. The project
 //! weighed `wasm-bindgen` and rejected it: it needs a program of its own version beside Cargo, and it would write only
 //! these six functions.
 
@@ -22,14 +22,14 @@ use crate::{Question, WhatIf};
 mod page {
     #[link(wasm_import_module = "page")]
     unsafe extern "C" {
-        pub(super) safe fn told(share: f64);
+        pub(super) safe fn reported(share: f64);
     }
 }
 
 /// Reports the finished share of a replay to the page, 0 to 1.
-fn told(share: f64) {
+fn reported(share: f64) {
     #[cfg(target_arch = "wasm32")]
-    page::told(share);
+    page::reported(share);
     #[cfg(not(target_arch = "wasm32"))]
     let _ = share;
 }
@@ -72,7 +72,7 @@ pub extern "C" fn isotherm_output_bytes() -> usize {
 pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     answer(|state| {
         let record = std::mem::take(&mut state.input);
-        let open = state.open.insert(WhatIf::open(&record, one_in, told)?);
+        let open = state.open.insert(WhatIf::open(&record, one_in, reported)?);
         open.facts()
     })
 }

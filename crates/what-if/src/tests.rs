@@ -21,8 +21,8 @@ fn record() -> Vec<u8> {
 
 #[test]
 fn a_trace_tells_what_would_come_of_a_scheme() {
-    let (told, shares) = std::sync::mpsc::channel();
-    let tell = move |share| told.send(share).expect("nobody has gone");
+    let (reported, shares) = std::sync::mpsc::channel();
+    let tell = move |share| reported.send(share).expect("nobody has gone");
     let trace = WhatIf::open(&record(), 1, tell).expect("a trace");
     let shares: Vec<f64> = shares.try_iter().collect();
     assert!(shares.is_sorted() && shares.len() > 20, "{shares:?}");

@@ -307,7 +307,7 @@ def sweep(
     `output`: a folder (path or URL) that keeps the result of each task as a Parquet file. What is there is not computed
     again, unless it had failed. A trace is known by its name: where its content changes, begin another folder.
 
-    `bounds`: how sure each prediction is, by five replays more. `progress`: True for a bar on standard error, or
+    `bounds`: how sure each prediction is, by four replays more. `progress`: True for a bar on standard error, or
     called with how many predictions there are, and with how many there will be.
     """
     need("pyarrow", "sweep")

@@ -61,7 +61,7 @@ def objective(
 
     Without `max_slowdown` it has two values, in the directions `DIRECTIONS`. With one (a share of 0 to 1) its value
     is the saved share, to be maximised; a sampler learns of the limit by
-    `constraints_func=isotherm.optuna.constraints`. `bounds`: by five replays more the upper bound of the slowdown is
+    `constraints_func=isotherm.optuna.constraints`. `bounds`: by four replays more the upper bound of the slowdown is
     held against the limit.
     """
     need("optuna", "optuna")

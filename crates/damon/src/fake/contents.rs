@@ -14,7 +14,7 @@ pub(super) fn file(nodes: &mut Nodes, path: &TreePath, text: &str) {
 }
 
 /// Adds a read-only file.
-fn told(nodes: &mut Nodes, path: &TreePath, text: &str) {
+fn reported(nodes: &mut Nodes, path: &TreePath, text: &str) {
     let (text, is_writable) = (text.to_owned(), false);
     nodes.insert(path.clone(), Node::File { text, is_writable });
 }
@@ -44,7 +44,7 @@ pub(super) fn make(nodes: &mut Nodes, level: Level, path: &TreePath, number: &st
 
 fn kdamond(nodes: &mut Nodes, level: Level, path: &TreePath) {
     files(nodes, path, &[("state", "off")]);
-    told(nodes, &path.join("pid"), "-1");
+    reported(nodes, &path.join("pid"), "-1");
     if level >= Level(6, 17) {
         file(nodes, &path.join("refresh_ms"), "0");
     }
@@ -54,7 +54,7 @@ fn kdamond(nodes: &mut Nodes, level: Level, path: &TreePath) {
 fn context(nodes: &mut Nodes, level: Level, path: &TreePath) {
     files(nodes, path, &[("operations", "vaddr")]);
     if level >= Level(6, 0) {
-        told(
+        reported(
             nodes,
             &path.join("avail_operations"),
             "vaddr\nfvaddr\npaddr",
@@ -136,7 +136,7 @@ fn scheme(nodes: &mut Nodes, level: Level, path: &TreePath) {
     stats(nodes, level, &path.join("stats"));
     if level >= Level(6, 2) {
         files(nodes, &path.join("tried_regions"), &[]);
-        told(nodes, &path.join("tried_regions/total_bytes"), "0");
+        reported(nodes, &path.join("tried_regions/total_bytes"), "0");
     }
 }
 
@@ -156,7 +156,7 @@ fn quotas(nodes: &mut Nodes, level: Level, path: &TreePath) {
         files(nodes, &path.join("goals"), &[("nr_goals", "0")]);
     }
     if level >= Level(6, 9) {
-        told(nodes, &path.join("effective_bytes"), "0");
+        reported(nodes, &path.join("effective_bytes"), "0");
     }
     if level >= Level(7, 1) {
         file(nodes, &path.join("goal_tuner"), "consist");
@@ -176,13 +176,13 @@ fn stats(nodes: &mut Nodes, level: Level, path: &TreePath) {
         "sz_applied",
         "qt_exceeds",
     ] {
-        told(nodes, &path.join(name), "0");
+        reported(nodes, &path.join(name), "0");
     }
     if level >= Level(6, 14) {
-        told(nodes, &path.join("sz_ops_filter_passed"), "0");
+        reported(nodes, &path.join("sz_ops_filter_passed"), "0");
     }
     if level >= Level(7, 0) {
-        told(nodes, &path.join("nr_snapshots"), "0");
+        reported(nodes, &path.join("nr_snapshots"), "0");
         file(nodes, &path.join("max_nr_snapshots"), "0");
     }
 }
@@ -228,12 +228,12 @@ fn filter(nodes: &mut Nodes, level: Level, path: &TreePath) {
 pub(super) fn region(nodes: &mut Nodes, level: Level, path: &TreePath, region: FakeRegion) {
     nodes.insert(path.clone(), Node::Directory);
     let (start, end, nr_accesses, age) = region;
-    told(nodes, &path.join("start"), &start.to_string());
-    told(nodes, &path.join("end"), &end.to_string());
-    told(nodes, &path.join("nr_accesses"), &nr_accesses.to_string());
-    told(nodes, &path.join("age"), &age.to_string());
+    reported(nodes, &path.join("start"), &start.to_string());
+    reported(nodes, &path.join("end"), &end.to_string());
+    reported(nodes, &path.join("nr_accesses"), &nr_accesses.to_string());
+    reported(nodes, &path.join("age"), &age.to_string());
     if level >= Level(6, 14) {
-        told(nodes, &path.join("sz_filter_passed"), "0");
+        reported(nodes, &path.join("sz_filter_passed"), "0");
     }
 }
 

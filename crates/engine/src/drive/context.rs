@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 use super::huge::HugeBound;
-use super::{Carried, DryRun, Pace, carry_out};
+use super::{Executed, DryRun, Throughput, execute};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::guard::{Guard, GuardLimits, Pool, RefaultHistory};
 use crate::port::{Actuator, Operation, Outcome, Refusal};
@@ -103,7 +103,7 @@ pub struct Context {
 /// Plans for the memory of one pool, which the guard may stop separately.
 #[derive(Debug, Default)]
 struct Lane {
-    pace: Pace,
+    pace: Throughput,
     /// Planned operations that did not fit into one step.
     rest: VecDeque<Operation>,
 }
@@ -244,7 +244,7 @@ impl Context {
         if !snapshots.is_empty() {
             (done, outcomes) = self.plan(now, snapshots, world)?.into_iter().unzip();
         }
-        let carried = self.carry_out(room, world)?;
+        let carried = self.execute(room, world)?;
         done.extend(carried.done);
         outcomes.extend(carried.outcomes);
         if let Some(dry_run) = &mut self.dry_run {
@@ -327,19 +327,19 @@ impl Context {
 
     /// Executes planned operations as far as the guard allows and as they fit into `room`. Pools take turns. A long
     /// plan for one pool thus does not delay the other, whose bytes may cost a tenth.
-    fn carry_out<W: World>(&mut self, room: Nanos, world: &mut W) -> Result<Carried, W::Error> {
+    fn execute<W: World>(&mut self, room: Nanos, world: &mut W) -> Result<Executed, W::Error> {
         let is_dry_run = self.is_dry_run();
         let mut pools = Pool::ALL;
         pools.sort_by_key(|pool| *pool == self.turn);
         self.turn = pools[0];
-        let mut carried = Carried::default();
+        let mut carried = Executed::default();
         for pool in pools {
             let lane = &mut self.lanes[pool as usize];
             let left = room.since(carried.took());
             if world.is_stopped() {
                 break;
             }
-            carried.append(carry_out(
+            carried.append(execute(
                 &mut lane.rest,
                 (&mut self.guard, pool),
                 (&mut lane.pace, left),
@@ -366,7 +366,7 @@ impl Context {
     /// Notes page-outs, so that later refaults are recognised.
     fn note_paged_out<W: World>(
         &mut self,
-        carried: &Carried,
+        carried: &Executed,
         world: &mut W,
     ) -> Result<(), W::Error> {
         let mut blocks: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();

@@ -17,6 +17,6 @@ pub use context::{Context, World};
 pub use dry_run::DryRun;
 pub use monitor::MonitorLoop;
 pub use numbering::Numbering;
-pub use portions::{Carried, Pace, carry_out};
+pub use portions::{Executed, Throughput, execute};
 pub use regions::RegionLoop;
 pub use tables::{TableLoop, TableProbe, TargetSource};

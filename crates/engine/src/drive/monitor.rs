@@ -70,9 +70,9 @@ impl MonitorLoop {
     }
 
     /// Notes CPU time of work with its own rhythm: it is part of the cost, but not of each interval's.
-    pub fn note_other_cpu(&mut self, cpu: Nanos) {
+    pub fn charge_monitor_cpu(&mut self, cpu: Nanos) {
         match self {
-            Self::Tables(tables) => tables.note_other_cpu(cpu),
+            Self::Tables(tables) => tables.charge_monitor_cpu(cpu),
             Self::Regions(_) => {}
         }
     }

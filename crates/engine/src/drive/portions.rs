@@ -2,7 +2,7 @@
 //!
 //! A region may be gigabytes, while the guard allows megabytes, or a step 50 ms. So operations are cut at the borders
 //! of 2 MiB blocks (of which huge pages are made). The outcomes of their parts are joined again, as the schemes count
-//! regions, not parts. The size of a step follows from the recent speed of the same action ([`Pace`]).
+//! regions, not parts. The size of a step follows from the recent speed of the same action ([`Throughput`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -21,13 +21,13 @@ const FIRST_PORTION: u64 = 2 * BLOCK_SIZE;
 
 /// Speed of actions, in bytes of resident memory per nanosecond.
 #[derive(Clone, Debug, Default)]
-pub struct Pace {
+pub struct Throughput {
     speeds: BTreeMap<Action, f64>,
     /// Factor on portions, raised while little of the memory is resident.
     stretch: u64,
 }
 
-impl Pace {
+impl Throughput {
     /// Returns the bytes of the next portion, if it may take `left`. It assumes that all of the memory is resident.
     fn portion(&self, action: Action, left: Nanos) -> u64 {
         let Some(speed) = self.speeds.get(&action) else {
@@ -64,14 +64,14 @@ impl Pace {
 
 /// Result of executing a plan.
 #[derive(Debug, Default)]
-pub struct Carried {
+pub struct Executed {
     /// Executed operations.
     pub done: Vec<Operation>,
     /// Outcome of each operation.
     pub outcomes: Vec<Outcome>,
 }
 
-impl Carried {
+impl Executed {
     /// Appends the result of further execution.
     pub fn append(&mut self, mut more: Self) {
         self.done.append(&mut more.done);
@@ -89,12 +89,12 @@ impl Carried {
 /// Executes as much of `plan`, which is about `pool`, as `guard` allows and as fits into `room` of time. `act` appends
 /// an outcome for each operation and returns whether to continue. If any time is available, at least a block is
 /// executed. Executed operations are removed from the plan, unless `act` fails.
-pub fn carry_out<E>(
+pub fn execute<E>(
     plan: &mut VecDeque<Operation>,
     (guard, pool): (&mut Guard, Pool),
-    (pace, room): (&mut Pace, Nanos),
+    (pace, room): (&mut Throughput, Nanos),
     mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<ControlFlow<()>, E>,
-) -> Result<Carried, E> {
+) -> Result<Executed, E> {
     let mut portions = Portions::new(plan.make_contiguous());
     let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
     let mut spent = Nanos(0);
@@ -130,7 +130,7 @@ pub fn carry_out<E>(
     if let Some(first) = plan.front_mut() {
         first.range.start += taken;
     }
-    Ok(Carried { done, outcomes })
+    Ok(Executed { done, outcomes })
 }
 
 /// A plan in execution.
@@ -359,7 +359,7 @@ mod tests {
     /// Executes `plan` in steps; each page where `is_there` takes `ns`. Returns the time and the bytes of each step.
     fn steps(plan: &[Operation], ns: u64, is_there: impl Fn(u64) -> bool) -> Vec<(Nanos, u64)> {
         let mut guard = Guard::new(GuardLimits::default());
-        let (mut pace, mut steps) = (Pace::default(), Vec::new());
+        let (mut pace, mut steps) = (Throughput::default(), Vec::new());
         let mut rest: VecDeque<Operation> = plan.to_vec().into();
         while !rest.is_empty() && steps.len() < 100_000 {
             let act = |portion: &[Operation], outcomes: &mut Vec<Outcome>| {
@@ -376,7 +376,7 @@ mod tests {
                 }));
                 Ok::<_, ()>(ControlFlow::Continue(()))
             };
-            let carried = carry_out(
+            let carried = execute(
                 &mut rest,
                 (&mut guard, Pool::Processes),
                 (&mut pace, STEP),

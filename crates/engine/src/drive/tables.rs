@@ -161,8 +161,8 @@ impl TableLoop {
     }
 
     /// Notes CPU time of work with its own rhythm.
-    pub fn note_other_cpu(&mut self, cpu: Nanos) {
-        self.monitor.note_other_cpu(cpu);
+    pub fn charge_monitor_cpu(&mut self, cpu: Nanos) {
+        self.monitor.charge_monitor_cpu(cpu);
     }
 
     /// Does the work that is due at `now` and appends the finished snapshots. Returns when to call again; `None` if no

@@ -12,13 +12,13 @@ const LEAST: f64 = 256.0;
 
 /// Decaying counts of pages that were paged out and read back.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Flows {
+pub struct RefaultRate {
     out: f64,
     back: f64,
     changed: Nanos,
 }
 
-impl Flows {
+impl RefaultRate {
     /// Adds `out` pages that were paged out, and `back` that were read back.
     pub fn add(&mut self, now: Nanos, out: u64, back: u64) {
         let weight = self.weight(now);
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn the_part_that_comes_back_is_of_late() {
         let second = |n: u64| Nanos(n * 1_000_000_000);
-        let mut flows = Flows::default();
+        let mut flows = RefaultRate::default();
         flows.add(second(1), 100, 100);
         assert_eq!(flows.returned(second(1)), None, "too little to tell");
         for n in 2..32 {

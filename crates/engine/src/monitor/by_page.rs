@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn each_stretch_of_pages_becomes_a_region() {
         let expanded = snapshot(vec![region(1..2, OF_BLOCK)], vec![block(1)]).by_page();
-        let told: Vec<_> = expanded
+        let reported: Vec<_> = expanded
             .regions
             .iter()
             .map(|region| {
@@ -214,7 +214,7 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 (0, 1, Some(false), 7),
                 (1, 1, Some(true), 3),

@@ -147,7 +147,7 @@ const STRIDE: usize = 8;
 struct FrameBlock {
     frames: [Frame; PAGES_PER_BLOCK],
     /// The last reported state of the block, and its start.
-    told: regions::Told,
+    reported: regions::ReportedState,
 }
 
 type Gigabyte = Box<[Option<Box<FrameBlock>>; BLOCKS]>;
@@ -239,7 +239,7 @@ impl FrameMap {
         blocks[block].get_or_insert_with(|| {
             Box::new(FrameBlock {
                 frames: [[0; 3]; PAGES_PER_BLOCK],
-                told: regions::Told::default(),
+                reported: regions::ReportedState::default(),
             })
         })
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
-use isotherm_engine::drive::{Carried, Pace, TableLoop, TableProbe, TargetSource, carry_out};
+use isotherm_engine::drive::{Executed, Throughput, TableLoop, TableProbe, TargetSource, execute};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP};
 use isotherm_engine::scheme::Action;
 use isotherm_engine::table::{BlockFacts, ClearedBy, MappedRange, TableAttributes};
@@ -204,10 +204,10 @@ fn no_more_is_done_than_the_guard_allows() {
         }
     };
     let act = act_and(ControlFlow::Continue(()));
-    let mut pace = Pace::default();
+    let mut pace = Throughput::default();
     let plan = || VecDeque::from([operation.clone()]);
-    let Ok(carried) = carry_out(&mut plan(), (&mut guard, pool), (&mut pace, STEP), act);
-    let Carried { done, outcomes } = carried;
+    let Ok(carried) = execute(&mut plan(), (&mut guard, pool), (&mut pace, STEP), act);
+    let Executed { done, outcomes } = carried;
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
     // The allowance is five hundredths of a GiB in the first second, plus the rest of the block that this ends in.
@@ -219,14 +219,14 @@ fn no_more_is_done_than_the_guard_allows() {
     let mut free = Guard::new(GuardLimits::default());
     let stop = act_and(ControlFlow::Break(()));
     let mut rest = plan();
-    let Ok(stopped) = carry_out(
+    let Ok(stopped) = execute(
         &mut rest,
         (&mut free, pool),
-        (&mut Pace::default(), STEP),
+        (&mut Throughput::default(), STEP),
         stop,
     );
     assert_eq!(stopped.done[0].range.len(), 2 * BLOCK_SIZE, "one portion");
     assert_eq!(rest[0].range.start, 2 * BLOCK_SIZE);
-    let Ok(all) = carry_out(&mut plan(), (&mut free, pool), (&mut pace, STEP), act);
+    let Ok(all) = execute(&mut plan(), (&mut free, pool), (&mut pace, STEP), act);
     assert_eq!(all.done[0].range.len(), 1 << 30);
 }

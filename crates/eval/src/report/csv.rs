@@ -5,7 +5,7 @@ use isotherm_report::render::csv_text;
 
 use crate::metric::METRICS;
 use crate::suite::{Score, Suite};
-use crate::told::Told;
+use crate::workload_metric::WorkloadMetric;
 
 /// Returns a row for each run that counts. Empty fields are not known.
 pub fn runs(suite: &Suite) -> String {
@@ -98,12 +98,12 @@ fn measure_fields(
     suite: &Suite,
     workload: usize,
     configuration: usize,
-    told: &Told,
+    metric: &WorkloadMetric,
 ) -> Option<Vec<String>> {
     let short = suite
-        .measure_cell(workload, configuration, told)
+        .measure_cell(workload, configuration, metric)
         .summary()?;
-    let interval = suite.measure_interval(workload, configuration, told);
+    let interval = suite.measure_interval(workload, configuration, metric);
     let bounds = interval.and_then(|interval| interval.bounds());
     let mut fields = vec![String::new(); 13];
     fields[0] = short.n.to_string();

@@ -4,10 +4,10 @@ use isotherm_engine::statistics::Summary;
 
 use super::worst::{Words, overhead, percent, words};
 use crate::suite::Suite;
-use crate::told::{PublishedValues, Told};
+use crate::workload_metric::{PublishedValues, WorkloadMetric};
 
 /// Returns a row for each workload, measure and configuration.
-pub(super) fn told(suite: &Suite) -> Words {
+pub(super) fn reported(suite: &Suite) -> Words {
     let mut rows = Vec::new();
     for (workload, name) in suite.workloads.iter().enumerate() {
         for measure in &suite.measures[workload] {
@@ -59,14 +59,14 @@ pub(super) fn told(suite: &Suite) -> Words {
 }
 
 /// Returns the values of each publication, with its description.
-fn published(measure: &Told, value: impl Fn(&PublishedValues) -> Option<String>) -> String {
-    let told = measure.published.iter();
-    let told = told.filter_map(|of| Some(format!("{} ({})", value(of)?, of.by)));
-    let told: Vec<String> = told.collect();
-    if told.is_empty() {
+fn published(measure: &WorkloadMetric, value: impl Fn(&PublishedValues) -> Option<String>) -> String {
+    let values = measure.published.iter();
+    let values = values.filter_map(|of| Some(format!("{} ({})", value(of)?, of.by)));
+    let values: Vec<String> = values.collect();
+    if values.is_empty() {
         "-".into()
     } else {
-        told.join(", ")
+        values.join(", ")
     }
 }
 

@@ -22,7 +22,7 @@ const PARTS: [(&str, &str, Part, usize); 3] = [
 ];
 
 /// Returns a row for each workload under each configuration that is tuned, then the prediction errors.
-pub(super) fn told(suite: &Suite) -> Words {
+pub(super) fn reported(suite: &Suite) -> Words {
     let mut rows = Vec::new();
     let of = |configuration: usize| -> Vec<&Predicted> {
         let all = suite.predicted.iter();
@@ -179,14 +179,14 @@ pub fn csv(suite: &Suite) -> String {
         let compared = predicted.compared(suite);
         for (_, _, part, _) in PARTS {
             let one = compared.as_ref().map(part);
-            let told = one.map(|one| one.predicted);
+            let reported = one.map(|one| one.predicted);
             let measured = one.and_then(|one| one.measured);
             let bounds = measured.and_then(|interval| interval.bounds());
             row.extend(
                 [
-                    told.map(|told| told.value),
-                    told.and_then(|told| told.low),
-                    told.and_then(|told| told.high),
+                    reported.map(|reported| reported.value),
+                    reported.and_then(|reported| reported.low),
+                    reported.and_then(|reported| reported.high),
                     measured.map(|interval| interval.mean),
                     bounds.map(|b| b.0),
                     bounds.map(|b| b.1),
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn what_was_predicted_stands_beside_what_was_measured() {
         let suite = suite();
-        let table = told(&suite);
+        let table = reported(&suite);
         let rows: Vec<String> = table.rows.iter().map(|row| row.join(" | ")).collect();
         // See `suite::tests`: under `tuned` 400 of 1000 MB are resident.
         assert_eq!(

@@ -41,8 +41,8 @@ pub(super) struct Words {
 pub(super) fn summary(suite: &Suite) -> Vec<Words> {
     let tables = [
         cases(suite),
-        measures::told(suite),
-        tuned::told(suite),
+        measures::reported(suite),
+        tuned::reported(suite),
         over_suite(suite),
         costs(suite),
         like_for_like(suite),

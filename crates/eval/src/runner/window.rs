@@ -47,7 +47,7 @@ pub struct Window {
 
 impl Window {
     /// Returns a number of the summary.
-    pub fn told(&self, name: &str) -> Option<f64> {
+    pub fn reported(&self, name: &str) -> Option<f64> {
         self.summary.as_ref()?.get(name)?.as_f64()
     }
 }

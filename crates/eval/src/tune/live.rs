@@ -250,7 +250,7 @@ pub fn run_live(
         on_event(LiveEvent::Ended(&made));
         runs.made.push(made);
     };
-    let live = runs.told(end);
+    let live = runs.reported(end);
     for (point, prediction) in runs.corrected() {
         search.observe(point, prediction);
     }
@@ -462,7 +462,7 @@ impl Runs<'_> {
         (nr / of, gain / of)
     }
 
-    fn told(&self, end: LiveEnd) -> Live {
+    fn reported(&self, end: LiveEnd) -> Live {
         let learnt = self.learnt();
         let compared = self.pairs().filter(|(_, _, bases)| !bases.is_empty());
         let compared = compared.map(|(point, run, bases)| Compared {

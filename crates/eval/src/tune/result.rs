@@ -456,6 +456,10 @@ fn why(
             format_bytes((best.prediction.resident_mean_bytes - p.resident_mean_bytes) as u64),
             percent(p.slowdown.value),
         );
+        let limit = subject.objective.max_slowdown();
+        if limit.is_some_and(|limit| p.slowdown.value <= limit) {
+            why += ", but its upper bound is beyond the limit";
+        }
     }
     why
 }

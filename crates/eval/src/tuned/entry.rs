@@ -50,7 +50,7 @@ pub struct Setting {
 
 /// Fields of `tune --json` that are kept.
 #[derive(Deserialize)]
-struct Told {
+struct TuneJson {
     program: String,
     is_guarded: bool,
     nr_tried: u64,
@@ -95,9 +95,9 @@ impl TunedEntry {
         schemes: &str,
         rss_kib: f64,
     ) -> Result<Self, serde_json::Error> {
-        let told: Told = serde_json::from_str(json)?;
-        let is_guarded = told.is_guarded;
-        let setting = told.recommended.map(|trial| {
+        let reported: TuneJson = serde_json::from_str(json)?;
+        let is_guarded = reported.is_guarded;
+        let setting = reported.recommended.map(|trial| {
             let knobs = trial.settings.iter();
             let texts: Vec<String> = knobs
                 .map(|knob| format!("{} {}", knob.parameter, knob.text))
@@ -117,10 +117,10 @@ impl TunedEntry {
             fingerprint: run.fingerprint.clone(),
             time_s: 0,
             trace: String::new(),
-            program: told.program,
-            program_share: told.base.resident_mean_bytes / 1024.0 / rss_kib.max(1.0),
-            nr_tried: told.nr_tried,
-            why: told.why,
+            program: reported.program,
+            program_share: reported.base.resident_mean_bytes / 1024.0 / rss_kib.max(1.0),
+            nr_tried: reported.nr_tried,
+            why: reported.why,
             setting,
         })
     }

@@ -41,7 +41,7 @@ Formats:
   perf_script      what DAMON's trace points print, by `perf script` or `trace-cmd report` (only read)
   parquet          a table of all regions, for other tools; converts back without loss
 
-The input's format is told by its content, the output's by its name: .json, .parquet, .isotherm,
+The input's format is reported by its content, the output's by its name: .json, .parquet, .isotherm,
 .arrow, and .damo, .damon or .data for json_compressed.
 
 Examples:

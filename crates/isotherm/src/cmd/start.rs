@@ -139,7 +139,7 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
         {
             let at = socket_flag(&args.socket);
             println!(
-                "isotherm is at work (pid {}); `isotherm status{at}` says how",
+                "isotherm runs (pid {}); `isotherm status{at}` shows its state",
                 child.id()
             );
             return Ok(ExitCode::SUCCESS);

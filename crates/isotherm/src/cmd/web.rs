@@ -202,12 +202,12 @@ fn grows(
             items: taken,
         };
         let serving = threads.spawn(|| Site::serve(args.listen, content, &stop, ready));
-        let told = announce(args, address.recv()).and_then(|()| tell(&page));
+        let reported = announce(args, address.recv()).and_then(|()| tell(&page));
         stop.store(true, Ordering::Relaxed);
         let served = serving
             .join()
             .map_err(|_| anyhow!("the server has panicked: a bug"))?;
-        told.and(served)
+        reported.and(served)
     })
 }
 
@@ -222,8 +222,8 @@ impl Page {
     /// Sends items if the queue has a free place: it never blocks.
     fn tell(&self, items: Vec<Item>) {
         let page = self.items.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = page.as_ref().map(|page| page.try_send(items));
-        if let Some(Err(TrySendError::Full(_))) = told
+        let reported = page.as_ref().map(|page| page.try_send(items));
+        if let Some(Err(TrySendError::Full(_))) = reported
             && !self.has_left_out.swap(true, Ordering::Relaxed)
         {
             warn!("the page is slower than what is watched: it leaves some of it out");

@@ -299,7 +299,7 @@ impl Daemon {
         if let Some(status) = blame.take(self.session.now()) {
             self.live.blame = Some(status);
         }
-        self.session.leave_out(process_cpu().since(before));
+        self.session.exclude_cpu(process_cpu().since(before));
     }
 
     /// Formats a one-line state for the service manager.

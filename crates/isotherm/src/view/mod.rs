@@ -76,7 +76,7 @@ fn watch(
         terminal
             .draw(|frame| draw::draw(frame, &state))
             .context("cannot draw on the terminal")?;
-        source.leave_out(process_cpu().since(cpu_before));
+        source.exclude_cpu(process_cpu().since(cpu_before));
         let mut wait = if state.ended { FRAME } else { Duration::ZERO };
         while let Some(key) = keys.next(wait)? {
             if !press(&mut state, key) {

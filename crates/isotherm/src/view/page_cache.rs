@@ -10,7 +10,7 @@ use isotherm_record::item::{Mapping, MappingChange};
 const GAP: u64 = 1 << 21;
 
 /// Returns a snapshot with a region for each file and age, and the names of the files as mappings.
-pub(super) fn told(sample: &CacheSample, before: &Snapshot) -> (Snapshot, MappingChange) {
+pub(super) fn reported(sample: &CacheSample, before: &Snapshot) -> (Snapshot, MappingChange) {
     let mut files: Vec<(String, AgeBytes)> = { sample.files.iter() }
         .map(|file| (file.name(), file.bytes.ages))
         .collect();
@@ -137,7 +137,7 @@ mod tests {
             }],
             nr_files: 3,
         };
-        let (snapshot, change) = told(&sample, &Snapshot::default());
+        let (snapshot, change) = reported(&sample, &Snapshot::default());
         let totals = snapshot.totals();
         let sums = (totals.resident, totals.touched, totals.unknown);
         assert_eq!(sums, (9 * MIB, 3 * MIB, MIB));
@@ -146,7 +146,7 @@ mod tests {
         let names: Vec<&str> = change.added.iter().map(|of| of.name.as_str()).collect();
         assert_eq!(names, ["/srv/a", "(other files)"]);
         assert!(change.removed.is_empty());
-        let (_, change) = told(&sample, &snapshot);
+        let (_, change) = reported(&sample, &snapshot);
         assert_eq!(change.removed.len(), 1, "the names of before go");
     }
 }

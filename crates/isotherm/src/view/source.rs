@@ -21,7 +21,7 @@ pub(crate) trait ItemSource {
     fn stopped(&self) -> bool;
 
     /// Excludes `cpu` from the cost of monitoring: it was spent on drawing.
-    fn leave_out(&mut self, _cpu: Nanos) {}
+    fn exclude_cpu(&mut self, _cpu: Nanos) {}
 
     /// Returns the header of the items' record.
     fn header(&self) -> &Header;
@@ -63,8 +63,8 @@ impl ItemSource for LiveSource {
         self.session.is_stopped()
     }
 
-    fn leave_out(&mut self, cpu: Nanos) {
-        self.session.leave_out(cpu);
+    fn exclude_cpu(&mut self, cpu: Nanos) {
+        self.session.exclude_cpu(cpu);
     }
 
     fn header(&self) -> &Header {

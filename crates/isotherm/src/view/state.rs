@@ -240,7 +240,7 @@ impl State {
     fn show_page_cache(&mut self, sample: &CacheSample) {
         let target = self.targets.entry(PAGE_CACHE).or_default();
         "page cache".clone_into(&mut target.name);
-        let (snapshot, names) = page_cache::told(sample, &target.snapshot);
+        let (snapshot, names) = page_cache::reported(sample, &target.snapshot);
         target.rss = Some(snapshot.totals().resident);
         self.mappings.apply(&names);
         self.show(snapshot);

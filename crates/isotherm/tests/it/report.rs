@@ -354,7 +354,7 @@ fn stacks_are_written_for_the_tool_that_the_files_name_says() {
     writer.write(&Item::Snapshot(snapshot)).expect("written");
     let record = writer.finish().expect("a whole record");
     fs::write(directory.path().join("s.isotherm"), record).expect("written");
-    let told = |name: &str| {
+    let reported = |name: &str| {
         let line = [
             "report",
             "blame",
@@ -373,12 +373,12 @@ fn stacks_are_written_for_the_tool_that_the_files_name_says() {
         ("x.pprof", b"\x1f\x8b"),
         ("x.json", b"{\n"),
     ] {
-        let output = told(name);
+        let output = reported(name);
         assert!(output.status.success(), "{name}: {output:?}");
         let written = fs::read(directory.path().join(name)).expect("it is there");
         assert!(written.starts_with(begins), "{name}: {written:?}");
     }
-    let output = told("x.gz");
+    let output = reported("x.gz");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         !output.status.success() && said.contains("the extension .gz"),

@@ -117,10 +117,10 @@ fn follow(test: &str, chapter: &str, needs: &[&str]) {
         .stdin(Stdio::null())
         .output()
         .expect("bash");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let reported = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{chapter}: {}: {told}",
+        "{chapter}: {}: {reported}",
         output.status
     );
 }

@@ -12,9 +12,9 @@ fn worlds_are_compared_between_exact_scans() {
     let Some(_turn) = measuring(test) else { return };
     let directory = scratch();
     let workload = Workload::start(&static_workload(64, 4), &[]);
-    let told = run(&mut isotherm(["damon", "--json"])).stdout;
-    let told: Value = serde_json::from_str(&told).expect("JSON");
-    let kdamonds = told["kdamonds"].as_array().expect("a list");
+    let reported = run(&mut isotherm(["damon", "--json"])).stdout;
+    let reported: Value = serde_json::from_str(&reported).expect("JSON");
+    let kdamonds = reported["kdamonds"].as_array().expect("a list");
     // The kernel's DAMON is compared only if it is in use, and so refused: otherwise the test would take it over.
     let is_in_use = kdamonds.iter().any(|kdamond| kdamond["pid"].is_u64());
     let worlds = if is_in_use {

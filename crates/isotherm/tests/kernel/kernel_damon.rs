@@ -23,13 +23,13 @@ fn what_somebody_runs_by_the_kernel_is_left_alone() {
         assert!(!path.exists());
         done.stderr
     };
-    let told = || run(&mut isotherm(["damon", "--json"])).stdout;
+    let reported = || run(&mut isotherm(["damon", "--json"])).stdout;
     if !Path::new(TREE).is_dir() {
         assert!(record().contains("no DAMON that can be driven"));
-        assert!(told().contains("\"is_there\": false"));
+        assert!(reported().contains("\"is_there\": false"));
         return;
     }
-    let before = told();
+    let before = reported();
     if !before.contains("\"pid\": ") || before.contains("\"pid\": null") {
         // A try would take it over.
         skip(TEST, "nobody runs the kernel's DAMON here");
@@ -41,7 +41,7 @@ fn what_somebody_runs_by_the_kernel_is_left_alone() {
     assert!(export(&before_in_full).status.success());
     let said = record();
     assert!(said.contains("kernel DAMON is in use: kdamond"), "{said}");
-    assert_eq!(told(), before);
+    assert_eq!(reported(), before);
     assert!(export(&after_in_full).status.success());
     let read = |path: &Path| std::fs::read_to_string(path).expect("a configuration");
     assert_eq!(read(&after_in_full), read(&before_in_full));

@@ -117,7 +117,7 @@ fn kinds_of_programs_are_told_as_they_are() {
     let base = figures(&summary, base.1.pid);
     let mut wrong = Vec::new();
     for (kind, truth) in &truths {
-        let told = figures(&summary, truth.pid);
+        let reported = figures(&summary, truth.pid);
         for (at, name) in ["resident", "used", "idle", "kept"].into_iter().enumerate() {
             if name == "kept" && KEPT_UNSEEN.contains(kind) {
                 continue;
@@ -125,13 +125,13 @@ fn kinds_of_programs_are_told_as_they_are() {
             let Some(own) = truth.bytes[at] else {
                 continue;
             };
-            let (told, unknown, wanted) = (told[at], told[4], own + base[at]);
+            let (reported, unknown, wanted) = (reported[at], reported[4], own + base[at]);
             let late = if name == "idle" { unknown + LATE } else { 0 };
             let least = wanted.saturating_sub(late);
-            if told > wanted + TOLERANCE || told + TOLERANCE < least || unknown > UNKNOWN_MAX {
-                let [told, wanted] = [told, wanted].map(|bytes| bytes as f64 / MIB as f64);
+            if reported > wanted + TOLERANCE || reported + TOLERANCE < least || unknown > UNKNOWN_MAX {
+                let [reported, wanted] = [reported, wanted].map(|bytes| bytes as f64 / MIB as f64);
                 wrong.push(format!(
-                    "{kind}: {name} {told:.1} MiB instead of {wanted:.1}, {unknown} B unknown"
+                    "{kind}: {name} {reported:.1} MiB instead of {wanted:.1}, {unknown} B unknown"
                 ));
             }
         }

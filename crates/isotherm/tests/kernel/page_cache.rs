@@ -84,10 +84,10 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
     let (used, idle) = (bytes_of("used"), bytes_of("idle"));
     // The comparison is with the kernel's own count, as other monitors (a service's DAMON) may reclaim idle pages. Some
     // ten pages for each processor are moving between the kernel's lists.
-    for (name, told) in [("used", used.total()), ("idle", idle.total())] {
+    for (name, reported) in [("used", used.total()), ("idle", idle.total())] {
         let now = cached(&directory.path().join(name));
-        assert!(told <= 64 * MIB, "{name}: {told}");
-        assert!(told + MIB / 2 >= now, "{name}: {told} of {now}");
+        assert!(reported <= 64 * MIB, "{name}: {reported}");
+        assert!(reported + MIB / 2 >= now, "{name}: {reported} of {now}");
     }
     assert!(is_half_used(Some(&used)), "{used:?}");
     assert!(is_idle(Some(&idle)), "{idle:?}");

@@ -32,7 +32,7 @@ while parent in (os.getpid(), os.getppid()):
 
 fn of_memory(record: &Record) -> Vec<&Snapshot> {
     let all: Vec<&Snapshot> = record.snapshots().collect();
-    assert!(all.iter().all(|s| s.target == MEMORY), "told once");
+    assert!(all.iter().all(|s| s.target == MEMORY), "reported once");
     all
 }
 
@@ -167,7 +167,7 @@ fn meminfo(name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line
         .and_then(|line| line.trim().strip_suffix(" kB"))
-        .expect("it is told");
+        .expect("it is reported");
     kib.trim().parse::<u64>().expect("a number") << 10
 }
 
@@ -231,7 +231,7 @@ fn a_physical_range_is_recorded_alone() {
     }
     assert!(
         record.machine().is_empty(),
-        "of a part nothing is told as of a node"
+        "of a part nothing is reported as of a node"
     );
     let nowhere = "0x7f0000000000-0x7f0000200000";
     let flags = ["record", "--physical", "--range", nowhere, "-o"];

@@ -70,7 +70,7 @@ impl Pod {
         proc_bytes(self.process.pid(), "status", "VmSwap:")
     }
 
-    fn told(&self, name: &str, annotations: &Value) -> Value {
+    fn reported(&self, name: &str, annotations: &Value) -> Value {
         json!({"metadata": {"uid": self.uid, "namespace": "shop", "name": name, "annotations": annotations}})
     }
 }
@@ -250,10 +250,10 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     assert_eq!(willing.swapped(), 0, "{}", daemon.account());
     let reclaim = json!({"isotherm.io/policy": "reclaim", "isotherm.io/min-age": "4s"});
     let wrong = json!({"isotherm.io/policy": "Reclaim"});
-    let misspelt_told = misspelt.told("search", &wrong);
+    let misspelt_told = misspelt.reported("search", &wrong);
     server.say(
         200,
-        &[willing.told("cart", &reclaim), misspelt_told.clone()],
+        &[willing.reported("cart", &reclaim), misspelt_told.clone()],
     );
     let begun = Instant::now();
     while willing.swapped() <= 64 * MIB {
@@ -273,7 +273,7 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     ];
     check_metrics(&daemon.metrics(), expected);
     // The pod withdraws its permission, and uses its memory: from then on that stays.
-    server.say(200, &[willing.told("cart", &json!({})), misspelt_told]);
+    server.say(200, &[willing.reported("cart", &json!({})), misspelt_told]);
     daemon.until_it_knows("nobody", |of| of["nr_pods"]["reclaim"].is_null());
     willing.process.signal(Signal::SIGUSR1);
     until("its memory to be back", || {

@@ -91,20 +91,20 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
         !second.stderr.contains("is recorded"),
         "the trace was kept: {second:?}"
     );
-    let told = report(&second.stdout);
+    let reported = report(&second.stdout);
     assert_eq!(
-        (&told["live"]["nr_bases"], &told["live"]["end"]),
+        (&reported["live"]["nr_bases"], &reported["live"]["end"]),
         (&2.into(), &"all_made".into())
     );
     let (live, predicted) = (
-        saved_live(&told),
-        &told["recommended"]["prediction"]["saved_share"],
+        saved_live(&reported),
+        &reported["recommended"]["prediction"]["saved_share"],
     );
-    assert!(live > 0.05, "{told}");
+    assert!(live > 0.05, "{reported}");
     let bound = |name: &str| predicted[name].as_f64().expect("bounds");
     assert!(
         (bound("low")..bound("high")).contains(&bound("value")),
-        "{told}"
+        "{reported}"
     );
     let written = fs::read_to_string(folder.path().join("tuned.yaml")).expect("written");
     assert!(written.contains("pageout"), "{written}");
@@ -134,8 +134,8 @@ fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
         run(&mut tune)
     };
     let done = tune(&format!("cat {}", count.display()), &pid).success();
-    let told = report(&done.stdout);
-    assert!(saved_live(&told) > 0.05, "{told}");
+    let reported = report(&done.stdout);
+    assert!(saved_live(&reported) > 0.05, "{reported}");
     assert!(service.is_running());
     assert_eq!(proc_bytes(service.pid(), "status", "VmSwap:"), 0);
     assert!(proc_bytes(service.pid(), "status", "VmRSS:") > rss / 10 * 9);

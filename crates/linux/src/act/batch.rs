@@ -76,7 +76,7 @@ pub(super) fn gather<K: Ord>(
     let mut batches: Vec<Vec<usize>> = Vec::new();
     // Batches that are not yet full, by kind and in order, with their bytes.
     let mut open: BTreeMap<K, Vec<(usize, u64)>> = BTreeMap::new();
-    let mut turns = Turns::default();
+    let mut turns = OverlapOrder::default();
     for (place, operation) in operations.iter().enumerate() {
         let bytes = operation.range.len();
         let earliest = turns.next(operation);
@@ -106,9 +106,9 @@ pub(super) fn gather<K: Ord>(
 
 /// The last batch that covers each piece of memory: disjoint ranges, by target and start, with their ends.
 #[derive(Default)]
-struct Turns(BTreeMap<(TargetId, u64), (u64, usize)>);
+struct OverlapOrder(BTreeMap<(TargetId, u64), (u64, usize)>);
 
-impl Turns {
+impl OverlapOrder {
     /// Iterates over the ranges that overlap the operation's, the last one first.
     fn overlapping(
         &self,

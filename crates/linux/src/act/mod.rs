@@ -20,8 +20,8 @@
 //! for no visible reason is [`Refusal::Kept`].
 
 mod batch;
-mod beside;
-mod by_block;
+mod cpu_pin;
+mod huge_page_reclaim;
 mod filter;
 mod foreseen;
 mod huge_page;
@@ -50,7 +50,7 @@ use crate::probe::{PageTableProbe, ProbeError};
 use crate::process::{Advised, Process, ProcessError};
 use crate::swap::{self, SwapFacts};
 use batch::Block;
-use by_block::ByBlock;
+use huge_page_reclaim::HugePageReclaim;
 use foreseen::LeftAlone;
 use incompressible::Incompressible;
 
@@ -95,7 +95,7 @@ pub struct ProcessActuator {
     areas: BTreeMap<TargetId, (Instant, Vec<MappedArea>)>,
     advised: Vec<Advised>,
     incompressible: Incompressible,
-    by_block: ByBlock,
+    huge_page_reclaim: HugePageReclaim,
     groups: GroupNumbers,
     interrupted: BTreeMap<TargetId, Nanos>,
     paged_out: Vec<(TargetId, u64, Bitmap)>,
@@ -114,7 +114,7 @@ impl ProcessActuator {
             areas: BTreeMap::new(),
             advised: Vec::new(),
             incompressible: Incompressible::default(),
-            by_block: ByBlock::new(),
+            huge_page_reclaim: HugePageReclaim::new(),
             groups: GroupNumbers::default(),
             interrupted: BTreeMap::new(),
             paged_out: Vec::new(),
@@ -148,7 +148,7 @@ impl ProcessActuator {
         self.probe.remove(target);
         self.areas.remove(&target);
         self.incompressible.forget(target);
-        self.by_block.forget(target);
+        self.huge_page_reclaim.forget(target);
         self.interrupted.remove(&target);
         self.paged_out.retain(|(of, ..)| *of != target);
         self.left_alone.forget(target);

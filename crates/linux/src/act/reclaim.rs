@@ -5,7 +5,7 @@ use std::time::Instant;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, Operation, PAGE_SIZE, Refusal, TargetId};
 
 use super::batch::{self, Block};
-use super::beside::Beside;
+use super::cpu_pin::CpuPin;
 use super::{ProcessActuator, bits};
 use crate::frames::FrameFacts;
 use crate::probe::ProbeError;
@@ -30,7 +30,7 @@ impl ProcessActuator {
         }
         self.incompressible.refuse(target, blocks);
         batch::keep_reserve(blocks, self.swap.room());
-        let done = self.page_out_by_block(target, blocks)?;
+        let done = self.page_out_as_huge_pages(target, blocks)?;
         let mut ranges = self.wanted(target, blocks);
         if !done.is_empty() {
             ranges = batch::cut(&ranges, BLOCK_SIZE);
@@ -65,13 +65,13 @@ impl ProcessActuator {
         blocks: &mut [Block],
     ) -> Result<(), ProbeError> {
         let started = Instant::now();
-        let mut beside = Beside::nobody();
+        let mut beside = CpuPin::unpinned();
         let mut rest = ranges;
         while !rest.is_empty() {
             let (call, later) = rest.split_at(call_length(rest, libc::MADV_PAGEOUT));
             rest = later;
             if let Some(process) = self.probe.process(target) {
-                beside.go_to(process.pid());
+                beside.pin_to_cpu_of(process.pid());
             }
             self.advise_pageout(target, call, blocks)?;
         }

@@ -353,8 +353,8 @@ impl Memmap {
             }
             self.control().nr = chunk.len() as u32;
             self.run(|memmap| &memmap.tell_groups)?;
-            let told = &self.groups.get()[..chunk.len()];
-            all.extend(told.iter().map(|words| (words.id != 0).then_some(words.id)));
+            let reported = &self.groups.get()[..chunk.len()];
+            all.extend(reported.iter().map(|words| (words.id != 0).then_some(words.id)));
         }
         Ok(all)
     }

@@ -154,7 +154,7 @@ impl PageTableProbe {
     }
 
     /// Excludes `cpu` time of this process from the cost of watching, such as time spent on acting.
-    pub fn leave_out(&mut self, cpu: Nanos) {
+    pub fn exclude_cpu(&mut self, cpu: Nanos) {
         self.other_cpu = self.other_cpu + cpu;
     }
 

@@ -117,8 +117,8 @@ impl PhysicalProbe {
     }
 
     /// Excludes `cpu` time of this process from the cost of watching.
-    pub fn leave_out(&mut self, cpu: isotherm_engine::Nanos) {
-        self.inner.leave_out(cpu);
+    pub fn exclude_cpu(&mut self, cpu: isotherm_engine::Nanos) {
+        self.inner.exclude_cpu(cpu);
     }
 
     /// Returns the result of the last [`refresh`](Self::refresh).

@@ -175,8 +175,8 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
     let path = directory.path().join("a file");
     let mapping = memmap.mapping_of(ours.as_fd()).expect("our file");
     let mut facts = || {
-        let told = memmap.describe(&[mapping]).expect("a program that runs");
-        told[0].clone().expect("a file")
+        let reported = memmap.describe(&[mapping]).expect("a program that runs");
+        reported[0].clone().expect("a file")
     };
     let mounts = Mounts::read().expect("mounts");
     let found = facts();

@@ -68,8 +68,8 @@ impl Patience {
         refault_cost: Nanos,
     ) -> Vec<ReclaimPoint> {
         let all = THRESHOLDS.into_iter().zip(&self.0);
-        let told = all.filter(|(threshold, _)| thresholds.contains(threshold));
-        told.map(|(threshold_ns, sums)| {
+        let reported = all.filter(|(threshold, _)| thresholds.contains(threshold));
+        reported.map(|(threshold_ns, sums)| {
             let saved = sums.page_seconds * PAGE_SIZE as f64;
             ReclaimPoint {
                 threshold_ns,

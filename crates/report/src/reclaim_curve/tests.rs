@@ -155,7 +155,7 @@ fn a_page_that_came_back_waits_longer() {
     let mut patient = report.patient_points.iter();
     let patient = patient
         .find(|point| point.threshold_ns == two)
-        .expect("told");
+        .expect("reported");
     let saved = patient.saved_byte_seconds / PAGE_SIZE as f64;
     assert_eq!(
         (saved.round(), (patient.refaults_per_s * 13.0).round()),

@@ -217,7 +217,7 @@ impl ContextActing {
         let acting = spec.acting.clone().unwrap_or_default();
         let is_physical = spec.samples_frames();
         let options = ActOptions {
-            spare_accessed: session.knows_every_page(at),
+            spare_accessed: session.has_per_page_bits(at),
             ..ActOptions::default()
         };
         let within = part_of_memory(spec)?;
@@ -384,7 +384,7 @@ impl ContextActing {
         }
         // Compressing pages is not watching: watching less would not save its cost.
         let spent = process_cpu().since(cpu_before);
-        session.leave_out(spent);
+        session.exclude_cpu(spent);
         items.extend(self.samples(now, &done, &outcomes, spent));
         let mut times = BTreeMap::new();
         if let Executor::Processes(actuator) = &mut self.executor {

@@ -100,21 +100,21 @@ mod tests {
 
     #[test]
     fn what_others_reclaim_is_not_counted() {
-        let told = |reclaimed, refaulted| {
+        let reported = |reclaimed, refaulted| {
             Some(FileReclaim {
                 reclaimed,
                 refaulted,
             })
         };
         let mut kernel = KernelRefaults::default();
-        assert_eq!(kernel.count(told(1000, 500)), 0);
+        assert_eq!(kernel.count(reported(1000, 500)), 0);
         assert_eq!(
-            kernel.count(told(1000, 900)),
+            kernel.count(reported(1000, 900)),
             0,
             "before we began, or others"
         );
-        assert_eq!(kernel.count(told(1100, 930)), 30);
-        assert_eq!(kernel.count(told(1100, 1500)), 70);
+        assert_eq!(kernel.count(reported(1100, 930)), 30);
+        assert_eq!(kernel.count(reported(1100, 1500)), 70);
         assert_eq!(kernel.count(None), 0);
     }
 

@@ -16,7 +16,7 @@ mod locks;
 mod own;
 mod permits;
 pub(crate) mod progress;
-mod spared;
+mod protected;
 mod summary;
 mod system;
 mod taken;

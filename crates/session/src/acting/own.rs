@@ -10,8 +10,8 @@ use super::Acts;
 use super::context::ContextActing;
 use super::guard::lacks_of;
 use super::locks::Locks;
-use super::permits::{Permits, PodPermits};
-use super::spared::Spared;
+use super::permits::{PodAllowlist, PodPermits};
+use super::protected::Protected;
 use super::summary::{ActingStatus, ContextStatus};
 use crate::session::Session;
 
@@ -20,9 +20,9 @@ pub(super) struct OwnActing {
     contexts: Vec<ContextActing>,
     locks: Locks,
     /// Protected processes, if the whole machine is acted on.
-    spared: Option<Spared>,
+    protected: Option<Protected>,
     /// Permissions of pods, if they decide which processes may be acted on.
-    permits: Option<Permits>,
+    permits: Option<PodAllowlist>,
     /// Whether watching may rest where schemes do: the end of no process has to be noticed.
     may_rest: bool,
     rests_until: Option<Nanos>,
@@ -41,7 +41,7 @@ impl OwnActing {
         let dry_run = of_all().all(|acting| acting.is_dry_run);
         let mut locks = Locks::of(spec)?;
         let is_machine = |c: &ContextSpec| c.targets.is_machine();
-        let spared = spec.contexts.iter().any(is_machine);
+        let protected = spec.contexts.iter().any(is_machine);
         if spec.contexts.iter().all(is_machine) {
             // No process is named: those that others act on are left to them from the start.
             locks.begin();
@@ -51,7 +51,7 @@ impl OwnActing {
         Ok(Self {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
             locks,
-            spared: spared.then(Spared::who_started_us),
+            protected: protected.then(Protected::who_started_us),
             permits: None,
             may_rest: spec.contexts.iter().all(is_machine),
             rests_until: None,
@@ -110,9 +110,9 @@ impl OwnActing {
             match item {
                 Item::TargetStart(start)
                     if self
-                        .spared
+                        .protected
                         .as_mut()
-                        .is_some_and(|spared| spared.takes(start)) => {}
+                        .is_some_and(|protected| protected.takes(start)) => {}
                 Item::TargetStart(start) => {
                     let note = self.locks.acquire(start)?;
                     if note.is_none() {
@@ -126,8 +126,8 @@ impl OwnActing {
                 Item::TargetExit(exit) => {
                     self.contexts[session.context_of(exit.target)].remove(exit.target);
                     self.locks.release(exit.target);
-                    if let Some(spared) = &mut self.spared {
-                        spared.forget(exit.target);
+                    if let Some(protected) = &mut self.protected {
+                        protected.forget(exit.target);
                     }
                 }
                 _ => {}
@@ -138,8 +138,8 @@ impl OwnActing {
             Item::TargetStart(start) => Some(start),
             _ => None,
         });
-        if let (Some(spared), Some(start)) = (&mut self.spared, starts) {
-            notes.extend(spared.note(start));
+        if let (Some(protected), Some(start)) = (&mut self.protected, starts) {
+            notes.extend(protected.note(start));
         }
         items.extend(notes);
         Ok(())
@@ -160,32 +160,32 @@ impl Acts for OwnActing {
             self.apply_permits();
         }
         let nr_seen = items.len();
-        let unrecorded = session.take_unrecorded();
+        let unrecorded = session.take_internal_snapshots();
         for (at, context) in self.contexts.iter_mut().enumerate() {
-            let (locks, spared, now) = (&self.locks, self.spared.as_ref(), session.now());
+            let (locks, protected, now) = (&self.locks, self.protected.as_ref(), session.now());
             let permits = self.permits.as_ref();
             let is_ours = |item: &&Item| match item {
                 Item::Snapshot(Snapshot { target, .. })
                 | Item::Pages(PageSnapshot { target, .. }) => {
                     session.context_of(*target) == at
                         && !locks.is_anothers(*target)
-                        && !spared.is_some_and(|spared| spared.has(*target))
+                        && !protected.is_some_and(|protected| protected.has(*target))
                         && permits.is_none_or(|permits| permits.has(*target))
                 }
                 _ => false,
             };
-            let told = if context.is_told_by_frame() {
+            let reported = if context.is_told_by_frame() {
                 &unrecorded
             } else {
                 &items[..nr_seen]
             };
-            context.look(&mut told.iter().filter(is_ours));
+            context.look(&mut reported.iter().filter(is_ours));
             self.cpu = self.cpu + context.step(now, session, items)?;
         }
         self.rest(session, items);
         // The rest of the step's CPU time counts as watching, but does not depend on how often memory is sampled.
         let acted = self.cpu.since(acted_before);
-        session.note_other_cpu(process_cpu().since(cpu_before).since(acted));
+        session.charge_monitor_cpu(process_cpu().since(cpu_before).since(acted));
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub type PodPermits = BTreeMap<String, Nanos>;
 
 /// Pods of the processes, and the pods that permit acting.
 #[derive(Debug, Default)]
-pub(super) struct Permits {
+pub(super) struct PodAllowlist {
     pods: PodPermits,
     /// Process id and pod of each target.
     targets: BTreeMap<TargetId, (u32, Option<String>)>,
@@ -34,7 +34,7 @@ pub(super) struct Permits {
     has_changed: bool,
 }
 
-impl Permits {
+impl PodAllowlist {
     /// Sets the pods that permit acting.
     pub(super) fn set(&mut self, pods: PodPermits) {
         self.pods = pods;
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn only_pods_that_permit_it_are_acted_on() {
-        let mut permits = Permits::default();
+        let mut permits = PodAllowlist::default();
         for pid in 1..5 {
             permits.targets.insert(TargetId(pid), (pid, None));
         }
@@ -114,7 +114,7 @@ mod tests {
             let pods = ["a", "b", "c"];
             pods.get(pid as usize - 1).map(|pod| (*pod).to_owned())
         };
-        let changes = |permits: &mut Permits, of: &dyn Fn(u32) -> Option<String>| {
+        let changes = |permits: &mut PodAllowlist, of: &dyn Fn(u32) -> Option<String>| {
             permits.refresh_by(of);
             std::mem::take(&mut permits.has_changed)
         };

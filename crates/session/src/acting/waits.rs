@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use isotherm_engine::guard::{Flows, WaitSource};
+use isotherm_engine::guard::{RefaultRate, WaitSource};
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::statistics::nearest_rank;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
@@ -103,7 +103,7 @@ pub(super) struct Waits {
     paged_out: BTreeMap<TargetId, u64>,
     /// Bytes of each target that were paged out and have not been read back since.
     out: BTreeMap<TargetId, u64>,
-    flows: BTreeMap<TargetId, Flows>,
+    flows: BTreeMap<TargetId, RefaultRate>,
     /// CPUs that each target has kept busy lately.
     running: BTreeMap<TargetId, f64>,
     /// Last target that was scanned in turn.
@@ -186,7 +186,7 @@ impl Waits {
 
     /// Returns the part of each target's recently paged-out memory that was read back.
     pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
-        Flows::returned_of(&self.flows, now)
+        RefaultRate::returned_of(&self.flows, now)
     }
 
     /// Removes a target that has ended.

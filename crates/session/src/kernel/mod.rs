@@ -2,7 +2,7 @@
 //! the work of schemes from their counters, as the same items as in the other worlds.
 //!
 //! As in the kernel, there is one kdamond for each context. Each is a [`Monitor`] of its own; all kdamonds share the
-//! tree of files and the events ([`Hub`]).
+//! tree of files and the events ([`SharedDamon`]).
 //!
 //! Schemes begin held (`stat`), until [`crate::Acting`] releases them.
 //!
@@ -11,11 +11,11 @@
 //! second, and only for a context with one target.
 
 mod assemble;
-mod hub;
+mod shared_damon;
 mod lower;
 mod monitor;
 mod schemes;
-mod tell;
+mod inventory;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -36,9 +36,9 @@ use isotherm_record::Item;
 use crate::monitor::{Contexts, Monitor, TargetTables};
 use crate::start::{Started, ram, wanted};
 use crate::targets::TargetSet;
-pub use tell::{KdamondReport, KernelDamonReport, ModuleReport};
+pub use inventory::{KdamondReport, KernelDamonReport, ModuleReport};
 
-use hub::Hub;
+use shared_damon::SharedDamon;
 pub(crate) use lower::held;
 pub(crate) use monitor::KernelMonitor;
 use monitor::{Watched, watcher};
@@ -80,7 +80,7 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
         begun.push((context, watched, Vec::new()));
     }
     let contexts = turn_on(&mut claim, &mut begun, now, trace.is_some())?;
-    let hub = Rc::new(RefCell::new(Hub::new(claim, trace, contexts.len())?));
+    let hub = Rc::new(RefCell::new(SharedDamon::new(claim, trace, contexts.len())?));
     let mut monitors: Vec<(String, Box<dyn Monitor>)> = Vec::new();
     for (at, ((context, watched, first), lowered)) in begun.into_iter().zip(contexts).enumerate() {
         let monitor = KernelMonitor::new(Rc::clone(&hub), at, context, lowered, watched, first);

@@ -16,7 +16,7 @@ use isotherm_linux::process::Process;
 use isotherm_record::{Item, TargetStart};
 
 use super::assemble::{Assembler, snapshot};
-use super::hub::Hub;
+use super::shared_damon::SharedDamon;
 use super::lower;
 use super::schemes::{Force, SchemeCounters};
 use crate::monitor::{Monitor, TargetTables};
@@ -125,7 +125,7 @@ enum Places {
 
 /// One kdamond, with its configuration and the state of its targets and counters.
 pub(crate) struct KernelMonitor {
-    hub: Rc<RefCell<Hub>>,
+    hub: Rc<RefCell<SharedDamon>>,
     at: usize,
     context: DamonContext,
     counters: SchemeCounters,
@@ -158,7 +158,7 @@ pub(crate) struct KernelMonitor {
 
 impl KernelMonitor {
     pub(super) fn new(
-        hub: Rc<RefCell<Hub>>,
+        hub: Rc<RefCell<SharedDamon>>,
         at: usize,
         spec: &ContextSpec,
         context: DamonContext,
@@ -278,8 +278,8 @@ impl KernelMonitor {
     }
 
     /// Ignores a failure to read from a kdamond that has ended meanwhile, with all its processes.
-    fn unless_it_ended(&self, told: anyhow::Result<()>) -> anyhow::Result<()> {
-        let Err(error) = told else { return Ok(()) };
+    fn unless_it_ended(&self, reported: anyhow::Result<()>) -> anyhow::Result<()> {
+        let Err(error) = reported else { return Ok(()) };
         let has_ended = error.downcast_ref().is_some_and(DamonError::is_of_the_end);
         if has_ended || !self.hub.borrow().is_on(self.at)? {
             return Ok(());
@@ -422,13 +422,13 @@ impl KernelMonitor {
         mut in_force: Vec<Scheme>,
         force: Force,
     ) -> anyhow::Result<()> {
-        let mut told = Vec::new();
-        self.fetch(&mut told)?;
+        let mut reported = Vec::new();
+        self.fetch(&mut reported)?;
         if self.hub.borrow().is_on(self.at)? {
-            let asked = self.tell_stats(now, &mut told);
+            let asked = self.tell_stats(now, &mut reported);
             self.unless_it_ended(asked)?;
         }
-        self.first.append(&mut told);
+        self.first.append(&mut reported);
         if !self.hub.borrow().has_trace() {
             in_force.push(watcher());
         }
@@ -542,8 +542,8 @@ impl Monitor for KernelMonitor {
     fn last_look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.fetch(items)?;
         if self.hub.borrow().is_on(self.at)? {
-            let told = self.tell_stats(now, items);
-            self.unless_it_ended(told)?;
+            let reported = self.tell_stats(now, items);
+            self.unless_it_ended(reported)?;
         }
         Ok(())
     }
@@ -552,7 +552,7 @@ impl Monitor for KernelMonitor {
         self.next_look = Nanos(0);
     }
 
-    fn leave_out(&mut self, cpu: Nanos) {
+    fn exclude_cpu(&mut self, cpu: Nanos) {
         self.left_out = self.left_out + cpu;
     }
 

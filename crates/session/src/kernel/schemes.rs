@@ -197,12 +197,12 @@ fn refused(bytes: u64) -> BTreeMap<Refusal, u64> {
 /// Returns each target's part of the bytes that a scheme was `tried` on and `applied` to; empty if no events report the
 /// targets.
 fn by_target(
-    told: &BTreeMap<(u32, u32), u64>,
+    reported: &BTreeMap<(u32, u32), u64>,
     scheme: u32,
     (tried, applied): (u64, u64),
     order: &[TargetId],
 ) -> Vec<TargetActions> {
-    let of_scheme = || told.range((scheme, 0)..=(scheme, u32::MAX));
+    let of_scheme = || reported.range((scheme, 0)..=(scheme, u32::MAX));
     let all: u64 = of_scheme().map(|(_, bytes)| bytes).sum();
     let part = |bytes: u64, of: u64| (u128::from(of) * u128::from(bytes) / u128::from(all)) as u64;
     let parts = of_scheme().filter(|(_, bytes)| **bytes > 0);

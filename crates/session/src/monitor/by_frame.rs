@@ -115,12 +115,12 @@ mod tests {
         let watched: Vec<u64> = (0..12).filter(|frame| memory.has(*frame)).collect();
         assert_eq!(watched, [1, 2, 8]);
         let mut frames = FrameMap::default();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for now in [7, 9] {
             if let Item::Snapshot(snapshot) = memory.snapshot(&mut frames, Nanos(now)) {
-                told.push((snapshot.start.0, snapshot.end.0));
+                reported.push((snapshot.start.0, snapshot.end.0));
             }
         }
-        assert_eq!(told, [(5, 7), (7, 9)]);
+        assert_eq!(reported, [(5, 7), (7, 9)]);
     }
 }

@@ -59,7 +59,7 @@ impl Contexts {
         let others = self.members.len() as u64 - 1;
         let not_mine = Nanos(spent.0 / self.members.len() as u64 * others);
         for member in &mut self.members {
-            member.monitor.leave_out(not_mine);
+            member.monitor.exclude_cpu(not_mine);
         }
     }
 
@@ -76,7 +76,7 @@ impl Contexts {
         let spent = self.take_spent();
         for (other, member) in self.members.iter_mut().enumerate() {
             if other != at {
-                member.monitor.leave_out(spent);
+                member.monitor.exclude_cpu(spent);
             }
         }
         for item in &mut items[first_new..] {
@@ -136,7 +136,7 @@ impl Contexts {
 
     fn number(&self, at: usize, target: TargetId) -> TargetId {
         let number = self.targets.number(at, target);
-        number.expect("a target starts before anything is told of it")
+        number.expect("a target starts before anything is reported it")
     }
 }
 
@@ -166,10 +166,10 @@ impl Monitor for Contexts {
         Ok(())
     }
 
-    fn take_unrecorded(&mut self) -> Vec<Item> {
+    fn take_internal_snapshots(&mut self) -> Vec<Item> {
         let mut all = Vec::new();
         for at in 0..self.members.len() {
-            let mut items = self.members[at].monitor.take_unrecorded();
+            let mut items = self.members[at].monitor.take_internal_snapshots();
             for item in &mut items {
                 self.renumber(at, item);
             }
@@ -191,18 +191,18 @@ impl Monitor for Contexts {
         }
     }
 
-    fn leave_out(&mut self, cpu: Nanos) {
+    fn exclude_cpu(&mut self, cpu: Nanos) {
         self.accounted = self.accounted + cpu;
         for member in &mut self.members {
-            member.monitor.leave_out(cpu);
+            member.monitor.exclude_cpu(cpu);
         }
     }
 
     /// Adds an equal part of `cpu` to each member's cost.
-    fn note_other_cpu(&mut self, cpu: Nanos) {
+    fn charge_monitor_cpu(&mut self, cpu: Nanos) {
         let part = Nanos(cpu.0 / self.members.len() as u64);
         for member in &mut self.members {
-            member.monitor.note_other_cpu(part);
+            member.monitor.charge_monitor_cpu(part);
         }
     }
 
@@ -322,7 +322,7 @@ mod tests {
             self.renewed.push((target, range));
         }
 
-        fn leave_out(&mut self, cpu: Nanos) {
+        fn exclude_cpu(&mut self, cpu: Nanos) {
             self.other_cpu = self.other_cpu + cpu;
         }
 

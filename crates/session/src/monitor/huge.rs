@@ -137,11 +137,11 @@ mod tests {
                 };
                 assert!(pages.known.insert(of, known).is_none(), "read twice");
             }
-            let told = pages.of(target);
+            let reported = pages.of(target);
             let read = look * READ_PER_LOOK as u64 * BLOCK_SIZE;
-            assert_eq!((told.bytes, told.read), (nr * BLOCK_SIZE, read));
-            assert_eq!(told.unused, told.read / 2);
-            assert_eq!(told.estimate(), Some(told.bytes / 2));
+            assert_eq!((reported.bytes, reported.read), (nr * BLOCK_SIZE, read));
+            assert_eq!(reported.unused, reported.read / 2);
+            assert_eq!(reported.estimate(), Some(reported.bytes / 2));
         }
         pages.begin();
         assert_eq!(pages.turn(), []);

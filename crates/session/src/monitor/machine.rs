@@ -380,16 +380,16 @@ impl MachineView {
         let mut nodes: Vec<u32> = self.nodes.iter().map(|(node, _)| *node).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let told = nodes.into_iter().map(|node| {
+        let reported = nodes.into_iter().map(|node| {
             let zones = zones.iter().filter(|zone| zone.node == node);
-            let told = node_memory(node, self.is_alone);
-            zones.fold(told, |all, zone| NodeMemory {
+            let reported = node_memory(node, self.is_alone);
+            zones.fold(reported, |all, zone| NodeMemory {
                 free: all.free + zone.free_on_lists,
                 compressed_swap: all.compressed_swap + zone.compressed_swap,
                 ..all
             })
         });
-        told.collect()
+        reported.collect()
     }
 
     /// Returns the control groups of new targets, and of those that have changed it.

@@ -40,7 +40,7 @@ pub(crate) trait Monitor {
     }
 
     /// Takes snapshots of the last step that the record does not hold, for acting on them.
-    fn take_unrecorded(&mut self) -> Vec<Item> {
+    fn take_internal_snapshots(&mut self) -> Vec<Item> {
         Vec::new()
     }
 
@@ -57,10 +57,10 @@ pub(crate) trait Monitor {
     }
 
     /// Excludes `cpu` from the cost of watching.
-    fn leave_out(&mut self, _cpu: Nanos) {}
+    fn exclude_cpu(&mut self, _cpu: Nanos) {}
 
     /// Adds `cpu` to the cost of watching: periodic work outside the monitor.
-    fn note_other_cpu(&mut self, _cpu: Nanos) {}
+    fn charge_monitor_cpu(&mut self, _cpu: Nanos) {}
 
     /// Cost of watching so far.
     fn cost(&self) -> Cost;
@@ -80,7 +80,7 @@ pub(crate) trait Monitor {
     }
 
     /// Memory use of targets that are not real processes.
-    fn made_up_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {
+    fn simulated_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {
         None
     }
 

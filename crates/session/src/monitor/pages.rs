@@ -272,7 +272,7 @@ impl Monitor for Pages {
         Ok(Some(now + wait))
     }
 
-    fn take_unrecorded(&mut self) -> Vec<Item> {
+    fn take_internal_snapshots(&mut self) -> Vec<Item> {
         self.unrecorded
             .iter_mut()
             .flat_map(std::mem::take)
@@ -284,8 +284,8 @@ impl Monitor for Pages {
         is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
     }
 
-    fn leave_out(&mut self, cpu: Nanos) {
-        self.probe.leave_out(cpu);
+    fn exclude_cpu(&mut self, cpu: Nanos) {
+        self.probe.exclude_cpu(cpu);
     }
 
     fn cost(&self) -> Cost {

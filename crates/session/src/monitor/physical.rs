@@ -130,8 +130,8 @@ impl Monitor for Physical {
         self.monitor.reset_age(target, range);
     }
 
-    fn leave_out(&mut self, cpu: Nanos) {
-        self.probe.leave_out(cpu);
+    fn exclude_cpu(&mut self, cpu: Nanos) {
+        self.probe.exclude_cpu(cpu);
     }
 
     fn cost(&self) -> Cost {

@@ -169,7 +169,7 @@ impl Monitor for Simulated {
         Vec::new()
     }
 
-    fn made_up_usage(&self, now: Nanos) -> Option<UsageSample> {
+    fn simulated_usage(&self, now: Nanos) -> Option<UsageSample> {
         let rss = self.machine.processes()[self.target.0 as usize].rss();
         Some(UsageSample {
             time: now,
@@ -222,7 +222,7 @@ mod tests {
             "{hot:?}"
         );
         assert_eq!(
-            monitor.made_up_usage(now).expect("some").rss[&0],
+            monitor.simulated_usage(now).expect("some").rss[&0],
             MEMORY.len()
         );
     }

@@ -176,7 +176,7 @@ impl Monitor for VirtualMemory {
         Ok(())
     }
 
-    fn take_unrecorded(&mut self) -> Vec<Item> {
+    fn take_internal_snapshots(&mut self) -> Vec<Item> {
         let snapshots = self.unrecorded.iter_mut().flat_map(std::mem::take);
         snapshots.map(Item::Snapshot).collect()
     }
@@ -189,12 +189,12 @@ impl Monitor for VirtualMemory {
         self.monitor.reset_age(target, range, now);
     }
 
-    fn leave_out(&mut self, cpu: Nanos) {
-        self.probe.leave_out(cpu);
+    fn exclude_cpu(&mut self, cpu: Nanos) {
+        self.probe.exclude_cpu(cpu);
     }
 
-    fn note_other_cpu(&mut self, cpu: Nanos) {
-        self.monitor.note_other_cpu(cpu);
+    fn charge_monitor_cpu(&mut self, cpu: Nanos) {
+        self.monitor.charge_monitor_cpu(cpu);
     }
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {

@@ -310,17 +310,17 @@ mod tests {
         first.extend(&batch);
         second.extend(&batch);
         let first = items(&first);
-        let Item::Mappings(told) = &first[1] else {
+        let Item::Mappings(reported) = &first[1] else {
             panic!("{:?}", first[1]);
         };
-        let names: Vec<&str> = told.added.iter().map(|m| &*m.name).collect();
+        let names: Vec<&str> = reported.added.iter().map(|m| &*m.name).collect();
         assert_eq!(names, ["[heap]", "lib", ""]);
-        assert_eq!(told.added[1].range, AddressRange::new(8 << 12, 12 << 12));
+        assert_eq!(reported.added[1].range, AddressRange::new(8 << 12, 12 << 12));
         assert_eq!(first.len(), 4);
         assert_eq!(first[2..], [snapshot(0, 100), snapshot(0, 200)]);
         assert_eq!(items(&second)[2..], [snapshot(0, 200)]);
         feed.rest();
-        feed.push(&snapshot(0, 300)).expect("nobody is told");
+        feed.push(&snapshot(0, 300)).expect("nobody is reported");
         assert!(feed.take().expect("nothing").is_empty());
     }
 }

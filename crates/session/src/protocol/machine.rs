@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    fn told(machine: &Machine) -> Vec<(String, u64)> {
+    fn reported(machine: &Machine) -> Vec<(String, u64)> {
         let sums = machine.by_owner().into_iter();
         sums.map(|((owner, _), ages)| (owner.name().to_owned(), ages.total()))
             .collect()
@@ -187,10 +187,10 @@ mod tests {
         later.groups.clear();
         machine.take(later);
         let wanted = [("/0", 1), ("/1", 2), ("unknown", 3), ("several", 1000)];
-        assert_eq!(told(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
+        assert_eq!(reported(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
         machine.forget(TargetId(1));
         let wanted = [("/0", 1), ("unknown", 3), ("several", 1000)];
-        assert_eq!(told(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
+        assert_eq!(reported(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
     }
 
     #[test]
@@ -218,21 +218,21 @@ mod tests {
         });
         machine.take(first);
         machine.take(sample(1));
-        let told: Vec<_> = { machine.page_cache_by_owner().into_iter() }
+        let reported: Vec<_> = { machine.page_cache_by_owner().into_iter() }
             .map(|(owner, ages)| (owner.name().to_owned(), ages.total()))
             .collect();
-        assert_eq!(told, [("/0".to_owned(), 6), ("unknown".to_owned(), 7)]);
+        assert_eq!(reported, [("/0".to_owned(), 6), ("unknown".to_owned(), 7)]);
     }
 
     #[test]
     fn the_largest_groups_are_told_and_nothing_is_left_out() {
         let mut machine = Machine::default();
         machine.take(sample(150));
-        let told = told(&machine);
-        assert_eq!(told.len(), GROUPS_MAX + 2);
-        assert!(told.contains(&("/149".to_owned(), 150)));
-        assert!(told.contains(&("others".to_owned(), (1..=50).sum())));
-        let all: u64 = told.iter().map(|(_, bytes)| bytes).sum();
+        let reported = reported(&machine);
+        assert_eq!(reported.len(), GROUPS_MAX + 2);
+        assert!(reported.contains(&("/149".to_owned(), 150)));
+        assert!(reported.contains(&("others".to_owned(), (1..=50).sum())));
+        let all: u64 = reported.iter().map(|(_, bytes)| bytes).sum();
         assert_eq!(all, (1..=150).sum::<u64>() + 1000);
     }
 }

@@ -28,7 +28,7 @@ pub struct PodPolicies {
     by_uid: BTreeMap<String, AnnotatedPod>,
     /// Pods with the problem that was reported for each.
     #[serde(skip)]
-    told: BTreeSet<(String, String)>,
+    reported: BTreeSet<(String, String)>,
 }
 
 /// Name of a policy in status and metrics.
@@ -107,7 +107,7 @@ impl PodPolicies {
             nr_pods: BTreeMap::new(),
             pods: Vec::new(),
             by_uid: BTreeMap::new(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 
@@ -143,22 +143,22 @@ impl PodPolicies {
         for pod in self.by_uid.values() {
             *self.nr_pods.entry(PodPolicyName::of(pod)).or_default() += 1;
         }
-        let told = { self.by_uid.values() }
+        let reported = { self.by_uid.values() }
             .filter(|pod| PodPolicyName::of(pod) != PodPolicyName::Report)
             .map(ToldPod::of);
-        self.pods = told.take(PODS_TOLD).collect();
+        self.pods = reported.take(PODS_TOLD).collect();
         // A pod that is gone, or has been corrected, may be reported again.
         let mut wrong = BTreeSet::new();
         for pod in self.by_uid.values() {
             let Err(problem) = &pod.policy else { continue };
             let what = (pod.uid.clone(), problem.to_string());
-            if !self.told.contains(&what) {
+            if !self.reported.contains(&what) {
                 let (namespace, name) = (&pod.namespace, &pod.name);
                 notes.push(format!("pod {namespace}/{name} is left alone: {problem}"));
             }
             wrong.insert(what);
         }
-        self.told = wrong;
+        self.reported = wrong;
         notes
     }
 

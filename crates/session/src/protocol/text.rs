@@ -78,7 +78,7 @@ pub fn status_text(status: &Value) -> String {
 fn head(status: &Value) -> String {
     let uptime = Nanos((status["uptime_s"].as_f64().unwrap_or(0.0) * 1e9) as u64);
     let mut head = format!(
-        "isotherm {} (pid {}), at work for {}",
+        "isotherm {} (pid {}), running for {}",
         text(&status["version"]),
         status["pid"],
         format_time(uptime),
@@ -93,10 +93,10 @@ fn head(status: &Value) -> String {
         }
     }
     if status["dry_run"] == true {
-        head += "; a dry run: nothing is acted on";
+        head += "; dry run: nothing is acted on";
         if let Some(out) = status["would_be_out_bytes"].as_u64() {
-            head.push_str(", and of memory would be out now: ");
-            head.push_str(&format_bytes(out));
+            let out = format_bytes(out);
+            head.push_str(&format!(", {out} would be out of memory now"));
         }
     }
     if status["paused"] == true {
@@ -121,7 +121,7 @@ fn scheme_line(i: usize, scheme: &Value, is_dry: bool, of_kernel: bool) -> Strin
     let stats = &scheme["stats"];
     let state = match (&scheme["is_finished"], &scheme["is_active"]) {
         (Value::Bool(true), _) => " (finished)",
-        (_, Value::Bool(false)) => " (at rest by its watermarks)",
+        (_, Value::Bool(false)) => " (inactive by its watermarks)",
         _ => "",
     };
     let quota = scheme["quota"]["effective"]
@@ -254,12 +254,12 @@ fn pod_lines(policy: &Value) -> Vec<String> {
 /// Describes the kernel's own promotions and demotions, where the kernel counts them.
 fn kernel_line(counters: &Value) -> Option<String> {
     let counters = counters.as_object()?;
-    let told = counters
+    let pages = counters
         .iter()
         .filter(|(name, _)| name.starts_with("pgdemote_") || *name == "pgpromote_success")
         .map(|(name, pages)| format!("{name} {pages}"));
-    let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| format!("the kernel itself, pages since boot: {}", told.join(", ")))
+    let pages: Vec<String> = pages.collect();
+    (!pages.is_empty()).then(|| format!("the kernel itself, pages since boot: {}", pages.join(", ")))
 }
 
 fn guard_line(context: &Value) -> String {
@@ -267,9 +267,11 @@ fn guard_line(context: &Value) -> String {
     let Some(rate) = guard["bytes_per_s"].as_u64() else {
         return "guard: no limits".into();
     };
-    let strain = guard["strain"]
-        .as_f64()
-        .map_or_else(|| "unknown".into(), |strain| format!("{strain:.2}"));
+    let used = match guard["strain"].as_f64() {
+        _ if guard["is_blind"] == true => "a limited signal is unknown, so the rate stays".to_owned(),
+        Some(strain) => format!("at {} of its limits", format_share(strain)),
+        None => "its signals are unknown".to_owned(),
+    };
     let exceeded = guard["exceeded"]
         .as_str()
         .map_or_else(String::new, |limit| format!(", last by {limit}"));
@@ -278,17 +280,12 @@ fn guard_line(context: &Value) -> String {
         (_, Value::Bool(true)) => "closed until what was lost is paid back",
         _ => "closed",
     };
-    let blind = if guard["is_blind"] == true {
-        ", a limited signal is not known, so it does not grow"
-    } else {
-        ""
-    };
     let of_cache = &guard["page_cache"];
     let cache = of_cache["bytes_per_s"].as_u64().map(|rate| {
         let is_closed = of_cache["is_open"] == false;
         let state = if is_closed { "closed" } else { "open" };
         format!(
-            " (page cache: {state}, up to {}/s, {} of them)",
+            " (page cache: {state}, up to {}/s, {} times)",
             format_bytes(rate),
             of_cache["nr_stops"]
         )
@@ -301,8 +298,8 @@ fn guard_line(context: &Value) -> String {
     let seconds = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e9;
     let lost = &guard["recent"];
     format!(
-        "guard: {state}, up to {}/s, strain {strain}{blind}, {} stops{exceeded}{cache}{patience}; targets lost {:.2} of \
-         {:.2} s allowed in the last 10 minutes",
+        "guard: {state}, up to {}/s, {used}; stopped {} times{exceeded}{cache}{patience}; targets lost {:.2} of {:.2} s \
+         allowed in the last 10 minutes",
         format_bytes(rate),
         guard["nr_stops"],
         seconds(&lost["lost"]),

@@ -392,10 +392,15 @@ impl SimulationReport {
             .steady_resident_mean_bytes
             .filter(|_| self.idle_for_seconds > 0.0)
         {
+            if self.processes.len() > 1 {
+                let mean = format_bytes(self.resident_mean_bytes as u64);
+                let _ = write!(text, "all processes: RSS {mean} on average; ");
+            } else {
+                text.push_str("  steady state: RSS ");
+            }
             let _ = writeln!(
                 text,
-                "all processes: RSS {} on average; {} without the first {}, in which no memory could be idle for that long",
-                format_bytes(self.resident_mean_bytes as u64),
+                "{} without the first {}, in which no memory could be idle for that long",
                 format_bytes(steady as u64),
                 format_time(Nanos((self.idle_for_seconds * 1e9) as u64)),
             );

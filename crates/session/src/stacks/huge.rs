@@ -213,9 +213,9 @@ impl HugePages {
         });
         let mut targets: Vec<TargetHugePages> = ended.collect();
         for (id, of_target) in &mut self.targets {
-            let told = of_target.tell(*id, room);
-            room -= told.as_ref().map_or(0, TargetHugePages::nr_told);
-            targets.extend(told);
+            let reported = of_target.tell(*id, room);
+            room -= reported.as_ref().map_or(0, TargetHugePages::nr_told);
+            targets.extend(reported);
         }
         targets.sort_by_key(|of_target| of_target.target);
         (!targets.is_empty()).then_some(Item::HugePages(HugePagesSample { time: now, targets }))
@@ -233,9 +233,9 @@ impl OfTarget {
             let read = if is_same { before.remove(block) } else { None };
             self.blocks.insert(*block, read.flatten());
         }
-        let told = before.into_iter();
-        let told = told.filter(|(_, read)| read.is_some_and(|read| read.is_told));
-        self.gone.extend(told.map(|(block, _)| block));
+        let reported = before.into_iter();
+        let reported = reported.filter(|(_, read)| read.is_some_and(|read| read.is_told));
+        self.gone.extend(reported.map(|(block, _)| block));
     }
 
     /// Stores the contents of one huge page.
@@ -326,7 +326,7 @@ mod tests {
         of_target.take(now, &contents);
     }
 
-    fn told(pages: &mut HugePages) -> Option<TargetHugePages> {
+    fn reported(pages: &mut HugePages) -> Option<TargetHugePages> {
         match pages.tell(Nanos(9)) {
             Some(Item::HugePages(mut sample)) => sample.targets.pop(),
             _ => None,
@@ -358,29 +358,29 @@ mod tests {
     #[test]
     fn what_is_new_is_told_once() {
         let mut pages = with(3);
-        let first = told(&mut pages).expect("how much there is");
+        let first = reported(&mut pages).expect("how much there is");
         assert_eq!((first.bytes, first.read.len()), (3 * BLOCK_SIZE, 0));
-        assert_eq!(told(&mut pages), None);
+        assert_eq!(reported(&mut pages), None);
         take(&mut pages, 1, 384, Nanos(7));
-        let read = told(&mut pages).expect("what was read").read;
+        let read = reported(&mut pages).expect("what was read").read;
         assert_eq!((read[0].block, read[0].never_written), (block(1), 384));
-        assert_eq!(told(&mut pages), None);
+        assert_eq!(reported(&mut pages), None);
     }
 
     #[test]
     fn what_is_split_or_unmapped_or_of_another_program_has_gone() {
         let mut pages = with(4);
         (0..3).for_each(|number| take(&mut pages, number, PAGES_PER_BLOCK, Nanos(7)));
-        told(&mut pages).expect("what was read");
+        reported(&mut pages).expect("what was read");
         take(&mut pages, 0, 1, Nanos(8));
         let of_target = pages.targets.get_mut(&TARGET).expect("the target");
         of_target.update(Some((1, 0)), &[block(0), block(3)]);
-        let after = told(&mut pages).expect("two have gone");
+        let after = reported(&mut pages).expect("two have gone");
         assert_eq!(after.gone, [block(1), block(2)]);
         assert_eq!((after.bytes, after.read.len()), (2 * BLOCK_SIZE, 1));
         let of_target = pages.targets.get_mut(&TARGET).expect("the target");
         of_target.update(Some((2, 0)), &[block(0), block(3)]);
-        let after = told(&mut pages).expect("another program");
+        let after = reported(&mut pages).expect("another program");
         assert_eq!((after.gone, after.read), (vec![block(0)], Vec::new()));
         assert_eq!(after.bytes, 2 * BLOCK_SIZE);
     }

@@ -52,7 +52,7 @@ pub use swap::{Swap, SwapKind};
 
 use accessed::PageBits;
 use compact::Compaction;
-use nodes::{FilePages, Holdings};
+use nodes::{FilePages, NodePages};
 use place::Marks;
 use process::Area;
 
@@ -312,7 +312,7 @@ impl Machine {
             process.add(self.areas.len(), &area, pages.clone());
             self.area_ends.push(pages.end);
             let nodes = self.spec.nodes.len();
-            let holdings = Holdings::new(nodes, area.purpose, &pages, &mut self.files);
+            let holdings = NodePages::new(nodes, area.purpose, &pages, &mut self.files);
             let is_ever_accessed = area.pattern.is_ever_accessed();
             self.areas.push(Area {
                 spec: area,

@@ -15,7 +15,7 @@ use crate::memory::Page;
 
 /// Pages of a mapping by node.
 #[derive(Clone, Debug)]
-pub(super) struct Holdings {
+pub(super) struct NodePages {
     /// Number of pages on each node.
     pub(super) pages: Vec<u64>,
     /// A phase, and the cache lines a second of the pages on each node in it; `None` before the first query.
@@ -83,7 +83,7 @@ impl FilePages {
     }
 }
 
-impl Holdings {
+impl NodePages {
     /// Returns the holdings of a new mapping, which has no pages in memory.
     pub(super) fn new(
         nodes: usize,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Unreclaimable};
 
 use super::Place;
-use super::nodes::Holdings;
+use super::nodes::NodePages;
 use super::pattern::{Pattern, Span};
 
 use crate::memory::{BLOCK_PAGES, Page};
@@ -109,7 +109,7 @@ pub(super) struct Area {
     pub(super) clear_since: Vec<u32>,
     /// The span of work of the last query about its accesses.
     pub(super) span: Option<Span>,
-    pub(super) holdings: Holdings,
+    pub(super) holdings: NodePages,
 }
 
 /// Wall-clock time that a process lost, in seconds, by reason.

@@ -154,10 +154,10 @@ mod tests {
             dropped: 0,
         };
         let made: Vec<_> = runs().into_iter().map(|run| (run, outcome)).collect();
-        let told = comparisons(&made);
-        let published: Vec<_> = told.iter().filter_map(|row| row.published).collect();
+        let reported = comparisons(&made);
+        let published: Vec<_> = reported.iter().filter_map(|row| row.published).collect();
         assert_eq!(published, [20.0, 24.0, 5.0, 7.0]);
         let is_all_slow = |row: &Comparison| row.simulated.is_some_and(|n| (n - 24.0).abs() < 1e-9);
-        assert!(told.iter().all(is_all_slow));
+        assert!(reported.iter().all(is_all_slow));
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::drive::{Context, MonitorLoop};
-use isotherm_engine::guard::{ActMeter, Flows, GuardSignals, Pools, waited_share};
+use isotherm_engine::guard::{ActMeter, RefaultRate, GuardSignals, Pools, waited_share};
 use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
 
@@ -155,7 +155,7 @@ struct Waits {
     seen: Vec<Seen>,
     used: f64,
     paged_out: BTreeMap<TargetId, u64>,
-    flows: BTreeMap<TargetId, Flows>,
+    flows: BTreeMap<TargetId, RefaultRate>,
 }
 
 impl Waits {
@@ -170,7 +170,7 @@ impl Waits {
 
     /// Share of each target's recently paged-out memory that was read back.
     fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
-        Flows::returned_of(&self.flows, now)
+        RefaultRate::returned_of(&self.flows, now)
     }
 
     /// Returns the guard's signals since the last call, and the targets' share of the CPU time in use.

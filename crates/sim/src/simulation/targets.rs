@@ -54,7 +54,7 @@ impl Targets {
         snapshots.iter().map(move |snapshot| {
             let number = self.given.number(context, snapshot.target);
             Event::Snapshot(Snapshot {
-                target: number.expect("a target is told of before it is watched"),
+                target: number.expect("a target is reported before it is watched"),
                 ..snapshot.clone()
             })
         })

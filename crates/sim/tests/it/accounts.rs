@@ -76,13 +76,13 @@ fn check_memory(machine: &Machine) -> Result<(), TestCaseError> {
 fn check_time(machine: &Machine) -> Result<(), TestCaseError> {
     for process in machine.processes().iter().filter(|p| p.is_running()) {
         let elapsed = machine.now().since(process.started()).as_secs_f64();
-        let told = process.work().as_secs_f64() + process.losses().total();
-        let is_all = told >= elapsed - 1e-6 && process.work().as_secs_f64() <= elapsed + 1e-6;
+        let reported = process.work().as_secs_f64() + process.losses().total();
+        let is_all = reported >= elapsed - 1e-6 && process.work().as_secs_f64() <= elapsed + 1e-6;
         prop_assert!(
             is_all,
-            "{} s: {} s told, {:?}",
+            "{} s: {} s reported, {:?}",
             elapsed,
-            told,
+            reported,
             process.losses()
         );
     }

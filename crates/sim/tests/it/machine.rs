@@ -368,7 +368,7 @@ fn what_goes_wrong_is_refused_by_its_name() {
 }
 
 /// Returns all events and the processes as text, which must be the same for the same seed.
-fn told(seed: u64) -> String {
+fn reported(seed: u64) -> String {
     let mut machine = Machine::new(machine(&[128, 128], Some(64), ThpMode::Always, seed));
     machine.set_faults(vec![Fault {
         kind: FaultKind::Migration(0.3),
@@ -387,12 +387,12 @@ fn told(seed: u64) -> String {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_thread() {
-    let alone = told(7);
-    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| told(7))).collect();
+    let alone = reported(7);
+    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| reported(7))).collect();
     for thread in threads {
         assert!(thread.join().expect("it ends") == alone, "another story");
     }
-    assert!(told(8) != alone, "another seed tells another");
+    assert!(reported(8) != alone, "another seed tells another");
 }
 
 #[test]

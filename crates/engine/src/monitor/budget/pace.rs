@@ -71,17 +71,17 @@ pub struct BudgetController {
 /// Total CPU time without the outliers.
 #[derive(Clone, Debug, Default)]
 struct Counted {
-    told: Nanos,
+    reported: Nanos,
     total: Nanos,
     /// Costs of the last pieces of work.
     pieces: VecDeque<Nanos>,
 }
 
 impl Counted {
-    /// Returns the total, given the CPU time `told` that the kernel reports.
-    fn update(&mut self, told: Nanos) -> Nanos {
-        let piece = told.since(self.told);
-        self.told = told;
+    /// Returns the total, given the CPU time `reported` that the kernel reports.
+    fn update(&mut self, reported: Nanos) -> Nanos {
+        let piece = reported.since(self.reported);
+        self.reported = reported;
         let dearest = self.pieces.iter().max();
         let most = dearest.map_or(piece, |dearest| Nanos(dearest.0 * OUTLIER));
         let piece = piece.min(most);

@@ -59,7 +59,7 @@ pub struct FramePages {
 
 /// The last reported state of a block, and its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ReportedState {
     state: Option<State>,
     since: Nanos,
 }
@@ -132,15 +132,15 @@ impl FrameMap {
                 continue;
             };
             let Some(mut draft) = block.draft(range) else {
-                block.told = Told::default();
+                block.reported = ReportedState::default();
                 continue;
             };
             let state = Some(draft.state());
-            if block.told.state != state {
+            if block.reported.state != state {
                 let since = view.start;
-                block.told = Told { state, since };
+                block.reported = ReportedState { state, since };
             }
-            draft.state_s = view.end.since(block.told.since).as_secs_f64() * draft.resident;
+            draft.state_s = view.end.since(block.reported.since).as_secs_f64() * draft.resident;
             match drafts.last_mut() {
                 Some(last) if are_alike(last, &draft, 1.0) => last.absorb(&draft),
                 _ => drafts.push(draft),
@@ -376,7 +376,7 @@ mod tests {
         frames.for_each(|frame| map.add(0, MappedClass::Anonymous, frame, age));
     }
 
-    fn told(snapshot: &Snapshot) -> Vec<(u64, u64, u64, u64, u64)> {
+    fn reported(snapshot: &Snapshot) -> Vec<(u64, u64, u64, u64, u64)> {
         let regions = snapshot.regions.iter();
         regions
             .map(|r| {
@@ -402,7 +402,7 @@ mod tests {
         let all = 0..1 << 20;
         let snapshot = map.snapshot(&view(&[all], 100));
         assert_eq!(
-            told(&snapshot),
+            reported(&snapshot),
             [
                 (512, 2048, 1536, 0, 0),
                 (2048, 2560, 52, 52, 0),
@@ -426,12 +426,12 @@ mod tests {
         fill(&mut map, 700..701, PageAge::Unknown);
         let all = 0..1 << 20;
         let snapshot = map.snapshot(&view(std::slice::from_ref(&all), 100));
-        assert_eq!(told(&snapshot), [(512, 1024, 512, 3, 1)]);
+        assert_eq!(reported(&snapshot), [(512, 1024, 512, 3, 1)]);
         assert_eq!(snapshot.regions[0].nr_accesses, Some(0.0));
         assert_eq!(snapshot.blocks.len(), 1);
         assert_eq!(snapshot.blocks[0].check(), Ok(()));
         let by_page = snapshot.clone().by_page();
-        assert!(told(&by_page).contains(&(600, 603, 3, 3, 0)), "{by_page:?}");
+        assert!(reported(&by_page).contains(&(600, 603, 3, 3, 0)), "{by_page:?}");
         assert_eq!(by_page.totals().touched, snapshot.totals().touched);
         let none = FrameView {
             max_nr_blocks: 0,
@@ -481,7 +481,7 @@ mod tests {
         fill(&mut map, 0..4096, PageAge::Touched);
         let ranges = [100..200, 300..400, 1024..1100];
         let snapshot = map.snapshot(&view(&ranges, 100));
-        let ranges: Vec<_> = told(&snapshot).iter().map(|t| (t.0, t.1)).collect();
+        let ranges: Vec<_> = reported(&snapshot).iter().map(|t| (t.0, t.1)).collect();
         assert_eq!(ranges, [(100, 400), (1024, 1100)]);
     }
 

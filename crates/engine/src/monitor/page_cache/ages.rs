@@ -382,9 +382,9 @@ mod tests {
         let mut uses = 0;
         for (state, is_cleared) in states {
             ages.begin_round(now, lru);
-            let told = ages.look(&folio(0, *state), now);
-            seen.push(by_class(told.age));
-            uses = told.nr_uses;
+            let reported = ages.look(&folio(0, *state), now);
+            seen.push(by_class(reported.age));
+            uses = reported.nr_uses;
             if *is_cleared {
                 ages.cleared(&folio(0, state & !REF), now);
             }
@@ -522,7 +522,7 @@ mod tests {
             order,
             ..folio(frame, state)
         };
-        let told = |ages: &FolioAges| {
+        let reported = |ages: &FolioAges| {
             let mut frames = Vec::new();
             ages.each_frame(|frame, age| frames.push((frame, by_class(age))));
             frames
@@ -537,15 +537,15 @@ mod tests {
         };
         round(&mut ages, 0, &[of(8, 2, 0), of(12, 0, REF)]);
         let unknown: Vec<_> = (8..13).map(|frame| (frame, PageAge::Unknown)).collect();
-        assert_eq!(told(&ages), unknown, "nothing is known after one round");
+        assert_eq!(reported(&ages), unknown, "nothing is known after one round");
         round(&mut ages, 40, &[of(8, 2, 0), of(12, 0, 0), of(600, 0, 0)]);
         let idle = |frame| (frame, PageAge::Idle(3));
         let mut wanted = vec![idle(8), idle(9), idle(10), idle(11)];
         wanted.extend([(12, PageAge::Unknown), (600, PageAge::Touched)]);
-        assert_eq!(told(&ages), wanted);
+        assert_eq!(reported(&ages), wanted);
         // The large one goes, and a small one is where it began.
         round(&mut ages, 80, &[of(8, 0, ACT), of(12, 0, 0)]);
-        assert_eq!(told(&ages), [(8, PageAge::Touched), idle(12)]);
+        assert_eq!(reported(&ages), [(8, PageAge::Touched), idle(12)]);
     }
 
     #[test]

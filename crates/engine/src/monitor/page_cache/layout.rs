@@ -60,9 +60,9 @@ impl CacheLayout {
                 window.start,
                 &bytes,
                 end.since(start),
-                |region, told| {
-                    let rank = told.memory.map_or(0, |memory| memory.resident);
-                    found.push((rank, region.range.start, region, told));
+                |region, reported| {
+                    let rank = reported.memory.map_or(0, |memory| memory.resident);
+                    found.push((rank, region.range.start, region, reported));
                 },
             );
         }
@@ -78,7 +78,7 @@ impl CacheLayout {
             start,
             end,
             nr_samples: 1,
-            regions: found.into_iter().map(|(.., told)| told).collect(),
+            regions: found.into_iter().map(|(.., reported)| reported).collect(),
             ..Snapshot::default()
         }
     }
@@ -129,7 +129,7 @@ fn regions_of(
             file,
             min_idle,
         };
-        let told = RegionSnapshot {
+        let reported = RegionSnapshot {
             range,
             nr_accesses: Some(0.0),
             age: u32::try_from(min_idle.0 / interval.0.max(1)).unwrap_or(u32::MAX),
@@ -139,7 +139,7 @@ fn regions_of(
                 ..RegionMemory::default()
             }),
         };
-        add(region, told);
+        add(region, reported);
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     /// Returns each region as its file, its pages, and its idle time in seconds.
-    fn told(layout: &mut CacheLayout, files: &[(u64, CachedBytes)]) -> Vec<(u64, u64, u64)> {
+    fn reported(layout: &mut CacheLayout, files: &[(u64, CachedBytes)]) -> Vec<(u64, u64, u64)> {
         let (start, end) = (Nanos(0), Nanos(10 * SECOND));
         let snapshot = layout.snapshot(start, end, files.iter().copied());
         let regions = snapshot.regions.iter().map(|region| {
@@ -180,21 +180,21 @@ mod tests {
     #[test]
     fn a_files_bytes_stand_by_age_the_oldest_first_and_stay_where_they_are() {
         let mut layout = CacheLayout::default();
-        let first = told(
+        let first = reported(
             &mut layout,
             &[(7, bytes([0, 0, 0, 4, 0, 2, 0], 3)), (9, bytes([0; 7], 1))],
         );
         let wanted = [(7, 2, 600), (7, 4, 30)];
         assert_eq!(first, wanted);
         let oldest = layout.regions[0].range.start;
-        told(
+        reported(
             &mut layout,
             &[(7, bytes([0, 0, 0, 0, 4, 2, 0], 3)), (8, bytes([0; 7], 1))],
         );
         assert_eq!(layout.regions[0].range.start, oldest);
         assert_eq!(layout.regions.iter().filter(|r| r.file == 9).count(), 0);
         // The file no longer fits into its addresses.
-        told(&mut layout, &[(7, bytes([0, 0, 0, 0, 4000, 2, 0], 3))]);
+        reported(&mut layout, &[(7, bytes([0, 0, 0, 0, 4000, 2, 0], 3))]);
         assert!(layout.regions[0].range.start > oldest);
     }
 

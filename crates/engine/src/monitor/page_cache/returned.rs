@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::address::Nanos;
-use crate::guard::Flows;
+use crate::guard::RefaultRate;
 
 /// Most files that are checked for returns.
 const FILES_MAX: usize = 16_384;
@@ -208,7 +208,7 @@ pub struct ReturnedFiles {
 #[derive(Clone, Debug, Default)]
 struct OfGroup {
     /// Pages of checked files, and the returned ones among them.
-    flows: Flows,
+    flows: RefaultRate,
     /// Pages of files that were checked for the first time since they were dropped, and the returned ones among them.
     /// Earlier findings count less and less.
     first_looks: (f64, f64),
@@ -451,7 +451,7 @@ mod tests {
         for file in 0..1000 {
             files.dropped(second(0), (0, file), 0, std::slice::from_ref(&(0..8)));
         }
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for turn in 1..=50 {
             for _ in 0..20 {
                 let next = files.next(second(turn)).expect("a thousand");
@@ -459,10 +459,10 @@ mod tests {
                 let nr_cached = if next.file.1.is_multiple_of(2) { 8 } else { 0 };
                 found(&mut files, second(turn), next, nr_cached);
             }
-            told.push(files.take_returned(second(1)));
+            reported.push(files.take_returned(second(1)));
         }
-        assert_eq!(told[0], 4000, "a look at a fiftieth tells");
-        assert_eq!(told.iter().sum::<u64>(), 4000);
+        assert_eq!(reported[0], 4000, "a look at a fiftieth tells");
+        assert_eq!(reported.iter().sum::<u64>(), 4000);
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! A block: the 512 pages of one page table, and the known accesses to them.
 //!
-//! A page is sampled (`armed`) while its accessed bit is known to be clear: a later read shows exactly whether it was
-//! touched since. Once touched it is unsampled (`blind`): its bit stays set, and shows no later access until it is
+//! A page is sampled (`sampled`) while its accessed bit is known to be clear: a later read shows exactly whether it was
+//! touched since. Once touched it is unsampled (`unsampled`): its bit stays set, and shows no later access until it is
 //! cleared again. Reading a block therefore gives exact values for its sampled pages, and an estimate for the unsampled
-//! ones ([`Belief`]).
+//! ones ([`AccessEstimate`]).
 //!
 //! Ages are kept for granules of 16 pages; they take memory only if they differ within the block.
 
 mod idle;
 
-use super::belief::Belief;
+use super::estimate::AccessEstimate;
 use super::pages::{Counts, Pages, Seen};
 use super::returns::Returns;
 use super::since::Since;
@@ -78,7 +78,7 @@ pub(super) struct Block {
     pub(super) huge: bool,
     look: Look,
     pub(super) present: Bitmap,
-    pub(super) armed: Bitmap,
+    pub(super) sampled: Bitmap,
     /// Pages with a known result for the last interval: sampled when it began, or not present yet.
     watching: Bitmap,
     /// Pages of these that were unsampled when the interval began and were cleared then, and the touched ones among
@@ -89,7 +89,7 @@ pub(super) struct Block {
     pub(super) made_at: u32,
     swapped: Option<Box<Bitmap>>,
     unclearable: Option<Box<Unclearable>>,
-    pub(super) belief: Belief,
+    pub(super) belief: AccessEstimate,
     /// Share of the unsampled pages that were touched in the last interval; `None`: not known.
     pub(super) estimate: Option<f32>,
     /// Two bits for each granule.
@@ -133,14 +133,14 @@ impl Block {
             huge: false,
             look: Look::Never,
             present: NONE,
-            armed: NONE,
+            sampled: NONE,
             watching: NONE,
             nr_watched: 0,
             nr_watched_touched: 0,
             made_at: now,
             swapped: None,
             unclearable: None,
-            belief: Belief::default(),
+            belief: AccessEstimate::default(),
             estimate: None,
             states: 0,
             since: Since::All(now),
@@ -160,7 +160,7 @@ impl Block {
         self.swapped = (!is_empty(&swapped)).then(|| Box::new(swapped));
         if self.huge != facts.huge {
             // Collapsed or split: the old bits belonged to other entries.
-            self.armed = NONE;
+            self.sampled = NONE;
         }
         self.huge = facts.huge;
         let appeared = if self.look != Look::Never || is_new {
@@ -168,11 +168,11 @@ impl Block {
         } else {
             NONE
         };
-        let watching = or(&self.armed, &appeared);
-        let nr_set_again = count(&and(&self.armed, &accessed));
+        let watching = or(&self.sampled, &appeared);
+        let nr_set_again = count(&and(&self.sampled, &accessed));
         self.watching = watching;
         // Includes pages that another program cleared.
-        self.armed = and_not(&present, &accessed);
+        self.sampled = and_not(&present, &accessed);
         self.present = present;
         self.look = Look::Now;
         self.estimate = None;
@@ -197,15 +197,15 @@ impl Block {
 
     /// Returns the pages that were seen touched in the last interval.
     pub(super) fn touched(&self) -> Bitmap {
-        and_not(&and(&self.watching, &self.present), &self.armed)
+        and_not(&and(&self.watching, &self.present), &self.sampled)
     }
 
     /// Returns the unsampled pages: the last interval shows nothing about them.
-    pub(super) fn blind(&self) -> Bitmap {
-        let blind = and_not(&self.present, &self.watching);
+    pub(super) fn unsampled(&self) -> Bitmap {
+        let unsampled = and_not(&self.present, &self.watching);
         match &self.unclearable {
-            Some(unclearable) if !unclearable.is_reached => and_not(&blind, &unclearable.pages),
-            _ => blind,
+            Some(unclearable) if !unclearable.is_reached => and_not(&unsampled, &unclearable.pages),
+            _ => unsampled,
         }
     }
 
@@ -232,16 +232,16 @@ impl Block {
     /// Estimates the touched share of the unsampled pages for an interval in which none was watched.
     pub(super) fn estimate_unwatched(&mut self) {
         let nr_touched = count(&self.touched());
-        let nr_armed = nr_touched + count(&self.armed);
-        let is_idle = nr_armed >= GRANULE_PAGES as u32 && nr_touched == 0;
+        let nr_sampled = nr_touched + count(&self.sampled);
+        let is_idle = nr_sampled >= GRANULE_PAGES as u32 && nr_touched == 0;
         self.belief.forget(is_idle);
-        if is_empty(&self.blind()) || self.belief.weight < LEAST_WEIGHT {
+        if is_empty(&self.unsampled()) || self.belief.weight < LEAST_WEIGHT {
             return;
         }
         let mut share = self.belief.touched;
-        if share < LEAST_SHARE && nr_armed >= GRANULE_PAGES as u32 {
+        if share < LEAST_SHARE && nr_sampled >= GRANULE_PAGES as u32 {
             // Its sampled pages are watched nevertheless: the others are assumed to behave like them.
-            share = share.max(nr_touched as f32 / nr_armed as f32);
+            share = share.max(nr_touched as f32 / nr_sampled as f32);
         }
         self.estimate = Some(share);
     }
@@ -249,7 +249,7 @@ impl Block {
     /// Counts pages that were touched after having been idle among the unsampled ones.
     pub(super) fn join_touched(&mut self) {
         let joined = count(&self.touched()).saturating_sub(self.nr_watched_touched.into());
-        self.belief.join(joined, count(&self.not_armed()));
+        self.belief.join(joined, count(&self.not_sampled()));
     }
 
     /// Returns the share of its pages that were touched in the interval, if that is known.
@@ -258,20 +258,20 @@ impl Block {
         if present == 0 || !self.is_fresh() {
             return None;
         }
-        let blind = count(&self.blind()) as f32;
-        let estimate = if blind > 0.0 { self.estimate? } else { 0.0 };
-        Some((count(&self.touched()) as f32 + blind * estimate) / present as f32)
+        let unsampled = count(&self.unsampled()) as f32;
+        let estimate = if unsampled > 0.0 { self.estimate? } else { 0.0 };
+        Some((count(&self.touched()) as f32 + unsampled * estimate) / present as f32)
     }
 
     /// Returns whether most of its pages had no result before this interval: they are unsampled or just watched.
-    pub(super) fn is_all_blind(&self) -> bool {
-        2 * (count(&self.blind()) + u32::from(self.nr_watched)) > count(&self.present)
+    pub(super) fn is_all_unsampled(&self) -> bool {
+        2 * (count(&self.unsampled()) + u32::from(self.nr_watched)) > count(&self.present)
     }
 
     /// Records that nothing could be read at the end of the interval.
     pub(super) fn miss(&mut self) {
         self.watching = NONE;
-        self.armed = NONE;
+        self.sampled = NONE;
         self.estimate = None;
         self.look = self.look.before();
     }
@@ -281,7 +281,7 @@ impl Block {
     pub(super) fn cleared(&mut self, facts: &BlockFacts, pages: &Bitmap) -> (Bitmap, Bitmap) {
         let there = and(pages, &facts.present);
         let clear = and_not(&there, &facts.accessed);
-        self.armed = or(&self.armed, &clear);
+        self.sampled = or(&self.sampled, &clear);
         (clear, and(&there, &facts.accessed))
     }
 
@@ -291,27 +291,27 @@ impl Block {
         if let Some(unclearable) = &mut self.unclearable {
             unclearable.is_reached = true;
         }
-        let pages = self.not_armed();
+        let pages = self.not_sampled();
         self.cleared(facts, &pages)
     }
 
     /// Returns the expected number of unsampled pages that are reported wrongly if none is watched.
     pub(super) fn doubt(&self) -> f32 {
-        self.belief.value_of_sample(count(&self.not_armed()))
+        self.belief.value_of_sample(count(&self.not_sampled()))
     }
 
     /// Returns the value of clearing all its unsampled pages, including those that cannot be cleared by range.
     pub(super) fn value_of_space(&self) -> f32 {
-        let blind = count(&self.not_armed());
-        if blind == 0 {
+        let unsampled = count(&self.not_sampled());
+        if unsampled == 0 {
             return 0.0;
         }
         let first = if self.belief.weight < LEAST_WEIGHT {
-            FIRST_LOOK_VALUE * blind as f32
+            FIRST_LOOK_VALUE * unsampled as f32
         } else {
             0.0
         };
-        self.belief.value_of_sample(blind) + self.belief.value_of_whole(blind) + first
+        self.belief.value_of_sample(unsampled) + self.belief.value_of_whole(unsampled) + first
     }
 
     /// Marks `pages` as unclearable, and defers the next try; the wait doubles with each call, from 1 s to 64 s.
@@ -332,15 +332,15 @@ impl Block {
 
     /// Returns the pages that may be cleared at `now`, to be watched.
     pub(super) fn candidates(&self, now: Nanos) -> Bitmap {
-        let pages = self.not_armed();
+        let pages = self.not_sampled();
         match &self.unclearable {
             Some(unclearable) if now < unclearable.retry_at => and_not(&pages, &unclearable.pages),
             _ => pages,
         }
     }
 
-    fn not_armed(&self) -> Bitmap {
-        and_not(&self.present, &self.armed)
+    fn not_sampled(&self) -> Bitmap {
+        and_not(&self.present, &self.sampled)
     }
 
     pub(super) fn range(&self) -> AddressRange {
@@ -408,12 +408,12 @@ impl Block {
         if bits(&seen.touched) != 0 {
             return State::Busy;
         }
-        let blind = bits(&seen.blind);
+        let unsampled = bits(&seen.unsampled);
         let is_busy = self.estimate.is_some_and(|share| share >= LEAST_SHARE);
-        if blind != 0 && is_busy {
+        if unsampled != 0 && is_busy {
             return State::Busy;
         }
-        let known = bits(&self.armed) | if self.estimate.is_some() { blind } else { 0 };
+        let known = bits(&self.sampled) | if self.estimate.is_some() { unsampled } else { 0 };
         let is_told = (known & present).count_ones() * 2 >= present.count_ones();
         if !is_told || hides_accesses || !self.is_fresh() {
             State::Unknown
@@ -469,7 +469,7 @@ impl Block {
 
     /// Returns the pages that are known as untouched in the last interval.
     pub(super) fn untouched(&self) -> Bitmap {
-        and_not(&self.armed, &self.busy())
+        and_not(&self.sampled, &self.busy())
     }
 
     /// Restarts the age of the granules and pages in `range`.
@@ -493,7 +493,7 @@ impl Block {
     /// Returns the pages that are reported as touched in the last interval.
     pub(super) fn busy(&self) -> Bitmap {
         if self.estimate.is_some_and(|share| share >= LEAST_SHARE) {
-            or(&self.touched(), &self.blind())
+            or(&self.touched(), &self.unsampled())
         } else {
             self.touched()
         }
@@ -507,13 +507,13 @@ impl Block {
 
     /// Returns the state of each page; `None` if only the number of touched pages is known.
     pub(super) fn by_page(&self, now: u32, hides_accesses: bool) -> Option<BlockPages> {
-        let blind = self.blind();
-        if !is_empty(&blind) && self.is_guess() {
+        let unsampled = self.unsampled();
+        if !is_empty(&unsampled) && self.is_guess() {
             return None;
         }
         let touched = self.busy();
         let untold = and_not(&self.present, &touched);
-        let mut unknown = if self.estimate.is_none() { blind } else { NONE };
+        let mut unknown = if self.estimate.is_none() { unsampled } else { NONE };
         unknown = or(&unknown, &self.unreached());
         if hides_accesses || !self.is_fresh() {
             unknown = untold;
@@ -540,21 +540,21 @@ impl Block {
     pub(super) fn seen(&self) -> Seen {
         Seen {
             touched: self.touched(),
-            blind: self.blind(),
+            unsampled: self.unsampled(),
         }
     }
 
     /// Counts the resident, touched (as an expected value), unknown and swapped pages among `pages`.
     pub(super) fn counts(&self, pages: Pages, seen: &Seen, hides_accesses: bool) -> Counts {
         let of = |map: &Bitmap| f64::from(pages.count(map));
-        let (present, blind) = (of(&self.present), of(&seen.blind));
+        let (present, unsampled) = (of(&self.present), of(&seen.unsampled));
         let estimate = self.estimate.filter(|share| *share >= LEAST_SHARE);
-        let touched = of(&seen.touched) + blind * f64::from(estimate.unwrap_or(0.0));
+        let touched = of(&seen.touched) + unsampled * f64::from(estimate.unwrap_or(0.0));
         let untold = if hides_accesses || !self.is_fresh() {
             present - touched
         } else {
             let is_untold = self.estimate.is_none();
-            of(&self.unreached()) + if is_untold { blind } else { 0.0 }
+            of(&self.unreached()) + if is_untold { unsampled } else { 0.0 }
         };
         Counts {
             resident: present,

@@ -23,8 +23,8 @@ pub(super) fn blocks(
         if all.len() + nr > most {
             return Vec::new();
         }
-        let told = rest[..nr].iter();
-        all.extend(told.filter_map(|block| block.by_page(now, target.hides_accesses)));
+        let reported = rest[..nr].iter();
+        all.extend(reported.filter_map(|block| block.by_page(now, target.hides_accesses)));
         at += nr;
     }
     all

@@ -36,9 +36,9 @@ pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     let before = block.belief.touched;
     let (share, is_change) = block.belief.observe(nr_watched, nr_touched);
     block.estimate = Some(share);
-    let nr_blind = count(&block.blind());
-    let nr_left = nr_blind + nr_touched;
-    block.belief.select(nr_blind + nr_watched, nr_left);
+    let nr_unsampled = count(&block.unsampled());
+    let nr_left = nr_unsampled + nr_touched;
+    block.belief.select(nr_unsampled + nr_watched, nr_left);
     if watch.is_whole {
         let share = nr_touched as f32 / nr_watched as f32;
         block.belief.is_uniform = !(1.0 - UNIFORM..=UNIFORM).contains(&share);
@@ -74,7 +74,7 @@ pub(super) fn infer(target: &mut Target) {
             continue;
         }
         for block in &mut target.blocks[first + 1..at] {
-            if block.is_fresh() && block.is_all_blind() {
+            if block.is_fresh() && block.is_all_unsampled() {
                 block.estimate = Some(f32::midpoint(share, other));
             }
         }
@@ -85,7 +85,7 @@ pub(super) fn infer(target: &mut Target) {
 /// that had been touched before are counted.
 pub(super) fn infer_from_around(target: &mut Target) {
     let unknown = |block: &block::Block| {
-        block.is_fresh() && block.estimate.is_none() && !is_empty(&block.blind())
+        block.is_fresh() && block.estimate.is_none() && !is_empty(&block.unsampled())
     };
     if !target.blocks.iter().any(|block| unknown(block)) {
         return;
@@ -95,7 +95,7 @@ pub(super) fn infer_from_around(target: &mut Target) {
     sums.push((0u64, 0u64));
     for block in &target.blocks {
         let (mut watched, mut touched) = sums[sums.len() - 1];
-        if !block.is_all_blind() {
+        if !block.is_all_unsampled() {
             watched += u64::from(block.nr_watched);
             touched += u64::from(block.nr_watched_touched);
         }
@@ -103,7 +103,7 @@ pub(super) fn infer_from_around(target: &mut Target) {
     }
     let last = target.blocks.len();
     for (at, block) in target.blocks.iter_mut().enumerate() {
-        if !unknown(block) || block.is_all_blind() {
+        if !unknown(block) || block.is_all_unsampled() {
             continue;
         }
         let from = sums[at.saturating_sub(INFERRED_BLOCKS)];

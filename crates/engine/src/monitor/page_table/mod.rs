@@ -31,7 +31,7 @@
 //! addresses. A page that cannot be cleared is unknown. Untouched memory is unknown if the page tables of its process
 //! do not show all accesses (a KVM guest).
 
-mod belief;
+mod estimate;
 mod block;
 mod by_page;
 mod idle;
@@ -447,7 +447,7 @@ impl TableMonitor {
     }
 
     /// Records CPU time of work that runs at a rate of its own.
-    pub(crate) fn note_other_cpu(&mut self, cpu: Nanos) {
+    pub(crate) fn charge_monitor_cpu(&mut self, cpu: Nanos) {
         self.other_ns += cpu.0 as f64;
     }
 

@@ -37,7 +37,7 @@ impl Block {
     ) -> [PageAge; PAGES_PER_BLOCK] {
         let (seen, unreached) = (self.seen(), self.unreached());
         let is_hidden = hides_accesses || !self.is_fresh();
-        let blind = match self.estimate {
+        let unsampled = match self.estimate {
             None => Some(PageAge::Unknown),
             Some(share) if share >= SURE_SHARE => Some(PageAge::Touched),
             // Some of them were touched, and it is not known which.
@@ -53,8 +53,8 @@ impl Block {
             if is_hidden || has(&unreached, page) {
                 return PageAge::Unknown;
             }
-            if let Some(age) = blind
-                && has(&seen.blind, page)
+            if let Some(age) = unsampled
+                && has(&seen.unsampled, page)
             {
                 return age;
             }

@@ -6,7 +6,7 @@ use crate::monitor::bits::{Bitmap, NONE, and, count, mask_of};
 /// The touched and the unsampled pages of a block in an interval.
 pub(super) struct Seen {
     pub(super) touched: Bitmap,
-    pub(super) blind: Bitmap,
+    pub(super) unsampled: Bitmap,
 }
 
 /// Some of a block's pages.

@@ -1,5 +1,5 @@
 //! Selects the accessed bits to clear at the start of an interval: the clears of the most value per cost, within the
-//! budget. [`super::belief`] defines the value of a clear.
+//! budget. [`super::estimate`] defines the value of a clear.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -148,13 +148,13 @@ pub(super) fn plan<'a>(
         let candidate = &candidates[at as usize];
         let (id, target) = &mut targets[candidate.target as usize];
         let block = &mut target.blocks[candidate.block as usize];
-        let blind = block.candidates(now);
+        let unsampled = block.candidates(now);
         let pages = if block.huge {
             bits::ALL
         } else if is_whole {
-            blind
+            unsampled
         } else {
-            sample_of(block, &blind)
+            sample_of(block, &unsampled)
         };
         block.belief.nr_samples = block.belief.nr_samples.wrapping_add(1);
         let block = &target.blocks[candidate.block as usize];
@@ -294,7 +294,7 @@ fn space_step(target: &Target, now: Nanos) -> Option<Step> {
 }
 
 fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut Vec<Step>) {
-    let nr_blind = count(pages);
+    let nr_unsampled = count(pages);
     let mut belief = block.belief;
     if let Some(share) = block.estimate
         && belief.weight < 1.0
@@ -311,19 +311,19 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         });
     };
     let (sample, whole) = (
-        belief.value_of_sample(nr_blind),
-        belief.value_of_whole(nr_blind),
+        belief.value_of_sample(nr_unsampled),
+        belief.value_of_whole(nr_unsampled),
     );
     if block.huge {
         add(sample + whole, prices.range(1, 1, 0.0), What::Block);
         return;
     }
-    let touched = belief.touched * nr_blind as f32;
+    let touched = belief.touched * nr_unsampled as f32;
     // One range spans the first to the last page: the kernel visits all present pages between.
     let span = (bits::end(pages) - bits::next(pages, 0).unwrap_or(0)) as u32;
-    let nr_in_span = span.min(count(&block.present)).max(nr_blind);
+    let nr_in_span = span.min(count(&block.present)).max(nr_unsampled);
     let whole_cost = prices.range(1, nr_in_span, touched);
-    if nr_blind <= WHOLE_UP_TO {
+    if nr_unsampled <= WHOLE_UP_TO {
         add(sample + whole, whole_cost, What::Block);
         return;
     }

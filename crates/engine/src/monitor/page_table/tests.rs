@@ -252,11 +252,11 @@ fn the_working_set_is_what_was_touched_at_all_in_the_interval() {
             }
         };
         let (snapshot, share) = run(200, 1000, &rate);
-        let told = touched_mib(&snapshot);
-        let error = (told - wanted).abs() / wanted;
+        let reported = touched_mib(&snapshot);
+        let error = (reported - wanted).abs() / wanted;
         assert!(
             error <= 0.1,
-            "touched with {chance} in a window: {told} MiB of {wanted}"
+            "touched with {chance} in a window: {reported} MiB of {wanted}"
         );
         assert!(share <= 0.0125, "spent {share}");
     }
@@ -354,7 +354,7 @@ fn untouched_pages_among_touched_ones_are_idle_with_an_age() {
     let share = idle as f64 / f64::from(pages - pages / 32) / PAGE_SIZE as f64;
     assert!(
         share > 0.9,
-        "{:.1} % are told to have been idle for 5 s",
+        "{:.1} % are reported to have been idle for 5 s",
         share * 100.0
     );
     assert!(
@@ -375,8 +375,8 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
         .iter()
         .filter_map(|r| r.memory.map(|m| m.unknown))
         .sum();
-    let told = touched_mib(&snapshot) * 256.0;
-    assert!((told / 4000.0 - 1.0).abs() < 0.05, "{told} pages touched");
+    let reported = touched_mib(&snapshot) * 256.0;
+    assert!((reported / 4000.0 - 1.0).abs() < 0.05, "{reported} pages touched");
     assert_eq!(unknown, 0);
     assert!(share <= 0.0125, "spent {share}");
 }
@@ -396,7 +396,7 @@ fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
         accessed: [0; 8],
         swapped: [0; 8],
     };
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for second in 1..=41u64 {
         let now = Nanos(second * 1_000_000_000);
         // Other pages of each 64 KiB are in use, every other second.
@@ -412,10 +412,10 @@ fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
         facts.swapped[0] = if is_out { 2 } else { 0 };
         facts.accessed[0] |= if second == 10 { 2 } else { 0 };
         monitor.take_answers(TARGET, &facts);
-        told = monitor.end_interval(now);
+        reported = monitor.end_interval(now);
         monitor.begin_interval(now, &Cost::default());
     }
-    let idle = &told[0].idle_pages;
+    let idle = &reported[0].idle_pages;
     let of_age = |seconds: u64| {
         let age = Nanos(seconds * 1_000_000_000);
         idle[0].of_age(range, age, Nanos(u64::MAX))

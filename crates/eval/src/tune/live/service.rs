@@ -66,8 +66,8 @@ impl LiveRuns for ServiceRuns<'_> {
             seconds_of_work: measured.seconds / measured.progress,
             resident_mean_bytes: measured.resident_mean_bytes,
             seconds: measured.seconds,
-            acting_cpu_seconds: measured.told("acting_cpu_seconds"),
-            guard_stops: measured.told("guard_stops").map(|nr| nr as u64),
+            acting_cpu_seconds: measured.reported("acting_cpu_seconds"),
+            guard_stops: measured.reported("guard_stops").map(|nr| nr as u64),
         }))
     }
 }

@@ -65,7 +65,7 @@ pub(crate) struct CacheView {
     refused: BTreeMap<u64, u32>,
     groups: BTreeMap<u64, String>,
     group_numbers: GroupNumbers,
-    told: Option<CacheSample>,
+    reported: Option<CacheSample>,
     /// Bytes that the last round found, and those of unknown age.
     bytes: u64,
     unknown_bytes: u64,
@@ -116,7 +116,7 @@ impl CacheView {
             refused: BTreeMap::new(),
             groups: BTreeMap::new(),
             group_numbers: GroupNumbers::default(),
-            told: None,
+            reported: None,
             bytes: 0,
             unknown_bytes: 0,
             is_acted_on: false,
@@ -183,7 +183,7 @@ impl CacheView {
 
     /// Takes the sums of the last round.
     pub(crate) fn take_sample(&mut self) -> Option<CacheSample> {
-        self.told.take()
+        self.reported.take()
     }
 
     /// Enters the ages of unmapped page cache into `frames`, by address.
@@ -344,7 +344,7 @@ impl CacheView {
             memory.entry((node, name)).or_default().add(&bytes);
         }
         let memory = memory.into_iter();
-        self.told = Some(CacheSample {
+        self.reported = Some(CacheSample {
             time: now,
             took: now.since(round.began),
             memory: memory

@@ -9,14 +9,14 @@ use isotherm_record::{Item, TargetStart};
 
 /// The protected processes.
 #[derive(Debug, Default)]
-pub(super) struct Spared {
+pub(super) struct Protected {
     pids: BTreeSet<u32>,
     /// Protected targets, with their names.
     targets: BTreeMap<TargetId, String>,
     is_told: bool,
 }
 
-impl Spared {
+impl Protected {
     /// Returns the terminal, the shell and the other processes between the first process and this one.
     pub(super) fn who_started_us() -> Self {
         Self {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn who_started_us_is_spared_and_named() {
-        let mut spared = Spared::who_started_us();
+        let mut protected = Protected::who_started_us();
         let parent = std::os::unix::process::parent_id();
         let start = |target, pid| TargetStart {
             target: TargetId(target),
@@ -84,14 +84,14 @@ mod tests {
             name: "sh".to_owned(),
             ..TargetStart::default()
         };
-        assert!(spared.takes(&start(3, parent)));
+        assert!(protected.takes(&start(3, parent)));
         assert!(
-            !spared.takes(&start(4, std::process::id())),
+            !protected.takes(&start(4, std::process::id())),
             "no target at all"
         );
-        assert!(spared.has(TargetId(3)) && !spared.has(TargetId(4)));
-        assert!(spared.text().contains(&format!("sh ({parent})")));
-        spared.forget(TargetId(3));
-        assert!(!spared.has(TargetId(3)));
+        assert!(protected.has(TargetId(3)) && !protected.has(TargetId(4)));
+        assert!(protected.text().contains(&format!("sh ({parent})")));
+        protected.forget(TargetId(3));
+        assert!(!protected.has(TargetId(3)));
     }
 }

@@ -6,7 +6,7 @@ use isotherm_damon::{Claim, DamonContext, DirectoryTree, KernelStats};
 use isotherm_linux::damon_trace::{DamonTrace, Traced};
 
 /// The tree and the events.
-pub(super) struct Hub {
+pub(super) struct SharedDamon {
     claim: Claim<DirectoryTree>,
     trace: Option<DamonTrace>,
     /// The kdamonds' process ids, by their places.
@@ -16,7 +16,7 @@ pub(super) struct Hub {
     events: Vec<Traced>,
 }
 
-impl Hub {
+impl SharedDamon {
     /// Returns the hub of a tree whose kdamonds are on.
     pub(super) fn new(
         claim: Claim<DirectoryTree>,

@@ -51,7 +51,7 @@ const SPARED_FOR: Duration = Duration::from_secs(10);
 
 /// State of paging out whole blocks, for each target.
 #[derive(Debug)]
-pub(super) struct ByBlock {
+pub(super) struct HugePageReclaim {
     is_possible: bool,
     targets: BTreeMap<TargetId, Room>,
 }
@@ -65,7 +65,7 @@ struct Room {
     spared_until: Option<Instant>,
 }
 
-impl ByBlock {
+impl HugePageReclaim {
     pub(super) fn new() -> Self {
         // zswap took only single pages before 6.13, and passed huge ones to the disk.
         let is_passed_by = host::kernel_version() < (6, 13) && zswap_is_on();
@@ -115,7 +115,7 @@ impl ByBlock {
 
 impl ProcessActuator {
     /// Pages out the blocks for which that is possible as one huge page. Returns their addresses.
-    pub(super) fn page_out_by_block(
+    pub(super) fn page_out_as_huge_pages(
         &mut self,
         target: TargetId,
         blocks: &mut [Block],
@@ -129,7 +129,7 @@ impl ProcessActuator {
         let Some(process) = self.probe.process(target).filter(|_| !whole.is_empty()) else {
             return Ok(done);
         };
-        if !self.by_block.allows(target, process.pid()) || free_huge_pages() < FREE_MIN {
+        if !self.huge_page_reclaim.allows(target, process.pid()) || free_huge_pages() < FREE_MIN {
             return Ok(done);
         }
         let Ok(maps) = process.page_map() else {
@@ -149,7 +149,7 @@ impl ProcessActuator {
                 }
                 done.insert(range.start);
             }
-            if !self.by_block.note(target, is_huge) {
+            if !self.huge_page_reclaim.note(target, is_huge) {
                 break;
             }
         }
@@ -245,22 +245,22 @@ mod tests {
     #[test]
     fn who_cannot_be_helped_is_left_alone_for_a_time() {
         let target = TargetId(1);
-        let mut by_block = ByBlock::new();
-        by_block.is_possible = true;
-        if !by_block.allows(target, std::process::id()) {
+        let mut huge_page_reclaim = HugePageReclaim::new();
+        huge_page_reclaim.is_possible = true;
+        if !huge_page_reclaim.allows(target, std::process::id()) {
             println!("SKIP who_cannot_be_helped: our own control group is near its limit");
             return;
         }
         for _ in 1..FAILURES_MAX {
-            assert!(by_block.note(target, false));
+            assert!(huge_page_reclaim.note(target, false));
         }
-        assert!(by_block.note(target, true), "they must be in a row");
+        assert!(huge_page_reclaim.note(target, true), "they must be in a row");
         for _ in 1..FAILURES_MAX {
-            assert!(by_block.note(target, false));
+            assert!(huge_page_reclaim.note(target, false));
         }
-        assert!(!by_block.note(target, false));
-        assert!(!by_block.allows(target, std::process::id()));
-        by_block.forget(target);
-        assert!(by_block.allows(target, std::process::id()));
+        assert!(!huge_page_reclaim.note(target, false));
+        assert!(!huge_page_reclaim.allows(target, std::process::id()));
+        huge_page_reclaim.forget(target);
+        assert!(huge_page_reclaim.allows(target, std::process::id()));
     }
 }

@@ -65,7 +65,7 @@ impl Measure {
 
 /// A measure that a workload reports, or a mean of such measures.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct WorkloadMetric {
     /// Name in tables.
     pub name: String,
     /// Unit of its values.
@@ -76,7 +76,7 @@ pub struct Told {
     of: Vec<String>,
 }
 
-impl Told {
+impl WorkloadMetric {
     pub(crate) fn all(measures: &[Measure], means: &[Mean]) -> Vec<Self> {
         let measures = measures.iter().map(|measure| Self {
             name: measure.name.clone(),
@@ -166,18 +166,18 @@ mod tests {
 
     #[test]
     fn a_mean_weighs_all_alike_and_is_none_where_one_is_missing() {
-        let told = Told::all(&[measure("a"), measure("b")], &[mean("m", &["a", "b"])]);
+        let metrics = WorkloadMetric::all(&[measure("a"), measure("b")], &[mean("m", &["a", "b"])]);
         let mut run = Measured {
             measures: [("a".to_owned(), 2.0), ("b".to_owned(), 8000.0)].into(),
             ..Measured::default()
         };
-        let value = told[2].value(&run).expect("both are told");
+        let value = metrics[2].value(&run).expect("both are reported");
         assert!((value - 16_000_f64.sqrt()).abs() < 1e-6, "{value}");
-        assert_eq!(told[0].value(&run), Some(2.0));
+        assert_eq!(metrics[0].value(&run), Some(2.0));
         run.measures.insert("b".to_owned(), 0.0);
-        assert_eq!(told[2].value(&run), None, "nothing was done");
+        assert_eq!(metrics[2].value(&run), None, "nothing was done");
         run.measures.remove("b");
-        assert_eq!(told[2].value(&run), None);
+        assert_eq!(metrics[2].value(&run), None);
     }
 
     #[test]

@@ -35,7 +35,7 @@ const UNIFORM_DISCOUNT: f32 = 0.1;
 
 /// The belief about a block's unsampled pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Belief {
+pub(super) struct AccessEstimate {
     /// Share of them that is touched in an interval, 0 to 1.
     pub(super) touched: f32,
     /// Certainty of that share, in observed pages; 0: nothing is known.
@@ -50,7 +50,7 @@ pub(super) struct Belief {
     pub(super) nr_samples: u32,
 }
 
-impl Default for Belief {
+impl Default for AccessEstimate {
     fn default() -> Self {
         Self {
             touched: 0.5,
@@ -63,7 +63,7 @@ impl Default for Belief {
     }
 }
 
-impl Belief {
+impl AccessEstimate {
     /// Takes in that `touched` of `watched` pages, which were unsampled when the interval began, were touched in it.
     /// Returns the estimated share of all unsampled pages that were touched, and whether the block changed.
     pub(super) fn observe(&mut self, watched: u32, touched: u32) -> (f32, bool) {
@@ -87,14 +87,14 @@ impl Belief {
         (self.touched, is_change)
     }
 
-    /// Corrects the share after an observation, for the `left` pages that are still unsampled. Pages of `blind` that
+    /// Corrects the share after an observation, for the `left` pages that are still unsampled. Pages of `unsampled` that
     /// were seen untouched are sampled from now on, so the touched ones are a larger part of the others. It is likely
     /// but not certain that these are touched again.
-    pub(super) fn select(&mut self, blind: u32, left: u32) {
-        if left == 0 || left >= blind {
+    pub(super) fn select(&mut self, unsampled: u32, left: u32) {
+        if left == 0 || left >= unsampled {
             return;
         }
-        let part = left as f32 / blind as f32;
+        let part = left as f32 / unsampled as f32;
         self.touched = (self.touched / part).min(1.0);
         if part < SELECTED_SHARE {
             self.weight = self.weight.min(SELECTED_WEIGHT);
@@ -108,12 +108,12 @@ impl Belief {
         self.weight *= if speaks { DECAY_IDLE } else { DECAY };
     }
 
-    /// Adds `joined` pages to the now `blind` ones: they were touched in the last interval after having been idle.
-    pub(super) fn join(&mut self, joined: u32, blind: u32) {
-        if joined == 0 || blind == 0 {
+    /// Adds `joined` pages to the now `unsampled` ones: they were touched in the last interval after having been idle.
+    pub(super) fn join(&mut self, joined: u32, unsampled: u32) {
+        if joined == 0 || unsampled == 0 {
             return;
         }
-        let share = (joined as f32 / blind as f32).min(1.0);
+        let share = (joined as f32 / unsampled as f32).min(1.0);
         self.touched += (0.5 - self.touched) * share;
         self.weight += (TOUCHED_ONCE_WEIGHT - self.weight) * share;
     }
@@ -128,14 +128,14 @@ impl Belief {
         self.rate = Some(self.rate.map_or(rate, |old| old + (rate - old) * 0.3));
     }
 
-    /// Returns the pages, of `blind` ones, that a sample protects from a wrong report.
-    pub(super) fn value_of_sample(&self, blind: u32) -> f32 {
+    /// Returns the pages, of `unsampled` ones, that a sample protects from a wrong report.
+    pub(super) fn value_of_sample(&self, unsampled: u32) -> f32 {
         let m = self.touched.clamp(0.03, 0.97);
-        blind as f32 * (m * (1.0 - m) / (1.0 + self.weight)).sqrt()
+        unsampled as f32 * (m * (1.0 - m) / (1.0 + self.weight)).sqrt()
     }
 
-    /// Returns the pages that clearing all of `blind` protects from a wrong report, beyond the effect of a sample.
-    pub(super) fn value_of_whole(&self, blind: u32) -> f32 {
+    /// Returns the pages that clearing all of `unsampled` protects from a wrong report, beyond the effect of a sample.
+    pub(super) fn value_of_whole(&self, unsampled: u32) -> f32 {
         let m = self.touched;
         let mixed = 4.0
             * m
@@ -149,7 +149,7 @@ impl Belief {
         let idle = IDLE_BONUS * (1.0 - m) * is_sure;
         // In the end every block is worth a look at each page.
         let overdue = f32::from(self.since_whole.min(1000)) / 1000.0 * 0.1;
-        blind as f32 * (mixed * is_sure + idle + overdue)
+        unsampled as f32 * (mixed * is_sure + idle + overdue)
     }
 }
 
@@ -157,8 +157,8 @@ impl Belief {
 mod tests {
     use super::*;
 
-    fn observed(samples: &[(u32, u32)]) -> Belief {
-        let mut belief = Belief::default();
+    fn observed(samples: &[(u32, u32)]) -> AccessEstimate {
+        let mut belief = AccessEstimate::default();
         for (watched, touched) in samples {
             belief.observe(*watched, *touched);
         }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_worth_more_than_what_is_known() {
-        let fresh = Belief::default();
+        let fresh = AccessEstimate::default();
         let known = observed(&[(16, 16), (16, 16)]);
         assert!(fresh.value_of_sample(512) > 3.0 * known.value_of_sample(512));
     }

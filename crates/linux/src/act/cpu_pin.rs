@@ -1,7 +1,7 @@
 //! Runs the acting thread on the processor that the target runs on.
 //!
 //! The problem: for each dirty page that is paged out alone, the kernel interrupts every other processor that runs the
-//! target, so that it flushes its TLB. The kernel waits for these processors (see `by_block`). A processor that runs us
+//! target, so that it flushes its TLB. The kernel waits for these processors (see `huge_page_reclaim`). A processor that runs us
 //! does not run the target.
 //!
 //! The approach: before each call the acting thread moves to the processor on which most of the target's threads run,
@@ -24,15 +24,15 @@ const THREADS_MAX: usize = 32;
 
 /// Affinity of this thread while single pages are paged out; restored on drop.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct CpuPin {
     /// Original affinity; `None` if the thread cannot move.
     home: Option<CpuSet>,
     is_away: bool,
 }
 
-impl Beside {
+impl CpuPin {
     /// Returns a state in which the thread has not moved.
-    pub(super) fn nobody() -> Self {
+    pub(super) fn unpinned() -> Self {
         let home = sched_getaffinity(None).ok();
         Self {
             home: home.filter(|home| home.count() > 1),
@@ -42,7 +42,7 @@ impl Beside {
 
     /// Moves to the processor on which most of a process's threads run. Returns home if none runs or the processor is
     /// unknown.
-    pub(super) fn go_to(&mut self, pid: u32) {
+    pub(super) fn pin_to_cpu_of(&mut self, pid: u32) {
         let Some(home) = self.home else { return };
         let Some(cpu) = busiest(pid).filter(|cpu| *cpu < CpuSet::MAX_CPU && home.is_set(*cpu))
         else {
@@ -62,7 +62,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for CpuPin {
     fn drop(&mut self) {
         self.come_back();
     }
@@ -126,8 +126,8 @@ mod tests {
             while busiest(busy.id()) != Some(cpu) {
                 std::thread::yield_now();
             }
-            let mut beside = Beside::nobody();
-            beside.go_to(busy.id());
+            let mut beside = CpuPin::unpinned();
+            beside.pin_to_cpu_of(busy.id());
             let was = here();
             drop(beside);
             busy.kill().expect("our child");
