@@ -9,8 +9,8 @@ use thiserror::Error;
 use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
-use crate::workload_metric::{self, Mean, Measure};
 use crate::tuned::{self, TuneOptions};
+use crate::workload_metric::{self, Mean, Measure};
 
 /// Default time limit of runs, seconds.
 const TIME_LIMIT_S: u64 = 600;

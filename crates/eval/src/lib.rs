@@ -25,9 +25,9 @@ pub mod runner;
 mod stats;
 mod suite;
 mod table;
-mod workload_metric;
 pub mod tune;
 pub mod tuned;
+mod workload_metric;
 
 pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
 pub use isotherm_engine::statistics::Interval;
@@ -36,5 +36,5 @@ pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};
 pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, Row};
-pub use workload_metric::{Mean, Measure, PublishedValues, WorkloadMetric};
 pub use tuned::{Predicted, TuneOptions, TunedEntry};
+pub use workload_metric::{Mean, Measure, PublishedValues, WorkloadMetric};

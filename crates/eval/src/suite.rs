@@ -10,8 +10,8 @@ use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos
 use crate::plan::{PlannedRun, plan};
 use crate::stats::overhead_percent;
 use crate::table::{EvaluationTable, Row};
-use crate::workload_metric::WorkloadMetric;
 use crate::tuned::{self, Predicted};
+use crate::workload_metric::WorkloadMetric;
 use isotherm_engine::statistics::Interval;
 
 /// Results of an evaluation.
@@ -219,7 +219,12 @@ impl Suite {
     }
 
     /// Returns the values of a measure that the workload reports.
-    pub fn measure_cell(&self, workload: usize, configuration: usize, metric: &WorkloadMetric) -> Cell {
+    pub fn measure_cell(
+        &self,
+        workload: usize,
+        configuration: usize,
+        metric: &WorkloadMetric,
+    ) -> Cell {
         let runs = self.cells.get(&(workload, configuration));
         let values = runs
             .into_iter()

@@ -373,8 +373,7 @@ fn page_cache() -> Check {
             } else {
                 error.to_string()
             };
-            let lost =
-                "with --all, unmapped page cache has no ages and is not dropped";
+            let lost = "with --all, unmapped page cache has no ages and is not dropped";
             note(name, format!("{why}; {lost}"))
         }
     }

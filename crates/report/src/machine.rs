@@ -444,7 +444,10 @@ fn node_of(
         cache.ages = cache.ages.map(|ages| part_of(&ages, left));
         cache.bytes = left;
     }
-    classes.push(kernel(MemoryClass::Other, node.total.saturating_sub(reported)));
+    classes.push(kernel(
+        MemoryClass::Other,
+        node.total.saturating_sub(reported),
+    ));
     classes.push(kernel(MemoryClass::Free, node.free));
     MachineNode {
         node: node.node,

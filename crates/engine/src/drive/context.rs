@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 use super::huge::HugeBound;
-use super::{Executed, DryRun, Throughput, execute};
+use super::{DryRun, Executed, Throughput, execute};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::guard::{Guard, GuardLimits, Pool, RefaultHistory};
 use crate::port::{Actuator, Operation, Outcome, Refusal};

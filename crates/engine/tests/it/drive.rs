@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
-use isotherm_engine::drive::{Executed, Throughput, TableLoop, TableProbe, TargetSource, execute};
+use isotherm_engine::drive::{Executed, TableLoop, TableProbe, TargetSource, Throughput, execute};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP};
 use isotherm_engine::scheme::Action;
 use isotherm_engine::table::{BlockFacts, ClearedBy, MappedRange, TableAttributes};

@@ -59,7 +59,10 @@ pub(super) fn reported(suite: &Suite) -> Words {
 }
 
 /// Returns the values of each publication, with its description.
-fn published(measure: &WorkloadMetric, value: impl Fn(&PublishedValues) -> Option<String>) -> String {
+fn published(
+    measure: &WorkloadMetric,
+    value: impl Fn(&PublishedValues) -> Option<String>,
+) -> String {
     let values = measure.published.iter();
     let values = values.filter_map(|of| Some(format!("{} ({})", value(of)?, of.by)));
     let values: Vec<String> = values.collect();

@@ -7,7 +7,7 @@ use super::worst::{Words, overhead, words};
 use crate::metric::RUNTIME;
 use crate::suite::Suite;
 use crate::tune::Estimate;
-use crate::tuned::{Compared, Errors, Predicted, Number, errors};
+use crate::tuned::{Compared, Errors, Number, Predicted, errors};
 use isotherm_engine::statistics::Interval;
 
 /// Minimum share of a workload's memory in a trace that predicts the workload.

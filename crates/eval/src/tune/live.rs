@@ -30,7 +30,7 @@ use super::objective::Objective;
 use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
 use super::space::{Point, Settings};
-use model::{Predicted, Model, Normal, Observed, Prior};
+use model::{Model, Normal, Observed, Predicted, Prior};
 #[cfg(feature = "live")]
 pub use programs::{ProgramRuns, ProgramSpec};
 #[cfg(feature = "live")]

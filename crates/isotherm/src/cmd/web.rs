@@ -148,8 +148,8 @@ fn live(args: &Args) -> anyhow::Result<ExitCode> {
 fn followed(args: &Args, socket: &Path) -> anyhow::Result<ExitCode> {
     let stop = crate::stop::by_signals()?;
     let (input, stream) = client::follow(socket)?;
-    let reader = Reader::open(input)
-        .with_context(|| format!("{} sends no record", socket.display()))?;
+    let reader =
+        Reader::open(input).with_context(|| format!("{} sends no record", socket.display()))?;
     let document = Document::new(reader.header(), Scope::default());
     grows(args, document, FOLLOWED_MAX, |page| {
         std::thread::scope(|threads| {

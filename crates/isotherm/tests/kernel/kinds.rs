@@ -128,7 +128,10 @@ fn kinds_of_programs_are_told_as_they_are() {
             let (reported, unknown, wanted) = (reported[at], reported[4], own + base[at]);
             let late = if name == "idle" { unknown + LATE } else { 0 };
             let least = wanted.saturating_sub(late);
-            if reported > wanted + TOLERANCE || reported + TOLERANCE < least || unknown > UNKNOWN_MAX {
+            if reported > wanted + TOLERANCE
+                || reported + TOLERANCE < least
+                || unknown > UNKNOWN_MAX
+            {
                 let [reported, wanted] = [reported, wanted].map(|bytes| bytes as f64 / MIB as f64);
                 wrong.push(format!(
                     "{kind}: {name} {reported:.1} MiB instead of {wanted:.1}, {unknown} B unknown"

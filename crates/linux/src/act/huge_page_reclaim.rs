@@ -254,7 +254,10 @@ mod tests {
         for _ in 1..FAILURES_MAX {
             assert!(huge_page_reclaim.note(target, false));
         }
-        assert!(huge_page_reclaim.note(target, true), "they must be in a row");
+        assert!(
+            huge_page_reclaim.note(target, true),
+            "they must be in a row"
+        );
         for _ in 1..FAILURES_MAX {
             assert!(huge_page_reclaim.note(target, false));
         }

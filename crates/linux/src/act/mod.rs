@@ -21,10 +21,10 @@
 
 mod batch;
 mod cpu_pin;
-mod huge_page_reclaim;
 mod filter;
 mod foreseen;
 mod huge_page;
+mod huge_page_reclaim;
 mod incompressible;
 mod migrate;
 mod physical;
@@ -50,8 +50,8 @@ use crate::probe::{PageTableProbe, ProbeError};
 use crate::process::{Advised, Process, ProcessError};
 use crate::swap::{self, SwapFacts};
 use batch::Block;
-use huge_page_reclaim::HugePageReclaim;
 use foreseen::LeftAlone;
+use huge_page_reclaim::HugePageReclaim;
 use incompressible::Incompressible;
 
 pub(crate) use huge_page::MADV_COLLAPSE;

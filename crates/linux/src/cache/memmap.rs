@@ -354,7 +354,11 @@ impl Memmap {
             self.control().nr = chunk.len() as u32;
             self.run(|memmap| &memmap.tell_groups)?;
             let reported = &self.groups.get()[..chunk.len()];
-            all.extend(reported.iter().map(|words| (words.id != 0).then_some(words.id)));
+            all.extend(
+                reported
+                    .iter()
+                    .map(|words| (words.id != 0).then_some(words.id)),
+            );
         }
         Ok(all)
     }

@@ -69,23 +69,24 @@ impl Patience {
     ) -> Vec<ReclaimPoint> {
         let all = THRESHOLDS.into_iter().zip(&self.0);
         let reported = all.filter(|(threshold, _)| thresholds.contains(threshold));
-        reported.map(|(threshold_ns, sums)| {
-            let saved = sums.page_seconds * PAGE_SIZE as f64;
-            ReclaimPoint {
-                threshold_ns,
-                idle_pages: sums.pages,
-                saved_byte_seconds: saved,
-                saved_mean_bytes: (saved / seconds) as u64,
-                saved_share: saved / seconds / resident.max(1) as f64,
-                steady_share: steady(
-                    saved / seconds / resident.max(1) as f64,
+        reported
+            .map(|(threshold_ns, sums)| {
+                let saved = sums.page_seconds * PAGE_SIZE as f64;
+                ReclaimPoint {
                     threshold_ns,
-                    seconds,
-                ),
-                refaults_per_s: sums.refaults as f64 / seconds,
-                slowdown: sums.refaults as f64 * refault_cost.as_secs_f64() / seconds,
-            }
-        })
-        .collect()
+                    idle_pages: sums.pages,
+                    saved_byte_seconds: saved,
+                    saved_mean_bytes: (saved / seconds) as u64,
+                    saved_share: saved / seconds / resident.max(1) as f64,
+                    steady_share: steady(
+                        saved / seconds / resident.max(1) as f64,
+                        threshold_ns,
+                        seconds,
+                    ),
+                    refaults_per_s: sums.refaults as f64 / seconds,
+                    slowdown: sums.refaults as f64 * refault_cost.as_secs_f64() / seconds,
+                }
+            })
+            .collect()
     }
 }

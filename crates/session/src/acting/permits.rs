@@ -105,11 +105,7 @@ mod tests {
             permits.targets.insert(TargetId(pid), (pid, None));
         }
         permits.set([("a".to_owned(), MINUTE), ("b".to_owned(), Nanos(0))].into());
-        assert_eq!(
-            permits.least_ages(),
-            [].into(),
-            "their place is unknown"
-        );
+        assert_eq!(permits.least_ages(), [].into(), "their place is unknown");
         let groups = |pid: u32| {
             let pods = ["a", "b", "c"];
             pods.get(pid as usize - 1).map(|pod| (*pod).to_owned())

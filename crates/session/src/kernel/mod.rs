@@ -11,11 +11,11 @@
 //! second, and only for a context with one target.
 
 mod assemble;
-mod shared_damon;
+mod inventory;
 mod lower;
 mod monitor;
 mod schemes;
-mod inventory;
+mod shared_damon;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -38,11 +38,11 @@ use crate::start::{Started, ram, wanted};
 use crate::targets::TargetSet;
 pub use inventory::{KdamondReport, KernelDamonReport, ModuleReport};
 
-use shared_damon::SharedDamon;
 pub(crate) use lower::held;
 pub(crate) use monitor::KernelMonitor;
 use monitor::{Watched, watcher};
 pub(crate) use schemes::Force;
+use shared_damon::SharedDamon;
 
 /// Largest number of attempts to start while processes come and go.
 const TRIES: u32 = 5;
@@ -80,7 +80,11 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
         begun.push((context, watched, Vec::new()));
     }
     let contexts = turn_on(&mut claim, &mut begun, now, trace.is_some())?;
-    let hub = Rc::new(RefCell::new(SharedDamon::new(claim, trace, contexts.len())?));
+    let hub = Rc::new(RefCell::new(SharedDamon::new(
+        claim,
+        trace,
+        contexts.len(),
+    )?));
     let mut monitors: Vec<(String, Box<dyn Monitor>)> = Vec::new();
     for (at, ((context, watched, first), lowered)) in begun.into_iter().zip(contexts).enumerate() {
         let monitor = KernelMonitor::new(Rc::clone(&hub), at, context, lowered, watched, first);

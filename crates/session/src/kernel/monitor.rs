@@ -16,9 +16,9 @@ use isotherm_linux::process::Process;
 use isotherm_record::{Item, TargetStart};
 
 use super::assemble::{Assembler, snapshot};
-use super::shared_damon::SharedDamon;
 use super::lower;
 use super::schemes::{Force, SchemeCounters};
+use super::shared_damon::SharedDamon;
 use crate::monitor::{Monitor, TargetTables};
 use crate::targets::TargetSet;
 

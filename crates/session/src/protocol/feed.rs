@@ -315,7 +315,10 @@ mod tests {
         };
         let names: Vec<&str> = reported.added.iter().map(|m| &*m.name).collect();
         assert_eq!(names, ["[heap]", "lib", ""]);
-        assert_eq!(reported.added[1].range, AddressRange::new(8 << 12, 12 << 12));
+        assert_eq!(
+            reported.added[1].range,
+            AddressRange::new(8 << 12, 12 << 12)
+        );
         assert_eq!(first.len(), 4);
         assert_eq!(first[2..], [snapshot(0, 100), snapshot(0, 200)]);
         assert_eq!(items(&second)[2..], [snapshot(0, 200)]);

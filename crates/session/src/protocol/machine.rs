@@ -187,10 +187,16 @@ mod tests {
         later.groups.clear();
         machine.take(later);
         let wanted = [("/0", 1), ("/1", 2), ("unknown", 3), ("several", 1000)];
-        assert_eq!(reported(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
+        assert_eq!(
+            reported(&machine),
+            wanted.map(|(name, n)| (name.to_owned(), n))
+        );
         machine.forget(TargetId(1));
         let wanted = [("/0", 1), ("unknown", 3), ("several", 1000)];
-        assert_eq!(reported(&machine), wanted.map(|(name, n)| (name.to_owned(), n)));
+        assert_eq!(
+            reported(&machine),
+            wanted.map(|(name, n)| (name.to_owned(), n))
+        );
     }
 
     #[test]

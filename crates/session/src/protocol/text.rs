@@ -259,7 +259,8 @@ fn kernel_line(counters: &Value) -> Option<String> {
         .filter(|(name, _)| name.starts_with("pgdemote_") || *name == "pgpromote_success")
         .map(|(name, pages)| format!("{name} {pages}"));
     let pages: Vec<String> = pages.collect();
-    (!pages.is_empty()).then(|| format!("the kernel itself, pages since boot: {}", pages.join(", ")))
+    (!pages.is_empty())
+        .then(|| format!("the kernel itself, pages since boot: {}", pages.join(", ")))
 }
 
 fn guard_line(context: &Value) -> String {
@@ -268,7 +269,9 @@ fn guard_line(context: &Value) -> String {
         return "guard: no limits".into();
     };
     let used = match guard["strain"].as_f64() {
-        _ if guard["is_blind"] == true => "a limited signal is unknown, so the rate stays".to_owned(),
+        _ if guard["is_blind"] == true => {
+            "a limited signal is unknown, so the rate stays".to_owned()
+        }
         Some(strain) => format!("at {} of its limits", format_share(strain)),
         None => "its signals are unknown".to_owned(),
     };

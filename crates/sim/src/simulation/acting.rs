@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::drive::{Context, MonitorLoop};
-use isotherm_engine::guard::{ActMeter, RefaultRate, GuardSignals, Pools, waited_share};
+use isotherm_engine::guard::{ActMeter, GuardSignals, Pools, RefaultRate, waited_share};
 use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
 

@@ -431,7 +431,10 @@ mod tests {
         assert_eq!(snapshot.blocks.len(), 1);
         assert_eq!(snapshot.blocks[0].check(), Ok(()));
         let by_page = snapshot.clone().by_page();
-        assert!(reported(&by_page).contains(&(600, 603, 3, 3, 0)), "{by_page:?}");
+        assert!(
+            reported(&by_page).contains(&(600, 603, 3, 3, 0)),
+            "{by_page:?}"
+        );
         assert_eq!(by_page.totals().touched, snapshot.totals().touched);
         let none = FrameView {
             max_nr_blocks: 0,

@@ -328,8 +328,9 @@ impl ReturnedFiles {
         let group = self.groups.entry(file.group).or_default();
         group.found(now, is_first, nr_out, new);
         if self.steps.len() >= FILES_MAX {
-            self.steps
-                .retain(|_, (step, changed)| now.since(*changed).0 / STEP_LASTS.0 < u64::from(*step));
+            self.steps.retain(|_, (step, changed)| {
+                now.since(*changed).0 / STEP_LASTS.0 < u64::from(*step)
+            });
         }
         let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
         let is_back = file.nr_back() * RETURNED_SHARE >= file.nr_pages();

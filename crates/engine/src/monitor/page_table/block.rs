@@ -413,7 +413,12 @@ impl Block {
         if unsampled != 0 && is_busy {
             return State::Busy;
         }
-        let known = bits(&self.sampled) | if self.estimate.is_some() { unsampled } else { 0 };
+        let known = bits(&self.sampled)
+            | if self.estimate.is_some() {
+                unsampled
+            } else {
+                0
+            };
         let is_told = (known & present).count_ones() * 2 >= present.count_ones();
         if !is_told || hides_accesses || !self.is_fresh() {
             State::Unknown
@@ -513,7 +518,11 @@ impl Block {
         }
         let touched = self.busy();
         let untold = and_not(&self.present, &touched);
-        let mut unknown = if self.estimate.is_none() { unsampled } else { NONE };
+        let mut unknown = if self.estimate.is_none() {
+            unsampled
+        } else {
+            NONE
+        };
         unknown = or(&unknown, &self.unreached());
         if hides_accesses || !self.is_fresh() {
             unknown = untold;

@@ -31,9 +31,9 @@
 //! addresses. A page that cannot be cleared is unknown. Untouched memory is unknown if the page tables of its process
 //! do not show all accesses (a KVM guest).
 
-mod estimate;
 mod block;
 mod by_page;
+mod estimate;
 mod idle;
 mod infer;
 mod page_ages;

@@ -376,7 +376,10 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
         .filter_map(|r| r.memory.map(|m| m.unknown))
         .sum();
     let reported = touched_mib(&snapshot) * 256.0;
-    assert!((reported / 4000.0 - 1.0).abs() < 0.05, "{reported} pages touched");
+    assert!(
+        (reported / 4000.0 - 1.0).abs() < 0.05,
+        "{reported} pages touched"
+    );
     assert_eq!(unknown, 0);
     assert!(share <= 0.0125, "spent {share}");
 }

@@ -213,7 +213,10 @@ fn measure(content: &Receiver<Vec<u8>>, shown: &Helper) -> anyhow::Result<Calibr
         .context("cannot start the process that measures")?;
     // If nothing was recorded, nothing is sent, and the helper ends with its input.
     let content = content.recv().unwrap_or_default();
-    let mut input = helper.stdin.take().context("its standard input is not open")?;
+    let mut input = helper
+        .stdin
+        .take()
+        .context("its standard input is not open")?;
     // The helper reports its own failures.
     let written = input.write_all(&content);
     drop(input);
