@@ -96,7 +96,7 @@ fn head(status: &Value) -> String {
         head += "; dry run: nothing is acted on";
         if let Some(out) = status["would_be_out_bytes"].as_u64() {
             let out = format_bytes(out);
-            head.push_str(&format!(", {out} would be out of memory now"));
+            head += &[", ", &out, " would be out of memory now"].concat();
         }
     }
     if status["paused"] == true {

@@ -388,23 +388,7 @@ impl SimulationReport {
                 alike => say_alike(alike, &mut text),
             }
         }
-        if let Some(steady) = self
-            .steady_resident_mean_bytes
-            .filter(|_| self.idle_for_seconds > 0.0)
-        {
-            if self.processes.len() > 1 {
-                let mean = format_bytes(self.resident_mean_bytes as u64);
-                let _ = write!(text, "all processes: RSS {mean} on average; ");
-            } else {
-                text.push_str("  steady state: RSS ");
-            }
-            let _ = writeln!(
-                text,
-                "{} without the first {}, in which no memory could be idle for that long",
-                format_bytes(steady as u64),
-                format_time(Nanos((self.idle_for_seconds * 1e9) as u64)),
-            );
-        }
+        self.say_steady(&mut text);
         for scheme in &self.schemes {
             scheme.say(&mut text);
         }
@@ -441,6 +425,27 @@ impl SimulationReport {
             ));
         }
         text
+    }
+
+    /// Adds the mean RSS without the first part, in which no memory could be idle for the schemes' minimum age.
+    fn say_steady(&self, text: &mut String) {
+        if let Some(steady) = self
+            .steady_resident_mean_bytes
+            .filter(|_| self.idle_for_seconds > 0.0)
+        {
+            if self.processes.len() > 1 {
+                let mean = format_bytes(self.resident_mean_bytes as u64);
+                let _ = write!(text, "all processes: RSS {mean} on average; ");
+            } else {
+                text.push_str("  steady state: RSS ");
+            }
+            let _ = writeln!(
+                text,
+                "{} without the first {}, in which no memory could be idle for that long",
+                format_bytes(steady as u64),
+                format_time(Nanos((self.idle_for_seconds * 1e9) as u64)),
+            );
+        }
     }
 }
 
