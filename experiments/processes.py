@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many processes that each have some memory, of which every fourth writes a tenth at random all the time, for docs/benchmarks.md.
+"""Many processes that each have some memory, of which every fourth writes a tenth at random all the time, for docs/results/accuracy.md.
 
     python3 experiments/processes.py NUMBER MIB SECONDS
 """

@@ -45,7 +45,7 @@ pub struct ReclaimCurveOptions {
     pub max_slowdown: Option<f64>,
 }
 
-/// Time that a program loses when it reads a page back from zram (docs/benchmarks.md).
+/// Time that a program loses when it reads a page back from zram (docs/results/overhead.md).
 pub const REFAULT_COST: Nanos = Nanos(7_000);
 
 /// The source of the refault cost.

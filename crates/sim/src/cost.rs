@@ -52,7 +52,8 @@ pub const PUBLISHED_MACHINE: CompactionCosts = CompactionCosts {
     huge_fault: Nanos(540_000),
 };
 
-/// Compaction on the machines that Isotherm is developed on (`isotherm-bench fragmentation`, docs/benchmarks.md).
+/// Compaction on the machines that Isotherm is developed on (`isotherm-bench fragmentation`,
+/// docs/results/fragmentation.md).
 pub const THIS_MACHINES_COMPACTION: CompactionCosts = CompactionCosts {
     take: Nanos(0),
     // Calibrated on the CPU time of kcompactd at proactiveness 80 (3.0 s, 2.25 with `MIGRATE_PAGE`).
@@ -70,7 +71,7 @@ pub const THIS_MACHINES_COMPACTION: CompactionCosts = CompactionCosts {
 
 /// Costs of what a machine's processes and Isotherm do, on one core of the machines that Isotherm is developed on. They
 /// are guests with nested virtualisation, where an inter-processor interrupt is dear. The costs are measured there
-/// unless said otherwise: docs/benchmarks.md.
+/// unless said otherwise: docs/results/overhead.md.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MachineCosts {
     /// A page's first fault. Assumed: zeroing 4 KiB, page table, accounts.
@@ -125,13 +126,13 @@ pub struct MachineCosts {
     /// is allocated. (11 to 15 ms under `run` on five programs of 20 to 900 MiB.)
     pub first_interval: Nanos,
     /// The monitor wakes, runs its program in the kernel and reads the clock, whatever follows. It is the CPU time at
-    /// 50 and at 200 rounds a second (docs/benchmarks.md, `accuracy`) less the clears.
+    /// 50 and at 200 rounds a second (docs/results/accuracy.md, `accuracy`) less the clears.
     pub wake: Nanos,
     /// A batch of clears of any length: system calls, and the read that verifies them. It is the table monitor's cost
     /// of some ninety clears a second (9 ms, of which the rounds above take 5) less the clears themselves.
     pub batch: Nanos,
     /// A range is cleared while its process runs: the flush. Measured anew in November 2026: 13 to 15 us for one page
-    /// by a script, of which the script itself takes one or two; docs/benchmarks.md has 5.9.
+    /// by a script, of which the script itself takes one or two; docs/results/overhead.md has 5.9.
     pub clear_range: Nanos,
     /// Additional time of each page of the range (16 pages take 17 us, 512 take 48 to 55).
     pub clear_page: Nanos,

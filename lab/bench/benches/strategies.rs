@@ -1,6 +1,6 @@
 //! Each part of the strategy against DAMON's own, on the same synthetic memory: accuracy by bytes, regions, and the CPU
-//! time at the prices measured in docs/benchmarks.md. Prints a table. The memory is synthetic and seeded, so the table
-//! is the same on every machine.
+//! time at the prices measured in docs/results/overhead.md. Prints a table. The memory is synthetic and seeded, so the
+//! table is the same on every machine.
 
 #[path = "../../../crates/engine/tests/it/world.rs"]
 mod world;

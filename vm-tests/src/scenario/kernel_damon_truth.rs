@@ -1,5 +1,6 @@
 //! Accuracy of kernel DAMON, `--faithful` and the default monitor on programs of the generated family: the table of
-//! docs/benchmarks.md. Each snapshot is judged by the pages that the program touched in that snapshot's own interval.
+//! docs/results/kernel-damon.md. Each snapshot is judged by the pages that the program touched in that snapshot's own
+//! interval.
 //!
 //! The machine has one processor, and its clock counts instructions (QEMU's `-icount`). CPU time is a number of
 //! instructions, the same on a busy host as on a quiet one. It differs from a processor's time: an instruction that

@@ -102,7 +102,8 @@ pub(super) fn memory_in(action: Action, region: &RegionSnapshot, addresses: u64)
         _ => region.resident(),
     };
     let share = u128::from(bytes) * u128::from(addresses) / u128::from(region.range.len().max(1));
-    u64::try_from(share).unwrap_or(u64::MAX)
+    // A region that was cut since its memory was counted may claim more than it has addresses.
+    u64::try_from(share).map_or(addresses, |bytes| bytes.min(addresses))
 }
 
 /// Returns the whole pages in `range`. Records of other tools may have regions that begin or end within a page.

@@ -2,7 +2,7 @@
 //!
 //! Every page of a hot range is touched at random at the range's rate. That is a Poisson process, so that a page is
 //! found accessed after `t` seconds with probability 1 - exp(-rate t). All other memory is idle. Costs are those
-//! measured in docs/benchmarks.md for a running target.
+//! measured in docs/results/overhead.md for a running target.
 
 use isotherm_engine::{
     AddressRange, Attributes, Cost, Engine, Facts, Layout, Nanos, Sample, Snapshot, TargetId, Touch,

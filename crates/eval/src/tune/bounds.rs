@@ -5,8 +5,8 @@
 //!
 //! **Approach.** The same schemes are replayed again: at the lowest and the highest measured value of each cost, with
 //! CPUs less and more busy, and with other draws. The results span the interval. It is widened by the errors of the
-//! simulated machine on programs that it was not made for (`isotherm-bench prediction`, docs/benchmarks.md). They come
-//! from causes that no variation covers: caches, locks, and runs that differ from the recorded one.
+//! simulated machine on programs that it was not made for (`isotherm-bench prediction`, docs/results/prediction.md).
+//! They come from causes that no variation covers: caches, locks, and runs that differ from the recorded one.
 //!
 //! **Limits.** Four replays are no distribution. The widening was measured on one kind of machine.
 
@@ -61,7 +61,7 @@ const VARIATIONS: [Variation; NR_VARIATIONS] = [
 ];
 
 /// Additional error of saved memory: a share of all memory, and of the saved memory. Chosen after twelve live runs. Of
-/// forty later runs, after which nothing was chosen, 38 were within the bounds (docs/benchmarks.md).
+/// forty later runs, after which nothing was chosen, 38 were within the bounds (docs/results/prediction.md).
 const SAVED_OFF: (f64, f64) = (0.04, 0.15);
 /// Additional error of a slowdown: a share of the time, and of the slowdown. Assumed, because no live run showed it.
 const SLOWDOWN_OFF: (f64, f64) = (0.005, 0.5);

@@ -138,6 +138,6 @@ fn a_thousand_processes_cost_little() {
     );
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
     eprintln!("{test}: {cpu} % of a CPU");
-    // This is a debug build, maybe on a busy machine; docs/benchmarks.md has the cost of a release build.
+    // This is a debug build, maybe on a busy machine; docs/results/accuracy.md has the cost of a release build.
     assert!(cpu < 3.0, "{cpu} % of a CPU");
 }

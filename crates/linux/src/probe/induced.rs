@@ -26,9 +26,9 @@ const DEFAULT_NS: f64 = 50.0;
 ///
 /// A clear is slower while the target runs, because the caller waits for the other processors to flush their TLBs. The
 /// time beyond the fastest clear ever seen is that wait. The target spends about 0.6 of it in the flush and in
-/// refilling. Measured on the machines of docs/benchmarks.md: 5.9 us against 0.85 us, and 3 us stolen from the target.
-/// Setting a cleared bit again costs the target as much as this process ([`set_again_ns`]). The result is an estimate,
-/// and named so wherever it is shown.
+/// refilling. Measured on the machines of docs/results/overhead.md: 5.9 us against 0.85 us, and 3 us stolen from the
+/// target. Setting a cleared bit again costs the target as much as this process ([`set_again_ns`]). The result is an
+/// estimate, and named so wherever it is shown.
 #[derive(Debug, Default)]
 pub(super) struct Induced {
     fastest_clear_ns: Option<f64>,

@@ -1,7 +1,7 @@
 //! Pauses in the counting of faults.
 //!
-//! Problem: a counted fault takes some 40 ns more, sampled or not (measured on Linux 6.18, docs/benchmarks.md). A fault
-//! of a program that only touches new memory takes less than 2 us.
+//! Problem: a counted fault takes some 40 ns more, sampled or not (measured on Linux 6.18, docs/results/overhead.md). A
+//! fault of a program that only touches new memory takes less than 2 us.
 //!
 //! Approach: a token bucket pays for counting. It holds enough tokens to count all faults of a program's start; a
 //! lasting storm of faults is counted for a tenth of a second at a time. Samples after a pause represent the missed

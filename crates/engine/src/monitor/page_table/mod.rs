@@ -2,8 +2,8 @@
 //!
 //! The problem: DAMON samples one random page of each region, and the regions must find the hot areas by splitting at
 //! random. Small or scattered hot areas in large memory are found late or never, and every sample costs a TLB flush of
-//! the running target. Measured on real kernels (docs/benchmarks.md), *reading* all accessed bits of a gigabyte costs
-//! 0.2 ms, less than *clearing* forty of them. Reading everything is cheap; clears must be few.
+//! the running target. Measured on real kernels (docs/results/overhead.md), *reading* all accessed bits of a gigabyte
+//! costs 0.2 ms, less than *clearing* forty of them. Reading everything is cheap; clears must be few.
 //!
 //! The approach: time is cut into intervals, and each ends in a snapshot about *itself*. At its start some accessed
 //! bits are cleared; at its end all tables are read. For a page whose bit was clear at the start the answer is exact:

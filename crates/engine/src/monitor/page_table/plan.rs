@@ -28,8 +28,8 @@ const SPACE_BLOCKS_MAX: usize = 16_384;
 /// Address spaces with more than one huge page in this number of blocks are not cleared as a whole.
 const SPACE_HUGE_SHARE: usize = 8;
 
-/// The predicted costs of clears, in microseconds. They were measured on a busy virtual machine (docs/benchmarks.md),
-/// and are scaled to the costs measured while running ([`Prices::learn`]).
+/// The predicted costs of clears, in microseconds. They were measured on a busy virtual machine
+/// (docs/results/overhead.md), and are scaled to the costs measured while running ([`Prices::learn`]).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prices {
     scale: f32,

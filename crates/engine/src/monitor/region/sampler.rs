@@ -1,8 +1,8 @@
 //! Selects the samples: random pages, and their number in each region.
 //!
 //! Problem: each sample of a page costs CPU time, most of all if the page was accessed: its accessed bit must then be
-//! cleared (about 7 us against 0.5 us: docs/benchmarks.md). DAMON samples one page of every region at every check, in
-//! the empty gigabyte and the well-known hot megabyte alike.
+//! cleared (about 7 us against 0.5 us: docs/results/overhead.md). DAMON samples one page of every region at every
+//! check, in the empty gigabyte and the well-known hot megabyte alike.
 //!
 //! Approach: *clusters*: some neighbouring pages cost hardly more than one, and together give a fraction instead of a
 //! yes or no. *Weights*: stratified sampling with optimal allocation (Neyman 1934; Cochran, *Sampling Techniques*,

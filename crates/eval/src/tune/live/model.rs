@@ -12,8 +12,8 @@
 //! Williams, *Gaussian Processes for Machine Learning* (2006), algorithm 2.1.
 //!
 //! **Limits.** `a`, `b`, `c` and `l` are not fitted: five runs are too few for that. Those of memory are chosen by the
-//! errors of replays on programs that they were not made for (docs/benchmarks.md, "What the simulated machine
-//! predicts"); those of time are assumed.
+//! errors of replays on programs that they were not made for (docs/results/prediction.md, "Predictions beside live
+//! runs"); those of time are assumed.
 
 /// Errors of replays before any live run, as standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
