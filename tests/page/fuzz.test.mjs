@@ -35,7 +35,7 @@ after(() => rmSync(folder, {recursive: true, force: true}));
 
 /** A machine of its own. */
 function machine() {
-  const {exports} = new WebAssembly.Instance(module, {page: {told() {}}});
+  const {exports} = new WebAssembly.Instance(module, {page: {reported() {}}});
   const api = /** @type {any} */ (exports);
   /** @param {Uint8Array} bytes @param {() => number} call */
   const called = (bytes, call) => {

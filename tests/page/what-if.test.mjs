@@ -58,7 +58,7 @@ test("the browser answers what is answered natively, byte for byte", async () =>
     const inside = await page.evaluate(async ({questions, one_in}) => {
       const bytes = async id => Uint8Array.from(atob(document.getElementById(id).textContent.trim()), c => c.charCodeAt(0));
       const packed = new Blob([await bytes("what-if-wasm")]).stream().pipeThrough(new DecompressionStream("gzip"));
-      const {instance} = await WebAssembly.instantiate(await new Response(packed).arrayBuffer(), {page: {told: () => {}}}), machine = instance.exports;
+      const {instance} = await WebAssembly.instantiate(await new Response(packed).arrayBuffer(), {page: {reported: () => {}}}), machine = instance.exports;
       // Its memory may be another after it has made room.
       const put = (input, at = machine.isotherm_input(input.length)) => new Uint8Array(machine.memory.buffer, at, input.length).set(input);
       const out = () => new TextDecoder().decode(new Uint8Array(machine.memory.buffer, machine.isotherm_output(), machine.isotherm_output_bytes()).slice());

@@ -34,7 +34,7 @@ addEventListener("message", async event => {
   const {id, open, question} = event.data, began = performance.now();
   try {
     if (open) {
-      const {instance} = await WebAssembly.instantiate(open.wasm, {page: {told: (/** @type {number} */ share) => postMessage({share})}});
+      const {instance} = await WebAssembly.instantiate(open.wasm, {page: {reported: (/** @type {number} */ share) => postMessage({share})}});
       machine = instance.exports;
       put(new Uint8Array(open.record));
       postMessage({id, facts: called(() => machine.isotherm_open(open.oneIn)), took_ms: performance.now() - began});
