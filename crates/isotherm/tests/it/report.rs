@@ -246,7 +246,7 @@ fn a_report_about_nothing_is_an_error_and_leaves_no_file() {
         (&["wss", "--from", "60s"], "no snapshot in this part"),
         (&["summary", "--target", "7"], "no snapshot of target 7"),
         (&["fragmentation"], "says nothing of fragmentation"),
-        (&["actions"], "tells of no schemes"),
+        (&["actions"], "has no schemes"),
     ] {
         let directory = TempDir::new().expect("a directory");
         fs::write(directory.path().join("a.isotherm"), record()).expect("written");
