@@ -511,7 +511,7 @@ proptest! {
         let _ = claim.release();
     }
 
-    /// No write leaves the tree, even if somebody has tampered with the note.
+    /// A note that was tampered with causes no write outside of the tree.
     #[test]
     fn paths_from_a_note_stay_in_the_tree(text in ".{0,40}") {
         if let Some(path) = TreePath::parse(&text) {

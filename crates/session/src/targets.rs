@@ -569,8 +569,13 @@ fn take_largest(pids: &mut Vec<u32>, room: usize) -> Vec<u32> {
     if pids.len() <= room {
         return Vec::new();
     }
-    pids.sort_by_cached_key(|pid| std::cmp::Reverse(process::resident_bytes(*pid)));
+    largest_first(pids);
     pids.split_off(room)
+}
+
+/// Sorts processes by resident memory.
+fn largest_first(pids: &mut [u32]) {
+    pids.sort_by_cached_key(|pid| std::cmp::Reverse(process::resident_bytes(*pid)));
 }
 
 /// Descendants of our command that became our own children when their parents ended. Those that have ended are reaped.

@@ -50,7 +50,7 @@ Benches:
   accuracy         each monitoring mode against workloads of known truth, and redis
   overhead         redis' throughput with and without recording
   toggle           speed lost by recording, second by second in the same run
-  page-cache       reading of cached files with and without recording, and whether what is reported the files is
+  page-cache       reading of cached files with and without recording, and whether what is reported of the files is
                    true; runs only when named, as it watches all of the machine
   prediction       what the simulated machine predicts of a scheme, and what came of it, on the programs of
                    truth (--programs, --seed, --cases, --case as there); runs only when named

@@ -244,9 +244,9 @@ impl Context {
         if !snapshots.is_empty() {
             (done, outcomes) = self.plan(now, snapshots, world)?.into_iter().unzip();
         }
-        let carried = self.execute(room, world)?;
-        done.extend(carried.done);
-        outcomes.extend(carried.outcomes);
+        let executed = self.execute(room, world)?;
+        done.extend(executed.done);
+        outcomes.extend(executed.outcomes);
         if let Some(dry_run) = &mut self.dry_run {
             let assumed = done.iter().zip(&outcomes);
             let assumed = assumed.filter(|(_, outcome)| outcome.filter_passed > 0);
@@ -332,14 +332,14 @@ impl Context {
         let mut pools = Pool::ALL;
         pools.sort_by_key(|pool| *pool == self.turn);
         self.turn = pools[0];
-        let mut carried = Executed::default();
+        let mut executed = Executed::default();
         for pool in pools {
             let lane = &mut self.lanes[pool as usize];
-            let left = room.since(carried.took());
+            let left = room.since(executed.took());
             if world.is_stopped() {
                 break;
             }
-            carried.append(execute(
+            executed.append(execute(
                 &mut lane.rest,
                 (&mut self.guard, pool),
                 (&mut lane.pace, left),
@@ -358,19 +358,19 @@ impl Context {
             )?);
         }
         if !is_dry_run {
-            self.note_paged_out(&carried, world)?;
+            self.note_paged_out(&executed, world)?;
         }
-        Ok(carried)
+        Ok(executed)
     }
 
     /// Notes page-outs, so that later refaults are recognised.
     fn note_paged_out<W: World>(
         &mut self,
-        carried: &Executed,
+        executed: &Executed,
         world: &mut W,
     ) -> Result<(), W::Error> {
         let mut blocks: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
-        for (operation, outcome) in carried.done.iter().zip(&carried.outcomes) {
+        for (operation, outcome) in executed.done.iter().zip(&executed.outcomes) {
             if operation.action != Action::Pageout || outcome.applied == 0 {
                 continue;
             }

@@ -376,15 +376,15 @@ mod tests {
                 }));
                 Ok::<_, ()>(ControlFlow::Continue(()))
             };
-            let carried = execute(
+            let executed = execute(
                 &mut rest,
                 (&mut guard, Pool::Processes),
                 (&mut pace, STEP),
                 act,
             );
-            let carried = carried.expect("never fails");
-            let done = carried.done.iter().map(|o| o.range.len());
-            steps.push((carried.took(), done.sum()));
+            let executed = executed.expect("never fails");
+            let done = executed.done.iter().map(|o| o.range.len());
+            steps.push((executed.took(), done.sum()));
         }
         steps
     }

@@ -206,8 +206,8 @@ fn no_more_is_done_than_the_guard_allows() {
     let act = act_and(ControlFlow::Continue(()));
     let mut pace = Throughput::default();
     let plan = || VecDeque::from([operation.clone()]);
-    let Ok(carried) = execute(&mut plan(), (&mut guard, pool), (&mut pace, STEP), act);
-    let Executed { done, outcomes } = carried;
+    let Ok(executed) = execute(&mut plan(), (&mut guard, pool), (&mut pace, STEP), act);
+    let Executed { done, outcomes } = executed;
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
     // The allowance is five hundredths of a GiB in the first second, plus the rest of the block that this ends in.

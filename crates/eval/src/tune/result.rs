@@ -7,6 +7,7 @@ use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_report::render::table::{Align, Table};
 use serde::Serialize;
 
+use super::bounds::narrowest;
 use super::live::Live;
 use super::objective::{Objective, damoos_score};
 use super::param::TraceTimes;
@@ -457,7 +458,10 @@ fn why(
             percent(p.slowdown.value),
         );
         let limit = subject.objective.max_slowdown();
-        if limit.is_some_and(|limit| p.slowdown.value <= limit) {
+        let is_beyond = |p: &Prediction| subject.objective.rank(p).violation > 0.0;
+        if limit.is_some_and(|limit| p.slowdown.value <= limit)
+            && (is_beyond(p) || is_beyond(&narrowest(p)))
+        {
             why += ", but its upper bound is beyond the limit";
         }
     }

@@ -136,7 +136,7 @@ impl Contexts {
 
     fn number(&self, at: usize, target: TargetId) -> TargetId {
         let number = self.targets.number(at, target);
-        number.expect("a target starts before anything is reported it")
+        number.expect("a target starts before anything is reported of it")
     }
 }
 

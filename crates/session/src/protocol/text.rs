@@ -95,8 +95,9 @@ fn head(status: &Value) -> String {
     if status["dry_run"] == true {
         head += "; dry run: nothing is acted on";
         if let Some(out) = status["would_be_out_bytes"].as_u64() {
-            let out = format_bytes(out);
-            head += &[", ", &out, " would be out of memory now"].concat();
+            head.push_str(", ");
+            head.push_str(&format_bytes(out));
+            head.push_str(" would be out of memory now");
         }
     }
     if status["paused"] == true {

@@ -16,6 +16,8 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_linux::process;
 use isotherm_record::Item;
 
+use super::largest_first;
+
 /// Part of the budget that pays for admissions while processes wait. The first intervals of an admitted process cost about
 /// three times as much again (measured: a thousand processes of 12 MiB).
 const PART: f64 = 0.2;
@@ -52,7 +54,7 @@ impl Admission {
         self.waiting.retain(|pid| new.contains(pid));
         let waited: BTreeSet<u32> = self.waiting.iter().copied().collect();
         let mut rest: Vec<u32> = new.difference(&waited).copied().collect();
-        rest.sort_by_cached_key(|pid| std::cmp::Reverse(process::resident_bytes(*pid)));
+        largest_first(&mut rest);
         self.waiting.extend(rest);
     }
 

@@ -327,11 +327,6 @@ impl ReturnedFiles {
         let is_first = !std::mem::replace(&mut file.is_seen, true);
         let group = self.groups.entry(file.group).or_default();
         group.found(now, is_first, nr_out, new);
-        if self.steps.len() >= FILES_MAX {
-            self.steps.retain(|_, (step, changed)| {
-                now.since(*changed).0 / STEP_LASTS.0 < u64::from(*step)
-            });
-        }
         let is_known = self.steps.len() < FILES_MAX || self.steps.contains_key(&file.file);
         let is_back = file.nr_back() * RETURNED_SHARE >= file.nr_pages();
         if is_back && is_known && !std::mem::replace(&mut file.is_counted, true) {
@@ -362,11 +357,9 @@ impl ReturnedFiles {
     }
 
     fn step(&self, now: Nanos, file: FileId) -> u8 {
-        let Some((step, changed)) = self.steps.get(&file) else {
-            return 0;
-        };
-        let passed = now.since(*changed).0 / STEP_LASTS.0;
-        step.saturating_sub(u8::try_from(passed).unwrap_or(u8::MAX))
+        self.steps
+            .get(&file)
+            .map_or(0, |step| step_left(now, *step))
     }
 
     /// Returns the pages that returned since the last call, including the presumed ones.
@@ -376,8 +369,15 @@ impl ReturnedFiles {
         // Drops groups without unchecked pages and with few recent findings.
         let is_needed = |of: &OfGroup| of.nr_unseen > 0 || of.flows.returned(now).is_some();
         self.groups.retain(|_, of| is_needed(of));
+        self.steps.retain(|_, step| step_left(now, *step) > 0);
         returned
     }
+}
+
+/// Returns the steps that are left of those gained at a time: one less for each [`STEP_LASTS`] since then.
+fn step_left(now: Nanos, (step, changed): (u8, Nanos)) -> u8 {
+    let passed = now.since(changed).0 / STEP_LASTS.0;
+    step.saturating_sub(u8::try_from(passed).unwrap_or(u8::MAX))
 }
 
 #[cfg(test)]
