@@ -108,13 +108,14 @@ fn is_chapter(summary: &str, path: &Path) -> bool {
         .any(|(chapter, _)| chapter == path)
 }
 
-/// Returns the path of a repository's file in the book's source. mdBook makes an index of README.md, but does not
+/// Returns the path of a repository's file in the book's source. mdBook makes an index of each README.md, but does not
 /// change links to it.
-fn in_book(path: &Path) -> &Path {
-    if path == Path::new("README.md") {
-        return Path::new("index.md");
+fn in_book(path: &Path) -> PathBuf {
+    let inside = path.strip_prefix("docs").unwrap_or(path);
+    if inside.ends_with("README.md") {
+        return inside.with_file_name("index.md");
     }
-    path.strip_prefix("docs").unwrap_or(path)
+    inside.to_owned()
 }
 
 /// Converts a document to a chapter: links lead to other chapters and to files beside them, or become text.
@@ -132,7 +133,7 @@ fn for_book(path: &Path, text: &str, chapters: &[PathBuf]) -> String {
         let is_in_book = to.starts_with("docs") || chapters.contains(&to);
         if is_in_book && to != Path::new(SUMMARY) {
             let anchor = anchor.map(|anchor| format!("#{anchor}"));
-            let to = relative(in_book(path), in_book(&to));
+            let to = relative(&in_book(path), &in_book(&to));
             let _ = write!(chapter, "[{shown}]({to}{})", anchor.unwrap_or_default());
         } else {
             chapter.push_str(shown);
