@@ -23,7 +23,7 @@ fn worlds_are_compared_between_exact_scans() {
         "linux,simulated"
     };
     let page = directory.path().join("compared.html");
-    let mut command = isotherm(["compare", "--json", "--turns", "1", "--window", "6s"]);
+    let mut command = isotherm(["compare", "--json", "--turns", "1", "--window", "7s"]);
     command.args(["--scheme", "4K max 0 0 2s max pageout", "--worlds", worlds]);
     command.args(["--scan-stall", "1s", "--pid", &workload.pid().to_string()]);
     let done = run(command.arg("-o").arg(&page));

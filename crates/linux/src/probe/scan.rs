@@ -2,11 +2,13 @@
 //!
 //! The approach: read all page tables in bulk, clear the bits that are set, then read the cleared bits again. So the
 //! next scan knows for each page whether it was touched in between. Bits are cleared with `process_madvise(MADV_COLD)`
-//! in chunks. Their size is measured so that the target's mmap lock is held no longer than the caller allows. If
-//! MADV_COLD cannot clear much of the memory because it is shared, `/proc/PID/clear_refs` can be used. That holds the
-//! lock for writing over the whole process. It does not flush the TLB, so a page with a TLB entry may look idle. So it
-//! is never the first choice, and refused if it would take longer than allowed. Its duration is measured beforehand on
-//! memory of our own.
+//! in chunks. Their size is measured so that the target's mmap lock is held no longer than the caller allows.
+//!
+//! If MADV_COLD cannot clear much of the memory because it is shared, `/proc/PID/clear_refs` can follow it. That holds
+//! the lock for writing over the whole process, and is refused if it would take longer than allowed. Its duration is
+//! measured beforehand on memory of our own. It does not flush the TLB, so a page with a TLB entry may look idle. So
+//! the scan reads private pages between the two: whatever is in the TLB by then has set its bit after the flush by
+//! MADV_COLD. The next scan reports these pages as accessed. Shared pages are without a flush.
 //!
 //! Source: Park's page-granularity idleness (mm/damon/pgidle.c of RFC v10, 2020: docs/references.md), and
 //! Documentation/filesystems/proc.rst for clear_refs.
@@ -14,7 +16,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::hint::black_box;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::statistics::median;
@@ -30,6 +33,8 @@ const BLOCK_PAGES: u64 = BLOCK_SIZE / PAGE_SIZE;
 const CALIBRATION_BYTES: usize = 32 << 20;
 /// Maximum gap, in pages, between set bits that is cleared with them: a call's fixed cost is higher.
 const BRIDGED_PAGES: u64 = 16;
+/// Time in which a target touches again what is in constant use.
+const SETTLES: Duration = Duration::from_millis(2);
 
 /// Method of clearing bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,11 +104,28 @@ impl ScanCost {
     }
 }
 
+/// State in which a scan left the pages of a block.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// Pages whose bits were clear.
+    clear: Bitmap,
+    /// Pages that were accessed between a flush of the TLB and the last clear, which does not flush it.
+    accessed: Bitmap,
+}
+
+impl Left {
+    /// A block that was not there before: all its pages have appeared, so they were accessed.
+    const NEW: Self = Self {
+        clear: bits::ALL,
+        accessed: bits::NONE,
+    };
+}
+
 /// Scans targets, and records for each which bits it cleared.
 #[derive(Debug)]
 pub struct Scanner {
-    /// Pages whose bits were clear after the last scan, by target and block.
-    cleared: BTreeMap<TargetId, BTreeMap<u64, Bitmap>>,
+    /// Pages as the last scan left them, by target and block.
+    last: BTreeMap<TargetId, BTreeMap<u64, Left>>,
     max_hold: Nanos,
     method: ClearMethod,
     pace: Pace,
@@ -115,7 +137,7 @@ impl Scanner {
     /// Returns a scanner that holds a target's mmap lock for at most `max_hold` at a time.
     pub fn new(method: ClearMethod, max_hold: Nanos) -> Self {
         Self {
-            cleared: BTreeMap::new(),
+            last: BTreeMap::new(),
             max_hold,
             method,
             pace: Pace::default(),
@@ -141,7 +163,7 @@ impl Scanner {
 
     /// Removes the state of a target that ended.
     pub fn forget(&mut self, target: TargetId) {
-        self.cleared.remove(&target);
+        self.last.remove(&target);
     }
 
     /// Returns the milliseconds that clear_refs would stall a process of `rss` bytes, as measured on our own memory.
@@ -170,25 +192,18 @@ impl Scanner {
         }
         seen.retain(|facts| facts.present != [0; 8]);
         limit_to(&mut seen, ranges);
-        let last = self.cleared.get(&target);
-        let result: Vec<ScannedBlock> = last.map_or_else(Vec::new, |last| {
-            let unknown = |facts: &BlockFacts| {
-                // A block that was not there before: all its pages have appeared, so they were accessed.
-                let clear = last.get(&facts.address).copied().unwrap_or([u64::MAX; 8]);
-                std::array::from_fn(|i| facts.present[i] & facts.accessed[i] & !clear[i])
-            };
-            seen.iter()
-                .map(|facts| ScannedBlock {
-                    facts: *facts,
-                    unknown: unknown(facts),
-                })
-                .collect()
+        let result = self.last.get(&target).map(|last| {
+            let scanned = seen.iter().map(|facts| {
+                let left = last.get(&facts.address).copied().unwrap_or(Left::NEW);
+                scanned(facts, &left)
+            });
+            scanned.collect()
         });
-        if !self.clear(probe, target, &seen)? {
+        let Some(accessed) = self.clear(probe, target, &seen)? else {
             return Ok(None);
-        }
-        let cleared = self.verify(probe, target, &seen)?;
-        let first = self.cleared.insert(target, cleared).is_none();
+        };
+        let left = self.verify(probe, target, &seen, &accessed)?;
+        self.last.insert(target, left);
         self.cost.scans += 1;
         self.cost.cpu = self.cost.cpu + process_cpu().since(started);
         let pages: u64 = seen
@@ -196,38 +211,25 @@ impl Scanner {
             .map(|facts| u64::from(bits::count(&facts.present)))
             .sum();
         self.cost.bytes += pages * PAGE_SIZE;
-        Ok(Some(if first { Vec::new() } else { result }))
+        Ok(Some(result.unwrap_or_default()))
     }
 
+    /// Clears the accessed bits of `seen`. Returns, by block, pages that were accessed after the last flush of the TLB
+    /// and have been cleared since; `None` if the target is gone.
     fn clear(
         &mut self,
         probe: &mut PageTableProbe,
         target: TargetId,
         seen: &[BlockFacts],
-    ) -> Result<bool, ScanError> {
+    ) -> Result<Option<BTreeMap<u64, Bitmap>>, ScanError> {
         let Some(process) = probe.process(target) else {
-            return Ok(false);
+            return Ok(None);
         };
         let pid = process.pid();
         if self.method == ClearMethod::ClearRefs {
             let rss = process.usage().map(|usage| usage.rss).unwrap_or_default();
             let stall_ms = self.clear_refs_hold_ms(rss);
             self.refuse_if_longer(stall_ms, pid)?;
-            let started = Instant::now();
-            // "1" clears the accessed bits of all pages of the process.
-            match fs::write(process.memory_path("clear_refs"), "1") {
-                Ok(()) => {}
-                Err(_)
-                    if !probe
-                        .process(target)
-                        .is_some_and(crate::process::Process::is_alive) =>
-                {
-                    return Ok(false);
-                }
-                Err(source) => return Err(ScanError::ClearRefs { pid, source }),
-            }
-            self.held(started);
-            return Ok(true);
         }
         let mut batch = Vec::new();
         let mut pages = 0;
@@ -241,6 +243,38 @@ impl Scanner {
             }
         }
         self.clear_batch(probe, target, pid, &batch, pages)?;
+        if self.method == ClearMethod::Madvise {
+            return Ok(Some(BTreeMap::new()));
+        }
+        thread::sleep(SETTLES);
+        let before = read_again(probe, target, seen)?;
+        if !self.clear_refs(probe, target)? {
+            return Ok(None);
+        }
+        // Not earlier: accesses between the read and the clear are lost.
+        let blocks = still_set(probe, target, &before, ClearMethod::Madvise)?;
+        let cleared = blocks
+            .into_iter()
+            .filter(|(.., is_clearable)| *is_clearable);
+        Ok(Some(cleared.map(|(block, set, _)| (block, set)).collect()))
+    }
+
+    /// Clears all accessed bits of the process. Returns `false` if it is gone.
+    fn clear_refs(&mut self, probe: &PageTableProbe, target: TargetId) -> Result<bool, ScanError> {
+        let Some(process) = probe.process(target) else {
+            return Ok(false);
+        };
+        let started = Instant::now();
+        // "1" clears the accessed bits of all pages of the process.
+        match fs::write(process.memory_path("clear_refs"), "1") {
+            Ok(()) => {}
+            Err(_) if !process.is_alive() => return Ok(false),
+            Err(source) => {
+                let pid = process.pid();
+                return Err(ScanError::ClearRefs { pid, source });
+            }
+        }
+        self.held(started);
         Ok(true)
     }
 
@@ -291,29 +325,66 @@ impl Scanner {
         probe: &mut PageTableProbe,
         target: TargetId,
         seen: &[BlockFacts],
-    ) -> Result<BTreeMap<u64, Bitmap>, ScanError> {
-        let blocks: Vec<u64> = seen.iter().map(|facts| facts.address).collect();
-        let mut after = Vec::with_capacity(blocks.len());
-        probe.read_blocks(target, &blocks, |facts| after.push(facts))?;
-        let mut cleared = BTreeMap::new();
-        for facts in after {
-            let set = bits::and(&facts.present, &facts.accessed);
-            let mut clear = bits::and_not(&bits::ALL, &set);
-            let still_set = bits::next(&set, 0);
-            // One page decides for its block: neighbours are shared, locked or touched alike.
-            if let Some(page) = still_set
-                && probe.is_clearable(
-                    target,
-                    facts.address + page as u64 * PAGE_SIZE,
-                    self.method,
-                )?
-            {
-                clear = bits::ALL;
-            }
-            cleared.insert(facts.address, clear);
+        accessed: &BTreeMap<u64, Bitmap>,
+    ) -> Result<BTreeMap<u64, Left>, ScanError> {
+        let mut left = BTreeMap::new();
+        let after = read_again(probe, target, seen)?;
+        for (block, set, is_clearable) in still_set(probe, target, &after, self.method)? {
+            let clear = if is_clearable {
+                bits::ALL
+            } else {
+                bits::and_not(&bits::ALL, &set)
+            };
+            let accessed = accessed.get(&block).copied().unwrap_or_default();
+            left.insert(block, Left { clear, accessed });
         }
-        Ok(cleared)
+        Ok(left)
     }
+}
+
+/// Returns what a scan tells of a block that the last scan left in the state `left`.
+fn scanned(facts: &BlockFacts, left: &Left) -> ScannedBlock {
+    let mut facts = *facts;
+    let set = bits::and(&facts.present, &facts.accessed);
+    let since = bits::and(&facts.present, &left.accessed);
+    let unknown = bits::and_not(&bits::and_not(&set, &left.clear), &since);
+    facts.accessed = bits::or(&facts.accessed, &since);
+    ScannedBlock { facts, unknown }
+}
+
+/// Reads the blocks of `seen` again.
+fn read_again(
+    probe: &mut PageTableProbe,
+    target: TargetId,
+    seen: &[BlockFacts],
+) -> Result<Vec<BlockFacts>, ScanError> {
+    let blocks: Vec<u64> = seen.iter().map(|facts| facts.address).collect();
+    let mut after = Vec::with_capacity(blocks.len());
+    probe.read_blocks(target, &blocks, |facts| after.push(facts))?;
+    Ok(after)
+}
+
+/// Returns for each block the pages whose bits are set, and whether `method` can clear them. One page decides for its
+/// block: neighbours are shared, locked or touched alike.
+fn still_set(
+    probe: &mut PageTableProbe,
+    target: TargetId,
+    blocks: &[BlockFacts],
+    method: ClearMethod,
+) -> Result<Vec<(u64, Bitmap, bool)>, ScanError> {
+    let mut found = Vec::with_capacity(blocks.len());
+    for facts in blocks {
+        let set = bits::and(&facts.present, &facts.accessed);
+        let is_clearable = match bits::next(&set, 0) {
+            None => false,
+            Some(page) => {
+                let address = facts.address + page as u64 * PAGE_SIZE;
+                probe.is_clearable(target, address, method)?
+            }
+        };
+        found.push((facts.address, set, is_clearable));
+    }
+    Ok(found)
 }
 
 /// Clears the bits of `seen` for pages outside `ranges` (both in address order).
@@ -486,6 +557,20 @@ mod tests {
             AddressRange::new(page(511), page(512)),
         ];
         assert_eq!(ranges, expected);
+    }
+
+    #[test]
+    fn pages_that_were_read_before_the_last_clear_are_accessed() {
+        let facts = block(&[0, 1]);
+        let bitmap = |pages: &[usize]| block(pages).accessed;
+        // Page 0's bit was clear and is set. Page 1's was never cleared. Page 2 was accessed before the clear.
+        let left = Left {
+            clear: bitmap(&[0, 2, 3]),
+            accessed: bitmap(&[2]),
+        };
+        let scanned = scanned(&facts, &left);
+        assert_eq!(scanned.facts.accessed, bitmap(&[0, 1, 2]));
+        assert_eq!(scanned.unknown, bitmap(&[1]));
     }
 
     #[test]
