@@ -127,8 +127,9 @@ pub fn execute<E>(
         ..
     } = portions;
     plan.drain(..next);
-    if let Some(first) = plan.front_mut() {
-        first.range.start += taken;
+    if let Some(first) = plan.front_mut().filter(|_| taken > 0) {
+        let rest = AddressRange::new(first.range.start + taken, first.range.end);
+        *first = first.part(rest);
     }
     Ok(Executed { done, outcomes })
 }
@@ -356,7 +357,7 @@ mod tests {
         );
     }
 
-    /// Executes `plan` in steps; each page where `is_there` takes `ns`. Returns the time and the bytes of each step.
+    /// Executes `plan` in steps; each page where `is_there` takes `ns`. Returns the time and the memory of each step.
     fn steps(plan: &[Operation], ns: u64, is_there: impl Fn(u64) -> bool) -> Vec<(Nanos, u64)> {
         let mut guard = Guard::new(GuardLimits::default());
         let (mut pace, mut steps) = (Throughput::default(), Vec::new());
@@ -383,7 +384,7 @@ mod tests {
                 act,
             );
             let executed = executed.expect("never fails");
-            let done = executed.done.iter().map(|o| o.range.len());
+            let done = executed.done.iter().map(|operation| operation.bytes);
             steps.push((executed.took(), done.sum()));
         }
         steps
