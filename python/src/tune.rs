@@ -42,7 +42,7 @@ impl Shown for TuneReport {
         let Result { tuned, plan } = &*self.0;
         match format {
             Format::Text => Some(Ok(tuned.text().into_bytes())),
-            Format::Html => Some(Ok(tuned.page(plan).into_bytes())),
+            Format::Html => Some(Ok(page(&tuned, plan).into_bytes())),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! The project's own tasks: `cargo run -p xtask -- TASK`.
 
 mod book;
+mod circles;
 mod docs;
 mod suites;
 mod tally;

@@ -7,6 +7,7 @@
 //!   is one word;
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and starts with a description of its purpose;
+//! - no files of a crate import each other ([`circles`]);
 //! - links of documents lead to existing places, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
@@ -18,6 +19,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+
+use crate::circles;
 
 /// A crate of the workspace and the rules for it.
 struct CrateRule {
@@ -202,7 +205,13 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             .parent()
             .context("a manifest lies in a directory")?;
         let unsafe_under = find_rule(&package.name).and_then(|crate_rule| crate_rule.unsafe_under);
-        for path in rust_files(directory)? {
+        let files = rust_files(directory)?;
+        faults.extend(circles::faults(
+            &package.name,
+            &directory.join("src"),
+            &files,
+        )?);
+        for path in files {
             let source = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let shown = path.strip_prefix(root).unwrap_or(&path);

@@ -4,7 +4,7 @@ use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Bounds, Scheme};
 use isotherm_engine::units::{MICROSECOND, MILLISECOND};
 use isotherm_engine::{
-    AddressRange, Attributes, AttributesError, Intervals, IntervalsGoal, Strategy,
+    Attributes, AttributesError, Intervals, IntervalsGoal, Strategy,
 };
 
 use crate::cursor::{Cursor, Fields};
@@ -212,8 +212,7 @@ fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> 
     fields.finish();
     let mut regions = Vec::new();
     for item in list.iter().flat_map(Cursor::list) {
-        let region = read_range(&item);
-        regions.extend(region.map(|region| (region, item)));
+        regions.extend(item.range().map(|region| (region, item)));
     }
     regions.sort_by_key(|(region, _)| *region);
     for pair in regions.windows(2) {
@@ -236,24 +235,6 @@ fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> 
         regions: regions.into_iter().map(|(region, _)| region).collect(),
         obsolete,
     })
-}
-
-/// Reads a range of addresses, `{start, end}`. The other keys come from damo's snapshots.
-pub(crate) fn read_range(cursor: &Cursor) -> Option<AddressRange> {
-    let fields = cursor.map()?;
-    let start = fields.need("start").and_then(|c| c.count(u64::MAX));
-    let end = fields.need("end").and_then(|c| c.count(u64::MAX));
-    fields.skip(&["nr_accesses", "age", "probe_hits", "sz_filter_passed"]);
-    fields.finish();
-    let (start, end) = (start?, end?);
-    let range = AddressRange::checked(start, end);
-    if range.is_none() {
-        cursor.wrong(
-            format!("a range from {start} to {end}"),
-            "an end after the start",
-        );
-    }
-    range
 }
 
 fn read_intervals(cursor: &Cursor) -> (Option<Intervals>, Option<IntervalsGoal>) {

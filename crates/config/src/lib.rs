@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod cursor;
+mod error;
 mod form;
 mod json;
 mod kdamonds;
@@ -44,6 +45,7 @@ mod validate;
 mod write;
 mod yaml;
 
+pub use error::RequestError;
 pub use line::scheme_line;
 pub use model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
 pub use monitoring::Monitoring;
@@ -51,7 +53,7 @@ pub use plain::plain;
 pub use pods::{AnnotatedPod, PODS_MAX, PodListError, PodPolicy, PodProblem, read_pods};
 pub use preset::{PRESETS, Preset, hmsdk_demote, hmsdk_promote, preset};
 pub use problem::{Place, Problem, Problems, Severity};
-pub use request::{ActingRequest, Request, RequestError};
+pub use request::{ActingRequest, Request};
 pub use spec::{
     ActingSpec, ClearBy, ContextSpec, MemoryGoal, MonitorSpec, PageAttributes, ProcessSpec,
     SessionSpec, StacksSpec, TargetSpec, ThpPolicy, World,

@@ -9,6 +9,7 @@ use thiserror::Error;
 use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
+use crate::text::{is_name, last_match};
 use crate::tuned::{self, TuneOptions};
 use crate::workload_metric::{self, Mean, Measure};
 
@@ -92,12 +93,6 @@ pub struct Workload {
     /// Name of the program in published tables, if `name` itself is not in them, with another version or input.
     #[serde(default, skip_serializing)]
     pub published: Option<String>,
-}
-
-/// Returns the first group of the last match, or all of the match.
-pub(crate) fn last_match<'a>(regex: &str, output: &'a str) -> Option<&'a str> {
-    let found = Regex::new(regex).ok()?.captures_iter(output).last()?;
-    Some(found.get(1).or_else(|| found.get(0))?.as_str())
 }
 
 impl Workload {
@@ -442,12 +437,6 @@ fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Optio
     (!names_target).then(|| {
         format!("configuration '{name}': `isotherm` watches nothing; add {{targets}}, --physical, or a --config that names targets")
     })
-}
-
-/// Whether a text can be part of a file's name.
-pub(crate) fn is_name(text: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
-    !text.is_empty() && !text.starts_with('.') && text.chars().all(fits)
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

@@ -25,6 +25,7 @@ pub mod runner;
 mod stats;
 mod suite;
 mod table;
+mod text;
 pub mod tune;
 pub mod tuned;
 mod workload_metric;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{is_name, last_match};
 use crate::journal::Measured;
+use crate::text::{is_name, last_match};
 
 /// A measure that a workload reports, such as the throughput of one of several programs, or a latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

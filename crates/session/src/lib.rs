@@ -79,6 +79,6 @@ pub use {
     privilege::lacks_privilege,
     session::{Session, Step},
     signals::Signals,
-    start::pids,
+    start::parts::pids,
     words::limit_words,
 };

@@ -18,7 +18,9 @@ pub mod quota;
 pub mod stats;
 pub mod watermark;
 
+mod eligible;
 mod pages;
+mod state;
 mod walk;
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use isotherm_engine::statistics::Summary;
 use isotherm_report::render::page::{END, begin, escape, figure, table};
 use isotherm_report::render::{SERIES_STYLES, open_svg};
 
-use super::worst::{self, Words};
+use super::words::Words;
+use super::worst;
 use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};
 use crate::suite::Suite;
 

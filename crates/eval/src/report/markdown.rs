@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::worst::{self, Words};
+use super::words::Words;
+use super::worst;
 use crate::suite::Suite;
 
 /// Returns the whole report.

@@ -2,7 +2,7 @@
 
 use isotherm_engine::statistics::Summary;
 
-use super::worst::{Words, overhead, percent, words};
+use super::words::{Words, overhead, percent, words};
 use crate::suite::Suite;
 use crate::workload_metric::{PublishedValues, WorkloadMetric};
 

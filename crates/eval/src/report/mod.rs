@@ -7,6 +7,7 @@ mod markdown;
 mod measures;
 mod text;
 mod tuned;
+mod words;
 mod worst;
 
 use crate::metric::{CPUTIME, MAJFLT, MEMUSED, RSS, RSS_AND_POOL, RSS_END, RUNTIME};

@@ -3,7 +3,7 @@
 use isotherm_report::render::csv_text;
 
 use super::csv::number;
-use super::worst::{Words, overhead, words};
+use super::words::{Words, overhead, words};
 use crate::metric::RUNTIME;
 use crate::suite::Suite;
 use crate::tune::Estimate;

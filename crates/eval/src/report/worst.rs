@@ -6,6 +6,7 @@
 
 use isotherm_engine::statistics::Summary;
 
+use super::words::{Words, overhead, percent, words};
 use super::{measures, tuned};
 use crate::metric::{
     ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, MEMUSED_END, METRICS, MONITOR_CPU, REFAULTS,
@@ -29,14 +30,6 @@ const SUITE_METRICS: [usize; 7] = [
     MEMUSED_END,
 ];
 
-/// A table of words.
-pub(super) struct Words {
-    pub(super) title: &'static str,
-    pub(super) note: String,
-    pub(super) head: Vec<String>,
-    pub(super) rows: Vec<Vec<String>>,
-}
-
 /// Returns all tables that come before the details.
 pub(super) fn summary(suite: &Suite) -> Vec<Words> {
     let tables = [
@@ -52,27 +45,6 @@ pub(super) fn summary(suite: &Suite) -> Vec<Words> {
     let mut tables: Vec<Words> = tables.into();
     tables.retain(|table| !table.rows.is_empty());
     tables
-}
-
-/// Formats `+1.20 ± 3.40 %, within noise`.
-pub(super) fn overhead(interval: Option<Interval>) -> String {
-    let Some(interval) = interval else {
-        return "-".into();
-    };
-    let mean = interval.mean + 0.0;
-    match interval.half_width {
-        None => format!("{mean:+.1} %, one repeat"),
-        Some(half) if interval.may_be(0.0) => format!("{mean:+.1} ± {half:.1} %, within noise"),
-        Some(half) => format!("{mean:+.1} ± {half:.1} %"),
-    }
-}
-
-pub(super) fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{:+.1} %", value + 0.0))
-}
-
-pub(super) fn words(head: &[&str]) -> Vec<String> {
-    head.iter().map(|&word| word.to_owned()).collect()
 }
 
 /// Returns each workload under each configuration, the slowest first.

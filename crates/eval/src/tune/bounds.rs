@@ -31,9 +31,6 @@ struct Variation {
     seed: u64,
 }
 
-/// Number of other machines that bounds are found with.
-pub(super) const NR_VARIATIONS: usize = 4;
-
 /// Number of replays that [`Replays::new`] and [`Replays::bounded`] make together.
 pub const NR_REPLAYS_BOUNDED: u64 = 2 * (1 + NR_VARIATIONS as u64);
 

@@ -16,6 +16,7 @@
 mod model;
 #[cfg(feature = "live")]
 mod programs;
+pub(super) mod run;
 #[cfg(feature = "live")]
 mod service;
 mod text;
@@ -31,6 +32,7 @@ use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
 use super::space::{Point, Settings};
 use model::{Model, Normal, Observed, Predicted, Prior};
+pub use run::LiveRun;
 #[cfg(feature = "live")]
 pub use programs::{ProgramRuns, ProgramSpec};
 #[cfg(feature = "live")]
@@ -59,24 +61,6 @@ const ENOUGH: f64 = 0.1;
 const QUANTILES: [f64; 9] = [
     -1.593, -0.967, -0.589, -0.282, 0.0, 0.282, 0.589, 0.967, 1.593,
 ];
-
-/// Measurements of a live run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct LiveRun {
-    /// [`Settings::key`]; `None` without schemes.
-    pub settings: Option<String>,
-    /// Seconds for a unit of the program's work: for all of it, unless the program reports its throughput.
-    pub seconds_of_work: f64,
-    /// Mean resident memory, bytes.
-    pub resident_mean_bytes: f64,
-    /// Seconds that were measured.
-    pub seconds: f64,
-    /// CPU time of acting; `None` without schemes.
-    pub acting_cpu_seconds: Option<f64>,
-    /// Number of times that the guard stopped the schemes.
-    pub guard_stops: Option<u64>,
-}
 
 /// Makes live runs.
 pub trait LiveRuns {

@@ -16,6 +16,7 @@
 mod baseline;
 mod bounds;
 mod depth;
+mod format;
 mod front;
 mod journal;
 mod live;
@@ -42,6 +43,7 @@ pub use live::{Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, run_live};
 #[cfg(feature = "live")]
 pub use live::{ProgramRuns, ProgramSpec, ServiceRuns, ServiceSpec};
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
+pub use page::page;
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
 pub use plan::Plan;
 pub use predict::{Estimate, Prediction};

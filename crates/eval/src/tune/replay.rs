@@ -18,7 +18,6 @@ use isotherm_session::simulated::{Occupancy, Replay, Scenario, simulation};
 use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, Process, ProcessSpec, Trace};
 use isotherm_sim::simulation::{Event, Simulation};
 
-use super::bounds::NR_VARIATIONS;
 use super::param::TraceTimes;
 use super::plan::Plan;
 use super::predict::{Estimate, Prediction, rounded, thinned};
@@ -37,6 +36,9 @@ pub trait Evaluate: Sync {
 
 /// Number of parts of [`Prediction::resident_bytes`].
 const SERIES_PARTS: usize = 120;
+
+/// Number of other machines that bounds are found with.
+pub(super) const NR_VARIATIONS: usize = 4;
 
 /// Callback after each simulated second of each replay; a replay goes on while it returns `true`.
 #[derive(Clone)]

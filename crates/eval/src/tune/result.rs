@@ -8,10 +8,10 @@ use isotherm_report::render::table::{Align, Table};
 use serde::Serialize;
 
 use super::bounds::narrowest;
+use super::format::{percent, signed};
 use super::live::Live;
 use super::objective::{Objective, damoos_score};
 use super::param::TraceTimes;
-use super::plan::Plan;
 use super::predict::{Estimate, Prediction};
 use super::search::Search;
 use super::space::{Point, Settings};
@@ -265,11 +265,6 @@ impl Tuned {
         shown?.prediction.needed_ns
     }
 
-    /// Returns the result as a page, with the configuration that `plan` makes of each setting of the front.
-    pub fn page(&self, plan: &Plan) -> String {
-        super::page::page(self, plan)
-    }
-
     /// Returns a table of the front with the recommendation marked, and of the given schemes.
     fn table(&self) -> Table {
         let right = |head| (head, Align::Right);
@@ -363,22 +358,6 @@ fn thinned<T>(all: &[T], most: usize, is_marked: impl Fn(&T) -> bool) -> impl It
     };
     let shown = all.iter().enumerate();
     shown.filter_map(move |(at, one)| (at == 0 || is_step(at) || is_marked(one)).then_some(one))
-}
-
-/// Formats a loss with two decimals of a per cent: limits are of one per cent and less.
-pub(super) fn percent(share: f64) -> String {
-    signed(share, |share| format!("{:.2} %", 100.0 * share))
-}
-
-/// Formats a number that may be below zero.
-pub(super) fn signed(value: f64, show: impl Fn(f64) -> String) -> String {
-    let text = show(value.abs());
-    let is_none = text.starts_with("0 ");
-    if value < 0.0 && !is_none {
-        format!("-{text}")
-    } else {
-        text
-    }
 }
 
 /// Formats the bounds of an estimate; `?` if they are not known.

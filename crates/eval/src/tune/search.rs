@@ -29,10 +29,10 @@ use isotherm_config::ContextConfig;
 use isotherm_engine::units::format_share;
 
 use super::bounds::narrowest;
+use super::format::{percent, signed};
 use super::front::front;
 use super::objective::Objective;
 use super::predict::Prediction;
-use super::result::{percent, signed};
 use super::space::{Point, Space};
 
 /// Number of points that are tried before the next are chosen.

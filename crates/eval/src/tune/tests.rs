@@ -153,7 +153,7 @@ fn neither_jobs_nor_an_interruption_change_a_byte() {
 #[test]
 fn a_page_needs_nothing_else_and_names_are_harmless() {
     let plan = plan();
-    let json = |name: &str| tuned_of(name, 1, None, usize::MAX).0.page(&plan);
+    let json = |name: &str| page(&tuned_of(name, 1, None, usize::MAX).0, &plan);
     let page = json("<script>alert('x')</script>\u{7}");
     assert!(page.contains("&lt;script&gt;") && !page.contains("<script"));
     assert!(!page.contains("http://") || !page.contains("src="));

@@ -482,7 +482,7 @@ impl Searching {
 /// Writes the outputs that the flags ask for, if the search found their content.
 fn write(args: &Args, plan: &Plan, tuned: &Tuned) -> anyhow::Result<()> {
     if let Some(path) = &args.how.page {
-        whole_file::write(path, tuned.page(plan))?;
+        whole_file::write(path, page(&tuned, plan))?;
     }
     let Some(path) = &args.how.output else {
         return Ok(());

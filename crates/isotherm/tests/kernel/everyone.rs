@@ -1,6 +1,7 @@
 //! All processes of the machine.
 
 use std::io::{Read, Write};
+use std::path::Path;
 
 use isotherm_engine::Nanos;
 use nix::sys::signal::Signal;
@@ -56,7 +57,7 @@ fn all_processes_are_watched_but_those_left_out() {
     assert!(has_snapshot(&record, early.pid()) && has_snapshot(&record, std::process::id()));
 }
 
-/// A name excludes a process, whatever program it ran before.
+/// A name excludes a process, whatever program it ran before. Another program stays the same target after exec.
 #[test]
 fn a_name_is_left_out_whenever_it_comes() {
     let test = "a_name_is_left_out_whenever_it_comes";
@@ -68,19 +69,24 @@ fn a_name_is_left_out_whenever_it_comes() {
     let mut command = isotherm(["record", "--all", "--exclude", "left-out", "-o"]);
     let recorder = Running::start(command.arg(&path));
     until_snapshot(&path);
-    // It becomes the program when the pipe is opened.
+    // Shells become their programs when the pipe is opened.
     let pipe = directory.path().join("pipe");
     run(std::process::Command::new("mkfifo").arg(&pipe)).success();
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", "read go <\"$1\"; exec \"$0\" 60"]);
-    let shell = Running::start(shell.arg(&program).arg(&pipe));
+    let start = |program: &Path| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "read go <\"$1\"; exec \"$0\" 60"]);
+        Running::start(shell.arg(program).arg(&pipe))
+    };
+    let (shell, other) = (start(&program), start(Path::new("/bin/sleep")));
     let target = until("the shell to be found", || {
         let record = Record::try_read(&path)?;
         let starts = record.starts();
+        starts.iter().find(|start| start.pid == other.pid())?;
         let start = starts.iter().find(|start| start.pid == shell.pid())?;
         Some(start.target)
     });
-    std::fs::write(&pipe, "go\n").expect("the shell reads it");
+    // One shell reads the line, the other the end.
+    std::fs::write(&pipe, "go\n").expect("both read it");
     until("the program to be left out", || {
         let record = Record::try_read(&path)?;
         let mut exits = record.exits().into_iter();
@@ -105,6 +111,10 @@ fn a_name_is_left_out_whenever_it_comes() {
         exits.iter().any(|exit| exit.target == of_shell[0].target),
         "{exits:?}"
     );
+    let of_other: Vec<_> = starts.iter().filter(|start| start.pid == other.pid()).collect();
+    let names: Vec<&str> = of_other.iter().map(|start| start.name.as_str()).collect();
+    assert_eq!(names, ["sh", "sleep"], "{starts:?}");
+    assert_eq!(of_other[0].target, of_other[1].target, "{starts:?}");
 }
 
 #[test]

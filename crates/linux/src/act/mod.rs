@@ -55,7 +55,6 @@ use huge_page_reclaim::HugePageReclaim;
 use incompressible::Incompressible;
 
 pub(crate) use huge_page::MADV_COLLAPSE;
-pub use huge_page::split_gives_back;
 pub use physical::PhysicalActuator;
 
 /// Maximum bytes of one batch. It bounds the time for which a target's mmap lock is held and a stop request waits.

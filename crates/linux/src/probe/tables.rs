@@ -10,8 +10,7 @@ use isotherm_engine::drive::TableProbe;
 use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 
-use super::page_table::{PageTableProbe, ProbeError};
-use super::scan::ClearMethod;
+use super::page_table::{ClearMethod, PageTableProbe, ProbeError};
 use super::walker::{AddressSpace, Table, Walker, WalkerError};
 
 const TOP_SHIFT: u32 = 30;

@@ -22,7 +22,7 @@ use super::goal::GoalMeter;
 use super::guard::Meters;
 use super::{eligible, system};
 use crate::session::Session;
-use crate::start::ram;
+use crate::start::parts::ram;
 
 /// Executor of planned operations.
 enum Executor {

@@ -18,6 +18,7 @@ mod score;
 mod simulated;
 mod text;
 mod truth;
+mod watched;
 
 use std::collections::BTreeMap;
 

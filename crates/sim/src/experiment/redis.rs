@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 
-use super::tiering::{KeyDistribution, Setting};
+use super::tiering::setting::{KeyDistribution, Setting};
 
 /// Bytes of a record in each class.
 const CLASSES: [f64; 4] = [11.0 * 128.0, 12.0 * 32.0, 11.0 * 16.0, 64.0];

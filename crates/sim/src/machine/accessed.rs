@@ -12,7 +12,7 @@ use isotherm_engine::monitor::bits;
 use isotherm_engine::table::BlockFacts;
 use rand_pcg::Pcg64Mcg;
 
-use super::process::Area;
+use super::area::Area;
 use super::{Machine, Place};
 use crate::memory::Page;
 

@@ -10,7 +10,7 @@ use isotherm_engine::{
     Refusal, TargetId,
 };
 
-use super::process::Use;
+use super::area::Use;
 use super::{Machine, Place, Rules};
 use crate::memory::{BLOCK_PAGES, Page};
 

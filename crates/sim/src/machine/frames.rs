@@ -11,7 +11,7 @@ use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal};
 
 use super::actuator::{SimActuator, refuse};
-use super::process::Use;
+use super::area::Use;
 use super::scatter::PIECE;
 use crate::memory::{Owner, Page, Pfn};
 

@@ -2,7 +2,7 @@
 
 use isotherm_engine::{Nanos, Refusal};
 
-use super::process::Use;
+use super::area::Use;
 use super::{Defrag, Machine, Place};
 use crate::memory::{BLOCK_PAGES, Page};
 

@@ -15,11 +15,13 @@
 
 mod accessed;
 mod actuator;
+mod area;
 mod check;
 mod compact;
 mod fault;
 mod frames;
 mod huge;
+mod node_pages;
 mod nodes;
 mod page_out;
 pub mod pattern;
@@ -46,15 +48,16 @@ pub use fault::{Fault, FaultKind};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
-pub use process::{AreaSpec, Losses, Process, ProcessSpec, Use};
+pub use area::{AreaSpec, Use};
+pub use process::{Losses, Process, ProcessSpec};
 pub use speed::miss_share;
 pub use swap::{Swap, SwapKind};
 
 use accessed::PageBits;
 use compact::Compaction;
-use nodes::{FilePages, NodePages};
+use node_pages::{FilePages, NodePages};
 use place::Marks;
-use process::Area;
+use area::Area;
 
 /// A node of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -312,7 +315,7 @@ impl Machine {
             process.add(self.areas.len(), &area, pages.clone());
             self.area_ends.push(pages.end);
             let nodes = self.spec.nodes.len();
-            let holdings = NodePages::new(nodes, area.purpose, &pages, &mut self.files);
+            let holdings = NodePages::new(nodes, area.purpose == Use::File, &pages, &mut self.files);
             let is_ever_accessed = area.pattern.is_ever_accessed();
             self.areas.push(Area {
                 spec: area,

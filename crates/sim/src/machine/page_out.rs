@@ -7,7 +7,8 @@
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
 
-use super::process::{Losses, Use};
+use super::area::Use;
+use super::process::Losses;
 use super::{Machine, Place, Rules, SimActuator};
 use crate::memory::{BLOCK_PAGES, Page};
 

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use isotherm_engine::Nanos;
 
 use super::process::Losses;
-use super::process::Use;
+use super::area::Use;
 use super::{Machine, Place, SwapKind};
 use crate::memory::{BLOCK_PAGES, Page, Pfn};
 

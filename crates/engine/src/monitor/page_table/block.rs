@@ -10,20 +10,14 @@
 mod idle;
 
 use super::estimate::AccessEstimate;
+use super::granule::{GRANULE_PAGES, GRANULES, Since};
 use super::pages::{Counts, Pages, Seen};
 use super::returns::Returns;
-use super::since::Since;
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
 use crate::monitor::block_pages::BlockPages;
 use crate::monitor::page_since::PageSince;
 use crate::monitor::ticks::nanos_of;
-
-/// Pages that share an age.
-pub(super) const GRANULE_PAGES: usize = 16;
-pub(super) const GRANULES: usize = PAGES_PER_BLOCK / GRANULE_PAGES;
-/// Bytes of a granule.
-pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
 
 /// A smaller share of touched unsampled pages counts as none: the sample behind it has only about 16 pages.
 pub(super) const LEAST_SHARE: f32 = 0.1;

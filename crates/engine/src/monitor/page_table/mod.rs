@@ -34,6 +34,7 @@
 mod block;
 mod by_page;
 mod estimate;
+mod granule;
 mod idle;
 mod infer;
 mod page_ages;
@@ -41,7 +42,6 @@ mod pages;
 mod plan;
 mod report;
 mod returns;
-mod since;
 mod space;
 mod target;
 #[cfg(test)]

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::block::{Block, GRANULE_PAGES};
+use super::block::Block;
+use super::granule::GRANULE_PAGES;
 use super::target::Target;
 use super::watch::{ClearedBy, HOLD_MAX, Watch};
 use crate::address::{AddressRange, Nanos};

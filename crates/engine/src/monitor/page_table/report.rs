@@ -1,7 +1,8 @@
 //! Makes regions from blocks by joining similar neighbours.
 
 use super::bits;
-use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, State};
+use super::block::{Block, State};
+use super::granule::{GRANULE_BYTES, GRANULE_PAGES};
 use super::pages::{Counts, Pages, Seen};
 use super::target::{Target, block_of};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};

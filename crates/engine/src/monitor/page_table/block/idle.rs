@@ -1,6 +1,7 @@
 //! Idle times of single pages of a block, and the pages that were read back.
 
-use super::{Block, GRANULE_PAGES, State};
+use super::super::granule::GRANULE_PAGES;
+use super::{Block, State};
 use crate::monitor::bits::{self, Bitmap, and, is_empty};
 use crate::monitor::idle_pages::{IdlePages, PageAges};
 use crate::monitor::page_since::PageSince;

@@ -1,7 +1,14 @@
-//! Ticks since which the granules of a block are in their states. One value suffices while all are the same.
+//! Granules of a block: pages that share an age.
 
-use super::block::GRANULES;
+use crate::address::{PAGE_SIZE, PAGES_PER_BLOCK};
 
+/// Pages that share an age.
+pub(super) const GRANULE_PAGES: usize = 16;
+pub(super) const GRANULES: usize = PAGES_PER_BLOCK / GRANULE_PAGES;
+/// Bytes of a granule.
+pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
+
+/// Ticks since which the granules of a block are in their states. One value suffices while all are the same.
 #[derive(Clone, Debug)]
 pub(super) enum Since {
     All(u32),
