@@ -76,7 +76,9 @@ fn resolve(modules: &BTreeMap<Module, &Path>, from: &Module, path: &[String]) ->
         _ => return None,
     }
     rest = &rest[1..];
-    while let Some(("super", left)) = rest.split_first().map(|(first, left)| (first.as_str(), left))
+    while let Some(("super", left)) = rest
+        .split_first()
+        .map(|(first, left)| (first.as_str(), left))
     {
         at.pop()?;
         rest = left;
@@ -128,7 +130,10 @@ impl Imports {
 fn is_test(attributes: &[Attribute]) -> bool {
     let is_of_tests = |of: &Attribute| {
         of.path().is_ident("cfg")
-            && of.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "test")
+            && of
+                .meta
+                .require_list()
+                .is_ok_and(|list| list.tokens.to_string() == "test")
     };
     attributes.iter().any(is_of_tests)
 }
@@ -183,7 +188,10 @@ mod tests {
         let of_a = |text| faults_of(&[("lib.rs", "mod a; mod b;"), ("a.rs", text), b]);
         let circle = of_a("use crate::{b::f, c};");
         assert_eq!(circle.len(), 1, "{circle:?}");
-        assert!(circle[0].starts_with("c: a, b import each other"), "{circle:?}");
+        assert!(
+            circle[0].starts_with("c: a, b import each other"),
+            "{circle:?}"
+        );
         assert!(of_a("pub struct A;").is_empty());
         assert!(of_a("#[cfg(test)] mod tests { use crate::b::f; }").is_empty());
     }
@@ -191,6 +199,8 @@ mod tests {
     #[test]
     fn a_module_may_name_what_is_inside_of_it() {
         let inside = ("a/b.rs", "use super::A;");
-        assert!(faults_of(&[("lib.rs", "mod a;"), ("a.rs", "mod b; use b::B;"), inside]).is_empty());
+        assert!(
+            faults_of(&[("lib.rs", "mod a;"), ("a.rs", "mod b; use b::B;"), inside]).is_empty()
+        );
     }
 }

@@ -3,9 +3,7 @@
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Bounds, Scheme};
 use isotherm_engine::units::{MICROSECOND, MILLISECOND};
-use isotherm_engine::{
-    Attributes, AttributesError, Intervals, IntervalsGoal, Strategy,
-};
+use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal, Strategy};
 
 use crate::cursor::{Cursor, Fields};
 use crate::model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};

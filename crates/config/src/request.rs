@@ -3,11 +3,11 @@
 //! A request sets parts of a [`SessionSpec`]. The file sets the missing parts, and the defaults those that are still
 //! missing. No function here reads a file or the state of the machine.
 
+use isotherm_engine::AddressRange;
 use isotherm_engine::attributes::CPU_BUDGET;
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::scheme::huge::MAX_WASTE;
 use isotherm_engine::scheme::{Action, Scheme};
-use isotherm_engine::AddressRange;
 
 use crate::error::{CONTEXTS_MAX, RequestError};
 use crate::model::{ContextConfig, Operations};

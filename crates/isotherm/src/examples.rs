@@ -38,7 +38,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("cc", "is not ours"),
 ];
 
-/// Programs that chapters start; tests/kernel/chapters.rs runs these chapters with them.
+/// Programs that chapters start; tests/kernel/docs_walkthroughs.rs runs these chapters with them.
 const OF_CHAPTERS: &[&str] = &[
     "install",
     "java",

@@ -144,4 +144,3 @@ impl Columns {
         columns
     }
 }
-

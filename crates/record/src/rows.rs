@@ -239,4 +239,3 @@ fn memory_of(parts: &[UInt64Array; 4], row: usize) -> Result<Option<RegionMemory
         _ => Err("has a region with only a part of its memory counts"),
     }
 }
-

@@ -304,7 +304,7 @@ impl Accumulate for Course {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::{header, snapshot_at};
+    use crate::test_records::{header, snapshot_at};
     use isotherm_engine::PAGE_SIZE;
 
     fn pages(course: &TargetCourse, quantity: Quantity) -> Vec<u64> {

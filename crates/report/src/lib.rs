@@ -53,9 +53,7 @@ pub mod wss;
 #[cfg(test)]
 mod resident;
 #[cfg(test)]
-mod samples;
-#[cfg(test)]
-mod samples_machine;
+mod test_records;
 #[cfg(test)]
 mod tests;
 

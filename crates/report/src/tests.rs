@@ -11,8 +11,10 @@ use proptest::prelude::*;
 
 use super::access::{Bounds, SortBy, Which};
 use super::render::{AccessWriter, write};
-use super::samples::{actions_record, fragmentation_record, header, small_record, snapshot_at};
-use super::samples_machine::{BETWEEN, machine_record};
+use super::test_records::machine::{BETWEEN, machine_record};
+use super::test_records::{
+    actions_record, fragmentation_record, header, small_record, snapshot_at,
+};
 use super::{
     Access, AccessOptions, Actions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
     HeatmapReport, Idle, IdleOptions, Machine, MachineReport, Render, Scope, Style, Wss,

@@ -32,6 +32,7 @@ mod kernel;
 mod live;
 #[cfg(feature = "live")]
 mod lock;
+mod messages;
 #[cfg(feature = "live")]
 mod meters;
 #[cfg(feature = "live")]
@@ -56,11 +57,10 @@ mod start;
 #[cfg(feature = "live")]
 mod targets;
 mod versioned;
-mod words;
 
 pub use check::{CheckReport, Finding, check};
+pub use messages::refusal_words;
 pub use versioned::Versioned;
-pub use words::refusal_words;
 
 #[cfg(feature = "live")]
 pub use {
@@ -76,9 +76,9 @@ pub use {
     kernel::{KdamondReport, KernelDamonReport, ModuleReport, kernel_plan},
     live::{begin, finish, step},
     lock::{Lock, lock},
+    messages::limit_words,
     privilege::lacks_privilege,
     session::{Session, Step},
     signals::Signals,
     start::parts::pids,
-    words::limit_words,
 };

@@ -114,7 +114,7 @@ pub struct MachineCosts {
     pub read_bit: Nanos,
     /// A 2 MiB block's page table is read in bulk (0.5 to 0.9 ns a page).
     pub read_block: Nanos,
-    /// The monitor updates the age and belief of a page in memory, in a block that is accessed as a whole or not at
+    /// The monitor updates the age and estimate of a page in memory, in a block that is accessed as a whole or not at
     /// all. (9 to 13 ns under `run` on a JVM of 890 MiB and an idle program of 680 MiB.)
     pub judge_page: Nanos,
     /// The monitor does so for a page of a block that is accessed in part. (17 to 30 ns a page on a redis with some

@@ -22,7 +22,7 @@ const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 const SMOKE: &[&str] = &[
     "accuracy::",
     "command_line::",
-    "endings::",
+    "exit_paths::",
     "goals::",
     "targets::",
 ];

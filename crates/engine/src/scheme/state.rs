@@ -97,7 +97,13 @@ impl State {
     }
 
     /// Prepares for a walk of `snapshots`.
-    pub(super) fn begin(&mut self, index: usize, now: Nanos, snapshots: &[Snapshot], system: &SystemFacts) {
+    pub(super) fn begin(
+        &mut self,
+        index: usize,
+        now: Nanos,
+        snapshots: &[Snapshot],
+        system: &SystemFacts,
+    ) {
         self.tried.clear();
         self.nr_accounted = 0;
         let is_exceeded = self.charge.roll(&self.scheme.quota, index, now, system);

@@ -3,7 +3,7 @@
 use isotherm_report::render::csv_text;
 
 use super::csv::number;
-use super::words::{Words, overhead, words};
+use super::text_table::{TextTable, overhead, words};
 use crate::metric::RUNTIME;
 use crate::suite::Suite;
 use crate::tune::Estimate;
@@ -22,7 +22,7 @@ const PARTS: [(&str, &str, Part, usize); 3] = [
 ];
 
 /// Returns a row for each workload under each configuration that is tuned, then the prediction errors.
-pub(super) fn reported(suite: &Suite) -> Words {
+pub(super) fn reported(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     let of = |configuration: usize| -> Vec<&Predicted> {
         let all = suite.predicted.iter();
@@ -38,7 +38,7 @@ pub(super) fn reported(suite: &Suite) -> Words {
             rows.extend(summary(name, &errors));
         }
     }
-    Words {
+    TextTable {
         title: "Predictions of tuning beside live runs",
         note: format!(
             "Each workload was recorded once by itself and tuned by replays; predicted: with what it may come to in \

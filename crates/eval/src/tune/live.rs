@@ -32,9 +32,9 @@ use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
 use super::space::{Point, Settings};
 use model::{Model, Normal, Observed, Predicted, Prior};
-pub use run::LiveRun;
 #[cfg(feature = "live")]
 pub use programs::{ProgramRuns, ProgramSpec};
+pub use run::LiveRun;
 #[cfg(feature = "live")]
 pub use service::{ServiceRuns, ServiceSpec};
 

@@ -22,8 +22,8 @@ use isotherm_engine::{AddressRange, Operation, PAGE_SIZE, PAGES_PER_BLOCK, Refus
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
 use crate::areas::MappedArea;
-use crate::probe::ProbeError;
 use crate::host::split_gives_back;
+use crate::probe::ProbeError;
 use crate::swap;
 
 /// `MADV_COLLAPSE` (include/uapi/asm-generic/mman-common.h), since Linux 6.1.

@@ -74,7 +74,7 @@ struct Space {
     /// Time by CLOCK_MONOTONIC at which the areas were read.
     read: Nanos,
     /// Minimum time before the areas are read again.
-    patience: Nanos,
+    retry_after: Nanos,
     jit_read: Nanos,
     used: Nanos,
 }
@@ -185,7 +185,7 @@ impl Unwinder {
         if let Some(space) = known {
             space.used = now;
             // A read after the fault has seen all mappings of that time.
-            if space.area(address).is_some() || now < space.read + space.patience {
+            if space.area(address).is_some() || now < space.read + space.retry_after {
                 return;
             }
         }
@@ -200,7 +200,7 @@ impl Unwinder {
         let jit = jit.filter(|space| space.number == fault.space);
         let known = jit
             .as_ref()
-            .map(|space| (space.areas.len(), space.patience));
+            .map(|space| (space.areas.len(), space.retry_after));
         let mut space = Space::new(fault, PerfMap::beside(&self.jit_bytes));
         if let Some(before) = jit {
             (space.jit, space.jit_read) = (before.jit, before.jit_read);
@@ -209,10 +209,10 @@ impl Unwinder {
             let area = self.modules.area(fault.pid, &mapping);
             space.add(area, &self.modules);
         }
-        if let Some((nr_areas, patience)) = known
+        if let Some((nr_areas, retry_after)) = known
             && nr_areas == space.areas.len()
         {
-            space.patience = Nanos(patience.0 * 2).min(AGAIN_MAX);
+            space.retry_after = Nanos(retry_after.0 * 2).min(AGAIN_MAX);
         }
         self.spaces.insert(fault.pid, space);
     }
@@ -235,7 +235,7 @@ impl Space {
             unwinder: UnwinderX86_64::new(),
             jit,
             read: monotonic(),
-            patience: AGAIN_MIN,
+            retry_after: AGAIN_MIN,
             jit_read: Nanos(0),
             used: fault.monotonic,
         }

@@ -8,10 +8,10 @@ use std::fmt;
 use std::io::Read;
 
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
+use serde::Deserialize;
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
-use serde::Deserialize;
 
 use super::collected::{Collected, List};
 use super::setting::{Intervals, RecordFields, SaidIntervals};

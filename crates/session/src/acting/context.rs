@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
-use isotherm_engine::drive::{Context, World};
+use isotherm_engine::drive::{Context, Platform};
 use isotherm_engine::guard::{GuardStatus, Pool};
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
 use isotherm_engine::scheme::huge::BlockUse;
@@ -74,7 +74,7 @@ impl Actuator for ThisMachine<'_> {
         operations: &[Operation],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), ProbeError> {
-        // All operations are of one pool, as portions of a plan are.
+        // All operations are of one pool, as batches of a plan are.
         let pool = operations.first().map(Operation::pool);
         match (&mut *self.executor, pool) {
             (_, None) => {}
@@ -105,7 +105,7 @@ impl ThisMachine<'_> {
     }
 }
 
-impl World for ThisMachine<'_> {
+impl Platform for ThisMachine<'_> {
     fn assume(
         &mut self,
         operations: &[Operation],
@@ -297,7 +297,7 @@ impl ContextActing {
 
     /// Limits acting to these targets from now on, without the page cache. Pending operations on others are dropped.
     pub(super) fn permit_only(&mut self, permitted: BTreeMap<TargetId, Nanos>) {
-        for target in self.context.targets_of_rest() {
+        for target in self.context.targets_of_pending() {
             if !permitted.contains_key(&target) {
                 self.context.drop_rest_of(target);
             }
@@ -380,7 +380,7 @@ impl ContextActing {
         };
         let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
         if self.context.guard().has_reached_goal() {
-            self.context.drop_rest();
+            self.context.clear_pending();
         }
         // Compressing pages is not watching: watching less would not save its cost.
         let spent = process_cpu().since(cpu_before);
@@ -400,7 +400,7 @@ impl ContextActing {
 
     /// Returns the time at which a pending plan continues, if there is one.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
-        self.context.has_rest().then(|| self.meters.next_step())
+        self.context.has_pending().then(|| self.meters.next_step())
     }
 
     /// Whether the schemes apply to the page cache as well, which can only be dropped. It belongs to no pod.

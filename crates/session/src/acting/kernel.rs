@@ -9,7 +9,7 @@
 //!   addresses, whether or not they hold memory. The quota is therefore multiplied by the recent ratio of bytes tried
 //!   to bytes that left memory ([`effect`]);
 //! - CPU time, if no processor is idle: a quota of time;
-//! - back-off (`patience`): memory must be idle for a multiple of the time.
+//! - back-off (`backoff`): memory must be idle for a multiple of the time.
 //!
 //! A quota is in force from the end of its first window on; on Linux 6.12 that first window has none (measured: 100 MiB
 //! at once, by a quota of 4 MiB a second). Held schemes therefore get their quotas first, and act when the kernel
@@ -355,7 +355,7 @@ impl KernelContext {
             return Grant::Some {
                 bytes_per_s: None,
                 time_per_s: time_per_s.flatten(),
-                patience: 1,
+                backoff: 1,
             };
         }
         let status = self.guard.status();

@@ -6,7 +6,7 @@ use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::scheme::{Action, SchemeStatus, Stats};
 use isotherm_engine::units::{format_bytes, format_share};
 
-use crate::words::{limit_words, refusal_words};
+use crate::messages::{limit_words, refusal_words};
 
 /// Results of acting: one entry for each scheme.
 #[derive(serde::Serialize)]
@@ -225,8 +225,11 @@ fn headline(guards: &[GuardStatus], cpu: Nanos) -> String {
     let stops: u64 = guards.iter().map(|g| g.nr_stops).sum();
     let why = guards.iter().find_map(|g| g.exceeded);
     let why = why.map_or_else(String::new, |limit| format!(" ({})", limit_words(limit)));
-    let strain = guards.iter().filter_map(|g| g.strain).reduce(f64::max);
-    let strain = strain.map_or_else(|| "unknown".into(), |strain| format!("{strain:.2}"));
+    let limit_ratio = guards.iter().filter_map(|g| g.limit_ratio).reduce(f64::max);
+    let limit_ratio = limit_ratio.map_or_else(
+        || "unknown".into(),
+        |limit_ratio| format!("{limit_ratio:.2}"),
+    );
     let state = if guards.iter().any(|g| g.is_in_debt) {
         ", paying back"
     } else if guards.iter().any(|g| !g.is_open) {
@@ -239,7 +242,7 @@ fn headline(guards: &[GuardStatus], cpu: Nanos) -> String {
         ""
     };
     format!(
-        "targets lost {:.2} s, {stops} stops{why}, strain {strain}, acting {:.1} s of CPU{state}",
+        "targets lost {:.2} s, {stops} stops{why}, limit ratio {limit_ratio}, acting {:.1} s of CPU{state}",
         waited as f64 / 1e9,
         cpu.as_secs_f64(),
     )

@@ -28,7 +28,6 @@ pub(crate) use virtual_memory::VirtualMemory;
 use isotherm_engine::{Cost, Intervals, Nanos};
 use isotherm_record::Item;
 
-
 /// A method of watching targets.
 pub(crate) trait Monitor {
     /// Does the work that is due at `now` and appends new items to `items`. Returns the time of the next step; `None`

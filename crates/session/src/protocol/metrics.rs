@@ -416,10 +416,10 @@ impl Metrics<'_> {
                 |context| Some(context.guard.page_cache?.is_open.into()),
             ),
             (
-                "isotherm_guard_strain_ratio",
+                "isotherm_guard_limit_ratio",
                 MetricType::Gauge,
                 "The largest of measured cost to limit; absent where nothing limited is known.",
-                |context| context.guard.strain.map(Value::from),
+                |context| context.guard.limit_ratio.map(Value::from),
             ),
             (
                 "isotherm_guard_allowed_bytes_per_second",
@@ -428,10 +428,10 @@ impl Metrics<'_> {
                 |context| context.guard.bytes_per_s.map(Value::from),
             ),
             (
-                "isotherm_guard_patience_ratio",
+                "isotherm_guard_backoff_ratio",
                 MetricType::Gauge,
                 "Factor on the schemes' minimum age for processes' memory, while pages refault; 1: none.",
-                |context| Some(u64::from(context.guard.patience).into()),
+                |context| Some(u64::from(context.guard.backoff).into()),
             ),
             (
                 "isotherm_guard_stops",

@@ -269,11 +269,11 @@ fn guard_line(context: &Value) -> String {
     let Some(rate) = guard["bytes_per_s"].as_u64() else {
         return "guard: no limits".into();
     };
-    let used = match guard["strain"].as_f64() {
+    let used = match guard["limit_ratio"].as_f64() {
         _ if guard["is_blind"] == true => {
             "a limited signal is unknown, so the rate stays".to_owned()
         }
-        Some(strain) => format!("at {} of its limits", format_share(strain)),
+        Some(limit_ratio) => format!("at {} of its limits", format_share(limit_ratio)),
         None => "its signals are unknown".to_owned(),
     };
     let exceeded = guard["exceeded"]
@@ -295,14 +295,14 @@ fn guard_line(context: &Value) -> String {
         )
     });
     let cache = cache.unwrap_or_default();
-    let patience = guard["patience"].as_u64().filter(|factor| *factor > 1);
-    let patience = patience.map_or_else(String::new, |factor| {
+    let backoff = guard["backoff"].as_u64().filter(|factor| *factor > 1);
+    let backoff = backoff.map_or_else(String::new, |factor| {
         format!("; back-off: {factor} times the schemes' minimum age, as pages refaulted")
     });
     let seconds = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e9;
     let lost = &guard["recent"];
     format!(
-        "guard: {state}, up to {}/s, {used}; stopped {} times{exceeded}{cache}{patience}; targets lost {:.2} of {:.2} s \
+        "guard: {state}, up to {}/s, {used}; stopped {} times{exceeded}{cache}{backoff}; targets lost {:.2} of {:.2} s \
          allowed in the last 10 minutes",
         format_bytes(rate),
         guard["nr_stops"],

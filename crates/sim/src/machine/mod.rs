@@ -43,21 +43,21 @@ use crate::memory::{BLOCK_PAGES, Memory, NodeSize, Owner, Page, Pfn};
 use crate::statistics::Distribution;
 
 pub use actuator::SimActuator;
+pub use area::{AreaSpec, Use};
 pub use compact::Defrag;
 pub use fault::{Fault, FaultKind};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
-pub use area::{AreaSpec, Use};
 pub use process::{Losses, Process, ProcessSpec};
 pub use speed::miss_share;
 pub use swap::{Swap, SwapKind};
 
 use accessed::PageBits;
+use area::Area;
 use compact::Compaction;
 use node_pages::{FilePages, NodePages};
 use place::Marks;
-use area::Area;
 
 /// A node of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -315,7 +315,8 @@ impl Machine {
             process.add(self.areas.len(), &area, pages.clone());
             self.area_ends.push(pages.end);
             let nodes = self.spec.nodes.len();
-            let holdings = NodePages::new(nodes, area.purpose == Use::File, &pages, &mut self.files);
+            let holdings =
+                NodePages::new(nodes, area.purpose == Use::File, &pages, &mut self.files);
             let is_ever_accessed = area.pattern.is_ever_accessed();
             self.areas.push(Area {
                 spec: area,

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use isotherm_engine::Nanos;
 
-use super::process::Losses;
 use super::area::Use;
+use super::process::Losses;
 use super::{Machine, Place, SwapKind};
 use crate::memory::{BLOCK_PAGES, Page, Pfn};
 

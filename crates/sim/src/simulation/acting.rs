@@ -55,7 +55,7 @@ impl Acting {
 
     /// The time at which the pending part of a plan is due, on the monitors' clock.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
-        self.context.has_rest().then(|| self.meter.next_step())
+        self.context.has_pending().then(|| self.meter.next_step())
     }
 
     /// Lets the guard observe the last second. Returns whether its state has changed.

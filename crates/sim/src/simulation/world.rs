@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use isotherm_engine::drive::{MonitorLoop, TargetSource, World};
+use isotherm_engine::drive::{MonitorLoop, Platform, TargetSource};
 use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Metric, NodeMemory, SchemeEngine, SystemFacts};
 use isotherm_engine::table::MappedRange;
@@ -131,7 +131,7 @@ impl Actuator for SimulatedWorld<'_> {
     }
 }
 
-impl World for SimulatedWorld<'_> {
+impl Platform for SimulatedWorld<'_> {
     fn facts(&mut self, wanted: &[Metric], _: &SchemeEngine, _: &[Snapshot]) -> SystemFacts {
         SystemFacts {
             returned: self.returned.clone(),

@@ -298,7 +298,7 @@ impl Drafts<'_> {
         if counts.resident <= 0.0 && counts.swapped <= 0.0 {
             return;
         }
-        let rate = f64::from(block.belief.rate.unwrap_or(0.0));
+        let rate = f64::from(block.access_estimate.rate.unwrap_or(0.0));
         let next = Draft {
             range,
             mapping,

@@ -9,7 +9,7 @@ use isotherm_record::machine::{
     NodeMemory, TargetGroup, ZoneMemory,
 };
 
-use crate::samples::at;
+use crate::test_records::at;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,4 +1,4 @@
-//! Execution of a plan in portions: no portion exceeds the current limits.
+//! Execution of a plan in batches: no batch exceeds the current limits.
 //!
 //! A region may be gigabytes, while the guard allows megabytes, or a step 50 ms. So operations are cut at the borders
 //! of 2 MiB blocks (of which huge pages are made). The outcomes of their parts are joined again, as the schemes count
@@ -12,36 +12,36 @@ use crate::guard::{Guard, Pool};
 use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
 
-/// Upper bound of one portion in bytes.
-const PORTION_MAX: u64 = 64 << 20;
-/// Upper bound of a portion in bytes while little of the memory is resident: all of the next portion may be.
+/// Upper bound of one batch in bytes.
+const BATCH_MAX: u64 = 64 << 20;
+/// Upper bound of a batch in bytes while little of the memory is resident: all of the next batch may be.
 const SPARSE_MAX: u64 = 16 << 20;
-/// Size of a portion for an action with an unknown speed.
-const FIRST_PORTION: u64 = 2 * BLOCK_SIZE;
+/// Size of a batch for an action with an unknown speed.
+const FIRST_BATCH: u64 = 2 * BLOCK_SIZE;
 
 /// Speed of actions, in bytes of resident memory per nanosecond.
 #[derive(Clone, Debug, Default)]
 pub struct Throughput {
     speeds: BTreeMap<Action, f64>,
-    /// Factor on portions, raised while little of the memory is resident.
+    /// Factor on batches, raised while little of the memory is resident.
     stretch: u64,
 }
 
 impl Throughput {
-    /// Returns the bytes of the next portion, if it may take `left`. It assumes that all of the memory is resident.
-    fn portion(&self, action: Action, left: Nanos) -> u64 {
+    /// Returns the bytes of the next batch, if it may take `left`. It assumes that all of the memory is resident.
+    fn batch(&self, action: Action, left: Nanos) -> u64 {
         let Some(speed) = self.speeds.get(&action) else {
-            return FIRST_PORTION;
+            return FIRST_BATCH;
         };
-        let bytes = ((speed * left.0 as f64) as u64).clamp(BLOCK_SIZE, PORTION_MAX);
+        let bytes = ((speed * left.0 as f64) as u64).clamp(BLOCK_SIZE, BATCH_MAX);
         let stretched = bytes.saturating_mul(self.stretch.max(1));
         bytes.max(stretched.min(SPARSE_MAX))
     }
 
-    /// Learns the speed from a portion and its outcomes.
-    fn learn(&mut self, action: Action, portion: &[Operation], outcomes: &[Outcome]) {
+    /// Learns the speed from a batch and its outcomes.
+    fn learn(&mut self, action: Action, batch: &[Operation], outcomes: &[Outcome]) {
         let took: u64 = outcomes.iter().map(|outcome| outcome.took.0).sum();
-        let asked: u64 = portion.iter().map(Operation::extent).sum();
+        let asked: u64 = batch.iter().map(Operation::extent).sum();
         let absent = |outcome: &Outcome| {
             let of = |why| outcome.refused.get(&why).copied().unwrap_or(0);
             of(Refusal::NotPresent) + of(Refusal::Unmapped) + of(Refusal::Exited)
@@ -95,37 +95,37 @@ pub fn execute<E>(
     (pace, room): (&mut Throughput, Nanos),
     mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Executed, E> {
-    let mut portions = Portions::new(plan.make_contiguous());
-    let (mut portion, mut outcomes) = (Vec::new(), Vec::new());
+    let mut batches = Batches::new(plan.make_contiguous());
+    let (mut batch, mut outcomes) = (Vec::new(), Vec::new());
     let mut spent = Nanos(0);
-    while let Some(action) = portions.next_action() {
+    while let Some(action) = batches.next_action() {
         let allowed = guard.allowance_of(pool, action).unwrap_or(u64::MAX);
         let is_harmless = action == Action::Stat;
         if !is_harmless && (allowed == 0 || spent >= room) {
             break;
         }
-        let bytes = pace.portion(action, room.since(spent));
-        portions.take(bytes.min(allowed), &mut portion);
+        let bytes = pace.batch(action, room.since(spent));
+        batches.take(bytes.min(allowed), &mut batch);
         outcomes.clear();
-        let flow = act(&portion, &mut outcomes)?;
+        let flow = act(&batch, &mut outcomes)?;
         if !is_harmless {
             let applied = outcomes.iter().map(|outcome| outcome.applied).sum();
             guard.charge(pool, action, applied);
             spent = outcomes.iter().fold(spent, |sum, one| sum + one.took);
-            pace.learn(action, &portion, &outcomes);
+            pace.learn(action, &batch, &outcomes);
         }
-        portions.done(&outcomes);
+        batches.done(&outcomes);
         if flow.is_break() {
             break;
         }
     }
-    let Portions {
+    let Batches {
         next,
         taken,
         done,
         outcomes,
         ..
-    } = portions;
+    } = batches;
     plan.drain(..next);
     if let Some(first) = plan.front_mut().filter(|_| taken > 0) {
         let rest = AddressRange::new(first.range.start + taken, first.range.end);
@@ -135,12 +135,12 @@ pub fn execute<E>(
 }
 
 /// A plan in execution.
-struct Portions<'a> {
+struct Batches<'a> {
     plan: &'a [Operation],
     /// Index of the next operation; `taken` is the number of its bytes that have been taken already.
     next: usize,
     taken: u64,
-    /// Operations in the last portion, by index.
+    /// Operations in the last batch, by index.
     in_hand: Vec<usize>,
     parts: Vec<AddressRange>,
     done: Vec<Operation>,
@@ -149,7 +149,7 @@ struct Portions<'a> {
     last_done: Option<usize>,
 }
 
-impl<'a> Portions<'a> {
+impl<'a> Batches<'a> {
     fn new(plan: &'a [Operation]) -> Self {
         Self {
             plan,
@@ -170,8 +170,8 @@ impl<'a> Portions<'a> {
 
     /// Takes at most `bytes`, but at least up to the next border of a block, of the next operations of one action.
     /// Harmless operations (only counting) are taken whole.
-    fn take(&mut self, bytes: u64, portion: &mut Vec<Operation>) {
-        portion.clear();
+    fn take(&mut self, bytes: u64, batch: &mut Vec<Operation>) {
+        batch.clear();
         self.in_hand.clear();
         self.parts.clear();
         let Some(action) = self.next_action() else {
@@ -186,10 +186,10 @@ impl<'a> Portions<'a> {
             let start = operation.range.start + self.taken;
             let rest = operation.range.end - start;
             // Pages of one block are not cut.
-            let is_pages = operation.pages.is_some() && portion.is_empty();
+            let is_pages = operation.pages.is_some() && batch.is_empty();
             let length = if is_harmless || is_pages || rest.min(operation.extent()) <= room {
                 rest
-            } else if portion.is_empty() {
+            } else if batch.is_empty() {
                 cut(start, room).min(rest)
             } else if room >= BLOCK_SIZE {
                 cut(start, room)
@@ -200,7 +200,7 @@ impl<'a> Portions<'a> {
             let part_of = operation.part(part);
             // For single pages, only their own bytes count.
             let extent = part_of.extent();
-            portion.push(part_of);
+            batch.push(part_of);
             self.in_hand.push(self.next);
             self.parts.push(part);
             if length < rest {
@@ -217,7 +217,7 @@ impl<'a> Portions<'a> {
         }
     }
 
-    /// Adds the outcomes of the last portion.
+    /// Adds the outcomes of the last batch.
     fn done(&mut self, outcomes: &[Outcome]) {
         assert_eq!(self.in_hand.len(), outcomes.len(), "an outcome for each");
         for ((&which, part), outcome) in self.in_hand.iter().zip(&self.parts).zip(outcomes) {
@@ -284,12 +284,12 @@ mod tests {
         }
     }
 
-    /// Returns the portions of a plan, in MiB, if each may have `bytes`.
-    fn portions(plan: &[Operation], bytes: u64) -> Vec<Vec<(u64, u64)>> {
-        let (mut portions, mut portion, mut all) = (Portions::new(plan), Vec::new(), Vec::new());
+    /// Returns the batches of a plan, in MiB, if each may have `bytes`.
+    fn batches(plan: &[Operation], bytes: u64) -> Vec<Vec<(u64, u64)>> {
+        let (mut batches, mut batch, mut all) = (Batches::new(plan), Vec::new(), Vec::new());
         loop {
-            portions.take(bytes, &mut portion);
-            if portion.is_empty() {
+            batches.take(bytes, &mut batch);
+            if batch.is_empty() {
                 break;
             }
             let outcome = |operation: &Operation| Outcome {
@@ -297,13 +297,13 @@ mod tests {
                 refused: [(Refusal::Locked, 1)].into(),
                 ..Outcome::default()
             };
-            portions.done(&portion.iter().map(outcome).collect::<Vec<_>>());
-            let ranges = portion.iter().map(|operation| operation.range);
+            batches.done(&batch.iter().map(outcome).collect::<Vec<_>>());
+            let ranges = batch.iter().map(|operation| operation.range);
             all.push(ranges.map(|r| (r.start / MIB, r.end / MIB)).collect());
         }
-        assert_eq!(portions.done, plan, "all of it, whole");
-        assert_eq!(portions.next, plan.len());
-        for (operation, outcome) in portions.done.iter().zip(portions.outcomes) {
+        assert_eq!(batches.done, plan, "all of it, whole");
+        assert_eq!(batches.next, plan.len());
+        for (operation, outcome) in batches.done.iter().zip(batches.outcomes) {
             let refused: u64 = outcome.refused.values().sum();
             assert_eq!(outcome.applied + refused, operation.range.len());
         }
@@ -316,10 +316,10 @@ mod tests {
             operation(Action::Pageout, 0, 10),
             operation(Action::Pageout, 20, 30),
         ];
-        assert_eq!(portions(&plan, 64 * MIB), [[(0, 10), (20, 30)]]);
-        assert_eq!(portions(&plan, 20 * MIB), [[(0, 10), (20, 30)]]);
+        assert_eq!(batches(&plan, 64 * MIB), [[(0, 10), (20, 30)]]);
+        assert_eq!(batches(&plan, 20 * MIB), [[(0, 10), (20, 30)]]);
         let two = [plan[0].clone(), operation(Action::Cold, 20, 30)];
-        assert_eq!(portions(&two, 64 * MIB), [[(0, 10)], [(20, 30)]]);
+        assert_eq!(batches(&two, 64 * MIB), [[(0, 10)], [(20, 30)]]);
     }
 
     #[test]
@@ -329,7 +329,7 @@ mod tests {
             operation(Action::Pageout, 20, 23),
         ];
         assert_eq!(
-            portions(&plan, 5 * MIB),
+            batches(&plan, 5 * MIB),
             [vec![(1, 6)], vec![(6, 10)], vec![(10, 12), (20, 23)]]
         );
     }
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn less_than_a_block_is_a_block_after_all() {
         let plan = [operation(Action::Pageout, 1, 6)];
-        assert_eq!(portions(&plan, 1), [[(1, 2)], [(2, 4)], [(4, 6)]]);
+        assert_eq!(batches(&plan, 1), [[(1, 2)], [(2, 4)], [(4, 6)]]);
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
             operation(Action::Pageout, 200, 203),
         ];
         assert_eq!(
-            portions(&plan, 2 * MIB),
+            batches(&plan, 2 * MIB),
             [
                 vec![(0, 100), (100, 200)],
                 vec![(200, 202)],
@@ -363,8 +363,8 @@ mod tests {
         let (mut pace, mut steps) = (Throughput::default(), Vec::new());
         let mut rest: VecDeque<Operation> = plan.to_vec().into();
         while !rest.is_empty() && steps.len() < 100_000 {
-            let act = |portion: &[Operation], outcomes: &mut Vec<Outcome>| {
-                outcomes.extend(portion.iter().map(|operation| {
+            let act = |batch: &[Operation], outcomes: &mut Vec<Outcome>| {
+                outcomes.extend(batch.iter().map(|operation| {
                     let pages = (operation.range.start..operation.range.end).step_by(4096);
                     let there = pages.filter(|page| is_there(*page)).count() as u64;
                     let absent = operation.range.len() - there * 4096;
@@ -396,7 +396,7 @@ mod tests {
         for ns in [500, 4_000, 18_000, 60_000] {
             let steps = steps(&plan, ns, |_| true);
             assert_eq!(steps.iter().map(|step| step.1).sum::<u64>(), 2300 * MIB);
-            // The first portion is a guess, and no portion is less than a block.
+            // The first batch is a guess, and no batch is less than a block.
             let longest = steps[1..].iter().map(|step| step.0).max().expect("steps");
             let block = Nanos(512 * ns + 10_000);
             assert!(longest <= STEP + block, "{ns} ns: {longest:?}");

@@ -3,7 +3,7 @@
 use isotherm_engine::statistics::Interval;
 
 /// A table of words.
-pub(super) struct Words {
+pub(super) struct TextTable {
     pub(super) title: &'static str,
     pub(super) note: String,
     pub(super) head: Vec<String>,

@@ -28,7 +28,7 @@ const MOST: u32 = 6;
 
 /// The factor, and the sums that it follows from.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct Backoff {
     /// Binary logarithm of the factor.
     exponent: u32,
     changed: Nanos,
@@ -36,7 +36,7 @@ pub(super) struct Patience {
     waited: f64,
 }
 
-impl Patience {
+impl Backoff {
     /// Takes in the seconds `elapsed` until `now`, with the loss that was allowed and the time that was waited.
     pub(super) fn observe(&mut self, now: Nanos, elapsed: f64, allowed: Nanos, waited: Nanos) {
         let weight = libm::pow(0.5, elapsed / HALVE_AFTER);
@@ -69,25 +69,25 @@ mod tests {
     }
 
     /// Observes the seconds from `from` to `to`, each with `waited_ms` of wait and 10 ms of allowed loss.
-    fn run(patience: &mut Patience, from: u64, to: u64, waited_ms: u64) -> u32 {
+    fn run(backoff: &mut Backoff, from: u64, to: u64, waited_ms: u64) -> u32 {
         for n in from..to {
             let (allowed, waited) = (Nanos::from_millis(10), Nanos::from_millis(waited_ms));
-            patience.observe(second(n), 1.0, allowed, waited);
+            backoff.observe(second(n), 1.0, allowed, waited);
         }
-        patience.factor()
+        backoff.factor()
     }
 
     #[test]
     fn it_grows_while_much_comes_back_and_shrinks_when_little_does() {
-        let mut patience = Patience::default();
-        assert_eq!(run(&mut patience, 0, 60, 2), 1, "that is little");
-        assert_eq!(run(&mut patience, 60, 75, 30), 2, "at once");
-        assert_eq!(run(&mut patience, 75, 95, 30), 4, "and 20 s later again");
-        assert_eq!(run(&mut patience, 95, 110, 5), 8, "that was not over yet");
-        let same = run(&mut patience, 110, 155, 5);
+        let mut backoff = Backoff::default();
+        assert_eq!(run(&mut backoff, 0, 60, 2), 1, "that is little");
+        assert_eq!(run(&mut backoff, 60, 75, 30), 2, "at once");
+        assert_eq!(run(&mut backoff, 75, 95, 30), 4, "and 20 s later again");
+        assert_eq!(run(&mut backoff, 95, 110, 5), 8, "that was not over yet");
+        let same = run(&mut backoff, 110, 155, 5);
         assert_eq!(same, 8, "neither much nor little");
-        assert_eq!(run(&mut patience, 155, 170, 0), 4);
-        assert_eq!(run(&mut patience, 170, 300, 0), 1);
-        assert_eq!(run(&mut patience, 300, 1000, 1000), 64, "at most");
+        assert_eq!(run(&mut backoff, 155, 170, 0), 4);
+        assert_eq!(run(&mut backoff, 170, 300, 0), 1);
+        assert_eq!(run(&mut backoff, 300, 1000, 1000), 64, "at most");
     }
 }

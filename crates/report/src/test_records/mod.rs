@@ -1,6 +1,8 @@
 //! Test records, written as pictures: `[0,4)=9 [4,8)=?` is two regions of four pages each, the first
 //! accessed at 9 of 10 checks, the second unknown. `@5` after a region is an age of 5 s.
 
+pub(crate) mod machine;
+
 use std::collections::BTreeMap;
 
 use isotherm_engine::compaction::{
@@ -234,7 +236,7 @@ pub(crate) fn actions_record() -> Vec<Item> {
             status: GuardStatus {
                 is_open: second != 7,
                 nr_stops: u64::from(second >= 7),
-                strain: Some(second as f64 / 20.0),
+                limit_ratio: Some(second as f64 / 20.0),
                 bytes_per_s: Some(16 << 20),
                 since_start: Account {
                     lost,

@@ -111,7 +111,10 @@ fn a_name_is_left_out_whenever_it_comes() {
         exits.iter().any(|exit| exit.target == of_shell[0].target),
         "{exits:?}"
     );
-    let of_other: Vec<_> = starts.iter().filter(|start| start.pid == other.pid()).collect();
+    let of_other: Vec<_> = starts
+        .iter()
+        .filter(|start| start.pid == other.pid())
+        .collect();
     let names: Vec<&str> = of_other.iter().map(|start| start.name.as_str()).collect();
     assert_eq!(names, ["sh", "sleep"], "{starts:?}");
     assert_eq!(of_other[0].target, of_other[1].target, "{starts:?}");

@@ -10,7 +10,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Number of retries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum BusyRetry {
     /// No kdamond of this process runs: another program reads or sets a file. If a module holds DAMON, EBUSY is
     /// permanent.
     ForOthers,
@@ -20,7 +20,7 @@ pub(crate) enum Patience {
     ForKdamonds,
 }
 
-impl Patience {
+impl BusyRetry {
     const fn nr_tries(self) -> u32 {
         match self {
             Self::ForOthers => 40,
@@ -30,14 +30,16 @@ impl Patience {
 }
 
 /// Repeats an attempt while it fails with EBUSY and retries are left.
-pub(crate) fn patiently<R>(
-    patience: Patience,
+pub(crate) fn retry_while_busy<R>(
+    busy_retry: BusyRetry,
     mut attempt: impl FnMut() -> io::Result<R>,
 ) -> io::Result<R> {
     let mut nr_tries = 0;
     loop {
         match attempt() {
-            Err(error) if error.raw_os_error() == Some(EBUSY) && nr_tries < patience.nr_tries() => {
+            Err(error)
+                if error.raw_os_error() == Some(EBUSY) && nr_tries < busy_retry.nr_tries() =>
+            {
                 nr_tries += 1;
                 std::thread::sleep(PAUSE);
             }

@@ -6,7 +6,7 @@
 
 use isotherm_engine::statistics::Summary;
 
-use super::words::{Words, overhead, percent, words};
+use super::text_table::{TextTable, overhead, percent, words};
 use super::{measures, tuned};
 use crate::metric::{
     ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, MEMUSED_END, METRICS, MONITOR_CPU, REFAULTS,
@@ -31,7 +31,7 @@ const SUITE_METRICS: [usize; 7] = [
 ];
 
 /// Returns all tables that come before the details.
-pub(super) fn summary(suite: &Suite) -> Vec<Words> {
+pub(super) fn summary(suite: &Suite) -> Vec<TextTable> {
     let tables = [
         cases(suite),
         measures::reported(suite),
@@ -42,13 +42,13 @@ pub(super) fn summary(suite: &Suite) -> Vec<Words> {
         by_name(suite),
         scores(suite),
     ];
-    let mut tables: Vec<Words> = tables.into();
+    let mut tables: Vec<TextTable> = tables.into();
     tables.retain(|table| !table.rows.is_empty());
     tables
 }
 
 /// Returns each workload under each configuration, the slowest first.
-fn cases(suite: &Suite) -> Words {
+fn cases(suite: &Suite) -> TextTable {
     let mut cases = Vec::new();
     for workload in 0..suite.workloads.len() {
         for column in 1..suite.configurations.len() {
@@ -76,7 +76,7 @@ fn cases(suite: &Suite) -> Words {
             mean(GUARD_STOPS, 1),
         ]
     };
-    Words {
+    TextTable {
         title: "Worst cases first",
         note: format!(
             "Of {nr} pairs of workload and configuration the {} slowest. Overheads: mean of the \
@@ -101,7 +101,7 @@ fn cases(suite: &Suite) -> Words {
 }
 
 /// Returns each configuration over the suite: worst workload, mean and total.
-fn over_suite(suite: &Suite) -> Words {
+fn over_suite(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
         for metric in SUITE_METRICS {
@@ -121,7 +121,7 @@ fn over_suite(suite: &Suite) -> Words {
             ]);
         }
     }
-    Words {
+    TextTable {
         title: "Over the suite",
         note: "Worst: the workload that it adds most to, or saves least of. In the mean all \
                workloads weigh alike, in the total the large and long ones more. The intervals are \
@@ -142,7 +142,7 @@ fn over_suite(suite: &Suite) -> Words {
 }
 
 /// Returns the costs of each configuration itself, and the pages read back: mean and worst of a run.
-fn costs(suite: &Suite) -> Words {
+fn costs(suite: &Suite) -> TextTable {
     const METRICS_SHOWN: [(usize, usize); 5] = [
         (MONITOR_CPU, 2),
         (ACTING_CPU, 2),
@@ -164,7 +164,7 @@ fn costs(suite: &Suite) -> Words {
         }));
         row
     });
-    Words {
+    TextTable {
         title: "What it took",
         note: "Mean of all runs, and in parentheses the greatest of one run. Major faults are the \
                workload's own; refaults are the machine's anonymous pages that came back after \
@@ -183,7 +183,7 @@ fn costs(suite: &Suite) -> Words {
 }
 
 /// Returns worst, mean and total beside the published worst, mean and total of the same metric and configuration.
-fn like_for_like(suite: &Suite) -> Words {
+fn like_for_like(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for published in &PUBLISHED {
         let Some(metric) = METRICS.iter().position(|m| m.name == published.metric) else {
@@ -214,7 +214,7 @@ fn like_for_like(suite: &Suite) -> Words {
             }
         }
     }
-    Words {
+    TextTable {
         title: "Like for like",
         note: format!(
             "Worst beside worst, mean beside mean, total beside total, of the same metric and \
@@ -254,7 +254,7 @@ fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
 }
 
 /// Returns the workloads that have a published name, beside the published values of that program.
-fn by_name(suite: &Suite) -> Words {
+fn by_name(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     let mut add = |published: &Published, metric: usize, workload: usize| {
         let name = &suite.published_names[workload];
@@ -281,7 +281,7 @@ fn by_name(suite: &Suite) -> Words {
             }
         }
     }
-    Words {
+    TextTable {
         title: "Programs with a published name",
         note: "Where the names differ, it is a program of that name in another version and with \
                another input."
@@ -299,7 +299,7 @@ fn by_name(suite: &Suite) -> Words {
     }
 }
 
-fn scores(suite: &Suite) -> Words {
+fn scores(suite: &Suite) -> TextTable {
     let mut head = words(&["workload"]);
     head.extend(suite.configurations.iter().skip(1).cloned());
     let row = |(workload, name): (usize, &String)| {
@@ -313,7 +313,7 @@ fn scores(suite: &Suite) -> Words {
         ));
         row
     };
-    Words {
+    TextTable {
         title: "DAMOOS score",
         note: format!(
             "More is better; -1000 where the workload is slower by more than {SLOWDOWN_MAX_PERCENT} \
@@ -325,7 +325,7 @@ fn scores(suite: &Suite) -> Words {
 }
 
 /// Returns a metric by workload and configuration: the median, and the overhead with its interval.
-pub(super) fn detail(suite: &Suite, metric: usize) -> Words {
+pub(super) fn detail(suite: &Suite, metric: usize) -> TextTable {
     let (unit, _, _) = METRICS[metric].shown();
     let mut head = vec![format!("in {unit}")];
     head.extend(suite.configurations.iter().cloned());
@@ -357,7 +357,7 @@ pub(super) fn detail(suite: &Suite, metric: usize) -> Words {
         }));
         rows.push(row);
     }
-    Words {
+    TextTable {
         title: METRICS[metric].name,
         note: String::new(),
         head,

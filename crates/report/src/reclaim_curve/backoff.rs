@@ -30,7 +30,7 @@ pub(super) struct Returned(u32);
 
 /// The sums of each threshold.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Patience([Sums; THRESHOLDS.len()]);
+pub(super) struct Backoff([Sums; THRESHOLDS.len()]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
@@ -39,7 +39,7 @@ struct Sums {
     refaults: u64,
 }
 
-impl Patience {
+impl Backoff {
     /// Adds an idle period of `length`, which ended in a refault if the page `is_accessed` then.
     pub(super) fn add(&mut self, length: Nanos, is_accessed: bool, returned: &mut Returned) {
         if length < THRESHOLDS[0] {
