@@ -262,6 +262,16 @@ def secret():
     use(memory)
 
 
+def ring_buffers():
+    """io_uring pins its registered buffers: they are mapped as usual, and no page of them can be paged out."""
+    memory = fill(anonymous())
+    ring = check(libc.syscall(425, 4, ctypes.create_string_buffer(120)), "io_uring_setup")
+    buffer = (ctypes.c_void_p * 2)(address(memory), SIZE)
+    check(libc.syscall(427, ring, 0, buffer, 1), "io_uring_register")
+    ready(SIZE, USED, SIZE - USED, SIZE - USED)
+    use(memory)
+
+
 def in_namespace():
     check(libc.unshare(0x20000000), "unshare")
     told, tell = os.pipe()
