@@ -348,6 +348,11 @@ impl Guard {
         self.limits.max_slowdown.map(|_| self.ledger.room_ns())
     }
 
+    /// Returns whether nothing of `pool` may be acted on, as a limit was exceeded or a debt is being paid back.
+    pub fn has_stopped(&self, pool: Pool) -> bool {
+        self.limits.is_limited() && !self.is_open(pool)
+    }
+
     /// Returns the bytes of `pool` that may be acted on now; `None`: no limit.
     pub fn allowance(&self, pool: Pool) -> Option<u64> {
         if !self.limits.is_limited() {

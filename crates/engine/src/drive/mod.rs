@@ -5,6 +5,7 @@
 //! no system call: the caller passes the time, and all else is the world's.
 
 mod batches;
+mod bound_by;
 mod context;
 mod dry_run;
 mod huge;
@@ -14,6 +15,7 @@ mod regions;
 mod tables;
 
 pub use batches::{Executed, Throughput, execute};
+pub use bound_by::BoundBy;
 pub use context::{Context, Platform};
 pub use dry_run::DryRun;
 pub use monitor::MonitorLoop;

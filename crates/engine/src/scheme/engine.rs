@@ -183,6 +183,12 @@ impl SchemeEngine {
         !self.states.is_empty() && self.states.iter().all(|state| !state.watermark.is_open)
     }
 
+    /// Returns whether the quota of any active scheme is used up for now.
+    pub fn has_used_up_quota(&self) -> bool {
+        let is_used_up = |state: &State| state.watermark.is_open && state.charge.is_exhausted();
+        self.states.iter().any(is_used_up)
+    }
+
     /// Returns the time of the next check of watermarks; `None` if none was checked yet.
     pub fn next_check(&self) -> Option<Nanos> {
         let next = |state: &State| state.watermark.next_check;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
-use isotherm_engine::drive::{Context, Platform};
+use isotherm_engine::drive::{BoundBy, Context, Platform};
 use isotherm_engine::guard::{GuardStatus, Pool};
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
 use isotherm_engine::scheme::huge::BlockUse;
@@ -20,6 +20,7 @@ use isotherm_record::{ActionSample, GuardSample, Item, PageSnapshot};
 
 use super::goal::GoalMeter;
 use super::guard::Meters;
+use super::summary::bounds::BoundTimes;
 use super::{eligible, system};
 use crate::session::Session;
 use crate::start::parts::ram;
@@ -210,6 +211,7 @@ pub(super) struct ContextActing {
     snapshots: Vec<Snapshot>,
     /// Scans of every page, if the context is watched by these.
     scans: PageScans,
+    pub(super) bounds: BoundTimes,
 }
 
 impl ContextActing {
@@ -251,6 +253,7 @@ impl ContextActing {
             permitted: None,
             snapshots: Vec::new(),
             scans: PageScans::default(),
+            bounds: BoundTimes::default(),
         })
     }
 
@@ -321,6 +324,11 @@ impl ContextActing {
         self.meters.status(self.context.guard())
     }
 
+    /// Returns the limit that binds its schemes now.
+    pub(super) fn bound_by(&self) -> BoundBy {
+        self.context.bound_by(self.meters.room())
+    }
+
     /// Exchanges schemes and limits while running; the caller has checked that they can be kept.
     pub(super) fn tune(&mut self, acting: ActingSpec) -> Result<(), SchemeError> {
         self.context.set_schemes(acting.schemes)?;
@@ -355,6 +363,7 @@ impl ContextActing {
         }
         let is_due = self.goes_on_at().is_some_and(|at| at <= now);
         if self.snapshots.is_empty() && !is_due {
+            self.bounds.note(now, self.bound_by());
             return Ok(Nanos(0));
         }
         let goal = self.goal.as_ref().map(|goal| {
@@ -395,6 +404,7 @@ impl ContextActing {
         }
         let guard = self.context.guard_mut();
         self.meters.end(session.now(), spent, &times, guard);
+        self.bounds.note(now, self.bound_by());
         Ok(spent)
     }
 

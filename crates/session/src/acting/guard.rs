@@ -109,6 +109,15 @@ impl Meters {
         }
     }
 
+    /// Returns the time that acting may take now, by its CPU budget.
+    pub(super) fn room(&self) -> Nanos {
+        if self.acting.status().is_exhausted {
+            Nanos(0)
+        } else {
+            STEP
+        }
+    }
+
     /// Checks that `limits` can be kept on this kernel.
     pub(super) fn can_set(&self, limits: GuardLimits) -> anyhow::Result<()> {
         can_be_kept(limits, self.group.as_deref())

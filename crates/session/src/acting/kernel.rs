@@ -24,6 +24,7 @@
 use anyhow::bail;
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
 use isotherm_damon::DamonError;
+use isotherm_engine::drive::BoundBy;
 use isotherm_engine::guard::{Guard, Pool};
 use isotherm_engine::scheme::{Action, QuotaState, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Nanos, TargetId};
@@ -444,6 +445,16 @@ impl KernelContext {
         !self.is_dry_run && self.schemes.iter().any(is_pageout)
     }
 
+    /// Returns the limit that binds, if it is one of ours: the kernel reports none of its own.
+    fn bound_by(&self) -> Option<BoundBy> {
+        if self.is_paused {
+            Some(BoundBy::Paused)
+        } else {
+            let has_stopped = self.guard.has_stopped(Pool::Processes);
+            has_stopped.then_some(BoundBy::Guard)
+        }
+    }
+
     fn status(&self) -> ContextStatus<'_> {
         let schemes = { self.schemes.iter() }.zip(&self.stats).zip(&self.quotas);
         let schemes = schemes.map(|((scheme, stats), quota)| SchemeStatus {
@@ -463,6 +474,8 @@ impl KernelContext {
             schemes: schemes.collect(),
             limits: self.guard.limits(),
             guard: self.meters.status(&self.guard),
+            bound_by: self.bound_by(),
+            bound_times: Vec::new(),
             huge_pages: None,
             kdamond: self.kdamond,
             paged_out_bytes: self.pages_out().then_some(self.paged_out),

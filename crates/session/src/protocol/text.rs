@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 
+use isotherm_engine::drive::BoundBy;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_engine::{Nanos, PAGE_SIZE};
 use isotherm_record::printable;
 use serde_json::Value;
+
+use crate::acting::bound_words;
 
 /// Limit of the targets in a list.
 const TARGETS_SHOWN: usize = 20;
@@ -59,6 +62,10 @@ pub fn status_text(status: &Value) -> String {
                 "{indent}{} went out of memory, by the machine's counters",
                 format_bytes(bytes)
             ));
+        }
+        if let Some(by) = context["bound_by"].as_str() {
+            let by = BoundBy::ALL.into_iter().find(|of| of.name() == by);
+            lines.extend(by.map(|by| format!("{indent}limited by: {}", bound_words(by))));
         }
         lines.push(format!("{indent}{}", guard_line(context)));
         let budget = budget_line(&context["guard"]["budget"]);
