@@ -65,8 +65,8 @@ pub use versioned::Versioned;
 #[cfg(feature = "live")]
 pub use {
     acting::{
-        Acting, ActingStatus, ActingSummary, ContextStatus, PodPermits, SchemeSummary, lacking,
-        progress::read as read_progress, warnings, warnings_of_schemes,
+        Acting, ActingStatus, ActingSummary, BoundTime, ContextStatus, PodPermits, SchemeSummary,
+        lacking, progress::read as read_progress, warnings, warnings_of_schemes,
     },
     background::{Background, Next},
     compaction::{

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::common::{
     Running, alone, isotherm, pause, python, python_path, record_until, run, skip, until, watching,
 };
-use crate::groups::{Group, hierarchies};
+use crate::watch::groups::{Group, hierarchies};
 
 const MIB: u64 = 1 << 20;
 

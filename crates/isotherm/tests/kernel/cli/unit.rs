@@ -49,7 +49,7 @@ const TARGET_UNIT: &str = "\
 
 const SCHEMES: &str = "4K max 0 0 2s max cold\n";
 
-const SHIPPED: &str = include_str!("../../../../contrib/isotherm.service");
+const SHIPPED: &str = include_str!("../../../../../contrib/isotherm.service");
 
 /// A running systemd.
 struct Systemd {

@@ -13,7 +13,7 @@ use crate::common::{
 
 const MIB: u64 = 1 << 20;
 /// The configuration of HMSDK's generator for two nodes.
-const HMSDK: &str = include_str!("../../../config/tests/fixtures/hmsdk.yaml");
+const HMSDK: &str = include_str!("../../../../config/tests/fixtures/hmsdk.yaml");
 
 /// Returns a kdamond with a context that applies `action` to all memory of a process that is idle for a second.
 fn kdamond(pid: u32, action: &str, paused: bool) -> Value {

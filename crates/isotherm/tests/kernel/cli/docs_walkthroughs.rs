@@ -1,7 +1,7 @@
 //! The book's tutorial and how-tos: runs their commands as they are, one after the other in one shell, with the
 //! programs that they use. Each must succeed; the chapter shows its output at the time of writing.
 
-#[path = "../examples/extract.rs"]
+#[path = "../../examples/extract.rs"]
 #[expect(dead_code, reason = "help texts are looked at elsewhere")]
 mod extract;
 

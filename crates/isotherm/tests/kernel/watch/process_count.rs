@@ -6,7 +6,7 @@ use crate::common::{
     Finished, Record, Running, at_once, isotherm, measuring, python, scratch, shared, skip,
     stop_once, until_written,
 };
-use crate::groups::{Group, hierarchies};
+use crate::watch::groups::{Group, hierarchies};
 
 fn group(test: &str) -> Option<Group> {
     let made = hierarchies()

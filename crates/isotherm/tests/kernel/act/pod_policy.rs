@@ -15,8 +15,8 @@ use crate::common::{
     PATIENCE, Running, acting_on_all, isotherm, pause, proc_bytes, python, run, scratch, skip,
     until,
 };
-use crate::groups::{Group, hierarchies};
 use crate::swap::Swap;
+use crate::watch::groups::{Group, hierarchies};
 
 const MIB: u64 = 1 << 20;
 
