@@ -230,7 +230,7 @@ impl Record {
         self.table(table::Table::Snapshots)
     }
 
-    /// A row for each region of each snapshot, with the columns of docs/record.md; page scans become regions.
+    /// A row for each region of each snapshot, with the columns of docs/reference/record.md; page scans become regions.
     /// `nr_accesses` is null, not 0, for a region whose accesses are unknown.
     fn regions(&self) -> PyResult<Table> {
         self.table(table::Table::Regions)

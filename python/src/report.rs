@@ -100,7 +100,8 @@ impl Shown for CheckReport {
     }
 }
 
-/// A report: a mapping of its documented JSON (docs/json.md), which can also be written as text and in other formats.
+/// A report: a mapping of its documented JSON (docs/reference/json.md), which can also be written as text and in other
+/// formats.
 ///
 /// Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit; points in time are nanoseconds
 /// since the beginning of the record. An unknown value is `None`, never 0.

@@ -197,8 +197,9 @@ const USUAL_TRACE: TraceTimes = TraceTimes {
 /// points are numbered.
 ///
 /// `presets`, `schemes` (Scheme or line), `config` (text): the schemes. `params`: the tuned parameters and their
-/// values, as `isotherm tune --param` (docs/tune.md), e.g. `["age=1s..2min:8", "size=4K,2M"]`; by default the usual
-/// ones. A space belongs to no trace: ranges without an end are those of a trace of four minutes, scanned every second.
+/// values, as `isotherm tune --param` (docs/how-to/tune.md), e.g. `["age=1s..2min:8", "size=4K,2M"]`; by default the
+/// usual ones. A space belongs to no trace: ranges without an end are those of a trace of four minutes, scanned every
+/// second.
 ///
 /// `max_slowdown`: the slowdown that the guard allows, 1% by default; `guard=False`: no guard. `faithful`: monitoring
 /// by DAMON's rules. `far` ("64G,250ns") and `memory_bound` (the share of its time in which the program waits for

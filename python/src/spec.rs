@@ -79,7 +79,7 @@ impl Scheme {
         Ok(schemes.into_iter().map(|inner| Self { inner }).collect())
     }
 
-    /// Creates a scheme from damo's keys (docs/interop.md); a missing key has damo's default.
+    /// Creates a scheme from damo's keys (docs/reference/interop.md); a missing key has damo's default.
     #[staticmethod]
     fn from_dict(keys: &Bound<'_, PyDict>) -> PyResult<Self> {
         let text = format!("[{}]", json(keys.as_any())?);

@@ -172,7 +172,8 @@ enum News {
 }
 
 /// Finds the numbers of schemes that suit a recorded program best, by replays of its trace. The result is that of
-/// `isotherm tune RECORD` (docs/tune.md). No privilege is needed; the same seed gives the same bytes for any `jobs`.
+/// `isotherm tune RECORD` (docs/how-to/tune.md). No privilege is needed; the same seed gives the same bytes for any
+/// `jobs`.
 ///
 /// `trace`: a Record of page scans, or its path. `presets`, `schemes` (Scheme or line), `config` (text): the schemes to
 /// tune. `params`: the numbers to tune and their ranges, e.g. `["age=1s..2min:8", "quota"]`. `objective`: "memory",

@@ -167,7 +167,7 @@ const UNFINISHED: &[&str] = &[
     concat!("dbg", "!("),
 ];
 
-/// Documents that readers of the repository do not have: docs/references.md names the published ones.
+/// Documents that readers of the repository do not have: docs/reference/references.md names the published ones.
 const NOT_HERE: &[&str] = &[
     concat!("DESIGN", ".md"),
     concat!("ANCHORS", ".md"),
@@ -299,7 +299,7 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
         }
         for name in NOT_HERE.iter().filter(|name| line.contains(**name)) {
             faults.push(format!(
-                "{at}: `{name}` is not in the repository; see docs/references.md"
+                "{at}: `{name}` is not in the repository; see docs/reference/references.md"
             ));
         }
         let fault = doc_fault(&lines, number).or_else(|| fragment_fault(&lines, number));
@@ -549,7 +549,7 @@ mod tests {
     fn documents_that_are_not_here_are_found() {
         let line = format!("//! For.\n// See {}.\n", NOT_HERE[0]);
         let fault = format!(
-            "f.rs:2: `{}` is not in the repository; see docs/references.md",
+            "f.rs:2: `{}` is not in the repository; see docs/reference/references.md",
             NOT_HERE[0]
         );
         check_file(&line, &[&fault]);

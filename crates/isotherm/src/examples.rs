@@ -129,7 +129,7 @@ const NO_COMMANDS: &[&str] = &[
     "from ",
     // Requests to the daemon: tests/kernel/cli/daemon.rs sends them.
     "{\"do\":",
-    // Commands of clusters, which do not exist here: docs/kubernetes.md explains that.
+    // Commands of clusters, which do not exist here: docs/how-to/daemonset.md explains that.
     "podman ",
     "kubectl ",
     // Rust, of which scenarios in vm-tests are made.

@@ -1,5 +1,5 @@
-//! Writes docs/schema and the tables of docs/record.md and docs/json.md, and fails where they are stale. `UPDATE_GOLDEN=1`
-//! renews them.
+//! Writes docs/schema and the tables of docs/reference/record.md and docs/reference/json.md, and fails where they are
+//! stale. `UPDATE_GOLDEN=1` renews them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -125,7 +125,8 @@ fn of_commands() -> Vec<Named> {
     ]
 }
 
-/// Returns the schemas of files that serde reads. (Other configurations have a reader of their own: docs/interop.md.)
+/// Returns the schemas of files that serde reads. (Other configurations have a reader of their own:
+/// docs/reference/interop.md.)
 fn of_files() -> Vec<Named> {
     vec![
         (
@@ -170,8 +171,8 @@ fn schemas_are_those_of_the_types() {
 #[test]
 fn the_tables_of_the_documentation_are_those_of_the_types() {
     for (page, mark, tables) in [
-        ("record.md", "flat", flat_tables()),
-        ("json.md", "json", json_tables()),
+        ("reference/record.md", "flat", flat_tables()),
+        ("reference/json.md", "json", json_tables()),
     ] {
         let path = docs().join(page);
         let found = fs::read_to_string(&path).expect(page);
@@ -216,7 +217,7 @@ fn flat_tables() -> String {
 fn json_tables() -> String {
     let mut text = String::new();
     for (name, what, schema) in schemas() {
-        let link = format!("[schema/{name}.json](schema/{name}.json)");
+        let link = format!("[schema/{name}.json](../schema/{name}.json)");
         let _ = writeln!(text, "\n## {what}\n\n{link}\n");
         let properties = schema.get("properties").and_then(Value::as_object);
         let Some(properties) = properties else {

@@ -87,7 +87,7 @@ pub struct MachineCosts {
     /// A page is compressed and put into zram (0.6 to 0.9 GB/s).
     pub compress: Nanos,
     /// A page is paged out to zram as part of a whole block of 2 MiB, which is made a huge page first. The time is a
-    /// 512th of all of that (2.3 to 2.5 us, of data that compresses at once; docs/guard.md).
+    /// 512th of all of that (2.3 to 2.5 us, of data that compresses at once; docs/concepts/guard.md).
     pub page_out_whole: Nanos,
     /// Share of that time that a thread of the process loses if it works meanwhile (1 to 4 %).
     pub whole_lost: f64,

@@ -24,7 +24,7 @@ pub(super) const LEAST_FAITHFUL: f64 = 0.6;
 /// memory take longer to find their borders. The runs on which this value is based had a precision between 0.84 and
 /// 1.00.
 const LEAST_PHYSICAL: f64 = 0.75;
-/// Least precision and recall of the other ways of recording; docs/vm-tests.md has measured values.
+/// Least precision and recall of the other ways of recording; docs/development/vm-tests.md has measured values.
 pub(super) const LEAST: f64 = 0.9;
 
 /// `first`: checks that fit into one boot of a kernel, in a minute.

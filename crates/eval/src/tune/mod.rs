@@ -8,10 +8,10 @@
 //! of a setting's results is behind a trait ([`Evaluate`]): replays here ([`Replays`]). The result is the whole
 //! trade-off between memory and time, and one setting of it within the limit ([`Tuned`]).
 //!
-//! **Limits.** Predictions are the simulated machine's (docs/simulator.md), of one stretch of the program's life. They
-//! leave out what a trace does not show: the gain of huge pages, and accesses between two scans.
+//! **Limits.** Predictions are the simulated machine's (docs/concepts/simulator.md), of one stretch of the program's
+//! life. They leave out what a trace does not show: the gain of huge pages, and accesses between two scans.
 //!
-//! Sources: DAMOOS (Park and others; its repository, 2021) for the score; docs/tune.md for what was measured.
+//! Sources: DAMOOS (Park and others; its repository, 2021) for the score; docs/how-to/tune.md for what was measured.
 
 mod baseline;
 mod bounds;

@@ -25,7 +25,8 @@ use tracing::warn;
 /// Try schemes on a simulated machine: terabytes, deterministic, no privilege.
 ///
 /// The scenario describes the machine and its programs; a trace (`record --pages`) replays a real program. Monitors,
-/// schemes and the guard are those of live runs. Results are predictions from measured costs: see docs/simulator.md.
+/// schemes and the guard are those of live runs. Results are predictions from measured costs: see
+/// docs/concepts/simulator.md.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -30,7 +30,7 @@ use crate::{out, whole_file};
 ///
 /// With RECORD (made by `record --pages`), tune replays the program on a simulated machine under many settings. It
 /// prints what each would have saved and cost. -o writes the best setting within the limit as a configuration that
-/// `run -c`, damo and HMSDK read. No privilege is needed. docs/tune.md has more.
+/// `run -c`, damo and HMSDK read. No privilege is needed. docs/how-to/tune.md has more.
 ///
 /// With --live, a few runs of the program itself confirm or correct the replays: runs of a command or of an
 /// experiment's workload, or windows of a running service. Without RECORD, tune records the program first. The

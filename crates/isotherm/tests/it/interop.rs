@@ -1,9 +1,9 @@
-//! Every example in docs/interop.md is read, written or refused as the document says.
+//! Every example in docs/reference/interop.md is read, written or refused as the document says.
 
 use isotherm_config::{Configuration, Format, load, to_json, to_yaml};
 use isotherm_workload::config::Config;
 
-const DOCUMENT: &str = include_str!("../../../../docs/interop.md");
+const DOCUMENT: &str = include_str!("../../../../docs/reference/interop.md");
 
 /// A row with an example.
 struct Row {

@@ -6,7 +6,7 @@
 //!
 //! The approach: before each call the acting thread moves to the processor on which most of the target's threads run,
 //! if any does. Otherwise the target would lose as much time by interrupts elsewhere as the call takes. The saving is
-//! in docs/guard.md, measured by experiments/beside.c.
+//! in docs/concepts/guard.md, measured by experiments/beside.c.
 //!
 //! Limits: a program that runs on several processors at once is still interrupted on the others. A program that the
 //! scheduler moves meanwhile is interrupted until the next call. Programs of more than [`THREADS_MAX`] threads are not

@@ -10,7 +10,7 @@
 //! the scan reads private pages between the two: whatever is in the TLB by then has set its bit after the flush by
 //! MADV_COLD. The next scan reports these pages as accessed. Shared pages are without a flush.
 //!
-//! Source: Park's page-granularity idleness (mm/damon/pgidle.c of RFC v10, 2020: docs/references.md), and
+//! Source: Park's page-granularity idleness (mm/damon/pgidle.c of RFC v10, 2020: docs/reference/references.md), and
 //! Documentation/filesystems/proc.rst for clear_refs.
 
 use std::collections::{BTreeMap, VecDeque};

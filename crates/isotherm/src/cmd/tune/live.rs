@@ -46,7 +46,7 @@ pub(super) struct LiveArgs {
     #[arg(long, value_name = "N", requires = "live", default_value_t = NonZero::new(5).expect("not zero"))]
     runs: NonZero<u32>,
 
-    /// Run a workload of this experiment (docs/evaluation.md), with its swap and settings
+    /// Run a workload of this experiment (docs/results/evaluation.md), with its swap and settings
     #[arg(long, value_name = "EXPERIMENT", requires = "live", conflicts_with_all = ["pid", "command"])]
     eval: Option<PathBuf>,
 

@@ -128,7 +128,11 @@ fn follow(test: &str, chapter: &str, needs: &[&str]) {
 #[test]
 #[ignore = "long: records and acts for two minutes"]
 fn the_tutorial_can_be_followed() {
-    follow("the_tutorial_can_be_followed", "tutorial.md", &[]);
+    follow(
+        "the_tutorial_can_be_followed",
+        "getting-started/tutorial.md",
+        &[],
+    );
 }
 
 #[test]
