@@ -7,7 +7,7 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::convert::Format;
 use isotherm_record::input::RecordFile;
 use isotherm_record::{Header, Item, RecordError, printable, table};
-use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
+use isotherm_report::access::{OptionalBounds, HotRate, SortBy, Which};
 use isotherm_report::read::{self, Extent};
 use isotherm_report::render::page as html;
 use isotherm_report::{
@@ -333,15 +333,15 @@ impl Record {
             which: which(snapshot, at)?,
             sort: sort_by(sort)?,
             reverse,
-            size: Bounds {
+            size: OptionalBounds {
                 min: min_size.map(|Bytes(bytes)| bytes),
                 max: max_size.map(|Bytes(bytes)| bytes),
             },
-            rate: Bounds {
+            rate: OptionalBounds {
                 min: rate(min_rate),
                 max: rate(max_rate),
             },
-            age: Bounds {
+            age: OptionalBounds {
                 min: min_age.map(|Time(time)| time),
                 max: max_age.map(|Time(time)| time),
             },

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 use proptest::prelude::*;
 
-use super::access::{Bounds, SortBy, Which};
+use super::access::{OptionalBounds, SortBy, Which};
 use super::render::{AccessWriter, write};
 use super::test_records::machine::{BETWEEN, machine_record};
 use super::test_records::{
@@ -155,17 +155,17 @@ fn access_sorts_and_filters() {
     check_access(&sorted(SortBy::Rate, false), &[16, 24, 9000, 64]);
     check_access(&sorted(SortBy::Age, true), &[9000, 24, 64, 16]);
     check_access(&sorted(SortBy::Mapping, false), &[64, 16, 24, 9000]);
-    let rate = Bounds {
+    let rate = OptionalBounds {
         min: Some(0.05),
         max: Some(0.7),
     };
     check_access(&AccessOptions { rate, ..default() }, &[24, 9000]);
-    let size = Bounds {
+    let size = OptionalBounds {
         min: Some(8 * 4096),
         max: None,
     };
     check_access(&AccessOptions { size, ..default() }, &[16, 24, 64]);
-    let age = Bounds {
+    let age = OptionalBounds {
         min: None,
         max: Some(Nanos::from_millis(2000)),
     };
@@ -180,7 +180,7 @@ fn access_sorts_and_filters() {
         &[16],
     );
     let which = Which::At(Nanos::from_millis(1500));
-    let hot = Bounds {
+    let hot = OptionalBounds {
         min: Some(0.5),
         max: None,
     };

@@ -19,7 +19,7 @@ use clap::{Subcommand, ValueEnum};
 use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::Header;
-use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
+use isotherm_report::access::{OptionalBounds, HotRate, SortBy, Which};
 use isotherm_report::render::{AccessWriter, Render};
 use isotherm_report::{
     Access, AccessOptions, Accumulate, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
@@ -336,15 +336,15 @@ impl AccessArgs {
                 SortArg::Mapping => SortBy::Mapping,
             },
             reverse: self.reverse,
-            size: Bounds {
+            size: OptionalBounds {
                 min: self.min_size,
                 max: self.max_size,
             },
-            rate: Bounds {
+            rate: OptionalBounds {
                 min: self.min_rate,
                 max: self.max_rate,
             },
-            age: Bounds {
+            age: OptionalBounds {
                 min: self.min_age,
                 max: self.max_age,
             },
