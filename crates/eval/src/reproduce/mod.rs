@@ -16,7 +16,7 @@ use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, Setting};
 use isotherm_sim::machine::Rules;
 use isotherm_sim::published::{compaction, reclaim, second_machine, summaries, tiering as cells};
 
-pub use isotherm_sim::published::{Comparison, Summary};
+pub use isotherm_sim::published::{PublishedComparison, Summary};
 pub use text::text;
 
 /// Published experiments that can be simulated.
@@ -43,7 +43,7 @@ pub struct Reproduction {
     /// Mean values and mean errors of the numbers.
     pub summaries: Vec<Summary>,
     /// Simulated numbers beside published ones.
-    pub comparisons: Vec<Comparison>,
+    pub comparisons: Vec<PublishedComparison>,
     /// Notes for the reader, a sentence each.
     pub notes: Vec<String>,
     /// Files to keep, by name: CSV, and a page with the figures.
@@ -112,7 +112,7 @@ pub fn reproduce(
 
 fn reproduction(
     title: &'static str,
-    comparisons: Vec<Comparison>,
+    comparisons: Vec<PublishedComparison>,
     notes: Vec<String>,
 ) -> Reproduction {
     Reproduction {

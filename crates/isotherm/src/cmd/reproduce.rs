@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use crate::progress::{Progress, Unit};
 use anyhow::Context;
 use isotherm_eval::reproduce::{
-    Comparison, Published, Reproduction, RunProgress, Summary, reproduce, text,
+    PublishedComparison, Published, Reproduction, RunProgress, Summary, reproduce, text,
 };
 use serde::Serialize;
 
@@ -103,7 +103,7 @@ struct Numbers {
     /// Mean of several cells, and their mean error.
     summaries: Vec<Summary>,
     /// Each number beside the published one.
-    comparisons: Vec<Comparison>,
+    comparisons: Vec<PublishedComparison>,
 }
 
 impl Numbers {

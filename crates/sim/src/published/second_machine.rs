@@ -12,7 +12,7 @@
 use serde::Serialize;
 
 use super::tiering::reads_of;
-use super::{Comparison, Role};
+use super::{PublishedComparison, Role};
 use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
 use crate::simulation::ContextSpec;
 
@@ -87,7 +87,7 @@ impl SecondRun {
 }
 
 /// Compares the outcomes of runs with the published ones.
-pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<Comparison> {
+pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<PublishedComparison> {
     let mut all = Vec::new();
     for (placement, name, published) in [
         (Placement::Default, "default", DEFAULT_PERCENT),
@@ -101,7 +101,7 @@ pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<Comparison> {
             let all_slow = setting(run.cold_gib).all_slow;
             // The slowdown of redis on CXL memory alone was taken from this cell.
             let is_input = placement == Placement::Default && cold_gib == COLD_GIB[1];
-            all.push(Comparison {
+            all.push(PublishedComparison {
                 experiment: "HMSDK v2.0, 256 GB",
                 configuration: name,
                 case: format!("zipfian, {cold_gib} GB"),
@@ -157,7 +157,7 @@ mod tests {
         let reported = comparisons(&made);
         let published: Vec<_> = reported.iter().filter_map(|row| row.published).collect();
         assert_eq!(published, [20.0, 24.0, 5.0, 7.0]);
-        let is_all_slow = |row: &Comparison| row.simulated.is_some_and(|n| (n - 24.0).abs() < 1e-9);
+        let is_all_slow = |row: &PublishedComparison| row.simulated.is_some_and(|n| (n - 24.0).abs() < 1e-9);
         assert!(reported.iter().all(is_all_slow));
     }
 }
