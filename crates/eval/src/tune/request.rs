@@ -15,7 +15,7 @@ use isotherm_session::simulated::Replay;
 
 use super::depth::{BOUNDS, Depth, SETTINGS};
 use super::{
-    Coarse, Completion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan,
+    Coarse, SearchCompletion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan,
     PlannedReplays, Prediction, Prices, Published, Replays, Search, SearchEvent, Space, Stage,
     Subject, TraceTimes, Tuned, run, run_published, settle, trace_facts,
 };
@@ -240,7 +240,7 @@ impl Tuning {
         let first = match depth.one_in {
             1 => None,
             _ => match self.search_sample(depth, jobs, stop, on_event)? {
-                Some(sampled) if sampled.completion == Completion::Finished => Some(sampled),
+                Some(sampled) if sampled.completion == SearchCompletion::Finished => Some(sampled),
                 Some(sampled) => return Ok(Some(self.result_of_sample(&sampled))),
                 None => return Ok(None),
             },
@@ -270,7 +270,7 @@ impl Tuning {
         };
         let (how, known) = ((effort, seed), journal.as_deref_mut());
         let mut completion = search_whole(how, &mut search, &planned, known, stop, on_event)?;
-        let confirm = confirm.filter(|_| completion == Completion::Finished);
+        let confirm = confirm.filter(|_| completion == SearchCompletion::Finished);
         let live = match confirm {
             Some(confirm) => Some(confirm(&mut search, self.objective, journal)?),
             None => None,
@@ -279,7 +279,7 @@ impl Tuning {
             .as_ref()
             .is_some_and(|live| live.end == LiveEnd::Stopped)
         {
-            completion = Completion::Stopped;
+            completion = SearchCompletion::Stopped;
         }
         let subject = Subject {
             program: &self.program,
@@ -355,7 +355,7 @@ impl Tuning {
         };
         let tuned = Tuned {
             nr_tried: 0,
-            ..Tuned::of(&subject, &sampled.search, Completion::Stopped)
+            ..Tuned::of(&subject, &sampled.search, SearchCompletion::Stopped)
         };
         (tuned, self.plan)
     }
@@ -367,7 +367,7 @@ pub(super) struct Sampled {
     base: Prediction,
     search: Search,
     one_in: u32,
-    pub(super) completion: Completion,
+    pub(super) completion: SearchCompletion,
 }
 
 impl Sampled {
@@ -387,7 +387,7 @@ fn search_whole(
     journal: Option<&mut Journal>,
     stop: &AtomicBool,
     on_event: &mut dyn FnMut(SearchEvent<'_>),
-) -> anyhow::Result<Completion> {
+) -> anyhow::Result<SearchCompletion> {
     let completion = if let Some(method) = effort.method {
         let (space, contexts) = (search.space(), planned.plan.contexts());
         let start = space.point_of(contexts).unwrap_or_else(|| space.point(0));
@@ -395,7 +395,7 @@ fn search_whole(
     } else {
         run(search, planned, journal, effort.jobs(), stop, on_event)?
     };
-    if completion == Completion::Stopped {
+    if completion == SearchCompletion::Stopped {
         return Ok(completion);
     }
     on_event(SearchEvent::Settles);

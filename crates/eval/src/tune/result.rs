@@ -15,7 +15,7 @@ use super::param::TraceTimes;
 use super::predict::{Estimate, Prediction};
 use super::search::Search;
 use super::space::{Point, Settings};
-use super::{Completion, Parameter};
+use super::{SearchCompletion, Parameter};
 
 /// Result of a search. Serialised, it is what `isotherm tune --json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -134,7 +134,7 @@ const ROWS: usize = 24;
 
 impl Tuned {
     /// Creates the result of `search`.
-    pub fn of(subject: &Subject<'_>, search: &Search, completion: Completion) -> Self {
+    pub fn of(subject: &Subject<'_>, search: &Search, completion: SearchCompletion) -> Self {
         let trial = |point: &Point| {
             let prediction = search.observed()[point].clone();
             let cost_per_month = match subject.objective {
@@ -175,7 +175,7 @@ impl Tuned {
             nr_tried: search.observed().len(),
             nr_most: search.nr_most(),
             coarse: subject.coarse,
-            was_stopped: completion == Completion::Stopped,
+            was_stopped: completion == SearchCompletion::Stopped,
             base: subject.live.map_or_else(
                 || subject.base.clone(),
                 |live| Prediction {

@@ -81,7 +81,7 @@ fn replays(plan: &Plan, of: Replay) -> Replays {
 const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
 /// Returns the result of a search of ages and sizes, as JSON.
-fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (String, Completion) {
+fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (String, SearchCompletion) {
     let (tuned, completion) = tuned_of("program", jobs, journal, stop_after);
     let json = serde_json::to_string_pretty(&tuned).expect("JSON");
     (json, completion)
@@ -92,7 +92,7 @@ fn tuned_of(
     jobs: usize,
     journal: Option<&mut Journal>,
     stop_after: usize,
-) -> (Tuned, Completion) {
+) -> (Tuned, SearchCompletion) {
     let (plan, stop) = (plan(), Arc::new(AtomicBool::new(false)));
     let (times, _) = trace_facts(&replay()).expect("a trace");
     let replays = Replays::new(
@@ -133,13 +133,13 @@ fn tuned_of(
 #[test]
 fn neither_jobs_nor_an_interruption_change_a_byte() {
     let (alone, completion) = tuned(1, None, usize::MAX);
-    assert_eq!(completion, Completion::Finished);
+    assert_eq!(completion, SearchCompletion::Finished);
     assert_eq!(tuned(3, None, usize::MAX).0, alone);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("journal");
     let open = || Journal::open(&path, &Fingerprint::new(1, "")).expect("a journal");
     let (part, completion) = tuned(2, Some(&mut open()), 5);
-    assert_eq!(completion, Completion::Stopped);
+    assert_eq!(completion, SearchCompletion::Stopped);
     assert!(
         part.contains("\"was_stopped\": true") && part.contains("\"recommended\": {"),
         "{part}"
@@ -360,7 +360,7 @@ fn a_search_that_is_stopped_on_the_sample_gives_its_best_so_far() {
     };
     let sampled = tuning.search_sample(depth, 1, &stop, &mut on_event);
     let sampled = sampled.expect("it runs").expect("some results");
-    assert_eq!(sampled.completion, Completion::Stopped);
+    assert_eq!(sampled.completion, SearchCompletion::Stopped);
     let (tuned, _) = tuning.result_of_sample(&sampled);
     assert!(tuned.was_stopped && tuned.nr_tried == 0);
     assert!(tuned.found.recommended.is_some() || tuned.found.nearest.is_some());
