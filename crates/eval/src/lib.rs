@@ -30,7 +30,7 @@ pub mod tune;
 pub mod tuned;
 mod workload_metric;
 
-pub use experiment::{Configuration, Experiment, ExperimentError, Thp, Workload};
+pub use experiment::{RunConfiguration, Experiment, ExperimentError, Thp, Workload};
 pub use isotherm_engine::statistics::Interval;
 pub use journal::{Entry, Measured, RunEntry, RunResult};
 pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};

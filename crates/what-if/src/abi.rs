@@ -87,7 +87,7 @@ pub extern "C" fn isotherm_predict() -> u32 {
     })
 }
 
-/// Returns the ways to run the schemes of the [`Question`] in the input; outputs a [`crate::Configuration`].
+/// Returns the ways to run the schemes of the [`Question`] in the input; outputs a [`crate::RunInstructions`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_configuration() -> u32 {
     answer(|state| {

@@ -59,7 +59,7 @@ pub struct Facts {
 
 /// Ways to run the query's schemes.
 #[derive(Clone, Debug, Serialize)]
-pub struct Configuration {
+pub struct RunInstructions {
     /// A file for `isotherm run -c` and damo.
     pub yaml: String,
     /// The command without such a file.
@@ -101,7 +101,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// Fails if a scheme does not parse.
-    pub fn configuration(&self, question: &Question) -> anyhow::Result<Configuration> {
+    pub fn configuration(&self, question: &Question) -> anyhow::Result<RunInstructions> {
         let plan = question.plan()?;
         let schemes = question.schemes.iter();
         let mut words: Vec<String> = schemes.map(|line| format!("--scheme '{line}'")).collect();
@@ -109,7 +109,7 @@ impl WhatIf {
         // it made no difference here.
         let limit = question.max_slowdown;
         words.extend(limit.map(|share| format!("--max-slowdown {}%", share * 100.0)));
-        Ok(Configuration {
+        Ok(RunInstructions {
             yaml: to_yaml(&plan.configuration(&Settings::default())),
             command: format!("isotherm run {} {}", words.join(" "), self.targets),
         })

@@ -11,7 +11,7 @@ mod tiering;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isotherm_sim::experiment::reclaim::{Configuration, Knowledge, Watched};
+use isotherm_sim::experiment::reclaim::{ReclaimConfiguration, Knowledge, Watched};
 use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, Setting};
 use isotherm_sim::machine::Rules;
 use isotherm_sim::published::{compaction, reclaim, second_machine, summaries, tiering as cells};
@@ -140,11 +140,11 @@ impl Reproduction {
 
 /// Returns the configurations of DAMON's evaluation. Those that depend on the amount of idle memory are in it twice:
 /// with and without knowledge of it.
-fn configurations() -> Vec<Configuration> {
+fn configurations() -> Vec<ReclaimConfiguration> {
     use Knowledge::{Nothing, Prcl};
     use Watched::{Physical, Program};
 
-    let of = |name, title, watched, scheme: Option<&str>, knowledge| Configuration {
+    let of = |name, title, watched, scheme: Option<&str>, knowledge| ReclaimConfiguration {
         name,
         title,
         thp: name == "thp",
@@ -157,7 +157,7 @@ fn configurations() -> Vec<Configuration> {
     };
     let program = Some(Program);
     let physical = Some(Physical);
-    let by_isotherm = Configuration {
+    let by_isotherm = ReclaimConfiguration {
         rules: Rules::Isotherm,
         ..of("ethp", "ethp by Isotherm", program, Some("ethp"), Prcl)
     };

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::settings::Settings;
 use super::{RunEvent, cgroup};
 use crate::journal::Machine as Description;
-use crate::{Configuration, Experiment, Thp};
+use crate::{RunConfiguration, Experiment, Thp};
 use anyhow::{Context, bail, ensure};
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{host, state, swap};
@@ -71,7 +71,7 @@ impl Machine {
     pub(super) fn set_up(
         &mut self,
         experiment: &Experiment,
-        configuration: &Configuration,
+        configuration: &RunConfiguration,
     ) -> anyhow::Result<()> {
         let facts = swap::facts();
         if let Some(zram) = self.zram.as_mut().filter(|_| facts.free < facts.total) {

@@ -233,7 +233,7 @@ fn saved_of_idle(runtime_s: f64, fill_s: f64) -> f64 {
 
 /// A configuration of the evaluation.
 #[derive(Clone, Debug)]
-pub struct Configuration {
+pub struct ReclaimConfiguration {
     /// Its name in the evaluation.
     pub name: &'static str,
     /// Its title here: one configuration may be simulated in several ways.
@@ -271,7 +271,7 @@ pub struct ReclaimOutcome {
 }
 
 /// Simulates one run, on a machine of 36 CPUs and 128 GiB, as published, with zram.
-pub fn run(program: &Program, configuration: &Configuration) -> ReclaimOutcome {
+pub fn run(program: &Program, configuration: &ReclaimConfiguration) -> ReclaimOutcome {
     let machine = Machine::new(MachineSpec {
         cpus: 36,
         nodes: vec![NodeSpec::new(128 << 30)],
@@ -323,7 +323,7 @@ fn asks_for_huge(scheme: &Scheme) -> bool {
     matches!(scheme.action, Action::Hugepage | Action::Collapse)
 }
 
-impl Configuration {
+impl ReclaimConfiguration {
     fn context(&self, program: &Program) -> Option<ContextSpec> {
         let faithful = Attributes::faithful();
         let (watch, limits) = match self.watched? {
@@ -441,8 +441,8 @@ mod tests {
         }
     }
 
-    fn configuration(thp: bool) -> Configuration {
-        Configuration {
+    fn configuration(thp: bool) -> ReclaimConfiguration {
+        ReclaimConfiguration {
             name: "",
             title: "",
             thp,

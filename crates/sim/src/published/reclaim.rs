@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{PublishedComparison, Role};
 use crate::experiment::reclaim::{
-    Configuration, Inputs, Knowledge, Program, ReclaimOutcome, WINDOW, run,
+    ReclaimConfiguration, Inputs, Knowledge, Program, ReclaimOutcome, WINDOW, run,
 };
 
 /// The measured quantity of a table.
@@ -128,13 +128,13 @@ pub struct ReclaimRun {
 
 /// All runs of some configurations.
 pub struct Evaluation {
-    configurations: Vec<Configuration>,
+    configurations: Vec<ReclaimConfiguration>,
     programs: Vec<(&'static str, Inputs)>,
 }
 
 impl Evaluation {
     /// Creates an evaluation of these configurations, `orig` among them.
-    pub fn new(configurations: Vec<Configuration>) -> Self {
+    pub fn new(configurations: Vec<ReclaimConfiguration>) -> Self {
         Self {
             programs: inputs(),
             configurations,
@@ -220,7 +220,7 @@ fn outcome(
 /// A cell of a table, with orig's cell of the same row.
 struct Cell<'a> {
     metric: Metric,
-    configuration: &'a Configuration,
+    configuration: &'a ReclaimConfiguration,
     inputs: &'a Inputs,
     published: (f64, f64),
     simulated: Option<(f64, f64)>,
@@ -305,8 +305,8 @@ mod tests {
     use super::*;
     use crate::machine::Rules;
 
-    fn configuration(name: &'static str, knowledge: Knowledge) -> Configuration {
-        Configuration {
+    fn configuration(name: &'static str, knowledge: Knowledge) -> ReclaimConfiguration {
+        ReclaimConfiguration {
             name,
             title: name,
             thp: false,

@@ -10,7 +10,7 @@ use isotherm_config::to_yaml;
 use super::{LiveRun, LiveRuns};
 use crate::runner::{Bench, RunEvent, RunnerSpec};
 use crate::tune::{Plan, Settings};
-use crate::{Configuration, Experiment, Measured, PlannedRun, RunResult, Workload};
+use crate::{RunConfiguration, Experiment, Measured, PlannedRun, RunResult, Workload};
 
 /// Input of the runs of a program.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct ProgramSpec<'a> {
     /// Workload of the experiment.
     pub workload: &'a Workload,
     /// Configuration of the runs without schemes; its `isotherm` is ignored.
-    pub base: &'a Configuration,
+    pub base: &'a RunConfiguration,
     /// Schemes that are tuned.
     pub plan: &'a Plan,
     /// Folder for configurations, and for the output of failed runs.
@@ -89,7 +89,7 @@ impl<'a> ProgramRuns<'a> {
         file: Option<(&str, &Path)>,
     ) -> anyhow::Result<Option<Measured>> {
         self.nr_made += 1;
-        let mut configuration = Configuration {
+        let mut configuration = RunConfiguration {
             name: name.to_owned(),
             isotherm: isotherm.map(str::to_owned),
             ..self.spec.base.clone()
