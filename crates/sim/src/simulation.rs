@@ -39,7 +39,7 @@ pub enum Watch {
 
 /// Monitor, schemes and limits of a context.
 #[derive(Clone, Debug)]
-pub struct ContextSpec {
+pub struct SimContextSpec {
     /// Its name, if there are several contexts.
     pub name: Option<String>,
     /// Its monitor.
@@ -129,7 +129,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(spec: ContextSpec, machine: &Machine) -> Result<Self, ContextError> {
+    fn new(spec: SimContextSpec, machine: &Machine) -> Result<Self, ContextError> {
         let is_physical = matches!(spec.watch, Watch::Physical(..));
         let acting = Acting::new(&spec)?;
         let (mut monitor, followed) = match spec.watch {
@@ -210,7 +210,7 @@ impl Simulation {
     pub fn new(
         machine: Machine,
         mut starts: Vec<(Nanos, ProcessSpec)>,
-        contexts: Vec<ContextSpec>,
+        contexts: Vec<SimContextSpec>,
         end: Nanos,
     ) -> Result<Self, ContextError> {
         // The last of the list starts next; of those with the same time, the first that was named.

@@ -4,10 +4,10 @@
 use anyhow::Context;
 use isotherm_config::{ActingRequest, Extent, Request, TierPlan, Topology};
 use isotherm_sim::experiment::tiering::Setting;
-use isotherm_sim::simulation::ContextSpec;
+use isotherm_sim::simulation::SimContextSpec;
 
 /// Returns the contexts that migrate between the two nodes of an experiment.
-pub(super) fn contexts(setting: &Setting) -> anyhow::Result<Vec<ContextSpec>> {
+pub(super) fn contexts(setting: &Setting) -> anyhow::Result<Vec<SimContextSpec>> {
     let sizes = (0..).zip(setting.node_bytes().map(Extent::Size));
     let mut plan = TierPlan::default();
     plan.migrate(0, 1);

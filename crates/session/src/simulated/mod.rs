@@ -20,7 +20,7 @@ use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Header, Item};
 use isotherm_sim::machine::Machine;
-use isotherm_sim::simulation::{ContextSpec as SimulatedContext, Event, Simulation, Watch};
+use isotherm_sim::simulation::{SimContextSpec, Event, Simulation, Watch};
 
 use items::Recording;
 use summary::Summary;
@@ -114,7 +114,7 @@ pub fn simulation(
 ///
 /// # Errors
 /// Fails if the context cannot be simulated: scans of pages.
-pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
+pub fn context(spec: &ContextSpec) -> anyhow::Result<SimContextSpec> {
     let watch = match (&spec.monitor, &spec.targets) {
         (MonitorSpec::Regions(attributes), TargetSpec::Physical { node, .. }) => {
             Watch::Physical(*attributes, *node)
@@ -130,7 +130,7 @@ pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
         ),
     };
     let acting = spec.acting.clone().unwrap_or_default();
-    Ok(SimulatedContext {
+    Ok(SimContextSpec {
         name: spec.name.clone(),
         watch,
         limits: spec.ranges.clone(),

@@ -32,7 +32,7 @@ use crate::machine::{
     ThpMode, Use, miss_share,
 };
 use crate::memory::BLOCK_PAGES;
-use crate::simulation::{ContextSpec, Simulation, Watch};
+use crate::simulation::{SimContextSpec, Simulation, Watch};
 
 /// Simulated part of a run.
 pub const WINDOW: Nanos = Nanos::from_millis(45_000);
@@ -324,7 +324,7 @@ fn asks_for_huge(scheme: &Scheme) -> bool {
 }
 
 impl ReclaimConfiguration {
-    fn context(&self, program: &Program) -> Option<ContextSpec> {
+    fn context(&self, program: &Program) -> Option<SimContextSpec> {
         let faithful = Attributes::faithful();
         let (watch, limits) = match self.watched? {
             Watched::Program => {
@@ -341,7 +341,7 @@ impl ReclaimConfiguration {
             ),
             Watched::Physical => (Watch::Physical(faithful, None), Vec::new()),
         };
-        Some(ContextSpec {
+        Some(SimContextSpec {
             name: None,
             watch,
             limits,

@@ -25,7 +25,7 @@ use crate::machine::{
     AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, ThpMode, Use,
 };
 use crate::memory::BLOCK_PAGES;
-use crate::simulation::{ContextSpec, Event, Simulation};
+use crate::simulation::{SimContextSpec, Event, Simulation};
 use setting::blocks;
 pub use setting::{KeyDistribution, Setting};
 
@@ -62,7 +62,7 @@ pub struct TieringOutcome {
 }
 
 /// Runs one experiment with these contexts: none, or one whose schemes demote, and one whose schemes promote.
-pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> TieringOutcome {
+pub fn run(setting: &Setting, contexts: Vec<SimContextSpec>, reads: &Reads) -> TieringOutcome {
     let machine = Machine::new(setting.machine());
     let starts = vec![
         (Nanos(0), setting.cold()),
@@ -223,7 +223,7 @@ mod tests {
     use crate::simulation::Watch;
 
     /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another.
-    fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> ContextSpec {
+    fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {
         let pattern = AccessPattern {
             nr_accesses: Bounds {
                 min: Frequency::Percent(percent.0),
@@ -236,7 +236,7 @@ mod tests {
             aggregation_interval: Nanos::from_millis(2_000),
             ..Attributes::faithful()
         };
-        ContextSpec {
+        SimContextSpec {
             name: None,
             watch: Watch::Physical(attributes, Some(from)),
             limits: Vec::new(),

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::tiering::reads_of;
 use super::{PublishedComparison, Role};
 use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
-use crate::simulation::ContextSpec;
+use crate::simulation::SimContextSpec;
 
 /// Both ends of the cold block's size, in GB as published.
 pub const COLD_GIB: [u64; 2] = [190, 240];
@@ -73,7 +73,7 @@ impl SecondRun {
     }
 
     /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate.
-    pub fn make(&self, tiered: &[ContextSpec]) -> TieringOutcome {
+    pub fn make(&self, tiered: &[SimContextSpec]) -> TieringOutcome {
         let contexts = match self.placement {
             Placement::Default => Vec::new(),
             Placement::Tiered => tiered.to_vec(),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{PublishedComparison, Role};
 use crate::experiment::redis::{Reads, reads};
 use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
-use crate::simulation::ContextSpec;
+use crate::simulation::SimContextSpec;
 
 /// The two publications, which name the tiered configuration differently.
 const SOURCES: [(&str, &str, &str); 2] = [
@@ -71,7 +71,7 @@ impl TieringRun {
 
     /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate. It takes some seconds and
     /// 2 GiB of memory.
-    pub fn make(&self, tiered: &[ContextSpec]) -> TieringOutcome {
+    pub fn make(&self, tiered: &[SimContextSpec]) -> TieringOutcome {
         let setting = Setting {
             all_slow: all_slow(self.distribution),
             ..Setting::published(self.cold_gib)

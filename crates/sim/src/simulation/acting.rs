@@ -10,7 +10,7 @@ use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
 
 use super::world::SimulatedWorld;
-use super::{ContextSpec, PHYSICAL, Watch};
+use super::{SimContextSpec, PHYSICAL, Watch};
 use crate::machine::{Machine, Process, Rules, SimActuator, Use};
 
 /// Executes a context's schemes.
@@ -35,7 +35,7 @@ pub(super) struct Step {
 impl Acting {
     /// # Errors
     /// Fails if a scheme is invalid.
-    pub(super) fn new(spec: &ContextSpec) -> Result<Self, SchemeError> {
+    pub(super) fn new(spec: &SimContextSpec) -> Result<Self, SchemeError> {
         Ok(Self {
             context: Context::new(spec.schemes.clone(), spec.guard, spec.dry_run)?,
             meter: ActMeter::new(spec.act_budget),

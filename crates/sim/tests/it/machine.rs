@@ -9,7 +9,7 @@ use isotherm_sim::machine::{
     Rates, Rules, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
-use isotherm_sim::simulation::{ContextSpec, Event, Simulation, Watch};
+use isotherm_sim::simulation::{SimContextSpec, Event, Simulation, Watch};
 use proptest::prelude::*;
 
 use crate::common::{self, MIB, context, seconds};
@@ -75,7 +75,7 @@ fn run(mut simulation: Simulation, checks: bool) -> (Simulation, Vec<Event>) {
 fn simulate(
     spec: MachineSpec,
     processes: Vec<ProcessSpec>,
-    contexts: Vec<ContextSpec>,
+    contexts: Vec<SimContextSpec>,
     length: Nanos,
 ) -> (Simulation, Vec<Event>) {
     let starts = processes.into_iter().map(|p| (Nanos(0), p)).collect();
