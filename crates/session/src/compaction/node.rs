@@ -7,7 +7,7 @@ use isotherm_engine::compaction::{
 };
 use isotherm_linux::clock::Clock;
 use isotherm_linux::compaction::{
-    Compacted, CompactionError, Counters, Fragmentation, Kswapd, Trigger,
+    Compacted, CompactionError, CompactionCounters, Fragmentation, Kswapd, Trigger,
 };
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub struct CompactionRound {
     /// CPU time that it took.
     pub cpu_ns: Nanos,
     /// Growth of the machine's counters of compaction.
-    pub counters: Counters,
+    pub counters: CompactionCounters,
     /// Time for which the next round is deferred, if this one brought nothing.
     pub deferred_ns: Option<Nanos>,
     /// The node afterwards.
@@ -167,7 +167,7 @@ impl Node {
     ) -> Result<CompactionRound, CompactionError> {
         let trigger = self.trigger.as_ref();
         let trigger = trigger.expect("a dry run compacts nothing");
-        let counters = Counters::read();
+        let counters = CompactionCounters::read();
         let score_before = self.controller.status().score.unwrap_or(0.0);
         let mut compacting = trigger.start()?;
         let ended = loop {
@@ -229,7 +229,7 @@ impl Node {
             },
             took_ns: took,
             cpu_ns: cpu,
-            counters: Counters::read().since(counters),
+            counters: CompactionCounters::read().since(counters),
             deferred_ns,
             after,
         })
