@@ -8,7 +8,7 @@ use isotherm_record::convert::Format;
 use isotherm_record::input::RecordFile;
 use isotherm_record::{Header, Item, RecordError, printable, table};
 use isotherm_report::access::{OptionalBounds, HotRate, SortBy, Which};
-use isotherm_report::read::{self, Extent};
+use isotherm_report::read::{self, ReadExtent};
 use isotherm_report::render::page as html;
 use isotherm_report::{
     Access, AccessOptions, Accumulate, Footprint, Heatmap, HeatmapOptions, Idle, IdleOptions,
@@ -55,7 +55,7 @@ impl Record {
         scope: Scope,
         by_page: bool,
         mut take: impl FnMut(&Item) + Send,
-    ) -> PyResult<Extent> {
+    ) -> PyResult<ReadExtent> {
         let mut reader = reader(&self.file, false)?;
         if !by_page {
             reader.turn_pages_into_regions();
@@ -87,7 +87,7 @@ impl Record {
         scope: Scope,
         by_page: bool,
         make: impl FnOnce(&Header) -> A,
-    ) -> PyResult<(A, Extent)> {
+    ) -> PyResult<(A, ReadExtent)> {
         let mut report = make(reader(&self.file, false)?.header());
         let extent = self.each(py, scope, by_page, |item| report.push(item))?;
         report.end(extent.record_end().clone());
@@ -124,7 +124,7 @@ fn scope(target: Option<u32>, start: Option<Time>, stop: Option<Time>) -> Scope 
     }
 }
 
-fn require(extent: &Extent, scope: &Scope, at: Option<Nanos>) -> PyResult<()> {
+fn require(extent: &ReadExtent, scope: &Scope, at: Option<Nanos>) -> PyResult<()> {
     let there = extent.require(scope, at);
     there.map_err(|nothing| raise(nothing, Doing::Reading))
 }
