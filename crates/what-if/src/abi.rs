@@ -67,7 +67,7 @@ pub extern "C" fn isotherm_output_bytes() -> usize {
     STATE.with_borrow(|state| state.output.len())
 }
 
-/// Opens the record in the input, or one block in `one_in` of it; outputs [`crate::Facts`].
+/// Opens the record in the input, or one block in `one_in` of it; outputs [`crate::TraceFacts`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     answer(|state| {

@@ -3,7 +3,7 @@
 //!
 //! An answer takes a tenth of a second to seconds. A trace can therefore be opened coarsely while a user moves a
 //! slider. Then only one block in `one_in` is replayed, on a machine on which each action on a page takes as much
-//! longer ([`Facts::one_in`]).
+//! longer ([`TraceFacts::one_in`]).
 
 pub mod abi;
 
@@ -42,7 +42,7 @@ pub struct Question {
 
 /// The facts about a trace.
 #[derive(Clone, Debug, Serialize)]
-pub struct Facts {
+pub struct TraceFacts {
     /// Name of the program.
     pub program: String,
     /// Length of the trace in seconds.
@@ -119,9 +119,9 @@ impl WhatIf {
     ///
     /// # Errors
     /// Fails if the record holds no traced process.
-    pub fn facts(&self) -> anyhow::Result<Facts> {
+    pub fn facts(&self) -> anyhow::Result<TraceFacts> {
         let (times, _) = trace_facts(&self.replay)?;
-        Ok(Facts {
+        Ok(TraceFacts {
             program: self.replay.program(),
             seconds: times.duration.as_secs_f64(),
             interval_seconds: times.interval.as_secs_f64(),
