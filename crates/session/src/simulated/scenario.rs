@@ -9,7 +9,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use isotherm_record::convert::Format;
 
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode, Use,
+    AreaSpec, Defrag, InjectedFault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode, Use,
 };
 use serde::{Deserialize, Deserializer};
 
@@ -25,7 +25,7 @@ pub struct Scenario {
     /// Processes with their start times.
     pub starts: Vec<(Nanos, ProcessSpec)>,
     /// Injected faults.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<InjectedFault>,
     /// Duration, if the scenario sets one.
     pub duration: Option<Nanos>,
     /// Notes for the user on the reading of the scenario, a sentence each.
@@ -532,7 +532,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
 }
 
 impl FaultFile {
-    fn fault(self, nodes: usize, processes: usize) -> anyhow::Result<Fault> {
+    fn fault(self, nodes: usize, processes: usize) -> anyhow::Result<InjectedFault> {
         let share = || {
             let share = self.share.as_ref().map(|Unit(Share(share))| *share);
             share.context("say how many of them: `share: 10 %`")
@@ -563,7 +563,7 @@ impl FaultFile {
             }
         };
         let Unit(from) = self.at;
-        Ok(Fault {
+        Ok(InjectedFault {
             kind,
             from,
             until: from + self.length.0,

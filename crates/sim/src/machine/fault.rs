@@ -6,7 +6,7 @@ use super::Machine;
 
 /// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fault {
+pub struct InjectedFault {
     pub kind: FaultKind,
     /// Time at which it begins.
     pub from: Nanos,

@@ -45,7 +45,7 @@ use crate::statistics::Distribution;
 pub use actuator::SimActuator;
 pub use area::{AreaSpec, Use};
 pub use compact::Defrag;
-pub use fault::{Fault, FaultKind};
+pub use fault::{InjectedFault, FaultKind};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
@@ -213,7 +213,7 @@ pub struct Machine {
     /// Per block: the last advice of a scheme about huge pages.
     advised: Vec<Option<bool>>,
     swap: Option<Swap>,
-    faults: Vec<Fault>,
+    faults: Vec<InjectedFault>,
     compaction: Compaction,
     /// Watermarks per zone.
     marks: Vec<Marks>,
@@ -357,7 +357,7 @@ impl Machine {
     }
 
     /// Sets the faults that are injected, with their times.
-    pub fn set_faults(&mut self, faults: Vec<Fault>) {
+    pub fn set_faults(&mut self, faults: Vec<InjectedFault>) {
         self.faults = faults;
     }
 

@@ -5,7 +5,7 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal, Unreclaimable};
 
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
+    AreaSpec, Defrag, InjectedFault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
     Rates, Rules, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
@@ -341,7 +341,7 @@ fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
 
 #[test]
 fn what_goes_wrong_is_refused_by_its_name() {
-    let always = |kind| Fault {
+    let always = |kind| InjectedFault {
         kind,
         from: Nanos(0),
         until: seconds(1000),
@@ -370,7 +370,7 @@ fn what_goes_wrong_is_refused_by_its_name() {
 /// Returns all events and the processes as text, which must be the same for the same seed.
 fn reported(seed: u64) -> String {
     let mut machine = Machine::new(machine(&[128, 128], Some(64), ThpMode::Always, seed));
-    machine.set_faults(vec![Fault {
+    machine.set_faults(vec![InjectedFault {
         kind: FaultKind::Migration(0.3),
         from: Nanos(0),
         until: seconds(100),
@@ -497,8 +497,8 @@ fn a_node_delivers_no_more_than_it_can() {
 prop_compose! {
     fn any_fault()(
         which in 0..6_u8, share in 0.0..1.0_f64, from in 0..6_u64, length in 1..6_u64, far in -4..4_i64,
-    ) -> Fault {
-        Fault {
+    ) -> InjectedFault {
+        InjectedFault {
             kind: match which {
                 0 => FaultKind::NodeFull(0),
                 1 => FaultKind::SwapFull,
