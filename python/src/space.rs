@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use isotherm_config::{ContextConfig, Format, to_json, to_yaml};
+use isotherm_config::{ContextConfig, ConfigFormat, to_json, to_yaml};
 use isotherm_engine::guard::MAX_SLOWDOWN;
 use isotherm_engine::{Nanos, units};
 use isotherm_eval::tune::{self, Fingerprint, Plan, Settings, TraceTimes, TuneRequest};
@@ -130,7 +130,7 @@ impl What<'_> {
 fn load(config: Option<&str>) -> PyResult<isotherm_config::Configuration> {
     config.map_or_else(
         || Ok(isotherm_config::Configuration::default()),
-        |text| isotherm_config::load(text, Format::Detect).map_err(|found| problems(&found)),
+        |text| isotherm_config::load(text, ConfigFormat::Detect).map_err(|found| problems(&found)),
     )
 }
 

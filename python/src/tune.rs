@@ -10,7 +10,7 @@ use isotherm_eval::tune::{
     self as library, Effort, Journal, MemoryLimit, Plan, Prices, Published, SearchEvent, Seeks,
     TuneRequest, Tuning,
 };
-use isotherm_report::{Format, Style};
+use isotherm_report::{ReportFormat, Style};
 use isotherm_session::Versioned;
 use isotherm_session::simulated::Replay;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -38,11 +38,11 @@ impl Shown for TuneReport {
         serde_json::to_string(&Versioned::new(&self.0.tuned))
     }
 
-    fn write(&self, format: Format, _style: Style) -> Option<io::Result<Vec<u8>>> {
+    fn write(&self, format: ReportFormat, _style: Style) -> Option<io::Result<Vec<u8>>> {
         let Result { tuned, plan } = &*self.0;
         match format {
-            Format::Text => Some(Ok(tuned.text().into_bytes())),
-            Format::Html => Some(Ok(page(&tuned, plan).into_bytes())),
+            ReportFormat::Text => Some(Ok(tuned.text().into_bytes())),
+            ReportFormat::Html => Some(Ok(page(&tuned, plan).into_bytes())),
             _ => None,
         }
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use isotherm_config::{Format, Request, load};
+use isotherm_config::{ConfigFormat, Request, load};
 use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
 use isotherm_eval::runner::RunEvent;
@@ -87,7 +87,7 @@ impl Truth {
         on_event: &mut dyn FnMut(RunEvent<'_>),
         repeats: usize,
     ) -> anyhow::Result<Came> {
-        let goal = load(QUOTA_GOAL, Format::Detect).map_err(|found| anyhow!("{found:?}"))?;
+        let goal = load(QUOTA_GOAL, ConfigFormat::Detect).map_err(|found| anyhow!("{found:?}"))?;
         let plan = Plan::new(goal.contexts, unguarded(), None)?;
         let space = Space::new(&["age=5s".to_owned()], plan.contexts(), ANY_TRACE)?;
         let mut runs = ProgramRuns::prepare(

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use isotherm_config::{ContextConfig, Format, Request, load, preset, to_yaml};
+use isotherm_config::{ContextConfig, ConfigFormat, Request, load, preset, to_yaml};
 use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
 use isotherm_session::simulated::{FarMemory, Replay};
@@ -378,7 +378,7 @@ fn what_is_written_is_what_was_tried_under_its_guard() {
     let params = ["age=7s", "size=8K", "quota=3M", "rate=1.5%"].map(str::to_owned);
     let space = Space::new(&params, plan.contexts(), times).expect("a space");
     let configuration = plan.configuration(&space.settings(&space.point(0)));
-    let read = load(&to_yaml(&configuration), Format::Detect).expect("read again");
+    let read = load(&to_yaml(&configuration), ConfigFormat::Detect).expect("read again");
     assert_eq!(read.contexts, configuration.contexts);
     let scheme = &read.contexts[0].schemes[0];
     assert_eq!(scheme.pattern.size.min, 8192);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, bail};
-use isotherm_config::{Format, to_json, to_yaml};
+use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
     Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Plan, Prices, Published, Search,
@@ -504,7 +504,7 @@ fn write(args: &Args, plan: &Plan, tuned: &Tuned) -> anyhow::Result<()> {
         to_yaml(&configuration)
     };
     // A configuration that Isotherm cannot read is not worth writing.
-    isotherm_config::load(&text, Format::Detect)
+    isotherm_config::load(&text, ConfigFormat::Detect)
         .context("the configuration cannot be read again")?;
     whole_file::write(path, text)
 }
