@@ -113,11 +113,11 @@ fn read(path: &'static str) -> Result<String, CompactionError> {
 /// Reads nodes, zones and their free memory. Keep it: zones do not change meanwhile, and their sizes take longer to
 /// read than free blocks.
 #[derive(Clone, Debug)]
-pub struct Fragmentation {
+pub struct FragmentationReader {
     zones: Vec<ZonePages>,
 }
 
-impl Fragmentation {
+impl FragmentationReader {
     /// Reads the sizes of zones.
     pub fn open() -> Result<Self, CompactionError> {
         let malformed = |source| CompactionError::Malformed {
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_read() {
-        let nodes = Fragmentation::open().and_then(|here| here.nodes());
+        let nodes = FragmentationReader::open().and_then(|here| here.nodes());
         let nodes = nodes.expect("every Linux has buddyinfo and zoneinfo");
         assert!(!nodes.is_empty());
         for node in &nodes {
@@ -292,7 +292,7 @@ mod tests {
             );
         }
         assert!(matches!(
-            Fragmentation::open().and_then(|here| here.node(4_000_000)),
+            FragmentationReader::open().and_then(|here| here.node(4_000_000)),
             Err(CompactionError::NoNode {
                 node: 4_000_000,
                 ..

@@ -7,7 +7,7 @@ use isotherm_engine::compaction::{
 };
 use isotherm_linux::clock::Clock;
 use isotherm_linux::compaction::{
-    Compacted, CompactionError, CompactionCounters, Fragmentation, Kswapd, Trigger,
+    Compacted, CompactionError, CompactionCounters, FragmentationReader, Kswapd, Trigger,
 };
 use serde::Serialize;
 
@@ -69,7 +69,7 @@ pub(super) struct NodeStatus {
 /// One node.
 pub(super) struct Node {
     number: u32,
-    fragmentation: Fragmentation,
+    fragmentation: FragmentationReader,
     kswapd: Kswapd,
     controller: CompactionController,
     /// Trigger of the kernel's compaction; none in a dry run.
@@ -84,7 +84,7 @@ impl Node {
     /// Opens a node, and checks that it can be compacted, which a dry run does not need.
     pub(super) fn open(
         number: u32,
-        fragmentation: &Fragmentation,
+        fragmentation: &FragmentationReader,
         attributes: CompactionAttributes,
         dry_run: bool,
     ) -> Result<Self, CompactionError> {
