@@ -70,7 +70,7 @@ impl Batch {
 
 /// The touches of a program that has ended.
 #[derive(Clone, Debug)]
-pub struct Journal {
+pub struct TouchJournal {
     /// The program's report.
     pub ready: Ready,
     /// Its pages.
@@ -89,7 +89,7 @@ pub struct Touched {
     pub either: PageSet,
 }
 
-impl Journal {
+impl TouchJournal {
     /// Reads a file of batches.
     pub fn read(ready: Ready, mut input: impl Read) -> io::Result<Self> {
         let mut bytes = Vec::new();
@@ -225,7 +225,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::family) fn journal(case: Case, batches: Vec<Batch>) -> Journal {
+    pub(in crate::family) fn journal(case: Case, batches: Vec<Batch>) -> TouchJournal {
         let span = Layout::new(case).bytes();
         let ready = Ready {
             time: Nanos(0),
@@ -235,7 +235,7 @@ pub(super) mod tests {
             swapped: 0,
             without: Vec::new(),
         };
-        Journal::new(ready, batches)
+        TouchJournal::new(ready, batches)
     }
 
     /// Builds one batch of `len` touches in each 10 ms, which takes 1 ms.
@@ -301,7 +301,7 @@ pub(super) mod tests {
             batch.write(&mut bytes).expect("memory can be written");
         }
         let ready = journal(case(Order::Sweep), Vec::new()).ready;
-        let journal = Journal::read(ready, &bytes[..bytes.len() - 1]).expect("it can be read");
+        let journal = TouchJournal::read(ready, &bytes[..bytes.len() - 1]).expect("it can be read");
         assert_eq!(journal.batches, steady(2, 4));
     }
 

@@ -11,7 +11,7 @@ use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::EDGE;
-use super::journal::{Journal, Touched};
+use super::journal::{TouchJournal, Touched};
 use super::pages::PageSet;
 
 /// Number of pages below which no score is given: 1 MiB.
@@ -100,7 +100,7 @@ pub trait Truth {
     fn parts(&self, range: AddressRange) -> Vec<(AddressRange, Range<usize>)>;
 }
 
-impl Truth for Journal {
+impl Truth for TouchJournal {
     fn touched(&self, start: Nanos, end: Nanos) -> Touched {
         self.touched_by(start, end, EDGE)
     }
@@ -191,7 +191,7 @@ mod tests {
     use isotherm_engine::{AddressRange, RegionMemory, TargetId};
 
     /// Returns a program that touches all of a quarter of 32 MiB again and again in the first half second.
-    fn program() -> Journal {
+    fn program() -> TouchJournal {
         journal(case(Order::Sweep), steady(50, 4096))
     }
 
