@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::case::{Case, Order};
-use super::layout::Layout;
+use super::layout::CaseLayout;
 use super::pages::PageSet;
 
 /// Random touches for each hot page after which each was touched (chance of a miss: 1e-12).
@@ -74,7 +74,7 @@ pub struct TouchJournal {
     /// The program's report.
     pub ready: Ready,
     /// Its pages.
-    pub layout: Layout,
+    pub layout: CaseLayout,
     batches: Vec<Batch>,
     /// Hot pages of each phase.
     hot: Vec<Vec<u32>>,
@@ -103,7 +103,7 @@ impl TouchJournal {
 
     /// Creates a journal of `batches`, which are in order.
     pub fn new(ready: Ready, batches: Vec<Batch>) -> Self {
-        let layout = Layout::new(ready.case);
+        let layout = CaseLayout::new(ready.case);
         let phases = batches.last().map_or(0, |batch| batch.phase as u32);
         let hot = (0..=phases).map(|phase| layout.hot(phase)).collect();
         Self {
@@ -226,7 +226,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::family) fn journal(case: Case, batches: Vec<Batch>) -> TouchJournal {
-        let span = Layout::new(case).bytes();
+        let span = CaseLayout::new(case).bytes();
         let ready = Ready {
             time: Nanos(0),
             case,

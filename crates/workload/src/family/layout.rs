@@ -13,13 +13,13 @@ const PER_BLOCK: u64 = PAGES_PER_BLOCK as u64;
 
 /// The pages of a case's memory, by their index in it.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct CaseLayout {
     case: Case,
     /// Length of its address range, in pages.
     span: u64,
 }
 
-impl Layout {
+impl CaseLayout {
     /// Creates the layout of `case`.
     pub fn new(case: Case) -> Self {
         let blocks = (case.total / PAGE_SIZE).div_ceil(populated_in_block(case.populated));
@@ -152,7 +152,7 @@ mod tests {
     fn hot_pages_are_populated_distinct_and_as_many_as_the_case_says() {
         for index in 0..100 {
             let case = Case::draw(11, index).within(200 << 20);
-            let layout = Layout::new(case);
+            let layout = CaseLayout::new(case);
             let populated = (0..layout.span).filter(|p| layout.is_populated(*p));
             let populated = populated.count() as u64;
             assert!(populated * PAGE_SIZE >= case.total, "{case:?}");
@@ -173,7 +173,7 @@ mod tests {
             piece: Some(64 << 10),
             ..Case::draw(1, 1).within(128 << 20)
         };
-        let layout = Layout::new(case);
+        let layout = CaseLayout::new(case);
         assert_ne!(layout.hot(0), layout.hot(1));
         let hot = layout.hot(0);
         let out = layout.paged_out();
@@ -187,7 +187,7 @@ mod tests {
             order: Order::Random,
             ..Case::draw(1, 0)
         };
-        let layout = Layout::new(case);
+        let layout = CaseLayout::new(case);
         let mut counts = [0u32; 100];
         (0..100_000).for_each(|p| counts[layout.at(p, 100)] += 1);
         assert!(counts.iter().all(|n| (800..1200).contains(n)), "{counts:?}");

@@ -18,7 +18,7 @@ use zerocopy::FromBytes as _;
 
 use super::case::{Case, Order, Populated};
 use super::journal::{Batch, Ready};
-use super::layout::Layout;
+use super::layout::CaseLayout;
 
 /// Untouched addresses on both sides of the memory.
 const MARGIN: usize = 2 * BLOCK_SIZE as usize;
@@ -105,7 +105,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 struct Program {
     case: Case,
-    layout: Layout,
+    layout: CaseLayout,
     memory: MmapMut,
     /// Offset in the mapping at which the memory begins.
     skip: usize,
@@ -117,7 +117,7 @@ struct Program {
 
 impl Program {
     fn new(case: Case) -> io::Result<Self> {
-        let layout = Layout::new(case);
+        let layout = CaseLayout::new(case);
         let bytes = layout.bytes() as usize;
         let mut memory = MmapOptions::new()
             .len(bytes + 3 * MARGIN)
@@ -303,7 +303,7 @@ fn page_out(ranges: &str) -> io::Result<()> {
 }
 
 /// Makes the case's populated pages resident.
-fn populate(memory: &mut [u8], case: Case, layout: &Layout) {
+fn populate(memory: &mut [u8], case: Case, layout: &CaseLayout) {
     let whole = case.populated == Populated::All;
     for (page, bytes) in memory.chunks_mut(PAGE_SIZE as usize).enumerate() {
         if whole || layout.is_populated(page as u64) {
