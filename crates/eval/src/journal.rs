@@ -14,7 +14,7 @@ use crate::tuned::TunedEntry;
 #[serde(tag = "entry", rename_all = "lowercase")]
 pub enum Entry {
     /// An evaluation began or continued, on this machine.
-    Machine(Machine),
+    Machine(RunMachine),
     /// A run has ended.
     Run(Box<RunEntry>),
     /// A workload was recorded and tuned.
@@ -23,7 +23,7 @@ pub enum Entry {
 
 /// Machine that runs were made on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct RunMachine {
     /// Host name.
     pub host: String,
     /// Release of the kernel.
@@ -189,7 +189,7 @@ mod tests {
             monitor: None,
         }));
         let mut text = Vec::new();
-        append(&mut text, &Entry::Machine(Machine::default())).expect("memory");
+        append(&mut text, &Entry::Machine(RunMachine::default())).expect("memory");
         append(&mut text, &run).expect("memory");
         let text = String::from_utf8(text).expect("JSON");
         let read = read::<Entry>;

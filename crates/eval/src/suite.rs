@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::statistics::Summary;
 
 use crate::experiment::Experiment;
-use crate::journal::{Entry, Machine, Measured, RunEntry, RunResult};
+use crate::journal::{Entry, RunMachine, Measured, RunEntry, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::overhead_percent;
@@ -36,7 +36,7 @@ pub struct Suite {
     /// Workloads and configurations that could not run here, with the reason.
     pub skipped: Vec<(String, String)>,
     /// Machines of the runs, without repetition.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<RunMachine>,
     /// Number of runs planned and not yet measured, without those that were skipped.
     pub nr_missing: usize,
     cells: BTreeMap<(usize, usize), BTreeMap<u32, RunEntry>>,
@@ -365,15 +365,15 @@ type Key<'a> = (&'a str, &'a str, u32);
 fn read<'a>(
     entries: &'a [Entry],
     planned: &[PlannedRun<'_>],
-) -> (Vec<Machine>, BTreeMap<Key<'a>, &'a RunEntry>) {
-    let mut machines: Vec<Machine> = Vec::new();
+) -> (Vec<RunMachine>, BTreeMap<Key<'a>, &'a RunEntry>) {
+    let mut machines: Vec<RunMachine> = Vec::new();
     let mut latest: BTreeMap<Key<'_>, &RunEntry> = BTreeMap::new();
     for entry in entries {
         match entry {
             Entry::Machine(machine) => {
                 let time_s = machine.time_s;
-                let same = |other: &Machine| {
-                    Machine {
+                let same = |other: &RunMachine| {
+                    RunMachine {
                         time_s,
                         ..other.clone()
                     } == *machine
@@ -421,7 +421,7 @@ pub(crate) mod tests {
         [[configuration]]\nname = \"prcl\"\nisotherm = \"run {targets}\"\n";
 
     pub(crate) fn entries(experiment: &Experiment) -> Vec<Entry> {
-        let mut entries = vec![Entry::Machine(Machine {
+        let mut entries = vec![Entry::Machine(RunMachine {
             host: "test".into(),
             kernel: "6.1".into(),
             cpu: "none".into(),

@@ -18,7 +18,7 @@ use isotherm_engine::{
 };
 
 use crate::kcompactd::Round;
-use crate::machine::{Machine, ProbeState, Process, ProcessSpec, SimProbe, Use};
+use crate::machine::{SimMachine, ProbeState, Process, ProcessSpec, SimProbe, Use};
 use acting::Acting;
 use targets::Targets;
 use world::Followed;
@@ -129,7 +129,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(spec: SimContextSpec, machine: &Machine) -> Result<Self, ContextError> {
+    fn new(spec: SimContextSpec, machine: &SimMachine) -> Result<Self, ContextError> {
         let is_physical = matches!(spec.watch, Watch::Physical(..));
         let acting = Acting::new(&spec)?;
         let (mut monitor, followed) = match spec.watch {
@@ -193,7 +193,7 @@ fn within(ranges: &[AddressRange], limits: &[AddressRange]) -> Vec<AddressRange>
 
 /// A machine on which Isotherm runs.
 pub struct Simulation {
-    machine: Machine,
+    machine: SimMachine,
     contexts: Vec<Watcher>,
     /// Processes still to start, the last first.
     starts: Vec<(Nanos, ProcessSpec)>,
@@ -208,7 +208,7 @@ impl Simulation {
     /// Creates a simulation of Isotherm in these contexts on `machine`. Each of `starts` starts at its time. The
     /// simulation ends at `end`, or once all processes have ended.
     pub fn new(
-        machine: Machine,
+        machine: SimMachine,
         mut starts: Vec<(Nanos, ProcessSpec)>,
         contexts: Vec<SimContextSpec>,
         end: Nanos,
@@ -233,7 +233,7 @@ impl Simulation {
     }
 
     /// The machine.
-    pub fn machine(&self) -> &Machine {
+    pub fn machine(&self) -> &SimMachine {
         &self.machine
     }
 

@@ -12,7 +12,7 @@ use isotherm_engine::{AddressRange, Attributes, Cost, Intervals, Nanos, PAGE_SIZ
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
-    AreaSpec, Machine, MachineSpec, Pattern, ProbeState, ProcessSpec, Rates, SimProbe, Use,
+    AreaSpec, SimMachine, MachineSpec, Pattern, ProbeState, ProcessSpec, Rates, SimProbe, Use,
 };
 
 use super::Monitor;
@@ -28,7 +28,7 @@ const FILLED: Nanos = Nanos::from_millis(1_000);
 
 pub(crate) struct Simulated {
     monitor: RegionLoop,
-    machine: Machine,
+    machine: SimMachine,
     target: TargetId,
     probe: ProbeState,
     /// Real time of the first step.
@@ -66,7 +66,7 @@ impl TargetSource<SimProbe<'_>> for Program {
 
 impl Simulated {
     pub(crate) fn new(attributes: Attributes) -> anyhow::Result<Self> {
-        let mut machine = Machine::new(MachineSpec {
+        let mut machine = SimMachine::new(MachineSpec {
             seed: attributes.seed,
             ..MachineSpec::default()
         });

@@ -19,7 +19,7 @@ use anyhow::bail;
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Header, Item};
-use isotherm_sim::machine::Machine;
+use isotherm_sim::machine::SimMachine;
 use isotherm_sim::simulation::{SimContextSpec, Event, Simulation, Watch};
 
 use items::Recording;
@@ -100,7 +100,7 @@ pub fn simulation(
 ) -> anyhow::Result<Simulation> {
     let contexts = spec.contexts.iter().map(context);
     let contexts = contexts.collect::<anyhow::Result<Vec<_>>>()?;
-    let mut machine = Machine::new(scenario.machine);
+    let mut machine = SimMachine::new(scenario.machine);
     machine.set_faults(scenario.faults);
     let mut simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
     for (at, context) in spec.contexts.iter().enumerate() {

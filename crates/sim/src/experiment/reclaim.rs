@@ -28,7 +28,7 @@ use serde::Serialize;
 
 use crate::cost::{KERNEL_DAMON, THIS_MACHINE};
 use crate::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, Rules, SwapKind,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, Rules, SwapKind,
     ThpMode, Use, miss_share,
 };
 use crate::memory::BLOCK_PAGES;
@@ -272,7 +272,7 @@ pub struct ReclaimOutcome {
 
 /// Simulates one run, on a machine of 36 CPUs and 128 GiB, as published, with zram.
 pub fn run(program: &Program, configuration: &ReclaimConfiguration) -> ReclaimOutcome {
-    let machine = Machine::new(MachineSpec {
+    let machine = SimMachine::new(MachineSpec {
         cpus: 36,
         nodes: vec![NodeSpec::new(128 << 30)],
         swap: Some((SwapKind::Zram { ratio: 3.0 }, SWAP_BYTES)),
@@ -373,7 +373,7 @@ struct Means {
 }
 
 impl Means {
-    fn new(machine: &Machine, window: Nanos) -> Self {
+    fn new(machine: &SimMachine, window: Nanos) -> Self {
         Self {
             used_before: machine.used(),
             window,
@@ -382,7 +382,7 @@ impl Means {
         }
     }
 
-    fn look(&mut self, machine: &Machine) {
+    fn look(&mut self, machine: &SimMachine) {
         if machine.now() < self.due {
             return;
         }
@@ -398,7 +398,7 @@ impl Means {
 
     /// Returns the outcome of the whole run. The part that was not simulated is like the last third of the simulated
     /// one.
-    fn outcome(&self, machine: &Machine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
+    fn outcome(&self, machine: &SimMachine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
         let process = &machine.processes()[0];
         let ended = process.ended().unwrap_or(self.window).as_secs_f64();
         let tail = &self.seconds[self.seconds.len() * 2 / 3..];

@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::redis::Reads;
 use crate::cost::PUBLISHED_TIERS;
 use crate::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, ThpMode, Use,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, ThpMode, Use,
 };
 use crate::memory::BLOCK_PAGES;
 use crate::simulation::{SimContextSpec, Event, Simulation};
@@ -63,7 +63,7 @@ pub struct TieringOutcome {
 
 /// Runs one experiment with these contexts: none, or one whose schemes demote, and one whose schemes promote.
 pub fn run(setting: &Setting, contexts: Vec<SimContextSpec>, reads: &Reads) -> TieringOutcome {
-    let machine = Machine::new(setting.machine());
+    let machine = SimMachine::new(setting.machine());
     let starts = vec![
         (Nanos(0), setting.cold()),
         (setting.fill, setting.redis(reads)),
@@ -119,7 +119,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn note(&mut self, setting: &Setting, machine: &Machine) {
+    fn note(&mut self, setting: &Setting, machine: &SimMachine) {
         let Some(redis) = machine.processes().get(REDIS.0 as usize) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use isotherm_engine::Nanos;
 
-use super::Machine;
+use super::SimMachine;
 
 /// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub enum FaultKind {
     ClockJump(i64),
 }
 
-impl Machine {
+impl SimMachine {
     fn at_fault(&self) -> impl Iterator<Item = FaultKind> + '_ {
         let now = self.now;
         let faults = self.faults.iter();

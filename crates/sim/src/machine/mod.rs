@@ -192,7 +192,7 @@ pub struct MachineStats {
 
 /// A simulated machine.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct SimMachine {
     pub(crate) memory: Memory,
     spec: MachineSpec,
     pub(crate) now: Nanos,
@@ -248,7 +248,7 @@ pub struct Machine {
 /// Up to this number of mappings, counting them is faster than a search.
 const FEW_AREAS: usize = 16;
 
-impl Machine {
+impl SimMachine {
     /// Returns a machine on which nothing runs.
     pub fn new(spec: MachineSpec) -> Self {
         let nodes = spec.nodes.iter().enumerate();

@@ -6,7 +6,7 @@ use isotherm_engine::Nanos;
 
 use super::area::Use;
 use super::process::Losses;
-use super::{Machine, Place, SwapKind};
+use super::{SimMachine, Place, SwapKind};
 use crate::memory::{BLOCK_PAGES, Page, Pfn};
 
 /// Time within which processes and the kernel's threads have no effect on each other.
@@ -21,7 +21,7 @@ enum Next {
     End,
 }
 
-impl Machine {
+impl SimMachine {
     /// Runs everything until `to`.
     pub fn advance(&mut self, to: Nanos) {
         while self.now < to {

@@ -30,11 +30,11 @@ pub(super) fn pieces(memory: &Memory, random: &mut Pcg64Mcg) -> Vec<u32> {
 mod tests {
     use isotherm_engine::PAGE_SIZE;
 
-    use crate::machine::{Machine, MachineSpec, NodeSpec};
+    use crate::machine::{SimMachine, MachineSpec, NodeSpec};
 
     #[test]
     fn every_address_has_a_frame_of_its_own_in_its_zone() {
-        let machine = Machine::new(MachineSpec {
+        let machine = SimMachine::new(MachineSpec {
             nodes: vec![NodeSpec::new(4 << 30), NodeSpec::new(1 << 30)],
             is_scattered: true,
             ..MachineSpec::default()

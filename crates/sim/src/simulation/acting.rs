@@ -11,7 +11,7 @@ use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapsh
 
 use super::world::SimulatedWorld;
 use super::{SimContextSpec, PHYSICAL, Watch};
-use crate::machine::{Machine, Process, Rules, SimActuator, Use};
+use crate::machine::{SimMachine, Process, Rules, SimActuator, Use};
 
 /// Executes a context's schemes.
 pub(super) struct Acting {
@@ -59,7 +59,7 @@ impl Acting {
     }
 
     /// Lets the guard observe the last second. Returns whether its state has changed.
-    pub(super) fn observe(&mut self, machine: &Machine) -> bool {
+    pub(super) fn observe(&mut self, machine: &SimMachine) -> bool {
         let (signals, share) = self.waits.look(machine, self.is_physical);
         self.meter.set_target_share(share);
         let resident = machine.processes().iter().map(Process::rss).sum();
@@ -70,7 +70,7 @@ impl Acting {
     /// Applies the schemes to `snapshots`, or executes the pending part of a plan.
     pub(super) fn step(
         &mut self,
-        machine: &mut Machine,
+        machine: &mut SimMachine,
         monitor: &mut MonitorLoop,
         clock: Nanos,
         snapshots: &[Snapshot],
@@ -117,7 +117,7 @@ impl Acting {
 
 impl Acting {
     /// Excludes unreclaimable ranges from schemes once they were tried, as a live run does.
-    fn leave_alone(&mut self, machine: &Machine, done: &[Operation]) {
+    fn leave_alone(&mut self, machine: &SimMachine, done: &[Operation]) {
         if self.is_physical {
             return;
         }
@@ -174,7 +174,7 @@ impl Waits {
     }
 
     /// Returns the guard's signals since the last call, and the targets' share of the CPU time in use.
-    fn look(&mut self, machine: &Machine, is_physical: bool) -> (GuardSignals, f64) {
+    fn look(&mut self, machine: &SimMachine, is_physical: bool) -> (GuardSignals, f64) {
         let now = machine.now();
         let elapsed = self.looked.replace(now).map(|then| now.since(then));
         let processes = machine.processes();

@@ -12,7 +12,7 @@ use isotherm_engine::{
 };
 
 use super::PHYSICAL;
-use crate::machine::{Machine, Rules, SimActuator, SimProbe};
+use crate::machine::{SimMachine, Rules, SimActuator, SimProbe};
 use crate::memory::Zone;
 
 /// The targets of a context.
@@ -47,7 +47,7 @@ impl Followed {
     }
 
     /// The monitored parts of a process's mappings.
-    fn mapped(&self, machine: &Machine, target: TargetId) -> Vec<MappedRange> {
+    fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<MappedRange> {
         let ranges = machine.mappings(target).map(|(_, range, _)| range);
         let Some(limits) = &self.limits else {
             return ranges.map(|range| MappedRange { range }).collect();
@@ -185,7 +185,7 @@ impl Platform for SimulatedWorld<'_> {
 }
 
 /// Returns the facts that goals and watermarks need.
-fn facts(machine: &Machine, wanted: &[Metric]) -> SystemFacts {
+fn facts(machine: &SimMachine, wanted: &[Metric]) -> SystemFacts {
     let mut facts = SystemFacts::default();
     let zones = machine.memory().zones();
     for metric in wanted {

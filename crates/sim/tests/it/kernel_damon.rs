@@ -3,7 +3,7 @@
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{AddressRange, Attributes, Nanos};
 use isotherm_sim::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Rules,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Rules,
     SwapKind, Use,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
@@ -35,7 +35,7 @@ fn process(rate: f32, fill: Nanos) -> ProcessSpec {
 
 /// Runs a process for 20 s, and returns it.
 fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> Process {
-    let machine = Machine::new(MachineSpec {
+    let machine = SimMachine::new(MachineSpec {
         nodes: vec![NodeSpec::new(32 << 30)],
         swap: Some((SwapKind::Zram { ratio: 3.0 }, 1024 * MIB)),
         rules,
