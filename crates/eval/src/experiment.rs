@@ -11,7 +11,7 @@ use toml::Spanned;
 use crate::parameters::{self, Parameters};
 use crate::text::{is_name, last_match};
 use crate::tuned::{self, TuneOptions};
-use crate::workload_metric::{self, Mean, Measure};
+use crate::workload_metric::{self, Mean, WorkloadMeasure};
 
 /// Default time limit of runs, seconds.
 const TIME_LIMIT_S: u64 = 600;
@@ -83,7 +83,7 @@ pub struct Workload {
     pub cgroup: bool,
     /// Other measures that it reports.
     #[serde(default, rename = "measure", skip_serializing_if = "Vec::is_empty")]
-    pub measures: Vec<Measure>,
+    pub measures: Vec<WorkloadMeasure>,
     /// Means over some of these measures.
     #[serde(default, rename = "mean", skip_serializing)]
     pub means: Vec<Mean>,

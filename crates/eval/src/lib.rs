@@ -38,4 +38,4 @@ pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, Row};
 pub use tuned::{Predicted, TuneOptions, TunedEntry};
-pub use workload_metric::{Mean, Measure, PublishedValues, WorkloadMetric};
+pub use workload_metric::{Mean, WorkloadMeasure, PublishedValues, WorkloadMetric};
