@@ -68,7 +68,7 @@ pub struct RunEntry {
 #[serde(rename_all = "lowercase")]
 pub enum RunResult {
     /// The run was measured.
-    Measured(Box<Measured>),
+    Measured(Box<RunMeasurements>),
     /// The run failed and will be repeated; the reason.
     Failed(String),
 }
@@ -76,7 +76,7 @@ pub enum RunResult {
 /// Measurements while `run` ran. Means are over samples at 1 Hz; counts are increases during the run. `None`: this
 /// kernel, or this run, does not report the value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct RunMeasurements {
     /// Seconds from start to end.
     pub runtime_s: f64,
     /// Units of work in a second, as the workload reported them.

@@ -32,7 +32,7 @@ mod workload_metric;
 
 pub use experiment::{RunConfiguration, Experiment, ExperimentError, Thp, Workload};
 pub use isotherm_engine::statistics::Interval;
-pub use journal::{Entry, Measured, RunEntry, RunResult};
+pub use journal::{Entry, RunMeasurements, RunEntry, RunResult};
 pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};
 pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};

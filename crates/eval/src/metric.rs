@@ -1,6 +1,6 @@
 //! Metrics of runs: those of DAMON's evaluation under its names, and the costs of Isotherm.
 
-use crate::journal::Measured;
+use crate::journal::RunMeasurements;
 
 /// A metric of runs.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +10,7 @@ pub struct Metric {
     /// Unit of its values.
     pub unit: &'static str,
     /// Returns the value of one run.
-    pub of: fn(&Measured) -> Option<f64>,
+    pub of: fn(&RunMeasurements) -> Option<f64>,
 }
 
 impl Metric {
@@ -117,7 +117,7 @@ pub fn damoos_score(runtime_overhead_percent: f64, rss_overhead_percent: f64) ->
 const fn metric(
     name: &'static str,
     unit: &'static str,
-    of: fn(&Measured) -> Option<f64>,
+    of: fn(&RunMeasurements) -> Option<f64>,
 ) -> Metric {
     Metric { name, unit, of }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::statistics::Summary;
 
 use crate::experiment::Experiment;
-use crate::journal::{Entry, RunMachine, Measured, RunEntry, RunResult};
+use crate::journal::{Entry, RunMachine, RunMeasurements, RunEntry, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::overhead_percent;
@@ -329,7 +329,7 @@ impl Suite {
     }
 
     /// Returns every run that counts, in the order of workloads, configurations and repeats.
-    pub fn runs(&self) -> impl Iterator<Item = (&RunEntry, &Measured)> {
+    pub fn runs(&self) -> impl Iterator<Item = (&RunEntry, &RunMeasurements)> {
         let runs = self.cells.values().flat_map(BTreeMap::values);
         runs.filter_map(|run| Some((run, measured(run)?)))
     }
@@ -400,7 +400,7 @@ fn read<'a>(
     (machines, latest)
 }
 
-fn measured(run: &RunEntry) -> Option<&Measured> {
+fn measured(run: &RunEntry) -> Option<&RunMeasurements> {
     match &run.outcome {
         RunResult::Measured(measured) => Some(measured),
         RunResult::Failed(_) => None,
@@ -410,7 +410,7 @@ fn measured(run: &RunEntry) -> Option<&Measured> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::journal::Measured;
+    use crate::journal::RunMeasurements;
 
     /// Two workloads, one of which reports its throughput; three configurations, two repeats.
     pub(crate) const TEXT: &str = "name = \"small\"\nrepeats = 2\n\
@@ -439,7 +439,7 @@ pub(crate) mod tests {
             let outcome = if run.workload.name == "x264" {
                 RunResult::Failed("no such program".into())
             } else {
-                RunResult::Measured(Box::new(Measured {
+                RunResult::Measured(Box::new(RunMeasurements {
                     runtime_s: 10.0
                         + drift
                         + if acts && throughput.is_none() {
@@ -458,7 +458,7 @@ pub(crate) mod tests {
                     refault_anon: Some(if acts { 60 } else { 0 }),
                     acting_cpu_s: acts.then_some(0.25),
                     guard_stops: acts.then_some(u64::from(run.repeat) - 1),
-                    ..Measured::default()
+                    ..RunMeasurements::default()
                 }))
             };
             entries.push(Entry::Run(Box::new(RunEntry {

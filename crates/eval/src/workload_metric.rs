@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::Measured;
+use crate::journal::RunMeasurements;
 use crate::text::{is_name, last_match};
 
 /// A measure that a workload reports, such as the throughput of one of several programs, or a latency.
@@ -94,7 +94,7 @@ impl WorkloadMetric {
     }
 
     /// Returns its value in one run; `None` if the run did not report all of its measures.
-    pub(crate) fn value(&self, run: &Measured) -> Option<f64> {
+    pub(crate) fn value(&self, run: &RunMeasurements) -> Option<f64> {
         if let [one] = self.of.as_slice() {
             return run.measures.get(one).copied();
         }
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn a_mean_weighs_all_alike_and_is_none_where_one_is_missing() {
         let metrics = WorkloadMetric::all(&[measure("a"), measure("b")], &[mean("m", &["a", "b"])]);
-        let mut run = Measured {
+        let mut run = RunMeasurements {
             measures: [("a".to_owned(), 2.0), ("b".to_owned(), 8000.0)].into(),
-            ..Measured::default()
+            ..RunMeasurements::default()
         };
         let value = metrics[2].value(&run).expect("both are reported");
         assert!((value - 16_000_f64.sqrt()).abs() < 1e-6, "{value}");

@@ -10,7 +10,7 @@ use isotherm_config::to_yaml;
 use super::{LiveRun, LiveRuns};
 use crate::runner::{Bench, RunEvent, RunnerSpec};
 use crate::tune::{Plan, Settings};
-use crate::{RunConfiguration, Experiment, Measured, PlannedRun, RunResult, Workload};
+use crate::{RunConfiguration, Experiment, RunMeasurements, PlannedRun, RunResult, Workload};
 
 /// Input of the runs of a program.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ impl<'a> ProgramRuns<'a> {
         name: &str,
         isotherm: Option<&str>,
         file: Option<(&str, &Path)>,
-    ) -> anyhow::Result<Option<Measured>> {
+    ) -> anyhow::Result<Option<RunMeasurements>> {
         self.nr_made += 1;
         let mut configuration = RunConfiguration {
             name: name.to_owned(),
