@@ -118,7 +118,7 @@ fn measure_fields(
 }
 
 /// Returns `memused.avg (KiB)` as a column's name.
-fn column(metric: &crate::metric::Metric) -> String {
+fn column(metric: &crate::metric::RunMetric) -> String {
     let unit = metric.unit.replace(' ', "_");
     format!("{}.{unit}", metric.name).to_lowercase()
 }
