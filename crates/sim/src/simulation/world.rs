@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use isotherm_engine::drive::{MonitorLoop, Platform, TargetSource};
 use isotherm_engine::scheme::huge::BlockUse;
-use isotherm_engine::scheme::{Action, Metric, NodeMemory, SchemeEngine, SystemFacts};
+use isotherm_engine::scheme::{Action, Metric, NodeUsage, SchemeEngine, SystemFacts};
 use isotherm_engine::table::MappedRange;
 use isotherm_engine::{
     Actuator, AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId,
@@ -203,7 +203,7 @@ fn facts(machine: &SimMachine, wanted: &[Metric]) -> SystemFacts {
             Metric::Node(node) => {
                 if *node < machine.memory().nr_nodes() {
                     let frames = machine.memory().frames_of(*node);
-                    let memory = NodeMemory {
+                    let memory = NodeUsage {
                         total: (frames.end - frames.start) * PAGE_SIZE,
                         free: machine.memory().free_on(*node) * PAGE_SIZE,
                     };
