@@ -1,7 +1,7 @@
 //! Reading of files that damo and HMSDK write (`fixtures/make.py` runs them), and writing them back.
 
 use isotherm_config::{
-    Configuration, ConfigFormat, Method, Operations, Request, hmsdk_demote, hmsdk_promote, load, preset,
+    Configuration, ConfigFormat, Method, ConfiguredOperations, Request, hmsdk_demote, hmsdk_promote, load, preset,
     scheme_line, to_json, to_yaml,
 };
 use isotherm_engine::scheme::{
@@ -108,7 +108,7 @@ fn isotherms_own_keys_are_read_and_written() {
 fn damos_prcl_is_read() {
     let configuration = fixture("damo_prcl.json");
     let context = &configuration.contexts[0];
-    assert_eq!(context.operations, Operations::Vaddr);
+    assert_eq!(context.operations, ConfiguredOperations::Vaddr);
     assert_eq!(context.targets[0].pid, Some(4242));
     assert_eq!(context.intervals_goal, None);
     assert_eq!(context.nr_regions, Some(Bounds { min: 10, max: 1000 }));

@@ -1,7 +1,7 @@
 //! The input of tuning: schemes in contexts, monitoring options, and guards.
 
 use isotherm_config::{
-    Configuration, ContextConfig, Method, Operations, Request, RequestError, SessionSpec,
+    Configuration, ContextConfig, Method, ConfiguredOperations, Request, RequestError, SessionSpec,
     TargetSpec,
 };
 use isotherm_engine::guard::GuardLimits;
@@ -125,9 +125,9 @@ fn added(request: &mut Request) -> Result<Option<ContextConfig>, RequestError> {
     request.acting.scheme_lines.clear();
     Ok((!schemes.is_empty()).then(|| ContextConfig {
         operations: if is_physical {
-            Operations::Paddr
+            ConfiguredOperations::Paddr
         } else {
-            Operations::Vaddr
+            ConfiguredOperations::Vaddr
         },
         schemes,
         ..ContextConfig::default()

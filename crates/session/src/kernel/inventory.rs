@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use isotherm_config::{Configuration, ContextConfig, Operations, TargetConfig};
+use isotherm_config::{Configuration, ContextConfig, ConfiguredOperations, TargetConfig};
 use isotherm_damon::{
     DamonContext, DirectoryTree, KdamondState, MODULES_ROOT, Module, SYSFS_ROOT, read_kdamonds,
 };
@@ -214,9 +214,9 @@ fn configured(kdamond: usize, context: &DamonContext) -> ContextConfig {
     ContextConfig {
         kdamond,
         operations: match context.operations {
-            Of::Vaddr => Operations::Vaddr,
-            Of::Fvaddr => Operations::Fvaddr,
-            Of::Paddr => Operations::Paddr,
+            Of::Vaddr => ConfiguredOperations::Vaddr,
+            Of::Fvaddr => ConfiguredOperations::Fvaddr,
+            Of::Paddr => ConfiguredOperations::Paddr,
         },
         targets: context
             .targets
