@@ -56,7 +56,7 @@ pub enum HugePages {
 
 /// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct RunOptions {
     /// Rounds through all phases; with 0 they go on until stopped.
     pub rounds: u64,
     /// Threads that all make the phase's accesses.
@@ -172,7 +172,7 @@ pub enum RunError {
 /// Runs `config` until it is done or `stop` is set.
 pub fn run(
     config: &Config,
-    options: Options,
+    options: RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<(), RunError> {
@@ -245,7 +245,7 @@ fn run_phase(
     config: &Config,
     phase: &Phase,
     words: &[&[AtomicU64]],
-    options: Options,
+    options: RunOptions,
     round: u64,
     stop: &AtomicBool,
     observer: &mut dyn Observer,

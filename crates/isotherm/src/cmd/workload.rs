@@ -12,7 +12,7 @@ use crate::log::{draws_progress, is_quiet};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use isotherm_engine::units::format_bytes;
-use isotherm_workload::run::{self, WorkloadEvent, HugePages, Observer, Options};
+use isotherm_workload::run::{self, WorkloadEvent, HugePages, Observer, RunOptions};
 use isotherm_workload::{Config, truth};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -93,7 +93,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             .context("cannot handle signals")?;
     }
     let mut teller = Teller::new(args.result.is_json(), args.truth)?;
-    let options = Options {
+    let options = RunOptions {
         rounds: args.repeat,
         threads: usize::from(args.threads),
         seed: args.seed,

@@ -33,7 +33,7 @@ const WORDS: usize = PAGE_SIZE as usize / 8;
 
 /// Program to run, and files for its reports
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct ProgramOptions {
     /// Seed of the family
     #[arg(long)]
     pub seed: u64,
@@ -55,7 +55,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Fails if its memory is not available, or a file cannot be written.
-pub fn run(options: &Options) -> io::Result<()> {
+pub fn run(options: &ProgramOptions) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))

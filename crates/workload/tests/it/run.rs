@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use isotherm_engine::{AddressRange, Nanos};
-use isotherm_workload::run::{WorkloadEvent, HugePages, Observer, Options, RunError, run};
+use isotherm_workload::run::{WorkloadEvent, HugePages, Observer, RunOptions, RunError, run};
 use isotherm_workload::{Config, truth};
 
-const OPTIONS: Options = Options {
+const OPTIONS: RunOptions = RunOptions {
     rounds: 1,
     threads: 1,
     seed: 1,
@@ -153,7 +153,7 @@ fn stop_ends_an_endless_run_and_says_so() {
         stop: Some(&stop),
         ..Notes::default()
     };
-    let options = Options {
+    let options = RunOptions {
         rounds: 0,
         threads: 2,
         ..OPTIONS
@@ -175,7 +175,7 @@ fn an_observer_that_fails_ends_the_run_with_all_its_threads() {
         broken: true,
         ..Notes::default()
     };
-    let options = Options {
+    let options = RunOptions {
         threads: 2,
         rounds: 0,
         ..OPTIONS

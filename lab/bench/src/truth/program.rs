@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use isotherm_workload::family::journal::Ready;
-use isotherm_workload::family::program::{self, Options};
+use isotherm_workload::family::program::{self, ProgramOptions};
 
 #[derive(Parser)]
 #[command(
@@ -17,7 +17,7 @@ use isotherm_workload::family::program::{self, Options};
 )]
 struct Args {
     #[command(flatten)]
-    options: Options,
+    options: ProgramOptions,
 }
 
 /// Runs `isotherm-bench truth-case`.
