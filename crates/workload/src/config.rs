@@ -78,7 +78,7 @@ pub struct Pattern {
     /// Index into [`Config::regions`].
     pub region: usize,
     /// Order of the accesses.
-    pub order: Order,
+    pub order: AccessOrder,
     /// Bytes from one sequential access to the next.
     pub stride: u64,
     /// Share of the phase's accesses, relative to the other patterns'.
@@ -92,7 +92,7 @@ pub struct Pattern {
 /// The order of a pattern's accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum AccessOrder {
     /// Accesses go by stride, from the start again after the end.
     Sequential,
     /// Accesses go anywhere, each place as likely as any other.
@@ -309,8 +309,8 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Pars
             wrong(0, &format!("a region's name ({})", names.join(", ")))
         })?;
     let order = match fields[1] {
-        "0" => Order::Sequential,
-        "1" => Order::Random,
+        "0" => AccessOrder::Sequential,
+        "1" => AccessOrder::Random,
         _ => return Err(wrong(1, "`0` (sequential) or `1` (random)")),
     };
     let stride = parse_bytes(fields[2])
@@ -324,7 +324,7 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Pars
         None | Some("wo") => Mode::Write,
         Some("ro") => Mode::Read,
         Some("rw") => Mode::ReadWrite,
-        Some("chain") if order == Order::Random => Mode::Chain,
+        Some("chain") if order == AccessOrder::Random => Mode::Chain,
         Some("chain") => return Err(wrong(4, "`chain` in random patterns only")),
         Some(_) => return Err(wrong(4, "`ro`, `wo`, `rw` or `chain`")),
     };

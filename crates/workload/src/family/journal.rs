@@ -9,7 +9,7 @@ use isotherm_engine::{AddressRange, Nanos, PAGES_PER_BLOCK};
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::case::{Case, Order};
+use super::case::{Case, TouchOrder};
 use super::layout::CaseLayout;
 use super::pages::PageSet;
 
@@ -184,8 +184,8 @@ impl TouchJournal {
             let (from, to) = (part[0].from, part[part.len() - 1].to);
             let count = hot.len() as u64;
             let enough = match self.ready.case.order {
-                Order::Sweep | Order::Spread => count,
-                Order::Random => ENOUGH * count,
+                TouchOrder::Sweep | TouchOrder::Spread => count,
+                TouchOrder::Random => ENOUGH * count,
             };
             if to - from >= enough {
                 for page in hot {
@@ -209,7 +209,7 @@ pub(super) mod tests {
     pub(in crate::family) const BASE: u64 = 0x7f00_0000_0000;
 
     /// 32 MiB in 4 KiB pages, of which a quarter is hot.
-    pub(in crate::family) fn case(order: Order) -> Case {
+    pub(in crate::family) fn case(order: TouchOrder) -> Case {
         Case {
             total: 32 << 20,
             hot: 0.25,
@@ -253,7 +253,7 @@ pub(super) mod tests {
 
     #[test]
     fn pages_of_an_interval_are_those_of_the_batches_in_it() {
-        for order in [Order::Sweep, Order::Random] {
+        for order in [TouchOrder::Sweep, TouchOrder::Random] {
             let journal = journal(case(order), steady(100, 16));
             for (start, end) in [(0, 1000), (95, 105), (100, 140), (460, 540), (250, 250)] {
                 let (start, end) = (Nanos::from_millis(start), Nanos::from_millis(end));
@@ -286,7 +286,7 @@ pub(super) mod tests {
     fn a_touch_of_a_huge_page_is_one_of_all_of_it() {
         let case = Case {
             huge: true,
-            ..case(Order::Sweep)
+            ..case(TouchOrder::Sweep)
         };
         let journal = journal(case, steady(10, 1));
         let touched = journal.touched_by(Nanos(0), Nanos::from_millis(100), Nanos::from_millis(2));
@@ -300,14 +300,14 @@ pub(super) mod tests {
         for batch in steady(3, 4) {
             batch.write(&mut bytes).expect("memory can be written");
         }
-        let ready = journal(case(Order::Sweep), Vec::new()).ready;
+        let ready = journal(case(TouchOrder::Sweep), Vec::new()).ready;
         let journal = TouchJournal::read(ready, &bytes[..bytes.len() - 1]).expect("it can be read");
         assert_eq!(journal.batches, steady(2, 4));
     }
 
     #[test]
     fn moves_are_the_beginnings_of_phases() {
-        let journal = journal(case(Order::Sweep), steady(120, 16));
+        let journal = journal(case(TouchOrder::Sweep), steady(120, 16));
         assert_eq!(
             journal.moves(),
             [Nanos::from_millis(500), Nanos::from_millis(1000)]

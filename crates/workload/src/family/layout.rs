@@ -5,7 +5,7 @@ use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::case::{Case, Order, Populated};
+use super::case::{Case, TouchOrder, Populated};
 use super::pages::PageSet;
 use crate::layout::below;
 
@@ -100,8 +100,8 @@ impl CaseLayout {
     /// Returns the index of the hot page that is touched at a position of the sequence.
     pub fn at(&self, position: u64, hot: usize) -> usize {
         match self.case.order {
-            Order::Sweep | Order::Spread => (position % hot as u64) as usize,
-            Order::Random => {
+            TouchOrder::Sweep | TouchOrder::Spread => (position % hot as u64) as usize,
+            TouchOrder::Random => {
                 // SplitMix64 computes any position independently of the others.
                 let mut z = (position ^ self.case.seed.rotate_left(32))
                     .wrapping_add(1)
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn random_touches_come_to_all_pages_alike() {
         let case = Case {
-            order: Order::Random,
+            order: TouchOrder::Random,
             ..Case::draw(1, 0)
         };
         let layout = CaseLayout::new(case);

@@ -16,7 +16,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes as _;
 
-use super::case::{Case, Order, Populated};
+use super::case::{Case, TouchOrder, Populated};
 use super::journal::{Batch, Ready};
 use super::layout::CaseLayout;
 
@@ -314,7 +314,7 @@ fn populate(memory: &mut [u8], case: Case, layout: &CaseLayout) {
 
 /// Rule by which touches become due.
 struct Pace {
-    order: Order,
+    order: TouchOrder,
     period: Duration,
     hot: u64,
     /// The position of the next touch in the sequence.
@@ -346,18 +346,18 @@ impl Pace {
         let periods = (now - self.base.0).as_secs_f64() / self.period.as_secs_f64();
         let due = self.base.1
             + match self.order {
-                Order::Sweep => (periods.floor() as u64 + 1) * self.hot,
-                Order::Spread | Order::Random => (periods * self.hot as f64) as u64,
+                TouchOrder::Sweep => (periods.floor() as u64 + 1) * self.hot,
+                TouchOrder::Spread | TouchOrder::Random => (periods * self.hot as f64) as u64,
             };
         if due > self.position + 2 * self.hot {
             let ahead = match self.order {
                 // The current round goes on to its end.
-                Order::Sweep => self.position.next_multiple_of(self.hot),
-                Order::Spread | Order::Random => self.position,
+                TouchOrder::Sweep => self.position.next_multiple_of(self.hot),
+                TouchOrder::Spread | TouchOrder::Random => self.position,
             };
             self.base = (now, ahead);
             return ahead
-                + if self.order == Order::Sweep {
+                + if self.order == TouchOrder::Sweep {
                     self.hot
                 } else {
                     1
@@ -370,8 +370,8 @@ impl Pace {
     fn wait(&self, now: Instant) -> Duration {
         let next = self.position + 1 - self.base.1;
         let periods = match self.order {
-            Order::Sweep => (next / self.hot) as f64,
-            Order::Spread | Order::Random => next as f64 / self.hot as f64,
+            TouchOrder::Sweep => (next / self.hot) as f64,
+            TouchOrder::Spread | TouchOrder::Random => next as f64 / self.hot as f64,
         };
         let at = self.base.0 + self.period.mul_f64(periods);
         at.saturating_duration_since(now)
@@ -406,7 +406,7 @@ fn smaps_sum(smaps: &str, range: AddressRange, field: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn pace(order: Order) -> (Pace, Instant) {
+    fn pace(order: TouchOrder) -> (Pace, Instant) {
         let case = Case {
             order,
             period: Nanos::from_millis(100),
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_sweep_is_due_at_once_and_then_each_period() {
-        let (mut pace, start) = pace(Order::Sweep);
+        let (mut pace, start) = pace(TouchOrder::Sweep);
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(pace.due(start), 1000);
         pace.position = 1000;
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn spread_touches_are_due_one_by_one() {
-        let (mut pace, start) = pace(Order::Spread);
+        let (mut pace, start) = pace(TouchOrder::Spread);
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(pace.due(at(50)), 500);
         pace.position = 500;
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn what_the_machine_is_too_slow_for_is_left_out() {
-        for order in [Order::Sweep, Order::Spread] {
+        for order in [TouchOrder::Sweep, TouchOrder::Spread] {
             let (mut pace, start) = pace(order);
             pace.position = 500;
             let due = pace.due(start + Duration::from_secs(10));

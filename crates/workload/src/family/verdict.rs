@@ -185,14 +185,14 @@ fn add(
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::Order;
+    use super::super::case::TouchOrder;
     use super::super::journal::tests::{BASE, case, journal, steady};
     use super::*;
     use isotherm_engine::{AddressRange, RegionMemory, TargetId};
 
     /// Returns a program that touches all of a quarter of 32 MiB again and again in the first half second.
     fn program() -> TouchJournal {
-        journal(case(Order::Sweep), steady(50, 4096))
+        journal(case(TouchOrder::Sweep), steady(50, 4096))
     }
 
     fn region(first: u64, last: u64, nr_accesses: Option<f32>) -> RegionSnapshot {
@@ -282,7 +282,7 @@ mod tests {
             end: Nanos::from_millis(501),
             ..snapshot(all)
         };
-        let verdict = super::verdict(&journal(case(Order::Sweep), sweep), &late);
+        let verdict = super::verdict(&journal(case(TouchOrder::Sweep), sweep), &late);
         assert!(!verdict.is_decided());
         assert_eq!((verdict.precision(), verdict.recall()), (None, None));
     }
