@@ -69,12 +69,12 @@ pub struct Phase {
     /// Duration in milliseconds.
     pub duration_ms: u64,
     /// Accesses that are made.
-    pub patterns: Vec<Pattern>,
+    pub patterns: Vec<WorkloadPattern>,
 }
 
 /// Accesses to one region.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pattern {
+pub struct WorkloadPattern {
     /// Index into [`Config::regions`].
     pub region: usize,
     /// Order of the accesses.
@@ -277,7 +277,7 @@ fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, WorkloadParseE
                 ),
             )
         })?;
-    let patterns: Vec<Pattern> = lines[2..]
+    let patterns: Vec<WorkloadPattern> = lines[2..]
         .iter()
         .map(|&line| pattern(line, regions))
         .collect::<Result<_, _>>()?;
@@ -295,7 +295,7 @@ fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, WorkloadParseE
     })
 }
 
-fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, WorkloadParseError> {
+fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<WorkloadPattern, WorkloadParseError> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     if !(4..=6).contains(&fields.len()) {
         return Err(error(number, quoted(line), PATTERN));
@@ -332,7 +332,7 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Work
         .get(5)
         .map(|words| scatter(number, words, &regions[region]))
         .transpose()?;
-    Ok(Pattern {
+    Ok(WorkloadPattern {
         region,
         order,
         stride,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand_pcg::Pcg64Mcg;
 
-use crate::config::{Config, Mode, AccessOrder, Pattern, Phase};
+use crate::config::{Config, Mode, AccessOrder, WorkloadPattern, Phase};
 use crate::layout::{self, below};
 
 const WORD: u64 = size_of::<u64>() as u64;
@@ -82,7 +82,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(pattern: &Pattern, region_bytes: u64, words: &'a [AtomicU64]) -> Self {
+    fn new(pattern: &WorkloadPattern, region_bytes: u64, words: &'a [AtomicU64]) -> Self {
         let spans = layout::spans(pattern, region_bytes);
         Self {
             words,
