@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use crate::config::{Config, Phase};
 use crate::layout;
-use crate::truth::{Line, Place};
+use crate::truth::{Line, RegionPlace};
 
 use memory::Memory;
 use walk::Mix;
@@ -181,8 +181,8 @@ pub fn run(
     if stop.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let places: Vec<Place> = std::iter::zip(&config.regions, &memories)
-        .map(|(region, memory)| Place {
+    let places: Vec<RegionPlace> = std::iter::zip(&config.regions, &memories)
+        .map(|(region, memory)| RegionPlace {
             name: region.name.clone(),
             range: memory.range(),
         })
