@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use isotherm_config::{ContextConfig, ConfigFormat, to_json, to_yaml};
 use isotherm_engine::guard::MAX_SLOWDOWN;
 use isotherm_engine::{Nanos, units};
-use isotherm_eval::tune::{self, Fingerprint, Plan, Settings, TraceTimes, TuneRequest};
+use isotherm_eval::tune::{self, Fingerprint, TuningPlan, Settings, TraceTimes, TuneRequest};
 use isotherm_session::simulated::{FarMemory, Replay};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -175,7 +175,7 @@ impl Asked {
 }
 
 /// Returns a configuration as `yaml` or as damo's `json`.
-pub(crate) fn written(plan: &Plan, settings: &Settings, format: &str) -> PyResult<String> {
+pub(crate) fn written(plan: &TuningPlan, settings: &Settings, format: &str) -> PyResult<String> {
     let configuration = plan.configuration(settings);
     match format {
         "yaml" => Ok(to_yaml(&configuration)),
@@ -208,7 +208,7 @@ const USUAL_TRACE: TraceTimes = TraceTimes {
 #[derive(Clone)]
 pub(crate) struct Space {
     pub(crate) asked: Asked,
-    pub(crate) plan: Plan,
+    pub(crate) plan: TuningPlan,
     pub(crate) points: tune::Space,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use isotherm_eval::tune::{
-    self as library, Effort, Journal, MemoryLimit, Plan, Prices, Published, SearchEvent, Seeks,
+    self as library, Effort, Journal, MemoryLimit, TuningPlan, Prices, Published, SearchEvent, Seeks,
     TuneRequest, Tuning,
 };
 use isotherm_report::{ReportFormat, Style};
@@ -27,7 +27,7 @@ use crate::space::{Asked, Far, Given, What, written};
 /// The result of a search, and the plan that its settings belong to.
 struct Result {
     tuned: library::Tuned,
-    plan: Plan,
+    plan: TuningPlan,
 }
 
 /// The result of a search as a report.

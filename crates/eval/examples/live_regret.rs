@@ -16,7 +16,7 @@ use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
 use isotherm_eval::runner::RunEvent;
 use isotherm_eval::tune::{
-    Estimate, Evaluate, LiveRun, LiveRuns, Objective, Plan, PlannedReplays, Point, Prediction,
+    Estimate, Evaluate, LiveRun, LiveRuns, Objective, TuningPlan, PlannedReplays, Point, Prediction,
     ProgramRuns, ProgramSpec, Published, Replays, Search, Settings, Space, TraceTimes,
     damoos_score, run, run_live, run_published, settle, trace_facts,
 };
@@ -88,7 +88,7 @@ impl Truth {
         repeats: usize,
     ) -> anyhow::Result<Came> {
         let goal = load(QUOTA_GOAL, ConfigFormat::Detect).map_err(|found| anyhow!("{found:?}"))?;
-        let plan = Plan::new(goal.contexts, unguarded(), None)?;
+        let plan = TuningPlan::new(goal.contexts, unguarded(), None)?;
         let space = Space::new(&["age=5s".to_owned()], plan.contexts(), ANY_TRACE)?;
         let mut runs = ProgramRuns::prepare(
             ProgramSpec {
@@ -219,7 +219,7 @@ fn worth(objective: &Objective, came: Came, without: f64) -> f64 {
 
 struct Tuner<'a> {
     space: &'a Space,
-    plan: &'a Plan,
+    plan: &'a TuningPlan,
     replays: &'a Replays,
     truth: &'a Truth,
     of_goal: Came,
@@ -373,7 +373,7 @@ fn main() -> anyhow::Result<()> {
     let workload = workload.with_context(|| format!("{path} has no workload {name}"))?;
     let mut request = unguarded();
     request.acting.presets = vec!["prcl".to_owned()];
-    let plan = Plan::new(Vec::new(), request, None)?;
+    let plan = TuningPlan::new(Vec::new(), request, None)?;
     let folder = tempfile::tempdir()?;
     let stop = AtomicBool::new(false);
     let spec = ProgramSpec {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context as _;
 use isotherm_config::{ActingRequest, Request, to_yaml};
 use isotherm_engine::guard::GuardLimits;
-use isotherm_eval::tune::{EachSecond, Plan, Prediction, Replays, Settings, trace_facts};
+use isotherm_eval::tune::{EachSecond, TuningPlan, Prediction, Replays, Settings, trace_facts};
 use isotherm_record::Reader;
 use isotherm_session::simulated::Replay;
 use serde::{Deserialize, Serialize};
@@ -158,7 +158,7 @@ fn replays(replay: &Replay, one_in: u32, each_second: EachSecond) -> anyhow::Res
 }
 
 impl Question {
-    fn plan(&self) -> anyhow::Result<Plan> {
+    fn plan(&self) -> anyhow::Result<TuningPlan> {
         let request = Request {
             acting: ActingRequest {
                 scheme_lines: self.schemes.clone(),
@@ -171,7 +171,7 @@ impl Question {
             },
             ..Request::default()
         };
-        Ok(Plan::new(Vec::new(), request, None)?)
+        Ok(TuningPlan::new(Vec::new(), request, None)?)
     }
 }
 

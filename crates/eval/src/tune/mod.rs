@@ -45,7 +45,7 @@ pub use live::{ProgramRuns, ProgramSpec, ServiceRuns, ServiceSpec};
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
 pub use page::page;
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
-pub use plan::Plan;
+pub use plan::TuningPlan;
 pub use predict::{Estimate, Prediction};
 pub use replay::{EachSecond, Evaluate, PlannedReplays, Replays, trace_facts};
 pub use request::{Confirm, Effort, Seeks, TuneRequest, Tuning};

@@ -10,14 +10,14 @@ use super::space::Settings;
 
 /// Schemes whose numbers are tuned, and everything else that a run of them needs.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TuningPlan {
     /// Contexts with the schemes as given.
     contexts: Vec<ContextConfig>,
     /// Options of the request: monitoring, the guard, the seed.
     request: Request,
 }
 
-impl Plan {
+impl TuningPlan {
     /// Creates a plan from the schemes of `contexts` (those of a file). Schemes that `request` names are added to the
     /// only context, or to one of their own. Under a guard, the contexts take the limits of `request`. Contexts without
     /// a maximum slowdown take `max_slowdown`.

@@ -19,7 +19,7 @@ use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, Process, ProcessSpec
 use isotherm_sim::simulation::{Event, Simulation};
 
 use super::param::TraceTimes;
-use super::plan::Plan;
+use super::plan::TuningPlan;
 use super::predict::{Estimate, Prediction, rounded, thinned};
 use super::space::Settings;
 use crate::plan::{FNV_START, fnv};
@@ -338,7 +338,7 @@ pub struct PlannedReplays<'a> {
     /// Replays of the trace.
     pub replays: &'a Replays,
     /// Plan that settings are applied to.
-    pub plan: &'a Plan,
+    pub plan: &'a TuningPlan,
 }
 
 impl Evaluate for PlannedReplays<'_> {

@@ -15,7 +15,7 @@ use isotherm_session::simulated::Replay;
 
 use super::depth::{BOUNDS, Depth, SETTINGS};
 use super::{
-    Coarse, SearchCompletion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan,
+    Coarse, SearchCompletion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, TuningPlan,
     PlannedReplays, Prediction, Prices, Published, Replays, Search, SearchEvent, Space, Stage,
     Subject, TraceTimes, Tuned, run, run_published, settle, trace_facts,
 };
@@ -122,7 +122,7 @@ impl TuneRequest {
     ///
     /// # Errors
     /// Fails if a preset or scheme is unknown, or if there is nothing to tune.
-    pub fn plan(&self, max_slowdown: Option<f64>) -> anyhow::Result<Plan> {
+    pub fn plan(&self, max_slowdown: Option<f64>) -> anyhow::Result<TuningPlan> {
         let limit = max_slowdown.or(self.max_slowdown);
         let request = Request {
             monitoring: Monitoring {
@@ -142,7 +142,7 @@ impl TuneRequest {
             },
             ..Request::default()
         };
-        Plan::new(self.contexts.clone(), request, limit).map_err(|error| match error {
+        TuningPlan::new(self.contexts.clone(), request, limit).map_err(|error| match error {
             RequestError::NoScheme => anyhow::anyhow!(
                 "nothing to tune; name a --preset (prcl, ethp, pprcl), a --scheme or a configuration (-c)"
             ),
@@ -198,7 +198,7 @@ pub struct Tuning {
     replay: Replay,
     program: String,
     times: TraceTimes,
-    plan: Plan,
+    plan: TuningPlan,
     objective: Objective,
     space: Space,
     seed: u64,
@@ -234,7 +234,7 @@ impl Tuning {
         stop: &Arc<AtomicBool>,
         on_event: &mut dyn FnMut(SearchEvent<'_>),
         confirm: Option<&mut Confirm<'_>>,
-    ) -> anyhow::Result<Option<(Tuned, Plan)>> {
+    ) -> anyhow::Result<Option<(Tuned, TuningPlan)>> {
         let depth = self.depth(effort);
         let jobs = effort.jobs();
         let first = match depth.one_in {
@@ -343,7 +343,7 @@ impl Tuning {
     }
 
     /// Returns the result of a search that was stopped before a setting was replayed on the whole trace.
-    pub(super) fn result_of_sample(self, sampled: &Sampled) -> (Tuned, Plan) {
+    pub(super) fn result_of_sample(self, sampled: &Sampled) -> (Tuned, TuningPlan) {
         let subject = Subject {
             program: &self.program,
             times: self.times,

@@ -118,7 +118,7 @@ pub struct Subject<'a> {
     /// Times of the trace.
     pub times: TraceTimes,
     /// Schemes that were tuned.
-    pub plan: &'a Plan,
+    pub plan: &'a TuningPlan,
     /// Objective of the search.
     pub objective: Objective,
     /// Prediction without schemes.

@@ -65,14 +65,14 @@ fn replay() -> Replay {
     }
 }
 
-fn plan() -> Plan {
+fn plan() -> TuningPlan {
     let mut request = Request::default();
     request.acting.presets = vec!["prcl".to_owned()];
-    Plan::new(Vec::new(), request, Some(0.02)).expect("a plan")
+    TuningPlan::new(Vec::new(), request, Some(0.02)).expect("a plan")
 }
 
 /// Returns replays of a trace under a plan that are never stopped.
-fn replays(plan: &Plan, of: Replay) -> Replays {
+fn replays(plan: &TuningPlan, of: Replay) -> Replays {
     let watching = plan.watching().expect("a session");
     let replays = Replays::new(&watching, of, Arc::<AtomicBool>::default()).expect("it runs");
     replays.expect("not stopped")
@@ -285,7 +285,7 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
 fn schemes_that_one_node_cannot_carry_out_are_refused() {
     let mut request = Request::default();
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
-    let plan = Plan::new(Vec::new(), request, None).expect("a plan");
+    let plan = TuningPlan::new(Vec::new(), request, None).expect("a plan");
     let replays = replays(&plan, replay());
     let planned = PlannedReplays {
         replays: &replays,
@@ -302,7 +302,7 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
     let mut request = Request::default();
     request.acting.scheme_lines = vec!["4K max 0 0 3s max migrate_cold 1".to_owned()];
     request.acting.no_guard = true;
-    let plan = Plan::new(Vec::new(), request, None).expect("a plan");
+    let plan = TuningPlan::new(Vec::new(), request, None).expect("a plan");
     let mut tiered = replay();
     tiered.add_far(&FarMemory {
         bytes: 64 << 20,
@@ -401,13 +401,13 @@ fn a_file_s_own_guard_and_schemes_are_kept() {
         ..ContextConfig::default()
     };
     own.own.guard.max_slowdown = Some(0.005);
-    let plan = Plan::new(vec![own.clone()], Request::default(), Some(0.02)).expect("a plan");
+    let plan = TuningPlan::new(vec![own.clone()], Request::default(), Some(0.02)).expect("a plan");
     assert_eq!(plan.contexts(), [own.clone()]);
     let mut bare = Request::default();
     bare.acting.no_guard = true;
-    let plan = Plan::new(vec![own], bare, None).expect("a plan");
+    let plan = TuningPlan::new(vec![own], bare, None).expect("a plan");
     assert!(!plan.is_guarded() && plan.contexts()[0].own.guard.max_slowdown.is_none());
-    assert!(Plan::new(Vec::new(), Request::default(), None).is_err());
+    assert!(TuningPlan::new(Vec::new(), Request::default(), None).is_err());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
-    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Plan, Prices, Published, Search,
+    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, TuningPlan, Prices, Published, Search,
     SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning,
 };
 use isotherm_session::simulated::read_trace;
@@ -389,7 +389,7 @@ fn search(
     journal: Option<&mut Journal>,
     stop: &Arc<AtomicBool>,
     live: Option<&mut dyn LiveRuns>,
-) -> anyhow::Result<Option<(Tuned, Plan)>> {
+) -> anyhow::Result<Option<(Tuned, TuningPlan)>> {
     let effort = Effort {
         budget: args.how.budget.map(|budget| budget.get() as usize),
         jobs: args.how.jobs.map(|jobs| jobs.get() as usize),
@@ -480,7 +480,7 @@ impl Searching {
 }
 
 /// Writes the outputs that the flags ask for, if the search found their content.
-fn write(args: &Args, plan: &Plan, tuned: &Tuned) -> anyhow::Result<()> {
+fn write(args: &Args, plan: &TuningPlan, tuned: &Tuned) -> anyhow::Result<()> {
     if let Some(path) = &args.how.page {
         whole_file::write(path, page(&tuned, plan))?;
     }

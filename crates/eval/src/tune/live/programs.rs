@@ -9,7 +9,7 @@ use isotherm_config::to_yaml;
 
 use super::{LiveRun, LiveRuns};
 use crate::runner::{Bench, RunEvent, RunnerSpec};
-use crate::tune::{Plan, Settings};
+use crate::tune::{TuningPlan, Settings};
 use crate::{RunConfiguration, Experiment, RunMeasurements, PlannedRun, RunResult, Workload};
 
 /// Input of the runs of a program.
@@ -24,7 +24,7 @@ pub struct ProgramSpec<'a> {
     /// Configuration of the runs without schemes; its `isotherm` is ignored.
     pub base: &'a RunConfiguration,
     /// Schemes that are tuned.
-    pub plan: &'a Plan,
+    pub plan: &'a TuningPlan,
     /// Folder for configurations, and for the output of failed runs.
     pub folder: &'a Path,
     /// The `isotherm` executable to run beside the program.
@@ -149,7 +149,7 @@ impl LiveRuns for ProgramRuns<'_> {
 
 /// Writes the configuration of these settings, in the format that `isotherm run -c` reads.
 pub(super) fn write_configuration(
-    plan: &Plan,
+    plan: &TuningPlan,
     settings: &Settings,
     path: &Path,
 ) -> anyhow::Result<()> {
