@@ -16,7 +16,7 @@ use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
 use isotherm_eval::runner::RunEvent;
 use isotherm_eval::tune::{
-    Estimate, Evaluate, LiveRun, LiveRuns, Objective, TuningPlan, PlannedReplays, Point, Prediction,
+    Estimate, Evaluate, LiveRun, LiveRuns, Objective, TuningPlan, PlannedReplays, SearchPoint, Prediction,
     ProgramRuns, ProgramSpec, Published, Replays, Search, Settings, Space, TraceTimes,
     damoos_score, run, run_live, run_published, settle, trace_facts,
 };
@@ -250,7 +250,7 @@ impl Tuner<'_> {
 
     /// Returns the setting that each method recommends, and its number of runs.
     fn all(&self, objective: Objective) -> anyhow::Result<Vec<(String, usize, Option<Settings>)>> {
-        let settings = |search: &Search, point: Option<&Point>| {
+        let settings = |search: &Search, point: Option<&SearchPoint>| {
             point.map(|point| search.space().settings(point))
         };
         let mut all = Vec::new();

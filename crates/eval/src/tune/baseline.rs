@@ -16,7 +16,7 @@ use isotherm_sim::statistics::scramble;
 
 use super::objective::damoos_score;
 use super::predict::Prediction;
-use super::space::{Point, Space};
+use super::space::{SearchPoint, Space};
 
 /// Published methods of choosing settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Published {
 }
 
 /// Evaluates a point; `None` if it was asked to stop.
-pub(super) type Run<'a> = dyn FnMut(&Point) -> anyhow::Result<Option<Prediction>> + 'a;
+pub(super) type Run<'a> = dyn FnMut(&SearchPoint) -> anyhow::Result<Option<Prediction>> + 'a;
 
 /// Runs a method; `run` sees each point once or more often. Returns `false` if the method was stopped before its end.
 ///
@@ -39,11 +39,11 @@ pub(super) type Run<'a> = dyn FnMut(&Point) -> anyhow::Result<Option<Prediction>
 pub(super) fn run_method(
     method: Published,
     space: &Space,
-    start: Point,
+    start: SearchPoint,
     seed: u64,
     run: &mut Run<'_>,
 ) -> anyhow::Result<bool> {
-    let mut score = |point: &Point| Ok(run(point)?.map(|prediction| damoos_score(&prediction)));
+    let mut score = |point: &SearchPoint| Ok(run(point)?.map(|prediction| damoos_score(&prediction)));
     match method {
         Published::DamoosGrid => grid(space, start, &mut score),
         Published::DamoosPolyfit => polyfit(space, start, seed, &mut score),
@@ -52,7 +52,7 @@ pub(super) fn run_method(
 }
 
 /// Scores a point; `None` if it was asked to stop.
-type Scored<'a> = dyn FnMut(&Point) -> anyhow::Result<Option<f64>> + 'a;
+type Scored<'a> = dyn FnMut(&SearchPoint) -> anyhow::Result<Option<f64>> + 'a;
 
 /// Runs for the first number, and for each after it.
 const GRID: (usize, usize) = (4, 5);
@@ -78,7 +78,7 @@ fn place(steps: usize, along: f64) -> usize {
     (along.clamp(0.0, 1.0) * (steps - 1) as f64).round() as usize
 }
 
-fn grid(space: &Space, start: Point, score: &mut Scored<'_>) -> anyhow::Result<bool> {
+fn grid(space: &Space, start: SearchPoint, score: &mut Scored<'_>) -> anyhow::Result<bool> {
     let mut best = start;
     for dimension in 0..space.nr_dimensions() {
         let runs = if dimension == 0 { GRID.0 } else { GRID.1 };
@@ -98,7 +98,7 @@ fn grid(space: &Space, start: Point, score: &mut Scored<'_>) -> anyhow::Result<b
     Ok(true)
 }
 
-fn polyfit(space: &Space, start: Point, seed: u64, score: &mut Scored<'_>) -> anyhow::Result<bool> {
+fn polyfit(space: &Space, start: SearchPoint, seed: u64, score: &mut Scored<'_>) -> anyhow::Result<bool> {
     let mut draws = Draws(seed);
     let mut best = start;
     for dimension in 0..space.nr_dimensions() {
@@ -157,7 +157,7 @@ fn swarm(space: &Space, seed: u64, score: &mut Scored<'_>) -> anyhow::Result<boo
         for (particle, along) in places.iter().enumerate() {
             let steps = along.iter().enumerate();
             let point = steps.map(|(dimension, along)| place(space.nr_steps(dimension), *along));
-            let Some(score) = score(&Point(point.collect()))? else {
+            let Some(score) = score(&SearchPoint(point.collect()))? else {
                 return Ok(false);
             };
             if score > own[particle].0 {
@@ -264,12 +264,12 @@ mod tests {
         let params = [Knob::Age, Knob::Size].map(|knob| knob.name().to_owned());
         let space = Space::new(&params, &contexts(), times).expect("a space");
         let start = space.point_of(&contexts()).expect("it is in it");
-        let off = |point: &Point| {
+        let off = |point: &SearchPoint| {
             let along = |d: usize| point.0[d] as f64 / (space.nr_steps(d) - 1) as f64;
             (along(0) - 0.7).abs().max((along(1) - 0.3).abs())
         };
         let (mut runs, mut least) = (BTreeSet::new(), f64::INFINITY);
-        let mut run = |point: &Point| {
+        let mut run = |point: &SearchPoint| {
             runs.insert(point.clone());
             least = least.min(off(point));
             Ok(Some(Prediction {
@@ -322,7 +322,7 @@ mod tests {
             };
             let space = Space::new(&[], &contexts(), times).expect("a space");
             let mut nr = 0;
-            let mut run = |_: &Point| {
+            let mut run = |_: &SearchPoint| {
                 nr += 1;
                 Ok((nr < 4).then(Prediction::default))
             };

@@ -51,7 +51,7 @@ pub use replay::{EachSecond, Evaluate, PlannedReplays, Replays, trace_facts};
 pub use request::{Confirm, Effort, Seeks, TuneRequest, Tuning};
 pub use result::{Coarse, Found, Subject, Trial, Tried, Tuned};
 pub use search::Search;
-pub use space::{Point, Setting, Settings, Space, SpaceError};
+pub use space::{SearchPoint, Setting, Settings, Space, SpaceError};
 
 /// The end of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +161,7 @@ pub fn run(
             }
         }
         let mut take = |at: usize, prediction: Prediction| {
-            let (point, settings): &(Point, Settings) = &wanted[at];
+            let (point, settings): &(SearchPoint, Settings) = &wanted[at];
             let noted = journal
                 .as_deref_mut()
                 .map(|j| j.note(settings, &prediction));
@@ -192,11 +192,11 @@ pub fn run_published(
     search: &mut Search,
     evaluate: &dyn Evaluate,
     mut journal: Option<&mut Journal>,
-    start: Point,
+    start: SearchPoint,
     on_event: &mut dyn FnMut(SearchEvent<'_>),
 ) -> anyhow::Result<SearchCompletion> {
     let space = search.space().clone();
-    let mut run = |point: &Point| {
+    let mut run = |point: &SearchPoint| {
         if let Some(known) = search.observed().get(point) {
             return Ok(Some(known.clone()));
         }

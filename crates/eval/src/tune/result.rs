@@ -14,7 +14,7 @@ use super::objective::{Objective, damoos_score};
 use super::param::TraceTimes;
 use super::predict::{Estimate, Prediction};
 use super::search::Search;
-use super::space::{Point, Settings};
+use super::space::{SearchPoint, Settings};
 use super::{SearchCompletion, Parameter};
 
 /// Result of a search. Serialised, it is what `isotherm tune --json` prints.
@@ -135,7 +135,7 @@ const ROWS: usize = 24;
 impl Tuned {
     /// Creates the result of `search`.
     pub fn of(subject: &Subject<'_>, search: &Search, completion: SearchCompletion) -> Self {
-        let trial = |point: &Point| {
+        let trial = |point: &SearchPoint| {
             let prediction = search.observed()[point].clone();
             let cost_per_month = match subject.objective {
                 Objective::Cost { prices, .. } => Some(prices.of(&prediction)),
