@@ -28,7 +28,7 @@ use summary::Summary;
 pub use far::FarMemory;
 pub use occupancy::{Occupancy, Occupied};
 pub use scenario::{Scenario, parse_scenario, read_scenario, read_scenario_or_trace};
-pub use summary::{Bounded, Predicted, SimulationReport};
+pub use summary::{Bounded, ProgramPrediction, SimulationReport};
 pub use trace::{Replay, read_trace};
 
 /// A session on a simulated machine.
