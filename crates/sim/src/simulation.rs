@@ -18,7 +18,7 @@ use isotherm_engine::{
 };
 
 use crate::kcompactd::Round;
-use crate::machine::{SimMachine, ProbeState, Process, ProcessSpec, SimProbe, Use};
+use crate::machine::{SimMachine, ProbeState, SimProcess, ProcessSpec, SimProbe, Use};
 use acting::Acting;
 use targets::Targets;
 use world::Followed;
@@ -290,7 +290,7 @@ impl Simulation {
         self.targets.tell(&self.machine, events);
         self.forget_ended(&events[first_new..]);
         events.extend(self.machine.take_rounds().into_iter().map(Event::Compacted));
-        let is_running = |process: &Process| process.is_running();
+        let is_running = |process: &SimProcess| process.is_running();
         let nobody_left =
             self.starts.is_empty() && !self.machine.processes().iter().any(is_running);
         if now >= self.end || nobody_left {

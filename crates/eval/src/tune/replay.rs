@@ -15,7 +15,7 @@ use isotherm_config::{ContextSpec, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
 use isotherm_session::simulated::{Occupancy, Replay, Scenario, simulation};
-use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, Process, ProcessSpec, Trace};
+use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, SimProcess, ProcessSpec, Trace};
 use isotherm_sim::simulation::{Event, Simulation};
 
 use super::param::TraceTimes;
@@ -372,8 +372,8 @@ impl Totals {
             })
             .collect();
         self.acting_cpu = machine.stats().acting_cpu.as_secs_f64();
-        self.refaults = processes.iter().map(Process::major_faults).sum();
-        self.was_killed = processes.iter().any(Process::was_killed);
+        self.refaults = processes.iter().map(SimProcess::major_faults).sum();
+        self.was_killed = processes.iter().any(SimProcess::was_killed);
         for context in 0..simulation.nr_contexts() {
             self.monitor_cpu += simulation.cost(context).monitor_cpu.as_secs_f64();
             self.guard_stops += simulation.guard(context).nr_stops;

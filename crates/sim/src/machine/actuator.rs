@@ -89,7 +89,7 @@ impl SimActuator<'_> {
                 .machine
                 .processes
                 .get(target)
-                .is_some_and(super::Process::is_running);
+                .is_some_and(super::SimProcess::is_running);
         if is_gone {
             refuse(
                 &mut outcome,

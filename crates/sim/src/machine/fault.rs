@@ -84,7 +84,7 @@ impl SimMachine {
             .filter(|p| {
                 self.processes
                     .get(*p)
-                    .is_some_and(super::Process::is_running)
+                    .is_some_and(super::SimProcess::is_running)
             })
             .collect()
     }

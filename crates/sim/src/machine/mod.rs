@@ -49,7 +49,7 @@ pub use fault::{InjectedFault, FaultKind};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
-pub use process::{Losses, Process, ProcessSpec};
+pub use process::{Losses, SimProcess, ProcessSpec};
 pub use speed::miss_share;
 pub use swap::{Swap, SwapKind};
 
@@ -200,7 +200,7 @@ pub struct SimMachine {
     areas: Vec<Area>,
     /// End of each mapping's pages.
     area_ends: Vec<Page>,
-    processes: Vec<Process>,
+    processes: Vec<SimProcess>,
     place: Vec<Place>,
     accessed: PageBits,
     /// Number of times that accessed bits were set other than by a draw.
@@ -309,7 +309,7 @@ impl SimMachine {
     pub fn start(&mut self, spec: ProcessSpec) -> TargetId {
         let index = self.processes.len();
         let id = TargetId(index as u32);
-        let mut process = Process::new(&spec, self.now);
+        let mut process = SimProcess::new(&spec, self.now);
         for area in spec.areas {
             let pages = self.add_pages(area.range);
             process.add(self.areas.len(), &area, pages.clone());
@@ -367,7 +367,7 @@ impl SimMachine {
     }
 
     /// Returns all processes that ever ran, by their target numbers.
-    pub fn processes(&self) -> &[Process] {
+    pub fn processes(&self) -> &[SimProcess] {
         &self.processes
     }
 

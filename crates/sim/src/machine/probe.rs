@@ -134,7 +134,7 @@ impl SimProbe<'_> {
     /// Checks that the process runs and maps a page of a sample.
     fn find(&self, sample: &Sample) -> Result<(), Gap> {
         let process = self.machine.processes.get(sample.target.0 as usize);
-        if !process.is_some_and(super::Process::is_running) {
+        if !process.is_some_and(super::SimProcess::is_running) {
             return Err(Gap::Exited);
         }
         let mut pages = pages_of(self.machine, sample);

@@ -99,7 +99,7 @@ impl Losses {
 
 /// A simulated process.
 #[derive(Clone, Debug)]
-pub struct Process {
+pub struct SimProcess {
     name: String,
     pub(super) threads: u32,
     cpus: Vec<(Nanos, f64)>,
@@ -138,7 +138,7 @@ pub struct Process {
     in_file: u64,
 }
 
-impl Process {
+impl SimProcess {
     pub(super) fn new(spec: &ProcessSpec, now: Nanos) -> Self {
         Self {
             name: spec.name.clone(),

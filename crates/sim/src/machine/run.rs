@@ -321,7 +321,7 @@ fn new_ones(places: &[Place]) -> u64 {
     places.iter().take_while(|place| is_new(place)).count() as u64
 }
 
-impl super::Process {
+impl super::SimProcess {
     /// Returns the moment of the next event, on the work clock, and the event.
     fn next(&self) -> (f64, Next) {
         let mut next = (self.work_end, Next::End);

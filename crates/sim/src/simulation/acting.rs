@@ -11,7 +11,7 @@ use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapsh
 
 use super::world::SimulatedWorld;
 use super::{SimContextSpec, PHYSICAL, Watch};
-use crate::machine::{SimMachine, Process, Rules, SimActuator, Use};
+use crate::machine::{SimMachine, SimProcess, Rules, SimActuator, Use};
 
 /// Executes a context's schemes.
 pub(super) struct Acting {
@@ -62,7 +62,7 @@ impl Acting {
     pub(super) fn observe(&mut self, machine: &SimMachine) -> bool {
         let (signals, share) = self.waits.look(machine, self.is_physical);
         self.meter.set_target_share(share);
-        let resident = machine.processes().iter().map(Process::rss).sum();
+        let resident = machine.processes().iter().map(SimProcess::rss).sum();
         let guard = self.context.guard_mut();
         guard.observe(machine.now(), signals, Pools::processes(resident))
     }

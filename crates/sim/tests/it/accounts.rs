@@ -5,7 +5,7 @@ use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_sim::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Swap, SwapKind,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcess, ProcessSpec, Rates, Swap, SwapKind,
     ThpMode, Use,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
@@ -61,8 +61,8 @@ const ACTIONS: [Action; 6] = [
 /// back.
 fn check_memory(machine: &SimMachine) -> Result<(), TestCaseError> {
     let processes = machine.processes();
-    let resident: u64 = processes.iter().map(Process::rss).sum();
-    let swapped: u64 = processes.iter().map(Process::swapped).sum();
+    let resident: u64 = processes.iter().map(SimProcess::rss).sum();
+    let swapped: u64 = processes.iter().map(SimProcess::swapped).sum();
     let pool = machine.swap().map_or(0, Swap::pool_pages);
     prop_assert_eq!(machine.used(), resident + pool * PAGE_SIZE);
     let stats = machine.stats();

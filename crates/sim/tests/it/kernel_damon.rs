@@ -3,7 +3,7 @@
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{AddressRange, Attributes, Nanos};
 use isotherm_sim::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Rules,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcess, ProcessSpec, Rates, Rules,
     SwapKind, Use,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
@@ -34,7 +34,7 @@ fn process(rate: f32, fill: Nanos) -> ProcessSpec {
 }
 
 /// Runs a process for 20 s, and returns it.
-fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> Process {
+fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> SimProcess {
     let machine = SimMachine::new(MachineSpec {
         nodes: vec![NodeSpec::new(32 << 30)],
         swap: Some((SwapKind::Zram { ratio: 3.0 }, 1024 * MIB)),
