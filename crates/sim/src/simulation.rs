@@ -18,7 +18,7 @@ use isotherm_engine::{
 };
 
 use crate::kcompactd::Round;
-use crate::machine::{SimMachine, ProbeState, SimProcess, ProcessSpec, SimProbe, Use};
+use crate::machine::{SimMachine, ProbeState, SimProcess, SimProcessSpec, SimProbe, Use};
 use acting::Acting;
 use targets::Targets;
 use world::Followed;
@@ -196,7 +196,7 @@ pub struct Simulation {
     machine: SimMachine,
     contexts: Vec<Watcher>,
     /// Processes still to start, the last first.
-    starts: Vec<(Nanos, ProcessSpec)>,
+    starts: Vec<(Nanos, SimProcessSpec)>,
     end: Nanos,
     next_second: Nanos,
     /// Time until which the thread that monitors and acts is busy with acting.
@@ -209,7 +209,7 @@ impl Simulation {
     /// simulation ends at `end`, or once all processes have ended.
     pub fn new(
         machine: SimMachine,
-        mut starts: Vec<(Nanos, ProcessSpec)>,
+        mut starts: Vec<(Nanos, SimProcessSpec)>,
         contexts: Vec<SimContextSpec>,
         end: Nanos,
     ) -> Result<Self, ContextError> {

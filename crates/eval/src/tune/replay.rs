@@ -15,7 +15,7 @@ use isotherm_config::{ContextSpec, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
 use isotherm_session::simulated::{Occupancy, Replay, Scenario, simulation};
-use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, SimProcess, ProcessSpec, Trace};
+use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, SimProcess, SimProcessSpec, Trace};
 use isotherm_sim::simulation::{Event, Simulation};
 
 use super::param::TraceTimes;
@@ -66,7 +66,7 @@ impl fmt::Debug for EachSecond {
 /// Replays of one trace.
 #[derive(Debug)]
 pub struct Replays {
-    processes: Vec<(Nanos, ProcessSpec)>,
+    processes: Vec<(Nanos, SimProcessSpec)>,
     machine: MachineSpec,
     calibration: Calibration,
     each_second: EachSecond,
@@ -353,7 +353,7 @@ impl Totals {
     fn finish(
         &mut self,
         simulation: &Simulation,
-        specs: &[(Nanos, ProcessSpec)],
+        specs: &[(Nanos, SimProcessSpec)],
     ) -> anyhow::Result<()> {
         let machine = simulation.machine();
         let processes = machine.processes();

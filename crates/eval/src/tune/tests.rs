@@ -7,7 +7,7 @@ use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
 use isotherm_session::simulated::{FarMemory, Replay};
 use isotherm_sim::machine::{
-    AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, SimProcessSpec, SwapKind, Trace, Use,
 };
 
 use super::*;
@@ -47,11 +47,11 @@ fn replay() -> Replay {
     Replay {
         processes: vec![(
             Nanos(0),
-            ProcessSpec {
+            SimProcessSpec {
                 name: "program".to_owned(),
                 work: Some(Nanos::from_millis(1000 * SCANS)),
                 areas: vec![area],
-                ..ProcessSpec::default()
+                ..SimProcessSpec::default()
             },
         )],
         machine: MachineSpec {

@@ -12,7 +12,7 @@ use isotherm_engine::{AddressRange, Attributes, Cost, Intervals, Nanos, PAGE_SIZ
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
-    AreaSpec, SimMachine, MachineSpec, Pattern, ProbeState, ProcessSpec, Rates, SimProbe, Use,
+    AreaSpec, SimMachine, MachineSpec, Pattern, ProbeState, SimProcessSpec, Rates, SimProbe, Use,
 };
 
 use super::Monitor;
@@ -107,13 +107,13 @@ impl Simulated {
     }
 }
 
-fn program() -> ProcessSpec {
+fn program() -> SimProcessSpec {
     let rates = Rates::Steps(vec![
         (3 * TENTH_PAGES, 0.0),
         (4 * TENTH_PAGES, HOT_PER_SECOND),
         (5 * TENTH_PAGES, WARM_PER_SECOND),
     ]);
-    ProcessSpec {
+    SimProcessSpec {
         name: "simulated".to_owned(),
         threads: 1,
         work: None,
@@ -129,7 +129,7 @@ fn program() -> ProcessSpec {
             filled_of_block: None,
             released: None,
         }],
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 

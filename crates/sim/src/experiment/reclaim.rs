@@ -28,7 +28,7 @@ use serde::Serialize;
 
 use crate::cost::{KERNEL_DAMON, THIS_MACHINE};
 use crate::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, Rules, SwapKind,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcessSpec, Rates, Rules, SwapKind,
     ThpMode, Use, miss_share,
 };
 use crate::memory::BLOCK_PAGES;
@@ -172,7 +172,7 @@ impl Program {
         (saved > 0.0 && gained_s > 0.0).then_some(per_s)
     }
 
-    fn processes(&self, with_translations: bool) -> Vec<ProcessSpec> {
+    fn processes(&self, with_translations: bool) -> Vec<SimProcessSpec> {
         let fill = Some((Nanos(0), nanos(self.fill_s)));
         let area = |name: &str, start, length, purpose, rates| AreaSpec {
             name: name.to_owned(),
@@ -184,13 +184,13 @@ impl Program {
             filled_of_block: None,
             released: None,
         };
-        let process = |name: &str, areas| ProcessSpec {
+        let process = |name: &str, areas| SimProcessSpec {
             name: name.to_owned(),
             threads: 1,
             work: None,
             memory_bound: 0.0,
             areas,
-            ..ProcessSpec::default()
+            ..SimProcessSpec::default()
         };
         let rates = Rates::Steps(self.rates());
         let mut heap = area("heap", HEAP, self.blocks() * BLOCK_SIZE, Use::Anon, rates);

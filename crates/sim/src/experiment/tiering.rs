@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::redis::Reads;
 use crate::cost::PUBLISHED_TIERS;
 use crate::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, ThpMode, Use,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcessSpec, Rates, ThpMode, Use,
 };
 use crate::memory::BLOCK_PAGES;
 use crate::simulation::{SimContextSpec, Event, Simulation};
@@ -162,14 +162,14 @@ impl Setting {
     }
 
     /// A process that fills its memory, and never accesses it again.
-    fn cold(&self) -> ProcessSpec {
+    fn cold(&self) -> SimProcessSpec {
         let pages = self.cold_mib * MIB_PAGES;
         let area = area("cold", START, pages, (Nanos(0), self.fill), Rates::Never);
         program("cold", vec![area])
     }
 
     /// redis, which loads its snapshot, a block of it for each of its own, and is read from then on.
-    fn redis(&self, reads: &Reads) -> ProcessSpec {
+    fn redis(&self, reads: &Reads) -> SimProcessSpec {
         let rates = Rates::EachWithLines(reads.touches.clone(), reads.lines.clone());
         let loading = (Nanos(0), self.load);
         let mut anon = area("heap", START, self.anon_pages(), loading, Rates::Never);
@@ -180,7 +180,7 @@ impl Setting {
             purpose: Use::File,
             ..file
         };
-        ProcessSpec {
+        SimProcessSpec {
             // With this share of its time redis takes as long as it does on the slow node alone.
             memory_bound: self.all_slow / (SLOW_LATENCY - 1) as f64,
             ..program("redis", vec![anon, file])
@@ -188,14 +188,14 @@ impl Setting {
     }
 }
 
-fn program(name: &str, areas: Vec<AreaSpec>) -> ProcessSpec {
-    ProcessSpec {
+fn program(name: &str, areas: Vec<AreaSpec>) -> SimProcessSpec {
+    SimProcessSpec {
         name: name.to_owned(),
         threads: 1,
         work: None,
         memory_bound: 0.0,
         areas,
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 

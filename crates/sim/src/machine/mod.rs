@@ -49,7 +49,7 @@ pub use fault::{InjectedFault, FaultKind};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
-pub use process::{Losses, SimProcess, ProcessSpec};
+pub use process::{Losses, SimProcess, SimProcessSpec};
 pub use speed::miss_share;
 pub use swap::{Swap, SwapKind};
 
@@ -306,7 +306,7 @@ impl SimMachine {
     }
 
     /// Starts a process. Its target number is its index among all processes.
-    pub fn start(&mut self, spec: ProcessSpec) -> TargetId {
+    pub fn start(&mut self, spec: SimProcessSpec) -> TargetId {
         let index = self.processes.len();
         let id = TargetId(index as u32);
         let mut process = SimProcess::new(&spec, self.now);

@@ -14,7 +14,7 @@ use crate::memory::{BLOCK_PAGES, Page};
 
 /// A process to be started.
 #[derive(Clone, Debug, Default)]
-pub struct ProcessSpec {
+pub struct SimProcessSpec {
     /// Name of the process.
     pub name: String,
     /// Threads; 0 counts as one.
@@ -36,7 +36,7 @@ pub struct ProcessSpec {
     pub areas: Vec<AreaSpec>,
 }
 
-impl ProcessSpec {
+impl SimProcessSpec {
     /// Returns the bytes that it maps.
     pub fn mapped_bytes(&self) -> u64 {
         self.areas.iter().map(|area| area.range.len()).sum()
@@ -139,7 +139,7 @@ pub struct SimProcess {
 }
 
 impl SimProcess {
-    pub(super) fn new(spec: &ProcessSpec, now: Nanos) -> Self {
+    pub(super) fn new(spec: &SimProcessSpec, now: Nanos) -> Self {
         Self {
             name: spec.name.clone(),
             threads: spec.threads.max(1),

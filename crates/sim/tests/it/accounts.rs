@@ -5,7 +5,7 @@ use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_sim::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcess, ProcessSpec, Rates, Swap, SwapKind,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcess, SimProcessSpec, Rates, Swap, SwapKind,
     ThpMode, Use,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use crate::common::{MIB, context, seconds};
 
 /// A process with anonymous memory and files; each page of the first half of both is accessed at `rate`.
-fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
+fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> SimProcessSpec {
     let area = |name: &str, start: u64, mib: u64, purpose| AreaSpec {
         name: name.into(),
         range: AddressRange::new(start, start + mib * MIB),
@@ -25,7 +25,7 @@ fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
         filled_of_block: None,
         released: None,
     };
-    ProcessSpec {
+    SimProcessSpec {
         name: "program".into(),
         threads: 1,
         work: None,
@@ -35,7 +35,7 @@ fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
             area("heap", 0x7f00_0000_0000, anon_mib, Use::Anon),
             area("file", 0x7f80_0000_0000, file_mib, Use::File),
         ],
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 

@@ -5,7 +5,7 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal, Unreclaimable};
 
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, InjectedFault, FaultKind, SimMachine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
+    AreaSpec, Defrag, InjectedFault, FaultKind, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcessSpec,
     Rates, Rules, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
@@ -29,9 +29,9 @@ fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> Mac
 }
 
 /// A process of `mib`; each page of its first `hot` MiB is accessed at `rate`.
-fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
+fn process(mib: u64, hot: u64, rate: f32) -> SimProcessSpec {
     let start = 0x7f00_0000_0000;
-    ProcessSpec {
+    SimProcessSpec {
         name: "program".into(),
         threads: 1,
         work: None,
@@ -47,7 +47,7 @@ fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
             filled_of_block: None,
             released: None,
         }],
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 
@@ -74,7 +74,7 @@ fn run(mut simulation: Simulation, checks: bool) -> (Simulation, Vec<Event>) {
 
 fn simulate(
     spec: MachineSpec,
-    processes: Vec<ProcessSpec>,
+    processes: Vec<SimProcessSpec>,
     contexts: Vec<SimContextSpec>,
     length: Nanos,
 ) -> (Simulation, Vec<Event>) {
