@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use isotherm_eval::tune::{
-    self as library, Effort, Journal, MemoryLimit, TuningPlan, Prices, Published, SearchEvent, Seeks,
+    self as library, Effort, Journal, MemoryLimit, TuningPlan, Prices, PublishedMethod, SearchEvent, Seeks,
     TuneRequest, Tuning,
 };
 use isotherm_report::{ReportFormat, Style};
@@ -149,12 +149,12 @@ fn seeks(name: &str) -> PyResult<Seeks> {
     })
 }
 
-fn method(name: &str) -> PyResult<Option<Published>> {
+fn method(name: &str) -> PyResult<Option<PublishedMethod>> {
     Ok(match name {
         "search" => None,
-        "damoos-grid" => Some(Published::DamoosGrid),
-        "damoos-polyfit" => Some(Published::DamoosPolyfit),
-        "swarm" => Some(Published::Swarm),
+        "damoos-grid" => Some(PublishedMethod::DamoosGrid),
+        "damoos-polyfit" => Some(PublishedMethod::DamoosPolyfit),
+        "swarm" => Some(PublishedMethod::Swarm),
         _ => {
             return Err(PyValueError::new_err(format!(
                 "'{name}' is no method; there are search, damoos-grid, damoos-polyfit and swarm"

@@ -17,7 +17,7 @@ use isotherm_eval::Experiment;
 use isotherm_eval::runner::RunEvent;
 use isotherm_eval::tune::{
     Estimate, Evaluate, LiveRun, LiveRuns, Objective, TuningPlan, PlannedReplays, SearchPoint, Prediction,
-    ProgramRuns, ProgramSpec, Published, Replays, Search, Settings, Space, TraceTimes,
+    ProgramRuns, ProgramSpec, PublishedMethod, Replays, Search, Settings, Space, TraceTimes,
     damoos_score, run, run_live, run_published, settle, trace_facts,
 };
 use isotherm_session::simulated::read_trace;
@@ -268,9 +268,9 @@ impl Tuner<'_> {
             all.push((format!("live, at most {most}"), again.nr_runs(), best));
         }
         for (name, method) in [
-            ("DAMOOS' grid", Published::DamoosGrid),
-            ("DAMOOS' polynomial", Published::DamoosPolyfit),
-            ("swarm", Published::Swarm),
+            ("DAMOOS' grid", PublishedMethod::DamoosGrid),
+            ("DAMOOS' polynomial", PublishedMethod::DamoosPolyfit),
+            ("swarm", PublishedMethod::Swarm),
         ] {
             let again = Again::new(self.truth);
             let mut search = self.search(Objective::Damoos);

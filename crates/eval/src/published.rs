@@ -6,7 +6,7 @@ use crate::table::{EvaluationTable, Row};
 
 /// A published table.
 #[derive(Clone, Copy, Debug)]
-pub struct Published {
+pub struct PublishedTable {
     /// Short description of the document.
     pub source: &'static str,
     /// Metric, by its name here.
@@ -19,38 +19,38 @@ const DAMON_V24: &str = "DAMON v24 evaluation (Linux 5.10)";
 const PPRCL: &str = "DAMON physical RFC v10, answer of 2021-05-05";
 
 /// All published tables.
-pub const PUBLISHED: [Published; 6] = [
-    Published {
+pub const PUBLISHED: [PublishedTable; 6] = [
+    PublishedTable {
         source: DAMON_V24,
         metric: "runtime",
         unit: "seconds",
         csv: include_str!("../../../experiments/published/damon_v24_runtime_seconds.csv"),
     },
-    Published {
+    PublishedTable {
         source: DAMON_V24,
         metric: "memused.avg",
         unit: "KiB",
         csv: include_str!("../../../experiments/published/damon_v24_memused_kib.csv"),
     },
-    Published {
+    PublishedTable {
         source: DAMON_V24,
         metric: "rss.avg",
         unit: "KiB",
         csv: include_str!("../../../experiments/published/damon_v24_rss_kib.csv"),
     },
-    Published {
+    PublishedTable {
         source: PPRCL,
         metric: "runtime",
         unit: "seconds",
         csv: include_str!("../../../experiments/published/pprcl_runtime_seconds.csv"),
     },
-    Published {
+    PublishedTable {
         source: PPRCL,
         metric: "memused.avg",
         unit: "KiB",
         csv: include_str!("../../../experiments/published/pprcl_memused_kib.csv"),
     },
-    Published {
+    PublishedTable {
         source: PPRCL,
         metric: "rss.avg",
         unit: "KiB",
@@ -58,7 +58,7 @@ pub const PUBLISHED: [Published; 6] = [
     },
 ];
 
-impl Published {
+impl PublishedTable {
     /// Returns its workloads, with overheads computed anew; without its own total and average.
     pub fn table(&self) -> EvaluationTable {
         let mut table = self.parse();

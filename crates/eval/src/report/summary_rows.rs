@@ -12,7 +12,7 @@ use crate::metric::{
     ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, MEMUSED_END, METRICS, MONITOR_CPU, REFAULTS,
     RSS, RSS_AND_POOL, RSS_END, RUNTIME, SLOWDOWN_MAX_PERCENT,
 };
-use crate::published::{PUBLISHED, Published};
+use crate::published::{PUBLISHED, PublishedTable};
 use crate::suite::{Score, Suite};
 use crate::table::EvaluationTable;
 use isotherm_engine::statistics::Interval;
@@ -256,7 +256,7 @@ fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
 /// Returns the workloads that have a published name, beside the published values of that program.
 fn by_name(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
-    let mut add = |published: &Published, metric: usize, workload: usize| {
+    let mut add = |published: &PublishedTable, metric: usize, workload: usize| {
         let name = &suite.published_names[workload];
         for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
             let theirs = published.overhead(name, published_configuration(configuration));

@@ -21,7 +21,7 @@ pub use text::text;
 
 /// Published experiments that can be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Published {
+pub enum PublishedExperiment {
     /// Latency of huge pages on a fragmented machine.
     Compaction,
     /// Slowdown of redis on CXL memory, and the gain of migration.
@@ -30,7 +30,7 @@ pub enum Published {
     Reclaim,
 }
 
-impl Published {
+impl PublishedExperiment {
     /// All experiments, in the order of reports.
     pub const ALL: [Self; 3] = [Self::Compaction, Self::Tiering, Self::Reclaim];
 }
@@ -66,12 +66,12 @@ pub enum RunProgress {
 /// # Errors
 /// Fails if the experiment cannot be simulated.
 pub fn reproduce(
-    experiment: Published,
+    experiment: PublishedExperiment,
     jobs: u8,
     tell: &(dyn Fn(RunProgress) + Sync),
 ) -> anyhow::Result<Reproduction> {
     Ok(match experiment {
-        Published::Compaction => {
+        PublishedExperiment::Compaction => {
             let runs = compaction_runs(jobs, tell);
             let comparisons = compaction::comparisons(&runs);
             let mut all = reproduction("Proactive compaction", comparisons, compaction::notes());
@@ -85,7 +85,7 @@ pub fn reproduce(
                 .extend(of_figures.map(|(name, text)| (name.to_owned(), text)));
             all
         }
-        Published::Tiering => {
+        PublishedExperiment::Tiering => {
             let runs = tiering_runs(jobs, tell)?;
             let mut comparisons = cells::comparisons(&runs);
             comparisons.extend(second_machine::comparisons(&second_runs(jobs, tell)?));
@@ -96,7 +96,7 @@ pub fn reproduce(
             all.keep("tiering", page);
             all
         }
-        Published::Reclaim => {
+        PublishedExperiment::Reclaim => {
             let evaluation = reclaim::Evaluation::new(configurations());
             let title = |run: &reclaim::ReclaimRun| evaluation.title(run);
             let make = |run: &reclaim::ReclaimRun| evaluation.make(run);

@@ -2,10 +2,10 @@
 //!
 //! They follow DAMOOS' description (its repository, 2021). It tunes one number of a scheme after the other and judges
 //! by its score ([`damoos_score`]):
-//! - [`Published::DamoosGrid`]: four ages, then five sizes at the best of them: nine runs.
-//! - [`Published::DamoosPolyfit`]: twenty runs for each number, 60 % anywhere and 40 % within a tenth of the range
+//! - [`PublishedMethod::DamoosGrid`]: four ages, then five sizes at the best of them: nine runs.
+//! - [`PublishedMethod::DamoosPolyfit`]: twenty runs for each number, 60 % anywhere and 40 % within a tenth of the range
 //!   about the best of these. A polynomial of degree min(runs / 3, 10) is fitted, and its maximum is chosen.
-//! - [`Published::Swarm`]: its particle swarm is named without its settings. This is the usual one: eight particles
+//! - [`PublishedMethod::Swarm`]: its particle swarm is named without its settings. This is the usual one: eight particles
 //!   with the constriction of Clerc and Kennedy (2002), ten rounds, each particle at the nearest value of the space.
 //!
 //! Its Q-learning (30 states) is not here: its states and rewards are not described.
@@ -20,7 +20,7 @@ use super::space::{SearchPoint, Space};
 
 /// Published methods of choosing settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Published {
+pub enum PublishedMethod {
     /// The grid of DAMOOS.
     DamoosGrid,
     /// The polynomial of DAMOOS.
@@ -37,7 +37,7 @@ pub(super) type Run<'a> = dyn FnMut(&SearchPoint) -> anyhow::Result<Option<Predi
 /// # Errors
 /// Fails if `run` fails.
 pub(super) fn run_method(
-    method: Published,
+    method: PublishedMethod,
     space: &Space,
     start: SearchPoint,
     seed: u64,
@@ -45,9 +45,9 @@ pub(super) fn run_method(
 ) -> anyhow::Result<bool> {
     let mut score = |point: &SearchPoint| Ok(run(point)?.map(|prediction| damoos_score(&prediction)));
     match method {
-        Published::DamoosGrid => grid(space, start, &mut score),
-        Published::DamoosPolyfit => polyfit(space, start, seed, &mut score),
-        Published::Swarm => swarm(space, seed, &mut score),
+        PublishedMethod::DamoosGrid => grid(space, start, &mut score),
+        PublishedMethod::DamoosPolyfit => polyfit(space, start, seed, &mut score),
+        PublishedMethod::Swarm => swarm(space, seed, &mut score),
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
 
     /// Runs a method on a space with one best place, from which all gets worse. Returns the number of runs and the
     /// distance of the best, in shares of the space's sides.
-    fn tried(method: Published) -> (usize, f64) {
+    fn tried(method: PublishedMethod) -> (usize, f64) {
         let times = TraceTimes {
             duration: Nanos::from_millis(240_000),
             interval: Nanos::from_millis(1_000),
@@ -283,11 +283,11 @@ mod tests {
 
     #[test]
     fn each_takes_its_runs_and_comes_near() {
-        let (runs, off) = tried(Published::DamoosGrid);
+        let (runs, off) = tried(PublishedMethod::DamoosGrid);
         assert!(runs <= 9 && off < 0.2, "{runs} {off}");
-        let (runs, off) = tried(Published::DamoosPolyfit);
+        let (runs, off) = tried(PublishedMethod::DamoosPolyfit);
         assert!(runs <= 42 && off < 0.1, "{runs} {off}");
-        let (runs, off) = tried(Published::Swarm);
+        let (runs, off) = tried(PublishedMethod::Swarm);
         assert!(runs <= 80 && off < 0.1, "{runs} {off}");
     }
 
@@ -312,9 +312,9 @@ mod tests {
     #[test]
     fn who_is_stopped_stops() {
         for method in [
-            Published::DamoosGrid,
-            Published::DamoosPolyfit,
-            Published::Swarm,
+            PublishedMethod::DamoosGrid,
+            PublishedMethod::DamoosPolyfit,
+            PublishedMethod::Swarm,
         ] {
             let times = TraceTimes {
                 duration: Nanos::from_millis(60_000),

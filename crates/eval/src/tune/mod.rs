@@ -34,7 +34,7 @@ mod space;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-pub use baseline::Published;
+pub use baseline::PublishedMethod;
 use baseline::run_method;
 pub use bounds::NR_REPLAYS_BOUNDED;
 pub use front::front;
@@ -188,7 +188,7 @@ pub fn run(
 /// # Errors
 /// Fails if a point cannot be evaluated.
 pub fn run_published(
-    (method, seed): (Published, u64),
+    (method, seed): (PublishedMethod, u64),
     search: &mut Search,
     evaluate: &dyn Evaluate,
     mut journal: Option<&mut Journal>,

@@ -16,7 +16,7 @@ use isotherm_session::simulated::Replay;
 use super::depth::{BOUNDS, Depth, SETTINGS};
 use super::{
     Coarse, SearchCompletion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, TuningPlan,
-    PlannedReplays, Prediction, Prices, Published, Replays, Search, SearchEvent, Space, Stage,
+    PlannedReplays, Prediction, Prices, PublishedMethod, Replays, Search, SearchEvent, Space, Stage,
     Subject, TraceTimes, Tuned, run, run_published, settle, trace_facts,
 };
 
@@ -182,7 +182,7 @@ pub struct Effort {
     /// Evaluations at a time; by default one for each CPU. The number does not change the result.
     pub jobs: Option<usize>,
     /// A published method instead of the search.
-    pub method: Option<Published>,
+    pub method: Option<PublishedMethod>,
 }
 
 impl Effort {

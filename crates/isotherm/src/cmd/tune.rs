@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
-    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, TuningPlan, Prices, Published, Search,
+    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, TuningPlan, Prices, PublishedMethod, Search,
     SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning,
 };
 use isotherm_session::simulated::read_trace;
@@ -197,12 +197,12 @@ enum MethodName {
 
 impl MethodName {
     /// The published method, if this is one.
-    const fn published(self) -> Option<Published> {
+    const fn published(self) -> Option<PublishedMethod> {
         match self {
             Self::Search => None,
-            Self::DamoosGrid => Some(Published::DamoosGrid),
-            Self::DamoosPolyfit => Some(Published::DamoosPolyfit),
-            Self::Swarm => Some(Published::Swarm),
+            Self::DamoosGrid => Some(PublishedMethod::DamoosGrid),
+            Self::DamoosPolyfit => Some(PublishedMethod::DamoosPolyfit),
+            Self::Swarm => Some(PublishedMethod::Swarm),
         }
     }
 }
