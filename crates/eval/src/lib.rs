@@ -36,6 +36,6 @@ pub use journal::{Entry, RunMeasurements, RunEntry, RunResult};
 pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};
 pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};
-pub use table::{EvaluationTable, Row};
+pub use table::{EvaluationTable, WorkloadRow};
 pub use tuned::{Predicted, TuneOptions, TunedEntry};
 pub use workload_metric::{Mean, WorkloadMeasure, PublishedValues, WorkloadMetric};

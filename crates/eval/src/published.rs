@@ -2,7 +2,7 @@
 //!
 //! The data and its sources are in `experiments/published/README.md`.
 
-use crate::table::{EvaluationTable, Row};
+use crate::table::{EvaluationTable, WorkloadRow};
 
 /// A published table.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl PublishedTable {
     }
 
     /// Returns its own total and average, if it has them.
-    pub fn summary_rows(&self) -> Vec<Row> {
+    pub fn summary_rows(&self) -> Vec<WorkloadRow> {
         let mut rows = self.parse().rows;
         rows.retain(|row| is_summary(&row.name));
         rows
@@ -100,7 +100,7 @@ impl PublishedTable {
                     has_overhead.then(|| number(column + 1)).flatten(),
                 )
             });
-            Row {
+            WorkloadRow {
                 name: fields[0].to_owned(),
                 cells: cells.collect(),
             }
@@ -137,7 +137,7 @@ mod tests {
             let table = published.table();
             assert_eq!(table.rows.len(), 24, "{}", published.source);
             let ours = [table.total(), table.average()].into_iter().flatten();
-            let ours: Vec<Row> = ours.collect();
+            let ours: Vec<WorkloadRow> = ours.collect();
             let theirs = published.summary_rows();
             assert!(!theirs.is_empty());
             for row in theirs {

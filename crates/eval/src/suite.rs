@@ -9,7 +9,7 @@ use crate::journal::{Entry, RunMachine, RunMeasurements, RunEntry, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::overhead_percent;
-use crate::table::{EvaluationTable, Row};
+use crate::table::{EvaluationTable, WorkloadRow};
 use crate::tuned::{self, Predicted};
 use crate::workload_metric::WorkloadMetric;
 use isotherm_engine::statistics::Interval;
@@ -317,7 +317,7 @@ impl Suite {
             let values: Vec<Option<f64>> = (0..self.configurations.len())
                 .map(|c| median(workload, c))
                 .collect();
-            Row::of(name, &values)
+            WorkloadRow::of(name, &values)
         });
         EvaluationTable {
             name: METRICS[metric].name.into(),

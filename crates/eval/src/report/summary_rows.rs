@@ -199,7 +199,7 @@ fn like_for_like(suite: &Suite) -> TextTable {
             let worst = suite.worst(column, metric);
             if let (Some(place), Some(over), Some((_, worst))) = (place, over, worst) {
                 let of =
-                    |row: Option<crate::table::Row>| percent(row.and_then(|r| r.cells[place].1));
+                    |row: Option<crate::table::WorkloadRow>| percent(row.and_then(|r| r.cells[place].1));
                 rows.push(vec![
                     published.metric.into(),
                     configuration.clone(),

@@ -79,8 +79,8 @@ pub struct HeatmapCell {
 
 /// The addresses of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Row"))]
+pub struct HeatmapRow {
     /// Range from the first address to the last; parts cut out of the axis may lie between.
     #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Ends"))]
     #[serde(flatten, serialize_with = "crate::exact::range")]
@@ -103,7 +103,7 @@ pub struct TargetHeatmap {
     /// Neighbouring rows between gaps, from the lowest address up.
     pub segments: Vec<Segment>,
     /// Rows, from the lowest address up.
-    pub rows: Vec<Row>,
+    pub rows: Vec<HeatmapRow>,
     /// Cells row by row, each row from the earliest time on.
     #[cfg_attr(feature = "schema", schemars(with = "CellArrays"))]
     #[serde(serialize_with = "serialize_cells")]
@@ -329,7 +329,7 @@ impl Heatmap {
         };
         let row = |row| {
             let range = axis.row_range(row);
-            Row {
+            HeatmapRow {
                 range,
                 bytes: axis.row_bytes(row),
                 mapping: self.mappings.label(target, range),

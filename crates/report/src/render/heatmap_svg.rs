@@ -260,7 +260,7 @@ fn step_colour(step: u8) -> Rgb {
     colour::of_rate(position * position)
 }
 
-fn name(row: &crate::heatmap::Row) -> Option<&str> {
+fn name(row: &crate::heatmap::HeatmapRow) -> Option<&str> {
     row.mapping.as_ref().map(|m| &*m.name)
 }
 
