@@ -6,7 +6,7 @@ use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, PageAttributes, SessionSpec, World};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_record::Item;
-use isotherm_workload::accuracy::Score;
+use isotherm_workload::accuracy::AccuracyScore;
 
 use super::score::{Claims, about};
 use super::simulated::Trace;
@@ -241,7 +241,7 @@ impl<'a> Runner<'a> {
         let regions = last
             .iter()
             .map(|(_, snapshot)| snapshot.regions.len() as u64);
-        let share = |score: &Score| (score.precision(), score.recall());
+        let share = |score: &AccuracyScore| (score.precision(), score.recall());
         let (accessed_precision, accessed_recall) = share(&claims.accessed);
         let (idle_precision, idle_recall) = share(&claims.idle);
         Ok(Turn {
