@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::plan::plan;
     use crate::suite::tests::{TEXT, entries};
-    use crate::tuned::Setting;
+    use crate::tuned::TunedSetting;
     use crate::{Entry, Experiment, TunedEntry};
 
     /// Returns the suite of the other tests, tuned: nothing is within the limit for redis.
@@ -220,7 +220,7 @@ mod tests {
                 continue;
             }
             let estimate = |value: f64| Estimate::new(value).within(value - 0.05, value + 0.05);
-            let setting = Setting {
+            let setting = TunedSetting {
                 text: "age 2 s, size 4 KiB".into(),
                 schemes: "kdamonds: []".into(),
                 is_guarded: true,

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use isotherm_sim::experiment::reclaim::{ReclaimConfiguration, Knowledge, Watched};
-use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, Setting};
+use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, TieringSetting};
 use isotherm_sim::machine::Rules;
 use isotherm_sim::published::{compaction, reclaim, second_machine, summaries, tiering as cells};
 
@@ -204,7 +204,7 @@ fn tiering_runs(
         isotherm_sim::experiment::tiering::TieringOutcome,
     )>,
 > {
-    let tiered = tiering::contexts(&Setting::published(0))?;
+    let tiered = tiering::contexts(&TieringSetting::published(0))?;
     let mut runs = simulate(
         (jobs, tell),
         &cells::runs(),
@@ -277,19 +277,19 @@ mod tests {
 
     /// Makes small versions of published experiments, in their order.
     fn small_runs(jobs: u8) -> String {
-        use isotherm_sim::experiment::compaction::{Setting, driver};
+        use isotherm_sim::experiment::compaction::{CompactionSetting, driver};
         use isotherm_sim::experiment::{redis, tiering};
 
         let compaction = |proactiveness: &u32| {
-            let published = Setting::published(*proactiveness);
-            driver(&Setting {
+            let published = CompactionSetting::published(*proactiveness);
+            driver(&CompactionSetting {
                 memory_mib: 2048,
                 frag_mib: 1900,
                 ..published
             })
         };
         let tiering = |cold_gib: &u64| {
-            let setting = tiering::Setting {
+            let setting = tiering::TieringSetting {
                 fast_mib: 512,
                 slow_mib: 128,
                 system_mib: 16,
@@ -298,7 +298,7 @@ mod tests {
                 file_mib: 32,
                 records: 30_000,
                 run: isotherm_engine::Nanos::from_millis(60_000),
-                ..tiering::Setting::published(0)
+                ..tiering::TieringSetting::published(0)
             };
             let reads = redis::reads(&setting, tiering::KeyDistribution::Zipfian);
             let tiered = super::tiering::contexts(&setting).expect("a plan of ours");

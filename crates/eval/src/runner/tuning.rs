@@ -20,7 +20,7 @@ use super::group::{Group, quoted};
 use super::measure::Stopped;
 use super::{Bench, RunEvent, machine};
 use crate::plan::{FNV_START, fingerprint, fnv};
-use crate::tuned::Setting;
+use crate::tuned::TunedSetting;
 use crate::{
     RunConfiguration, Entry, PlannedRun, RunEntry, RunResult, TUNING, TuneOptions, TunedEntry,
 };
@@ -212,7 +212,7 @@ impl Tunings {
 
 /// Returns the arguments of the `isotherm` beside the workload, under the guard that replays had. Writes the setting's
 /// file anew if it is missing or differs.
-fn arguments(files: &Files, setting: &Setting, request: &TuneOptions) -> anyhow::Result<String> {
+fn arguments(files: &Files, setting: &TunedSetting, request: &TuneOptions) -> anyhow::Result<String> {
     let path = files.path("yaml");
     if fs::read_to_string(&path).ok().as_ref() != Some(&setting.schemes) {
         write(&path, &setting.schemes)?;

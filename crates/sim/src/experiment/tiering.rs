@@ -27,12 +27,12 @@ use crate::machine::{
 use crate::memory::BLOCK_PAGES;
 use crate::simulation::{SimContextSpec, Event, Simulation};
 use setting::blocks;
-pub use setting::{KeyDistribution, Setting};
+pub use setting::{KeyDistribution, TieringSetting};
 
 const MIB_PAGES: u64 = 1 << 8;
 const SLOW: u32 = 1;
 const REDIS: TargetId = TargetId(1);
-/// Latency of the slow node as a multiple of the fast node's. With [`Setting::all_slow`] it only determines how much of
+/// Latency of the slow node as a multiple of the fast node's. With [`TieringSetting::all_slow`] it only determines how much of
 /// its time redis waits for memory, and not how slow it gets.
 const SLOW_LATENCY: u64 = 2;
 
@@ -62,7 +62,7 @@ pub struct TieringOutcome {
 }
 
 /// Runs one experiment with these contexts: none, or one whose schemes demote, and one whose schemes promote.
-pub fn run(setting: &Setting, contexts: Vec<SimContextSpec>, reads: &Reads) -> TieringOutcome {
+pub fn run(setting: &TieringSetting, contexts: Vec<SimContextSpec>, reads: &Reads) -> TieringOutcome {
     let machine = SimMachine::new(setting.machine());
     let starts = vec![
         (Nanos(0), setting.cold()),
@@ -119,7 +119,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn note(&mut self, setting: &Setting, machine: &SimMachine) {
+    fn note(&mut self, setting: &TieringSetting, machine: &SimMachine) {
         let Some(redis) = machine.processes().get(REDIS.0 as usize) else {
             return;
         };
@@ -136,7 +136,7 @@ impl Reading {
 /// Start of each process's memory, which may be the same in all of them.
 const START: u64 = 0x7f00_0000_0000;
 
-impl Setting {
+impl TieringSetting {
     /// Bytes of both nodes, the fast one first. They lie one behind the other from address 0 on.
     pub fn node_bytes(&self) -> [u64; 2] {
         let fast = self.fast_mib - self.system_mib;
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn everything_is_in_one_place_after_every_event() {
-        let setting = Setting {
+        let setting = TieringSetting {
             fast_mib: 64,
             slow_mib: 24,
             system_mib: 4,

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{PublishedComparison, Role};
 use crate::cost::PUBLISHED_MACHINE;
-use crate::experiment::compaction::{CompactionOutcome, Setting, driver, java, unmovable};
+use crate::experiment::compaction::{CompactionOutcome, CompactionSetting, driver, java, unmovable};
 
 const LATENCIES: &str =
     include_str!("../../../../experiments/published/proactive_compaction_hugepage_latency_us.csv");
@@ -61,16 +61,16 @@ impl CompactionRun {
     /// Runs it, which takes some seconds and up to 3 GiB of memory.
     pub fn make(self) -> CompactionOutcome {
         match self {
-            Self::Driver(p) => driver(&Setting::published(p)),
-            Self::Java(p) => java(&Setting::published(p), HEAP_GIB),
-            Self::Unmovable(p) => unmovable(&Setting::published(p), UNMOVABLE_TIME),
+            Self::Driver(p) => driver(&CompactionSetting::published(p)),
+            Self::Java(p) => java(&CompactionSetting::published(p), HEAP_GIB),
+            Self::Unmovable(p) => unmovable(&CompactionSetting::published(p), UNMOVABLE_TIME),
         }
     }
 }
 
 /// Returns the notes that a reader must know before the numbers.
 pub fn notes() -> Vec<String> {
-    let setting = Setting::published(0);
+    let setting = CompactionSetting::published(0);
     vec![
         format!(
             "Inputs, not results: {:.1} us for a huge page that is there (the published median is 4 us, so \

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::tiering::reads_of;
 use super::{PublishedComparison, Role};
-use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
+use crate::experiment::tiering::{KeyDistribution, Placement, TieringSetting, TieringOutcome, run};
 use crate::simulation::SimContextSpec;
 
 /// Both ends of the cold block's size, in GB as published.
@@ -47,16 +47,16 @@ pub fn runs() -> Vec<SecondRun> {
 }
 
 /// Returns the setting of the second machine, as far as it was published.
-pub fn setting(cold_gib: u64) -> Setting {
-    let first = Setting::published(cold_gib);
-    let map = |setting: &Setting| (setting.fast_mib + setting.slow_mib) / MAP_SHARE;
-    let second = Setting {
+pub fn setting(cold_gib: u64) -> TieringSetting {
+    let first = TieringSetting::published(cold_gib);
+    let map = |setting: &TieringSetting| (setting.fast_mib + setting.slow_mib) / MAP_SHARE;
+    let second = TieringSetting {
         fast_mib: FAST_MIB,
         slow_mib: SLOW_MIB,
         all_slow: DEFAULT_PERCENT[1] / 100.0,
         ..first
     };
-    Setting {
+    TieringSetting {
         system_mib: first.system_mib - map(&first) + map(&second),
         ..second
     }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_system_needs_as_much_but_for_its_memory_map() {
-        let (first, second) = (Setting::published(0), setting(190));
+        let (first, second) = (TieringSetting::published(0), setting(190));
         assert_eq!(first.system_mib - second.system_mib, 256 * 1024 / 64);
         assert_eq!(second.node_bytes()[1], first.node_bytes()[1]);
     }

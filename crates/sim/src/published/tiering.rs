@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{PublishedComparison, Role};
 use crate::experiment::redis::{Reads, reads};
-use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
+use crate::experiment::tiering::{KeyDistribution, Placement, TieringSetting, TieringOutcome, run};
 use crate::simulation::SimContextSpec;
 
 /// The two publications, which name the tiered configuration differently.
@@ -72,9 +72,9 @@ impl TieringRun {
     /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate. It takes some seconds and
     /// 2 GiB of memory.
     pub fn make(&self, tiered: &[SimContextSpec]) -> TieringOutcome {
-        let setting = Setting {
+        let setting = TieringSetting {
             all_slow: all_slow(self.distribution),
-            ..Setting::published(self.cold_gib)
+            ..TieringSetting::published(self.cold_gib)
         };
         let contexts = match self.placement {
             Placement::Default => Vec::new(),
@@ -97,7 +97,7 @@ fn all_slow(distribution: KeyDistribution) -> f64 {
 /// The published reads, which are the same in all cells, and take a second to compute.
 pub(super) fn reads_of(distribution: KeyDistribution) -> &'static Reads {
     static READS: [OnceLock<Reads>; 2] = [OnceLock::new(), OnceLock::new()];
-    READS[distribution as usize].get_or_init(|| reads(&Setting::published(0), distribution))
+    READS[distribution as usize].get_or_init(|| reads(&TieringSetting::published(0), distribution))
 }
 
 const fn name(distribution: KeyDistribution) -> &'static str {
