@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 
 use crate::experiment::Experiment;
 use crate::journal::{Entry, RunMachine, RunMeasurements, RunEntry, RunResult};
@@ -71,8 +71,8 @@ pub struct OverSuite {
 
 impl Cell {
     /// Returns a summary of the values; `None` without values.
-    pub fn summary(&self) -> Option<Summary> {
-        Summary::of(self.values.values().copied())
+    pub fn summary(&self) -> Option<ValueSummary> {
+        ValueSummary::of(self.values.values().copied())
     }
 }
 
@@ -198,8 +198,8 @@ impl Suite {
         workload: usize,
         configuration: usize,
         metric: usize,
-    ) -> Option<Summary> {
-        Summary::of(self.pairs(workload, configuration, metric).into_values())
+    ) -> Option<ValueSummary> {
+        ValueSummary::of(self.pairs(workload, configuration, metric).into_values())
     }
 
     /// Returns the mean of [`Suite::paired_overheads`], and its interval.
@@ -345,7 +345,7 @@ impl Suite {
             let measured = measured(run)?;
             Some(measured.throughput.filter(|speed| *speed > 0.0)? * measured.runtime_s)
         });
-        Some(Summary::of(works)?.median)
+        Some(ValueSummary::of(works)?.median)
     }
 }
 

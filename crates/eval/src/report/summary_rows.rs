@@ -4,7 +4,7 @@
 //! same repeat. It has Student's 95 % interval, and is marked if that contains zero. The interval covers the noise of
 //! this machine, and says nothing of other programs.
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 
 use super::text_table::{TextTable, overhead, percent, words};
 use super::{measures, tuned};
@@ -156,7 +156,7 @@ fn costs(suite: &Suite) -> TextTable {
         row.extend(METRICS_SHOWN.map(|(metric, digits)| {
             let cells = (0..suite.workloads.len())
                 .flat_map(|workload| suite.cell(workload, column, metric).values.into_values());
-            let short = Summary::of(cells);
+            let short = ValueSummary::of(cells);
             short.map_or_else(
                 || "-".into(),
                 |short| format!("{:.digits$} ({:.digits$})", short.mean, short.max),
