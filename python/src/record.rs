@@ -111,7 +111,7 @@ impl Record {
         raise(error.into().context(context), Doing::Reading)
     }
 
-    fn table(&self, which: table::Table) -> PyResult<Table> {
+    fn table(&self, which: table::RecordTable) -> PyResult<Table> {
         Table::new(self.file.clone(), which, self.salvages)
     }
 }
@@ -227,25 +227,25 @@ impl Record {
     /// A row for each snapshot: number, interval, target and the totals of its regions, in bytes. `resident` and
     /// `swapped` are null where the source knows of addresses only; the other columns then count addresses.
     fn snapshots(&self) -> PyResult<Table> {
-        self.table(table::Table::Snapshots)
+        self.table(table::RecordTable::Snapshots)
     }
 
     /// A row for each region of each snapshot, with the columns of docs/record.md; page scans become regions.
     /// `nr_accesses` is null, not 0, for a region whose accesses are unknown.
     fn regions(&self) -> PyResult<Table> {
-        self.table(table::Table::Regions)
+        self.table(table::RecordTable::Regions)
     }
 
     /// A row for each block of 512 pages of each page scan, as bitmaps of 64 bytes: bit `i % 64` of the little-endian
     /// word `i / 64` is page `i`. Raises RecordError where the record has no page scans.
     fn pages(&self) -> PyResult<Table> {
-        self.table(table::Table::Pages)
+        self.table(table::RecordTable::Pages)
     }
 
     /// A row for each item between snapshots: its time, its kind, its target if it has one, the number of snapshots
     /// before it, and its content as JSON (docs/schema/record-item.json).
     fn items(&self) -> PyResult<Table> {
-        self.table(table::Table::Items)
+        self.table(table::RecordTable::Items)
     }
 
     /// The working set: bytes in use, as percentiles and over time. A region is in use if at least the share `min_rate`
