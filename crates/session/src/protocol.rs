@@ -221,7 +221,7 @@ pub struct Status<'a> {
     /// File of the configuration, if there is one.
     pub config: Option<String>,
     /// Last change of schemes; `null` until the first.
-    pub tuned: Option<Tuned>,
+    pub tuned: Option<SchemeChange>,
     /// Start of the daemon.
     pub since: Nanos,
     /// Seconds since the start.
@@ -289,7 +289,7 @@ pub struct MonitorCost {
 
 /// Last change of schemes, with its source.
 #[derive(Clone, Debug, Serialize)]
-pub struct Tuned {
+pub struct SchemeChange {
     /// Time in nanoseconds since 1970.
     pub at: Nanos,
     /// Name of the configuration.
