@@ -8,7 +8,7 @@ use anyhow::ensure;
 use indexmap::IndexMap;
 use isotherm_engine::{Nanos, PAGE_SIZE, Refusal};
 use isotherm_record::{Item, Reader};
-use isotherm_sim::memory::Zone;
+use isotherm_sim::memory::SimZone;
 use isotherm_sim::simulation::{Event, Simulation};
 use isotherm_sim::statistics::Distribution;
 use serde::Serialize;
@@ -79,7 +79,7 @@ impl Summary {
             Event::Second => {
                 self.seconds += 1;
                 let zones = machine.memory().zones();
-                let all: u64 = zones.iter().map(Zone::pages).sum();
+                let all: u64 = zones.iter().map(SimZone::pages).sum();
                 let used = all - machine.memory().free_pages();
                 self.used_byte_seconds += (used * PAGE_SIZE) as f64;
                 self.processes

@@ -387,7 +387,7 @@ impl SimMachine {
             .memory
             .zones()
             .iter()
-            .map(crate::memory::Zone::pages)
+            .map(crate::memory::SimZone::pages)
             .sum();
         (all - self.memory.free_pages()) * PAGE_SIZE
     }

@@ -50,10 +50,10 @@ pub(super) struct Marks {
 /// other, or a quarter of min if that is more.
 pub(super) fn marks(memory: &Memory) -> Vec<Marks> {
     let lowmem = memory.zones().iter().filter(|z| z.name() != MOVABLE_ZONE);
-    let lowmem: u64 = lowmem.map(crate::memory::Zone::pages).sum();
+    let lowmem: u64 = lowmem.map(crate::memory::SimZone::pages).sum();
     let min_kib = ((lowmem * PAGE_SIZE / 1024 * 16) as f64).sqrt() as u64;
     let min_pages = min_kib.clamp(128, 256 << 10) * 1024 / PAGE_SIZE;
-    let of = |(place, zone): (usize, &crate::memory::Zone)| {
+    let of = |(place, zone): (usize, &crate::memory::SimZone)| {
         let pages = zone.pages();
         let min = if zone.name() == MOVABLE_ZONE {
             (pages / 1024).clamp(32, 128)

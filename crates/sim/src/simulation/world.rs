@@ -13,7 +13,7 @@ use isotherm_engine::{
 
 use super::PHYSICAL;
 use crate::machine::{SimMachine, Rules, SimActuator, SimProbe};
-use crate::memory::Zone;
+use crate::memory::SimZone;
 
 /// The targets of a context.
 pub(super) struct Followed {
@@ -191,7 +191,7 @@ fn facts(machine: &SimMachine, wanted: &[Metric]) -> SystemFacts {
     for metric in wanted {
         match metric {
             Metric::FreeMem => {
-                let all: u64 = zones.iter().map(Zone::pages).sum();
+                let all: u64 = zones.iter().map(SimZone::pages).sum();
                 let free = machine.memory().free_pages();
                 facts.free_mem_permil = Some((free * 1000 / all.max(1)) as u32);
             }
