@@ -3,10 +3,11 @@
 //! They follow DAMOOS' description (its repository, 2021). It tunes one number of a scheme after the other and judges
 //! by its score ([`damoos_score`]):
 //! - [`PublishedMethod::DamoosGrid`]: four ages, then five sizes at the best of them: nine runs.
-//! - [`PublishedMethod::DamoosPolyfit`]: twenty runs for each number, 60 % anywhere and 40 % within a tenth of the range
-//!   about the best of these. A polynomial of degree min(runs / 3, 10) is fitted, and its maximum is chosen.
-//! - [`PublishedMethod::Swarm`]: its particle swarm is named without its settings. This is the usual one: eight particles
-//!   with the constriction of Clerc and Kennedy (2002), ten rounds, each particle at the nearest value of the space.
+//! - [`PublishedMethod::DamoosPolyfit`]: twenty runs for each number, 60 % anywhere and 40 % within a tenth of the
+//!   range about the best of these. A polynomial of degree min(runs / 3, 10) is fitted, and its maximum is chosen.
+//! - [`PublishedMethod::Swarm`]: its particle swarm is named without its settings. This is the usual one: eight
+//!   particles with the constriction of Clerc and Kennedy (2002), ten rounds, each particle at the nearest value of
+//!   the space.
 //!
 //! Its Q-learning (30 states) is not here: its states and rewards are not described.
 //!

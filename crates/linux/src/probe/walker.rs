@@ -8,8 +8,8 @@
 //! `/proc/self/pagemap` shows for it.
 //!
 //! Limits: x86-64. Needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and, for pagemap,
-//! CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as [`TableLookup::Changed`]. A target that exits or
-//! calls exec meanwhile fails the whole batch.
+//! CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as [`TableLookup::Changed`]. A target that
+//! exits or calls exec meanwhile fails the whole batch.
 
 use std::fs::File;
 use std::io;

@@ -32,8 +32,8 @@ pub use setting::{KeyDistribution, TieringSetting};
 const MIB_PAGES: u64 = 1 << 8;
 const SLOW: u32 = 1;
 const REDIS: TargetId = TargetId(1);
-/// Latency of the slow node as a multiple of the fast node's. With [`TieringSetting::all_slow`] it only determines how much of
-/// its time redis waits for memory, and not how slow it gets.
+/// Latency of the slow node as a multiple of the fast node's. With [`TieringSetting::all_slow`] it only determines how
+/// much of its time redis waits for memory, and not how slow it gets.
 const SLOW_LATENCY: u64 = 2;
 
 /// Placement of redis' memory.

@@ -198,9 +198,9 @@ impl SimMachine {
         }
     }
 
-    /// Clears the accessed bits of up to 64 small pages, and returns those that were set, as [`SimMachine::is_accessed`]
-    /// finds them. The pages are those from `first` on, of one area and one word of bits. `pages` has the bits of those
-    /// that are meant, the lowest for `first`.
+    /// Clears the accessed bits of up to 64 small pages, and returns those that were set, as
+    /// [`SimMachine::is_accessed`] finds them. The pages are those from `first` on, of one area and one word of bits.
+    /// `pages` has the bits of those that are meant, the lowest for `first`.
     pub(super) fn take_accessed(&mut self, first: Page, pages: u64) -> u64 {
         if self.areas[self.area_at(first)].clear_since.is_empty() {
             // These bits are stored, not drawn: the mapping is never accessed.
