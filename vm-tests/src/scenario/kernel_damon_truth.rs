@@ -25,7 +25,7 @@ use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verd
 use isotherm_workload::family::{EDGE, TouchJournal, Ready};
 
 use super::kernel_damon::FUNCTIONS;
-use super::{Report, Scenario, ensure, workload};
+use super::{Report, VmScenario, ensure, workload};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -54,8 +54,8 @@ const MODES: [(&str, &str); 5] = [
 ];
 
 /// `kernel-damon-truth`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-truth",
         "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family",
         run,
