@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use isotherm_config::{ContextConfig, Format, to_json, to_yaml};
+use isotherm_config::{ContextConfig, ConfigFormat, to_json, to_yaml};
 use isotherm_engine::guard::MAX_SLOWDOWN;
 use isotherm_engine::{Nanos, units};
-use isotherm_eval::tune::{self, Fingerprint, Plan, Settings, TraceTimes, TuneRequest};
+use isotherm_eval::tune::{self, Fingerprint, TuningPlan, Settings, TraceTimes, TuneRequest};
 use isotherm_session::simulated::{FarMemory, Replay};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -130,7 +130,7 @@ impl What<'_> {
 fn load(config: Option<&str>) -> PyResult<isotherm_config::Configuration> {
     config.map_or_else(
         || Ok(isotherm_config::Configuration::default()),
-        |text| isotherm_config::load(text, Format::Detect).map_err(|found| problems(&found)),
+        |text| isotherm_config::load(text, ConfigFormat::Detect).map_err(|found| problems(&found)),
     )
 }
 
@@ -175,7 +175,7 @@ impl Asked {
 }
 
 /// Returns a configuration as `yaml` or as damo's `json`.
-pub(crate) fn written(plan: &Plan, settings: &Settings, format: &str) -> PyResult<String> {
+pub(crate) fn written(plan: &TuningPlan, settings: &Settings, format: &str) -> PyResult<String> {
     let configuration = plan.configuration(settings);
     match format {
         "yaml" => Ok(to_yaml(&configuration)),
@@ -209,7 +209,7 @@ const USUAL_TRACE: TraceTimes = TraceTimes {
 #[derive(Clone)]
 pub(crate) struct Space {
     pub(crate) asked: Asked,
-    pub(crate) plan: Plan,
+    pub(crate) plan: TuningPlan,
     pub(crate) points: tune::Space,
 }
 

@@ -6,7 +6,7 @@ use isotherm_engine::units::{MICROSECOND, MILLISECOND};
 use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal, Strategy};
 
 use crate::cursor::{Cursor, Fields};
-use crate::model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
+use crate::model::{Configuration, ContextConfig, Method, ConfiguredOperations, Own, TargetConfig};
 use crate::problem::Problem;
 use crate::scheme;
 use crate::unit;
@@ -110,8 +110,8 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
     let fields = cursor.map()?;
     let operations = fields
         .need("ops")
-        .and_then(|c| c.word(&Operations::NAMES))
-        .map(|index| Operations::ALL[index]);
+        .and_then(|c| c.word(&ConfiguredOperations::NAMES))
+        .map(|index| ConfiguredOperations::ALL[index]);
     let (intervals, intervals_goal) = fields
         .get("intervals")
         .map_or((None, None), |c| read_intervals(&c));
@@ -195,7 +195,7 @@ fn read_unsupported(fields: &Fields) {
     }
 }
 
-fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> {
+fn read_target(cursor: &Cursor, operations: ConfiguredOperations) -> Option<TargetConfig> {
     let fields = cursor.map()?;
     let pid = fields.need_key("pid").is_some_and(|_| true);
     let pid = fields
@@ -222,13 +222,13 @@ fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> 
             );
         }
     }
-    if operations == Operations::Fvaddr && regions.is_empty() {
+    if operations == ConfiguredOperations::Fvaddr && regions.is_empty() {
         cursor.wrong("no regions", "the ranges to watch, which `fvaddr` needs");
     }
     Some(TargetConfig {
         // Physical memory has no process; sysfs shows 0 as its id.
         pid: pid
-            .filter(|_| operations != Operations::Paddr)
+            .filter(|_| operations != ConfiguredOperations::Paddr)
             .map(|pid| pid as u32),
         regions: regions.into_iter().map(|(region, _)| region).collect(),
         obsolete,

@@ -10,7 +10,7 @@ use isotherm_engine::scheme::huge::MAX_WASTE;
 use isotherm_engine::scheme::{Action, Scheme};
 
 use crate::error::{CONTEXTS_MAX, RequestError};
-use crate::model::{ContextConfig, Operations};
+use crate::model::{ContextConfig, ConfiguredOperations};
 use crate::monitoring::Monitoring;
 use crate::preset::{PRESETS, preset};
 use crate::scheme_line;
@@ -109,7 +109,7 @@ impl ActingRequest {
         let mut is_physical = false;
         for name in &self.presets {
             let preset = preset(name).ok_or_else(|| no_preset(name))?;
-            is_physical |= preset.operations == Operations::Paddr;
+            is_physical |= preset.operations == ConfiguredOperations::Paddr;
             schemes.extend(preset.schemes);
         }
         Ok((schemes, is_physical))
@@ -377,7 +377,7 @@ const fn goal_flag(goal: MemoryGoal) -> &'static str {
 
 /// Returns the targets of a file's context, if it names any.
 fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
-    if context.operations == Operations::Paddr {
+    if context.operations == ConfiguredOperations::Paddr {
         return Some(TargetSpec::all_physical());
     }
     let pids = context.targets.iter().filter_map(|target| target.pid);

@@ -55,7 +55,7 @@ use serde::{Deserialize, Serialize};
 use backoff::Backoff;
 
 use crate::address::Nanos;
-use crate::monitor::idle_pages::PageAges;
+use crate::monitor::idle_pages::PageAgeRule;
 use crate::scheme::Action;
 
 use rate::Rate;
@@ -110,11 +110,11 @@ impl GuardLimits {
 
     /// Returns the ages of single pages that schemes see. Without a guard schemes act exactly as configured, as in
     /// DAMON.
-    pub fn page_ages(&self) -> PageAges {
+    pub fn page_ages(&self) -> PageAgeRule {
         if self.is_limited() {
-            PageAges::LessByReturns
+            PageAgeRule::LessByReturns
         } else {
-            PageAges::Idle
+            PageAgeRule::Idle
         }
     }
 

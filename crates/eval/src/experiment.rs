@@ -11,7 +11,7 @@ use toml::Spanned;
 use crate::parameters::{self, Parameters};
 use crate::text::{is_name, last_match};
 use crate::tuned::{self, TuneOptions};
-use crate::workload_metric::{self, Mean, Measure};
+use crate::workload_metric::{self, Mean, WorkloadMeasure};
 
 /// Default time limit of runs, seconds.
 const TIME_LIMIT_S: u64 = 600;
@@ -43,7 +43,7 @@ pub struct Experiment {
     /// Programs to run.
     pub workloads: Vec<Workload>,
     /// Configurations that each workload runs under. The first is the base of all comparisons.
-    pub configurations: Vec<Configuration>,
+    pub configurations: Vec<RunConfiguration>,
 }
 
 /// A program whose time and memory are measured. Commands are run by `sh -c`.
@@ -83,7 +83,7 @@ pub struct Workload {
     pub cgroup: bool,
     /// Other measures that it reports.
     #[serde(default, rename = "measure", skip_serializing_if = "Vec::is_empty")]
-    pub measures: Vec<Measure>,
+    pub measures: Vec<WorkloadMeasure>,
     /// Means over some of these measures.
     #[serde(default, rename = "mean", skip_serializing)]
     pub means: Vec<Mean>,
@@ -129,9 +129,9 @@ pub fn number(text: &str) -> Option<f64> {
 
 /// Conditions that a workload runs under.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Configuration"))]
 #[serde(deny_unknown_fields, expecting = "a configuration with `name`")]
-pub struct Configuration {
+pub struct RunConfiguration {
     /// Name in tables.
     pub name: String,
     /// The arguments of the `isotherm` that runs beside the workload, if any. `{targets}` is replaced by the flags that
@@ -214,7 +214,7 @@ struct File {
     #[serde(default)]
     workload: Vec<Spanned<Workload>>,
     #[serde(default)]
-    configuration: Vec<Spanned<Configuration>>,
+    configuration: Vec<Spanned<RunConfiguration>>,
 }
 
 fn one() -> Spanned<u32> {
@@ -282,9 +282,9 @@ impl Experiment {
         if let Some(what) = workload_fault(&workload, &[]) {
             return Err(ExperimentError::Value { line: 1, what });
         }
-        let configuration = Configuration {
+        let configuration = RunConfiguration {
             name: "by-itself".to_owned(),
-            ..Configuration::default()
+            ..RunConfiguration::default()
         };
         Ok(Self {
             name: "command".to_owned(),
@@ -396,7 +396,7 @@ pub(crate) fn setting_path(name: &str) -> Option<String> {
     (is_whole && !name.contains('/')).then(|| format!("/proc/sys/{}", parts.join("/")))
 }
 
-fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Option<String> {
+fn configuration_fault(configuration: &RunConfiguration, seen: &[&String]) -> Option<String> {
     let name = &configuration.name;
     if !is_name(name) {
         return Some(format!(

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use isotherm_engine::calibration::Calibration;
-use isotherm_eval::experiment::{Configuration, Workload};
+use isotherm_eval::experiment::{RunConfiguration, Workload};
 use isotherm_eval::tune::Tuned;
 use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
@@ -137,7 +137,7 @@ fn of_files() -> Vec<Named> {
         (
             "experiment-configuration",
             "`[[configuration]]` of an experiment",
-            schema_for!(Configuration),
+            schema_for!(RunConfiguration),
         ),
     ]
 }

@@ -223,10 +223,10 @@ fn actions_are_told_over_time() {
     assert_eq!(scheme.series.last().map(|p| p.max), Some(4096));
     assert_eq!(report.guards[0].closed_ns, Nanos::from_millis(1000));
     for format in [
-        super::Format::Text,
-        super::Format::Csv,
-        super::Format::Svg,
-        super::Format::Html,
+        super::ReportFormat::Text,
+        super::ReportFormat::Csv,
+        super::ReportFormat::Svg,
+        super::ReportFormat::Html,
     ] {
         let mut out = Vec::new();
         super::render::write(&report, format, &super::Style::default(), &mut out).expect("memory");

@@ -13,7 +13,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -180,7 +180,7 @@ fn table(name: &str, outcomes: &[Vec<Outcome>; ARMS.len()]) -> Table {
     ];
     let mut table = Table::new(format!("{name}: huge pages"), &head);
     let median = |of: fn(&Outcome) -> f64, arm: usize| {
-        Summary::of(outcomes[arm].iter().map(of)).map_or(f64::NAN, |all| all.median)
+        ValueSummary::of(outcomes[arm].iter().map(of)).map_or(f64::NAN, |all| all.median)
     };
     let seconds: fn(&Outcome) -> f64 = |o| o.seconds;
     let rss: fn(&Outcome) -> f64 = |o| o.rss_last;

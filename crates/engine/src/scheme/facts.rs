@@ -12,7 +12,7 @@ const OLDER_MAX: f64 = 256.0;
 
 /// A node's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeMemory {
+pub struct NodeUsage {
     /// Total memory.
     pub total: u64,
     /// Free memory.
@@ -37,7 +37,7 @@ pub struct SystemFacts {
     /// line `some` of `/proc/pressure/memory`).
     pub some_mem_psi_total_us: Option<u64>,
     /// Memory of each node.
-    pub nodes: BTreeMap<u32, NodeMemory>,
+    pub nodes: BTreeMap<u32, NodeUsage>,
     /// Bytes that a control group uses on a node, by node and path.
     pub node_memcg_used: BTreeMap<(u32, String), u64>,
     /// Memory by activity.

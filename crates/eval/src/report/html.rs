@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 use isotherm_report::render::page::{END, begin, escape, figure, table};
 use isotherm_report::render::{SERIES_STYLES, open_svg};
 
@@ -54,7 +54,7 @@ fn words(words: &TextTable) -> String {
 /// Draws a line for each workload and configuration: the repeats' overheads from least to greatest, and a point at
 /// their median.
 fn overheads(suite: &Suite, metric: usize) -> String {
-    let mut lines: Vec<(usize, usize, Summary)> = Vec::new();
+    let mut lines: Vec<(usize, usize, ValueSummary)> = Vec::new();
     for workload in 0..suite.workloads.len() {
         for configuration in 1..suite.configurations.len() {
             let overhead = suite.paired_overheads(workload, configuration, metric);

@@ -1,6 +1,6 @@
 //! Measures that workloads reported, under each configuration, beside published values.
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 
 use super::text_table::{TextTable, overhead, percent, words};
 use crate::suite::Suite;
@@ -73,7 +73,7 @@ fn published(
     }
 }
 
-fn mean(short: &Summary) -> String {
+fn mean(short: &ValueSummary) -> String {
     if short.n == 1 {
         return digits(short.mean);
     }

@@ -4,7 +4,7 @@
 //! same repeat. It has Student's 95 % interval, and is marked if that contains zero. The interval covers the noise of
 //! this machine, and says nothing of other programs.
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 
 use super::text_table::{TextTable, overhead, percent, words};
 use super::{measures, tuned};
@@ -12,7 +12,7 @@ use crate::metric::{
     ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, MEMUSED_END, METRICS, MONITOR_CPU, REFAULTS,
     RSS, RSS_AND_POOL, RSS_END, RUNTIME, SLOWDOWN_MAX_PERCENT,
 };
-use crate::published::{PUBLISHED, Published};
+use crate::published::{PUBLISHED, PublishedTable};
 use crate::suite::{Score, Suite};
 use crate::table::EvaluationTable;
 use isotherm_engine::statistics::Interval;
@@ -156,7 +156,7 @@ fn costs(suite: &Suite) -> TextTable {
         row.extend(METRICS_SHOWN.map(|(metric, digits)| {
             let cells = (0..suite.workloads.len())
                 .flat_map(|workload| suite.cell(workload, column, metric).values.into_values());
-            let short = Summary::of(cells);
+            let short = ValueSummary::of(cells);
             short.map_or_else(
                 || "-".into(),
                 |short| format!("{:.digits$} ({:.digits$})", short.mean, short.max),
@@ -199,7 +199,7 @@ fn like_for_like(suite: &Suite) -> TextTable {
             let worst = suite.worst(column, metric);
             if let (Some(place), Some(over), Some((_, worst))) = (place, over, worst) {
                 let of =
-                    |row: Option<crate::table::Row>| percent(row.and_then(|r| r.cells[place].1));
+                    |row: Option<crate::table::WorkloadRow>| percent(row.and_then(|r| r.cells[place].1));
                 rows.push(vec![
                     published.metric.into(),
                     configuration.clone(),
@@ -256,7 +256,7 @@ fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
 /// Returns the workloads that have a published name, beside the published values of that program.
 fn by_name(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
-    let mut add = |published: &Published, metric: usize, workload: usize| {
+    let mut add = |published: &PublishedTable, metric: usize, workload: usize| {
         let name = &suite.published_names[workload];
         for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
             let theirs = published.overhead(name, published_configuration(configuration));

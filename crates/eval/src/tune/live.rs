@@ -30,7 +30,7 @@ use super::journal::{Journal, JournalError};
 use super::objective::Objective;
 use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
-use super::space::{Point, Settings};
+use super::space::{SearchPoint, Settings};
 use model::{Model, Normal, Observed, Predicted, Prior};
 #[cfg(feature = "live")]
 pub use programs::{ProgramRuns, ProgramSpec};
@@ -149,10 +149,10 @@ impl Live {
 
     /// Returns the recommended setting, and the nearest beyond the limit. Both are of those that were run, or of all
     /// where none was. `search` is the one that these runs corrected.
-    pub fn best<'a>(&self, search: &'a Search) -> (Option<&'a Point>, Option<&'a Point>) {
+    pub fn best<'a>(&self, search: &'a Search) -> (Option<&'a SearchPoint>, Option<&'a SearchPoint>) {
         let run: BTreeSet<String> = self.settings().map(Settings::key).collect();
         let is_meant =
-            |point: &Point| run.is_empty() || run.contains(&search.space().settings(point).key());
+            |point: &SearchPoint| run.is_empty() || run.contains(&search.space().settings(point).key());
         search.best_of(&is_meant)
     }
 }
@@ -162,8 +162,8 @@ impl Live {
 struct Runs<'a> {
     objective: Objective,
     search: &'a Search,
-    predicted: BTreeMap<Point, Prediction>,
-    by_key: BTreeMap<String, Point>,
+    predicted: BTreeMap<SearchPoint, Prediction>,
+    by_key: BTreeMap<String, SearchPoint>,
     made: Vec<LiveRun>,
 }
 
@@ -243,7 +243,7 @@ pub fn run_live(
 
 impl Runs<'_> {
     /// Returns the setting of the next run; `None`: without schemes.
-    fn next(&self, most: usize) -> Result<Option<Point>, LiveEnd> {
+    fn next(&self, most: usize) -> Result<Option<SearchPoint>, LiveEnd> {
         if self.made.last().is_none_or(|last| last.settings.is_some()) {
             return Ok(None);
         }
@@ -251,7 +251,7 @@ impl Runs<'_> {
             return Err(LiveEnd::AllMade);
         }
         let (learnt, corrected) = (self.learnt(), self.corrected());
-        let was_run: BTreeSet<&Point> = self.pairs().map(|(point, ..)| point).collect();
+        let was_run: BTreeSet<&SearchPoint> = self.pairs().map(|(point, ..)| point).collect();
         let best = self.best(&corrected);
         let Some(best) = best else {
             // The setting that is most likely within the limit.
@@ -281,7 +281,7 @@ impl Runs<'_> {
     }
 
     /// Returns the setting that would be recommended.
-    fn best<'a>(&self, corrected: &'a BTreeMap<Point, Prediction>) -> Option<&'a Point> {
+    fn best<'a>(&self, corrected: &'a BTreeMap<SearchPoint, Prediction>) -> Option<&'a SearchPoint> {
         // Before any run, settings with bounds are known best.
         let has_bounds = corrected.values().any(|p| p.slowdown.has_bounds());
         let meant = { corrected.iter() }.filter(|(_, p)| !has_bounds || p.slowdown.has_bounds());
@@ -317,7 +317,7 @@ impl Runs<'_> {
     }
 
     /// Returns each run under schemes, with the runs without schemes before and after it.
-    fn pairs(&self) -> impl Iterator<Item = (&Point, &LiveRun, Vec<&LiveRun>)> {
+    fn pairs(&self) -> impl Iterator<Item = (&SearchPoint, &LiveRun, Vec<&LiveRun>)> {
         self.made.iter().enumerate().filter_map(|(at, run)| {
             let point = self.by_key.get(run.settings.as_ref()?)?;
             let is_base = |run: &&LiveRun| run.settings.is_none();
@@ -327,7 +327,7 @@ impl Runs<'_> {
         })
     }
 
-    fn place(&self, point: &Point) -> Vec<f64> {
+    fn place(&self, point: &SearchPoint) -> Vec<f64> {
         let space = self.search.space();
         let last = |dimension: usize| (space.nr_steps(dimension) - 1).max(1) as f64;
         let places = point.0.iter().enumerate();
@@ -356,7 +356,7 @@ impl Runs<'_> {
         )
     }
 
-    fn predicted(&self, point: &Point, of: fn(&Prediction) -> &Estimate) -> Predicted {
+    fn predicted(&self, point: &SearchPoint, of: fn(&Prediction) -> &Estimate) -> Predicted {
         Predicted {
             place: self.place(point),
             value: of(&self.predicted[point]).value,
@@ -383,7 +383,7 @@ impl Runs<'_> {
     }
 
     /// Returns the saved memory and the slowdown of a setting, live, on average over runs.
-    fn expected(&self, learnt: &Learnt, point: &Point) -> (Normal, Normal) {
+    fn expected(&self, learnt: &Learnt, point: &SearchPoint) -> (Normal, Normal) {
         let saved = self.predicted(point, |p| &p.saved_share);
         let slowdown = self.predicted(point, |p| &p.slowdown);
         (
@@ -404,7 +404,7 @@ impl Runs<'_> {
     }
 
     /// Returns the predictions of all settings, corrected by the runs.
-    fn corrected(&self) -> BTreeMap<Point, Prediction> {
+    fn corrected(&self) -> BTreeMap<SearchPoint, Prediction> {
         if self.pairs().next().is_none() {
             return self.predicted.clone();
         }
@@ -423,7 +423,7 @@ impl Runs<'_> {
     }
 
     /// Returns the probability that a setting is within the limit, and its expected gain over `loss` there.
-    fn promise(&self, learnt: &Learnt, point: &Point, loss: f64) -> (f64, f64) {
+    fn promise(&self, learnt: &Learnt, point: &SearchPoint, loss: f64) -> (f64, f64) {
         let (saved, slowdown) = self.expected(learnt, point);
         let predicted = &self.predicted[point];
         let draws = QUANTILES

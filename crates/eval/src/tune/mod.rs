@@ -34,7 +34,7 @@ mod space;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-pub use baseline::Published;
+pub use baseline::PublishedMethod;
 use baseline::run_method;
 pub use bounds::NR_REPLAYS_BOUNDED;
 pub use front::front;
@@ -45,17 +45,17 @@ pub use live::{ProgramRuns, ProgramSpec, ServiceRuns, ServiceSpec};
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
 pub use page::page;
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
-pub use plan::Plan;
+pub use plan::TuningPlan;
 pub use predict::{Estimate, Prediction};
 pub use replay::{EachSecond, Evaluate, PlannedReplays, Replays, trace_facts};
 pub use request::{Confirm, Effort, Seeks, TuneRequest, Tuning};
 pub use result::{Coarse, Found, Subject, Trial, Tried, Tuned};
 pub use search::Search;
-pub use space::{Point, Setting, Settings, Space, SpaceError};
+pub use space::{SearchPoint, Setting, Settings, Space, SpaceError};
 
 /// The end of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
+pub enum SearchCompletion {
     /// The search has nothing more to try.
     Finished,
     /// The search was asked to stop.
@@ -96,7 +96,7 @@ pub struct Stage {
 ///
 /// # Errors
 /// Fails if a setting cannot be simulated.
-pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<Completion> {
+pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<SearchCompletion> {
     let mut ranked = search.ranked();
     if ranked.iter().any(|point| !search.is_surely_beyond(point)) {
         ranked.retain(|point| !search.is_surely_beyond(point));
@@ -116,7 +116,7 @@ pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Resu
             let prediction = search.observed()[point].clone();
             match replays.replays.with_bounds(&spec, prediction)? {
                 Some(prediction) => search.observe(point.clone(), prediction),
-                None => return Ok(Completion::Stopped),
+                None => return Ok(SearchCompletion::Stopped),
             }
         }
         if search.is_within(point) {
@@ -125,7 +125,7 @@ pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Resu
             first = at + 1;
         }
     }
-    Ok(Completion::Finished)
+    Ok(SearchCompletion::Finished)
 }
 
 /// Searches until there is nothing more to try, or `stop` is set. `jobs` evaluations run at a time; their number does
@@ -140,11 +140,11 @@ pub fn run(
     jobs: usize,
     stop: &AtomicBool,
     on_event: &mut dyn FnMut(SearchEvent<'_>),
-) -> anyhow::Result<Completion> {
+) -> anyhow::Result<SearchCompletion> {
     loop {
         let batch = search.suggest();
         if batch.is_empty() {
-            return Ok(Completion::Finished);
+            return Ok(SearchCompletion::Finished);
         }
         let mut wanted = Vec::new();
         for point in batch {
@@ -161,7 +161,7 @@ pub fn run(
             }
         }
         let mut take = |at: usize, prediction: Prediction| {
-            let (point, settings): &(Point, Settings) = &wanted[at];
+            let (point, settings): &(SearchPoint, Settings) = &wanted[at];
             let noted = journal
                 .as_deref_mut()
                 .map(|j| j.note(settings, &prediction));
@@ -173,7 +173,7 @@ pub fn run(
         };
         let settings: Vec<&Settings> = wanted.iter().map(|(_, settings)| settings).collect();
         let completion = evaluate_all(&settings, evaluate, jobs, stop, &mut take)?;
-        if completion == Completion::Stopped {
+        if completion == SearchCompletion::Stopped {
             return Ok(completion);
         }
         if let Some(lead) = search.lead() {
@@ -188,15 +188,15 @@ pub fn run(
 /// # Errors
 /// Fails if a point cannot be evaluated.
 pub fn run_published(
-    (method, seed): (Published, u64),
+    (method, seed): (PublishedMethod, u64),
     search: &mut Search,
     evaluate: &dyn Evaluate,
     mut journal: Option<&mut Journal>,
-    start: Point,
+    start: SearchPoint,
     on_event: &mut dyn FnMut(SearchEvent<'_>),
-) -> anyhow::Result<Completion> {
+) -> anyhow::Result<SearchCompletion> {
     let space = search.space().clone();
-    let mut run = |point: &Point| {
+    let mut run = |point: &SearchPoint| {
         if let Some(known) = search.observed().get(point) {
             return Ok(Some(known.clone()));
         }
@@ -225,9 +225,9 @@ pub fn run_published(
     };
     let is_done = run_method(method, &space, start, seed, &mut run)?;
     Ok(if is_done {
-        Completion::Finished
+        SearchCompletion::Finished
     } else {
-        Completion::Stopped
+        SearchCompletion::Stopped
     })
 }
 
@@ -238,7 +238,7 @@ fn evaluate_all(
     jobs: usize,
     stop: &AtomicBool,
     take: &mut dyn FnMut(usize, Prediction),
-) -> anyhow::Result<Completion> {
+) -> anyhow::Result<SearchCompletion> {
     let next = AtomicUsize::new(0);
     let has_failed = AtomicBool::new(false);
     let (send, receive) = mpsc::channel();
@@ -277,9 +277,9 @@ fn evaluate_all(
         }
         failed?;
         Ok(if nr_done == settings.len() {
-            Completion::Finished
+            SearchCompletion::Finished
         } else {
-            Completion::Stopped
+            SearchCompletion::Stopped
         })
     })
 }

@@ -11,7 +11,7 @@ use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_report::render::page::{END, begin, escape, figure};
 
 use super::format::{percent, signed};
-use super::plan::Plan;
+use super::plan::TuningPlan;
 use super::predict::Prediction;
 use super::result::{HEADS, Trial, Tuned, fields};
 use crate::figure::{Axis, Places, Plot, Series};
@@ -29,7 +29,7 @@ const POINTS_MAX: usize = 100;
 const MIB: f64 = (1 << 20) as f64;
 
 /// Returns the result as a page, with the configuration that `plan` makes of each setting of the front.
-pub fn page(tuned: &Tuned, plan: &Plan) -> String {
+pub fn page(tuned: &Tuned, plan: &TuningPlan) -> String {
     let title = format!("Tuning {}", isotherm_name(&tuned.program));
     let subtitle = format!(
         "{} of replay{}; {} resident on average without schemes. Sought: {}. {}.",
@@ -200,7 +200,7 @@ fn summary(trial: &Trial) -> String {
 }
 
 /// Returns the part of one setting: its memory over time, and its scheme.
-fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &Plan) -> String {
+fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &TuningPlan) -> String {
     let best = if is_best(tuned, trial) { " best" } else { "" };
     let series = |name: &str, of: &Prediction| {
         let parts = of.resident_bytes.len().max(1) as f64;

@@ -14,8 +14,8 @@ use super::objective::{Objective, damoos_score};
 use super::param::TraceTimes;
 use super::predict::{Estimate, Prediction};
 use super::search::Search;
-use super::space::{Point, Settings};
-use super::{Completion, Parameter};
+use super::space::{SearchPoint, Settings};
+use super::{SearchCompletion, Parameter};
 
 /// Result of a search. Serialised, it is what `isotherm tune --json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -118,7 +118,7 @@ pub struct Subject<'a> {
     /// Times of the trace.
     pub times: TraceTimes,
     /// Schemes that were tuned.
-    pub plan: &'a Plan,
+    pub plan: &'a TuningPlan,
     /// Objective of the search.
     pub objective: Objective,
     /// Prediction without schemes.
@@ -134,8 +134,8 @@ const ROWS: usize = 24;
 
 impl Tuned {
     /// Creates the result of `search`.
-    pub fn of(subject: &Subject<'_>, search: &Search, completion: Completion) -> Self {
-        let trial = |point: &Point| {
+    pub fn of(subject: &Subject<'_>, search: &Search, completion: SearchCompletion) -> Self {
+        let trial = |point: &SearchPoint| {
             let prediction = search.observed()[point].clone();
             let cost_per_month = match subject.objective {
                 Objective::Cost { prices, .. } => Some(prices.of(&prediction)),
@@ -175,7 +175,7 @@ impl Tuned {
             nr_tried: search.observed().len(),
             nr_most: search.nr_most(),
             coarse: subject.coarse,
-            was_stopped: completion == Completion::Stopped,
+            was_stopped: completion == SearchCompletion::Stopped,
             base: subject.live.map_or_else(
                 || subject.base.clone(),
                 |live| Prediction {

@@ -1,6 +1,6 @@
 //! Every example in docs/reference/interop.md is read, written or refused as the document says.
 
-use isotherm_config::{Configuration, Format, load, to_json, to_yaml};
+use isotherm_config::{Configuration, ConfigFormat, load, to_json, to_yaml};
 use isotherm_workload::config::Config;
 
 const DOCUMENT: &str = include_str!("../../../../docs/reference/interop.md");
@@ -27,7 +27,7 @@ fn rows(heading: &str) -> Vec<Row> {
 }
 
 fn read(text: &str) -> Result<Configuration, String> {
-    load(text, Format::Detect).map_err(|problems| problems.to_string())
+    load(text, ConfigFormat::Detect).map_err(|problems| problems.to_string())
 }
 
 /// Returns whether `written` means the same as `configuration`.

@@ -37,7 +37,7 @@ const JIT_AGAIN: Nanos = Nanos::from_millis(10);
 
 /// Location of a frame's code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum CodePlace {
     /// In a file, `offset` bytes after its beginning.
     File { module: ModuleId, offset: u64 },
     /// Generated at run time, with the name that the JIT gave it.
@@ -49,7 +49,7 @@ pub enum Place {
 /// A chain of calls, the innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    pub places: Vec<Place>,
+    pub places: Vec<CodePlace>,
     /// Whether the chain continues but could not be followed further.
     pub is_cut: bool,
 }
@@ -152,7 +152,7 @@ impl Unwinder {
         fault: &Fault,
         address: FrameAddress,
         registers: &mut UnwindRegsX86_64,
-    ) -> Option<(Place, Option<Above>)> {
+    ) -> Option<(CodePlace, Option<Above>)> {
         let at = address.address_for_lookup();
         self.look_at(fault, at);
         let space = self.spaces.get_mut(&fault.pid)?;
@@ -160,7 +160,7 @@ impl Unwinder {
         let place = space.place(fault, at);
         let mut read_stack = |at: u64| word(fault, at).ok_or(());
         if is_jit {
-            let is_trampoline = matches!(&place, Place::Named(name) if name.starts_with("py::"));
+            let is_trampoline = matches!(&place, CodePlace::Named(name) if name.starts_with("py::"));
             let above = above(space, registers, is_trampoline, &mut read_stack);
             return Some((place, above));
         }
@@ -255,21 +255,21 @@ impl Space {
             .filter(|area| area.range.start <= address)
     }
 
-    fn place(&mut self, fault: &Fault, address: u64) -> Place {
+    fn place(&mut self, fault: &Fault, address: u64) -> CodePlace {
         let area = self.area(address);
         if let Some((range, offset, module)) =
             area.and_then(|area| Some((area.range, area.offset, area.module?)))
         {
             let offset = offset.saturating_add(address - range.start);
-            return Place::File { module, offset };
+            return CodePlace::File { module, offset };
         }
         if self.jit.name(address).is_none() && fault.monotonic.since(self.jit_read) >= JIT_AGAIN {
             self.jit_read = fault.monotonic;
             self.jit.update(fault.pid);
         }
         let name = self.jit.name(address);
-        name.map_or(Place::Unnamed(address), |name| {
-            Place::Named(Arc::clone(name))
+        name.map_or(CodePlace::Unnamed(address), |name| {
+            CodePlace::Named(Arc::clone(name))
         })
     }
 }

@@ -1,5 +1,5 @@
 //! The second curve: a refaulted page waits longer, four times the threshold after one refault, then sixteen and
-//! sixty-four times. Schemes do so under the guard ([`isotherm_engine::monitor::idle_pages::PageAges`]).
+//! sixty-four times. Schemes do so under the guard ([`isotherm_engine::monitor::idle_pages::PageAgeRule`]).
 //!
 //! The result of an idle period depends on earlier periods, and so on the threshold. The module therefore simulates the
 //! policy page by page for each of [`THRESHOLDS`]. A page that was absent for a time counts as new.

@@ -153,7 +153,7 @@ pub struct SchemeTurn {
 
 /// Progress of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum ComparisonProgress {
     /// Exact scans run.
     Scanning,
     /// A world takes one of its turns.

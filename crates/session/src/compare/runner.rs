@@ -6,14 +6,14 @@ use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, PageAttributes, SessionSpec, World};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_record::Item;
-use isotherm_workload::accuracy::Score;
+use isotherm_workload::accuracy::AccuracyScore;
 
 use super::score::{Claims, about};
 use super::simulated::Trace;
 use super::truth::{Scans, Truth};
 use super::watched::Watched;
 use super::{
-    ComparedWorld, Comparison, ComparisonSpec, Progress, SCAN_INTERVAL, SchemeTurn, Turn,
+    ComparedWorld, Comparison, ComparisonSpec, ComparisonProgress, SCAN_INTERVAL, SchemeTurn, Turn,
     WorldReport,
 };
 use crate::session::{Session, Step};
@@ -26,7 +26,7 @@ use crate::session::{Session, Step};
 /// before the end of the first turn is an error, too.
 pub fn compare(
     spec: &ComparisonSpec,
-    tell: &mut dyn FnMut(Progress),
+    tell: &mut dyn FnMut(ComparisonProgress),
 ) -> anyhow::Result<Comparison> {
     ensure!(!spec.worlds.is_empty(), "no world to compare");
     for (_, session) in &spec.worlds {
@@ -76,12 +76,12 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn run(&mut self, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<()> {
+    fn run(&mut self, tell: &mut dyn FnMut(ComparisonProgress)) -> anyhow::Result<()> {
         let spec = self.spec;
         let live: Vec<usize> = (0..spec.worlds.len())
             .filter(|at| spec.worlds[*at].0 != ComparedWorld::Simulated)
             .collect();
-        tell(Progress::Scanning);
+        tell(ComparisonProgress::Scanning);
         let mut trace = spec.is_simulated().then(Trace::default);
         let first_for = if trace.is_some() {
             spec.window
@@ -115,7 +115,7 @@ impl<'a> Runner<'a> {
         &mut self,
         live: &[usize],
         mut before: Scans,
-        tell: &mut dyn FnMut(Progress),
+        tell: &mut dyn FnMut(ComparisonProgress),
     ) -> anyhow::Result<()> {
         let spec = self.spec;
         for turn in 1..=spec.turns {
@@ -129,7 +129,7 @@ impl<'a> Runner<'a> {
             }
             for at in order {
                 let world = spec.worlds[at].0;
-                tell(Progress::Watching {
+                tell(ComparisonProgress::Watching {
                     world,
                     turn,
                     turns: spec.turns,
@@ -138,7 +138,7 @@ impl<'a> Runner<'a> {
                     Err(error) if error.is::<Interrupted>() => return Err(error),
                     watched => watched,
                 };
-                tell(Progress::Scanning);
+                tell(ComparisonProgress::Scanning);
                 let after = self.scan(spec.scan_for(), None)?;
                 let truth = Truth::between(&before, &after);
                 let judged = watched.and_then(|watched| self.judge(at, &watched, &truth));
@@ -241,7 +241,7 @@ impl<'a> Runner<'a> {
         let regions = last
             .iter()
             .map(|(_, snapshot)| snapshot.regions.len() as u64);
-        let share = |score: &Score| (score.precision(), score.recall());
+        let share = |score: &AccuracyScore| (score.precision(), score.recall());
         let (accessed_precision, accessed_recall) = share(&claims.accessed);
         let (idle_precision, idle_recall) = share(&claims.idle);
         Ok(Turn {
@@ -260,11 +260,11 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs the simulated world for one turn: each turn would be the same.
-    fn simulate(&mut self, trace: &Trace, tell: &mut dyn FnMut(Progress)) {
+    fn simulate(&mut self, trace: &Trace, tell: &mut dyn FnMut(ComparisonProgress)) {
         let all = self.spec.worlds.iter().enumerate();
         let simulated = all.filter(|(_, (world, _))| *world == ComparedWorld::Simulated);
         for (at, (world, spec)) in simulated {
-            tell(Progress::Watching {
+            tell(ComparisonProgress::Watching {
                 world: *world,
                 turn: 1,
                 turns: 1,

@@ -106,9 +106,9 @@ fn spawn(
             .context("cannot become the parent of the command's orphans")?;
     }
     let policy = match policy {
-        ThpPolicy::Inherit => thp::ThpPolicy::Inherit,
-        ThpPolicy::Advised => thp::ThpPolicy::Advised,
-        ThpPolicy::Never => thp::ThpPolicy::Never,
+        ThpPolicy::Inherit => thp::ProcessThpPolicy::Inherit,
+        ThpPolicy::Advised => thp::ProcessThpPolicy::Advised,
+        ThpPolicy::Never => thp::ProcessThpPolicy::Never,
     };
     let started = thp::started_with(policy, || command.spawn())?;
     started.with_context(|| format!("cannot start {}", program.to_string_lossy()))

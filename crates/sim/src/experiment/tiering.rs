@@ -22,18 +22,18 @@ use serde::Serialize;
 use super::redis::Reads;
 use crate::cost::PUBLISHED_TIERS;
 use crate::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, ThpMode, Use,
+    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcessSpec, Rates, ThpMode, Use,
 };
 use crate::memory::BLOCK_PAGES;
-use crate::simulation::{ContextSpec, Event, Simulation};
+use crate::simulation::{SimContextSpec, Event, Simulation};
 use setting::blocks;
-pub use setting::{KeyDistribution, Setting};
+pub use setting::{KeyDistribution, TieringSetting};
 
 const MIB_PAGES: u64 = 1 << 8;
 const SLOW: u32 = 1;
 const REDIS: TargetId = TargetId(1);
-/// Latency of the slow node as a multiple of the fast node's. With [`Setting::all_slow`] it only determines how much of
-/// its time redis waits for memory, and not how slow it gets.
+/// Latency of the slow node as a multiple of the fast node's. With [`TieringSetting::all_slow`] it only determines how
+/// much of its time redis waits for memory, and not how slow it gets.
 const SLOW_LATENCY: u64 = 2;
 
 /// Placement of redis' memory.
@@ -62,8 +62,8 @@ pub struct TieringOutcome {
 }
 
 /// Runs one experiment with these contexts: none, or one whose schemes demote, and one whose schemes promote.
-pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> TieringOutcome {
-    let machine = Machine::new(setting.machine());
+pub fn run(setting: &TieringSetting, contexts: Vec<SimContextSpec>, reads: &Reads) -> TieringOutcome {
+    let machine = SimMachine::new(setting.machine());
     let starts = vec![
         (Nanos(0), setting.cold()),
         (setting.fill, setting.redis(reads)),
@@ -119,7 +119,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn note(&mut self, setting: &Setting, machine: &Machine) {
+    fn note(&mut self, setting: &TieringSetting, machine: &SimMachine) {
         let Some(redis) = machine.processes().get(REDIS.0 as usize) else {
             return;
         };
@@ -136,7 +136,7 @@ impl Reading {
 /// Start of each process's memory, which may be the same in all of them.
 const START: u64 = 0x7f00_0000_0000;
 
-impl Setting {
+impl TieringSetting {
     /// Bytes of both nodes, the fast one first. They lie one behind the other from address 0 on.
     pub fn node_bytes(&self) -> [u64; 2] {
         let fast = self.fast_mib - self.system_mib;
@@ -162,14 +162,14 @@ impl Setting {
     }
 
     /// A process that fills its memory, and never accesses it again.
-    fn cold(&self) -> ProcessSpec {
+    fn cold(&self) -> SimProcessSpec {
         let pages = self.cold_mib * MIB_PAGES;
         let area = area("cold", START, pages, (Nanos(0), self.fill), Rates::Never);
         program("cold", vec![area])
     }
 
     /// redis, which loads its snapshot, a block of it for each of its own, and is read from then on.
-    fn redis(&self, reads: &Reads) -> ProcessSpec {
+    fn redis(&self, reads: &Reads) -> SimProcessSpec {
         let rates = Rates::EachWithLines(reads.touches.clone(), reads.lines.clone());
         let loading = (Nanos(0), self.load);
         let mut anon = area("heap", START, self.anon_pages(), loading, Rates::Never);
@@ -180,7 +180,7 @@ impl Setting {
             purpose: Use::File,
             ..file
         };
-        ProcessSpec {
+        SimProcessSpec {
             // With this share of its time redis takes as long as it does on the slow node alone.
             memory_bound: self.all_slow / (SLOW_LATENCY - 1) as f64,
             ..program("redis", vec![anon, file])
@@ -188,14 +188,14 @@ impl Setting {
     }
 }
 
-fn program(name: &str, areas: Vec<AreaSpec>) -> ProcessSpec {
-    ProcessSpec {
+fn program(name: &str, areas: Vec<AreaSpec>) -> SimProcessSpec {
+    SimProcessSpec {
         name: name.to_owned(),
         threads: 1,
         work: None,
         memory_bound: 0.0,
         areas,
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 
@@ -223,7 +223,7 @@ mod tests {
     use crate::simulation::Watch;
 
     /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another.
-    fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> ContextSpec {
+    fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {
         let pattern = AccessPattern {
             nr_accesses: Bounds {
                 min: Frequency::Percent(percent.0),
@@ -236,7 +236,7 @@ mod tests {
             aggregation_interval: Nanos::from_millis(2_000),
             ..Attributes::faithful()
         };
-        ContextSpec {
+        SimContextSpec {
             name: None,
             watch: Watch::Physical(attributes, Some(from)),
             limits: Vec::new(),
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn everything_is_in_one_place_after_every_event() {
-        let setting = Setting {
+        let setting = TieringSetting {
             fast_mib: 64,
             slow_mib: 24,
             system_mib: 4,

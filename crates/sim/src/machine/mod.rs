@@ -45,11 +45,11 @@ use crate::statistics::Distribution;
 pub use actuator::SimActuator;
 pub use area::{AreaSpec, Use};
 pub use compact::Defrag;
-pub use fault::{Fault, FaultKind};
+pub use fault::{InjectedFault, FaultKind};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
-pub use process::{Losses, Process, ProcessSpec};
+pub use process::{Losses, SimProcess, SimProcessSpec};
 pub use speed::miss_share;
 pub use swap::{Swap, SwapKind};
 
@@ -192,7 +192,7 @@ pub struct MachineStats {
 
 /// A simulated machine.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct SimMachine {
     pub(crate) memory: Memory,
     spec: MachineSpec,
     pub(crate) now: Nanos,
@@ -200,7 +200,7 @@ pub struct Machine {
     areas: Vec<Area>,
     /// End of each mapping's pages.
     area_ends: Vec<Page>,
-    processes: Vec<Process>,
+    processes: Vec<SimProcess>,
     place: Vec<Place>,
     accessed: PageBits,
     /// Number of times that accessed bits were set other than by a draw.
@@ -213,7 +213,7 @@ pub struct Machine {
     /// Per block: the last advice of a scheme about huge pages.
     advised: Vec<Option<bool>>,
     swap: Option<Swap>,
-    faults: Vec<Fault>,
+    faults: Vec<InjectedFault>,
     compaction: Compaction,
     /// Watermarks per zone.
     marks: Vec<Marks>,
@@ -248,7 +248,7 @@ pub struct Machine {
 /// Up to this number of mappings, counting them is faster than a search.
 const FEW_AREAS: usize = 16;
 
-impl Machine {
+impl SimMachine {
     /// Returns a machine on which nothing runs.
     pub fn new(spec: MachineSpec) -> Self {
         let nodes = spec.nodes.iter().enumerate();
@@ -306,10 +306,10 @@ impl Machine {
     }
 
     /// Starts a process. Its target number is its index among all processes.
-    pub fn start(&mut self, spec: ProcessSpec) -> TargetId {
+    pub fn start(&mut self, spec: SimProcessSpec) -> TargetId {
         let index = self.processes.len();
         let id = TargetId(index as u32);
-        let mut process = Process::new(&spec, self.now);
+        let mut process = SimProcess::new(&spec, self.now);
         for area in spec.areas {
             let pages = self.add_pages(area.range);
             process.add(self.areas.len(), &area, pages.clone());
@@ -357,7 +357,7 @@ impl Machine {
     }
 
     /// Sets the faults that are injected, with their times.
-    pub fn set_faults(&mut self, faults: Vec<Fault>) {
+    pub fn set_faults(&mut self, faults: Vec<InjectedFault>) {
         self.faults = faults;
     }
 
@@ -367,7 +367,7 @@ impl Machine {
     }
 
     /// Returns all processes that ever ran, by their target numbers.
-    pub fn processes(&self) -> &[Process] {
+    pub fn processes(&self) -> &[SimProcess] {
         &self.processes
     }
 
@@ -387,7 +387,7 @@ impl Machine {
             .memory
             .zones()
             .iter()
-            .map(crate::memory::Zone::pages)
+            .map(crate::memory::SimZone::pages)
             .sum();
         (all - self.memory.free_pages()) * PAGE_SIZE
     }

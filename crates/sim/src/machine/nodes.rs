@@ -8,10 +8,10 @@ use std::ops::Range;
 use isotherm_engine::TargetId;
 
 use super::area::{Area, Use};
-use super::{Machine, Pattern, Place};
+use super::{SimMachine, Pattern, Place};
 use crate::memory::Page;
 
-impl Machine {
+impl SimMachine {
     /// Notes that pages of one mapping, in consecutive frames, are in memory now.
     pub(super) fn note_in(&mut self, pages: Range<Page>) {
         let frame = self.memory.frame_of(pages.start);

@@ -9,7 +9,7 @@ use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Ref
 
 use super::area::Use;
 use super::process::Losses;
-use super::{Machine, Place, Rules, SimActuator};
+use super::{SimMachine, Place, Rules, SimActuator};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// Maximum number of pages to keep in a block that is paged out whole, as in `isotherm_linux::act`.
@@ -127,7 +127,7 @@ impl SimActuator<'_> {
     }
 }
 
-impl Machine {
+impl SimMachine {
     /// Whether swap is compressed memory.
     fn is_zram(&self) -> bool {
         let kind = self.swap.as_ref().map(super::Swap::kind);

@@ -14,7 +14,7 @@ use crate::memory::{BLOCK_PAGES, Page};
 
 /// A process to be started.
 #[derive(Clone, Debug, Default)]
-pub struct ProcessSpec {
+pub struct SimProcessSpec {
     /// Name of the process.
     pub name: String,
     /// Threads; 0 counts as one.
@@ -36,7 +36,7 @@ pub struct ProcessSpec {
     pub areas: Vec<AreaSpec>,
 }
 
-impl ProcessSpec {
+impl SimProcessSpec {
     /// Returns the bytes that it maps.
     pub fn mapped_bytes(&self) -> u64 {
         self.areas.iter().map(|area| area.range.len()).sum()
@@ -99,7 +99,7 @@ impl Losses {
 
 /// A simulated process.
 #[derive(Clone, Debug)]
-pub struct Process {
+pub struct SimProcess {
     name: String,
     pub(super) threads: u32,
     cpus: Vec<(Nanos, f64)>,
@@ -138,8 +138,8 @@ pub struct Process {
     in_file: u64,
 }
 
-impl Process {
-    pub(super) fn new(spec: &ProcessSpec, now: Nanos) -> Self {
+impl SimProcess {
+    pub(super) fn new(spec: &SimProcessSpec, now: Nanos) -> Self {
         Self {
             name: spec.name.clone(),
             threads: spec.threads.max(1),

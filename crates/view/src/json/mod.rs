@@ -8,7 +8,7 @@ mod layers;
 mod machine;
 mod tiers;
 
-use isotherm_report::course::{Quantity, QuantityCourse, TargetCourse};
+use isotherm_report::course::{CourseQuantity, QuantityCourse, TargetCourse};
 use isotherm_report::heatmap::{RATE_CODES, RateCodes};
 use isotherm_report::overview::{MappingOverview, TargetOverview};
 use isotherm_report::render::colour::{RAMP, Rgb};
@@ -228,17 +228,17 @@ impl CourseJson {
     }
 }
 
-fn name(quantity: Quantity) -> &'static str {
+fn name(quantity: CourseQuantity) -> &'static str {
     match quantity {
-        Quantity::Touched => "touched",
-        Quantity::Idle => "idle",
-        Quantity::IdleFor(0) => "idle_5s",
-        Quantity::IdleFor(1) => "idle_30s",
-        Quantity::IdleFor(_) => "idle_2min",
-        Quantity::Unknown => "unknown",
-        Quantity::Swapped => "swapped",
-        Quantity::Rss => "rss",
-        Quantity::Swap => "swap",
+        CourseQuantity::Touched => "touched",
+        CourseQuantity::Idle => "idle",
+        CourseQuantity::IdleFor(0) => "idle_5s",
+        CourseQuantity::IdleFor(1) => "idle_30s",
+        CourseQuantity::IdleFor(_) => "idle_2min",
+        CourseQuantity::Unknown => "unknown",
+        CourseQuantity::Swapped => "swapped",
+        CourseQuantity::Rss => "rss",
+        CourseQuantity::Swap => "swap",
     }
 }
 

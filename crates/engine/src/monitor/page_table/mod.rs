@@ -62,7 +62,7 @@ pub use block::BlockFacts;
 
 use super::bits::{self, and, count, is_empty};
 use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
-use super::idle_pages::PageAges;
+use super::idle_pages::PageAgeRule;
 pub use super::layout::MappedRange;
 use super::ticks::ticks;
 use infer::{AGREEMENT, infer, infer_from_around, observe};
@@ -173,7 +173,7 @@ pub struct TableMonitor {
     /// Most regions in a snapshot at present.
     nr_regions_max: usize,
     /// Kind of page ages that snapshots report, if any.
-    tells_idle_pages: Option<PageAges>,
+    tells_idle_pages: Option<PageAgeRule>,
 }
 
 impl TableMonitor {

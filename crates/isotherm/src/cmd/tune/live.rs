@@ -16,7 +16,7 @@ use isotherm_engine::scheme::Action;
 use isotherm_engine::units::{format_bytes, format_time, parse_time};
 use isotherm_eval::runner::{self, RunEvent, WindowSpec};
 use isotherm_eval::tune::{
-    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, Plan, ProgramRuns, ProgramSpec, Search,
+    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, TuningPlan, ProgramRuns, ProgramSpec, Search,
     ServiceRuns, ServiceSpec, run_live, trace_facts,
 };
 use isotherm_eval::{Experiment, Workload};
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// The inputs that all kinds of live runs need.
 struct Spec<'a> {
     args: &'a Args,
-    plan: &'a Plan,
+    plan: &'a TuningPlan,
     folder: &'a Path,
     isotherm: &'a Path,
     stop: &'a Arc<AtomicBool>,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use isotherm_engine::Nanos;
-use isotherm_workload::accuracy::{Accuracy, Score, WarmUp, score};
+use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 
 use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, stop_once};
 
@@ -15,16 +15,16 @@ const SNAPSHOTS_MIN: u64 = 3;
 struct Way {
     flags: &'static [&'static str],
     /// The score that is tested.
-    hot: fn(&Accuracy) -> Score,
+    hot: fn(&Accuracy) -> AccuracyScore,
     /// The least precision and recall.
     least: f64,
 }
 
 /// Hot memory is all accessed memory: for modes that know borders to the page.
-const EXACT: fn(&Accuracy) -> Score = |accuracy| accuracy.any;
+const EXACT: fn(&Accuracy) -> AccuracyScore = |accuracy| accuracy.any;
 /// Hot memory is accessed at least a quarter as often as the hottest. A sampled region straddles borders, and then
 /// appears a little accessed as a whole.
-const SAMPLED: fn(&Accuracy) -> Score = |accuracy| accuracy.quarter;
+const SAMPLED: fn(&Accuracy) -> AccuracyScore = |accuracy| accuracy.quarter;
 
 const WAYS: [Way; 4] = [
     Way {

@@ -12,7 +12,7 @@ use isotherm_engine::page_cache::{CachedFolio, CachedRegion, FileId, FolioState}
 use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, Snapshot};
 use isotherm_linux::cache::discard::discard;
-use isotherm_linux::cache::file::{self, CachedKind, Unopenable};
+use isotherm_linux::cache::file::{self, CacheFileKind, Unopenable};
 use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
 
 use super::CacheView;
@@ -294,8 +294,8 @@ fn bytes_of(folios: &[CachedFolio]) -> u64 {
 /// Accepts regular files only: tables of a file system are not dropped.
 fn openable(facts: &FileFacts) -> Result<(), Refusal> {
     match facts.kind() {
-        CachedKind::File => Ok(()),
-        CachedKind::Deleted | CachedKind::BlockDevice | CachedKind::Other => {
+        CacheFileKind::File => Ok(()),
+        CacheFileKind::Deleted | CacheFileKind::BlockDevice | CacheFileKind::Other => {
             Err(Refusal::Unsupported)
         }
     }

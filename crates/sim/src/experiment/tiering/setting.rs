@@ -17,7 +17,7 @@ pub enum KeyDistribution {
 
 /// Sizes and times of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
+pub struct TieringSetting {
     /// Memory of the fast node, in MiB as all sizes.
     pub fast_mib: u64,
     /// Memory of the slow node.
@@ -47,7 +47,7 @@ pub struct Setting {
     pub seed: u64,
 }
 
-impl Setting {
+impl TieringSetting {
     /// Returns the published setting: YCSB with 30 M records, 5 M operations a minute.
     pub fn published(cold_gib: u64) -> Self {
         Self {
