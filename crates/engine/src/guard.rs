@@ -3,17 +3,17 @@
 //! Problem: the cost of a scheme shows only after it has acted (refaults, pressure, lost speed). A scheme that suits
 //! most memory may be wrong for some of it, or become wrong later.
 //!
-//! Approach: a rate limits the bytes per second that schemes may act on. The *limit ratio* rules it: the largest of signal /
-//! limit over the limits that the user set. Below the limit the law is that of TMO (Weiner et al., *TMO: Transparent
-//! Memory Offloading in Datacenters*, ASPLOS 2022) and its senpai: the higher the limit ratio, the lower the rate. Senpai
-//! uses a fixed share times `1 - limit ratio`. Here the share itself is found: it grows while the limit ratio is below 1, as in
-//! congestion control (additive increase and multiplicative decrease: Chiu and Jain, 1989):
+//! Approach: a rate limits the bytes per second that schemes may act on. The *limit ratio* rules it: the largest of
+//! signal / limit over the limits that the user set. Below the limit the law is that of TMO (Weiner et al., *TMO:
+//! Transparent Memory Offloading in Datacenters*, ASPLOS 2022) and its senpai: the higher the ratio, the lower the rate.
+//! Senpai uses a fixed share times `1 - ratio`. Here the share itself is found: it grows while the ratio is below 1, as
+//! in congestion control (additive increase and multiplicative decrease: Chiu and Jain, 1989):
 //!
 //! ```text
 //! start            5 % of the targets' memory per second
-//! limit ratio < 1       rate grows by up to a half each second, times (1 - limit ratio), while it is used up
-//! limit ratio unknown   the rate stays as it is: a signal that is missing is no room
-//! limit ratio >= 1      stop at once; rate / 4; nothing for the hold-off: 5 s, doubled each time up to
+//! ratio < 1        rate grows by up to a half each second, times (1 - ratio), while it is used up
+//! ratio unknown    the rate stays as it is: a signal that is missing is no room
+//! ratio >= 1       stop at once; rate / 4; nothing for the hold-off: 5 s, doubled each time up to
 //!                  5 min; it halves again for every hold-off that passes quietly
 //! least            0.0083 % per second: senpai's pace (0.05 % every 6 s)
 //! ```

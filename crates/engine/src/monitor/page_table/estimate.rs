@@ -87,9 +87,9 @@ impl AccessEstimate {
         (self.touched, is_change)
     }
 
-    /// Corrects the share after an observation, for the `left` pages that are still unsampled. Pages of `unsampled` that
-    /// were seen untouched are sampled from now on, so the touched ones are a larger part of the others. It is likely
-    /// but not certain that these are touched again.
+    /// Corrects the share after an observation, for the `left` pages that are still unsampled. Pages of `unsampled`
+    /// that were seen untouched are sampled from now on, so the touched ones are a larger part of the others. It is
+    /// likely but not certain that these are touched again.
     pub(super) fn select(&mut self, unsampled: u32, left: u32) {
         if left == 0 || left >= unsampled {
             return;
