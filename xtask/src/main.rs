@@ -3,6 +3,7 @@
 mod book;
 mod circles;
 mod docs;
+mod names;
 mod suites;
 mod tally;
 mod tidy;

@@ -7,7 +7,7 @@
 //!   is one word;
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and starts with a description of its purpose;
-//! - no files of a crate import each other ([`circles`]);
+//! - no files of a crate import each other ([`circles`]), and no public type has the name of another ([`crate::names`]);
 //! - links of documents lead to existing places, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
@@ -21,6 +21,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 
 use crate::circles;
+use crate::names::PublicTypes;
 
 /// A crate of the workspace and the rules for it.
 struct CrateRule {
@@ -198,6 +199,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let metadata = metadata(root)?;
     let mut faults = picture_faults(&metadata);
     faults.extend(crate::docs::faults(root)?);
+    let mut types = PublicTypes::default();
     let mut nr_files = 0;
     for package in &metadata.packages {
         let directory = package
@@ -217,10 +219,12 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             let shown = path.strip_prefix(root).unwrap_or(&path);
             let shown = shown.display().to_string();
             let may_be_unsafe = unsafe_under.is_some_and(|p| path.starts_with(directory.join(p)));
+            types.add(&shown, &source)?;
             faults.extend(file_faults(&shown, &source, may_be_unsafe));
             nr_files += 1;
         }
     }
+    faults.extend(types.faults());
     for fault in &faults {
         println!("{fault}");
     }
