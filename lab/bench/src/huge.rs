@@ -78,7 +78,7 @@ const ARMS: [Arm; 4] = [
 ];
 
 /// The programs: the percentage of their memory that is a table beside the grid.
-const PROGRAMS: [(&str, u32); 2] = [("grid", 0), ("grid and table", 33)];
+const PROGRAMS: [(&str, u32); 3] = [("grid", 0), ("grid and table", 33), ("table", 100)];
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
