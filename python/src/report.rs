@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use isotherm_report::render::{self, page};
-use isotherm_report::{AccessReport, ReportFormat, Render, Style, Tabulate};
+use isotherm_report::{AccessReport, Render, ReportFormat, Style, Tabulate};
 use isotherm_session::simulated::SimulationReport;
 use isotherm_session::{CheckReport, Versioned};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -126,7 +126,12 @@ impl Report {
         Ok(value?.bind(py))
     }
 
-    fn written(&self, py: Python<'_>, format: ReportFormat, style: Style) -> PyResult<Option<String>> {
+    fn written(
+        &self,
+        py: Python<'_>,
+        format: ReportFormat,
+        style: Style,
+    ) -> PyResult<Option<String>> {
         let shown = Arc::clone(&self.shown);
         let bytes = py.detach(move || shown.write(format, style));
         let bytes = bytes.transpose().map_err(failed)?;
@@ -135,7 +140,12 @@ impl Report {
             .transpose()
     }
 
-    fn written_or_refused(&self, py: Python<'_>, format: ReportFormat, name: &str) -> PyResult<String> {
+    fn written_or_refused(
+        &self,
+        py: Python<'_>,
+        format: ReportFormat,
+        name: &str,
+    ) -> PyResult<String> {
         self.written(py, format, Style::default())?.ok_or_else(|| {
             let kind = self.kind;
             PyTypeError::new_err(format!(

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use isotherm_config::{ContextConfig, ConfigFormat, to_json, to_yaml};
+use isotherm_config::{ConfigFormat, ContextConfig, to_json, to_yaml};
 use isotherm_engine::guard::MAX_SLOWDOWN;
 use isotherm_engine::{Nanos, units};
-use isotherm_eval::tune::{self, Fingerprint, TuningPlan, Settings, TraceTimes, TuneRequest};
+use isotherm_eval::tune::{self, Fingerprint, Settings, TraceTimes, TuneRequest, TuningPlan};
 use isotherm_session::simulated::{FarMemory, Replay};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;

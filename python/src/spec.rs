@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use isotherm_config::{
-    ActingRequest, Configuration, ContextConfig, ContextSpec, ConfigFormat, MemoryGoal, Method,
+    ActingRequest, ConfigFormat, Configuration, ContextConfig, ContextSpec, MemoryGoal, Method,
     Monitoring, Problems, ProcessSpec, Request, SessionSpec as Spec, TargetSpec, World, preset,
     scheme_line,
 };

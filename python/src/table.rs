@@ -28,7 +28,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(file: RecordFile, which: table::RecordTable, salvages: bool) -> PyResult<Self> {
+    pub(crate) fn new(
+        file: RecordFile,
+        which: table::RecordTable,
+        salvages: bool,
+    ) -> PyResult<Self> {
         let table = Self {
             file,
             which,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use isotherm_eval::tune::{
-    self as library, Effort, Journal, MemoryLimit, TuningPlan, Prices, PublishedMethod, SearchEvent, Seeks,
-    TuneRequest, Tuning,
+    self as library, Effort, Journal, MemoryLimit, Prices, PublishedMethod, SearchEvent, Seeks,
+    TuneRequest, Tuning, TuningPlan,
 };
 use isotherm_report::{ReportFormat, Style};
 use isotherm_session::Versioned;
@@ -42,7 +42,7 @@ impl Shown for TuneReport {
         let Result { tuned, plan } = &*self.0;
         match format {
             ReportFormat::Text => Some(Ok(tuned.text().into_bytes())),
-            ReportFormat::Html => Some(Ok(page(&tuned, plan).into_bytes())),
+            ReportFormat::Html => Some(Ok(isotherm_eval::tune::page(&tuned, plan).into_bytes())),
             _ => None,
         }
     }

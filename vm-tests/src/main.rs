@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use isotherm_vm_tests::scenario::{self, VmScenario, Test};
+use isotherm_vm_tests::scenario::{self, Test, VmScenario};
 use isotherm_vm_tests::{Kernel, VmError};
 
 /// Boot Debian kernels in QEMU and run the product inside.

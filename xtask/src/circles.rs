@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use petgraph::algo::tarjan_scc;
-use petgraph::graph::DiGraph;
+use petgraph::graph::{DiGraph, NodeIndex};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemUse, UseTree};
 
@@ -38,7 +38,7 @@ pub(crate) fn faults(name: &str, source: &Path, files: &[PathBuf]) -> anyhow::Re
         }
     }
     let circles = tarjan_scc(&graph).into_iter().filter(|of| of.len() > 1);
-    let fault = |of: Vec<_>| {
+    let fault = |of: Vec<NodeIndex>| {
         let mut names: Vec<String> = of.iter().map(|node| graph[*node].join("::")).collect();
         names.sort_unstable();
         format!(

@@ -18,7 +18,10 @@ impl PublicTypes {
         let file = syn::parse_file(source).with_context(|| format!("cannot read {path}"))?;
         for item in &file.items {
             if let Some(name) = public_type(item) {
-                self.0.entry(name.to_string()).or_default().push(path.to_owned());
+                self.0
+                    .entry(name.to_string())
+                    .or_default()
+                    .push(path.to_owned());
             }
         }
         Ok(())
@@ -28,7 +31,10 @@ impl PublicTypes {
     pub(crate) fn faults(&self) -> Vec<String> {
         let twice = self.0.iter().filter(|(_, paths)| paths.len() > 1);
         let fault = |(name, paths): (&String, &Vec<String>)| {
-            format!("{name}: a public type in {}; a name occurs once", paths.join(" and "))
+            format!(
+                "{name}: a public type in {}; a name occurs once",
+                paths.join(" and ")
+            )
         };
         twice.map(fault).collect()
     }
@@ -54,11 +60,16 @@ mod tests {
     fn a_name_that_occurs_twice_is_found() {
         let mut types = PublicTypes::default();
         let mut add = |path: &str, source: &str| types.add(path, source).expect("Rust");
-        add("crates/a/src/lib.rs", "pub struct Table; pub(crate) enum Row {}");
+        add(
+            "crates/a/src/lib.rs",
+            "pub struct Table; pub(crate) enum Row {}",
+        );
         add("crates/b/src/lib.rs", "pub trait Row {}");
         add("crates/b/tests/it.rs", "pub struct Table;");
         assert!(types.faults().is_empty());
-        types.add("lab/c/src/lib.rs", "pub type Table = u8;").expect("Rust");
+        types
+            .add("lab/c/src/lib.rs", "pub type Table = u8;")
+            .expect("Rust");
         assert_eq!(types.faults().len(), 1);
     }
 }

@@ -6,7 +6,7 @@ use isotherm_engine::units::{MICROSECOND, MILLISECOND};
 use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal, Strategy};
 
 use crate::cursor::{Cursor, Fields};
-use crate::model::{Configuration, ContextConfig, Method, ConfiguredOperations, Own, TargetConfig};
+use crate::model::{Configuration, ConfiguredOperations, ContextConfig, Method, Own, TargetConfig};
 use crate::problem::Problem;
 use crate::scheme;
 use crate::unit;

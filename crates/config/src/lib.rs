@@ -47,7 +47,7 @@ mod yaml;
 
 pub use error::RequestError;
 pub use line::scheme_line;
-pub use model::{Configuration, ContextConfig, Method, ConfiguredOperations, Own, TargetConfig};
+pub use model::{Configuration, ConfiguredOperations, ContextConfig, Method, Own, TargetConfig};
 pub use monitoring::Monitoring;
 pub use plain::plain;
 pub use pods::{AnnotatedPod, PODS_MAX, PodListError, PodPolicy, PodProblem, read_pods};

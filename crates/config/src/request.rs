@@ -10,7 +10,7 @@ use isotherm_engine::scheme::huge::MAX_WASTE;
 use isotherm_engine::scheme::{Action, Scheme};
 
 use crate::error::{CONTEXTS_MAX, RequestError};
-use crate::model::{ContextConfig, ConfiguredOperations};
+use crate::model::{ConfiguredOperations, ContextConfig};
 use crate::monitoring::Monitoring;
 use crate::preset::{PRESETS, preset};
 use crate::scheme_line;

@@ -15,7 +15,7 @@ use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, PAGE_SIZE};
 use thiserror::Error;
 
 use crate::kdamonds::KDAMONDS_MAX;
-use crate::model::{Configuration, ContextConfig, ConfiguredOperations, TargetConfig};
+use crate::model::{Configuration, ConfiguredOperations, ContextConfig, TargetConfig};
 use crate::preset::{hmsdk_demote, hmsdk_promote};
 use crate::topology::Topology;
 

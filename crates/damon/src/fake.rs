@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::tree::{TreeEntry, EntryKind, Tree, TreePath, sort};
+use crate::tree::{EntryKind, Tree, TreeEntry, TreePath, sort};
 
 mod contents;
 

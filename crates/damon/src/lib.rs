@@ -41,5 +41,5 @@ pub use error::{DamonError, Lack};
 pub use modules::{MODULES_ROOT, Module};
 pub use observe::{KernelRegion, KernelStats};
 pub use read::{KdamondState, read_kdamonds};
-pub use tree::{DirectoryTree, TreeEntry, EntryKind, SYSFS_ROOT, Tree, TreePath};
+pub use tree::{DirectoryTree, EntryKind, SYSFS_ROOT, Tree, TreeEntry, TreePath};
 pub use writes::{Write, plan};

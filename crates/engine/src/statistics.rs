@@ -149,7 +149,10 @@ mod tests {
     fn a_spread_is_relative() {
         let summary = ValueSummary::of([90.0, 100.0, 110.0]).expect("there are values");
         assert_eq!(summary.spread_percent(), Some(20.0));
-        assert_eq!(ValueSummary::of([0.0]).and_then(|s| s.spread_percent()), None);
+        assert_eq!(
+            ValueSummary::of([0.0]).and_then(|s| s.spread_percent()),
+            None
+        );
     }
 
     #[test]

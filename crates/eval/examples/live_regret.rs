@@ -16,9 +16,9 @@ use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
 use isotherm_eval::runner::RunEvent;
 use isotherm_eval::tune::{
-    Estimate, Evaluate, LiveRun, LiveRuns, Objective, TuningPlan, PlannedReplays, SearchPoint, Prediction,
-    ProgramRuns, ProgramSpec, PublishedMethod, Replays, Search, Settings, Space, TraceTimes,
-    damoos_score, run, run_live, run_published, settle, trace_facts,
+    Estimate, Evaluate, LiveRun, LiveRuns, Objective, PlannedReplays, Prediction, ProgramRuns,
+    ProgramSpec, PublishedMethod, Replays, Search, SearchPoint, Settings, Space, TraceTimes,
+    TuningPlan, damoos_score, run, run_live, run_published, settle, trace_facts,
 };
 use isotherm_session::simulated::read_trace;
 

@@ -129,7 +129,11 @@ pub fn number(text: &str) -> Option<f64> {
 
 /// Conditions that a workload runs under.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Configuration"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Configuration")
+)]
 #[serde(deny_unknown_fields, expecting = "a configuration with `name`")]
 pub struct RunConfiguration {
     /// Name in tables.

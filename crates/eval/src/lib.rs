@@ -30,12 +30,12 @@ pub mod tune;
 pub mod tuned;
 mod workload_metric;
 
-pub use experiment::{RunConfiguration, Experiment, ExperimentError, Thp, Workload};
+pub use experiment::{Experiment, ExperimentError, RunConfiguration, Thp, Workload};
 pub use isotherm_engine::statistics::Interval;
-pub use journal::{Entry, RunMeasurements, RunEntry, RunResult};
+pub use journal::{Entry, RunEntry, RunMeasurements, RunResult};
 pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};
 pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, WorkloadRow};
 pub use tuned::{Predicted, TuneOptions, TunedEntry};
-pub use workload_metric::{Mean, WorkloadMeasure, PublishedValues, WorkloadMetric};
+pub use workload_metric::{Mean, PublishedValues, WorkloadMeasure, WorkloadMetric};

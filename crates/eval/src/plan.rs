@@ -2,7 +2,7 @@
 //! another one in each repeat. Any drift (temperature, neighbours, a disk that fills) thus hits all configurations
 //! alike, and no configuration always follows the same other.
 
-use crate::experiment::{RunConfiguration, Experiment, Workload};
+use crate::experiment::{Experiment, RunConfiguration, Workload};
 use crate::journal::{Entry, RunEntry, RunResult};
 
 /// Repeat number of a tuning run: the workload is recorded without schemes and tuned, and nothing is measured.

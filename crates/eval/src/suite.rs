@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::statistics::ValueSummary;
 
 use crate::experiment::Experiment;
-use crate::journal::{Entry, RunMachine, RunMeasurements, RunEntry, RunResult};
+use crate::journal::{Entry, RunEntry, RunMachine, RunMeasurements, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::overhead_percent;

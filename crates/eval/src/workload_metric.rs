@@ -10,7 +10,11 @@ use crate::text::{is_name, last_match};
 
 /// A measure that a workload reports, such as the throughput of one of several programs, or a latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Measure"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Measure")
+)]
 #[serde(
     deny_unknown_fields,
     expecting = "a measure with `name`, `unit` and `output`"

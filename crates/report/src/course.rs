@@ -143,7 +143,10 @@ impl Quantities {
 
     fn finish(self, target: TargetInfo) -> TargetCourse {
         let counted = CourseQuantity::COUNTED.into_iter().zip(self.counted);
-        let reported = [(CourseQuantity::Rss, self.rss), (CourseQuantity::Swap, self.swap)];
+        let reported = [
+            (CourseQuantity::Rss, self.rss),
+            (CourseQuantity::Swap, self.swap),
+        ];
         let quantities = counted
             .chain(reported)
             .filter(|(_, series)| !series.is_empty())

@@ -74,7 +74,7 @@ pub use machine::{Machine, MachineReport};
 pub use mapping::MappingTable;
 pub use overview::{Overview, Overviews};
 pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};
-pub use render::{ReportFormat, Render, Style};
+pub use render::{Render, ReportFormat, Style};
 pub use rows::{Column, ColumnType};
 pub use summary::SummaryReport;
 pub use table::Tabulate;

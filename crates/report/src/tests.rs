@@ -16,9 +16,9 @@ use super::test_records::{
     actions_record, fragmentation_record, header, small_record, snapshot_at,
 };
 use super::{
-    Access, AccessOptions, Actions, Footprint, ReportFormat, Fragmentation, Heatmap, HeatmapOptions,
-    HeatmapReport, Idle, IdleOptions, Machine, MachineReport, Render, Scope, Style, Wss,
-    WssOptions,
+    Access, AccessOptions, Actions, Footprint, Fragmentation, Heatmap, HeatmapOptions,
+    HeatmapReport, Idle, IdleOptions, Machine, MachineReport, Render, ReportFormat, Scope, Style,
+    Wss, WssOptions,
 };
 use isotherm_record::item::Item;
 
@@ -278,7 +278,8 @@ fn footprint_reports_are_as_before() {
     let report = report.finish();
     check("footprint", &report);
     let mut html = Vec::new();
-    write(&report, ReportFormat::Html, &Style::default(), &mut html).expect("memory takes everything");
+    write(&report, ReportFormat::Html, &Style::default(), &mut html)
+        .expect("memory takes everything");
     let html = String::from_utf8(html).expect("made of text");
     // Each picture names its target.
     for heading in ["Memory footprint of all targets<", "Memory of the machine<"] {
@@ -488,7 +489,13 @@ fn nothing_recorded_is_said() {
         report.push(item);
     }
     let mut out = Vec::new();
-    write(&report.finish(), ReportFormat::Text, &Style::default(), &mut out).expect("memory");
+    write(
+        &report.finish(),
+        ReportFormat::Text,
+        &Style::default(),
+        &mut out,
+    )
+    .expect("memory");
     assert_eq!(
         String::from_utf8_lossy(&out),
         "no snapshot in this part of the record\n"

@@ -18,7 +18,7 @@ use isotherm_engine::{
 };
 
 use crate::kcompactd::Round;
-use crate::machine::{SimMachine, ProbeState, SimProcess, SimProcessSpec, SimProbe, Use};
+use crate::machine::{ProbeState, SimMachine, SimProbe, SimProcess, SimProcessSpec, Use};
 use acting::Acting;
 use targets::Targets;
 use world::Followed;

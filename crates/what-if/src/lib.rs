@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context as _;
 use isotherm_config::{ActingRequest, Request, to_yaml};
 use isotherm_engine::guard::GuardLimits;
-use isotherm_eval::tune::{EachSecond, TuningPlan, Prediction, Replays, Settings, trace_facts};
+use isotherm_eval::tune::{EachSecond, Prediction, Replays, Settings, TuningPlan, trace_facts};
 use isotherm_record::Reader;
 use isotherm_session::simulated::Replay;
 use serde::{Deserialize, Serialize};

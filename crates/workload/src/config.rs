@@ -295,7 +295,10 @@ fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, WorkloadParseE
     })
 }
 
-fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<WorkloadPattern, WorkloadParseError> {
+fn pattern(
+    (number, line): Line<'_>,
+    regions: &[Region],
+) -> Result<WorkloadPattern, WorkloadParseError> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     if !(4..=6).contains(&fields.len()) {
         return Err(error(number, quoted(line), PATTERN));

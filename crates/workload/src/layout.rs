@@ -19,7 +19,7 @@ use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, AccessOrder, WorkloadPattern, Phase, Scatter};
+use crate::config::{AccessOrder, Config, Phase, Scatter, WorkloadPattern};
 
 /// Density, relative to the phase's highest, from which memory is called hot.
 pub const HOT_SHARE: f64 = 0.25;

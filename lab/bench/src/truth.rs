@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use isotherm_engine::Nanos;
 use isotherm_workload::family::verdict::{Verdict, settled, verdict};
-use isotherm_workload::family::{Case, TouchJournal, Ready};
+use isotherm_workload::family::{Case, Ready, TouchJournal};
 use serde::Serialize;
 use serde_json::json;
 

@@ -22,7 +22,7 @@ use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_workload::family::journal::Touched;
 use isotherm_workload::family::pages::PageSet;
 use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verdict};
-use isotherm_workload::family::{EDGE, TouchJournal, Ready};
+use isotherm_workload::family::{EDGE, Ready, TouchJournal};
 
 use super::kernel_damon::FUNCTIONS;
 use super::{Report, VmScenario, ensure, workload};

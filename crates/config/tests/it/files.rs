@@ -1,8 +1,8 @@
 //! Reading of files that damo and HMSDK write (`fixtures/make.py` runs them), and writing them back.
 
 use isotherm_config::{
-    Configuration, ConfigFormat, Method, ConfiguredOperations, Request, hmsdk_demote, hmsdk_promote, load, preset,
-    scheme_line, to_json, to_yaml,
+    ConfigFormat, Configuration, ConfiguredOperations, Method, Request, hmsdk_demote,
+    hmsdk_promote, load, preset, scheme_line, to_json, to_yaml,
 };
 use isotherm_engine::scheme::{
     Action, Age, Bounds, Destination, FailCharge, FilterKind, Frequency, GoalMetric, OpsFilter,
@@ -266,7 +266,10 @@ fn what_damo_takes_by_schemes_is_one_context() {
     assert_eq!(scheme.quota.bytes, 500 << 20);
     assert_eq!(scheme.quota.weights, Weights::default());
     assert_eq!(scheme.filters.len(), 2);
-    let problems = load("- {action: pageout}\n- {action: what}\n", ConfigFormat::Detect);
+    let problems = load(
+        "- {action: pageout}\n- {action: what}\n",
+        ConfigFormat::Detect,
+    );
     let problem = problems.expect_err("refused").to_string();
     assert!(problem.contains("[1].action"), "{problem}");
 }

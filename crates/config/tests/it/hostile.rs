@@ -24,10 +24,18 @@ fn refused(text: &str, format: ConfigFormat, message: &str) {
 fn deep_nesting_is_refused() {
     let n = 100_000;
     // saphyr looks ahead, and stops at its own limit.
-    refused(&"[".repeat(n), ConfigFormat::Yaml, "recursion limit exceeded");
+    refused(
+        &"[".repeat(n),
+        ConfigFormat::Yaml,
+        "recursion limit exceeded",
+    );
     refused(&"[".repeat(40), ConfigFormat::Yaml, "deeper nesting");
     refused(&"- ".repeat(n), ConfigFormat::Yaml, "deeper nesting");
-    refused(&"{a: ".repeat(n), ConfigFormat::Yaml, "recursion limit exceeded");
+    refused(
+        &"{a: ".repeat(n),
+        ConfigFormat::Yaml,
+        "recursion limit exceeded",
+    );
     let json = format!("{}{}", "[".repeat(n), "]".repeat(n));
     refused(&json, ConfigFormat::Json, "deeper nesting");
     refused(&"[".repeat(n), ConfigFormat::Json, "what cannot be read");
@@ -41,12 +49,20 @@ fn alias_bombs_are_refused() {
         bomb.extend([&format!("a{level}: &a{level} ["), &aliases, "]\n"]);
     }
     refused(&bomb, ConfigFormat::Yaml, "more values");
-    refused("a: &a [*a]\n", ConfigFormat::Yaml, "an alias inside of itself");
+    refused(
+        "a: &a [*a]\n",
+        ConfigFormat::Yaml,
+        "an alias inside of itself",
+    );
 }
 
 #[test]
 fn long_texts_are_refused_or_read_in_bounded_time() {
-    refused(&" ".repeat(TEXT_MAX + 1), ConfigFormat::Detect, "4194305 bytes");
+    refused(
+        &" ".repeat(TEXT_MAX + 1),
+        ConfigFormat::Detect,
+        "4194305 bytes",
+    );
     let schemes = format!(
         "{{\"kdamonds\": [{{\"contexts\": [{{\"ops\": \"vaddr\", \"targets\": [], \"schemes\": [{}]}}]}}]}}",
         vec!["{}"; 400_000].join(",")
@@ -121,7 +137,12 @@ fn mutated() -> impl Strategy<Value = String> {
 }
 
 fn any_format(text: &str) {
-    for format in [ConfigFormat::Json, ConfigFormat::Yaml, ConfigFormat::Damos, ConfigFormat::Detect] {
+    for format in [
+        ConfigFormat::Json,
+        ConfigFormat::Yaml,
+        ConfigFormat::Damos,
+        ConfigFormat::Detect,
+    ] {
         let _ = check(text, format);
     }
     let _ = scheme_line(text);

@@ -1,8 +1,8 @@
 //! Sessions of requests and files together.
 
 use isotherm_config::{
-    ActingRequest, ContextConfig, ConfigFormat, MemoryGoal, Method, MonitorSpec, Monitoring, ProcessSpec,
-    Request, RequestError, SessionSpec, TargetSpec, ThpPolicy, load,
+    ActingRequest, ConfigFormat, ContextConfig, MemoryGoal, Method, MonitorSpec, Monitoring,
+    ProcessSpec, Request, RequestError, SessionSpec, TargetSpec, ThpPolicy, load,
 };
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::{Attributes, Nanos, Strategy};

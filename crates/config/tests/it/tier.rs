@@ -2,8 +2,8 @@
 //! them back.
 
 use isotherm_config::{
-    Configuration, Extent, ConfigFormat, HMSDK_MEMCG, Move, TierError, TierPlan, Topology, load, text_of,
-    to_json, to_yaml,
+    ConfigFormat, Configuration, Extent, HMSDK_MEMCG, Move, TierError, TierPlan, Topology, load,
+    text_of, to_json, to_yaml,
 };
 use isotherm_engine::AddressRange;
 use isotherm_engine::scheme::{Action, Tuner};

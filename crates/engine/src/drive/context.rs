@@ -88,24 +88,24 @@ pub trait Platform: Actuator {
 /// Schemes of a context, with their guard and their plans.
 #[derive(Debug)]
 pub struct Context {
-    schemes: SchemeEngine,
-    guard: Guard,
+    pub(super) schemes: SchemeEngine,
+    pub(super) guard: Guard,
     /// Memory that a dry run has counted already; `None`: it is no dry run.
     dry_run: Option<DryRun>,
     history: RefaultHistory,
     huge: HugeBound,
     /// Plans by pool, in the order of [`Pool::ALL`].
-    queues: [Queue; 2],
+    pub(super) queues: [Queue; 2],
     /// Pool that had the first turn in the last step.
     turn: Pool,
 }
 
 /// Plans for the memory of one pool, which the guard may stop separately.
 #[derive(Debug, Default)]
-struct Queue {
+pub(super) struct Queue {
     throughput: Throughput,
     /// Planned operations that did not fit into one step.
-    pending: VecDeque<Operation>,
+    pub(super) pending: VecDeque<Operation>,
 }
 
 impl Context {

@@ -198,8 +198,9 @@ fn like_for_like(suite: &Suite) -> TextTable {
             let over = suite.over_suite(column, metric);
             let worst = suite.worst(column, metric);
             if let (Some(place), Some(over), Some((_, worst))) = (place, over, worst) {
-                let of =
-                    |row: Option<crate::table::WorkloadRow>| percent(row.and_then(|r| r.cells[place].1));
+                let of = |row: Option<crate::table::WorkloadRow>| {
+                    percent(row.and_then(|r| r.cells[place].1))
+                };
                 rows.push(vec![
                     published.metric.into(),
                     configuration.clone(),

@@ -11,7 +11,7 @@ mod tiering;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isotherm_sim::experiment::reclaim::{ReclaimConfiguration, Knowledge, Watched};
+use isotherm_sim::experiment::reclaim::{Knowledge, ReclaimConfiguration, Watched};
 use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, TieringSetting};
 use isotherm_sim::machine::Rules;
 use isotherm_sim::published::{compaction, reclaim, second_machine, summaries, tiering as cells};

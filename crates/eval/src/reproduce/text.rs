@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use isotherm_report::render::csv_text;
 use isotherm_report::render::table::{Align, Table};
-use isotherm_sim::published::{PublishedComparison, Difference, Summary};
+use isotherm_sim::published::{Difference, PublishedComparison, Summary};
 
 use super::Reproduction;
 
@@ -156,7 +156,8 @@ fn cell_table(cells: &[&PublishedComparison], names: &[(&'static str, &'static s
     for case in cases {
         let mut row = vec![case.to_owned()];
         for (name, _) in names {
-            let is_it = |cell: &&&PublishedComparison| cell.case == case && cell.configuration == *name;
+            let is_it =
+                |cell: &&&PublishedComparison| cell.case == case && cell.configuration == *name;
             row.extend(match cells.iter().find(is_it) {
                 Some(cell) => cell_fields(cell),
                 None => std::array::from_fn(|_| "-".to_owned()),
@@ -294,7 +295,11 @@ mod tests {
 
     use super::*;
 
-    fn comparison(case: &str, simulated: Option<f64>, published: Option<f64>) -> PublishedComparison {
+    fn comparison(
+        case: &str,
+        simulated: Option<f64>,
+        published: Option<f64>,
+    ) -> PublishedComparison {
         PublishedComparison {
             experiment: "driver",
             configuration: "proactive",

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::settings::Settings;
 use super::{RunEvent, cgroup};
 use crate::journal::RunMachine;
-use crate::{RunConfiguration, Experiment, Thp};
+use crate::{Experiment, RunConfiguration, Thp};
 use anyhow::{Context, bail, ensure};
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{host, state, swap};

@@ -16,7 +16,7 @@ use super::group::Group;
 use super::sample::{Root, Sampler};
 use super::{RunEvent, RunnerSpec};
 use crate::parameters::Parameters;
-use crate::{RunMeasurements, PlannedRun, Workload};
+use crate::{PlannedRun, RunMeasurements, Workload};
 
 const POLL: Duration = Duration::from_millis(5);
 /// Delay before Isotherm attaches to a shell. By then the shell has become the program, whose exec replaces the memory.

@@ -10,7 +10,7 @@ use isotherm_linux::node;
 
 use super::{cgroup, machine, settings};
 use crate::experiment::FLOOR_BYTES;
-use crate::{RunConfiguration, Experiment, Workload};
+use crate::{Experiment, RunConfiguration, Workload};
 
 /// Returns the workloads and configurations of the experiment that cannot run here, by name, with the reasons.
 pub fn skips(experiment: &Experiment) -> Vec<(String, String)> {

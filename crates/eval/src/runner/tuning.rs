@@ -22,7 +22,7 @@ use super::{Bench, RunEvent, machine};
 use crate::plan::{FNV_START, fingerprint, fnv};
 use crate::tuned::TunedSetting;
 use crate::{
-    RunConfiguration, Entry, PlannedRun, RunEntry, RunResult, TUNING, TuneOptions, TunedEntry,
+    Entry, PlannedRun, RunConfiguration, RunEntry, RunResult, TUNING, TuneOptions, TunedEntry,
 };
 
 const POLL: Duration = Duration::from_millis(250);
@@ -212,7 +212,11 @@ impl Tunings {
 
 /// Returns the arguments of the `isotherm` beside the workload, under the guard that replays had. Writes the setting's
 /// file anew if it is missing or differs.
-fn arguments(files: &Files, setting: &TunedSetting, request: &TuneOptions) -> anyhow::Result<String> {
+fn arguments(
+    files: &Files,
+    setting: &TunedSetting,
+    request: &TuneOptions,
+) -> anyhow::Result<String> {
     let path = files.path("yaml");
     if fs::read_to_string(&path).ok().as_ref() != Some(&setting.schemes) {
         write(&path, &setting.schemes)?;

@@ -44,7 +44,8 @@ pub(super) fn run_method(
     seed: u64,
     run: &mut Run<'_>,
 ) -> anyhow::Result<bool> {
-    let mut score = |point: &SearchPoint| Ok(run(point)?.map(|prediction| damoos_score(&prediction)));
+    let mut score =
+        |point: &SearchPoint| Ok(run(point)?.map(|prediction| damoos_score(&prediction)));
     match method {
         PublishedMethod::DamoosGrid => grid(space, start, &mut score),
         PublishedMethod::DamoosPolyfit => polyfit(space, start, seed, &mut score),
@@ -99,7 +100,12 @@ fn grid(space: &Space, start: SearchPoint, score: &mut Scored<'_>) -> anyhow::Re
     Ok(true)
 }
 
-fn polyfit(space: &Space, start: SearchPoint, seed: u64, score: &mut Scored<'_>) -> anyhow::Result<bool> {
+fn polyfit(
+    space: &Space,
+    start: SearchPoint,
+    seed: u64,
+    score: &mut Scored<'_>,
+) -> anyhow::Result<bool> {
     let mut draws = Draws(seed);
     let mut best = start;
     for dimension in 0..space.nr_dimensions() {

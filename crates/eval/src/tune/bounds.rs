@@ -20,7 +20,7 @@ use isotherm_sim::cost::MachineCosts;
 use isotherm_sim::machine::MachineSpec;
 
 use super::predict::{Estimate, Prediction};
-use super::replay::Replays;
+use super::replay::{NR_VARIATIONS, Replays};
 
 /// A replay of the same schemes under other conditions.
 struct Variation {

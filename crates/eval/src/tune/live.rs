@@ -24,7 +24,7 @@ mod text;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::journal::{Journal, JournalError};
 use super::objective::Objective;
@@ -149,10 +149,14 @@ impl Live {
 
     /// Returns the recommended setting, and the nearest beyond the limit. Both are of those that were run, or of all
     /// where none was. `search` is the one that these runs corrected.
-    pub fn best<'a>(&self, search: &'a Search) -> (Option<&'a SearchPoint>, Option<&'a SearchPoint>) {
+    pub fn best<'a>(
+        &self,
+        search: &'a Search,
+    ) -> (Option<&'a SearchPoint>, Option<&'a SearchPoint>) {
         let run: BTreeSet<String> = self.settings().map(Settings::key).collect();
-        let is_meant =
-            |point: &SearchPoint| run.is_empty() || run.contains(&search.space().settings(point).key());
+        let is_meant = |point: &SearchPoint| {
+            run.is_empty() || run.contains(&search.space().settings(point).key())
+        };
         search.best_of(&is_meant)
     }
 }
@@ -281,7 +285,10 @@ impl Runs<'_> {
     }
 
     /// Returns the setting that would be recommended.
-    fn best<'a>(&self, corrected: &'a BTreeMap<SearchPoint, Prediction>) -> Option<&'a SearchPoint> {
+    fn best<'a>(
+        &self,
+        corrected: &'a BTreeMap<SearchPoint, Prediction>,
+    ) -> Option<&'a SearchPoint> {
         // Before any run, settings with bounds are known best.
         let has_bounds = corrected.values().any(|p| p.slowdown.has_bounds());
         let meant = { corrected.iter() }.filter(|(_, p)| !has_bounds || p.slowdown.has_bounds());

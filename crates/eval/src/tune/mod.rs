@@ -96,7 +96,10 @@ pub struct Stage {
 ///
 /// # Errors
 /// Fails if a setting cannot be simulated.
-pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<SearchCompletion> {
+pub fn settle(
+    search: &mut Search,
+    replays: &PlannedReplays<'_>,
+) -> anyhow::Result<SearchCompletion> {
     let mut ranked = search.ranked();
     if ranked.iter().any(|point| !search.is_surely_beyond(point)) {
         ranked.retain(|point| !search.is_surely_beyond(point));

@@ -1,7 +1,7 @@
 //! The input of tuning: schemes in contexts, monitoring options, and guards.
 
 use isotherm_config::{
-    Configuration, ContextConfig, Method, ConfiguredOperations, Request, RequestError, SessionSpec,
+    Configuration, ConfiguredOperations, ContextConfig, Method, Request, RequestError, SessionSpec,
     TargetSpec,
 };
 use isotherm_engine::guard::GuardLimits;

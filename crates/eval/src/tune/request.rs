@@ -15,9 +15,9 @@ use isotherm_session::simulated::Replay;
 
 use super::depth::{BOUNDS, Depth, SETTINGS};
 use super::{
-    Coarse, SearchCompletion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, TuningPlan,
-    PlannedReplays, Prediction, Prices, PublishedMethod, Replays, Search, SearchEvent, Space, Stage,
-    Subject, TraceTimes, Tuned, run, run_published, settle, trace_facts,
+    Coarse, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, PlannedReplays,
+    Prediction, Prices, PublishedMethod, Replays, Search, SearchCompletion, SearchEvent, Space,
+    Stage, Subject, TraceTimes, Tuned, TuningPlan, run, run_published, settle, trace_facts,
 };
 
 /// Aim of a search, without its limit.

@@ -12,10 +12,11 @@ use super::format::{percent, signed};
 use super::live::Live;
 use super::objective::{Objective, damoos_score};
 use super::param::TraceTimes;
+use super::plan::TuningPlan;
 use super::predict::{Estimate, Prediction};
 use super::search::Search;
 use super::space::{SearchPoint, Settings};
-use super::{SearchCompletion, Parameter};
+use super::{Parameter, SearchCompletion};
 
 /// Result of a search. Serialised, it is what `isotherm tune --json` prints.
 #[derive(Clone, Debug, Serialize)]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use isotherm_config::{ContextConfig, ConfigFormat, Request, load, preset, to_yaml};
+use isotherm_config::{ConfigFormat, ContextConfig, Request, load, preset, to_yaml};
 use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
 use isotherm_session::simulated::{FarMemory, Replay};
@@ -81,7 +81,11 @@ fn replays(plan: &TuningPlan, of: Replay) -> Replays {
 const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
 /// Returns the result of a search of ages and sizes, as JSON.
-fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (String, SearchCompletion) {
+fn tuned(
+    jobs: usize,
+    journal: Option<&mut Journal>,
+    stop_after: usize,
+) -> (String, SearchCompletion) {
     let (tuned, completion) = tuned_of("program", jobs, journal, stop_after);
     let json = serde_json::to_string_pretty(&tuned).expect("JSON");
     (json, completion)

@@ -9,6 +9,6 @@ mod options;
 
 pub(crate) use compared::gather;
 pub use compared::{ComparedSetting, Errors, Number, Predicted, errors};
-pub use entry::{TunedSetting, TunedEntry};
+pub use entry::{TunedEntry, TunedSetting};
 pub use options::TuneOptions;
 pub(crate) use options::fault;

@@ -8,7 +8,9 @@ use isotherm_config::{ContextConfig, Method, Monitoring, Request, SessionSpec, T
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_time, parse_time, parse_time_span};
 use isotherm_report::render::page;
-use isotherm_session::compare::{ComparedWorld, Comparison, ComparisonSpec, ComparisonProgress, compare};
+use isotherm_session::compare::{
+    ComparedWorld, Comparison, ComparisonProgress, ComparisonSpec, compare,
+};
 
 use crate::flags::{GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, load, processes};
 use crate::out::{self, ResultArgs};

@@ -19,11 +19,11 @@ use clap::{Subcommand, ValueEnum};
 use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::Header;
-use isotherm_report::access::{OptionalBounds, HotRate, SortBy, Which};
+use isotherm_report::access::{HotRate, OptionalBounds, SortBy, Which};
 use isotherm_report::render::{AccessWriter, Render};
 use isotherm_report::{
-    Access, AccessOptions, Accumulate, Footprint, ReportFormat, Fragmentation, Heatmap, HeatmapOptions,
-    Idle, IdleOptions, Scope, Wss, WssOptions,
+    Access, AccessOptions, Accumulate, Footprint, Fragmentation, Heatmap, HeatmapOptions, Idle,
+    IdleOptions, ReportFormat, Scope, Wss, WssOptions,
 };
 
 use isotherm_view::Finished;

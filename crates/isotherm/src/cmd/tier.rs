@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use isotherm_config::{
-    Extent, ConfigFormat, HMSDK_MEMCG, Move, TierPlan, Topology, load, node_extent, text_of, to_json,
-    to_yaml,
+    ConfigFormat, Extent, HMSDK_MEMCG, Move, TierPlan, Topology, load, node_extent, text_of,
+    to_json, to_yaml,
 };
 use isotherm_engine::scheme::Tuner;
 use isotherm_linux::{cgroup, node};

@@ -15,8 +15,8 @@ use anyhow::{Context as _, bail};
 use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
-    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, TuningPlan, Prices, PublishedMethod, Search,
-    SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning,
+    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Prices, PublishedMethod, Search,
+    SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning, TuningPlan,
 };
 use isotherm_session::simulated::read_trace;
 use tracing::{info, warn};
@@ -482,7 +482,7 @@ impl Searching {
 /// Writes the outputs that the flags ask for, if the search found their content.
 fn write(args: &Args, plan: &TuningPlan, tuned: &Tuned) -> anyhow::Result<()> {
     if let Some(path) = &args.how.page {
-        whole_file::write(path, page(&tuned, plan))?;
+        whole_file::write(path, isotherm_eval::tune::page(tuned, plan))?;
     }
     let Some(path) = &args.how.output else {
         return Ok(());

@@ -12,7 +12,7 @@ use crate::log::{draws_progress, is_quiet};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use isotherm_engine::units::format_bytes;
-use isotherm_workload::run::{self, WorkloadEvent, HugePages, Observer, RunOptions};
+use isotherm_workload::run::{self, HugePages, Observer, RunOptions, WorkloadEvent};
 use isotherm_workload::{Config, truth};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};

@@ -35,7 +35,10 @@ pub(crate) fn follow(socket: &Path) -> anyhow::Result<(impl BufRead + use<>, Uni
 }
 
 /// Sends a request to the daemon at `socket`; returns the reply and the input after it.
-fn say(socket: &Path, request: &DaemonRequest) -> anyhow::Result<(Value, BufReader<Take<UnixStream>>)> {
+fn say(
+    socket: &Path,
+    request: &DaemonRequest,
+) -> anyhow::Result<(Value, BufReader<Take<UnixStream>>)> {
     let name = socket.display();
     let mut stream = connect(socket)?;
     let line = request.to_line()?;

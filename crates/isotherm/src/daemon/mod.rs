@@ -25,16 +25,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Context as _, bail, ensure};
-use isotherm_config::{
-    ActingRequest, ContextSpec, Request, SessionSpec, TargetSpec, World,
-};
+use isotherm_config::{ActingRequest, ContextSpec, Request, SessionSpec, TargetSpec, World};
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::pods::Pods;
 use isotherm_record::{Item, RecordError, printable};
 use isotherm_session::protocol::{
-    Done, Feed, LiveState, Metrics, PodPolicies, Reply, DaemonRequest, Status,
+    DaemonRequest, Done, Feed, LiveState, Metrics, PodPolicies, Reply, Status,
 };
 use isotherm_session::{Acting, PodPermits, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
@@ -325,7 +323,9 @@ impl Daemon {
         let shown = &message[..message.len().min(REQUEST_SHOWN)];
         debug!("request: {}", printable(&String::from_utf8_lossy(shown)));
         let done = match DaemonRequest::parse(message) {
-            Ok(DaemonRequest::Status) => return Answer::line(&Reply::done(self.status()), Then::Listen),
+            Ok(DaemonRequest::Status) => {
+                return Answer::line(&Reply::done(self.status()), Then::Listen);
+            }
             Ok(DaemonRequest::Tune { config, name }) => self.tune(&config, &name),
             Ok(DaemonRequest::Schemes { presets, lines }) => self.set_schemes(presets, lines),
             Ok(DaemonRequest::Reload) => self.reload(),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use isotherm_config::{Configuration, ConfigFormat};
+use isotherm_config::{ConfigFormat, Configuration};
 use tracing::warn;
 
 /// Reads a configuration file; warnings go to standard error.

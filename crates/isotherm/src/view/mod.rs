@@ -4,6 +4,7 @@
 mod bar;
 mod blame;
 mod draw;
+mod field;
 mod gauges;
 mod keys;
 mod lists;

@@ -1,6 +1,6 @@
 //! The list of targets: the memory that each has, uses and leaves idle, and its trend.
 
-use isotherm_engine::units::{format_bytes, format_time};
+use isotherm_engine::units::format_bytes;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -61,8 +61,8 @@ fn row(columns: &Columns<Field>, target: &Target, is_chosen: bool) -> Row<'stati
         Field::Trend if target.ended => Line::raw("ended"),
         Field::Trend => Line::raw(trend(&target.working_sets, width)),
         _ => Line::raw(
-            field
-                .bytes(target)
+            target
+                .bytes(field)
                 .map_or_else(|| "?".to_owned(), format_bytes),
         ),
     });

@@ -1,6 +1,6 @@
 //! Every example in docs/reference/interop.md is read, written or refused as the document says.
 
-use isotherm_config::{Configuration, ConfigFormat, load, to_json, to_yaml};
+use isotherm_config::{ConfigFormat, Configuration, load, to_json, to_yaml};
 use isotherm_workload::config::Config;
 
 const DOCUMENT: &str = include_str!("../../../../docs/reference/interop.md");

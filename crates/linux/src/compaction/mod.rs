@@ -270,8 +270,11 @@ mod tests {
 
     #[test]
     fn counters_are_told_apart() {
-        let before = CompactionCounters::of("compact_migrate_scanned 5\ncompact_stall 1\nnr_free_pages 9\n");
-        let after = CompactionCounters::of("compact_migrate_scanned 9\ncompact_stall 1\ncompact_isolated 2");
+        let before =
+            CompactionCounters::of("compact_migrate_scanned 5\ncompact_stall 1\nnr_free_pages 9\n");
+        let after = CompactionCounters::of(
+            "compact_migrate_scanned 9\ncompact_stall 1\ncompact_isolated 2",
+        );
         let delta = after.since(before);
         assert_eq!(
             (delta.migrate_scanned, delta.stalls, delta.isolated),

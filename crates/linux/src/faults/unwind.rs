@@ -160,7 +160,8 @@ impl Unwinder {
         let place = space.place(fault, at);
         let mut read_stack = |at: u64| word(fault, at).ok_or(());
         if is_jit {
-            let is_trampoline = matches!(&place, CodePlace::Named(name) if name.starts_with("py::"));
+            let is_trampoline =
+                matches!(&place, CodePlace::Named(name) if name.starts_with("py::"));
             let above = above(space, registers, is_trampoline, &mut read_stack);
             return Some((place, above));
         }

@@ -206,7 +206,9 @@ impl PageTableProbe {
                     }
                 }
             }
-            TableLookup::Leaf(leaf) if leaf.is_huge_2m() => see(blocks[i], leaf.frame() & !511, 512),
+            TableLookup::Leaf(leaf) if leaf.is_huge_2m() => {
+                see(blocks[i], leaf.frame() & !511, 512)
+            }
             _ => {}
         });
         match read {

@@ -8,7 +8,7 @@ use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table, series};
 use super::wss::spark;
 use super::{CsvWriter, Render, Style, page};
-use crate::footprint::{FootprintReport, FootprintMetric};
+use crate::footprint::{FootprintMetric, FootprintReport};
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;

@@ -7,7 +7,7 @@ use isotherm_engine::compaction::{
 };
 use isotherm_linux::clock::Clock;
 use isotherm_linux::compaction::{
-    Compacted, CompactionError, CompactionCounters, FragmentationReader, Kswapd, Trigger,
+    Compacted, CompactionCounters, CompactionError, FragmentationReader, Kswapd, Trigger,
 };
 use serde::Serialize;
 

@@ -13,7 +13,7 @@ use super::simulated::Trace;
 use super::truth::{Scans, Truth};
 use super::watched::Watched;
 use super::{
-    ComparedWorld, Comparison, ComparisonSpec, ComparisonProgress, SCAN_INTERVAL, SchemeTurn, Turn,
+    ComparedWorld, Comparison, ComparisonProgress, ComparisonSpec, SCAN_INTERVAL, SchemeTurn, Turn,
     WorldReport,
 };
 use crate::session::{Session, Step};

@@ -137,7 +137,8 @@ mod tests {
         let mut claims = Claims::default();
         let five = Nanos::from_millis(5000);
         claims.add(&snapshot(regions), 7, five, &truth());
-        let pages = |score: AccuracyScore| [score.hit, score.claimed].map(|bytes| bytes / PAGE_SIZE);
+        let pages =
+            |score: AccuracyScore| [score.hit, score.claimed].map(|bytes| bytes / PAGE_SIZE);
         assert_eq!(
             (pages(claims.accessed), pages(claims.idle)),
             (accessed, idle)

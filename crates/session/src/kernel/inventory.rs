@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use isotherm_config::{Configuration, ContextConfig, ConfiguredOperations, TargetConfig};
+use isotherm_config::{Configuration, ConfiguredOperations, ContextConfig, TargetConfig};
 use isotherm_damon::{
     DamonContext, DirectoryTree, KdamondState, MODULES_ROOT, Module, SYSFS_ROOT, read_kdamonds,
 };

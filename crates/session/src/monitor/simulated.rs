@@ -12,7 +12,7 @@ use isotherm_engine::{AddressRange, Attributes, Cost, Intervals, Nanos, PAGE_SIZ
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
-    AreaSpec, SimMachine, MachineSpec, Pattern, ProbeState, SimProcessSpec, Rates, SimProbe, Use,
+    AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec, Use,
 };
 
 use super::Monitor;

@@ -7,7 +7,7 @@ use isotherm_engine::{Cost, Nanos};
 use isotherm_record::{GuardSample, Item, KernelMigrations};
 
 use super::machine::Machine;
-use super::{BlameStatus, MonitorCost, PodPolicies, Status, Target, SchemeChange, View};
+use super::{BlameStatus, MonitorCost, PodPolicies, SchemeChange, Status, Target, View};
 use crate::ActingStatus;
 
 /// Limit of the kept openings and closings of guards.

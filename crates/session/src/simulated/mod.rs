@@ -20,7 +20,7 @@ use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Header, Item};
 use isotherm_sim::machine::SimMachine;
-use isotherm_sim::simulation::{SimContextSpec, Event, Simulation, Watch};
+use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 
 use items::Recording;
 use summary::Summary;

@@ -9,7 +9,8 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use isotherm_record::convert::Format;
 
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, InjectedFault, FaultKind, MachineSpec, NodeSpec, SimProcessSpec, SwapKind, ThpMode, Use,
+    AreaSpec, Defrag, FaultKind, InjectedFault, MachineSpec, NodeSpec, SimProcessSpec, SwapKind,
+    ThpMode, Use,
 };
 use serde::{Deserialize, Deserializer};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 
-use isotherm_sim::machine::{AreaSpec, Pattern, SimProcessSpec, Rates, Use};
+use isotherm_sim::machine::{AreaSpec, Pattern, Rates, SimProcessSpec, Use};
 use isotherm_workload::Config;
 use isotherm_workload::layout::temperature;
 use serde::Deserialize;

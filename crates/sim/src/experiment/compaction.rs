@@ -252,7 +252,13 @@ impl World {
     }
 
     /// Allocates huge pages until there is none, or `most`; each is used for `each` before the next.
-    fn run(mut self, setting: &CompactionSetting, asker: Asker, most: u64, each: Nanos) -> CompactionOutcome {
+    fn run(
+        mut self,
+        setting: &CompactionSetting,
+        asker: Asker,
+        most: u64,
+        each: Nanos,
+    ) -> CompactionOutcome {
         let free_before = self.memory.free_pages() / BLOCK_PAGES;
         let start = self.now;
         let mut latencies = Vec::new();

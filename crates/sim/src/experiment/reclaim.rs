@@ -28,7 +28,7 @@ use serde::Serialize;
 
 use crate::cost::{KERNEL_DAMON, THIS_MACHINE};
 use crate::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcessSpec, Rates, Rules, SwapKind,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine, SimProcessSpec, SwapKind,
     ThpMode, Use, miss_share,
 };
 use crate::memory::BLOCK_PAGES;

@@ -22,10 +22,10 @@ use serde::Serialize;
 use super::redis::Reads;
 use crate::cost::PUBLISHED_TIERS;
 use crate::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcessSpec, Rates, ThpMode, Use,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, SimMachine, SimProcessSpec, ThpMode, Use,
 };
 use crate::memory::BLOCK_PAGES;
-use crate::simulation::{SimContextSpec, Event, Simulation};
+use crate::simulation::{Event, SimContextSpec, Simulation};
 use setting::blocks;
 pub use setting::{KeyDistribution, TieringSetting};
 
@@ -62,7 +62,11 @@ pub struct TieringOutcome {
 }
 
 /// Runs one experiment with these contexts: none, or one whose schemes demote, and one whose schemes promote.
-pub fn run(setting: &TieringSetting, contexts: Vec<SimContextSpec>, reads: &Reads) -> TieringOutcome {
+pub fn run(
+    setting: &TieringSetting,
+    contexts: Vec<SimContextSpec>,
+    reads: &Reads,
+) -> TieringOutcome {
     let machine = SimMachine::new(setting.machine());
     let starts = vec![
         (Nanos(0), setting.cold()),

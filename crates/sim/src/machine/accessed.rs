@@ -13,7 +13,7 @@ use isotherm_engine::table::BlockFacts;
 use rand_pcg::Pcg64Mcg;
 
 use super::area::Area;
-use super::{SimMachine, Place};
+use super::{Place, SimMachine};
 use crate::memory::Page;
 
 /// Resolution of [`Area::clear_since`] in nanoseconds: 119 hours fit.

@@ -11,7 +11,7 @@ use isotherm_engine::{
 };
 
 use super::area::Use;
-use super::{SimMachine, Place, Rules};
+use super::{Place, Rules, SimMachine};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// An actuator with the machine that it acts on.

@@ -1,6 +1,6 @@
 //! Checks that every page is in exactly one place.
 
-use super::{SimMachine, Place, SwapKind};
+use super::{Place, SimMachine, SwapKind};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 impl SimMachine {

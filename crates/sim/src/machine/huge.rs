@@ -3,7 +3,7 @@
 use isotherm_engine::{Nanos, Refusal};
 
 use super::area::Use;
-use super::{Defrag, SimMachine, Place};
+use super::{Defrag, Place, SimMachine};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// `/sys/kernel/mm/transparent_hugepage/enabled`.

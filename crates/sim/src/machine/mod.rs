@@ -45,7 +45,7 @@ use crate::statistics::Distribution;
 pub use actuator::SimActuator;
 pub use area::{AreaSpec, Use};
 pub use compact::Defrag;
-pub use fault::{InjectedFault, FaultKind};
+pub use fault::{FaultKind, InjectedFault};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};

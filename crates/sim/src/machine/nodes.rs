@@ -8,7 +8,7 @@ use std::ops::Range;
 use isotherm_engine::TargetId;
 
 use super::area::{Area, Use};
-use super::{SimMachine, Pattern, Place};
+use super::{Pattern, Place, SimMachine};
 use crate::memory::Page;
 
 impl SimMachine {

@@ -9,7 +9,7 @@ use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Ref
 
 use super::area::Use;
 use super::process::Losses;
-use super::{SimMachine, Place, Rules, SimActuator};
+use super::{Place, Rules, SimActuator, SimMachine};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// Maximum number of pages to keep in a block that is paged out whole, as in `isotherm_linux::act`.

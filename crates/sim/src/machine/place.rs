@@ -9,7 +9,7 @@
 use isotherm_engine::PAGE_SIZE;
 
 use super::reclaim::Urgency;
-use super::{SimMachine, NodeSpec};
+use super::{NodeSpec, SimMachine};
 use crate::memory::{MOVABLE_ZONE, Memory, NodeSize, Page, Pfn};
 
 /// Bytes of the first node that are DMA32; the fourth GiB of addresses is for devices.

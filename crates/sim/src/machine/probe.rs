@@ -11,7 +11,7 @@ use isotherm_engine::{
 };
 
 use super::process::Losses;
-use super::{SimMachine, Place, Rules};
+use super::{Place, Rules, SimMachine};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 /// State of a probe between two checks.

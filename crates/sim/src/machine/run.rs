@@ -6,7 +6,7 @@ use isotherm_engine::Nanos;
 
 use super::area::Use;
 use super::process::Losses;
-use super::{SimMachine, Place, SwapKind};
+use super::{Place, SimMachine, SwapKind};
 use crate::memory::{BLOCK_PAGES, Page, Pfn};
 
 /// Time within which processes and the kernel's threads have no effect on each other.

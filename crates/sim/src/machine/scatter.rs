@@ -30,7 +30,7 @@ pub(super) fn pieces(memory: &Memory, random: &mut Pcg64Mcg) -> Vec<u32> {
 mod tests {
     use isotherm_engine::PAGE_SIZE;
 
-    use crate::machine::{SimMachine, MachineSpec, NodeSpec};
+    use crate::machine::{MachineSpec, NodeSpec, SimMachine};
 
     #[test]
     fn every_address_has_a_frame_of_its_own_in_its_zone() {

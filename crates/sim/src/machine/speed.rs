@@ -17,7 +17,7 @@
 
 use isotherm_engine::Nanos;
 
-use super::{SimMachine, Pattern, Place};
+use super::{Pattern, Place, SimMachine};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// Interval at which speeds are computed; it is longer if there are many pages.

@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use super::{PublishedComparison, Role};
 use crate::cost::PUBLISHED_MACHINE;
-use crate::experiment::compaction::{CompactionOutcome, CompactionSetting, driver, java, unmovable};
+use crate::experiment::compaction::{
+    CompactionOutcome, CompactionSetting, driver, java, unmovable,
+};
 
 const LATENCIES: &str =
     include_str!("../../../../experiments/published/proactive_compaction_hugepage_latency_us.csv");

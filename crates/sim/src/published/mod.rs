@@ -44,7 +44,11 @@ impl Role {
 
 /// A number and its published counterpart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Comparison"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Comparison")
+)]
 pub struct PublishedComparison {
     /// The experiment.
     pub experiment: &'static str,

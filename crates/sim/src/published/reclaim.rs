@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{PublishedComparison, Role};
 use crate::experiment::reclaim::{
-    ReclaimConfiguration, Inputs, Knowledge, Program, ReclaimOutcome, WINDOW, run,
+    Inputs, Knowledge, Program, ReclaimConfiguration, ReclaimOutcome, WINDOW, run,
 };
 
 /// The measured quantity of a table.

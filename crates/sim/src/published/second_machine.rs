@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::tiering::reads_of;
 use super::{PublishedComparison, Role};
-use crate::experiment::tiering::{KeyDistribution, Placement, TieringSetting, TieringOutcome, run};
+use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
 use crate::simulation::SimContextSpec;
 
 /// Both ends of the cold block's size, in GB as published.
@@ -157,7 +157,8 @@ mod tests {
         let reported = comparisons(&made);
         let published: Vec<_> = reported.iter().filter_map(|row| row.published).collect();
         assert_eq!(published, [20.0, 24.0, 5.0, 7.0]);
-        let is_all_slow = |row: &PublishedComparison| row.simulated.is_some_and(|n| (n - 24.0).abs() < 1e-9);
+        let is_all_slow =
+            |row: &PublishedComparison| row.simulated.is_some_and(|n| (n - 24.0).abs() < 1e-9);
         assert!(reported.iter().all(is_all_slow));
     }
 }

@@ -47,8 +47,9 @@ pub fn summaries(comparisons: &[PublishedComparison]) -> Vec<Summary> {
     let mut groups: Vec<(&PublishedComparison, Vec<&PublishedComparison>)> = Vec::new();
     let is_modelled = |row: &&PublishedComparison| row.role != Role::NotModelled;
     for row in comparisons.iter().filter(is_modelled) {
-        let same =
-            |(first, _): &&mut (&PublishedComparison, _)| is_same(first, row) && first.role == row.role;
+        let same = |(first, _): &&mut (&PublishedComparison, _)| {
+            is_same(first, row) && first.role == row.role
+        };
         match groups.iter_mut().find(same) {
             Some((_, rows)) => rows.push(row),
             None => groups.push((row, vec![row])),
@@ -68,7 +69,11 @@ fn is_same(a: &PublishedComparison, b: &PublishedComparison) -> bool {
 }
 
 /// Summarises cells; `None` for fewer than two.
-fn summary(first: &PublishedComparison, rows: &[&PublishedComparison], not_modelled: usize) -> Option<Summary> {
+fn summary(
+    first: &PublishedComparison,
+    rows: &[&PublishedComparison],
+    not_modelled: usize,
+) -> Option<Summary> {
     let cells = rows
         .iter()
         .filter_map(|row| Some((row.case.as_str(), row.simulated?, row.published?)));

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{PublishedComparison, Role};
 use crate::experiment::redis::{Reads, reads};
-use crate::experiment::tiering::{KeyDistribution, Placement, TieringSetting, TieringOutcome, run};
+use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
 use crate::simulation::SimContextSpec;
 
 /// The two publications, which name the tiered configuration differently.

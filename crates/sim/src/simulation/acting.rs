@@ -10,8 +10,8 @@ use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
 
 use super::world::SimulatedWorld;
-use super::{SimContextSpec, PHYSICAL, Watch};
-use crate::machine::{SimMachine, SimProcess, Rules, SimActuator, Use};
+use super::{PHYSICAL, SimContextSpec, Watch};
+use crate::machine::{Rules, SimActuator, SimMachine, SimProcess, Use};
 
 /// Executes a context's schemes.
 pub(super) struct Acting {

@@ -12,7 +12,7 @@ use isotherm_engine::{
 };
 
 use super::PHYSICAL;
-use crate::machine::{SimMachine, Rules, SimActuator, SimProbe};
+use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};
 use crate::memory::SimZone;
 
 /// The targets of a context.

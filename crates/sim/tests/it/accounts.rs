@@ -5,8 +5,8 @@ use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_sim::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcess, SimProcessSpec, Rates, Swap, SwapKind,
-    ThpMode, Use,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, SimMachine, SimProcess, SimProcessSpec, Swap,
+    SwapKind, ThpMode, Use,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
 use proptest::prelude::*;

@@ -2,7 +2,9 @@
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::CompactionState;
-use isotherm_sim::experiment::compaction::{CompactionOutcome, CompactionSetting, driver, java, unmovable};
+use isotherm_sim::experiment::compaction::{
+    CompactionOutcome, CompactionSetting, driver, java, unmovable,
+};
 
 fn small(proactiveness: u32) -> CompactionSetting {
     CompactionSetting {

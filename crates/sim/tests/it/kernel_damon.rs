@@ -3,7 +3,7 @@
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{AddressRange, Attributes, Nanos};
 use isotherm_sim::machine::{
-    AreaSpec, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcess, SimProcessSpec, Rates, Rules,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine, SimProcess, SimProcessSpec,
     SwapKind, Use,
 };
 use isotherm_sim::simulation::{Simulation, Watch};

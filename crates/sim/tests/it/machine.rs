@@ -5,11 +5,11 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal, Unreclaimable};
 
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, InjectedFault, FaultKind, SimMachine, MachineSpec, NodeSpec, Pattern, SimProcessSpec,
-    Rates, Rules, SwapKind, ThpMode, Use,
+    AreaSpec, Defrag, FaultKind, InjectedFault, MachineSpec, NodeSpec, Pattern, Rates, Rules,
+    SimMachine, SimProcessSpec, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
-use isotherm_sim::simulation::{SimContextSpec, Event, Simulation, Watch};
+use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 use proptest::prelude::*;
 
 use crate::common::{self, MIB, context, seconds};

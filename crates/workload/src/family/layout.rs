@@ -5,7 +5,7 @@ use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::case::{Case, TouchOrder, Populated};
+use super::case::{Case, Populated, TouchOrder};
 use super::pages::PageSet;
 use crate::layout::below;
 

@@ -16,7 +16,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes as _;
 
-use super::case::{Case, TouchOrder, Populated};
+use super::case::{Case, Populated, TouchOrder};
 use super::journal::{Batch, Ready};
 use super::layout::CaseLayout;
 

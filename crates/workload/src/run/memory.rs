@@ -8,7 +8,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes;
 
-use super::{WorkloadEvent, HugePages, Observer, RunOptions, RunError};
+use super::{HugePages, Observer, RunError, RunOptions, WorkloadEvent};
 use crate::config::{Config, Region};
 
 /// Bytes populated between two checks of `stop`.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand_pcg::Pcg64Mcg;
 
-use crate::config::{Config, Mode, AccessOrder, WorkloadPattern, Phase};
+use crate::config::{AccessOrder, Config, Mode, Phase, WorkloadPattern};
 use crate::layout::{self, below};
 
 const WORD: u64 = size_of::<u64>() as u64;

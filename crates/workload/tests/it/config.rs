@@ -1,7 +1,7 @@
 //! The parser: masim's files are understood, errors name the line and the expectation, and no input makes it panic.
 
 use isotherm_engine::AddressRange;
-use isotherm_workload::config::{Mode, AccessOrder, Scatter};
+use isotherm_workload::config::{AccessOrder, Mode, Scatter};
 use isotherm_workload::{Config, layout};
 use proptest::prelude::*;
 

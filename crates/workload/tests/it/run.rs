@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use isotherm_engine::{AddressRange, Nanos};
-use isotherm_workload::run::{WorkloadEvent, HugePages, Observer, RunOptions, RunError, run};
+use isotherm_workload::run::{HugePages, Observer, RunError, RunOptions, WorkloadEvent, run};
 use isotherm_workload::{Config, truth};
 
 const OPTIONS: RunOptions = RunOptions {
@@ -33,7 +33,9 @@ impl Observer for Notes<'_> {
         match *event {
             WorkloadEvent::Populating { done, .. } => self.populated = done,
             WorkloadEvent::Truth(line) => truth::write(&mut self.truth, line)?,
-            WorkloadEvent::Progress { .. } if self.broken => return Err(io::ErrorKind::StorageFull.into()),
+            WorkloadEvent::Progress { .. } if self.broken => {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             WorkloadEvent::Progress { .. } => {
                 if let Some(stop) = self.stop {
                     stop.store(true, Ordering::Relaxed);

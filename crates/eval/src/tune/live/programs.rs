@@ -9,8 +9,8 @@ use isotherm_config::to_yaml;
 
 use super::{LiveRun, LiveRuns};
 use crate::runner::{Bench, RunEvent, RunnerSpec};
-use crate::tune::{TuningPlan, Settings};
-use crate::{RunConfiguration, Experiment, RunMeasurements, PlannedRun, RunResult, Workload};
+use crate::tune::{Settings, TuningPlan};
+use crate::{Experiment, PlannedRun, RunConfiguration, RunMeasurements, RunResult, Workload};
 
 /// Input of the runs of a program.
 #[derive(Clone, Copy, Debug)]

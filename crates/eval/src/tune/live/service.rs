@@ -8,7 +8,7 @@ use std::path::Path;
 use super::programs::write_configuration;
 use super::{LiveRun, LiveRuns};
 use crate::runner::WindowSpec;
-use crate::tune::{TuningPlan, Settings};
+use crate::tune::{Settings, TuningPlan};
 
 /// Input of the runs of a service.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use isotherm_report::render::Palette;
-use isotherm_report::{ReportFormat, Render, Style, render};
+use isotherm_report::{Render, ReportFormat, Style, render};
 
 use crate::out::draws_on;
 use crate::whole_file::WholeFile;

@@ -16,8 +16,8 @@ use isotherm_engine::scheme::Action;
 use isotherm_engine::units::{format_bytes, format_time, parse_time};
 use isotherm_eval::runner::{self, RunEvent, WindowSpec};
 use isotherm_eval::tune::{
-    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, TuningPlan, ProgramRuns, ProgramSpec, Search,
-    ServiceRuns, ServiceSpec, run_live, trace_facts,
+    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, ProgramRuns, ProgramSpec, Search,
+    ServiceRuns, ServiceSpec, TuningPlan, run_live, trace_facts,
 };
 use isotherm_eval::{Experiment, Workload};
 use isotherm_linux::{host, swap};

@@ -6,8 +6,8 @@ use crate::common::{
     Record, Running, alone, isotherm, pause, proc_bytes, python, record_until, run, scratch,
     shared, until, with_swap,
 };
-use crate::physical::applied;
 use crate::swap::Swap;
+use crate::watch::physical::applied;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,6 +1,6 @@
 //! Huge pages of real programs: their waste is returned, reported and bounded.
 
-use isotherm_linux::act::split_gives_back;
+use isotherm_linux::host::split_gives_back;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ pub(crate) mod groups;
 mod kinds;
 mod page_cache;
 mod pages;
-mod physical;
+pub(crate) mod physical;
 mod process_count;
 mod scale;
 mod targets;
