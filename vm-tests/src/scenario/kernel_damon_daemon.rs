@@ -84,7 +84,7 @@ fn script() -> String {
         // Cold memory is read again and again, which brings it back.
         &format!(
             "( while true; do vm-guest pages --pid $target --truth /out/truth.jsonl --sum >/dev/null; sleep 4; done ) & toucher=$!\n\
-             act_until guarded has_stopped --world kernel {SLOW} --max-refaults 10/s --scheme '4K max 0 0 3s max pageout' --pid $target -o /out/guarded.isotherm\n\
+             act_until guarded has_stopped --world kernel {SLOW} --max-refaults 100/s --scheme '4K max 0 0 3s max pageout' --pid $target -o /out/guarded.isotherm\n\
              kill $toucher\nis_empty guarded\n"
         ),
     ]
