@@ -1,6 +1,6 @@
 /*
- * What paging out single pages costs, and whoever works beside them, by where it is done: for docs/guard.md. On swap that is
- * there (isotherm swap zram --size 2G), as root:
+ * What paging out single pages costs, and whoever works beside them, by where it is done: for docs/concepts/guard.md.
+ * On swap that is there (isotherm swap zram --size 2G), as root:
  *
  *   cc -O1 -o /tmp/beside experiments/beside.c
  *   /tmp/beside free 1 ; /tmp/beside follow 1

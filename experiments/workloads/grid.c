@@ -6,7 +6,8 @@
  *
  *   grid MIB SWEEPS POLICY TABLE_PERCENT
  *
- * MIB is what is written in all, TABLE_PERCENT how much of that is the table (0 for a grid alone). POLICY is never
+ * MIB is what is written in all, TABLE_PERCENT how much of that is the table (0 for a grid alone; at 100, a table
+ * alone, its words are incremented at random). POLICY is never
  * (no huge page at all, also none by others), always (huge pages at every first fault) or default (the system's).
  * Says "ready" once all is written, then, after SWEEPS sweeps, a line of JSON: seconds, mean and last resident
  * memory in bytes, and a checksum that is the same under every policy.
@@ -94,6 +95,17 @@ static uint64_t gather(const uint64_t *table, size_t words, uint64_t seed, size_
 	return sum;
 }
 
+static uint64_t increment(uint64_t *table, size_t words, uint64_t seed, size_t times)
+{
+	for (size_t i = 0; i < times; i++) {
+		seed ^= seed << 13;
+		seed ^= seed >> 7;
+		seed ^= seed << 17;
+		table[seed % words]++;
+	}
+	return table[seed % words];
+}
+
 static double resident(void)
 {
 	unsigned long all = 0, pages = 0;
@@ -144,8 +156,10 @@ int main(int argc, char **argv)
 	for (size_t sweep = 0; sweep < sweeps; sweep++) {
 		for (int i = 0; i < NR_LEVELS; i++)
 			relax(&levels[i]);
-		if (words)
+		if (words && table_bytes < bytes / 100 * 100)
 			sum += gather(table, words, 88172645463325252UL + sweep, table_bytes / 64);
+		else if (words)
+			sum += increment(table, words, 88172645463325252UL + sweep, table_bytes / 64);
 		rss_sum += resident();
 	}
 	double seconds = now() - started, last = resident();

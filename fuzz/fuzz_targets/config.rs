@@ -3,18 +3,18 @@
 #![no_main]
 
 use isotherm_config::{
-    Format, Topology, load, plain, read_pods, scheme_line, text_of, to_json, to_yaml,
+    ConfigFormat, Topology, load, plain, read_pods, scheme_line, text_of, to_json, to_yaml,
 };
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = read_pods(bytes);
     let Ok(text) = text_of(bytes) else { return };
-    for format in [Format::Json, Format::Yaml, Format::Damos] {
+    for format in [ConfigFormat::Json, ConfigFormat::Yaml, ConfigFormat::Damos] {
         if let Ok(read) = load(text, format) {
-            let json = load(&to_json(&read), Format::Json).expect("our JSON is readable");
+            let json = load(&to_json(&read), ConfigFormat::Json).expect("our JSON is readable");
             assert_eq!(json.contexts, read.contexts);
-            let yaml = load(&to_yaml(&read), Format::Yaml).expect("our YAML is readable");
+            let yaml = load(&to_yaml(&read), ConfigFormat::Yaml).expect("our YAML is readable");
             assert_eq!(yaml.contexts, read.contexts);
         }
     }

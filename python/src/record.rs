@@ -7,8 +7,8 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::convert::Format;
 use isotherm_record::input::RecordFile;
 use isotherm_record::{Header, Item, RecordError, printable, table};
-use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
-use isotherm_report::read::{self, Extent};
+use isotherm_report::access::{HotRate, OptionalBounds, SortBy, Which};
+use isotherm_report::read::{self, ReadExtent};
 use isotherm_report::render::page as html;
 use isotherm_report::{
     Access, AccessOptions, Accumulate, Footprint, Heatmap, HeatmapOptions, Idle, IdleOptions,
@@ -55,7 +55,7 @@ impl Record {
         scope: Scope,
         by_page: bool,
         mut take: impl FnMut(&Item) + Send,
-    ) -> PyResult<Extent> {
+    ) -> PyResult<ReadExtent> {
         let mut reader = reader(&self.file, false)?;
         if !by_page {
             reader.turn_pages_into_regions();
@@ -87,7 +87,7 @@ impl Record {
         scope: Scope,
         by_page: bool,
         make: impl FnOnce(&Header) -> A,
-    ) -> PyResult<(A, Extent)> {
+    ) -> PyResult<(A, ReadExtent)> {
         let mut report = make(reader(&self.file, false)?.header());
         let extent = self.each(py, scope, by_page, |item| report.push(item))?;
         report.end(extent.record_end().clone());
@@ -111,7 +111,7 @@ impl Record {
         raise(error.into().context(context), Doing::Reading)
     }
 
-    fn table(&self, which: table::Table) -> PyResult<Table> {
+    fn table(&self, which: table::RecordTable) -> PyResult<Table> {
         Table::new(self.file.clone(), which, self.salvages)
     }
 }
@@ -124,7 +124,7 @@ fn scope(target: Option<u32>, start: Option<Time>, stop: Option<Time>) -> Scope 
     }
 }
 
-fn require(extent: &Extent, scope: &Scope, at: Option<Nanos>) -> PyResult<()> {
+fn require(extent: &ReadExtent, scope: &Scope, at: Option<Nanos>) -> PyResult<()> {
     let there = extent.require(scope, at);
     there.map_err(|nothing| raise(nothing, Doing::Reading))
 }
@@ -227,25 +227,25 @@ impl Record {
     /// A row for each snapshot: number, interval, target and the totals of its regions, in bytes. `resident` and
     /// `swapped` are null where the source knows of addresses only; the other columns then count addresses.
     fn snapshots(&self) -> PyResult<Table> {
-        self.table(table::Table::Snapshots)
+        self.table(table::RecordTable::Snapshots)
     }
 
-    /// A row for each region of each snapshot, with the columns of docs/record.md; page scans become regions.
+    /// A row for each region of each snapshot, with the columns of docs/reference/record.md; page scans become regions.
     /// `nr_accesses` is null, not 0, for a region whose accesses are unknown.
     fn regions(&self) -> PyResult<Table> {
-        self.table(table::Table::Regions)
+        self.table(table::RecordTable::Regions)
     }
 
     /// A row for each block of 512 pages of each page scan, as bitmaps of 64 bytes: bit `i % 64` of the little-endian
     /// word `i / 64` is page `i`. Raises RecordError where the record has no page scans.
     fn pages(&self) -> PyResult<Table> {
-        self.table(table::Table::Pages)
+        self.table(table::RecordTable::Pages)
     }
 
     /// A row for each item between snapshots: its time, its kind, its target if it has one, the number of snapshots
     /// before it, and its content as JSON (docs/schema/record-item.json).
     fn items(&self) -> PyResult<Table> {
-        self.table(table::Table::Items)
+        self.table(table::RecordTable::Items)
     }
 
     /// The working set: bytes in use, as percentiles and over time. A region is in use if at least the share `min_rate`
@@ -333,15 +333,15 @@ impl Record {
             which: which(snapshot, at)?,
             sort: sort_by(sort)?,
             reverse,
-            size: Bounds {
+            size: OptionalBounds {
                 min: min_size.map(|Bytes(bytes)| bytes),
                 max: max_size.map(|Bytes(bytes)| bytes),
             },
-            rate: Bounds {
+            rate: OptionalBounds {
                 min: rate(min_rate),
                 max: rate(max_rate),
             },
-            age: Bounds {
+            age: OptionalBounds {
                 min: min_age.map(|Time(time)| time),
                 max: max_age.map(|Time(time)| time),
             },

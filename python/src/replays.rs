@@ -174,7 +174,7 @@ impl Opened {
     /// Returns `None` if it was asked to stop meanwhile.
     fn new(
         replay: simulated::Replay,
-        plan: &tune::Plan,
+        plan: &tune::TuningPlan,
         stop: &Arc<AtomicBool>,
     ) -> anyhow::Result<Option<Self>> {
         let program = replay.program();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use isotherm_report::render::{self, page};
-use isotherm_report::{AccessReport, Format, Render, Style, Tabulate};
+use isotherm_report::{AccessReport, Render, ReportFormat, Style, Tabulate};
 use isotherm_session::simulated::SimulationReport;
 use isotherm_session::{CheckReport, Versioned};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -21,7 +21,7 @@ pub(crate) trait Shown: Send + Sync {
     fn json(&self) -> serde_json::Result<String>;
 
     /// Writes the report in `format`; returns `None` if the report does not support that format.
-    fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>>;
+    fn write(&self, format: ReportFormat, style: Style) -> Option<io::Result<Vec<u8>>>;
 
     /// Returns the report as an Arrow table; `None` if it is no table.
     fn table(&self) -> Option<RecordBatch> {
@@ -37,7 +37,7 @@ impl<R: Render + Tabulate + Send + Sync> Shown for Whole<R> {
         serde_json::to_string(&self.0)
     }
 
-    fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>> {
+    fn write(&self, format: ReportFormat, style: Style) -> Option<io::Result<Vec<u8>>> {
         let mut out = Vec::new();
         Some(render::write(&self.0, format, &style, &mut out).map(|()| out))
     }
@@ -55,7 +55,7 @@ impl<R: Render + Send + Sync> Shown for Pictured<R> {
         serde_json::to_string(&self.0)
     }
 
-    fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>> {
+    fn write(&self, format: ReportFormat, style: Style) -> Option<io::Result<Vec<u8>>> {
         let mut out = Vec::new();
         Some(render::write(&self.0, format, &style, &mut out).map(|()| out))
     }
@@ -66,9 +66,9 @@ impl Shown for AccessReport {
         serde_json::to_string(self)
     }
 
-    fn write(&self, format: Format, style: Style) -> Option<io::Result<Vec<u8>>> {
+    fn write(&self, format: ReportFormat, style: Style) -> Option<io::Result<Vec<u8>>> {
         let is_several = self.snapshots.len() != 1;
-        if format == Format::Svg && is_several {
+        if format == ReportFormat::Svg && is_several {
             return None;
         }
         let mut out = Vec::new();
@@ -85,8 +85,8 @@ impl Shown for SimulationReport {
         serde_json::to_string(&Versioned::new(self))
     }
 
-    fn write(&self, format: Format, _style: Style) -> Option<io::Result<Vec<u8>>> {
-        (format == Format::Text).then(|| Ok(self.text().into_bytes()))
+    fn write(&self, format: ReportFormat, _style: Style) -> Option<io::Result<Vec<u8>>> {
+        (format == ReportFormat::Text).then(|| Ok(self.text().into_bytes()))
     }
 }
 
@@ -95,12 +95,13 @@ impl Shown for CheckReport {
         serde_json::to_string(&Versioned::new(self))
     }
 
-    fn write(&self, format: Format, _style: Style) -> Option<io::Result<Vec<u8>>> {
-        (format == Format::Text).then(|| Ok(self.text().into_bytes()))
+    fn write(&self, format: ReportFormat, _style: Style) -> Option<io::Result<Vec<u8>>> {
+        (format == ReportFormat::Text).then(|| Ok(self.text().into_bytes()))
     }
 }
 
-/// A report: a mapping of its documented JSON (docs/json.md), which can also be written as text and in other formats.
+/// A report: a mapping of its documented JSON (docs/reference/json.md), which can also be written as text and in other
+/// formats.
 ///
 /// Sizes are in bytes and durations in nanoseconds, unless a key ends in another unit; points in time are nanoseconds
 /// since the beginning of the record. An unknown value is `None`, never 0.
@@ -125,7 +126,12 @@ impl Report {
         Ok(value?.bind(py))
     }
 
-    fn written(&self, py: Python<'_>, format: Format, style: Style) -> PyResult<Option<String>> {
+    fn written(
+        &self,
+        py: Python<'_>,
+        format: ReportFormat,
+        style: Style,
+    ) -> PyResult<Option<String>> {
         let shown = Arc::clone(&self.shown);
         let bytes = py.detach(move || shown.write(format, style));
         let bytes = bytes.transpose().map_err(failed)?;
@@ -134,7 +140,12 @@ impl Report {
             .transpose()
     }
 
-    fn written_or_refused(&self, py: Python<'_>, format: Format, name: &str) -> PyResult<String> {
+    fn written_or_refused(
+        &self,
+        py: Python<'_>,
+        format: ReportFormat,
+        name: &str,
+    ) -> PyResult<String> {
         self.written(py, format, Style::default())?.ok_or_else(|| {
             let kind = self.kind;
             PyTypeError::new_err(format!(
@@ -182,23 +193,23 @@ impl Report {
             over_time,
             ..Style::default()
         };
-        let text = self.written(py, Format::Text, style)?;
+        let text = self.written(py, ReportFormat::Text, style)?;
         text.map_or_else(|| self.json(), Ok)
     }
 
     /// The report as CSV, with a header row.
     fn to_csv(&self, py: Python<'_>) -> PyResult<String> {
-        self.written_or_refused(py, Format::Csv, "CSV")
+        self.written_or_refused(py, ReportFormat::Csv, "CSV")
     }
 
     /// The report as an SVG picture.
     fn to_svg(&self, py: Python<'_>) -> PyResult<String> {
-        self.written_or_refused(py, Format::Svg, "SVG")
+        self.written_or_refused(py, ReportFormat::Svg, "SVG")
     }
 
     /// The report as a self-contained HTML page.
     fn to_html(&self, py: Python<'_>) -> PyResult<String> {
-        self.written_or_refused(py, Format::Html, "HTML")
+        self.written_or_refused(py, ReportFormat::Html, "HTML")
     }
 
     /// Arrow's PyCapsule interface: the report's table, of one batch; its columns are those of its CSV.
@@ -270,7 +281,7 @@ impl Report {
     }
 
     fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
-        let html = match self.written(py, Format::Html, Style::default())? {
+        let html = match self.written(py, ReportFormat::Html, Style::default())? {
             // The page gets a frame of its own, which isolates its style and script.
             Some(page) => format!(
                 "<iframe sandbox=\"allow-scripts\" style=\"width:100%;height:540px;border:0\" srcdoc=\"{}\"></iframe>",

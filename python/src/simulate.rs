@@ -100,11 +100,11 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 /// seed gives the same numbers.
 ///
 /// `source`: a Record of page scans (`isotherm record --pages`), whose program is replayed; a scenario as a dict
-/// (docs/simulator.md); or the path of either. `spec`: the session; without it the simulation only watches. `duration`:
-/// the simulated time, by default the scenario's. `output`: a file for the record of the simulation, as `isotherm
-/// simulate -o` writes it. `against`: a Record of a live run to compare the prediction with. `far` ("64G,250ns") and
-/// `memory_bound` (the share of its time in which the program waits for memory): the machine of a trace has a second
-/// node.
+/// (docs/concepts/simulator.md); or the path of either. `spec`: the session; without it the simulation only watches.
+/// `duration`: the simulated time, by default the scenario's. `output`: a file for the record of the simulation, as
+/// `isotherm simulate -o` writes it. `against`: a Record of a live run to compare the prediction with. `far`
+/// ("64G,250ns") and `memory_bound` (the share of its time in which the program waits for memory): the machine of a
+/// trace has a second node.
 #[pyfunction]
 #[pyo3(signature = (source, spec=None, *, duration=None, output=None, against=None, far=None, memory_bound=None))]
 #[expect(

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use isotherm_config::{ContextConfig, Format, to_json, to_yaml};
+use isotherm_config::{ConfigFormat, ContextConfig, to_json, to_yaml};
 use isotherm_engine::guard::MAX_SLOWDOWN;
 use isotherm_engine::{Nanos, units};
-use isotherm_eval::tune::{self, Fingerprint, Plan, Settings, TraceTimes, TuneRequest};
+use isotherm_eval::tune::{self, Fingerprint, Settings, TraceTimes, TuneRequest, TuningPlan};
 use isotherm_session::simulated::{FarMemory, Replay};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -130,7 +130,7 @@ impl What<'_> {
 fn load(config: Option<&str>) -> PyResult<isotherm_config::Configuration> {
     config.map_or_else(
         || Ok(isotherm_config::Configuration::default()),
-        |text| isotherm_config::load(text, Format::Detect).map_err(|found| problems(&found)),
+        |text| isotherm_config::load(text, ConfigFormat::Detect).map_err(|found| problems(&found)),
     )
 }
 
@@ -175,7 +175,7 @@ impl Asked {
 }
 
 /// Returns a configuration as `yaml` or as damo's `json`.
-pub(crate) fn written(plan: &Plan, settings: &Settings, format: &str) -> PyResult<String> {
+pub(crate) fn written(plan: &TuningPlan, settings: &Settings, format: &str) -> PyResult<String> {
     let configuration = plan.configuration(settings);
     match format {
         "yaml" => Ok(to_yaml(&configuration)),
@@ -197,8 +197,9 @@ const USUAL_TRACE: TraceTimes = TraceTimes {
 /// points are numbered.
 ///
 /// `presets`, `schemes` (Scheme or line), `config` (text): the schemes. `params`: the tuned parameters and their
-/// values, as `isotherm tune --param` (docs/tune.md), e.g. `["age=1s..2min:8", "size=4K,2M"]`; by default the usual
-/// ones. A space belongs to no trace: ranges without an end are those of a trace of four minutes, scanned every second.
+/// values, as `isotherm tune --param` (docs/how-to/tune.md), e.g. `["age=1s..2min:8", "size=4K,2M"]`; by default the
+/// usual ones. A space belongs to no trace: ranges without an end are those of a trace of four minutes, scanned every
+/// second.
 ///
 /// `max_slowdown`: the slowdown that the guard allows, 1% by default; `guard=False`: no guard. `faithful`: monitoring
 /// by DAMON's rules. `far` ("64G,250ns") and `memory_bound` (the share of its time in which the program waits for
@@ -208,7 +209,7 @@ const USUAL_TRACE: TraceTimes = TraceTimes {
 #[derive(Clone)]
 pub(crate) struct Space {
     pub(crate) asked: Asked,
-    pub(crate) plan: Plan,
+    pub(crate) plan: TuningPlan,
     pub(crate) points: tune::Space,
 }
 

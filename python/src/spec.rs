@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use isotherm_config::{
-    ActingRequest, Configuration, ContextConfig, ContextSpec, Format, MemoryGoal, Method,
+    ActingRequest, ConfigFormat, Configuration, ContextConfig, ContextSpec, MemoryGoal, Method,
     Monitoring, Problems, ProcessSpec, Request, SessionSpec as Spec, TargetSpec, World, preset,
     scheme_line,
 };
@@ -79,11 +79,11 @@ impl Scheme {
         Ok(schemes.into_iter().map(|inner| Self { inner }).collect())
     }
 
-    /// Creates a scheme from damo's keys (docs/interop.md); a missing key has damo's default.
+    /// Creates a scheme from damo's keys (docs/reference/interop.md); a missing key has damo's default.
     #[staticmethod]
     fn from_dict(keys: &Bound<'_, PyDict>) -> PyResult<Self> {
         let text = format!("[{}]", json(keys.as_any())?);
-        let loaded = isotherm_config::load(&text, Format::Json);
+        let loaded = isotherm_config::load(&text, ConfigFormat::Json);
         let mut loaded = loaded.map_err(|found| problems(&found))?;
         let schemes = loaded
             .contexts
@@ -129,7 +129,7 @@ impl Scheme {
         // The reader of configurations checks that the bounds agree with each other.
         let replaced = Self { inner };
         let text = isotherm_config::to_json(&replaced.configuration());
-        isotherm_config::load(&text, Format::Json).map_err(|found| problems(&found))?;
+        isotherm_config::load(&text, ConfigFormat::Json).map_err(|found| problems(&found))?;
         Ok(replaced)
     }
 
@@ -478,7 +478,7 @@ fn lowered(
 ) -> PyResult<SessionSpec> {
     let mut contexts = match config {
         Some(text) => {
-            let loaded = isotherm_config::load(text, Format::Detect);
+            let loaded = isotherm_config::load(text, ConfigFormat::Detect);
             loaded.map_err(|found| problems(&found))?.contexts
         }
         None => Vec::new(),

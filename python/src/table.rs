@@ -21,14 +21,18 @@ use crate::errors::{Doing, raise};
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Table {
     file: RecordFile,
-    which: table::Table,
+    which: table::RecordTable,
     salvages: bool,
     /// The reason why the last stream that was read to its end stopped early.
     incomplete: Arc<Mutex<Option<String>>>,
 }
 
 impl Table {
-    pub(crate) fn new(file: RecordFile, which: table::Table, salvages: bool) -> PyResult<Self> {
+    pub(crate) fn new(
+        file: RecordFile,
+        which: table::RecordTable,
+        salvages: bool,
+    ) -> PyResult<Self> {
         let table = Self {
             file,
             which,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use isotherm_eval::tune::{
-    self as library, Effort, Journal, MemoryLimit, Plan, Prices, Published, SearchEvent, Seeks,
-    TuneRequest, Tuning,
+    self as library, Effort, Journal, MemoryLimit, Prices, PublishedMethod, SearchEvent, Seeks,
+    TuneRequest, Tuning, TuningPlan,
 };
-use isotherm_report::{Format, Style};
+use isotherm_report::{ReportFormat, Style};
 use isotherm_session::Versioned;
 use isotherm_session::simulated::Replay;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -27,7 +27,7 @@ use crate::space::{Asked, Far, Given, What, written};
 /// The result of a search, and the plan that its settings belong to.
 struct Result {
     tuned: library::Tuned,
-    plan: Plan,
+    plan: TuningPlan,
 }
 
 /// The result of a search as a report.
@@ -38,11 +38,11 @@ impl Shown for TuneReport {
         serde_json::to_string(&Versioned::new(&self.0.tuned))
     }
 
-    fn write(&self, format: Format, _style: Style) -> Option<io::Result<Vec<u8>>> {
+    fn write(&self, format: ReportFormat, _style: Style) -> Option<io::Result<Vec<u8>>> {
         let Result { tuned, plan } = &*self.0;
         match format {
-            Format::Text => Some(Ok(tuned.text().into_bytes())),
-            Format::Html => Some(Ok(tuned.page(plan).into_bytes())),
+            ReportFormat::Text => Some(Ok(tuned.text().into_bytes())),
+            ReportFormat::Html => Some(Ok(isotherm_eval::tune::page(&tuned, plan).into_bytes())),
             _ => None,
         }
     }
@@ -149,12 +149,12 @@ fn seeks(name: &str) -> PyResult<Seeks> {
     })
 }
 
-fn method(name: &str) -> PyResult<Option<Published>> {
+fn method(name: &str) -> PyResult<Option<PublishedMethod>> {
     Ok(match name {
         "search" => None,
-        "damoos-grid" => Some(Published::DamoosGrid),
-        "damoos-polyfit" => Some(Published::DamoosPolyfit),
-        "swarm" => Some(Published::Swarm),
+        "damoos-grid" => Some(PublishedMethod::DamoosGrid),
+        "damoos-polyfit" => Some(PublishedMethod::DamoosPolyfit),
+        "swarm" => Some(PublishedMethod::Swarm),
         _ => {
             return Err(PyValueError::new_err(format!(
                 "'{name}' is no method; there are search, damoos-grid, damoos-polyfit and swarm"
@@ -172,7 +172,8 @@ enum News {
 }
 
 /// Finds the numbers of schemes that suit a recorded program best, by replays of its trace. The result is that of
-/// `isotherm tune RECORD` (docs/tune.md). No privilege is needed; the same seed gives the same bytes for any `jobs`.
+/// `isotherm tune RECORD` (docs/how-to/tune.md). No privilege is needed; the same seed gives the same bytes for any
+/// `jobs`.
 ///
 /// `trace`: a Record of page scans, or its path. `presets`, `schemes` (Scheme or line), `config` (text): the schemes to
 /// tune. `params`: the numbers to tune and their ranges, e.g. `["age=1s..2min:8", "quota"]`. `objective`: "memory",

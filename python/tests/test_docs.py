@@ -1,4 +1,4 @@
-"""Every example of docs/python.md and docs/fleet.md, in its order, and the tour."""
+"""Every example of docs/how-to/python.md and docs/how-to/fleet.md, in its order, and the tour."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def test_every_example_runs(
     (tmp_path / "trace.isotherm").symlink_to(trace_path)
     (tmp_path / "kdamonds.yaml").write_text("[{action: stat}]\n")
     monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/python.md").read_text(), re.DOTALL)
     assert len(examples) > 4
     names: dict[str, Any] = {"pid": os.getpid()}
     for example in examples:
@@ -44,7 +44,7 @@ def test_the_examples_of_the_fleet_run(
     for name in ["frontend", "cache"]:
         (tmp_path / f"{name}.isotherm").symlink_to(trace_path)
     monkeypatch.chdir(tmp_path)
-    for example in re.findall(r"```python\n(.*?)```", (ROOT / "docs/fleet.md").read_text(), re.DOTALL):
+    for example in re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/fleet.md").read_text(), re.DOTALL):
         exec(example, {})
     assert "one for each" in capsys.readouterr().out
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use isotherm_vm_tests::scenario::{self, Scenario, Test};
+use isotherm_vm_tests::scenario::{self, Test, VmScenario};
 use isotherm_vm_tests::{Kernel, VmError};
 
 /// Boot Debian kernels in QEMU and run the product inside.
@@ -74,9 +74,9 @@ fn label(test: &Test) -> String {
     format!("{}{star}", test.kernel.series())
 }
 
-fn run(args: &Args, scenarios: &[Scenario]) -> ExitCode {
+fn run(args: &Args, scenarios: &[VmScenario]) -> ExitCode {
     let (mut passed, mut skipped, mut failed) = (0, 0, 0);
-    let is_wanted = |s: &Scenario, test: &&Test| {
+    let is_wanted = |s: &VmScenario, test: &&Test| {
         let is_named = if args.names.is_empty() {
             args.long || !test.is_long
         } else {

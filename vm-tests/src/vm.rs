@@ -18,7 +18,7 @@ const TAIL_LINES: usize = 25;
 /// Everything that QEMU can emulate, except fast string instructions: QEMU executes them byte by byte, and kernels rely
 /// on them.
 const CPU: &str = "max,-erms,-fsrm";
-/// Unless a scenario asks for another speed, an instruction takes 2^4 = 16 ns: see docs/vm-tests.md.
+/// Unless a scenario asks for another speed, an instruction takes 2^4 = 16 ns: see docs/development/vm-tests.md.
 const INSTRUCTION_NS_LOG2: u32 = 4;
 /// Processor time of the host after which a machine is taken to hang.
 const CPU_LIMIT: Duration = Duration::from_mins(5);

@@ -1,7 +1,9 @@
 //! The project's own tasks: `cargo run -p xtask -- TASK`.
 
 mod book;
+mod circles;
 mod docs;
+mod names;
 mod suites;
 mod tally;
 mod tidy;

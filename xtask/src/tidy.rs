@@ -7,6 +7,7 @@
 //!   is one word;
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and starts with a description of its purpose;
+//! - no files of a crate import each other ([`circles`]), and no public type has the name of another ([`crate::names`]);
 //! - links of documents lead to existing places, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
@@ -18,6 +19,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+
+use crate::circles;
+use crate::names::PublicTypes;
 
 /// A crate of the workspace and the rules for it.
 struct CrateRule {
@@ -164,7 +168,7 @@ const UNFINISHED: &[&str] = &[
     concat!("dbg", "!("),
 ];
 
-/// Documents that readers of the repository do not have: docs/references.md names the published ones.
+/// Documents that readers of the repository do not have: docs/reference/references.md names the published ones.
 const NOT_HERE: &[&str] = &[
     concat!("DESIGN", ".md"),
     concat!("ANCHORS", ".md"),
@@ -195,6 +199,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let metadata = metadata(root)?;
     let mut faults = picture_faults(&metadata);
     faults.extend(crate::docs::faults(root)?);
+    let mut types = PublicTypes::default();
     let mut nr_files = 0;
     for package in &metadata.packages {
         let directory = package
@@ -202,16 +207,24 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             .parent()
             .context("a manifest lies in a directory")?;
         let unsafe_under = find_rule(&package.name).and_then(|crate_rule| crate_rule.unsafe_under);
-        for path in rust_files(directory)? {
+        let files = rust_files(directory)?;
+        faults.extend(circles::faults(
+            &package.name,
+            &directory.join("src"),
+            &files,
+        )?);
+        for path in files {
             let source = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let shown = path.strip_prefix(root).unwrap_or(&path);
             let shown = shown.display().to_string();
             let may_be_unsafe = unsafe_under.is_some_and(|p| path.starts_with(directory.join(p)));
+            types.add(&shown, &source)?;
             faults.extend(file_faults(&shown, &source, may_be_unsafe));
             nr_files += 1;
         }
     }
+    faults.extend(types.faults());
     for fault in &faults {
         println!("{fault}");
     }
@@ -290,7 +303,7 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
         }
         for name in NOT_HERE.iter().filter(|name| line.contains(**name)) {
             faults.push(format!(
-                "{at}: `{name}` is not in the repository; see docs/references.md"
+                "{at}: `{name}` is not in the repository; see docs/reference/references.md"
             ));
         }
         let fault = doc_fault(&lines, number).or_else(|| fragment_fault(&lines, number));
@@ -540,7 +553,7 @@ mod tests {
     fn documents_that_are_not_here_are_found() {
         let line = format!("//! For.\n// See {}.\n", NOT_HERE[0]);
         let fault = format!(
-            "f.rs:2: `{}` is not in the repository; see docs/references.md",
+            "f.rs:2: `{}` is not in the repository; see docs/reference/references.md",
             NOT_HERE[0]
         );
         check_file(&line, &[&fault]);

@@ -3,12 +3,12 @@
 
 use std::io::Read;
 
-use isotherm_config::{Format, load, text_of, to_json, to_yaml};
+use isotherm_config::{ConfigFormat, load, text_of, to_json, to_yaml};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut bytes = Vec::new();
     std::io::stdin().read_to_end(&mut bytes)?;
-    let configuration = load(text_of(&bytes)?, Format::Detect)?;
+    let configuration = load(text_of(&bytes)?, ConfigFormat::Detect)?;
     let is_yaml = std::env::args().any(|argument| argument == "yaml");
     let write = if is_yaml { to_yaml } else { to_json };
     print!("{}", write(&configuration));

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{AddressRange, Nanos};
 
 use crate::node::{Entry, Mark, Node, Value};
 use crate::problem::{PROBLEMS_MAX, Place, Problem, Problems, Severity, nearest, one_of, quoted};
@@ -217,6 +217,24 @@ impl<'a> Cursor<'a> {
 
     pub(crate) fn count_u32(&self) -> Option<u32> {
         self.count(u64::from(u32::MAX)).map(|count| count as u32)
+    }
+
+    /// Reads a range of addresses, `{start, end}`. The other keys come from damo's snapshots.
+    pub(crate) fn range(&self) -> Option<AddressRange> {
+        let fields = self.map()?;
+        let start = fields.need("start").and_then(|c| c.count(u64::MAX));
+        let end = fields.need("end").and_then(|c| c.count(u64::MAX));
+        fields.skip(&["nr_accesses", "age", "probe_hits", "sz_filter_passed"]);
+        fields.finish();
+        let (start, end) = (start?, end?);
+        let range = AddressRange::checked(start, end);
+        if range.is_none() {
+            self.wrong(
+                format!("a range from {start} to {end}"),
+                "an end after the start",
+            );
+        }
+        range
     }
 
     /// Reads a share in parts of `whole`. A fraction of a part is rounded down with a warning, as damo does when it

@@ -3,12 +3,10 @@
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Bounds, Scheme};
 use isotherm_engine::units::{MICROSECOND, MILLISECOND};
-use isotherm_engine::{
-    AddressRange, Attributes, AttributesError, Intervals, IntervalsGoal, Strategy,
-};
+use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal, Strategy};
 
 use crate::cursor::{Cursor, Fields};
-use crate::model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
+use crate::model::{Configuration, ConfiguredOperations, ContextConfig, Method, Own, TargetConfig};
 use crate::problem::Problem;
 use crate::scheme;
 use crate::unit;
@@ -112,8 +110,8 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
     let fields = cursor.map()?;
     let operations = fields
         .need("ops")
-        .and_then(|c| c.word(&Operations::NAMES))
-        .map(|index| Operations::ALL[index]);
+        .and_then(|c| c.word(&ConfiguredOperations::NAMES))
+        .map(|index| ConfiguredOperations::ALL[index]);
     let (intervals, intervals_goal) = fields
         .get("intervals")
         .map_or((None, None), |c| read_intervals(&c));
@@ -197,7 +195,7 @@ fn read_unsupported(fields: &Fields) {
     }
 }
 
-fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> {
+fn read_target(cursor: &Cursor, operations: ConfiguredOperations) -> Option<TargetConfig> {
     let fields = cursor.map()?;
     let pid = fields.need_key("pid").is_some_and(|_| true);
     let pid = fields
@@ -212,8 +210,7 @@ fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> 
     fields.finish();
     let mut regions = Vec::new();
     for item in list.iter().flat_map(Cursor::list) {
-        let region = read_range(&item);
-        regions.extend(region.map(|region| (region, item)));
+        regions.extend(item.range().map(|region| (region, item)));
     }
     regions.sort_by_key(|(region, _)| *region);
     for pair in regions.windows(2) {
@@ -225,35 +222,17 @@ fn read_target(cursor: &Cursor, operations: Operations) -> Option<TargetConfig> 
             );
         }
     }
-    if operations == Operations::Fvaddr && regions.is_empty() {
+    if operations == ConfiguredOperations::Fvaddr && regions.is_empty() {
         cursor.wrong("no regions", "the ranges to watch, which `fvaddr` needs");
     }
     Some(TargetConfig {
         // Physical memory has no process; sysfs shows 0 as its id.
         pid: pid
-            .filter(|_| operations != Operations::Paddr)
+            .filter(|_| operations != ConfiguredOperations::Paddr)
             .map(|pid| pid as u32),
         regions: regions.into_iter().map(|(region, _)| region).collect(),
         obsolete,
     })
-}
-
-/// Reads a range of addresses, `{start, end}`. The other keys come from damo's snapshots.
-pub(crate) fn read_range(cursor: &Cursor) -> Option<AddressRange> {
-    let fields = cursor.map()?;
-    let start = fields.need("start").and_then(|c| c.count(u64::MAX));
-    let end = fields.need("end").and_then(|c| c.count(u64::MAX));
-    fields.skip(&["nr_accesses", "age", "probe_hits", "sz_filter_passed"]);
-    fields.finish();
-    let (start, end) = (start?, end?);
-    let range = AddressRange::checked(start, end);
-    if range.is_none() {
-        cursor.wrong(
-            format!("a range from {start} to {end}"),
-            "an end after the start",
-        );
-    }
-    range
 }
 
 fn read_intervals(cursor: &Cursor) -> (Option<Intervals>, Option<IntervalsGoal>) {

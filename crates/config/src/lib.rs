@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod cursor;
+mod error;
 mod form;
 mod json;
 mod kdamonds;
@@ -44,14 +45,15 @@ mod validate;
 mod write;
 mod yaml;
 
+pub use error::RequestError;
 pub use line::scheme_line;
-pub use model::{Configuration, ContextConfig, Method, Operations, Own, TargetConfig};
+pub use model::{Configuration, ConfiguredOperations, ContextConfig, Method, Own, TargetConfig};
 pub use monitoring::Monitoring;
 pub use plain::plain;
 pub use pods::{AnnotatedPod, PODS_MAX, PodListError, PodPolicy, PodProblem, read_pods};
 pub use preset::{PRESETS, Preset, hmsdk_demote, hmsdk_promote, preset};
 pub use problem::{Place, Problem, Problems, Severity};
-pub use request::{ActingRequest, Request, RequestError};
+pub use request::{ActingRequest, Request};
 pub use spec::{
     ActingSpec, ClearBy, ContextSpec, MemoryGoal, MonitorSpec, PageAttributes, ProcessSpec,
     SessionSpec, StacksSpec, TargetSpec, ThpPolicy, World,
@@ -69,7 +71,7 @@ pub const TEXT_MAX: usize = 4 << 20;
 
 /// Format of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ConfigFormat {
     /// damo's JSON.
     Json,
     /// damo's and HMSDK's YAML.
@@ -80,7 +82,7 @@ pub enum Format {
     Detect,
 }
 
-impl Format {
+impl ConfigFormat {
     fn of(self, text: &str) -> Self {
         if self != Self::Detect {
             return self;
@@ -102,7 +104,7 @@ impl Format {
 ///
 /// # Errors
 /// Fails if the configuration has errors; returns all its errors and warnings.
-pub fn load(text: &str, format: Format) -> Result<Configuration, Problems> {
+pub fn load(text: &str, format: ConfigFormat) -> Result<Configuration, Problems> {
     let log = Log::new(text);
     let configuration = read(text, format, &log);
     let problems = log.into_problems();
@@ -116,7 +118,7 @@ pub fn load(text: &str, format: Format) -> Result<Configuration, Problems> {
 }
 
 /// Returns all errors and warnings of a configuration, in the order of the text.
-pub fn check(text: &str, format: Format) -> Vec<Problem> {
+pub fn check(text: &str, format: ConfigFormat) -> Vec<Problem> {
     match load(text, format) {
         Ok(configuration) => configuration.warnings,
         Err(problems) => problems.into_vec(),
@@ -148,16 +150,16 @@ fn too_long(len: usize) -> Problem {
     )
 }
 
-fn read(text: &str, format: Format, log: &Log) -> Option<Configuration> {
+fn read(text: &str, format: ConfigFormat, log: &Log) -> Option<Configuration> {
     if text.len() > TEXT_MAX {
         log.add(too_long(text.len()));
         return None;
     }
     let text = unmarked(text);
     let parse = match format.of(text) {
-        Format::Json => json::parse,
-        Format::Damos => return line::read_file(text, log),
-        Format::Yaml | Format::Detect => yaml::parse,
+        ConfigFormat::Json => json::parse,
+        ConfigFormat::Damos => return line::read_file(text, log),
+        ConfigFormat::Yaml | ConfigFormat::Detect => yaml::parse,
     };
     let root: Node = parse(text).map_err(|problem| log.add(problem)).ok()?;
     kdamonds::read(&Cursor::root(&root, log))
@@ -166,8 +168,8 @@ fn read(text: &str, format: Format, log: &Log) -> Option<Configuration> {
 /// Parses a text in JSON or YAML to a tree.
 fn parse(text: &str) -> Result<Node, Problem> {
     let text = unmarked(text);
-    match Format::Detect.of(text) {
-        Format::Json => json::parse(text),
+    match ConfigFormat::Detect.of(text) {
+        ConfigFormat::Json => json::parse(text),
         _ => yaml::parse(text),
     }
 }

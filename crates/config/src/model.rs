@@ -21,7 +21,7 @@ pub struct ContextConfig {
     /// Index of the kdamond that it belongs to.
     pub kdamond: usize,
     /// Kind of address space.
-    pub operations: Operations,
+    pub operations: ConfiguredOperations,
     /// Watched targets. Empty if the command line names them, as for one-line schemes.
     pub targets: Vec<TargetConfig>,
     /// DAMON's three intervals.
@@ -40,7 +40,7 @@ pub struct ContextConfig {
 
 /// Kind of address space, by DAMON's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Operations {
+pub enum ConfiguredOperations {
     /// `vaddr`: virtual memory of processes, followed as their mappings change.
     #[default]
     Vaddr,
@@ -50,7 +50,7 @@ pub enum Operations {
     Paddr,
 }
 
-impl Operations {
+impl ConfiguredOperations {
     pub(crate) const NAMES: [&str; 3] = ["vaddr", "fvaddr", "paddr"];
     pub(crate) const ALL: [Self; 3] = [Self::Vaddr, Self::Fvaddr, Self::Paddr];
 

@@ -4,8 +4,8 @@ use isotherm_engine::scheme::Bounds;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{Attributes, CpuBudget, IntervalsGoal, Nanos};
 
+use crate::error::RequestError;
 use crate::model::{ContextConfig, Method};
-use crate::request::RequestError;
 use crate::spec::{ClearBy, MonitorSpec, PageAttributes, TargetSpec, World};
 
 /// DAMON's ratio of the intervals, used if only one is given.

@@ -6,7 +6,7 @@ use serde_json::Value as Plain;
 use crate::cursor::Log;
 use crate::node::{Node, Value};
 use crate::problem::Problems;
-use crate::{Format, TEXT_MAX, too_long};
+use crate::{ConfigFormat, TEXT_MAX, too_long};
 
 /// Reads a text. Numbers stay text, as their units are not known here.
 ///
@@ -16,7 +16,7 @@ pub fn plain(text: &str) -> Result<Plain, Problems> {
     let log = Log::new(text);
     let root = if text.len() > TEXT_MAX {
         Err(too_long(text.len()))
-    } else if Format::Detect.of(text) == Format::Json {
+    } else if ConfigFormat::Detect.of(text) == ConfigFormat::Json {
         crate::json::parse(text)
     } else {
         crate::yaml::parse(text)

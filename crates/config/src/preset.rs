@@ -12,7 +12,7 @@ use isotherm_engine::scheme::{
 };
 use isotherm_engine::{BLOCK_SIZE, Nanos, PAGE_SIZE};
 
-use crate::model::Operations;
+use crate::model::ConfiguredOperations;
 
 /// One or several schemes with a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Preset {
     /// Effect in one line.
     pub summary: &'static str,
     /// Kind of memory that it is made for.
-    pub operations: Operations,
+    pub operations: ConfiguredOperations,
     /// Schemes of the preset.
     pub schemes: Vec<Scheme>,
 }
@@ -57,11 +57,11 @@ pub const PRESETS: [(&str, &str); 5] = [
 pub fn preset(name: &str) -> Option<Preset> {
     let (name, summary) = PRESETS.into_iter().find(|(known, _)| *known == name)?;
     let (operations, schemes) = match name {
-        "ethp" => (Operations::Vaddr, ethp()),
-        "prcl" => (Operations::Vaddr, vec![prcl()]),
-        "pprcl" => (Operations::Paddr, vec![prcl()]),
-        "damon_reclaim" => (Operations::Paddr, vec![damon_reclaim()]),
-        _ => (Operations::Paddr, lru_sort()),
+        "ethp" => (ConfiguredOperations::Vaddr, ethp()),
+        "prcl" => (ConfiguredOperations::Vaddr, vec![prcl()]),
+        "pprcl" => (ConfiguredOperations::Paddr, vec![prcl()]),
+        "damon_reclaim" => (ConfiguredOperations::Paddr, vec![damon_reclaim()]),
+        _ => (ConfiguredOperations::Paddr, lru_sort()),
     };
     Some(Preset {
         name,

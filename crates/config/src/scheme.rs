@@ -10,7 +10,7 @@ use isotherm_engine::units::{Decimal, MICROSECOND};
 use crate::cursor::{Cursor, Fields};
 use crate::problem::{Problem, nearest, one_of, quoted};
 use crate::unit::{self, Misread};
-use crate::{kdamonds, quota, validate};
+use crate::{quota, validate};
 
 /// Names of filters, by DAMOS.
 const FILTERS: [&str; 8] = [
@@ -264,7 +264,7 @@ fn read_kind(name: &str, fields: &Fields) -> Option<FilterKind> {
         }
         "addr" => {
             let range = fields.need("address_range")?;
-            return kdamonds::read_range(&range).map(FilterKind::Addr);
+            return range.range().map(FilterKind::Addr);
         }
         _ => {
             let index = fields.need("damon_target_idx")?.count_u32()?;

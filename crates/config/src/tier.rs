@@ -15,7 +15,7 @@ use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, PAGE_SIZE};
 use thiserror::Error;
 
 use crate::kdamonds::KDAMONDS_MAX;
-use crate::model::{Configuration, ContextConfig, Operations, TargetConfig};
+use crate::model::{Configuration, ConfiguredOperations, ContextConfig, TargetConfig};
 use crate::preset::{hmsdk_demote, hmsdk_promote};
 use crate::topology::Topology;
 
@@ -258,7 +258,7 @@ impl TierPlan {
         let is_tuned = self.goals.is_some();
         ContextConfig {
             kdamond,
-            operations: Operations::Paddr,
+            operations: ConfiguredOperations::Paddr,
             targets: vec![TargetConfig {
                 regions,
                 ..TargetConfig::default()

@@ -23,7 +23,6 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 use thiserror::Error;
 
 use crate::cursor::{Cursor, Log};
-use crate::kdamonds::read_range;
 use crate::problem::Problems;
 use crate::unit;
 use crate::{TEXT_MAX, parse, too_long};
@@ -236,7 +235,7 @@ fn read_node(item: &Cursor) -> Option<(u32, Vec<Extent>)> {
     let extents = match (size, regions) {
         (Some(size), None) => vec![Extent::Size(size?)],
         (None, Some(regions)) => {
-            let ranges = regions.iter().filter_map(read_range);
+            let ranges = regions.iter().filter_map(Cursor::range);
             ranges.map(Extent::Range).collect()
         }
         (given, _) => {

@@ -14,11 +14,11 @@ use std::path::Path;
 
 use isotherm_engine::scheme::{Action, FilterKind};
 
+use crate::busy_retry::{BusyRetry, EBUSY, EINVAL, retry_while_busy};
 use crate::context::{DamonContext, Operations};
 use crate::error::{DamonError, Lack};
 use crate::modules::Module;
 use crate::note::{Note, NotePlace, UNKNOWN_PID};
-use crate::patience::{EBUSY, EINVAL, Patience, patiently};
 use crate::tree::{EntryKind, Tree, TreePath};
 use crate::writes::{Layout, Write, goals, skeleton, values};
 
@@ -456,24 +456,24 @@ impl<T: Tree> Claim<T> {
     }
 
     pub(crate) fn read(&self, path: &TreePath) -> Result<String, DamonError> {
-        let read = patiently(self.patience(), || self.tree.read(path));
+        let read = retry_while_busy(self.busy_retry(), || self.tree.read(path));
         read.map_err(|source| DamonError::Read {
             path: path.clone(),
             source,
         })
     }
 
-    fn patience(&self) -> Patience {
+    fn busy_retry(&self) -> BusyRetry {
         // A module may hold DAMON for good while a kdamond is being turned on.
         if self.note.pids.iter().any(|pid| *pid != UNKNOWN_PID) {
-            Patience::ForKdamonds
+            BusyRetry::ForKdamonds
         } else {
-            Patience::ForOthers
+            BusyRetry::ForOthers
         }
     }
 
     pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
-        let written = patiently(self.patience(), || self.tree.write(path, value));
+        let written = retry_while_busy(self.busy_retry(), || self.tree.write(path, value));
         written.map_err(|source| DamonError::Write {
             path: path.clone(),
             value: value.to_owned(),

@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::tree::{Entry, EntryKind, Tree, TreePath, sort};
+use crate::tree::{EntryKind, Tree, TreeEntry, TreePath, sort};
 
 mod contents;
 
@@ -228,15 +228,15 @@ impl Tree for FakeTree {
         state.write(path, value.trim())
     }
 
-    fn list(&self, path: &TreePath) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &TreePath) -> io::Result<Vec<TreeEntry>> {
         let state = self.0.borrow();
         state.require(path)?;
         let below = state
             .nodes
             .iter()
             .filter(|(at, _)| at.parent() == *path && *at != path);
-        let mut entries: Vec<Entry> = below
-            .map(|(at, node)| Entry {
+        let mut entries: Vec<TreeEntry> = below
+            .map(|(at, node)| TreeEntry {
                 name: at.name().to_owned(),
                 kind: match node {
                     Node::Directory => EntryKind::Directory,

@@ -17,13 +17,13 @@
 //! restore after a SIGKILL what it restores at a session's end. It is bound to paths of a file system, so that no fake
 //! can simulate the kernel's traps. And it is young (0.1, one author). It is good to compare with.
 
+mod busy_retry;
 mod claim;
 mod context;
 mod error;
 mod modules;
 mod note;
 mod observe;
-mod patience;
 mod read;
 mod recover;
 mod tree;
@@ -41,5 +41,5 @@ pub use error::{DamonError, Lack};
 pub use modules::{MODULES_ROOT, Module};
 pub use observe::{KernelRegion, KernelStats};
 pub use read::{KdamondState, read_kdamonds};
-pub use tree::{DirectoryTree, Entry, EntryKind, SYSFS_ROOT, Tree, TreePath};
+pub use tree::{DirectoryTree, EntryKind, SYSFS_ROOT, Tree, TreeEntry, TreePath};
 pub use writes::{Write, plan};

@@ -91,7 +91,7 @@ fn is_component(text: &str) -> bool {
 
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct TreeEntry {
     /// Name of the entry.
     pub name: String,
     /// Kind of the entry.
@@ -127,7 +127,7 @@ pub trait Tree {
     ///
     /// # Errors
     /// Fails if the directory cannot be read.
-    fn list(&self, path: &TreePath) -> io::Result<Vec<Entry>>;
+    fn list(&self, path: &TreePath) -> io::Result<Vec<TreeEntry>>;
 
     /// Returns the kind of the entry at `path`, if there is one.
     fn kind(&self, path: &TreePath) -> Option<EntryKind> {
@@ -146,7 +146,7 @@ impl<T: Tree + ?Sized> Tree for Box<T> {
         (**self).write(path, value)
     }
 
-    fn list(&self, path: &TreePath) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &TreePath) -> io::Result<Vec<TreeEntry>> {
         (**self).list(path)
     }
 
@@ -202,7 +202,7 @@ impl Tree for DirectoryTree {
         Ok(())
     }
 
-    fn list(&self, path: &TreePath) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &TreePath) -> io::Result<Vec<TreeEntry>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(self.place(path))? {
             let entry = entry?;
@@ -217,7 +217,7 @@ impl Tree for DirectoryTree {
             } else {
                 EntryKind::Writable
             };
-            entries.push(Entry { name, kind });
+            entries.push(TreeEntry { name, kind });
         }
         sort(&mut entries);
         Ok(entries)
@@ -236,7 +236,7 @@ impl Tree for DirectoryTree {
 }
 
 /// Sorts files first. A caller who writes them in order then makes directories (`nr_...`) before the files in them.
-pub(crate) fn sort(entries: &mut [Entry]) {
+pub(crate) fn sort(entries: &mut [TreeEntry]) {
     entries.sort_by_cached_key(|entry| {
         let number: Option<u64> = entry.name.parse().ok();
         (

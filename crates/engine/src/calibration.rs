@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::Summary;
+use crate::statistics::ValueSummary;
 
 /// A cost that was measured several times, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct Measured {
 impl Measured {
     /// Returns the summary of single measurements; `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
-        let summary = Summary::of(values.iter().copied())?;
+        let summary = ValueSummary::of(values.iter().copied())?;
         Some(Self {
             min: summary.min,
             median: summary.median,

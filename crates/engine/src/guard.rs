@@ -3,17 +3,17 @@
 //! Problem: the cost of a scheme shows only after it has acted (refaults, pressure, lost speed). A scheme that suits
 //! most memory may be wrong for some of it, or become wrong later.
 //!
-//! Approach: a rate limits the bytes per second that schemes may act on. The *strain* rules it: the largest of signal /
-//! limit over the limits that the user set. Below the limit the law is that of TMO (Weiner et al., *TMO: Transparent
-//! Memory Offloading in Datacenters*, ASPLOS 2022) and its senpai: the higher the strain, the lower the rate. Senpai
-//! uses a fixed share times `1 - strain`. Here the share itself is found: it grows while the strain is below 1, as in
-//! congestion control (additive increase and multiplicative decrease: Chiu and Jain, 1989):
+//! Approach: a rate limits the bytes per second that schemes may act on. The *limit ratio* rules it: the largest of
+//! signal / limit over the limits that the user set. Below the limit the law is that of TMO (Weiner et al., *TMO:
+//! Transparent Memory Offloading in Datacenters*, ASPLOS 2022) and its senpai: the higher the ratio, the lower the rate.
+//! Senpai uses a fixed share times `1 - ratio`. Here the share itself is found: it grows while the ratio is below 1, as
+//! in congestion control (additive increase and multiplicative decrease: Chiu and Jain, 1989):
 //!
 //! ```text
 //! start            5 % of the targets' memory per second
-//! strain < 1       rate grows by up to a half each second, times (1 - strain), while it is used up
-//! strain unknown   the rate stays as it is: a signal that is missing is no room
-//! strain >= 1      stop at once; rate / 4; nothing for the hold-off: 5 s, doubled each time up to
+//! ratio < 1        rate grows by up to a half each second, times (1 - ratio), while it is used up
+//! ratio unknown    the rate stays as it is: a signal that is missing is no room
+//! ratio >= 1       stop at once; rate / 4; nothing for the hold-off: 5 s, doubled each time up to
 //!                  5 min; it halves again for every hold-off that passes quietly
 //! least            0.0083 % per second: senpai's pace (0.05 % every 6 s)
 //! ```
@@ -31,7 +31,7 @@
 //! no longer than the ledger's balance ([`Guard::loss_room_ns`]).
 //!
 //! **Back-off.** Waits for processes' memory that is read back may take most of the allowed loss. Memory must then be
-//! idle twice, four times, ... as long as schemes ask before it is paged out ([`Guard::patience`]).
+//! idle twice, four times, ... as long as schemes ask before it is paged out ([`Guard::backoff`]).
 //!
 //! **Pools.** Memory of processes and the page cache each have their own rate and hold-off ([`Pool`]). Files that are
 //! read again thus do not delay the reclaim of idle process memory. If a limit is exceeded, the pool that caused most
@@ -43,19 +43,19 @@
 //! is touched. Without limits nothing is slowed or stopped.
 
 mod act_meter;
+mod backoff;
 mod budget;
 mod flows;
 mod ledger;
-mod patience;
 mod rate;
 mod refaults;
 
 use serde::{Deserialize, Serialize};
 
-use patience::Patience;
+use backoff::Backoff;
 
 use crate::address::Nanos;
-use crate::monitor::idle_pages::PageAges;
+use crate::monitor::idle_pages::PageAgeRule;
 use crate::scheme::Action;
 
 use rate::Rate;
@@ -110,11 +110,11 @@ impl GuardLimits {
 
     /// Returns the ages of single pages that schemes see. Without a guard schemes act exactly as configured, as in
     /// DAMON.
-    pub fn page_ages(&self) -> PageAges {
+    pub fn page_ages(&self) -> PageAgeRule {
         if self.is_limited() {
-            PageAges::LessByReturns
+            PageAgeRule::LessByReturns
         } else {
-            PageAges::Idle
+            PageAgeRule::Idle
         }
     }
 
@@ -186,7 +186,8 @@ pub struct GuardStatus {
     /// Bytes per second of processes' memory that schemes may act on; `None` without limits.
     pub bytes_per_s: Option<u64>,
     /// The largest of signal / limit; `None` where no limited signal is known.
-    pub strain: Option<f64>,
+    #[serde(alias = "strain")]
+    pub limit_ratio: Option<f64>,
     /// The last limit that was exceeded.
     pub exceeded: Option<Limit>,
     /// Times that a limit was exceeded.
@@ -215,8 +216,8 @@ pub struct GuardStatus {
     pub page_cache: Option<PoolStatus>,
     /// Factor on the idle time that schemes ask of processes' memory. 1, and 0 in older records, means as long as they
     /// ask.
-    #[serde(default)]
-    pub patience: u32,
+    #[serde(default, alias = "patience")]
+    pub backoff: u32,
 }
 
 /// Size of each pool, and the page cache's part of the waits.
@@ -231,13 +232,13 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Returns whether the common strain stops `pool`: the pool caused most of it, or exceeds the limit alone.
-    fn are_strained_by(self, pool: Pool, strain: f64) -> bool {
+    /// Returns whether the common limit ratio stops `pool`: the pool caused most of it, or exceeds the limit alone.
+    fn is_over_limit_by(self, pool: Pool, limit_ratio: f64) -> bool {
         let share = self.cache_share.map_or(1.0, |share| match pool {
             Pool::Processes => 1.0 - share,
             Pool::PageCache => share,
         });
-        strain >= 1.0 && (share >= 0.5 || share * strain >= 1.0)
+        limit_ratio >= 1.0 && (share >= 0.5 || share * limit_ratio >= 1.0)
     }
 
     /// Returns pools with processes' memory only.
@@ -259,13 +260,13 @@ pub struct Guard {
     /// Whether schemes act on the page cache as well.
     has_page_cache: bool,
     last: Option<Nanos>,
-    strain: Option<f64>,
+    limit_ratio: Option<f64>,
     exceeded: Option<Limit>,
     nr_stops: u64,
     signals: GuardSignals,
     is_blind: bool,
     ledger: Ledger,
-    patience: Patience,
+    backoff: Backoff,
     is_in_debt: bool,
     goal_room: Option<u64>,
 }
@@ -279,13 +280,13 @@ impl Guard {
             page_cache: Rate::new(),
             has_page_cache: false,
             last: None,
-            strain: None,
+            limit_ratio: None,
             exceeded: None,
             nr_stops: 0,
             signals: GuardSignals::default(),
             is_blind: false,
             ledger: Ledger::default(),
-            patience: Patience::default(),
+            backoff: Backoff::default(),
             is_in_debt: false,
             goal_room: None,
         }
@@ -314,13 +315,13 @@ impl Guard {
         self.last = Some(now);
         self.signals = signals;
         self.has_page_cache = pools.page_cache.is_some();
-        let (strain, limit) = self.strongest(signals);
-        self.strain = strain;
-        self.is_blind = strain.is_none() || self.lacks_any(signals);
-        let known = strain.filter(|_| !self.is_blind);
+        let (limit_ratio, limit) = self.strongest(signals);
+        self.limit_ratio = limit_ratio;
+        self.is_blind = limit_ratio.is_none() || self.lacks_any(signals);
+        let known = limit_ratio.filter(|_| !self.is_blind);
         let mut has_stopped = false;
         for pool in Pool::ALL {
-            if strain.is_some_and(|strain| pools.are_strained_by(pool, strain)) {
+            if limit_ratio.is_some_and(|limit_ratio| pools.is_over_limit_by(pool, limit_ratio)) {
                 self.exceeded = limit;
                 has_stopped |= self.rate_mut(pool).stop(now);
             } else {
@@ -347,6 +348,11 @@ impl Guard {
         self.limits.max_slowdown.map(|_| self.ledger.room_ns())
     }
 
+    /// Returns whether nothing of `pool` may be acted on, as a limit was exceeded or a debt is being paid back.
+    pub fn has_stopped(&self, pool: Pool) -> bool {
+        self.limits.is_limited() && !self.is_open(pool)
+    }
+
     /// Returns the bytes of `pool` that may be acted on now; `None`: no limit.
     pub fn allowance(&self, pool: Pool) -> Option<u64> {
         if !self.limits.is_limited() {
@@ -360,8 +366,8 @@ impl Guard {
     }
 
     /// Returns the factor on the idle time that schemes ask of processes' memory before it is paged out.
-    pub fn patience(&self) -> u32 {
-        self.patience.factor()
+    pub fn backoff(&self) -> u32 {
+        self.backoff.factor()
     }
 
     /// Returns whether nothing may be acted on now.
@@ -402,7 +408,7 @@ impl Guard {
         GuardStatus {
             is_open: !is_limited || self.is_open(Pool::Processes),
             bytes_per_s: is_limited.then(|| self.processes.status().bytes_per_s),
-            strain: self.strain,
+            limit_ratio: self.limit_ratio,
             exceeded: self.exceeded,
             nr_stops: self.nr_stops,
             until: self.until(Pool::Processes),
@@ -412,7 +418,7 @@ impl Guard {
             since_start: self.ledger.since_start(),
             recent: self.ledger.recent(),
             budget: ActBudgetStatus::default(),
-            patience: self.patience(),
+            backoff: self.backoff(),
             page_cache: page_cache.then(|| PoolStatus {
                 is_open: self.is_open(Pool::PageCache),
                 until: self.until(Pool::PageCache),
@@ -461,7 +467,7 @@ impl Guard {
         self.ledger.add(now, allowed, lost);
         let of_processes = 1.0 - pools.cache_share.unwrap_or(0.0);
         let lost = Nanos((lost.0 as f64 * of_processes) as u64);
-        self.patience.observe(now, elapsed, allowed, lost);
+        self.backoff.observe(now, elapsed, allowed, lost);
         let room = self.ledger.room_ns();
         if self.is_in_debt {
             self.is_in_debt = room < 0.0;
@@ -501,7 +507,9 @@ impl Guard {
         all.into_iter()
             .filter_map(|(signal, limit, which)| Some((signal? / limit?.max(1e-9), which)))
             .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map_or((None, None), |(strain, which)| (Some(strain), Some(which)))
+            .map_or((None, None), |(limit_ratio, which)| {
+                (Some(limit_ratio), Some(which))
+            })
     }
 }
 

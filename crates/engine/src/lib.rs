@@ -20,7 +20,7 @@ pub mod statistics;
 pub mod units;
 
 #[cfg(test)]
-mod picture;
+mod test_regions;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 pub use attributes::{Attributes, AttributesError, CpuBudget, IntervalsGoal, Strategy};

@@ -24,7 +24,7 @@ pub fn nearest_rank<T: Copy>(sorted: &[T], percent: u32) -> Option<T> {
 
 /// Summary of some values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct ValueSummary {
     /// Number of values.
     pub n: usize,
     /// Middle value, or mean of the two middle ones.
@@ -35,7 +35,7 @@ pub struct Summary {
     pub max: f64,
 }
 
-impl Summary {
+impl ValueSummary {
     /// Summarises values; `None` if there are none. Values that are not finite are a bug of the caller.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
@@ -72,7 +72,7 @@ impl Interval {
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().collect();
         let n = values.len();
-        let mean = Summary::of(values.iter().copied())?.mean;
+        let mean = ValueSummary::of(values.iter().copied())?.mean;
         let half_width = (n > 1).then(|| {
             let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
             let variance = squares / (n - 1) as f64;
@@ -114,14 +114,14 @@ mod tests {
     #[test]
     fn the_median_is_in_the_middle() {
         let check = |values: &[f64], wanted: f64, mean: f64| {
-            let summary = Summary::of(values.iter().copied()).expect("there are values");
+            let summary = ValueSummary::of(values.iter().copied()).expect("there are values");
             assert_eq!((summary.median, summary.mean), (wanted, mean), "{values:?}");
             assert_eq!(median(values.to_vec()), Some(wanted), "{values:?}");
         };
         check(&[3.0], 3.0, 3.0);
         check(&[9.0, 1.0, 2.0], 2.0, 4.0);
         check(&[4.0, 1.0, 2.0, 5.0], 3.0, 3.0);
-        assert_eq!(Summary::of([]), None);
+        assert_eq!(ValueSummary::of([]), None);
         assert_eq!(median(Vec::new()), None);
         assert_eq!(median(vec![1.0, f64::INFINITY]), Some(f64::INFINITY));
     }
@@ -147,9 +147,12 @@ mod tests {
 
     #[test]
     fn a_spread_is_relative() {
-        let summary = Summary::of([90.0, 100.0, 110.0]).expect("there are values");
+        let summary = ValueSummary::of([90.0, 100.0, 110.0]).expect("there are values");
         assert_eq!(summary.spread_percent(), Some(20.0));
-        assert_eq!(Summary::of([0.0]).and_then(|s| s.spread_percent()), None);
+        assert_eq!(
+            ValueSummary::of([0.0]).and_then(|s| s.spread_percent()),
+            None
+        );
     }
 
     #[test]

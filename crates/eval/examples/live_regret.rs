@@ -11,14 +11,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use isotherm_config::{Format, Request, load};
+use isotherm_config::{ConfigFormat, Request, load};
 use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
 use isotherm_eval::runner::RunEvent;
 use isotherm_eval::tune::{
-    Estimate, Evaluate, LiveRun, LiveRuns, Objective, Plan, PlannedReplays, Point, Prediction,
-    ProgramRuns, ProgramSpec, Published, Replays, Search, Settings, Space, TraceTimes,
-    damoos_score, run, run_live, run_published, settle, trace_facts,
+    Estimate, Evaluate, LiveRun, LiveRuns, Objective, PlannedReplays, Prediction, ProgramRuns,
+    ProgramSpec, PublishedMethod, Replays, Search, SearchPoint, Settings, Space, TraceTimes,
+    TuningPlan, damoos_score, run, run_live, run_published, settle, trace_facts,
 };
 use isotherm_session::simulated::read_trace;
 
@@ -87,8 +87,8 @@ impl Truth {
         on_event: &mut dyn FnMut(RunEvent<'_>),
         repeats: usize,
     ) -> anyhow::Result<Came> {
-        let goal = load(QUOTA_GOAL, Format::Detect).map_err(|found| anyhow!("{found:?}"))?;
-        let plan = Plan::new(goal.contexts, unguarded(), None)?;
+        let goal = load(QUOTA_GOAL, ConfigFormat::Detect).map_err(|found| anyhow!("{found:?}"))?;
+        let plan = TuningPlan::new(goal.contexts, unguarded(), None)?;
         let space = Space::new(&["age=5s".to_owned()], plan.contexts(), ANY_TRACE)?;
         let mut runs = ProgramRuns::prepare(
             ProgramSpec {
@@ -219,7 +219,7 @@ fn worth(objective: &Objective, came: Came, without: f64) -> f64 {
 
 struct Tuner<'a> {
     space: &'a Space,
-    plan: &'a Plan,
+    plan: &'a TuningPlan,
     replays: &'a Replays,
     truth: &'a Truth,
     of_goal: Came,
@@ -250,7 +250,7 @@ impl Tuner<'_> {
 
     /// Returns the setting that each method recommends, and its number of runs.
     fn all(&self, objective: Objective) -> anyhow::Result<Vec<(String, usize, Option<Settings>)>> {
-        let settings = |search: &Search, point: Option<&Point>| {
+        let settings = |search: &Search, point: Option<&SearchPoint>| {
             point.map(|point| search.space().settings(point))
         };
         let mut all = Vec::new();
@@ -268,9 +268,9 @@ impl Tuner<'_> {
             all.push((format!("live, at most {most}"), again.nr_runs(), best));
         }
         for (name, method) in [
-            ("DAMOOS' grid", Published::DamoosGrid),
-            ("DAMOOS' polynomial", Published::DamoosPolyfit),
-            ("swarm", Published::Swarm),
+            ("DAMOOS' grid", PublishedMethod::DamoosGrid),
+            ("DAMOOS' polynomial", PublishedMethod::DamoosPolyfit),
+            ("swarm", PublishedMethod::Swarm),
         ] {
             let again = Again::new(self.truth);
             let mut search = self.search(Objective::Damoos);
@@ -373,7 +373,7 @@ fn main() -> anyhow::Result<()> {
     let workload = workload.with_context(|| format!("{path} has no workload {name}"))?;
     let mut request = unguarded();
     request.acting.presets = vec!["prcl".to_owned()];
-    let plan = Plan::new(Vec::new(), request, None)?;
+    let plan = TuningPlan::new(Vec::new(), request, None)?;
     let folder = tempfile::tempdir()?;
     let stop = AtomicBool::new(false);
     let spec = ProgramSpec {

@@ -9,8 +9,9 @@ use thiserror::Error;
 use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
+use crate::text::{is_name, last_match};
 use crate::tuned::{self, TuneOptions};
-use crate::workload_metric::{self, Mean, Measure};
+use crate::workload_metric::{self, Mean, WorkloadMeasure};
 
 /// Default time limit of runs, seconds.
 const TIME_LIMIT_S: u64 = 600;
@@ -42,7 +43,7 @@ pub struct Experiment {
     /// Programs to run.
     pub workloads: Vec<Workload>,
     /// Configurations that each workload runs under. The first is the base of all comparisons.
-    pub configurations: Vec<Configuration>,
+    pub configurations: Vec<RunConfiguration>,
 }
 
 /// A program whose time and memory are measured. Commands are run by `sh -c`.
@@ -82,7 +83,7 @@ pub struct Workload {
     pub cgroup: bool,
     /// Other measures that it reports.
     #[serde(default, rename = "measure", skip_serializing_if = "Vec::is_empty")]
-    pub measures: Vec<Measure>,
+    pub measures: Vec<WorkloadMeasure>,
     /// Means over some of these measures.
     #[serde(default, rename = "mean", skip_serializing)]
     pub means: Vec<Mean>,
@@ -92,12 +93,6 @@ pub struct Workload {
     /// Name of the program in published tables, if `name` itself is not in them, with another version or input.
     #[serde(default, skip_serializing)]
     pub published: Option<String>,
-}
-
-/// Returns the first group of the last match, or all of the match.
-pub(crate) fn last_match<'a>(regex: &str, output: &'a str) -> Option<&'a str> {
-    let found = Regex::new(regex).ok()?.captures_iter(output).last()?;
-    Some(found.get(1).or_else(|| found.get(0))?.as_str())
 }
 
 impl Workload {
@@ -134,9 +129,13 @@ pub fn number(text: &str) -> Option<f64> {
 
 /// Conditions that a workload runs under.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Configuration")
+)]
 #[serde(deny_unknown_fields, expecting = "a configuration with `name`")]
-pub struct Configuration {
+pub struct RunConfiguration {
     /// Name in tables.
     pub name: String,
     /// The arguments of the `isotherm` that runs beside the workload, if any. `{targets}` is replaced by the flags that
@@ -219,7 +218,7 @@ struct File {
     #[serde(default)]
     workload: Vec<Spanned<Workload>>,
     #[serde(default)]
-    configuration: Vec<Spanned<Configuration>>,
+    configuration: Vec<Spanned<RunConfiguration>>,
 }
 
 fn one() -> Spanned<u32> {
@@ -287,9 +286,9 @@ impl Experiment {
         if let Some(what) = workload_fault(&workload, &[]) {
             return Err(ExperimentError::Value { line: 1, what });
         }
-        let configuration = Configuration {
+        let configuration = RunConfiguration {
             name: "by-itself".to_owned(),
-            ..Configuration::default()
+            ..RunConfiguration::default()
         };
         Ok(Self {
             name: "command".to_owned(),
@@ -401,7 +400,7 @@ pub(crate) fn setting_path(name: &str) -> Option<String> {
     (is_whole && !name.contains('/')).then(|| format!("/proc/sys/{}", parts.join("/")))
 }
 
-fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Option<String> {
+fn configuration_fault(configuration: &RunConfiguration, seen: &[&String]) -> Option<String> {
     let name = &configuration.name;
     if !is_name(name) {
         return Some(format!(
@@ -442,12 +441,6 @@ fn configuration_fault(configuration: &Configuration, seen: &[&String]) -> Optio
     (!names_target).then(|| {
         format!("configuration '{name}': `isotherm` watches nothing; add {{targets}}, --physical, or a --config that names targets")
     })
-}
-
-/// Whether a text can be part of a file's name.
-pub(crate) fn is_name(text: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
-    !text.is_empty() && !text.starts_with('.') && text.chars().all(fits)
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

@@ -14,7 +14,7 @@ use crate::tuned::TunedEntry;
 #[serde(tag = "entry", rename_all = "lowercase")]
 pub enum Entry {
     /// An evaluation began or continued, on this machine.
-    Machine(Machine),
+    Machine(RunMachine),
     /// A run has ended.
     Run(Box<RunEntry>),
     /// A workload was recorded and tuned.
@@ -23,7 +23,7 @@ pub enum Entry {
 
 /// Machine that runs were made on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct RunMachine {
     /// Host name.
     pub host: String,
     /// Release of the kernel.
@@ -68,7 +68,7 @@ pub struct RunEntry {
 #[serde(rename_all = "lowercase")]
 pub enum RunResult {
     /// The run was measured.
-    Measured(Box<Measured>),
+    Measured(Box<RunMeasurements>),
     /// The run failed and will be repeated; the reason.
     Failed(String),
 }
@@ -76,7 +76,7 @@ pub enum RunResult {
 /// Measurements while `run` ran. Means are over samples at 1 Hz; counts are increases during the run. `None`: this
 /// kernel, or this run, does not report the value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct RunMeasurements {
     /// Seconds from start to end.
     pub runtime_s: f64,
     /// Units of work in a second, as the workload reported them.
@@ -189,7 +189,7 @@ mod tests {
             monitor: None,
         }));
         let mut text = Vec::new();
-        append(&mut text, &Entry::Machine(Machine::default())).expect("memory");
+        append(&mut text, &Entry::Machine(RunMachine::default())).expect("memory");
         append(&mut text, &run).expect("memory");
         let text = String::from_utf8(text).expect("JSON");
         let read = read::<Entry>;

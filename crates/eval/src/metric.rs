@@ -1,19 +1,19 @@
 //! Metrics of runs: those of DAMON's evaluation under its names, and the costs of Isotherm.
 
-use crate::journal::Measured;
+use crate::journal::RunMeasurements;
 
 /// A metric of runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Metric {
+pub struct RunMetric {
     /// Name in tables.
     pub name: &'static str,
     /// Unit of its values.
     pub unit: &'static str,
     /// Returns the value of one run.
-    pub of: fn(&Measured) -> Option<f64>,
+    pub of: fn(&RunMeasurements) -> Option<f64>,
 }
 
-impl Metric {
+impl RunMetric {
     /// Whether a sum over workloads is meaningful: sums of rates and shares are not.
     pub fn sums(&self) -> bool {
         !self.unit.starts_with("per") && !self.name.starts_with("monitor")
@@ -30,7 +30,7 @@ impl Metric {
         }
     }
 
-    /// Returns a value as text in the unit of [`Metric::shown`].
+    /// Returns a value as text in the unit of [`RunMetric::shown`].
     pub fn text(&self, value: f64) -> String {
         let (_, divisor, digits) = self.shown();
         format!("{:.digits$}", value / divisor)
@@ -39,7 +39,7 @@ impl Metric {
 
 /// All metrics, those of DAMON's evaluation first. For a workload that reports its throughput, [`crate::Suite`]
 /// replaces the runtime and the CPU time by those for the same work.
-pub const METRICS: [Metric; 26] = [
+pub const METRICS: [RunMetric; 26] = [
     metric("runtime", "seconds", |m| Some(m.runtime_s)),
     metric("memused.avg", "KiB", |m| Some(m.memused_kib)),
     metric("rss.avg", "KiB", |m| Some(m.rss_kib)),
@@ -117,9 +117,9 @@ pub fn damoos_score(runtime_overhead_percent: f64, rss_overhead_percent: f64) ->
 const fn metric(
     name: &'static str,
     unit: &'static str,
-    of: fn(&Measured) -> Option<f64>,
-) -> Metric {
-    Metric { name, unit, of }
+    of: fn(&RunMeasurements) -> Option<f64>,
+) -> RunMetric {
+    RunMetric { name, unit, of }
 }
 
 fn count(value: Option<u64>) -> Option<f64> {

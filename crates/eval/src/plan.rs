@@ -2,7 +2,7 @@
 //! another one in each repeat. Any drift (temperature, neighbours, a disk that fills) thus hits all configurations
 //! alike, and no configuration always follows the same other.
 
-use crate::experiment::{Configuration, Experiment, Workload};
+use crate::experiment::{Experiment, RunConfiguration, Workload};
 use crate::journal::{Entry, RunEntry, RunResult};
 
 /// Repeat number of a tuning run: the workload is recorded without schemes and tuned, and nothing is measured.
@@ -17,7 +17,7 @@ pub struct PlannedRun<'a> {
     /// Workload to run.
     pub workload: &'a Workload,
     /// Configuration of the run.
-    pub configuration: &'a Configuration,
+    pub configuration: &'a RunConfiguration,
     /// Number of the repeat, from 1; or [`TUNING`].
     pub repeat: u32,
     /// Digest of everything that could change the result: another fingerprint means another run.
@@ -126,7 +126,7 @@ pub fn estimate_s(experiment: &Experiment, runs: &[PlannedRun<'_>]) -> Option<f6
 pub(crate) fn fingerprint(
     experiment: &Experiment,
     workload: &Workload,
-    configuration: &Configuration,
+    configuration: &RunConfiguration,
 ) -> String {
     let settings = (&experiment.zram, experiment.drop_caches);
     let mut text = serde_json::to_string(&(settings, workload, configuration))

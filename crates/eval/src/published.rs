@@ -2,11 +2,11 @@
 //!
 //! The data and its sources are in `experiments/published/README.md`.
 
-use crate::table::{EvaluationTable, Row};
+use crate::table::{EvaluationTable, WorkloadRow};
 
 /// A published table.
 #[derive(Clone, Copy, Debug)]
-pub struct Published {
+pub struct PublishedTable {
     /// Short description of the document.
     pub source: &'static str,
     /// Metric, by its name here.
@@ -19,38 +19,38 @@ const DAMON_V24: &str = "DAMON v24 evaluation (Linux 5.10)";
 const PPRCL: &str = "DAMON physical RFC v10, answer of 2021-05-05";
 
 /// All published tables.
-pub const PUBLISHED: [Published; 6] = [
-    Published {
+pub const PUBLISHED: [PublishedTable; 6] = [
+    PublishedTable {
         source: DAMON_V24,
         metric: "runtime",
         unit: "seconds",
         csv: include_str!("../../../experiments/published/damon_v24_runtime_seconds.csv"),
     },
-    Published {
+    PublishedTable {
         source: DAMON_V24,
         metric: "memused.avg",
         unit: "KiB",
         csv: include_str!("../../../experiments/published/damon_v24_memused_kib.csv"),
     },
-    Published {
+    PublishedTable {
         source: DAMON_V24,
         metric: "rss.avg",
         unit: "KiB",
         csv: include_str!("../../../experiments/published/damon_v24_rss_kib.csv"),
     },
-    Published {
+    PublishedTable {
         source: PPRCL,
         metric: "runtime",
         unit: "seconds",
         csv: include_str!("../../../experiments/published/pprcl_runtime_seconds.csv"),
     },
-    Published {
+    PublishedTable {
         source: PPRCL,
         metric: "memused.avg",
         unit: "KiB",
         csv: include_str!("../../../experiments/published/pprcl_memused_kib.csv"),
     },
-    Published {
+    PublishedTable {
         source: PPRCL,
         metric: "rss.avg",
         unit: "KiB",
@@ -58,7 +58,7 @@ pub const PUBLISHED: [Published; 6] = [
     },
 ];
 
-impl Published {
+impl PublishedTable {
     /// Returns its workloads, with overheads computed anew; without its own total and average.
     pub fn table(&self) -> EvaluationTable {
         let mut table = self.parse();
@@ -67,7 +67,7 @@ impl Published {
     }
 
     /// Returns its own total and average, if it has them.
-    pub fn summary_rows(&self) -> Vec<Row> {
+    pub fn summary_rows(&self) -> Vec<WorkloadRow> {
         let mut rows = self.parse().rows;
         rows.retain(|row| is_summary(&row.name));
         rows
@@ -100,7 +100,7 @@ impl Published {
                     has_overhead.then(|| number(column + 1)).flatten(),
                 )
             });
-            Row {
+            WorkloadRow {
                 name: fields[0].to_owned(),
                 cells: cells.collect(),
             }
@@ -137,7 +137,7 @@ mod tests {
             let table = published.table();
             assert_eq!(table.rows.len(), 24, "{}", published.source);
             let ours = [table.total(), table.average()].into_iter().flatten();
-            let ours: Vec<Row> = ours.collect();
+            let ours: Vec<WorkloadRow> = ours.collect();
             let theirs = published.summary_rows();
             assert!(!theirs.is_empty());
             for row in theirs {

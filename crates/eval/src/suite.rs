@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 
 use crate::experiment::Experiment;
-use crate::journal::{Entry, Machine, Measured, RunEntry, RunResult};
+use crate::journal::{Entry, RunEntry, RunMachine, RunMeasurements, RunResult};
 use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
 use crate::plan::{PlannedRun, plan};
 use crate::stats::overhead_percent;
-use crate::table::{EvaluationTable, Row};
+use crate::table::{EvaluationTable, WorkloadRow};
 use crate::tuned::{self, Predicted};
 use crate::workload_metric::WorkloadMetric;
 use isotherm_engine::statistics::Interval;
@@ -36,7 +36,7 @@ pub struct Suite {
     /// Workloads and configurations that could not run here, with the reason.
     pub skipped: Vec<(String, String)>,
     /// Machines of the runs, without repetition.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<RunMachine>,
     /// Number of runs planned and not yet measured, without those that were skipped.
     pub nr_missing: usize,
     cells: BTreeMap<(usize, usize), BTreeMap<u32, RunEntry>>,
@@ -71,8 +71,8 @@ pub struct OverSuite {
 
 impl Cell {
     /// Returns a summary of the values; `None` without values.
-    pub fn summary(&self) -> Option<Summary> {
-        Summary::of(self.values.values().copied())
+    pub fn summary(&self) -> Option<ValueSummary> {
+        ValueSummary::of(self.values.values().copied())
     }
 }
 
@@ -198,8 +198,8 @@ impl Suite {
         workload: usize,
         configuration: usize,
         metric: usize,
-    ) -> Option<Summary> {
-        Summary::of(self.pairs(workload, configuration, metric).into_values())
+    ) -> Option<ValueSummary> {
+        ValueSummary::of(self.pairs(workload, configuration, metric).into_values())
     }
 
     /// Returns the mean of [`Suite::paired_overheads`], and its interval.
@@ -317,7 +317,7 @@ impl Suite {
             let values: Vec<Option<f64>> = (0..self.configurations.len())
                 .map(|c| median(workload, c))
                 .collect();
-            Row::of(name, &values)
+            WorkloadRow::of(name, &values)
         });
         EvaluationTable {
             name: METRICS[metric].name.into(),
@@ -329,7 +329,7 @@ impl Suite {
     }
 
     /// Returns every run that counts, in the order of workloads, configurations and repeats.
-    pub fn runs(&self) -> impl Iterator<Item = (&RunEntry, &Measured)> {
+    pub fn runs(&self) -> impl Iterator<Item = (&RunEntry, &RunMeasurements)> {
         let runs = self.cells.values().flat_map(BTreeMap::values);
         runs.filter_map(|run| Some((run, measured(run)?)))
     }
@@ -345,7 +345,7 @@ impl Suite {
             let measured = measured(run)?;
             Some(measured.throughput.filter(|speed| *speed > 0.0)? * measured.runtime_s)
         });
-        Some(Summary::of(works)?.median)
+        Some(ValueSummary::of(works)?.median)
     }
 }
 
@@ -365,15 +365,15 @@ type Key<'a> = (&'a str, &'a str, u32);
 fn read<'a>(
     entries: &'a [Entry],
     planned: &[PlannedRun<'_>],
-) -> (Vec<Machine>, BTreeMap<Key<'a>, &'a RunEntry>) {
-    let mut machines: Vec<Machine> = Vec::new();
+) -> (Vec<RunMachine>, BTreeMap<Key<'a>, &'a RunEntry>) {
+    let mut machines: Vec<RunMachine> = Vec::new();
     let mut latest: BTreeMap<Key<'_>, &RunEntry> = BTreeMap::new();
     for entry in entries {
         match entry {
             Entry::Machine(machine) => {
                 let time_s = machine.time_s;
-                let same = |other: &Machine| {
-                    Machine {
+                let same = |other: &RunMachine| {
+                    RunMachine {
                         time_s,
                         ..other.clone()
                     } == *machine
@@ -400,7 +400,7 @@ fn read<'a>(
     (machines, latest)
 }
 
-fn measured(run: &RunEntry) -> Option<&Measured> {
+fn measured(run: &RunEntry) -> Option<&RunMeasurements> {
     match &run.outcome {
         RunResult::Measured(measured) => Some(measured),
         RunResult::Failed(_) => None,
@@ -410,7 +410,7 @@ fn measured(run: &RunEntry) -> Option<&Measured> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::journal::Measured;
+    use crate::journal::RunMeasurements;
 
     /// Two workloads, one of which reports its throughput; three configurations, two repeats.
     pub(crate) const TEXT: &str = "name = \"small\"\nrepeats = 2\n\
@@ -421,7 +421,7 @@ pub(crate) mod tests {
         [[configuration]]\nname = \"prcl\"\nisotherm = \"run {targets}\"\n";
 
     pub(crate) fn entries(experiment: &Experiment) -> Vec<Entry> {
-        let mut entries = vec![Entry::Machine(Machine {
+        let mut entries = vec![Entry::Machine(RunMachine {
             host: "test".into(),
             kernel: "6.1".into(),
             cpu: "none".into(),
@@ -439,7 +439,7 @@ pub(crate) mod tests {
             let outcome = if run.workload.name == "x264" {
                 RunResult::Failed("no such program".into())
             } else {
-                RunResult::Measured(Box::new(Measured {
+                RunResult::Measured(Box::new(RunMeasurements {
                     runtime_s: 10.0
                         + drift
                         + if acts && throughput.is_none() {
@@ -458,7 +458,7 @@ pub(crate) mod tests {
                     refault_anon: Some(if acts { 60 } else { 0 }),
                     acting_cpu_s: acts.then_some(0.25),
                     guard_stops: acts.then_some(u64::from(run.repeat) - 1),
-                    ..Measured::default()
+                    ..RunMeasurements::default()
                 }))
             };
             entries.push(Entry::Run(Box::new(RunEntry {

@@ -21,19 +21,19 @@ pub struct EvaluationTable {
     /// Whether a sum of its values is meaningful: sums of rates and shares are not.
     pub sums: bool,
     /// A row for each workload.
-    pub rows: Vec<Row>,
+    pub rows: Vec<WorkloadRow>,
 }
 
 /// Values of a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct WorkloadRow {
     /// Name of the workload.
     pub name: String,
     /// Values of the configurations, each with its overhead in percent.
     pub cells: Vec<(Option<f64>, Option<f64>)>,
 }
 
-impl Row {
+impl WorkloadRow {
     /// Creates a row that compares each value with the first.
     pub fn of(name: &str, values: &[Option<f64>]) -> Self {
         let base = values.first().copied().flatten();
@@ -59,15 +59,15 @@ impl EvaluationTable {
     }
 
     /// Returns the sums and their overheads.
-    pub fn total(&self) -> Option<Row> {
+    pub fn total(&self) -> Option<WorkloadRow> {
         let rows = self.complete().filter(|_| self.sums)?;
         let sum = |column: usize| rows.iter().map(|row| row.cells[column].0).sum();
         let sums: Vec<Option<f64>> = (0..self.configurations.len()).map(sum).collect();
-        Some(Row::of("total", &sums))
+        Some(WorkloadRow::of("total", &sums))
     }
 
     /// Returns the means of the values, and the means of the overheads.
-    pub fn average(&self) -> Option<Row> {
+    pub fn average(&self) -> Option<WorkloadRow> {
         let rows = self.complete()?;
         let mean = |values: Vec<Option<f64>>| -> Option<f64> {
             let n = values.len() as f64;
@@ -78,29 +78,29 @@ impl EvaluationTable {
             let overhead = mean(rows.iter().map(|row| row.cells[column].1).collect());
             (value, overhead)
         });
-        Some(Row {
+        Some(WorkloadRow {
             name: "average".into(),
             cells: cells.collect(),
         })
     }
 
     /// Returns the rows with total and average.
-    pub fn all_rows(&self) -> Vec<Row> {
+    pub fn all_rows(&self) -> Vec<WorkloadRow> {
         let mut rows = self.rows.clone();
         rows.extend(self.total());
         rows.extend(self.average());
         rows
     }
 
-    fn complete(&self) -> Option<Vec<&Row>> {
+    fn complete(&self) -> Option<Vec<&WorkloadRow>> {
         let rows = self.rows.iter().filter(|row| self.is_complete(row));
-        let rows: Vec<&Row> = rows.collect();
+        let rows: Vec<&WorkloadRow> = rows.collect();
         (!rows.is_empty()).then_some(rows)
     }
 
     /// Whether a row has a value in every column that has any: the monitor's cost, for one, is empty in the first
     /// column.
-    fn is_complete(&self, row: &Row) -> bool {
+    fn is_complete(&self, row: &WorkloadRow) -> bool {
         let is_empty = |column: usize| self.rows.iter().all(|row| row.cells[column].0.is_none());
         let mut cells = row.cells.iter().enumerate();
         self.has_values() && cells.all(|(column, (value, _))| value.is_some() || is_empty(column))
@@ -160,7 +160,7 @@ impl EvaluationTable {
     }
 }
 
-fn text_fields(row: &Row, digits: usize) -> Vec<String> {
+fn text_fields(row: &WorkloadRow, digits: usize) -> Vec<String> {
     let mut fields = vec![row.name.clone()];
     for (index, (value, overhead)) in row.cells.iter().enumerate() {
         fields.push(value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}")));
@@ -183,7 +183,7 @@ mod tests {
             sums: true,
             rows: rows
                 .iter()
-                .map(|(name, values)| Row::of(name, values))
+                .map(|(name, values)| WorkloadRow::of(name, values))
                 .collect(),
         }
     }

@@ -5,17 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{is_name, last_match};
-use crate::journal::Measured;
+use crate::journal::RunMeasurements;
+use crate::text::{is_name, last_match};
 
 /// A measure that a workload reports, such as the throughput of one of several programs, or a latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Measure")
+)]
 #[serde(
     deny_unknown_fields,
     expecting = "a measure with `name`, `unit` and `output`"
 )]
-pub struct Measure {
+pub struct WorkloadMeasure {
     /// Name in tables.
     pub name: String,
     /// Unit of its values.
@@ -54,7 +58,7 @@ pub struct PublishedValues {
     pub overheads: BTreeMap<String, f64>,
 }
 
-impl Measure {
+impl WorkloadMeasure {
     /// Returns its value in `output`, the output of `run`. It may be zero.
     pub fn value_in(&self, output: &str) -> Option<f64> {
         let text = last_match(&self.output, output)?;
@@ -77,7 +81,7 @@ pub struct WorkloadMetric {
 }
 
 impl WorkloadMetric {
-    pub(crate) fn all(measures: &[Measure], means: &[Mean]) -> Vec<Self> {
+    pub(crate) fn all(measures: &[WorkloadMeasure], means: &[Mean]) -> Vec<Self> {
         let measures = measures.iter().map(|measure| Self {
             name: measure.name.clone(),
             unit: measure.unit.clone(),
@@ -94,7 +98,7 @@ impl WorkloadMetric {
     }
 
     /// Returns its value in one run; `None` if the run did not report all of its measures.
-    pub(crate) fn value(&self, run: &Measured) -> Option<f64> {
+    pub(crate) fn value(&self, run: &RunMeasurements) -> Option<f64> {
         if let [one] = self.of.as_slice() {
             return run.measures.get(one).copied();
         }
@@ -108,7 +112,7 @@ impl WorkloadMetric {
 }
 
 /// Returns the error in a workload's measures and means, if there is one.
-pub(crate) fn fault(measures: &[Measure], means: &[Mean]) -> Option<String> {
+pub(crate) fn fault(measures: &[WorkloadMeasure], means: &[Mean]) -> Option<String> {
     let mut names = BTreeSet::new();
     for measure in measures {
         let of = &measure.name;
@@ -148,8 +152,8 @@ const NAME: &str = "a name of its own, of letters, digits, `-`, `_` and `.`";
 mod tests {
     use super::*;
 
-    fn measure(name: &str) -> Measure {
-        Measure {
+    fn measure(name: &str) -> WorkloadMeasure {
+        WorkloadMeasure {
             name: name.to_owned(),
             unit: "reads".to_owned(),
             output: "x".to_owned(),
@@ -167,9 +171,9 @@ mod tests {
     #[test]
     fn a_mean_weighs_all_alike_and_is_none_where_one_is_missing() {
         let metrics = WorkloadMetric::all(&[measure("a"), measure("b")], &[mean("m", &["a", "b"])]);
-        let mut run = Measured {
+        let mut run = RunMeasurements {
             measures: [("a".to_owned(), 2.0), ("b".to_owned(), 8000.0)].into(),
-            ..Measured::default()
+            ..RunMeasurements::default()
         };
         let value = metrics[2].value(&run).expect("both are reported");
         assert!((value - 16_000_f64.sqrt()).abs() < 1e-6, "{value}");

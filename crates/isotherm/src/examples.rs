@@ -38,7 +38,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("cc", "is not ours"),
 ];
 
-/// Programs that chapters start; tests/kernel/chapters.rs runs these chapters with them.
+/// Programs that chapters start; tests/kernel/cli/docs_walkthroughs.rs runs these chapters with them.
 const OF_CHAPTERS: &[&str] = &[
     "install",
     "java",
@@ -127,9 +127,9 @@ const NO_COMMANDS: &[&str] = &[
     // SQL, run by tests/interop/flat.py.
     "select ",
     "from ",
-    // Requests to the daemon: tests/kernel/daemon.rs sends them.
+    // Requests to the daemon: tests/kernel/cli/daemon.rs sends them.
     "{\"do\":",
-    // Commands of clusters, which do not exist here: docs/kubernetes.md explains that.
+    // Commands of clusters, which do not exist here: docs/how-to/daemonset.md explains that.
     "podman ",
     "kubectl ",
     // Rust, of which scenarios in vm-tests are made.

@@ -1,12 +1,12 @@
-//! Writes docs/schema and the tables of docs/record.md and docs/json.md, and fails where they are stale. `UPDATE_GOLDEN=1`
-//! renews them.
+//! Writes docs/schema and the tables of docs/reference/record.md and docs/reference/json.md, and fails where they are
+//! stale. `UPDATE_GOLDEN=1` renews them.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
 use isotherm_engine::calibration::Calibration;
-use isotherm_eval::experiment::{Configuration, Workload};
+use isotherm_eval::experiment::{RunConfiguration, Workload};
 use isotherm_eval::tune::Tuned;
 use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
@@ -125,7 +125,8 @@ fn of_commands() -> Vec<Named> {
     ]
 }
 
-/// Returns the schemas of files that serde reads. (Other configurations have a reader of their own: docs/interop.md.)
+/// Returns the schemas of files that serde reads. (Other configurations have a reader of their own:
+/// docs/reference/interop.md.)
 fn of_files() -> Vec<Named> {
     vec![
         (
@@ -136,7 +137,7 @@ fn of_files() -> Vec<Named> {
         (
             "experiment-configuration",
             "`[[configuration]]` of an experiment",
-            schema_for!(Configuration),
+            schema_for!(RunConfiguration),
         ),
     ]
 }
@@ -170,8 +171,8 @@ fn schemas_are_those_of_the_types() {
 #[test]
 fn the_tables_of_the_documentation_are_those_of_the_types() {
     for (page, mark, tables) in [
-        ("record.md", "flat", flat_tables()),
-        ("json.md", "json", json_tables()),
+        ("reference/record.md", "flat", flat_tables()),
+        ("reference/json.md", "json", json_tables()),
     ] {
         let path = docs().join(page);
         let found = fs::read_to_string(&path).expect(page);
@@ -216,7 +217,7 @@ fn flat_tables() -> String {
 fn json_tables() -> String {
     let mut text = String::new();
     for (name, what, schema) in schemas() {
-        let link = format!("[schema/{name}.json](schema/{name}.json)");
+        let link = format!("[schema/{name}.json](../schema/{name}.json)");
         let _ = writeln!(text, "\n## {what}\n\n{link}\n");
         let properties = schema.get("properties").and_then(Value::as_object);
         let Some(properties) = properties else {

@@ -7,7 +7,6 @@ use std::path::Path;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::act::split_gives_back;
 use crate::cache::memmap::Memmap;
 use crate::delays::Delays;
 use crate::node;
@@ -150,6 +149,13 @@ pub fn hostname() -> String {
 /// Returns the running kernel's release, e.g. `6.1.0-56-cloud-amd64`.
 pub fn kernel_release() -> String {
     read("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into())
+}
+
+/// Whether splitting a huge page frees its pages of zeros at once. Linux maps the shared zero page instead of them
+/// since 6.12 (`try_to_map_unused_to_zeropage` in mm/migrate.c). On older kernels they must be paged out, and stay if
+/// there is no swap.
+pub fn split_gives_back() -> bool {
+    kernel_version() >= (6, 12)
 }
 
 /// Returns the running kernel's version, e.g. `(6, 1)`.

@@ -21,10 +21,10 @@ const PREFIXES: [&str; 4] = [
 const NODES: &str = "/sys/devices/system/node";
 
 /// Counters of pages since boot, by the kernel's names.
-pub type Counters = BTreeMap<String, u64>;
+pub type MigrationCounters = BTreeMap<String, u64>;
 
 /// Reads the counters of the machine, and of each node that has its own.
-pub fn read() -> (Counters, BTreeMap<u32, Counters>) {
+pub fn read() -> (MigrationCounters, BTreeMap<u32, MigrationCounters>) {
     let of = |path: &Path| counters(&fs::read_to_string(path).unwrap_or_default());
     let machine = of(Path::new("/proc/vmstat"));
     let mut nodes = BTreeMap::new();
@@ -41,7 +41,7 @@ pub fn read() -> (Counters, BTreeMap<u32, Counters>) {
     (machine, nodes)
 }
 
-fn counters(text: &str) -> Counters {
+fn counters(text: &str) -> MigrationCounters {
     let lines = text
         .lines()
         .filter(|line| PREFIXES.iter().any(|of| line.starts_with(of)));

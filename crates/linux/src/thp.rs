@@ -23,7 +23,7 @@ const PR_THP_DISABLE_EXCEPT_ADVISED: u64 = 1 << 1;
 
 /// Policy of huge pages for a command that is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ThpPolicy {
+pub enum ProcessThpPolicy {
     /// The system's policy.
     #[default]
     Inherit,
@@ -51,15 +51,15 @@ pub enum ThpError {
 }
 
 /// Calls `start`, which starts a process, so that the started process has `policy`.
-pub fn started_with<T>(policy: ThpPolicy, start: impl FnOnce() -> T) -> Result<T, ThpError> {
+pub fn started_with<T>(policy: ProcessThpPolicy, start: impl FnOnce() -> T) -> Result<T, ThpError> {
     let flags = match policy {
-        ThpPolicy::Inherit => return Ok(start()),
-        ThpPolicy::Advised => (1, PR_THP_DISABLE_EXCEPT_ADVISED),
-        ThpPolicy::Never => (1, 0),
+        ProcessThpPolicy::Inherit => return Ok(start()),
+        ProcessThpPolicy::Advised => (1, PR_THP_DISABLE_EXCEPT_ADVISED),
+        ProcessThpPolicy::Never => (1, 0),
     };
     let before = get().map_err(ThpError::Failed)?;
     set(flags).map_err(|error| {
-        if policy == ThpPolicy::Advised && error.raw_os_error() == Some(libc::EINVAL) {
+        if policy == ProcessThpPolicy::Advised && error.raw_os_error() == Some(libc::EINVAL) {
             let release = host::kernel_release();
             ThpError::TooOld { release }
         } else {
@@ -109,9 +109,9 @@ mod tests {
                 .find_map(|line| line.strip_prefix("THP_enabled:"));
             line.map(|value| value.trim().to_owned())
         };
-        assert_eq!(enabled(ThpPolicy::Never).as_deref(), Some("0"));
+        assert_eq!(enabled(ProcessThpPolicy::Never).as_deref(), Some("0"));
         // Advised memory may be huge.
-        if let Some(advised) = enabled(ThpPolicy::Advised) {
+        if let Some(advised) = enabled(ProcessThpPolicy::Advised) {
             assert_eq!(advised, "1");
         }
         assert_eq!(get().expect("as before"), before);

@@ -21,9 +21,7 @@ use flate2::write::ZlibEncoder;
 use isotherm_engine::{BlockPages, Nanos, Snapshot, TargetId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
-use crate::columns::push_bits;
-use crate::pages::{PageBits, check_addresses};
-use crate::rows::bits;
+use crate::pages::{PageBits, bits, check_addresses, push_bits};
 
 /// The largest number of blocks of one snapshot: 128 GiB.
 pub const MAX_BLOCKS: usize = 64 << 10;

@@ -9,7 +9,7 @@ use arrow_array::{
 use arrow_buffer::Buffer;
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 
-use crate::pages::{PageBits, PageSnapshot};
+use crate::pages::{PageSnapshot, push_bits};
 use crate::schema::Kind;
 
 /// Rows to be written, by column. The columns of the other kind of record stay empty.
@@ -142,11 +142,5 @@ impl Columns {
             }
         }
         columns
-    }
-}
-
-pub(crate) fn push_bits(bytes: &mut Vec<u8>, bits: &PageBits) {
-    for word in bits {
-        bytes.extend_from_slice(&word.to_le_bytes());
     }
 }

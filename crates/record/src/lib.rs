@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocks;
+mod check;
 mod columns;
 pub mod convert;
 pub mod damo;

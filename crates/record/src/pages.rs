@@ -344,3 +344,17 @@ impl<'a> Runs<'a> {
         self.regions
     }
 }
+
+pub(crate) fn push_bits(bytes: &mut Vec<u8>, bits: &PageBits) {
+    for word in bits {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+pub(crate) fn bits(bytes: &[u8]) -> PageBits {
+    let mut bits = PageBits::default();
+    for (word, bytes) in bits.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    bits
+}

@@ -22,9 +22,10 @@ use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
 use arrow_ipc::{CompressionType, MessageHeader};
 use arrow_schema::SchemaRef;
-use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
+use isotherm_engine::{AddressRange, Nanos, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
+use crate::check::check_memory;
 use crate::error::RecordError;
 use crate::frame::{Frame, FrameReader, MAX_BODY, Next};
 use crate::index::TimeIndex;
@@ -392,28 +393,6 @@ pub(crate) fn check_item(item: &Item) -> Result<(), String> {
         }
         _ => Ok(()),
     }
-}
-
-/// Checks the memory that a region claims: it must not exceed the addresses, nor the parts the whole. Returns a
-/// description of the fault.
-pub(crate) fn check_memory(region: &RegionSnapshot) -> Result<(), String> {
-    let Some(memory) = region.memory else {
-        return Ok(());
-    };
-    let is_within = |sum: Option<u64>, whole: u64| sum.is_some_and(|sum| sum <= whole);
-    let parts = memory.touched.checked_add(memory.unknown);
-    let all = memory.resident.checked_add(memory.swapped);
-    if is_within(parts, memory.resident) && is_within(all, region.range.len()) {
-        return Ok(());
-    }
-    Err(format!(
-        "has a region of {} bytes with {} resident ({} touched, {} unknown) and {} swapped out",
-        region.range.len(),
-        memory.resident,
-        memory.touched,
-        memory.unknown,
-        memory.swapped
-    ))
 }
 
 /// Checks every length that a batch claims, so that decoding it cannot go astray.

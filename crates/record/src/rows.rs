@@ -12,10 +12,10 @@ use arrow_array::{
 use arrow_buffer::ScalarBuffer;
 use isotherm_engine::{AddressRange, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
+use crate::check::check_memory;
 use crate::error::RecordError;
 use crate::item::Item;
-use crate::pages::{PageBits, PageBlock, PageSnapshot, check_blocks};
-use crate::reader::check_memory;
+use crate::pages::{PageBlock, PageSnapshot, bits, check_blocks};
 use crate::schema::Kind;
 
 /// Decoded rows, and the number of rows yielded so far.
@@ -238,12 +238,4 @@ fn memory_of(parts: &[UInt64Array; 4], row: usize) -> Result<Option<RegionMemory
         [None, None, None, None] => Ok(None),
         _ => Err("has a region with only a part of its memory counts"),
     }
-}
-
-pub(crate) fn bits(bytes: &[u8]) -> PageBits {
-    let mut bits = PageBits::default();
-    for (word, bytes) in bits.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *word = u64::from_le_bytes(*bytes);
-    }
-    bits
 }

@@ -35,7 +35,7 @@ const TEXT_BYTES: usize = 4 << 20;
 
 /// A table of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum RecordTable {
     /// A row for each snapshot, with the totals of its regions.
     Snapshots,
     /// A row for each region of each snapshot; page scans are replayed as regions.
@@ -62,17 +62,17 @@ impl<R: Read> Batches<R> {
     ///
     /// # Errors
     /// Fails if the record has no such table.
-    pub fn new(reader: Reader<R>, table: Table) -> Result<Self, RecordError> {
+    pub fn new(reader: Reader<R>, table: RecordTable) -> Result<Self, RecordError> {
         let is_by_page = reader.is_page_record();
-        if table == Table::Pages && !is_by_page {
+        if table == RecordTable::Pages && !is_by_page {
             return Err(RecordError::NoPages);
         }
         let metadata = schema_of(reader.header())?.metadata().clone();
         let (reader, rows) = match table {
-            Table::Snapshots => (reader.replay_pages(), Rows::Snapshots(Box::default())),
-            Table::Regions => (reader.replay_pages(), Rows::of_columns(Kind::Regions)),
-            Table::Pages => (reader, Rows::of_columns(Kind::Pages)),
-            Table::Items => (reader, Rows::Items(Box::default())),
+            RecordTable::Snapshots => (reader.replay_pages(), Rows::Snapshots(Box::default())),
+            RecordTable::Regions => (reader.replay_pages(), Rows::of_columns(Kind::Regions)),
+            RecordTable::Pages => (reader, Rows::of_columns(Kind::Pages)),
+            RecordTable::Items => (reader, Rows::Items(Box::default())),
         };
         Ok(Self {
             schema: Arc::new(Schema::new_with_metadata(rows.fields(), metadata)),

@@ -508,8 +508,11 @@ proptest! {
 
 #[test]
 fn the_documentation_names_every_column() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/record.md");
-    let text = std::fs::read_to_string(path).expect("docs/record.md");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/record.md"
+    );
+    let text = std::fs::read_to_string(path).expect("docs/reference/record.md");
     for kind in [Kind::Regions, Kind::Pages] {
         for field in kind.fields() {
             let kind = match field.data_type() {
@@ -522,7 +525,7 @@ fn the_documentation_names_every_column() {
                 ""
             };
             let row = format!("| `{}` | {kind}{null} | ", field.name());
-            assert!(text.contains(&row), "docs/record.md lacks: {row}");
+            assert!(text.contains(&row), "docs/reference/record.md lacks: {row}");
         }
     }
 }

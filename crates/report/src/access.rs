@@ -48,14 +48,14 @@ pub enum SortBy {
 
 /// Inclusive bounds; an absent bound admits everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Bounds<T> {
+pub struct OptionalBounds<T> {
     /// The smallest value that is admitted.
     pub min: Option<T>,
     /// The largest value that is admitted.
     pub max: Option<T>,
 }
 
-impl<T: PartialOrd + Copy> Bounds<T> {
+impl<T: PartialOrd + Copy> OptionalBounds<T> {
     fn admit(&self, value: T) -> bool {
         self.min.is_none_or(|min| min <= value) && self.max.is_none_or(|max| value <= max)
     }
@@ -75,11 +75,11 @@ pub struct AccessOptions {
     /// Whether the order is reversed.
     pub reverse: bool,
     /// Bounds of a region's size in bytes.
-    pub size: Bounds<u64>,
+    pub size: OptionalBounds<u64>,
     /// Bounds of its access rate, 0 to 1; a region of unknown rate is within no bounds.
-    pub rate: Bounds<f32>,
+    pub rate: OptionalBounds<f32>,
     /// Bounds of its age.
-    pub age: Bounds<Nanos>,
+    pub age: OptionalBounds<Nanos>,
     /// A substring of the mapping's name.
     pub mapping: Option<String>,
     /// The largest number of regions to show.

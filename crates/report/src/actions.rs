@@ -84,7 +84,7 @@ pub struct GuardCourse {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_cache_closed_ns: Option<Nanos>,
     /// Highest ratio of measured cost to limit.
-    pub strain_max: Option<f64>,
+    pub limit_ratio_max: Option<f64>,
     /// The last known account of the targets' losses and their limit: waits, CPU time that actions took from them, and
     /// interruptions by actions. `None` without a limit on the slowdown.
     pub account: Option<Account>,
@@ -99,7 +99,7 @@ pub struct GuardCourse {
     /// Permitted bytes per second over time; 0 while stopped.
     pub allowed: Vec<Point>,
     /// Ratio of measured cost to limit over time, in millionths.
-    pub strain_ppm: Vec<Point>,
+    pub limit_ratio_ppm: Vec<Point>,
     /// Refaults per thousand seconds, over time.
     pub refaults_per_1000_s: Vec<Point>,
     /// Periods in which schemes were barred from processes' memory: the first thousand.
@@ -163,11 +163,11 @@ struct Guard {
     processes: Closed,
     page_cache: Option<Closed>,
     account: Option<Account>,
-    strain: Most,
+    limit_ratio: Most,
     slowdown: Most,
     refaults: Most,
     allowed: Series,
-    strains: Series,
+    limit_ratios: Series,
     refaults_seen: Series,
     stopped: Vec<Stopped>,
     last: Nanos,
@@ -304,13 +304,13 @@ impl Actions {
         if status.since_start.allowed > Nanos(0) {
             guard.account = Some(status.since_start);
         }
-        guard.strain.push(status.strain);
+        guard.limit_ratio.push(status.limit_ratio);
         let note = |series: &mut Series, value: Option<f64>, by: f64| {
             if let Some(value) = value.filter(|value| value.is_finite()) {
                 series.push(time, Nanos(1), (value * by).clamp(0.0, 1e15) as u64);
             }
         };
-        note(&mut guard.strains, status.strain, 1e6);
+        note(&mut guard.limit_ratios, status.limit_ratio, 1e6);
         let refaults = status.signals.refaults_per_s;
         note(&mut guard.refaults_seen, refaults, 1e3);
         guard.slowdown.push(status.signals.slowdown);
@@ -384,14 +384,14 @@ impl Accumulate for Actions {
                 stops: guard.stops,
                 closed_ns: guard.processes.until(guard.last),
                 page_cache_closed_ns: page_cache,
-                strain_max: guard.strain.max(),
+                limit_ratio_max: guard.limit_ratio.max(),
                 account: guard.account,
                 slowdown_mean: guard.slowdown.mean(),
                 slowdown_max: guard.slowdown.max(),
                 refaults_per_s_mean: guard.refaults.mean(),
                 refaults_per_s_max: guard.refaults.max(),
                 allowed: guard.allowed.points(),
-                strain_ppm: guard.strains.points(),
+                limit_ratio_ppm: guard.limit_ratios.points(),
                 refaults_per_1000_s: guard.refaults_seen.points(),
                 stopped: guard.stopped,
             }

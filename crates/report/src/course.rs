@@ -24,7 +24,7 @@ pub const AGES: [Nanos; 3] = [
 
 /// A quantity over time, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Quantity {
+pub enum CourseQuantity {
     /// Resident bytes that were accessed within the interval.
     Touched,
     /// Resident bytes that were idle for less than the smallest of [`AGES`].
@@ -44,7 +44,7 @@ pub enum Quantity {
 /// Number of quantities in snapshots.
 const NR_COUNTS: usize = 4 + AGES.len();
 
-impl Quantity {
+impl CourseQuantity {
     const COUNTED: [Self; NR_COUNTS] = [
         Self::Touched,
         Self::Idle,
@@ -60,7 +60,7 @@ impl Quantity {
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantityCourse {
     /// The quantity.
-    pub quantity: Quantity,
+    pub quantity: CourseQuantity,
     /// The values over time; steps without values are absent.
     pub points: Vec<Point>,
 }
@@ -89,7 +89,7 @@ pub struct CourseReport {
     pub targets_left_out: usize,
 }
 
-/// Bytes of one snapshot, by [`Quantity::COUNTED`].
+/// Bytes of one snapshot, by [`CourseQuantity::COUNTED`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts([u64; NR_COUNTS]);
 
@@ -142,8 +142,11 @@ impl Quantities {
     }
 
     fn finish(self, target: TargetInfo) -> TargetCourse {
-        let counted = Quantity::COUNTED.into_iter().zip(self.counted);
-        let reported = [(Quantity::Rss, self.rss), (Quantity::Swap, self.swap)];
+        let counted = CourseQuantity::COUNTED.into_iter().zip(self.counted);
+        let reported = [
+            (CourseQuantity::Rss, self.rss),
+            (CourseQuantity::Swap, self.swap),
+        ];
         let quantities = counted
             .chain(reported)
             .filter(|(_, series)| !series.is_empty())
@@ -304,10 +307,10 @@ impl Accumulate for Course {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::{header, snapshot_at};
+    use crate::test_records::{header, snapshot_at};
     use isotherm_engine::PAGE_SIZE;
 
-    fn pages(course: &TargetCourse, quantity: Quantity) -> Vec<u64> {
+    fn pages(course: &TargetCourse, quantity: CourseQuantity) -> Vec<u64> {
         let found = course.quantities.iter().find(|q| q.quantity == quantity);
         let points = found.map(|q| q.points.iter().map(|p| p.mean / PAGE_SIZE).collect());
         points.unwrap_or_default()
@@ -322,17 +325,17 @@ mod tests {
             course.push(&Item::Snapshot(snapshot));
         }
         let found = course.finish();
-        assert_eq!(pages(&found.total, Quantity::Touched), [8]);
-        assert_eq!(pages(&found.total, Quantity::IdleFor(1)), [16]);
-        assert_eq!(pages(&found.total, Quantity::Unknown), [2]);
+        assert_eq!(pages(&found.total, CourseQuantity::Touched), [8]);
+        assert_eq!(pages(&found.total, CourseQuantity::IdleFor(1)), [16]);
+        assert_eq!(pages(&found.total, CourseQuantity::Unknown), [2]);
         assert_eq!(found.targets.len(), 2);
-        assert_eq!(pages(&found.targets[0], Quantity::IdleFor(1)), [8]);
-        assert_eq!(pages(&found.targets[0], Quantity::Idle), [0]);
+        assert_eq!(pages(&found.targets[0], CourseQuantity::IdleFor(1)), [8]);
+        assert_eq!(pages(&found.targets[0], CourseQuantity::Idle), [0]);
         let idle = found
             .total
             .quantities
             .iter()
-            .find(|q| q.quantity == Quantity::IdleFor(1));
+            .find(|q| q.quantity == CourseQuantity::IdleFor(1));
         let times: Vec<Nanos> = idle
             .into_iter()
             .flat_map(|q| &q.points)
@@ -361,6 +364,6 @@ mod tests {
         assert_eq!(found.targets.len(), MOST_TARGETS);
         assert_eq!(found.targets[0].target.target, Some(TargetId(500)));
         assert_eq!(found.targets.len() + found.targets_left_out, 1000);
-        assert_eq!(pages(&found.total, Quantity::Touched), [1099]);
+        assert_eq!(pages(&found.total, CourseQuantity::Touched), [1099]);
     }
 }

@@ -399,7 +399,7 @@ impl Accumulate for EthpCurve {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::{at, header};
+    use crate::test_records::{at, header};
 
     /// Number of pages present from the start of a block on, and number of touched pages among them.
     type Picture = (u32, u32);

@@ -13,8 +13,12 @@ use isotherm_record::item::{Header, Item, UsageSample};
 
 /// One quantity over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Metric {
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Metric")
+)]
+pub struct FootprintMetric {
     /// Name of the quantity. A process has `rss`, `swap`, `resident` (as the monitor sees it, where it does),
     /// `working_set` and `unknown` (monitored, but of unknown state). The machine has `system_used` (total less free)
     /// and `system_unavailable` (total less available). The monitor has `monitor_rss`.
@@ -44,7 +48,7 @@ pub struct FootprintReport {
     /// The machine's memory, where the record has it.
     pub system_total_bytes: Option<u64>,
     /// The quantities in the record; quantities that it lacks are absent.
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<FootprintMetric>,
 }
 
 /// The accumulator.
@@ -161,7 +165,7 @@ impl Accumulate for Footprint {
         ];
         let metrics = metrics.into_iter().filter_map(|(name, series)| {
             let (min_bytes, mean_bytes, max_bytes) = series.summary()?;
-            Some(Metric {
+            Some(FootprintMetric {
                 name,
                 min_bytes,
                 mean_bytes,

@@ -53,9 +53,7 @@ pub mod wss;
 #[cfg(test)]
 mod resident;
 #[cfg(test)]
-mod samples;
-#[cfg(test)]
-mod samples_machine;
+mod test_records;
 #[cfg(test)]
 mod tests;
 
@@ -76,7 +74,7 @@ pub use machine::{Machine, MachineReport};
 pub use mapping::MappingTable;
 pub use overview::{Overview, Overviews};
 pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};
-pub use render::{Format, Render, Style};
+pub use render::{Render, ReportFormat, Style};
 pub use rows::{Column, ColumnType};
 pub use summary::SummaryReport;
 pub use table::Tabulate;

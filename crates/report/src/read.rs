@@ -11,7 +11,7 @@ use crate::context::{RecordContext, RecordEnd, Scope};
 
 /// The extent of the part that was read: its targets and its length.
 #[derive(Clone, Debug, Default)]
-pub struct Extent {
+pub struct ReadExtent {
     targets: BTreeSet<u32>,
     nr_snapshots: u64,
     nr_admitted: u64,
@@ -37,7 +37,7 @@ pub enum NothingThere {
 
 /// Passes every item of `record` to `take`, in order.
 ///
-/// Damage ends the record there: the items before it are good, and [`Extent::record_end`] describes the damage.
+/// Damage ends the record there: the items before it are good, and [`ReadExtent::record_end`] describes the damage.
 ///
 /// # Errors
 /// Fails if `take` fails, or if the record's first item cannot be read.
@@ -45,8 +45,8 @@ pub fn each<R: Read, E: From<RecordError>>(
     record: &mut Reader<R>,
     scope: Scope,
     mut take: impl FnMut(&Item) -> Result<(), E>,
-) -> Result<Extent, E> {
-    let mut extent = Extent::default();
+) -> Result<ReadExtent, E> {
+    let mut extent = ReadExtent::default();
     let mut context = RecordContext::new(record.header(), scope);
     for (read, item) in (&mut *record).enumerate() {
         match item {
@@ -65,7 +65,7 @@ pub fn each<R: Read, E: From<RecordError>>(
     Ok(extent)
 }
 
-impl Extent {
+impl ReadExtent {
     /// Returns the record's end, if it is not whole.
     pub fn record_end(&self) -> &RecordEnd {
         &self.record_end

@@ -16,11 +16,11 @@
 //! refault: unknown is not cold. The same holds for pages of unreclaimable mappings. The program runs slower after
 //! refaults, and so accesses later; the model ignores this.
 //!
-//! A second curve describes a policy with a longer threshold for refaulted pages ([`patience`]).
+//! A second curve describes a policy with a longer threshold for refaulted pages ([`backoff`]).
 //!
 //! JSON: [`ReclaimCurveReport`].
 
-pub mod patience;
+pub mod backoff;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,7 +29,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOC
 use serde::Serialize;
 
 use super::Accumulate;
-use patience::{Patience, Returned};
+use backoff::{Backoff, Returned};
 
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::mapping::MappingTable;
@@ -117,7 +117,7 @@ pub struct ReclaimCurveReport {
     pub points: Vec<ReclaimPoint>,
     /// The second curve at some thresholds: a refaulted page waits four times as long, then sixteen and sixty-four
     /// times.
-    pub patient_points: Vec<ReclaimPoint>,
+    pub backoff_points: Vec<ReclaimPoint>,
 }
 
 /// The accumulator.
@@ -145,7 +145,7 @@ pub struct ReclaimCurve {
 #[derive(Clone, Debug, Default)]
 struct Counts {
     stretches: BTreeMap<Nanos, Stretches>,
-    patience: Patience,
+    backoff: Backoff,
 }
 
 /// Idle periods of one length, in pages.
@@ -339,7 +339,7 @@ impl Accumulate for ReclaimCurve {
             max_slowdown: self.options.max_slowdown,
             chosen: points.iter().find(within).copied(),
             points,
-            patient_points: self.counts.patience.points(
+            backoff_points: self.counts.backoff.points(
                 self.shortest.unwrap_or_default()..duration,
                 (seconds, resident),
                 refault_cost,
@@ -461,7 +461,7 @@ impl Block {
             stretches.went_on += 1;
         }
         let returned = &mut self.returned[page];
-        counts.patience.add(idle, is_accessed, returned);
+        counts.backoff.add(idle, is_accessed, returned);
         if how == End::Gone {
             *returned = Returned::default();
         }

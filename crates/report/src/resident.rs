@@ -4,7 +4,7 @@ use crate::Accumulate;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionMemory, RegionSnapshot, Snapshot};
 use proptest::prelude::*;
 
-use super::samples::{header, snapshot_at};
+use super::test_records::{header, snapshot_at};
 use super::{
     Access, AccessOptions, Footprint, Heatmap, HeatmapOptions, Idle, IdleOptions, Scope, Wss,
     WssOptions,
@@ -198,7 +198,7 @@ fn actions_are_told_over_time() {
             .is_none()
     );
     for second in 0..4 {
-        let time = super::samples::at(second * 1000);
+        let time = super::test_records::at(second * 1000);
         actions.push(&Item::Action(ActionSample {
             time,
             action: "pageout".into(),
@@ -223,10 +223,10 @@ fn actions_are_told_over_time() {
     assert_eq!(scheme.series.last().map(|p| p.max), Some(4096));
     assert_eq!(report.guards[0].closed_ns, Nanos::from_millis(1000));
     for format in [
-        super::Format::Text,
-        super::Format::Csv,
-        super::Format::Svg,
-        super::Format::Html,
+        super::ReportFormat::Text,
+        super::ReportFormat::Csv,
+        super::ReportFormat::Svg,
+        super::ReportFormat::Html,
     ] {
         let mut out = Vec::new();
         super::render::write(&report, format, &super::Style::default(), &mut out).expect("memory");

@@ -217,7 +217,7 @@ impl Tabulate for ReclaimCurveReport {
         column(
             "policy",
             Name,
-            "`idle`: each page is taken once it was idle for this time. `patient`: refaulted pages later.",
+            "`idle`: each page is taken once it was idle for this time. `backoff`: refaulted pages later.",
         ),
         column("threshold_ns", U64, "Idle for so long."),
         column("saved_byte_seconds", F64, "Bytes times seconds."),
@@ -238,7 +238,7 @@ impl Tabulate for ReclaimCurveReport {
     fn table(&self) -> RecordBatch {
         let mut rows = Rows::new(Self::COLUMNS);
         let first = self.points.iter().map(|point| ("idle", point));
-        let second = self.patient_points.iter().map(|point| ("patient", point));
+        let second = self.backoff_points.iter().map(|point| ("backoff", point));
         for (policy, point) in first.chain(second) {
             rows.push([
                 Value::word(policy),

@@ -9,23 +9,25 @@ use std::path::{Path, PathBuf};
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 use proptest::prelude::*;
 
-use super::access::{Bounds, SortBy, Which};
+use super::access::{OptionalBounds, SortBy, Which};
 use super::render::{AccessWriter, write};
-use super::samples::{actions_record, fragmentation_record, header, small_record, snapshot_at};
-use super::samples_machine::{BETWEEN, machine_record};
+use super::test_records::machine::{BETWEEN, machine_record};
+use super::test_records::{
+    actions_record, fragmentation_record, header, small_record, snapshot_at,
+};
 use super::{
-    Access, AccessOptions, Actions, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
-    HeatmapReport, Idle, IdleOptions, Machine, MachineReport, Render, Scope, Style, Wss,
-    WssOptions,
+    Access, AccessOptions, Actions, Footprint, Fragmentation, Heatmap, HeatmapOptions,
+    HeatmapReport, Idle, IdleOptions, Machine, MachineReport, Render, ReportFormat, Scope, Style,
+    Wss, WssOptions,
 };
 use isotherm_record::item::Item;
 
-const ALL: [(Format, &str); 5] = [
-    (Format::Text, "txt"),
-    (Format::Json, "json"),
-    (Format::Csv, "csv"),
-    (Format::Svg, "svg"),
-    (Format::Html, "html"),
+const ALL: [(ReportFormat, &str); 5] = [
+    (ReportFormat::Text, "txt"),
+    (ReportFormat::Json, "json"),
+    (ReportFormat::Csv, "csv"),
+    (ReportFormat::Svg, "svg"),
+    (ReportFormat::Html, "html"),
 ];
 
 fn golden(name: &str) -> PathBuf {
@@ -64,10 +66,10 @@ fn check(name: &str, report: &impl Render) {
     }
 }
 
-fn check_output(name: &str, format: Format, extension: &str, output: &str) {
+fn check_output(name: &str, format: ReportFormat, extension: &str, output: &str) {
     match format {
-        Format::Svg | Format::Html => {
-            let end = if format == Format::Svg {
+        ReportFormat::Svg | ReportFormat::Html => {
+            let end = if format == ReportFormat::Svg {
                 "</svg>\n"
             } else {
                 "</html>\n"
@@ -84,7 +86,7 @@ fn check_output(name: &str, format: Format, extension: &str, output: &str) {
     }
 }
 
-fn access(options: &AccessOptions, format: Format, style: Style) -> String {
+fn access(options: &AccessOptions, format: ReportFormat, style: Style) -> String {
     let mut report = Access::new(&header(), Scope::default(), options.clone());
     let mut out = Vec::new();
     let mut writer = AccessWriter::new(format, style, &mut out);
@@ -124,7 +126,7 @@ fn access_json_of_all_snapshots_parses() {
         which: Which::All,
         ..AccessOptions::default()
     };
-    let json = access(&options, Format::Json, Style::default());
+    let json = access(&options, ReportFormat::Json, Style::default());
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(value["snapshots"].as_array().map(Vec::len), Some(8));
     assert!(value["snapshots"][0]["regions"][3]["access_rate"].is_null());
@@ -132,7 +134,7 @@ fn access_json_of_all_snapshots_parses() {
 
 /// Checks the addresses (in pages) that are shown, in order.
 fn check_access(options: &AccessOptions, expected: &[u64]) {
-    let json = access(options, Format::Json, Style::default());
+    let json = access(options, ReportFormat::Json, Style::default());
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let regions = value["snapshots"][0]["regions"].as_array();
     let starts = regions.into_iter().flatten().map(|r| r["start"].as_u64());
@@ -153,17 +155,17 @@ fn access_sorts_and_filters() {
     check_access(&sorted(SortBy::Rate, false), &[16, 24, 9000, 64]);
     check_access(&sorted(SortBy::Age, true), &[9000, 24, 64, 16]);
     check_access(&sorted(SortBy::Mapping, false), &[64, 16, 24, 9000]);
-    let rate = Bounds {
+    let rate = OptionalBounds {
         min: Some(0.05),
         max: Some(0.7),
     };
     check_access(&AccessOptions { rate, ..default() }, &[24, 9000]);
-    let size = Bounds {
+    let size = OptionalBounds {
         min: Some(8 * 4096),
         max: None,
     };
     check_access(&AccessOptions { size, ..default() }, &[16, 24, 64]);
-    let age = Bounds {
+    let age = OptionalBounds {
         min: None,
         max: Some(Nanos::from_millis(2000)),
     };
@@ -178,7 +180,7 @@ fn access_sorts_and_filters() {
         &[16],
     );
     let which = Which::At(Nanos::from_millis(1500));
-    let hot = Bounds {
+    let hot = OptionalBounds {
         min: Some(0.5),
         max: None,
     };
@@ -276,7 +278,8 @@ fn footprint_reports_are_as_before() {
     let report = report.finish();
     check("footprint", &report);
     let mut html = Vec::new();
-    write(&report, Format::Html, &Style::default(), &mut html).expect("memory takes everything");
+    write(&report, ReportFormat::Html, &Style::default(), &mut html)
+        .expect("memory takes everything");
     let html = String::from_utf8(html).expect("made of text");
     // Each picture names its target.
     for heading in ["Memory footprint of all targets<", "Memory of the machine<"] {
@@ -362,7 +365,7 @@ fn a_record_without_fragmentation_says_so() {
     }
     let mut out = Vec::new();
     let report = report.finish();
-    write(&report, Format::Text, &Style::default(), &mut out).expect("writing to memory");
+    write(&report, ReportFormat::Text, &Style::default(), &mut out).expect("writing to memory");
     assert!(String::from_utf8_lossy(&out).contains("isotherm compact -o FILE"));
 }
 
@@ -486,7 +489,13 @@ fn nothing_recorded_is_said() {
         report.push(item);
     }
     let mut out = Vec::new();
-    write(&report.finish(), Format::Text, &Style::default(), &mut out).expect("memory");
+    write(
+        &report.finish(),
+        ReportFormat::Text,
+        &Style::default(),
+        &mut out,
+    )
+    .expect("memory");
     assert_eq!(
         String::from_utf8_lossy(&out),
         "no snapshot in this part of the record\n"
@@ -575,7 +584,7 @@ fn blame() {
     check("blame", &report);
     compare("blame.svg", &report.svg());
     let hostile = super::blame::samples::hostile_report();
-    for (format, extension) in [(Format::Svg, "svg"), (Format::Html, "html")] {
+    for (format, extension) in [(ReportFormat::Svg, "svg"), (ReportFormat::Html, "html")] {
         let mut out = Vec::new();
         write(&hostile, format, &Style::default(), &mut out).expect("writing to memory");
         let output = String::from_utf8(out).expect("UTF-8");

@@ -217,7 +217,7 @@ mod tests {
     use isotherm_record::{KernelMigrations, NodeMemory};
 
     use super::*;
-    use crate::samples::header;
+    use crate::test_records::header;
 
     fn machine(second: u64, free: [u64; 2]) -> Item {
         let node = |(node, free)| NodeMemory {

@@ -1,7 +1,7 @@
 //! Checks of a configuration: whether it is valid, and whether this machine can run it.
 
 use isotherm_config::{
-    Configuration, Format, Problem, Problems, Request, SessionSpec, Severity, TargetSpec,
+    ConfigFormat, Configuration, Problem, Problems, Request, SessionSpec, Severity, TargetSpec,
 };
 use serde::Serialize;
 
@@ -64,7 +64,9 @@ impl CheckReport {
 pub fn check(text: &[u8]) -> CheckReport {
     let loaded = isotherm_config::text_of(text)
         .map_err(|problem| vec![problem])
-        .and_then(|text| isotherm_config::load(text, Format::Detect).map_err(Problems::into_vec));
+        .and_then(|text| {
+            isotherm_config::load(text, ConfigFormat::Detect).map_err(Problems::into_vec)
+        });
     let (configuration, problems) = match loaded {
         Ok(configuration) => (configuration.clone(), configuration.warnings),
         Err(problems) => (Configuration::default(), problems),

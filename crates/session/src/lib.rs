@@ -32,6 +32,7 @@ mod kernel;
 mod live;
 #[cfg(feature = "live")]
 mod lock;
+mod messages;
 #[cfg(feature = "live")]
 mod meters;
 #[cfg(feature = "live")]
@@ -56,17 +57,16 @@ mod start;
 #[cfg(feature = "live")]
 mod targets;
 mod versioned;
-mod words;
 
 pub use check::{CheckReport, Finding, check};
+pub use messages::refusal_words;
 pub use versioned::Versioned;
-pub use words::refusal_words;
 
 #[cfg(feature = "live")]
 pub use {
     acting::{
-        Acting, ActingStatus, ActingSummary, ContextStatus, PodPermits, SchemeSummary, lacking,
-        progress::read as read_progress, warnings, warnings_of_schemes,
+        Acting, ActingStatus, ActingSummary, BoundTime, ContextStatus, PodPermits, SchemeSummary,
+        lacking, progress::read as read_progress, warnings, warnings_of_schemes,
     },
     background::{Background, Next},
     compaction::{
@@ -76,9 +76,9 @@ pub use {
     kernel::{KdamondReport, KernelDamonReport, ModuleReport, kernel_plan},
     live::{begin, finish, step},
     lock::{Lock, lock},
+    messages::limit_words,
     privilege::lacks_privilege,
     session::{Session, Step},
     signals::Signals,
-    start::pids,
-    words::limit_words,
+    start::parts::pids,
 };

@@ -76,7 +76,7 @@ pub enum ProtocolError {
 /// A request to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
-pub enum Request {
+pub enum DaemonRequest {
     /// Return the daemon's [`Status`].
     Status,
     /// Replace schemes and limits by those of this configuration.
@@ -97,7 +97,7 @@ pub enum Request {
     },
     /// Read the files again that were given at the start.
     Reload,
-    /// Stop acting until [`Request::Resume`]; watching goes on.
+    /// Stop acting until [`DaemonRequest::Resume`]; watching goes on.
     Pause,
     /// Resume acting.
     Resume,
@@ -108,7 +108,7 @@ pub enum Request {
     Stop,
 }
 
-impl Request {
+impl DaemonRequest {
     /// Reads a request without its newline.
     pub fn parse(message: &[u8]) -> Result<Self, ProtocolError> {
         #[derive(Deserialize)]
@@ -134,7 +134,7 @@ impl Request {
         struct Sent<'a> {
             protocol: u32,
             #[serde(flatten)]
-            request: &'a Request,
+            request: &'a DaemonRequest,
         }
         let mut line = serde_json::to_vec(&Sent {
             protocol: VERSION,
@@ -186,7 +186,7 @@ impl<T: Serialize> Reply<T> {
     }
 }
 
-/// Body of a reply to all requests but [`Request::Status`].
+/// Body of a reply to all requests but [`DaemonRequest::Status`].
 #[derive(Debug, Serialize)]
 pub struct Done {
     /// Notes for the user.
@@ -221,7 +221,7 @@ pub struct Status<'a> {
     /// File of the configuration, if there is one.
     pub config: Option<String>,
     /// Last change of schemes; `null` until the first.
-    pub tuned: Option<Tuned>,
+    pub tuned: Option<SchemeChange>,
     /// Start of the daemon.
     pub since: Nanos,
     /// Seconds since the start.
@@ -289,7 +289,7 @@ pub struct MonitorCost {
 
 /// Last change of schemes, with its source.
 #[derive(Clone, Debug, Serialize)]
-pub struct Tuned {
+pub struct SchemeChange {
     /// Time in nanoseconds since 1970.
     pub at: Nanos,
     /// Name of the configuration.
@@ -391,32 +391,32 @@ mod tests {
     #[test]
     fn another_version_is_named_by_both_ends() {
         let other = r#"{"protocol":2,"do":"migrate","to":"x"}"#;
-        let error = Request::parse(other.as_bytes()).expect_err("version 2");
+        let error = DaemonRequest::parse(other.as_bytes()).expect_err("version 2");
         assert!(
             error.to_string().contains("client speaks version 2"),
             "{error}"
         );
-        let stop = Request::parse(br#"{"protocol":2,"do":"stop"}"#);
-        assert_eq!(stop.ok(), Some(Request::Stop));
+        let stop = DaemonRequest::parse(br#"{"protocol":2,"do":"stop"}"#);
+        assert_eq!(stop.ok(), Some(DaemonRequest::Stop));
         for (reply, said) in [
             (r#"{"ok":true,"protocol":2}"#, "daemon speaks version 2"),
             (r#"{"ok":true,"notes":[]}"#, "daemon speaks no version"),
             (r#"{"ok":false,"protocol":2,"error":"too old"}"#, "too old"),
             (r#"{"hello":1}"#, "no isotherm"),
         ] {
-            let error = Request::Status
+            let error = DaemonRequest::Status
                 .parse_reply(reply)
                 .expect_err(reply)
                 .to_string();
             assert!(error.contains(said), "{error}");
         }
         assert!(
-            Request::Stop
+            DaemonRequest::Stop
                 .parse_reply(r#"{"ok":true,"notes":[]}"#)
                 .is_ok()
         );
         let ours = serde_json::to_string(&Reply::done(Done { notes: Vec::new() })).expect("JSON");
-        assert!(Request::Status.parse_reply(&ours).is_ok(), "{ours}");
+        assert!(DaemonRequest::Status.parse_reply(&ours).is_ok(), "{ours}");
     }
 
     #[test]
@@ -477,18 +477,18 @@ mod tests {
 
     #[test]
     fn requests_are_read_and_others_explained() {
-        let read = |text: &str| Request::parse(text.as_bytes());
-        assert_eq!(read(r#"{"do":"status"}"#).ok(), Some(Request::Status));
+        let read = |text: &str| DaemonRequest::parse(text.as_bytes());
+        assert_eq!(read(r#"{"do":"status"}"#).ok(), Some(DaemonRequest::Status));
         assert_eq!(
             read(r#"{"do":"tune","config":"a\nb","name":"f"}"#).ok(),
-            Some(Request::Tune {
+            Some(DaemonRequest::Tune {
                 config: "a\nb".into(),
                 name: "f".into()
             })
         );
         assert_eq!(
             read(r#"{"do":"schemes","presets":["prcl"]}"#).ok(),
-            Some(Request::Schemes {
+            Some(DaemonRequest::Schemes {
                 presets: vec!["prcl".into()],
                 lines: Vec::new()
             })
@@ -511,7 +511,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = Request::parse(&bytes);
+            let _ = DaemonRequest::parse(&bytes);
         }
 
         #[test]
@@ -520,16 +520,16 @@ mod tests {
             key in "(do|Do|config|name|\\\\u0000)",
             rest in r#"[\{\}\[\]",:a-z0-9\\ ]{0,40}"#,
         ) {
-            let _ = Request::parse(format!(r#"{{"{key}":"{word}"{rest}}}"#).as_bytes());
+            let _ = DaemonRequest::parse(format!(r#"{{"{key}":"{word}"{rest}}}"#).as_bytes());
         }
 
         #[test]
         fn what_is_written_is_read(config in ".*", name in ".*") {
-            let request = Request::Tune { config, name };
+            let request = DaemonRequest::Tune { config, name };
             let line = request.to_line().expect("JSON");
             let (end, text) = line.split_last().expect("a newline");
             prop_assert!(*end == b'\n' && !text.contains(&b'\n'));
-            prop_assert_eq!(Request::parse(text).ok(), Some(request));
+            prop_assert_eq!(DaemonRequest::parse(text).ok(), Some(request));
         }
     }
 }

@@ -17,7 +17,7 @@ use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::process::Process;
 use serde::Serialize;
 
-use crate::start::pids;
+use crate::start::parts::pids;
 
 /// Share of available memory below which reading back ends.
 const AVAILABLE_MIN: f64 = 0.05;

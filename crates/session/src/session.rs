@@ -12,12 +12,12 @@ use isotherm_linux::privileges::{self, Work};
 use isotherm_linux::process::Process;
 use isotherm_record::{Header, Item, TargetExit};
 
-use crate::kernel::KernelMonitor;
 use crate::meters::Meters;
-use crate::monitor::{CacheView, Monitor};
+use crate::monitor::{CacheView, Kdamond, Monitor};
 use crate::signals::Signals;
 use crate::stacks::Stacks;
-use crate::start::{Started, header, start};
+use crate::start::parts::Started;
+use crate::start::{header, start};
 
 /// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ impl Session {
     }
 
     /// Kdamond of a context, if the kernel's DAMON watches and acts there.
-    pub(crate) fn kdamond(&mut self, context: usize) -> Option<&mut KernelMonitor> {
+    pub(crate) fn kdamond(&mut self, context: usize) -> Option<&mut dyn Kdamond> {
         self.monitor.kdamond(context)
     }
 

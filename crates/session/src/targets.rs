@@ -191,8 +191,8 @@ impl TargetSet {
         Ok(true)
     }
 
-    /// Finds targets that have ended, have called exec, or can no longer be watched. Only those that the user named go
-    /// on after exec.
+    /// Finds targets that have ended, have called exec, or can no longer be watched. A target stays one after exec,
+    /// unless the user excluded its new program.
     fn look_for_ends(
         &mut self,
         probe: &mut PageTableProbe,
@@ -204,7 +204,7 @@ impl TargetSet {
             let failure = match probe.refresh(id) {
                 Ok(true) => match (probe.take_failure(id), self.has_become_another(id, probe)) {
                     (None, false) => continue,
-                    (None, true) if self.keeps_numbers() => {
+                    (None, true) if self.stays_target(id) => {
                         self.start_again(id, probe, now, items);
                         ended.push(id);
                         continue;
@@ -240,9 +240,9 @@ impl TargetSet {
         (self.live.get(&id)).is_some_and(|live| live.space != probe.address_space(id))
     }
 
-    /// Whether a process stays the same target after exec.
-    fn keeps_numbers(&self) -> bool {
-        matches!(self.wanted, Wanted::Processes { .. })
+    /// Whether a process is still a target after exec.
+    fn stays_target(&self, id: TargetId) -> bool {
+        (self.live.get(&id)).is_some_and(|live| !self.is_excluded(live.pid))
     }
 
     /// Follows a target into another program.

@@ -33,7 +33,7 @@ pub struct Scanners {
 
 /// Outcome of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Step {
+pub struct CompactionStep {
     /// Pages moved.
     pub moved: u64,
     /// Time that it took.
@@ -78,8 +78,8 @@ impl Scanners {
     }
 
     /// Moves up to 32 pages of one pageblock.
-    pub fn step(&mut self, memory: &mut Memory, costs: &CompactionCosts) -> Step {
-        let mut step = Step::default();
+    pub fn step(&mut self, memory: &mut Memory, costs: &CompactionCosts) -> CompactionStep {
+        let mut step = CompactionStep::default();
         if self.faults.is_contended() {
             step.is_contended = true;
             step.took = costs.pass_block;
@@ -116,7 +116,7 @@ impl Scanners {
         &mut self,
         memory: &Memory,
         costs: &CompactionCosts,
-        step: &mut Step,
+        step: &mut CompactionStep,
     ) -> Option<Vec<Pfn>> {
         let zone = &memory.zones()[self.zone];
         while self.position() < self.free {
@@ -153,7 +153,7 @@ impl Scanners {
         &mut self,
         memory: &mut Memory,
         costs: &CompactionCosts,
-        step: &mut Step,
+        step: &mut CompactionStep,
     ) -> Option<Pfn> {
         while self.isolated.is_empty() {
             let source = (self.migrate - 1) / BLOCK_PAGES;
@@ -177,12 +177,12 @@ impl Scanners {
         self.isolated.pop()
     }
 
-    fn end_round(&mut self, memory: &mut Memory, step: Step) -> Step {
+    fn end_round(&mut self, memory: &mut Memory, step: CompactionStep) -> CompactionStep {
         self.release(memory);
         let moved = !self.is_idle_round || step.moved > 0;
         let faults = std::mem::take(&mut self.faults);
         *self = Self::new(memory, self.zone).with_faults(faults);
-        Step {
+        CompactionStep {
             round_ended: Some(moved),
             ..step
         }

@@ -87,7 +87,7 @@ pub struct MachineCosts {
     /// A page is compressed and put into zram (0.6 to 0.9 GB/s).
     pub compress: Nanos,
     /// A page is paged out to zram as part of a whole block of 2 MiB, which is made a huge page first. The time is a
-    /// 512th of all of that (2.3 to 2.5 us, of data that compresses at once; docs/guard.md).
+    /// 512th of all of that (2.3 to 2.5 us, of data that compresses at once; docs/concepts/guard.md).
     pub page_out_whole: Nanos,
     /// Share of that time that a thread of the process loses if it works meanwhile (1 to 4 %).
     pub whole_lost: f64,
@@ -114,7 +114,7 @@ pub struct MachineCosts {
     pub read_bit: Nanos,
     /// A 2 MiB block's page table is read in bulk (0.5 to 0.9 ns a page).
     pub read_block: Nanos,
-    /// The monitor updates the age and belief of a page in memory, in a block that is accessed as a whole or not at
+    /// The monitor updates the age and estimate of a page in memory, in a block that is accessed as a whole or not at
     /// all. (9 to 13 ns under `run` on a JVM of 890 MiB and an idle program of 680 MiB.)
     pub judge_page: Nanos,
     /// The monitor does so for a page of a block that is accessed in part. (17 to 30 ns a page on a redis with some

@@ -18,7 +18,7 @@ use isotherm_engine::{
 };
 
 use crate::kcompactd::Round;
-use crate::machine::{Machine, ProbeState, Process, ProcessSpec, SimProbe, Use};
+use crate::machine::{ProbeState, SimMachine, SimProbe, SimProcess, SimProcessSpec, Use};
 use acting::Acting;
 use targets::Targets;
 use world::Followed;
@@ -39,7 +39,7 @@ pub enum Watch {
 
 /// Monitor, schemes and limits of a context.
 #[derive(Clone, Debug)]
-pub struct ContextSpec {
+pub struct SimContextSpec {
     /// Its name, if there are several contexts.
     pub name: Option<String>,
     /// Its monitor.
@@ -129,7 +129,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(spec: ContextSpec, machine: &Machine) -> Result<Self, ContextError> {
+    fn new(spec: SimContextSpec, machine: &SimMachine) -> Result<Self, ContextError> {
         let is_physical = matches!(spec.watch, Watch::Physical(..));
         let acting = Acting::new(&spec)?;
         let (mut monitor, followed) = match spec.watch {
@@ -193,10 +193,10 @@ fn within(ranges: &[AddressRange], limits: &[AddressRange]) -> Vec<AddressRange>
 
 /// A machine on which Isotherm runs.
 pub struct Simulation {
-    machine: Machine,
+    machine: SimMachine,
     contexts: Vec<Watcher>,
     /// Processes still to start, the last first.
-    starts: Vec<(Nanos, ProcessSpec)>,
+    starts: Vec<(Nanos, SimProcessSpec)>,
     end: Nanos,
     next_second: Nanos,
     /// Time until which the thread that monitors and acts is busy with acting.
@@ -208,9 +208,9 @@ impl Simulation {
     /// Creates a simulation of Isotherm in these contexts on `machine`. Each of `starts` starts at its time. The
     /// simulation ends at `end`, or once all processes have ended.
     pub fn new(
-        machine: Machine,
-        mut starts: Vec<(Nanos, ProcessSpec)>,
-        contexts: Vec<ContextSpec>,
+        machine: SimMachine,
+        mut starts: Vec<(Nanos, SimProcessSpec)>,
+        contexts: Vec<SimContextSpec>,
         end: Nanos,
     ) -> Result<Self, ContextError> {
         // The last of the list starts next; of those with the same time, the first that was named.
@@ -233,7 +233,7 @@ impl Simulation {
     }
 
     /// The machine.
-    pub fn machine(&self) -> &Machine {
+    pub fn machine(&self) -> &SimMachine {
         &self.machine
     }
 
@@ -290,7 +290,7 @@ impl Simulation {
         self.targets.tell(&self.machine, events);
         self.forget_ended(&events[first_new..]);
         events.extend(self.machine.take_rounds().into_iter().map(Event::Compacted));
-        let is_running = |process: &Process| process.is_running();
+        let is_running = |process: &SimProcess| process.is_running();
         let nobody_left =
             self.starts.is_empty() && !self.machine.processes().iter().any(is_running);
         if now >= self.end || nobody_left {

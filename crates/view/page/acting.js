@@ -25,10 +25,10 @@ export function schemes(container, record, linked) {
     /** @param {number|null} share */
     const shown = share => share === null ? "?" : percent(share);
     const rows = record.guards.map(g => [
-      g.label, String(g.stops), duration(g.closed_s), g.strain_max === null ? "?" : g.strain_max.toFixed(2), `${shown(g.slowdown_mean)} / ${shown(g.slowdown_max)}`,
+      g.label, String(g.stops), duration(g.closed_s), g.limit_ratio_max === null ? "?" : g.limit_ratio_max.toFixed(2), `${shown(g.slowdown_mean)} / ${shown(g.slowdown_max)}`,
       g.refaults_mean === null ? "?" : `${g.refaults_mean.toFixed(1)} / ${g.refaults_max?.toFixed(1)}`,
     ]);
-    parts.push(wide(table(["guard", "stops", "closed for", "most strain", "waiting for memory, mean / most", "refaults per second, mean / most"], rows, "Guard")));
+    parts.push(wide(table(["guard", "stops", "closed for", "largest limit ratio", "waiting for memory, mean / most", "refaults per second, mean / most"], rows, "Guard")));
   }
   if (record.processes.length) {
     const rows = record.processes.map(p => [p.label, bytes(p.tried), bytes(p.applied), refusals(p.refused)]);
@@ -47,11 +47,11 @@ function courses(container, record, linked) {
     const named = schemes.map(s => ({...s.course, name: name(s.label, s.action + (s.dry_run ? " (dry run)" : ""))}));
     parts.push(linked.chart(container, "Acted on since the beginning", named));
   }
-  const strained = guards.filter(g => g.strain.times_s.count);
-  if (strained.length) {
+  const limited = guards.filter(g => g.limit_ratio.times_s.count);
+  if (limited.length) {
     const spans = guards.flatMap(g => g.stopped);
-    parts.push(linked.chart(container, "The guard's strain: measured cost to its limit (shaded: it stopped the schemes)",
-      strained.map(g => ({...g.strain, name: g.label})), {format: n => n.toFixed(2), spans}));
+    parts.push(linked.chart(container, "The guard's limit ratio: measured cost to its limit (shaded: it stopped the schemes)",
+      limited.map(g => ({...g.limit_ratio, name: g.label})), {format: n => n.toFixed(2), spans}));
   }
   const back = guards.filter(g => g.refaults.times_s.count);
   if (back.length) {

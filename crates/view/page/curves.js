@@ -17,7 +17,7 @@ export function reclaimCurve(place, container, curves) {
     at: Array.from(container.array(of.thresholds_s)), share: container.array(of.saved_share), saved: container.array(of.saved),
     refaults: container.array(of.refaults_per_s), slowdown: container.array(of.slowdown),
   });
-  const idle = read(curves.idle), patient = read(curves.patient);
+  const idle = read(curves.idle), backoff = read(curves.backoff);
   place.replaceChildren(element("p", `What reclaiming all memory that was idle for so long would have saved and cost, counted from page scans ${duration(curves.scan_interval_s)} apart: `
     + `exact for what was seen; a refault is taken to cost ${cost}. ${bytes(curves.resident_mean)} were resident in the mean${curves.unknown_mean ? `, ${bytes(curves.unknown_mean)} of it unknown, which is never taken` : ""}.`, "note"), plot);
   if (!idle.at.length) {
@@ -35,7 +35,7 @@ export function reclaimCurve(place, container, curves) {
   };
   const head = ["idle for", "saved", "of resident", "refaults a second", "slower"];
   place.append(wide(table(head, rows(idle), "By threshold")));
-  if (patient.at.length) place.append(wide(table(head, rows(patient), "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under the guard")));
+  if (backoff.at.length) place.append(wide(table(head, rows(backoff), "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under the guard")));
 }
 
 /** Huge pages. @param {HTMLElement} place @param {import("./data.js").HugeJson} huge */

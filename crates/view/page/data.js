@@ -13,8 +13,8 @@
  *   unknown: number}} TargetJson */
 /** @typedef {{label: string, action: string, dry_run: boolean, nr_tried: number, tried: number, applied: number,
  *   refused: [string, number][], took_s: number, from_s: number, to_s: number, course: SeriesJson, moved: [number, number, number][]}} SchemeJson */
-/** @typedef {{label: string, stops: number, closed_s: number, strain_max: number|null, slowdown_mean: number|null,
- *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null, strain: SeriesJson, refaults: SeriesJson, allowed: SeriesJson,
+/** @typedef {{label: string, stops: number, closed_s: number, limit_ratio_max: number|null, slowdown_mean: number|null,
+ *   slowdown_max: number|null, refaults_mean: number|null, refaults_max: number|null, limit_ratio: SeriesJson, refaults: SeriesJson, allowed: SeriesJson,
  *   stopped: [number, number][]}} GuardJson */
 /** Accessed, idle by age, unknown. @typedef {number[]} Ages */
 /** @typedef {{class: string, bytes: number, ages: Ages|null}} ClassJson */
@@ -29,7 +29,7 @@
 /** @typedef {{resident_mean: number, recorded_huge_mean: number, touched_per_scan: number, idle_s: number, named: [string, HugePoint][],
  *   bounds: HugePoint[]}} HugeJson */
 /** @typedef {{scan_interval_s: number, resident_mean: number, unknown_mean: number, refault_cost_s: number, idle: ReclaimJson,
- *   patient: ReclaimJson, huge: HugeJson|null}} CurvesJson */
+ *   backoff: ReclaimJson, huge: HugeJson|null}} CurvesJson */
 /** What is said of some bytes; arrays are of boxes. @typedef {{measure: "idle"|"resident"|"refaulted"|"waste", at_least_s: number, total: number, blamed: number,
  *   likely: number, before_sampling: number, not_sampled: number, nr_others: number, others: number, boxes: Ref, depths: Ref, lefts: Ref, bytes: Ref,
  *   likely_bytes: Ref, list: {name: string, bytes: number, likely: number, inclusive: number}[], nr_unlisted: number, unlisted: number,

@@ -15,9 +15,6 @@ use isotherm_report::{
     ReclaimCurveReport, Scope, Tiers, TiersReport,
 };
 
-use crate::container::Arrays;
-use crate::json::{DocumentJson, LayersJson};
-
 /// Options with more columns than a terminal shows, because the page can zoom.
 const OPTIONS: HeatmapOptions = HeatmapOptions {
     columns_read: 2048,
@@ -218,16 +215,6 @@ impl Finished {
                 .collect(),
         }
     }
-
-    /// Builds the container of the records, in their order.
-    ///
-    /// # Errors
-    /// Only serde could fail, and it does not for these types.
-    pub fn container(records: &[Self]) -> serde_json::Result<Vec<u8>> {
-        let mut arrays = Arrays::default();
-        let json = DocumentJson::of(records, &mut arrays);
-        arrays.finish(&json)
-    }
 }
 
 /// The beginning of a record, and the address axes of its heat maps.
@@ -274,14 +261,8 @@ impl Detail {
         self.heatmap.push(item);
     }
 
-    /// Builds the container: layers like those of a record, but with one layer.
-    ///
-    /// # Errors
-    /// Only serde could fail, and it does not for these types.
-    pub fn container(self) -> serde_json::Result<Vec<u8>> {
-        let mut arrays = Arrays::default();
-        let layers = self.heatmap.finish_layer_on(self.target, &self.axis);
-        let json = LayersJson::of(&layers, &mut arrays);
-        arrays.finish(&json)
+    /// Returns the heat map's layer, with its record.
+    pub(crate) fn finish(self) -> Layers {
+        self.heatmap.finish_layer_on(self.target, &self.axis)
     }
 }

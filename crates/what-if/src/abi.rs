@@ -67,7 +67,7 @@ pub extern "C" fn isotherm_output_bytes() -> usize {
     STATE.with_borrow(|state| state.output.len())
 }
 
-/// Opens the record in the input, or one block in `one_in` of it; outputs [`crate::Facts`].
+/// Opens the record in the input, or one block in `one_in` of it; outputs [`crate::TraceFacts`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     answer(|state| {
@@ -87,7 +87,7 @@ pub extern "C" fn isotherm_predict() -> u32 {
     })
 }
 
-/// Returns the ways to run the schemes of the [`Question`] in the input; outputs a [`crate::Configuration`].
+/// Returns the ways to run the schemes of the [`Question`] in the input; outputs a [`crate::RunInstructions`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_configuration() -> u32 {
     answer(|state| {

@@ -3,7 +3,7 @@
 //!
 //! An answer takes a tenth of a second to seconds. A trace can therefore be opened coarsely while a user moves a
 //! slider. Then only one block in `one_in` is replayed, on a machine on which each action on a page takes as much
-//! longer ([`Facts::one_in`]).
+//! longer ([`TraceFacts::one_in`]).
 
 pub mod abi;
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context as _;
 use isotherm_config::{ActingRequest, Request, to_yaml};
 use isotherm_engine::guard::GuardLimits;
-use isotherm_eval::tune::{EachSecond, Plan, Prediction, Replays, Settings, trace_facts};
+use isotherm_eval::tune::{EachSecond, Prediction, Replays, Settings, TuningPlan, trace_facts};
 use isotherm_record::Reader;
 use isotherm_session::simulated::Replay;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub struct Question {
 
 /// The facts about a trace.
 #[derive(Clone, Debug, Serialize)]
-pub struct Facts {
+pub struct TraceFacts {
     /// Name of the program.
     pub program: String,
     /// Length of the trace in seconds.
@@ -59,7 +59,7 @@ pub struct Facts {
 
 /// Ways to run the query's schemes.
 #[derive(Clone, Debug, Serialize)]
-pub struct Configuration {
+pub struct RunInstructions {
     /// A file for `isotherm run -c` and damo.
     pub yaml: String,
     /// The command without such a file.
@@ -101,7 +101,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// Fails if a scheme does not parse.
-    pub fn configuration(&self, question: &Question) -> anyhow::Result<Configuration> {
+    pub fn configuration(&self, question: &Question) -> anyhow::Result<RunInstructions> {
         let plan = question.plan()?;
         let schemes = question.schemes.iter();
         let mut words: Vec<String> = schemes.map(|line| format!("--scheme '{line}'")).collect();
@@ -109,7 +109,7 @@ impl WhatIf {
         // it made no difference here.
         let limit = question.max_slowdown;
         words.extend(limit.map(|share| format!("--max-slowdown {}%", share * 100.0)));
-        Ok(Configuration {
+        Ok(RunInstructions {
             yaml: to_yaml(&plan.configuration(&Settings::default())),
             command: format!("isotherm run {} {}", words.join(" "), self.targets),
         })
@@ -119,9 +119,9 @@ impl WhatIf {
     ///
     /// # Errors
     /// Fails if the record holds no traced process.
-    pub fn facts(&self) -> anyhow::Result<Facts> {
+    pub fn facts(&self) -> anyhow::Result<TraceFacts> {
         let (times, _) = trace_facts(&self.replay)?;
-        Ok(Facts {
+        Ok(TraceFacts {
             program: self.replay.program(),
             seconds: times.duration.as_secs_f64(),
             interval_seconds: times.interval.as_secs_f64(),
@@ -158,7 +158,7 @@ fn replays(replay: &Replay, one_in: u32, each_second: EachSecond) -> anyhow::Res
 }
 
 impl Question {
-    fn plan(&self) -> anyhow::Result<Plan> {
+    fn plan(&self) -> anyhow::Result<TuningPlan> {
         let request = Request {
             acting: ActingRequest {
                 scheme_lines: self.schemes.clone(),
@@ -171,7 +171,7 @@ impl Question {
             },
             ..Request::default()
         };
-        Ok(Plan::new(Vec::new(), request, None)?)
+        Ok(TuningPlan::new(Vec::new(), request, None)?)
     }
 }
 

@@ -54,7 +54,7 @@ fn what_was_asked_can_be_done() {
         done.expect("a configuration")
     };
     let done = how(Some(0.01));
-    let problems = isotherm_config::check(&done.yaml, isotherm_config::Format::Detect);
+    let problems = isotherm_config::check(&done.yaml, isotherm_config::ConfigFormat::Detect);
     let wrong: Vec<_> = { problems.iter() }
         .filter(|p| p.severity == isotherm_config::Severity::Error)
         .collect();

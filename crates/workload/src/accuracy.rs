@@ -40,7 +40,7 @@ pub struct WarmUp {
 
 /// Bytes, summed over snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Score {
+pub struct AccuracyScore {
     /// Bytes that are claimed and hot.
     pub hit: u64,
     /// Bytes that are claimed.
@@ -49,7 +49,7 @@ pub struct Score {
     pub truth: u64,
 }
 
-impl Score {
+impl AccuracyScore {
     /// Share of the claimed bytes that is hot; `None` if nothing was claimed.
     pub fn precision(&self) -> Option<f64> {
         (self.claimed > 0).then(|| self.hit as f64 / self.claimed as f64)
@@ -69,9 +69,9 @@ pub struct Accuracy {
     /// Mean number of regions in them.
     pub regions_mean: f64,
     /// Score of regions that are claimed at any access.
-    pub any: Score,
+    pub any: AccuracyScore,
     /// Score of regions that are claimed from [`QUARTER`] of the highest possible rate on.
-    pub quarter: Score,
+    pub quarter: AccuracyScore,
     /// Median of top-k over snapshots.
     pub top_k: Option<f64>,
     /// Median over snapshots of (claimed at any access - hot) / hot.
@@ -183,8 +183,8 @@ struct Scorer {
 /// Scores of one snapshot.
 #[derive(Default)]
 struct View {
-    any: Score,
-    quarter: Score,
+    any: AccuracyScore,
+    quarter: AccuracyScore,
     top_k: f64,
     known: u64,
 }
@@ -269,7 +269,7 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, view: &View, scorer: &Scorer, regions: usize) {
-        let add = |sum: &mut Score, score: &Score| {
+        let add = |sum: &mut AccuracyScore, score: &AccuracyScore| {
             sum.hit += score.hit;
             sum.claimed += score.claimed;
             sum.truth += score.truth;

@@ -69,16 +69,16 @@ pub struct Phase {
     /// Duration in milliseconds.
     pub duration_ms: u64,
     /// Accesses that are made.
-    pub patterns: Vec<Pattern>,
+    pub patterns: Vec<WorkloadPattern>,
 }
 
 /// Accesses to one region.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pattern {
+pub struct WorkloadPattern {
     /// Index into [`Config::regions`].
     pub region: usize,
     /// Order of the accesses.
-    pub order: Order,
+    pub order: AccessOrder,
     /// Bytes from one sequential access to the next.
     pub stride: u64,
     /// Share of the phase's accesses, relative to the other patterns'.
@@ -92,7 +92,7 @@ pub struct Pattern {
 /// The order of a pattern's accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum AccessOrder {
     /// Accesses go by stride, from the start again after the end.
     Sequential,
     /// Accesses go anywhere, each place as likely as any other.
@@ -127,7 +127,7 @@ pub struct Scatter {
 /// Error in a configuration, with its line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: found {found}, expected {expected}")]
-pub struct ParseError {
+pub struct WorkloadParseError {
     /// Line number, counted from 1.
     pub line: usize,
     /// Text in the file.
@@ -138,7 +138,7 @@ pub struct ParseError {
 
 impl Config {
     /// Parses the text of a configuration file.
-    pub fn parse(text: &str) -> Result<Self, ParseError> {
+    pub fn parse(text: &str) -> Result<Self, WorkloadParseError> {
         let mut paragraphs = paragraphs(text)?.into_iter();
         let end = text.lines().count().max(1);
         let regions = regions(
@@ -179,8 +179,8 @@ const PATTERN: &str = "a pattern: `region, random (1) or sequential (0), stride,
 /// A line that is not a comment, and its number.
 type Line<'a> = (usize, &'a str);
 
-fn error(line: usize, found: impl Into<String>, expected: impl Into<String>) -> ParseError {
-    ParseError {
+fn error(line: usize, found: impl Into<String>, expected: impl Into<String>) -> WorkloadParseError {
+    WorkloadParseError {
         line,
         found: found.into(),
         expected: expected.into(),
@@ -198,7 +198,7 @@ fn quoted(text: &str) -> String {
     format!("`{}{more}`", shown.escape_debug())
 }
 
-fn paragraphs(text: &str) -> Result<Vec<Vec<Line<'_>>>, ParseError> {
+fn paragraphs(text: &str) -> Result<Vec<Vec<Line<'_>>>, WorkloadParseError> {
     let mut all = vec![Vec::new()];
     for (index, line) in text.lines().enumerate() {
         if index == MAX_LINES {
@@ -221,7 +221,7 @@ fn paragraphs(text: &str) -> Result<Vec<Vec<Line<'_>>>, ParseError> {
     Ok(all)
 }
 
-fn regions(lines: &[Line<'_>]) -> Result<Vec<Region>, ParseError> {
+fn regions(lines: &[Line<'_>]) -> Result<Vec<Region>, WorkloadParseError> {
     let mut regions: Vec<Region> = Vec::new();
     for &(number, line) in lines {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
@@ -254,7 +254,7 @@ fn regions(lines: &[Line<'_>]) -> Result<Vec<Region>, ParseError> {
     Ok(regions)
 }
 
-fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, ParseError> {
+fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, WorkloadParseError> {
     let (first, name) = lines[0];
     let Some(&(number, duration)) = lines.get(1) else {
         return Err(error(
@@ -277,7 +277,7 @@ fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, ParseError> {
                 ),
             )
         })?;
-    let patterns: Vec<Pattern> = lines[2..]
+    let patterns: Vec<WorkloadPattern> = lines[2..]
         .iter()
         .map(|&line| pattern(line, regions))
         .collect::<Result<_, _>>()?;
@@ -295,7 +295,10 @@ fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, ParseError> {
     })
 }
 
-fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, ParseError> {
+fn pattern(
+    (number, line): Line<'_>,
+    regions: &[Region],
+) -> Result<WorkloadPattern, WorkloadParseError> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     if !(4..=6).contains(&fields.len()) {
         return Err(error(number, quoted(line), PATTERN));
@@ -309,8 +312,8 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Pars
             wrong(0, &format!("a region's name ({})", names.join(", ")))
         })?;
     let order = match fields[1] {
-        "0" => Order::Sequential,
-        "1" => Order::Random,
+        "0" => AccessOrder::Sequential,
+        "1" => AccessOrder::Random,
         _ => return Err(wrong(1, "`0` (sequential) or `1` (random)")),
     };
     let stride = parse_bytes(fields[2])
@@ -324,7 +327,7 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Pars
         None | Some("wo") => Mode::Write,
         Some("ro") => Mode::Read,
         Some("rw") => Mode::ReadWrite,
-        Some("chain") if order == Order::Random => Mode::Chain,
+        Some("chain") if order == AccessOrder::Random => Mode::Chain,
         Some("chain") => return Err(wrong(4, "`chain` in random patterns only")),
         Some(_) => return Err(wrong(4, "`ro`, `wo`, `rw` or `chain`")),
     };
@@ -332,7 +335,7 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Pars
         .get(5)
         .map(|words| scatter(number, words, &regions[region]))
         .transpose()?;
-    Ok(Pattern {
+    Ok(WorkloadPattern {
         region,
         order,
         stride,
@@ -342,7 +345,7 @@ fn pattern((number, line): Line<'_>, regions: &[Region]) -> Result<Pattern, Pars
     })
 }
 
-fn scatter(number: usize, words: &str, region: &Region) -> Result<Scatter, ParseError> {
+fn scatter(number: usize, words: &str, region: &Region) -> Result<Scatter, WorkloadParseError> {
     let (mut hot, mut piece, mut seed) = (None, 2 << 20, 1);
     for word in words.split_whitespace() {
         let wrong = |expected: &str| error(number, quoted(word), expected);

@@ -19,7 +19,7 @@ pub mod program;
 pub mod verdict;
 
 pub use case::Case;
-pub use journal::{Journal, Ready};
+pub use journal::{Ready, TouchJournal};
 
 use isotherm_engine::Nanos;
 

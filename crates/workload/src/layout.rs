@@ -19,7 +19,7 @@ use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Order, Pattern, Phase, Scatter};
+use crate::config::{AccessOrder, Config, Phase, Scatter, WorkloadPattern};
 
 /// Density, relative to the phase's highest, from which memory is called hot.
 pub const HOT_SHARE: f64 = 0.25;
@@ -56,7 +56,7 @@ pub type Span = std::ops::Range<u64>;
 /// Returns the spans that a pattern's accesses run over, before strides: its pieces, or the whole region.
 ///
 /// Pieces never overlap; two may touch.
-pub fn spans(pattern: &Pattern, region_bytes: u64) -> Vec<Span> {
+pub fn spans(pattern: &WorkloadPattern, region_bytes: u64) -> Vec<Span> {
     match pattern.scatter {
         None => std::iter::once(0..region_bytes).collect(),
         Some(scatter) => pieces(scatter, region_bytes),
@@ -88,8 +88,8 @@ pub(crate) fn below(random: &mut Pcg64Mcg, bound: u64) -> u64 {
 }
 
 /// Returns the pages within `spans` that a pattern touches: all, except for strides longer than a page.
-fn touched_pages(pattern: &Pattern, spans: &[Span]) -> Vec<Span> {
-    if pattern.order == Order::Random || pattern.stride <= PAGE_SIZE {
+fn touched_pages(pattern: &WorkloadPattern, spans: &[Span]) -> Vec<Span> {
+    if pattern.order == AccessOrder::Random || pattern.stride <= PAGE_SIZE {
         return spans
             .iter()
             .map(|span| page_floor(span.start)..span.end.next_multiple_of(PAGE_SIZE))

@@ -14,4 +14,4 @@ pub mod layout;
 pub mod run;
 pub mod truth;
 
-pub use config::{Config, ParseError};
+pub use config::{Config, WorkloadParseError};

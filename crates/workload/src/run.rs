@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use crate::config::{Config, Phase};
 use crate::layout;
-use crate::truth::{Line, Place};
+use crate::truth::{Line, RegionPlace};
 
 use memory::Memory;
 use walk::Mix;
@@ -56,7 +56,7 @@ pub enum HugePages {
 
 /// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct RunOptions {
     /// Rounds through all phases; with 0 they go on until stopped.
     pub rounds: u64,
     /// Threads that all make the phase's accesses.
@@ -71,7 +71,7 @@ pub struct Options {
 
 /// Event of a run, for an [`Observer`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event<'a> {
+pub enum WorkloadEvent<'a> {
     /// Memory is being populated.
     Populating {
         /// Bytes so far.
@@ -106,7 +106,7 @@ pub enum Event<'a> {
 /// Receives the events of a run.
 pub trait Observer {
     /// Receives an event. An error ends the run.
-    fn event(&mut self, event: &Event<'_>) -> io::Result<()>;
+    fn event(&mut self, event: &WorkloadEvent<'_>) -> io::Result<()>;
 }
 
 /// Why a workload cannot be run.
@@ -172,7 +172,7 @@ pub enum RunError {
 /// Runs `config` until it is done or `stop` is set.
 pub fn run(
     config: &Config,
-    options: Options,
+    options: RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<(), RunError> {
@@ -181,8 +181,8 @@ pub fn run(
     if stop.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let places: Vec<Place> = std::iter::zip(&config.regions, &memories)
-        .map(|(region, memory)| Place {
+    let places: Vec<RegionPlace> = std::iter::zip(&config.regions, &memories)
+        .map(|(region, memory)| RegionPlace {
             name: region.name.clone(),
             range: memory.range(),
         })
@@ -195,7 +195,7 @@ pub fn run(
         regions: places,
     };
     observer
-        .event(&Event::Truth(&ready))
+        .event(&WorkloadEvent::Truth(&ready))
         .map_err(RunError::Output)?;
     let words: Vec<&[AtomicU64]> = memories.iter_mut().map(Memory::words).collect();
     let mut round = 0;
@@ -211,7 +211,7 @@ pub fn run(
                 temperature: layout::temperature(config, phase, &ranges),
             };
             observer
-                .event(&Event::Truth(&start))
+                .event(&WorkloadEvent::Truth(&start))
                 .map_err(RunError::Output)?;
             let (operations, elapsed) =
                 run_phase(config, phase, &words, options, round, stop, observer)
@@ -224,9 +224,9 @@ pub fn run(
                 interrupted: stop.load(Ordering::Relaxed),
             };
             observer
-                .event(&Event::Truth(&end))
+                .event(&WorkloadEvent::Truth(&end))
                 .and_then(|()| {
-                    observer.event(&Event::Phase {
+                    observer.event(&WorkloadEvent::Phase {
                         phase: &phase.name,
                         elapsed,
                         operations,
@@ -245,7 +245,7 @@ fn run_phase(
     config: &Config,
     phase: &Phase,
     words: &[&[AtomicU64]],
-    options: Options,
+    options: RunOptions,
     round: u64,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
@@ -263,7 +263,7 @@ fn run_phase(
             return Ok(());
         }
         next = elapsed + PROGRESS_INTERVAL;
-        observer.event(&Event::Progress {
+        observer.event(&WorkloadEvent::Progress {
             phase: &phase.name,
             elapsed,
             duration: crew.duration,

@@ -24,7 +24,7 @@ pub enum Line {
         /// Seed of the order of random accesses.
         seed: u64,
         /// The regions' names and addresses.
-        regions: Vec<Place>,
+        regions: Vec<RegionPlace>,
     },
     /// A phase begins.
     Start {
@@ -53,7 +53,7 @@ pub enum Line {
 
 /// Name and addresses of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct RegionPlace {
     /// Its name in the configuration.
     pub name: String,
     /// Its addresses.
@@ -162,7 +162,7 @@ mod tests {
                 time_ns,
                 pid: 7,
                 seed: 1,
-                regions: vec![Place {
+                regions: vec![RegionPlace {
                     name: "a".into(),
                     range,
                 }],

@@ -13,7 +13,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -78,7 +78,7 @@ const ARMS: [Arm; 4] = [
 ];
 
 /// The programs: the percentage of their memory that is a table beside the grid.
-const PROGRAMS: [(&str, u32); 2] = [("grid", 0), ("grid and table", 33)];
+const PROGRAMS: [(&str, u32); 3] = [("grid", 0), ("grid and table", 33), ("table", 100)];
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -180,7 +180,7 @@ fn table(name: &str, outcomes: &[Vec<Outcome>; ARMS.len()]) -> Table {
     ];
     let mut table = Table::new(format!("{name}: huge pages"), &head);
     let median = |of: fn(&Outcome) -> f64, arm: usize| {
-        Summary::of(outcomes[arm].iter().map(of)).map_or(f64::NAN, |all| all.median)
+        ValueSummary::of(outcomes[arm].iter().map(of)).map_or(f64::NAN, |all| all.median)
     };
     let seconds: fn(&Outcome) -> f64 = |o| o.seconds;
     let rss: fn(&Outcome) -> f64 = |o| o.rss_last;

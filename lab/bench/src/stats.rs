@@ -1,17 +1,17 @@
 //! Medians and their spread, as cells of tables.
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 
 /// Formats the median of the finite values, with the least and greatest of several; `-` if nothing could be measured.
 pub(super) fn cell(values: &[f64], digits: usize) -> String {
     let measured = values.iter().copied().filter(|value| value.is_finite());
-    let Some(Summary {
+    let Some(ValueSummary {
         n,
         median,
         min,
         max,
         ..
-    }) = Summary::of(measured)
+    }) = ValueSummary::of(measured)
     else {
         return "-".into();
     };

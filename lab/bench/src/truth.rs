@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use isotherm_engine::Nanos;
 use isotherm_workload::family::verdict::{Verdict, settled, verdict};
-use isotherm_workload::family::{Case, Journal, Ready};
+use isotherm_workload::family::{Case, Ready, TouchJournal};
 use serde::Serialize;
 use serde_json::json;
 
@@ -260,7 +260,7 @@ fn resident(pid: u32) -> Option<u64> {
     Some(pages * isotherm_engine::PAGE_SIZE)
 }
 
-fn score_run(journal: &Journal, mode: &Mode, recorded: &Recorded, rss: &Rss) -> Run {
+fn score_run(journal: &TouchJournal, mode: &Mode, recorded: &Recorded, rss: &Rss) -> Run {
     let moves = journal.moves();
     let verdicts: Vec<Verdict> = settled(&recorded.snapshots, &moves)
         .filter(|s| journal.covers(s.start, s.end))

@@ -563,7 +563,7 @@ class ReclaimCurve(TypedDict):
     # The requested slowdown limit.
     max_slowdown: NotRequired[float | None]
     # The second curve at some thresholds: a refaulted page waits four times as long, then sixteen and sixty-four times.
-    patient_points: list[ReclaimPoint]
+    backoff_points: list[ReclaimPoint]
     # One point for each length of idle time that occurred, from the shortest. The curve has no corner between two points. No point is shorter than a scan interval.
     points: list[ReclaimPoint]
     # The record that the report is based on.

@@ -2,14 +2,14 @@
 
 use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
 use super::workload::SLOW;
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
 /// `act`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "act",
         "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds",
         actions,
@@ -17,8 +17,8 @@ pub(super) fn scenario() -> Scenario {
 }
 
 /// `act-swap-full`.
-pub(super) fn swap_full() -> Scenario {
-    Scenario::new(
+pub(super) fn swap_full() -> VmScenario {
+    VmScenario::new(
         "act-swap-full",
         "more cold memory than swap: what does not fit is refused by name, nothing is lost",
         more_than_swap,

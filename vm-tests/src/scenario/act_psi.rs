@@ -6,14 +6,14 @@ use isotherm_record::{Item, Reader};
 use serde_json::Value;
 
 use super::acting::{self, COLD, STILL, about, deed, intact, mib, pages};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
 /// `act-psi`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "act-psi",
         "memory pressure stops the schemes (--max-psi); without PSI the limit is refused",
         run,

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::acting::{self, COLD, HOT, Pages, Part, STILL, TABLES, about, done, intact, mib, pages};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
 /// `act-migrate`.
-pub(super) fn migrate() -> Scenario {
-    Scenario::new(
+pub(super) fn migrate() -> VmScenario {
+    VmScenario::new(
         "act-migrate",
         "cold memory moves to node 1 and hot memory back, of a process and as `tier plan` has it",
         between_nodes,
@@ -18,8 +18,8 @@ pub(super) fn migrate() -> Scenario {
 }
 
 /// `act-physical`.
-pub(super) fn physical() -> Scenario {
-    Scenario::new(
+pub(super) fn physical() -> VmScenario {
+    VmScenario::new(
         "act-physical",
         "pprcl pages out what idles on the whole machine, and spares what does not",
         whole_machine,

@@ -1,14 +1,14 @@
 //! The kernels boot and have the features that the other scenarios rely on.
 
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// `boot`: checks the release, BTF, BPF and kernel DAMON, and that files come back whole.
-pub(super) fn kernel() -> Scenario {
-    Scenario::new(
+pub(super) fn kernel() -> VmScenario {
+    VmScenario::new(
         "boot",
         "the kernel boots, has BTF and BPF, and DAMON exactly on 6.12",
         boot,
@@ -16,8 +16,8 @@ pub(super) fn kernel() -> Scenario {
 }
 
 /// `five-levels`: page tables of five levels, with memory above the old limit in use.
-pub(super) fn five_levels() -> Scenario {
-    Scenario::new(
+pub(super) fn five_levels() -> VmScenario {
+    VmScenario::new(
         "five-levels",
         "-cpu max,la57 gives five levels of page tables and addresses above 47 bits",
         levels,
@@ -25,8 +25,8 @@ pub(super) fn five_levels() -> Scenario {
 }
 
 /// `two-nodes`: two memory nodes, NUMA balancing on.
-pub(super) fn two_nodes() -> Scenario {
-    Scenario::new(
+pub(super) fn two_nodes() -> VmScenario {
+    VmScenario::new(
         "two-nodes",
         "two memory nodes are seen, and NUMA balancing is on as it is by default",
         nodes,

@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -22,8 +22,8 @@ const LOW: f64 = 40.0;
 const OVERSHOOT: f64 = 20.0;
 
 /// `compact`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "compact",
         "compact brings a fragmented node down to the low threshold and stops there",
         run,

@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// `doctor`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "doctor",
         "doctor says what works as root, and why not for a user and under lockdown",
         run,

@@ -7,7 +7,7 @@
 use super::acting::{self, mib, pages};
 use super::record::LEAST_FAITHFUL;
 use super::workload::{self, SCATTERED, SLOW};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -21,8 +21,8 @@ const SETTLING: usize = 3;
 const LEFT: u64 = 2 << 20;
 
 /// `kernel-damon`.
-pub(super) fn records() -> Scenario {
-    Scenario::new(
+pub(super) fn records() -> VmScenario {
+    VmScenario::new(
         "kernel-damon",
         "records by the kernel's DAMON; takes it from nobody; a SIGKILL is put in order; where there is none, says so",
         |kernel| match kernel {
@@ -33,8 +33,8 @@ pub(super) fn records() -> Scenario {
 }
 
 /// `kernel-damon-acts`.
-pub(super) fn acts() -> Scenario {
-    Scenario::new(
+pub(super) fn acts() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-acts",
         "pages out by the kernel's DAMON what is cold, and in a dry run nothing",
         act,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::acting::{self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, intact, mib, pages};
 use super::kernel_damon::{self, says};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -23,8 +23,8 @@ const FAST: &str =
 const SETTLED: &str = "6 s";
 
 /// `kernel-damon-migrate`.
-pub(super) fn migrate() -> Scenario {
-    Scenario::new(
+pub(super) fn migrate() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-migrate",
         "the kernel's DAMON moves cold memory to node 1 and hot memory back, by frames; to two nodes, of a process",
         between_nodes,
@@ -32,8 +32,8 @@ pub(super) fn migrate() -> Scenario {
 }
 
 /// `kernel-damon-lru`.
-pub(super) fn lru() -> Scenario {
-    Scenario::new(
+pub(super) fn lru() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-lru",
         "the kernel's DAMON puts hot frames on the active list and cold ones off it; cold and willneed of a process",
         lists,
@@ -41,8 +41,8 @@ pub(super) fn lru() -> Scenario {
 }
 
 /// `kernel-damon-huge`.
-pub(super) fn huge() -> Scenario {
-    Scenario::new(
+pub(super) fn huge() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-huge",
         "the kernel's DAMON advises huge pages for what is hot, none for what is cold, and collapses",
         huge_pages,

@@ -7,14 +7,14 @@ use serde_json::Value;
 use super::acting::{self, COLD, STILL, mib, pages, parsed};
 use super::kernel_damon::{FUNCTIONS, says};
 use super::workload::{SCATTERED, SLOW};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
 /// `kernel-damon-daemon`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-daemon",
         "start --world kernel: tune by commit, a tuning that the kernel lacks, pause, resume, stop; the guard stops the kernel's schemes",
         run,
@@ -92,8 +92,8 @@ fn script() -> String {
 }
 
 /// `kernel-damon-compare`.
-pub(super) fn compares() -> Scenario {
-    Scenario::new(
+pub(super) fn compares() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-compare",
         "compare: Isotherm by regions, by DAMON's rules, simulated, and the kernel's DAMON in turns between exact scans",
         compare,

@@ -15,7 +15,7 @@ use isotherm_engine::Snapshot;
 use super::kernel_damon::{FUNCTIONS, says};
 use super::record::LEAST_FAITHFUL;
 use super::workload::{self, SCATTERED, SLOW};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::damo::with_damo;
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -29,8 +29,8 @@ const NR_SAMPLES: u32 = 10;
 const LEAST_FILES: usize = 100;
 
 /// `kernel-damon-damo`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-damo",
         "damo 3.4.3 beside ours: the same tree, exports, hot memory; left alone; its record is read",
         run,

@@ -14,7 +14,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::kernel_damon::{FUNCTIONS, says};
 use super::workload::{SCATTERED, SLOW};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -36,8 +36,8 @@ const LEAST_TOLD: usize = 10;
 const LEAST_SEEN: usize = 4;
 
 /// `kernel-damon-killed`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-killed",
         "SIGKILL at random moments: the next puts kernel DAMON in order; processes that come and go under it",
         run,

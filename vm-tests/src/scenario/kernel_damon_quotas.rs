@@ -9,15 +9,15 @@ use super::acting::{self, mib, pages};
 use super::kernel_damon::says;
 use super::kernel_damon_actions::{Counters, configuration, counters, functions, pattern};
 use super::workload::Workload;
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// `kernel-damon-quotas`.
-pub(super) fn quotas() -> Scenario {
-    Scenario::new(
+pub(super) fn quotas() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-quotas",
         "the kernel's DAMON pages out no more than quotas of bytes and of time let it",
         limited,
@@ -25,8 +25,8 @@ pub(super) fn quotas() -> Scenario {
 }
 
 /// `kernel-damon-goals`.
-pub(super) fn goals() -> Scenario {
-    Scenario::new(
+pub(super) fn goals() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-goals",
         "the kernel's quotas follow their goals: what a user says, pressure, a node's free memory; what is lacking is told",
         follow,

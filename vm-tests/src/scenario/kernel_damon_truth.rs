@@ -22,10 +22,10 @@ use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_workload::family::journal::Touched;
 use isotherm_workload::family::pages::PageSet;
 use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verdict};
-use isotherm_workload::family::{EDGE, Journal, Ready};
+use isotherm_workload::family::{EDGE, Ready, TouchJournal};
 
 use super::kernel_damon::FUNCTIONS;
-use super::{Report, Scenario, ensure, workload};
+use super::{Report, VmScenario, ensure, workload};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -54,8 +54,8 @@ const MODES: [(&str, &str); 5] = [
 ];
 
 /// `kernel-damon-truth`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "kernel-damon-truth",
         "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family",
         run,
@@ -147,14 +147,14 @@ fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
         .run_ok()
 }
 
-fn journal(output: &VmOutput) -> Result<Journal, VmError> {
+fn journal(output: &VmOutput) -> Result<TouchJournal, VmError> {
     let wrong = |error: &dyn std::fmt::Display| VmError::Wrong(format!("the journal: {error}"));
     let ready: Ready =
         serde_json::from_slice(output.bytes("ready.json")?).map_err(|e| wrong(&e))?;
-    Journal::read(ready, output.bytes("journal")?).map_err(|e| wrong(&e))
+    TouchJournal::read(ready, output.bytes("journal")?).map_err(|e| wrong(&e))
 }
 
-fn judge(output: &VmOutput, journal: &Journal, at: usize) -> Result<Row, VmError> {
+fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, VmError> {
     let snapshots = workload::snapshots(output, &at.to_string())?;
     let share = output.text(&format!("{at}.share"))?;
     let is_physical = MODES[at].1.contains("--physical");
@@ -175,7 +175,7 @@ fn judge(output: &VmOutput, journal: &Journal, at: usize) -> Result<Row, VmError
 }
 
 /// Scores all pages of all snapshots that are judged.
-fn judge_by(truth: &impl Truth, journal: &Journal, snapshots: &[Snapshot]) -> Row {
+fn judge_by(truth: &impl Truth, journal: &TouchJournal, snapshots: &[Snapshot]) -> Row {
     let moves = journal.moves();
     let populated = populated(journal);
     let mut idle = Idle::default();
@@ -229,7 +229,7 @@ impl Idle {
     }
 }
 
-fn populated(journal: &Journal) -> PageSet {
+fn populated(journal: &TouchJournal) -> PageSet {
     let pages = (journal.ready.memory.len() / PAGE_SIZE) as usize;
     let mut populated = PageSet::new(pages);
     for page in (0..pages).filter(|page| journal.layout.is_populated(*page as u64)) {
@@ -241,13 +241,13 @@ fn populated(journal: &Journal) -> PageSet {
 
 /// The truth of a program by physical address.
 struct ByFrame<'a> {
-    journal: &'a Journal,
+    journal: &'a TouchJournal,
     /// Pages by frame.
     pages: BTreeMap<u64, usize>,
 }
 
 impl<'a> ByFrame<'a> {
-    fn new(output: &VmOutput, journal: &'a Journal) -> Result<Self, VmError> {
+    fn new(output: &VmOutput, journal: &'a TouchJournal) -> Result<Self, VmError> {
         let (before, after) = (output.bytes("frames")?, output.bytes("frames_after")?);
         ensure(before == after, || {
             "pages have moved to other frames".to_owned()

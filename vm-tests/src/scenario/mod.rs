@@ -30,7 +30,7 @@ use crate::kernel::Kernel;
 use crate::qemu;
 
 /// A named check that boots one kernel (or the same one several times).
-pub struct Scenario {
+pub struct VmScenario {
     /// The name on the command line.
     pub name: &'static str,
     /// A summary of its checks, in a line.
@@ -52,7 +52,7 @@ pub struct Test {
     pub is_long: bool,
 }
 
-impl Scenario {
+impl VmScenario {
     const fn new(
         name: &'static str,
         about: &'static str,
@@ -92,7 +92,7 @@ macro_rules! listed {
     ($($group:ident {
         $($module:ident::$scenario:ident { $($(#[$ignored:meta])* $test:ident: $kernel:ident,)* })*
     })*) => {
-        vec![$($(Scenario {
+        vec![$($(VmScenario {
             tests: vec![$(Test {
                 name: stringify!($test),
                 kernel: Kernel::$kernel,
@@ -104,7 +104,7 @@ macro_rules! listed {
 }
 
 /// Returns every scenario, quick ones first.
-pub fn all() -> Vec<Scenario> {
+pub fn all() -> Vec<VmScenario> {
     crate::scenario_tests!(listed)
 }
 
@@ -115,7 +115,7 @@ const TRIES: usize = 2;
 /// and the time it took. Panics if the scenario fails each time it is tried. Every failure is printed. `path` is the
 /// whole name of the test, with its modules.
 pub fn test(path: &str, name: &str) {
-    let of_scenario = |scenario: Scenario| {
+    let of_scenario = |scenario: VmScenario| {
         let tests = scenario.tests.iter();
         tests
             .filter(|test| test.name == name)

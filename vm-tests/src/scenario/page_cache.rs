@@ -6,7 +6,7 @@ use isotherm_engine::frames::AgeBytes;
 use serde_json::Value;
 
 use super::acting::{mib, parsed};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -19,8 +19,8 @@ const SLACK: u64 = FILE / 10;
 const FIVE_SECONDS: usize = 1;
 
 /// `page-cache`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "page-cache",
         "a file that is read again and again is told from one that was read once, which a scheme drops",
         run,

@@ -4,7 +4,7 @@ use isotherm_engine::RegionSnapshot;
 use serde_json::Value;
 
 use super::workload::{self, SCATTERED, SLOW, STAIRS, Workload};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -25,12 +25,12 @@ pub(super) const LEAST_FAITHFUL: f64 = 0.5;
 /// memory take longer to find their borders. The runs on which this value is based had a precision between 0.84 and
 /// 1.00.
 const LEAST_PHYSICAL: f64 = 0.75;
-/// Least precision and recall of the other ways of recording; docs/vm-tests.md has measured values.
+/// Least precision and recall of the other ways of recording; docs/development/vm-tests.md has measured values.
 pub(super) const LEAST: f64 = 0.9;
 
 /// `first`: checks that fit into one boot of a kernel, in a minute.
-pub(super) fn first() -> Scenario {
-    Scenario::new(
+pub(super) fn first() -> VmScenario {
+    VmScenario::new(
         "first",
         "doctor says that recording works, and the default monitor finds a scattered hot set",
         one_boot,
@@ -54,8 +54,8 @@ fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
 }
 
 /// `record`: every way of recording, on a scattered hot set.
-pub(super) fn scattered() -> Scenario {
-    Scenario::new(
+pub(super) fn scattered() -> VmScenario {
+    VmScenario::new(
         "record",
         "records a scattered hot set in each mode; precision and recall are checked",
         |kernel| {
@@ -71,8 +71,8 @@ pub(super) fn scattered() -> Scenario {
 }
 
 /// `record-stairs`: hot memory changes while it is recorded.
-pub(super) fn stairs() -> Scenario {
-    Scenario::new(
+pub(super) fn stairs() -> VmScenario {
+    VmScenario::new(
         "record-stairs",
         "records stairs: four regions hot one after the other",
         |kernel| {
@@ -86,8 +86,8 @@ pub(super) fn stairs() -> Scenario {
 }
 
 /// `record-five-levels`: the target's memory lies above 47 bits.
-pub(super) fn five_levels() -> Scenario {
-    Scenario::new(
+pub(super) fn five_levels() -> VmScenario {
+    VmScenario::new(
         "record-five-levels",
         "records memory above 47 bits under five levels of page tables",
         five,
@@ -95,8 +95,8 @@ pub(super) fn five_levels() -> Scenario {
 }
 
 /// `record-node`: physical memory of one node.
-pub(super) fn node() -> Scenario {
-    Scenario::new(
+pub(super) fn node() -> VmScenario {
+    VmScenario::new(
         "record-node",
         "records the physical memory of node 1 of two, and of all processes (record --node 1, --all)",
         physical,

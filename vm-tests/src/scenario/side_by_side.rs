@@ -11,14 +11,14 @@ use isotherm_engine::Snapshot;
 
 use super::record::{LEAST, LEAST_FAITHFUL};
 use super::workload::{self, SCATTERED, SLOW};
-use super::{Report, Scenario};
+use super::{Report, VmScenario};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
 /// `side-by-side`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "side-by-side",
         "kernel DAMON (vaddr, sysfs; TLB flushed or not) and Isotherm on the same workload",
         run,

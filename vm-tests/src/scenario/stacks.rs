@@ -8,7 +8,7 @@ use isotherm_record::stacks::HUGE_PAGES_SETTING;
 use serde_json::Value;
 
 use super::acting::{mib, parsed};
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -22,8 +22,8 @@ const SLACK: u64 = PART / 10;
 const BUDGET: &str = "--stacks=20% --cpu-budget 20%";
 
 /// `stacks`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "stacks",
         "idle memory is laid to the function that touched it first, in small and huge pages; refaults to who caused them",
         run,

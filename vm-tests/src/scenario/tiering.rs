@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Report, Scenario, ensure};
+use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -25,8 +25,8 @@ const LEAST_BY_DEFAULT: f64 = 25.0;
 const MOST_LEFT: f64 = 0.5;
 
 /// `tiering`.
-pub(super) fn scenario() -> Scenario {
-    Scenario::new(
+pub(super) fn scenario() -> VmScenario {
+    VmScenario::new(
         "tiering",
         "the experiment of redis on two tiers runs as shipped; tiered, redis is back on the fast node",
         run,

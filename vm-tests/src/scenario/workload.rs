@@ -6,7 +6,7 @@
 
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::Reader;
-use isotherm_workload::accuracy::{Accuracy, Score, WarmUp, score};
+use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 use isotherm_workload::truth::{self, Episode};
 
 use super::{Report, ensure};
@@ -168,7 +168,7 @@ pub(super) fn row(report: &mut Report, name: &str, a: &Accuracy) {
 pub(super) fn require(
     report: &Report,
     name: &str,
-    score: Score,
+    score: AccuracyScore,
     least: f64,
 ) -> Result<(), VmError> {
     let good = |value: Option<f64>| value.is_some_and(|v| v >= least);

@@ -13,7 +13,10 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::plan::{KERNEL, VM};
+/// The suite of tests that need this machine's kernel for themselves, and time to pass.
+pub(super) const KERNEL: &str = "kernel";
+/// The suite of tests that boot virtual machines.
+pub(super) const VM: &str = "vm";
 
 /// A test executable.
 #[derive(Clone, Debug, Serialize, Deserialize)]

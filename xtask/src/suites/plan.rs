@@ -9,13 +9,9 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::change::Change;
-use super::executables::{Set, long_tests};
+use super::executables::{KERNEL, Set, VM, long_tests};
 
-/// The suite of tests that need this machine's kernel for themselves, and time to pass.
-pub(super) const KERNEL: &str = "kernel";
-/// The suite of tests that boot virtual machines.
-pub(super) const VM: &str = "vm";
-/// The suite of the long ones of these.
+/// The suite of the long tests in virtual machines.
 const VM_LONG: &str = "vm-long";
 /// Filter of tests that boot each kernel once, and the suite of them.
 const FIRST: &str = "first::";
@@ -26,7 +22,7 @@ const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 const SMOKE: &[&str] = &[
     "accuracy::",
     "command_line::",
-    "endings::",
+    "exit_paths::",
     "goals::",
     "targets::",
 ];

@@ -1,8 +1,8 @@
 //! Reading of files that damo and HMSDK write (`fixtures/make.py` runs them), and writing them back.
 
 use isotherm_config::{
-    Configuration, Format, Method, Operations, Request, hmsdk_demote, hmsdk_promote, load, preset,
-    scheme_line, to_json, to_yaml,
+    ConfigFormat, Configuration, ConfiguredOperations, Method, Request, hmsdk_demote,
+    hmsdk_promote, load, preset, scheme_line, to_json, to_yaml,
 };
 use isotherm_engine::scheme::{
     Action, Age, Bounds, Destination, FailCharge, FilterKind, Frequency, GoalMetric, OpsFilter,
@@ -26,7 +26,7 @@ const FIXTURES: [(&str, &str); 6] = [
 ];
 
 fn read(text: &str) -> Configuration {
-    match load(text, Format::Detect) {
+    match load(text, ConfigFormat::Detect) {
         Ok(configuration) => configuration,
         Err(problems) => panic!("{problems}\nin\n{text}"),
     }
@@ -108,7 +108,7 @@ fn isotherms_own_keys_are_read_and_written() {
 fn damos_prcl_is_read() {
     let configuration = fixture("damo_prcl.json");
     let context = &configuration.contexts[0];
-    assert_eq!(context.operations, Operations::Vaddr);
+    assert_eq!(context.operations, ConfiguredOperations::Vaddr);
     assert_eq!(context.targets[0].pid, Some(4242));
     assert_eq!(context.intervals_goal, None);
     assert_eq!(context.nr_regions, Some(Bounds { min: 10, max: 1000 }));
@@ -266,7 +266,10 @@ fn what_damo_takes_by_schemes_is_one_context() {
     assert_eq!(scheme.quota.bytes, 500 << 20);
     assert_eq!(scheme.quota.weights, Weights::default());
     assert_eq!(scheme.filters.len(), 2);
-    let problems = load("- {action: pageout}\n- {action: what}\n", Format::Detect);
+    let problems = load(
+        "- {action: pageout}\n- {action: what}\n",
+        ConfigFormat::Detect,
+    );
     let problem = problems.expect_err("refused").to_string();
     assert!(problem.contains("[1].action"), "{problem}");
 }

@@ -3,7 +3,7 @@
 //! Cases are separated by lines of `=`. Each has the text, a line `---->`, and every message in order. To accept new
 //! messages, run with `ISOTHERM_BLESS=1` and read the difference.
 
-use isotherm_config::{Format, check};
+use isotherm_config::{ConfigFormat, check};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/errors.txt");
 const SEPARATOR: &str = "====\n";
@@ -20,7 +20,7 @@ fn messages_are_as_agreed() {
         now.push_str(SEPARATOR);
         now.push_str(text);
         now.push_str(ARROW);
-        for problem in check(text, Format::Detect) {
+        for problem in check(text, ConfigFormat::Detect) {
             now.push_str(&problem.to_string());
             now.push('\n');
         }

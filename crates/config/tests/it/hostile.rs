@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use isotherm_config::{Format, TEXT_MAX, check, load, scheme_line, text_of};
+use isotherm_config::{ConfigFormat, TEXT_MAX, check, load, scheme_line, text_of};
 use proptest::prelude::*;
 
 /// Time limit. It is far more than any text here needs in a debug build beside other work, and far less than quadratic
 /// growth would take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn refused(text: &str, format: Format, message: &str) {
+fn refused(text: &str, format: ConfigFormat, message: &str) {
     let start = Instant::now();
     let problems = check(text, format);
     let first = problems
@@ -24,13 +24,21 @@ fn refused(text: &str, format: Format, message: &str) {
 fn deep_nesting_is_refused() {
     let n = 100_000;
     // saphyr looks ahead, and stops at its own limit.
-    refused(&"[".repeat(n), Format::Yaml, "recursion limit exceeded");
-    refused(&"[".repeat(40), Format::Yaml, "deeper nesting");
-    refused(&"- ".repeat(n), Format::Yaml, "deeper nesting");
-    refused(&"{a: ".repeat(n), Format::Yaml, "recursion limit exceeded");
+    refused(
+        &"[".repeat(n),
+        ConfigFormat::Yaml,
+        "recursion limit exceeded",
+    );
+    refused(&"[".repeat(40), ConfigFormat::Yaml, "deeper nesting");
+    refused(&"- ".repeat(n), ConfigFormat::Yaml, "deeper nesting");
+    refused(
+        &"{a: ".repeat(n),
+        ConfigFormat::Yaml,
+        "recursion limit exceeded",
+    );
     let json = format!("{}{}", "[".repeat(n), "]".repeat(n));
-    refused(&json, Format::Json, "deeper nesting");
-    refused(&"[".repeat(n), Format::Json, "what cannot be read");
+    refused(&json, ConfigFormat::Json, "deeper nesting");
+    refused(&"[".repeat(n), ConfigFormat::Json, "what cannot be read");
 }
 
 #[test]
@@ -40,24 +48,32 @@ fn alias_bombs_are_refused() {
         let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
         bomb.extend([&format!("a{level}: &a{level} ["), &aliases, "]\n"]);
     }
-    refused(&bomb, Format::Yaml, "more values");
-    refused("a: &a [*a]\n", Format::Yaml, "an alias inside of itself");
+    refused(&bomb, ConfigFormat::Yaml, "more values");
+    refused(
+        "a: &a [*a]\n",
+        ConfigFormat::Yaml,
+        "an alias inside of itself",
+    );
 }
 
 #[test]
 fn long_texts_are_refused_or_read_in_bounded_time() {
-    refused(&" ".repeat(TEXT_MAX + 1), Format::Detect, "4194305 bytes");
+    refused(
+        &" ".repeat(TEXT_MAX + 1),
+        ConfigFormat::Detect,
+        "4194305 bytes",
+    );
     let schemes = format!(
         "{{\"kdamonds\": [{{\"contexts\": [{{\"ops\": \"vaddr\", \"targets\": [], \"schemes\": [{}]}}]}}]}}",
         vec!["{}"; 400_000].join(",")
     );
-    refused(&schemes, Format::Json, "400000 items");
+    refused(&schemes, ConfigFormat::Json, "400000 items");
     let one_line = format!("{{\"kdamonds\": [{}]}}", vec!["0"; 500_000].join(","));
-    refused(&one_line, Format::Json, "items");
+    refused(&one_line, ConfigFormat::Json, "items");
     let lines = "4K max 0 0 5s max pagout\n".repeat(100_000);
-    refused(&lines, Format::Detect, "pagout");
+    refused(&lines, ConfigFormat::Detect, "pagout");
     let keys: Vec<_> = (0..100_000).map(|n| format!("k{n}: 0")).collect();
-    refused(&keys.join("\n"), Format::Yaml, "the unknown key `k0`");
+    refused(&keys.join("\n"), ConfigFormat::Yaml, "the unknown key `k0`");
 }
 
 #[test]
@@ -78,9 +94,9 @@ fn numbers_that_are_none_are_refused() {
         let yaml = format!(
             "kdamonds: [{{contexts: [{{ops: vaddr, targets: [], nr_regions: {{min: {size:?}, max: 10}}}}]}}]"
         );
-        assert!(load(&yaml, Format::Yaml).is_err(), "{yaml}");
+        assert!(load(&yaml, ConfigFormat::Yaml).is_err(), "{yaml}");
     }
-    let too_large = check("20E max 0 0 5s max pageout", Format::Damos);
+    let too_large = check("20E max 0 0 5s max pageout", ConfigFormat::Damos);
     assert!(
         too_large[0].to_string().contains("too large"),
         "{}",
@@ -121,7 +137,12 @@ fn mutated() -> impl Strategy<Value = String> {
 }
 
 fn any_format(text: &str) {
-    for format in [Format::Json, Format::Yaml, Format::Damos, Format::Detect] {
+    for format in [
+        ConfigFormat::Json,
+        ConfigFormat::Yaml,
+        ConfigFormat::Damos,
+        ConfigFormat::Detect,
+    ] {
         let _ = check(text, format);
     }
     let _ = scheme_line(text);
@@ -146,12 +167,12 @@ proptest! {
     fn no_changed_file_panics(text in mutated()) {
         any_format(&text);
         // A readable text can be written and read again with the same result.
-        if let Ok(read) = load(&text, Format::Detect) {
+        if let Ok(read) = load(&text, ConfigFormat::Detect) {
             let written = isotherm_config::to_yaml(&read);
-            let again = load(&written, Format::Yaml);
+            let again = load(&written, ConfigFormat::Yaml);
             prop_assert_eq!(again.map(|c| c.contexts), Ok(read.contexts.clone()), "{}", written);
             let written = isotherm_config::to_json(&read);
-            let again = load(&written, Format::Json);
+            let again = load(&written, ConfigFormat::Json);
             prop_assert_eq!(again.map(|c| c.contexts), Ok(read.contexts), "{}", written);
         }
     }

@@ -1,8 +1,8 @@
 //! Sessions of requests and files together.
 
 use isotherm_config::{
-    ActingRequest, ContextConfig, Format, MemoryGoal, Method, MonitorSpec, Monitoring, ProcessSpec,
-    Request, RequestError, SessionSpec, TargetSpec, ThpPolicy, load,
+    ActingRequest, ConfigFormat, ContextConfig, MemoryGoal, Method, MonitorSpec, Monitoring,
+    ProcessSpec, Request, RequestError, SessionSpec, TargetSpec, ThpPolicy, load,
 };
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::{Attributes, Nanos, Strategy};
@@ -19,7 +19,7 @@ fn file(contexts: &[(u32, bool, &str)]) -> Vec<ContextConfig> {
     });
     let contexts: Vec<String> = contexts.collect();
     let text = format!(r#"{{"kdamonds": [{}]}}"#, contexts.join(", "));
-    load(&text, Format::Detect).expect("fine").contexts
+    load(&text, ConfigFormat::Detect).expect("fine").contexts
 }
 
 fn pid(pid: u32) -> TargetSpec {

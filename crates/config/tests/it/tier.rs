@@ -2,8 +2,8 @@
 //! them back.
 
 use isotherm_config::{
-    Configuration, Extent, Format, HMSDK_MEMCG, Move, TierError, TierPlan, Topology, load, text_of,
-    to_json, to_yaml,
+    ConfigFormat, Configuration, Extent, HMSDK_MEMCG, Move, TierError, TierPlan, Topology, load,
+    text_of, to_json, to_yaml,
 };
 use isotherm_engine::AddressRange;
 use isotherm_engine::scheme::{Action, Tuner};
@@ -208,13 +208,13 @@ proptest! {
             prop_assert!(ranges.iter().all(|r| r.len() <= plan.region_max.unwrap_or(u64::MAX)));
         }
         for (text, format) in [
-            (to_yaml(&planned), Format::Yaml),
-            (to_json(&planned), Format::Json),
+            (to_yaml(&planned), ConfigFormat::Yaml),
+            (to_json(&planned), ConfigFormat::Json),
         ] {
             if text_of(text.as_bytes()).is_err() {
                 continue;
             }
-            for format in [format, Format::Detect] {
+            for format in [format, ConfigFormat::Detect] {
                 let read = load(&text, format);
                 prop_assert_eq!(read.as_ref(), Ok(&planned), "{}", text);
             }

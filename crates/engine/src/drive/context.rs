@@ -18,7 +18,7 @@ use crate::scheme::{Action, Metric, Scheme, SchemeEngine, SchemeError, SystemFac
 use crate::snapshot::{Snapshot, TargetId};
 
 /// The world that a context acts in: this machine, or a simulated one.
-pub trait World: Actuator {
+pub trait Platform: Actuator {
     /// Measures the metrics in `wanted`, and no others, for goals and watermarks.
     fn facts(
         &mut self,
@@ -45,7 +45,7 @@ pub trait World: Actuator {
         false
     }
 
-    /// Returns whether [`World::present`] works, which reveals the pages that were read back.
+    /// Returns whether [`Platform::present`] works, which reveals the pages that were read back.
     fn knows_present(&self) -> bool {
         false
     }
@@ -61,7 +61,7 @@ pub trait World: Actuator {
         Ok(())
     }
 
-    /// Returns whether [`World::block_uses`] works, which reveals the waste of a huge page.
+    /// Returns whether [`Platform::block_uses`] works, which reveals the waste of a huge page.
     fn knows_blocks(&self) -> bool {
         false
     }
@@ -88,24 +88,24 @@ pub trait World: Actuator {
 /// Schemes of a context, with their guard and their plans.
 #[derive(Debug)]
 pub struct Context {
-    schemes: SchemeEngine,
-    guard: Guard,
+    pub(super) schemes: SchemeEngine,
+    pub(super) guard: Guard,
     /// Memory that a dry run has counted already; `None`: it is no dry run.
     dry_run: Option<DryRun>,
     history: RefaultHistory,
     huge: HugeBound,
     /// Plans by pool, in the order of [`Pool::ALL`].
-    lanes: [Lane; 2],
+    pub(super) queues: [Queue; 2],
     /// Pool that had the first turn in the last step.
     turn: Pool,
 }
 
 /// Plans for the memory of one pool, which the guard may stop separately.
 #[derive(Debug, Default)]
-struct Lane {
-    pace: Throughput,
+pub(super) struct Queue {
+    throughput: Throughput,
     /// Planned operations that did not fit into one step.
-    rest: VecDeque<Operation>,
+    pub(super) pending: VecDeque<Operation>,
 }
 
 impl Context {
@@ -124,7 +124,7 @@ impl Context {
             dry_run: is_dry_run.then(DryRun::default),
             history: RefaultHistory::default(),
             huge: HugeBound::default(),
-            lanes: Default::default(),
+            queues: Default::default(),
             turn: Pool::PageCache,
         })
     }
@@ -140,14 +140,14 @@ impl Context {
     /// Fails if a scheme is invalid. Then everything stays as it is.
     pub fn set_schemes(&mut self, schemes: Vec<Scheme>) -> Result<(), SchemeError> {
         self.schemes.set_schemes(schemes)?;
-        self.drop_rest();
+        self.clear_pending();
         Ok(())
     }
 
     /// Stops or resumes acting.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.schemes.set_paused(is_paused);
-        self.drop_rest();
+        self.clear_pending();
     }
 
     /// Returns its guard.
@@ -192,7 +192,7 @@ impl Context {
 
     /// Checks the watermarks that are due. If they deactivate all schemes, returns the time of the next check: until
     /// then no monitoring is needed.
-    pub fn rests_until<W: World>(&mut self, now: Nanos, world: &mut W) -> Option<Nanos> {
+    pub fn rests_until<W: Platform>(&mut self, now: Nanos, world: &mut W) -> Option<Nanos> {
         let schemes = &mut self.schemes;
         if !schemes.schemes().any(|scheme| scheme.watermarks.is_some()) {
             return None;
@@ -206,25 +206,27 @@ impl Context {
     }
 
     /// Returns whether a plan is unfinished.
-    pub fn has_rest(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.rest.is_empty())
+    pub fn has_pending(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.pending.is_empty())
     }
 
     /// Drops unfinished plans.
-    pub fn drop_rest(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.rest.clear());
+    pub fn clear_pending(&mut self) {
+        self.queues
+            .iter_mut()
+            .for_each(|queue| queue.pending.clear());
     }
 
     /// Returns the targets of unfinished plans.
-    pub fn targets_of_rest(&self) -> BTreeSet<TargetId> {
-        let rest = self.lanes.iter().flat_map(|lane| &lane.rest);
+    pub fn targets_of_pending(&self) -> BTreeSet<TargetId> {
+        let rest = self.queues.iter().flat_map(|queue| &queue.pending);
         rest.map(|operation| operation.target).collect()
     }
 
     /// Drops unfinished plans for this target.
     pub fn drop_rest_of(&mut self, target: TargetId) {
-        for lane in &mut self.lanes {
-            lane.rest.retain(|operation| operation.target != target);
+        for queue in &mut self.queues {
+            queue.pending.retain(|operation| operation.target != target);
         }
     }
 
@@ -233,7 +235,7 @@ impl Context {
     ///
     /// # Errors
     /// Fails if the world's actuator is useless as a whole.
-    pub fn step<W: World>(
+    pub fn step<W: Platform>(
         &mut self,
         now: Nanos,
         snapshots: &[Snapshot],
@@ -266,7 +268,7 @@ impl Context {
 
     /// Plans anew for the targets of the snapshots. Returns operations that are not executed, with their outcomes:
     /// protected memory, and small pages whose huge pages would waste too much.
-    fn plan<W: World>(
+    fn plan<W: Platform>(
         &mut self,
         now: Nanos,
         snapshots: &[Snapshot],
@@ -274,7 +276,7 @@ impl Context {
     ) -> Result<Vec<(Operation, Outcome)>, W::Error> {
         let wanted = self.schemes.wanted_metrics(now);
         let mut facts = world.facts(&wanted, &self.schemes, snapshots);
-        facts.patience = self.guard.patience();
+        facts.backoff = self.guard.backoff();
         let mut plan = self.schemes.plan(now, snapshots, &facts);
         if let Some(dry_run) = &mut self.dry_run {
             dry_run.observe(snapshots);
@@ -283,12 +285,12 @@ impl Context {
         let (plan, kept) = self.keep_refaulted(now, snapshots, plan, world)?;
         let (plan, kept_small) = self.huge.narrow(plan, snapshots, world)?;
         let is_new = |target| snapshots.iter().any(|s| s.target == target);
-        for lane in &mut self.lanes {
-            lane.rest.retain(|operation| !is_new(operation.target));
+        for queue in &mut self.queues {
+            queue.pending.retain(|operation| !is_new(operation.target));
         }
         for operation in plan {
-            self.lanes[operation.pool() as usize]
-                .rest
+            self.queues[operation.pool() as usize]
+                .pending
                 .push_back(operation);
         }
         let kept = kept.into_iter().map(|operation| {
@@ -302,7 +304,7 @@ impl Context {
     }
 
     /// Divides a plan into operations to execute, and memory that refaulted too soon the last time.
-    fn keep_refaulted<W: World>(
+    fn keep_refaulted<W: Platform>(
         &mut self,
         now: Nanos,
         snapshots: &[Snapshot],
@@ -327,27 +329,27 @@ impl Context {
 
     /// Executes planned operations as far as the guard allows and as they fit into `room`. Pools take turns. A long
     /// plan for one pool thus does not delay the other, whose bytes may cost a tenth.
-    fn execute<W: World>(&mut self, room: Nanos, world: &mut W) -> Result<Executed, W::Error> {
+    fn execute<W: Platform>(&mut self, room: Nanos, world: &mut W) -> Result<Executed, W::Error> {
         let is_dry_run = self.is_dry_run();
         let mut pools = Pool::ALL;
         pools.sort_by_key(|pool| *pool == self.turn);
         self.turn = pools[0];
         let mut executed = Executed::default();
         for pool in pools {
-            let lane = &mut self.lanes[pool as usize];
+            let queue = &mut self.queues[pool as usize];
             let left = room.since(executed.took());
             if world.is_stopped() {
                 break;
             }
             executed.append(execute(
-                &mut lane.rest,
+                &mut queue.pending,
                 (&mut self.guard, pool),
-                (&mut lane.pace, left),
-                |portion, outcomes| {
+                (&mut queue.throughput, left),
+                |batch, outcomes| {
                     if is_dry_run {
-                        world.assume(portion, outcomes)?;
+                        world.assume(batch, outcomes)?;
                     } else {
-                        world.act(portion, outcomes)?;
+                        world.act(batch, outcomes)?;
                     }
                     Ok(if world.is_stopped() {
                         ControlFlow::Break(())
@@ -364,7 +366,7 @@ impl Context {
     }
 
     /// Notes page-outs, so that later refaults are recognised.
-    fn note_paged_out<W: World>(
+    fn note_paged_out<W: Platform>(
         &mut self,
         executed: &Executed,
         world: &mut W,

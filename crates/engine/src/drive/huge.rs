@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::World;
+use super::Platform;
 use crate::address::{AddressRange, BLOCK_SIZE};
 use crate::monitor::bits;
 use crate::port::{Operation, Outcome, Refusal};
@@ -55,7 +55,7 @@ impl HugeBound {
     }
 
     /// Stores the selected blocks in operations that make huge pages.
-    pub(super) fn narrow<W: World>(
+    pub(super) fn narrow<W: Platform>(
         &mut self,
         plan: Vec<Operation>,
         snapshots: &[Snapshot],
@@ -106,7 +106,7 @@ impl HugeBound {
     }
 
     /// Forgets blocks that are not huge any more, and reads a few others to count their unused pages.
-    fn look_again<W: World>(&mut self, world: &mut W) -> Result<(), W::Error> {
+    fn look_again<W: Platform>(&mut self, world: &mut W) -> Result<(), W::Error> {
         let targets: BTreeSet<TargetId> = self.made.keys().map(|(target, _)| *target).collect();
         let mut still = BTreeMap::new();
         for target in targets {
@@ -159,7 +159,7 @@ fn makes_huge(operation: &Operation) -> bool {
 }
 
 /// Returns the state of one target's blocks that `plan` would make huge, and the translations that would save.
-fn look_at<W: World>(
+fn look_at<W: Platform>(
     snapshot: &Snapshot,
     plan: &[Operation],
     world: &mut W,

@@ -4,19 +4,21 @@
 //! [`crate::port`]: the same code monitors a real process and a simulated one. They read no clock and no file and make
 //! no system call: the caller passes the time, and all else is the world's.
 
+mod batches;
+mod bound_by;
 mod context;
 mod dry_run;
 mod huge;
 mod monitor;
 mod numbering;
-mod portions;
 mod regions;
 mod tables;
 
-pub use context::{Context, World};
+pub use batches::{Executed, Throughput, execute};
+pub use bound_by::BoundBy;
+pub use context::{Context, Platform};
 pub use dry_run::DryRun;
 pub use monitor::MonitorLoop;
 pub use numbering::Numbering;
-pub use portions::{Executed, Throughput, execute};
 pub use regions::RegionLoop;
 pub use tables::{TableLoop, TableProbe, TargetSource};

@@ -5,7 +5,7 @@ use crate::address::{AddressRange, Nanos};
 use crate::attributes::{Attributes, AttributesError};
 use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
-use crate::monitor::idle_pages::PageAges;
+use crate::monitor::idle_pages::PageAgeRule;
 use crate::monitor::page_table::{TableAttributes, TableMonitor};
 use crate::snapshot::{Snapshot, TargetId};
 
@@ -78,7 +78,7 @@ impl MonitorLoop {
     }
 
     /// Makes snapshots contain [idle pages](Snapshot::idle_pages) from now on, if the monitor knows them.
-    pub fn tell_idle_pages(&mut self, ages: PageAges) {
+    pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
         match self {
             Self::Tables(tables) => tables.tell_idle_pages(ages),
             Self::Regions(_) => {}

@@ -3,7 +3,7 @@
 use crate::address::{AddressRange, Nanos};
 use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
-use crate::monitor::idle_pages::PageAges;
+use crate::monitor::idle_pages::PageAgeRule;
 use crate::monitor::page_table::{
     BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
 };
@@ -211,7 +211,7 @@ impl TableLoop {
     }
 
     /// Makes snapshots contain idle pages with `ages` from now on.
-    pub fn tell_idle_pages(&mut self, ages: PageAges) {
+    pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
         self.monitor.tell_idle_pages(ages);
     }
 

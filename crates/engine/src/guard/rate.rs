@@ -74,10 +74,10 @@ impl Rate {
         }
     }
 
-    /// Closes the pool, as its strain reached 1. Returns whether it was open before.
+    /// Closes the pool, as its limit ratio reached 1. Returns whether it was open before.
     pub(super) fn stop(&mut self, now: Nanos) -> bool {
         self.quiet_since = now;
-        // While the pool is closed, the strain is still that of the last stop.
+        // While the pool is closed, the limit ratio is still that of the last stop.
         if self.closed_until.is_some() {
             return false;
         }
@@ -88,9 +88,9 @@ impl Rate {
         true
     }
 
-    /// Lets the rate grow, and reopens the pool after its hold-off. `strain` is `None` if any limited signal is
+    /// Lets the rate grow, and reopens the pool after its hold-off. `limit_ratio` is `None` if any limited signal is
     /// unknown.
-    pub(super) fn go_on(&mut self, now: Nanos, strain: Option<f64>) {
+    pub(super) fn go_on(&mut self, now: Nanos, limit_ratio: Option<f64>) {
         if let Some(until) = self.closed_until {
             if now >= until {
                 self.closed_until = None;
@@ -98,10 +98,10 @@ impl Rate {
             }
             return;
         }
-        if let Some(strain) = strain
+        if let Some(limit_ratio) = limit_ratio
             && self.was_used_up
         {
-            let growth = 1.0 + GROWTH * (1.0 - strain).max(0.0);
+            let growth = 1.0 + GROWTH * (1.0 - limit_ratio).max(0.0);
             self.share_per_s = (self.share_per_s * growth).min(MOST_PER_S);
         }
         if now.since(self.quiet_since) >= self.hold_off && self.hold_off > HOLD_OFF_MIN {

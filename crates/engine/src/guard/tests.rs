@@ -41,10 +41,14 @@ fn nothing_is_allowed_before_anything_was_observed() {
 
 #[test]
 fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() {
-    let allowed_after = |strain: f64, used: bool| {
+    let allowed_after = |limit_ratio: f64, used: bool| {
         let mut guard = guard(100.0);
         for n in 0..4 {
-            guard.observe(second(n), refaults(100.0 * strain), Pools::processes(GIB));
+            guard.observe(
+                second(n),
+                refaults(100.0 * limit_ratio),
+                Pools::processes(GIB),
+            );
             let allowed = guard.allowance(Pool::Processes).expect("limited");
             guard.charge(
                 Pool::Processes,
@@ -52,7 +56,11 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
                 if used { allowed + 1 } else { 0 },
             );
         }
-        guard.observe(second(4), refaults(100.0 * strain), Pools::processes(GIB));
+        guard.observe(
+            second(4),
+            refaults(100.0 * limit_ratio),
+            Pools::processes(GIB),
+        );
         guard.allowance(Pool::Processes).expect("limited") as f64 / GIB as f64
     };
     assert!((allowed_after(0.0, true) - 0.05 * 1.5f64.powi(4)).abs() < 1e-3);

@@ -8,7 +8,7 @@ const UNIT: Nanos = Nanos(500_000_000);
 
 /// The definition of a page's age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageAges {
+pub enum PageAgeRule {
     /// The time for which the page has been idle.
     Idle,
     /// The idle time, quartered for each time that the page was read back after a page-out (up to three). Such a page

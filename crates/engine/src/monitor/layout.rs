@@ -112,11 +112,11 @@ fn three_ranges(mappings: &[AddressRange]) -> Vec<AddressRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::{self, ranges_of};
+    use crate::test_regions::{self, ranges_of};
 
     fn check(layout: &str, how: fn(Vec<AddressRange>) -> Vec<AddressRange>, wanted: &str) {
         assert_eq!(
-            picture::of_ranges(&how(ranges_of(layout))),
+            test_regions::of_ranges(&how(ranges_of(layout))),
             wanted,
             "from {layout}"
         );

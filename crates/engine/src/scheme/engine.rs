@@ -25,22 +25,18 @@
 //! - the kernel has whole numbers of accesses; here 0.5 is neither idle nor at least one access.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::charge::{Charge, QuotaState};
+use super::charge::QuotaState;
 use super::check::{SchemeError, check};
 use super::facts::{Metric, SystemFacts, metrics_of};
-use super::filter::FilterSet;
-use super::goal::GoalState;
-use super::priority::{self, Histogram};
+use super::state::State;
 use super::stats::{Stats, TriedRegion};
-use super::watermark::WatermarkState;
-use super::{AccessPattern, Action, Destination, GoalMetric, Order, Scheme, pages, walk};
+use super::{AccessPattern, Action, GoalMetric, Scheme, walk};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::port::{Operation, Outcome};
-use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
+use crate::snapshot::{Snapshot, TargetId};
 
 /// Decides on the actions for each range of memory.
 ///
@@ -56,23 +52,6 @@ use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 pub struct SchemeEngine {
     states: Vec<State>,
     is_paused: bool,
-}
-
-/// A scheme and its state.
-#[derive(Clone, Debug)]
-pub(super) struct State {
-    pub(super) scheme: Scheme,
-    pub(super) filters: FilterSet,
-    /// Destination nodes, if it moves memory.
-    pub(super) destinations: Arc<[Destination]>,
-    pub(super) stats: Stats,
-    pub(super) charge: Charge,
-    watermark: WatermarkState,
-    /// Time of its next application; `None` before its first snapshot, or without an interval.
-    next_apply: Option<Nanos>,
-    pub(super) tried: Vec<TriedRegion>,
-    /// Number of `tried` regions with known outcomes, which arrive in the order of `tried`.
-    nr_accounted: usize,
 }
 
 /// State of a scheme.
@@ -202,6 +181,12 @@ impl SchemeEngine {
     /// Returns whether watermarks deactivate every scheme: no monitoring is needed until [`SchemeEngine::next_check`].
     pub fn is_idle(&self) -> bool {
         !self.states.is_empty() && self.states.iter().all(|state| !state.watermark.is_open)
+    }
+
+    /// Returns whether the quota of any active scheme is used up for now.
+    pub fn has_used_up_quota(&self) -> bool {
+        let is_used_up = |state: &State| state.watermark.is_open && state.charge.is_exhausted();
+        self.states.iter().any(is_used_up)
     }
 
     /// Returns the time of the next check of watermarks; `None` if none was checked yet.
@@ -355,134 +340,4 @@ fn coldest_first(planned: &mut [(Operation, TriedRegion)], system: &SystemFacts)
             is_sorted.then(|| (age(operation), is_scattered)),
         )
     });
-}
-
-/// Returns a scheme's destinations, if it moves memory.
-fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
-    if scheme.action.migrates() {
-        scheme.destinations.as_slice().into()
-    } else {
-        Arc::default()
-    }
-}
-
-impl State {
-    fn new(scheme: Scheme) -> Self {
-        Self {
-            filters: FilterSet::new(&scheme.filters),
-            destinations: destinations_of(&scheme),
-            scheme,
-            stats: Stats::default(),
-            charge: Charge::default(),
-            watermark: WatermarkState::OPEN,
-            next_apply: None,
-            tried: Vec::new(),
-            nr_accounted: 0,
-        }
-    }
-
-    fn adopt(&mut self, scheme: Scheme) {
-        self.filters = FilterSet::new(&scheme.filters);
-        self.destinations = destinations_of(&scheme);
-        if scheme.apply_interval != self.scheme.apply_interval {
-            self.next_apply = None;
-        }
-        self.watermark.next_check = None;
-        self.watermark.is_open |= scheme.watermarks.is_none();
-        let goals = self.scheme.quota.goals.iter().zip(&scheme.quota.goals);
-        for ((old, new), state) in goals.zip(&mut self.charge.state.goals) {
-            if old.metric != new.metric {
-                *state = GoalState::default();
-            }
-        }
-        self.charge.retune(&scheme.quota);
-        self.scheme = scheme;
-    }
-
-    /// Returns whether it should be applied now; if so, sets the next time. Times lie on a grid that begins with the
-    /// first snapshot, so that late snapshots do not reduce the number of applications.
-    fn take_turn(&mut self, now: Nanos, began: Nanos) -> bool {
-        let interval = self.scheme.apply_interval;
-        if interval == Nanos(0) {
-            return true;
-        }
-        let next = self.next_apply.get_or_insert(began + interval);
-        if now < *next {
-            return false;
-        }
-        let behind = now.since(*next).0 / interval.0 + 1;
-        *next = *next + Nanos(behind.saturating_mul(interval.0));
-        true
-    }
-
-    pub(super) fn is_finished(&self) -> bool {
-        let limit = self.scheme.max_nr_snapshots;
-        limit > 0 && self.stats.nr_snapshots >= limit
-    }
-
-    /// Prepares for a walk of `snapshots`.
-    fn begin(&mut self, index: usize, now: Nanos, snapshots: &[Snapshot], system: &SystemFacts) {
-        self.tried.clear();
-        self.nr_accounted = 0;
-        let is_exceeded = self.charge.roll(&self.scheme.quota, index, now, system);
-        self.stats.qt_exceeds += u64::from(is_exceeded);
-        if let Some((target, _)) = self.charge.resume() {
-            let is_there = |s: &Snapshot| s.target == target && walk::last_region(s).is_some();
-            if !snapshots.iter().any(is_there) {
-                self.charge.forget_resume();
-            }
-        }
-        self.charge.state.min_score = match self.charge.state.effective {
-            Some(quota) if quota > 0 && self.scheme.action.order() != Order::Equal => {
-                self.scores(snapshots).least_that_fits(quota)
-            }
-            _ => 0,
-        };
-    }
-
-    fn scores(&self, snapshots: &[Snapshot]) -> Histogram {
-        let Scheme {
-            pattern,
-            action,
-            quota,
-            ..
-        } = &self.scheme;
-        let mut histogram = Histogram::new();
-        for snapshot in snapshots {
-            let nr_samples = snapshot.nr_samples;
-            let pattern = pattern.for_samples(nr_samples);
-            for region in &snapshot.regions {
-                let mut add = |region: &RegionSnapshot| {
-                    let score = priority::score(*action, region, nr_samples, quota.weights);
-                    let passed = self.filters.passed(snapshot.target, region.range);
-                    histogram.add(score, walk::memory_in(*action, region, passed));
-                };
-                if pattern.matches(region) {
-                    add(region);
-                } else {
-                    let interval = pages::interval_of(snapshot);
-                    let of = (&self.scheme, &pattern);
-                    pages::idle_parts(&snapshot.idle_pages, interval, region.range, of)
-                        .for_each(|part| add(&part.region));
-                }
-            }
-        }
-        histogram
-    }
-
-    fn account(&mut self, operation: &Operation, outcome: &Outcome) {
-        let bytes = operation.bytes;
-        self.stats.count(operation, outcome);
-        let fail_charge = self.scheme.quota.fail_charge;
-        self.charge
-            .charge_reserved(fail_charge, bytes, outcome.applied, outcome.took);
-        let is_it = |tried: &TriedRegion| {
-            (tried.target, tried.range) == (operation.target, operation.range)
-        };
-        if let Some(at) = self.tried[self.nr_accounted..].iter().position(is_it) {
-            let at = self.nr_accounted + at;
-            self.tried[at].sz_filter_passed = Some(outcome.filter_passed);
-            self.nr_accounted = at + 1;
-        }
-    }
 }

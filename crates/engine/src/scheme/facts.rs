@@ -12,7 +12,7 @@ const OLDER_MAX: f64 = 256.0;
 
 /// A node's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeMemory {
+pub struct NodeUsage {
     /// Total memory.
     pub total: u64,
     /// Free memory.
@@ -37,7 +37,7 @@ pub struct SystemFacts {
     /// line `some` of `/proc/pressure/memory`).
     pub some_mem_psi_total_us: Option<u64>,
     /// Memory of each node.
-    pub nodes: BTreeMap<u32, NodeMemory>,
+    pub nodes: BTreeMap<u32, NodeUsage>,
     /// Bytes that a control group uses on a node, by node and path.
     pub node_memcg_used: BTreeMap<(u32, String), u64>,
     /// Memory by activity.
@@ -48,8 +48,8 @@ pub struct SystemFacts {
     /// Part of a target's recent page-outs that was read back, 0 to 1; targets without an entry had no pages read back.
     pub returned: BTreeMap<TargetId, f64>,
     /// Factor on the idle time that schemes ask of processes' memory before it is paged out
-    /// ([`crate::Guard::patience`]); 0 and 1: as long as they ask.
-    pub patience: u32,
+    /// ([`crate::Guard::backoff`]); 0 and 1: as long as they ask.
+    pub backoff: u32,
     /// Unreclaimable ranges of each target, disjoint and in address order. Schemes that reclaim exclude them.
     pub left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
     /// Least idle time of these targets' memory, for schemes about idle memory. It applies beyond the schemes' own.
@@ -111,10 +111,10 @@ impl SystemFacts {
     /// Returns the factor on the age that schemes ask of `target`'s memory before it is paged out. Without back-off it
     /// is 1.
     fn older(&self, target: TargetId) -> f64 {
-        if self.patience <= 1 || target == PAGE_CACHE {
+        if self.backoff <= 1 || target == PAGE_CACHE {
             return 1.0;
         }
-        (f64::from(self.patience) / self.age_counts(target).max(1e-3)).min(OLDER_MAX)
+        (f64::from(self.backoff) / self.age_counts(target).max(1e-3)).min(OLDER_MAX)
     }
 
     /// Returns the demands on ages of `target`'s memory beyond those of schemes.

@@ -18,7 +18,9 @@ pub mod quota;
 pub mod stats;
 pub mod watermark;
 
+mod eligible;
 mod pages;
+mod state;
 mod walk;
 
 #[cfg(test)]
@@ -32,7 +34,7 @@ pub use action::{Action, Destination, Effect, Order};
 pub use charge::QuotaState;
 pub use check::{SchemeError, SchemeFault};
 pub use engine::{SchemeEngine, SchemeStatus};
-pub use facts::{LruMemory, Metric, NodeMemory, SystemFacts};
+pub use facts::{LruMemory, Metric, NodeUsage, SystemFacts};
 pub use filter::{Filter, FilterKind, OpsFilter};
 pub use goal::GoalState;
 pub use pattern::{AccessPattern, Age, Bounds, Frequency};

@@ -11,22 +11,17 @@
 
 use std::collections::BTreeMap;
 
-use super::engine::State;
-use super::filter::Verdict;
 use super::pattern::PatternForSamples;
-use super::stats::TriedRegion;
-use super::walk::{Walk, operation};
 use super::{Action, Scheme};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::monitor::bits::{self, Bitmap};
 use crate::monitor::idle_pages::IdlePages;
-use crate::port::Operation;
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
 
 /// Idle pages of one block, or of the part of it that lies in a region.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdlePart {
-    block: u64,
+    pub(super) block: u64,
     pages: Bitmap,
     /// The pages in the form of a region.
     pub(super) region: RegionSnapshot,
@@ -114,7 +109,7 @@ impl IdlePart {
 }
 
 /// Returns the range from the first to the last of `pages`.
-fn span(block: u64, pages: &Bitmap) -> Option<AddressRange> {
+pub(super) fn span(block: u64, pages: &Bitmap) -> Option<AddressRange> {
     let at = |page: usize| block + page as u64 * PAGE_SIZE;
     AddressRange::checked(at(bits::next(pages, 0)?), at(bits::end(pages)))
 }
@@ -148,80 +143,13 @@ impl<'a> WalkedPages<'a> {
         }
     }
 
-    fn take(&mut self, block: u64, pages: &Bitmap) {
+    pub(super) fn take(&mut self, block: u64, pages: &Bitmap) {
         let taken = self.taken.entry(block).or_insert(bits::NONE);
         *taken = bits::or(taken, pages);
     }
 
-    fn left(&self, part: &IdlePart) -> Bitmap {
+    pub(super) fn left(&self, part: &IdlePart) -> Bitmap {
         let taken = self.taken.get(&part.block);
         taken.map_or(part.pages, |taken| bits::and_not(&part.pages, taken))
-    }
-}
-
-impl Walk<'_> {
-    /// Takes the pages of `region` that match the scheme's pattern on their own; the region itself does not match.
-    pub(super) fn apply_pages(
-        &mut self,
-        index: usize,
-        state: &mut State,
-        pattern: &PatternForSamples,
-        region: &RegionSnapshot,
-    ) {
-        let (idle, interval) = (self.pages.idle, self.pages.interval);
-        let parts: Vec<IdlePart> =
-            idle_parts(idle, interval, region.range, (&state.scheme, pattern)).collect();
-        for part in parts {
-            if self.has_priority(state, &part.region) {
-                self.apply_part(index, state, &part);
-            }
-        }
-    }
-
-    fn apply_part(&mut self, index: usize, state: &mut State, part: &IdlePart) {
-        let left = self.pages.left(part);
-        let mut rest = Some(part.region.range);
-        while let Some(range) = rest {
-            if state.charge.is_exhausted() {
-                return;
-            }
-            let (verdict, end) = state.filters.evaluate(self.target, range);
-            rest = AddressRange::checked(end, range.end);
-            if verdict == Verdict::Reject {
-                continue;
-            }
-            let here = bits::mask(part.block, AddressRange::new(range.start, end));
-            let mut pages = bits::and(&left, &here);
-            if bits::is_empty(&pages) {
-                continue;
-            }
-            if let Some(quota) = state.charge.left() {
-                pages = bits::first(&pages, quota / PAGE_SIZE);
-            }
-            let Some(span) = span(part.block, &pages) else {
-                state.stats.nr_tried += 1;
-                state.charge.stop_at((self.target, range.start));
-                return;
-            };
-            let bytes = bits::bytes(&pages);
-            let operation = Operation {
-                bytes,
-                age: part.region.age_ns,
-                pages: Some(Box::new(pages)),
-                ..operation(index, state, self.target, span, verdict)
-            };
-            let tried = TriedRegion {
-                target: self.target,
-                range: span,
-                nr_accesses: 0.0,
-                age: part.region.age,
-                sz_filter_passed: None,
-            };
-            self.operations.push((operation, tried));
-            state.charge.reserve(bytes, (self.target, span.end));
-            if state.scheme.action != Action::Stat {
-                self.pages.take(part.block, &pages);
-            }
-        }
     }
 }

@@ -8,26 +8,26 @@
 //! Difference from the kernel: it shows the second part to the schemes before as well, which have seen the whole and
 //! may act on that part a second time. Here every scheme sees memory once.
 
-use std::sync::Arc;
-
-use super::engine::State;
+use super::eligible::{last_region, memory_in, whole_pages};
 use super::facts::Asked;
 use super::filter::Verdict;
-use super::pages::WalkedPages;
+use super::pages::{IdlePart, WalkedPages, idle_parts, span};
 use super::pattern::PatternForSamples;
 use super::priority;
+use super::state::State;
 use super::stats::TriedRegion;
 use super::{Action, Scheme};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
+use crate::monitor::bits;
 use crate::port::Operation;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 /// State that all regions of a walk share.
 pub(super) struct Walk<'a> {
-    pub(super) target: TargetId,
+    target: TargetId,
     nr_samples: u32,
-    pub(super) operations: &'a mut Vec<(Operation, TriedRegion)>,
-    pub(super) pages: WalkedPages<'a>,
+    operations: &'a mut Vec<(Operation, TriedRegion)>,
+    pages: WalkedPages<'a>,
     /// Second parts of divided regions, the next one last, each with the turn that divided it.
     rest: Vec<(usize, RegionSnapshot)>,
     is_last_region: bool,
@@ -87,31 +87,6 @@ pub(super) fn walk<'a>(
     }
 }
 
-/// Returns the index of the last region that holds a page.
-pub(super) fn last_region(snapshot: &Snapshot) -> Option<usize> {
-    let holds_page = |region: &RegionSnapshot| whole_pages(region.range).is_some();
-    snapshot.regions.iter().rposition(holds_page)
-}
-
-/// Returns the bytes among `addresses`, a part of the region's, that `action` can apply to: memory, and for `willneed`
-/// swapped-out memory as well. DAMON counts addresses; so does this where the monitor does not know what they hold.
-pub(super) fn memory_in(action: Action, region: &RegionSnapshot, addresses: u64) -> u64 {
-    let swapped = region.memory.map_or(0, |memory| memory.swapped);
-    let bytes = match action {
-        Action::Willneed => region.resident().saturating_add(swapped),
-        _ => region.resident(),
-    };
-    let share = u128::from(bytes) * u128::from(addresses) / u128::from(region.range.len().max(1));
-    // A region that was cut since its memory was counted may claim more than it has addresses.
-    u64::try_from(share).map_or(addresses, |bytes| bytes.min(addresses))
-}
-
-/// Returns the whole pages in `range`. Records of other tools may have regions that begin or end within a page.
-fn whole_pages(range: AddressRange) -> Option<AddressRange> {
-    let start = range.start.checked_next_multiple_of(PAGE_SIZE)?;
-    AddressRange::checked(start, range.end / PAGE_SIZE * PAGE_SIZE)
-}
-
 impl Walk<'_> {
     fn visit(
         &mut self,
@@ -159,7 +134,7 @@ impl Walk<'_> {
         false
     }
 
-    pub(super) fn has_priority(&self, state: &State, region: &RegionSnapshot) -> bool {
+    fn has_priority(&self, state: &State, region: &RegionSnapshot) -> bool {
         // Without a limit, or if all memory fits, this avoids computing the score.
         let min_score = state.charge.state.min_score;
         min_score == 0 || {
@@ -199,7 +174,7 @@ impl Walk<'_> {
         let operation = Operation {
             bytes,
             age: region.age_ns,
-            ..operation(index, state, self.target, region.range, verdict)
+            ..state.operation(index, self.target, region.range, verdict)
         };
         state.charge.reserve(bytes, (self.target, region.range.end));
         let tried = TriedRegion {
@@ -225,32 +200,69 @@ impl Walk<'_> {
         self.rest.push((self.turn, second));
         *region = region.part(AddressRange::new(start, address));
     }
-}
 
-pub(super) fn operation(
-    scheme: usize,
-    state: &State,
-    target: TargetId,
-    range: AddressRange,
-    verdict: Verdict,
-) -> Operation {
-    let is_asked = verdict == Verdict::Ask;
-    Operation {
-        scheme,
-        action: state.scheme.action,
-        destinations: Arc::clone(&state.destinations),
-        target,
-        range,
-        bytes: range.len(),
-        age: Nanos(0),
-        filters: if is_asked {
-            Arc::clone(&state.filters.ops)
-        } else {
-            Arc::default()
-        },
-        pass_unmatched: !is_asked || state.filters.ops_pass_unmatched,
-        idle_only: state.scheme.is_idle_only(),
-        pages: None,
-        blocks: None,
+    /// Takes the pages of `region` that match the scheme's pattern on their own; the region itself does not match.
+    fn apply_pages(
+        &mut self,
+        index: usize,
+        state: &mut State,
+        pattern: &PatternForSamples,
+        region: &RegionSnapshot,
+    ) {
+        let (idle, interval) = (self.pages.idle, self.pages.interval);
+        let parts: Vec<IdlePart> =
+            idle_parts(idle, interval, region.range, (&state.scheme, pattern)).collect();
+        for part in parts {
+            if self.has_priority(state, &part.region) {
+                self.apply_part(index, state, &part);
+            }
+        }
+    }
+
+    fn apply_part(&mut self, index: usize, state: &mut State, part: &IdlePart) {
+        let left = self.pages.left(part);
+        let mut rest = Some(part.region.range);
+        while let Some(range) = rest {
+            if state.charge.is_exhausted() {
+                return;
+            }
+            let (verdict, end) = state.filters.evaluate(self.target, range);
+            rest = AddressRange::checked(end, range.end);
+            if verdict == Verdict::Reject {
+                continue;
+            }
+            let here = bits::mask(part.block, AddressRange::new(range.start, end));
+            let mut pages = bits::and(&left, &here);
+            if bits::is_empty(&pages) {
+                continue;
+            }
+            if let Some(quota) = state.charge.left() {
+                pages = bits::first(&pages, quota / PAGE_SIZE);
+            }
+            let Some(span) = span(part.block, &pages) else {
+                state.stats.nr_tried += 1;
+                state.charge.stop_at((self.target, range.start));
+                return;
+            };
+            let bytes = bits::bytes(&pages);
+            let operation = Operation {
+                bytes,
+                age: part.region.age_ns,
+                pages: Some(Box::new(pages)),
+                ..state.operation(index, self.target, span, verdict)
+            };
+            let tried = TriedRegion {
+                target: self.target,
+                range: span,
+                nr_accesses: 0.0,
+                age: part.region.age,
+                sz_filter_passed: None,
+            };
+            self.operations.push((operation, tried));
+            state.charge.reserve(bytes, (self.target, span.end));
+            if state.scheme.action != Action::Stat {
+                self.pages.take(part.block, &pages);
+            }
+        }
     }
 }

@@ -1,9 +1,9 @@
-//! Tests of the traits by which schemes act in a world: [`Actuator`] and [`World`].
+//! Tests of the traits by which schemes act in a world: [`Actuator`] and [`Platform`].
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 
-use isotherm_engine::drive::{Context, World};
+use isotherm_engine::drive::{Context, Platform};
 use isotherm_engine::guard::{GuardLimits, STEP};
 use isotherm_engine::scheme::{
     AccessPattern, Action, Age, Bounds, Frequency, Metric, SchemeEngine, SystemFacts,
@@ -48,7 +48,7 @@ impl Actuator for Pages {
     }
 }
 
-impl World for Pages {
+impl Platform for Pages {
     fn facts(&mut self, _: &[Metric], _: &SchemeEngine, _: &[Snapshot]) -> SystemFacts {
         SystemFacts::default()
     }

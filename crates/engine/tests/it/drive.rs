@@ -198,8 +198,8 @@ fn no_more_is_done_than_the_guard_allows() {
     guard.observe(Nanos(0), signals, Pools::processes(1 << 30));
     let pool = Pool::Processes;
     let act_and = |flow: ControlFlow<()>| {
-        move |portion: &[Operation], outcomes: &mut Vec<Outcome>| {
-            outcomes.extend(portion.iter().map(Outcome::assumed));
+        move |batch: &[Operation], outcomes: &mut Vec<Outcome>| {
+            outcomes.extend(batch.iter().map(Outcome::assumed));
             Ok::<_, Infallible>(flow)
         }
     };
@@ -225,7 +225,7 @@ fn no_more_is_done_than_the_guard_allows() {
         (&mut Throughput::default(), STEP),
         stop,
     );
-    assert_eq!(stopped.done[0].range.len(), 2 * BLOCK_SIZE, "one portion");
+    assert_eq!(stopped.done[0].range.len(), 2 * BLOCK_SIZE, "one batch");
     assert_eq!(rest[0].range.start, 2 * BLOCK_SIZE);
     let Ok(all) = execute(&mut plan(), (&mut free, pool), (&mut pace, STEP), act);
     assert_eq!(all.done[0].range.len(), 1 << 30);

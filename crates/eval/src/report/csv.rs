@@ -1,6 +1,6 @@
 //! Reports as CSV: every run, and a summary of every metric.
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 use isotherm_report::render::csv_text;
 
 use crate::metric::METRICS;
@@ -63,7 +63,7 @@ pub fn summary(suite: &Suite) -> String {
                     continue;
                 };
                 let paired = suite.paired_overheads(workload, configuration, index);
-                let pair = |of: fn(Summary) -> f64| number(paired.map(of));
+                let pair = |of: fn(ValueSummary) -> f64| number(paired.map(of));
                 let mut fields = vec![short.n.to_string()];
                 fields.extend(
                     [short.median, short.mean, short.min, short.max].map(|v| number(Some(v))),
@@ -118,7 +118,7 @@ fn measure_fields(
 }
 
 /// Returns `memused.avg (KiB)` as a column's name.
-fn column(metric: &crate::metric::Metric) -> String {
+fn column(metric: &crate::metric::RunMetric) -> String {
     let unit = metric.unit.replace(' ', "_");
     format!("{}.{unit}", metric.name).to_lowercase()
 }

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 use isotherm_report::render::page::{END, begin, escape, figure, table};
 use isotherm_report::render::{SERIES_STYLES, open_svg};
 
-use super::worst::{self, Words};
+use super::summary_rows;
+use super::text_table::TextTable;
 use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};
 use crate::suite::Suite;
 
@@ -30,14 +31,14 @@ pub fn page(suite: &Suite) -> String {
         let _ = writeln!(html, "<p>{}</p>", escape(remark));
     }
     html += SCROLL;
-    let tables = worst::summary(suite);
+    let tables = summary_rows::summary(suite);
     let (first, rest) = tables.split_at(tables.len().min(1));
     html.extend(first.iter().map(words));
     for metric in [RUNTIME, RSS, RSS_AND_POOL] {
         html += &figure(METRICS[metric].name, "", &overheads(suite, metric));
     }
     html.extend(rest.iter().map(words));
-    let details = super::MAIN.map(|metric| words(&worst::detail(suite, metric)));
+    let details = super::MAIN.map(|metric| words(&summary_rows::detail(suite, metric)));
     html.extend(details);
     html + END
 }
@@ -45,7 +46,7 @@ pub fn page(suite: &Suite) -> String {
 /// A table that is wider than its card scrolls within it, and its fields stay on one line.
 const SCROLL: &str = "<style>section{overflow-x:auto}td{white-space:nowrap}</style>\n";
 
-fn words(words: &Words) -> String {
+fn words(words: &TextTable) -> String {
     let head: Vec<&str> = words.head.iter().map(String::as_str).collect();
     table(words.title, &words.note, &head, &words.rows)
 }
@@ -53,7 +54,7 @@ fn words(words: &Words) -> String {
 /// Draws a line for each workload and configuration: the repeats' overheads from least to greatest, and a point at
 /// their median.
 fn overheads(suite: &Suite, metric: usize) -> String {
-    let mut lines: Vec<(usize, usize, Summary)> = Vec::new();
+    let mut lines: Vec<(usize, usize, ValueSummary)> = Vec::new();
     for workload in 0..suite.workloads.len() {
         for configuration in 1..suite.configurations.len() {
             let overhead = suite.paired_overheads(workload, configuration, metric);

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::worst::{self, Words};
+use super::summary_rows;
+use super::text_table::TextTable;
 use crate::suite::Suite;
 
 /// Returns the whole report.
@@ -13,17 +14,17 @@ pub fn document(suite: &Suite) -> String {
     }
     text += &summary(suite);
     for metric in super::MAIN {
-        text += &section(&worst::detail(suite, metric));
+        text += &section(&summary_rows::detail(suite, metric));
     }
     text
 }
 
 /// Returns the tables to paste into a document: the worst cases, then the rest.
 pub fn summary(suite: &Suite) -> String {
-    worst::summary(suite).iter().map(section).collect()
+    summary_rows::summary(suite).iter().map(section).collect()
 }
 
-fn section(words: &Words) -> String {
+fn section(words: &TextTable) -> String {
     let mut text = format!("\n## {}\n\n", escape(words.title));
     if !words.note.is_empty() {
         let _ = write!(text, "{}\n\n", escape(&words.note));

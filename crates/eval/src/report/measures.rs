@@ -1,13 +1,13 @@
 //! Measures that workloads reported, under each configuration, beside published values.
 
-use isotherm_engine::statistics::Summary;
+use isotherm_engine::statistics::ValueSummary;
 
-use super::worst::{Words, overhead, percent, words};
+use super::text_table::{TextTable, overhead, percent, words};
 use crate::suite::Suite;
 use crate::workload_metric::{PublishedValues, WorkloadMetric};
 
 /// Returns a row for each workload, measure and configuration.
-pub(super) fn reported(suite: &Suite) -> Words {
+pub(super) fn reported(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for (workload, name) in suite.workloads.iter().enumerate() {
         for measure in &suite.measures[workload] {
@@ -38,7 +38,7 @@ pub(super) fn reported(suite: &Suite) -> Words {
             }
         }
     }
-    Words {
+    TextTable {
         title: "Metrics that workloads print",
         note: format!(
             "Mean of the repeats, and least and greatest in parentheses; then against the same repeat's {}, \
@@ -73,7 +73,7 @@ fn published(
     }
 }
 
-fn mean(short: &Summary) -> String {
+fn mean(short: &ValueSummary) -> String {
     if short.n == 1 {
         return digits(short.mean);
     }

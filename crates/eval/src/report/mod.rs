@@ -5,9 +5,10 @@ mod csv;
 mod html;
 mod markdown;
 mod measures;
+mod summary_rows;
 mod text;
+mod text_table;
 mod tuned;
-mod worst;
 
 use crate::metric::{CPUTIME, MAJFLT, MEMUSED, RSS, RSS_AND_POOL, RSS_END, RUNTIME};
 use crate::suite::Suite;

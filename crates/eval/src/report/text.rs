@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::worst;
+use super::summary_rows;
 use crate::metric::METRICS;
 use crate::suite::Suite;
 
@@ -13,7 +13,7 @@ pub fn tables(suite: &Suite) -> String {
         text += &remark;
         text.push('\n');
     }
-    for words in worst::summary(suite) {
+    for words in summary_rows::summary(suite) {
         let _ = write!(text, "\n\n{}\n{}\n\n", words.title, words.note);
         let mut rows = vec![words.head];
         rows.extend(words.rows);

@@ -3,17 +3,17 @@
 use isotherm_report::render::csv_text;
 
 use super::csv::number;
-use super::worst::{Words, overhead, words};
+use super::text_table::{TextTable, overhead, words};
 use crate::metric::RUNTIME;
 use crate::suite::Suite;
 use crate::tune::Estimate;
-use crate::tuned::{Compared, Errors, Number, Predicted, errors};
+use crate::tuned::{ComparedSetting, Errors, Number, Predicted, errors};
 use isotherm_engine::statistics::Interval;
 
 /// Minimum share of a workload's memory in a trace that predicts the workload.
 const SHARE_LEAST: f64 = 0.5;
 
-type Part = fn(&Compared) -> Number;
+type Part = fn(&ComparedSetting) -> Number;
 /// Predicted numbers: name, unit in columns' names, value, and number of decimals.
 const PARTS: [(&str, &str, Part, usize); 3] = [
     ("saved", "percent", |of| of.saved, 1),
@@ -22,7 +22,7 @@ const PARTS: [(&str, &str, Part, usize); 3] = [
 ];
 
 /// Returns a row for each workload under each configuration that is tuned, then the prediction errors.
-pub(super) fn reported(suite: &Suite) -> Words {
+pub(super) fn reported(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     let of = |configuration: usize| -> Vec<&Predicted> {
         let all = suite.predicted.iter();
@@ -32,13 +32,13 @@ pub(super) fn reported(suite: &Suite) -> Words {
         let predicted = of(configuration);
         rows.extend(predicted.iter().map(|predicted| row(suite, predicted)));
         let compared = predicted.iter().filter_map(|of| of.compared(suite));
-        let compared: Vec<Compared> = compared.collect();
+        let compared: Vec<ComparedSetting> = compared.collect();
         let errors = PARTS.map(|(_, _, part, _)| errors(compared.iter().map(part)));
         if errors.iter().any(Option::is_some) {
             rows.extend(summary(name, &errors));
         }
     }
-    Words {
+    TextTable {
         title: "Predictions of tuning beside live runs",
         note: format!(
             "Each workload was recorded once by itself and tuned by replays; predicted: with what it may come to in \
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::plan::plan;
     use crate::suite::tests::{TEXT, entries};
-    use crate::tuned::Setting;
+    use crate::tuned::TunedSetting;
     use crate::{Entry, Experiment, TunedEntry};
 
     /// Returns the suite of the other tests, tuned: nothing is within the limit for redis.
@@ -220,7 +220,7 @@ mod tests {
                 continue;
             }
             let estimate = |value: f64| Estimate::new(value).within(value - 0.05, value + 0.05);
-            let setting = Setting {
+            let setting = TunedSetting {
                 text: "age 2 s, size 4 KiB".into(),
                 schemes: "kdamonds: []".into(),
                 is_guarded: true,

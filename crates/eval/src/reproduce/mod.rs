@@ -11,17 +11,17 @@ mod tiering;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isotherm_sim::experiment::reclaim::{Configuration, Knowledge, Watched};
-use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, Setting};
+use isotherm_sim::experiment::reclaim::{Knowledge, ReclaimConfiguration, Watched};
+use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, TieringSetting};
 use isotherm_sim::machine::Rules;
 use isotherm_sim::published::{compaction, reclaim, second_machine, summaries, tiering as cells};
 
-pub use isotherm_sim::published::{Comparison, Summary};
+pub use isotherm_sim::published::{PublishedComparison, Summary};
 pub use text::text;
 
 /// Published experiments that can be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Published {
+pub enum PublishedExperiment {
     /// Latency of huge pages on a fragmented machine.
     Compaction,
     /// Slowdown of redis on CXL memory, and the gain of migration.
@@ -30,7 +30,7 @@ pub enum Published {
     Reclaim,
 }
 
-impl Published {
+impl PublishedExperiment {
     /// All experiments, in the order of reports.
     pub const ALL: [Self; 3] = [Self::Compaction, Self::Tiering, Self::Reclaim];
 }
@@ -43,7 +43,7 @@ pub struct Reproduction {
     /// Mean values and mean errors of the numbers.
     pub summaries: Vec<Summary>,
     /// Simulated numbers beside published ones.
-    pub comparisons: Vec<Comparison>,
+    pub comparisons: Vec<PublishedComparison>,
     /// Notes for the reader, a sentence each.
     pub notes: Vec<String>,
     /// Files to keep, by name: CSV, and a page with the figures.
@@ -66,12 +66,12 @@ pub enum RunProgress {
 /// # Errors
 /// Fails if the experiment cannot be simulated.
 pub fn reproduce(
-    experiment: Published,
+    experiment: PublishedExperiment,
     jobs: u8,
     tell: &(dyn Fn(RunProgress) + Sync),
 ) -> anyhow::Result<Reproduction> {
     Ok(match experiment {
-        Published::Compaction => {
+        PublishedExperiment::Compaction => {
             let runs = compaction_runs(jobs, tell);
             let comparisons = compaction::comparisons(&runs);
             let mut all = reproduction("Proactive compaction", comparisons, compaction::notes());
@@ -85,7 +85,7 @@ pub fn reproduce(
                 .extend(of_figures.map(|(name, text)| (name.to_owned(), text)));
             all
         }
-        Published::Tiering => {
+        PublishedExperiment::Tiering => {
             let runs = tiering_runs(jobs, tell)?;
             let mut comparisons = cells::comparisons(&runs);
             comparisons.extend(second_machine::comparisons(&second_runs(jobs, tell)?));
@@ -96,7 +96,7 @@ pub fn reproduce(
             all.keep("tiering", page);
             all
         }
-        Published::Reclaim => {
+        PublishedExperiment::Reclaim => {
             let evaluation = reclaim::Evaluation::new(configurations());
             let title = |run: &reclaim::ReclaimRun| evaluation.title(run);
             let make = |run: &reclaim::ReclaimRun| evaluation.make(run);
@@ -112,7 +112,7 @@ pub fn reproduce(
 
 fn reproduction(
     title: &'static str,
-    comparisons: Vec<Comparison>,
+    comparisons: Vec<PublishedComparison>,
     notes: Vec<String>,
 ) -> Reproduction {
     Reproduction {
@@ -140,11 +140,11 @@ impl Reproduction {
 
 /// Returns the configurations of DAMON's evaluation. Those that depend on the amount of idle memory are in it twice:
 /// with and without knowledge of it.
-fn configurations() -> Vec<Configuration> {
+fn configurations() -> Vec<ReclaimConfiguration> {
     use Knowledge::{Nothing, Prcl};
     use Watched::{Physical, Program};
 
-    let of = |name, title, watched, scheme: Option<&str>, knowledge| Configuration {
+    let of = |name, title, watched, scheme: Option<&str>, knowledge| ReclaimConfiguration {
         name,
         title,
         thp: name == "thp",
@@ -157,7 +157,7 @@ fn configurations() -> Vec<Configuration> {
     };
     let program = Some(Program);
     let physical = Some(Physical);
-    let by_isotherm = Configuration {
+    let by_isotherm = ReclaimConfiguration {
         rules: Rules::Isotherm,
         ..of("ethp", "ethp by Isotherm", program, Some("ethp"), Prcl)
     };
@@ -204,7 +204,7 @@ fn tiering_runs(
         isotherm_sim::experiment::tiering::TieringOutcome,
     )>,
 > {
-    let tiered = tiering::contexts(&Setting::published(0))?;
+    let tiered = tiering::contexts(&TieringSetting::published(0))?;
     let mut runs = simulate(
         (jobs, tell),
         &cells::runs(),
@@ -277,19 +277,19 @@ mod tests {
 
     /// Makes small versions of published experiments, in their order.
     fn small_runs(jobs: u8) -> String {
-        use isotherm_sim::experiment::compaction::{Setting, driver};
+        use isotherm_sim::experiment::compaction::{CompactionSetting, driver};
         use isotherm_sim::experiment::{redis, tiering};
 
         let compaction = |proactiveness: &u32| {
-            let published = Setting::published(*proactiveness);
-            driver(&Setting {
+            let published = CompactionSetting::published(*proactiveness);
+            driver(&CompactionSetting {
                 memory_mib: 2048,
                 frag_mib: 1900,
                 ..published
             })
         };
         let tiering = |cold_gib: &u64| {
-            let setting = tiering::Setting {
+            let setting = tiering::TieringSetting {
                 fast_mib: 512,
                 slow_mib: 128,
                 system_mib: 16,
@@ -298,7 +298,7 @@ mod tests {
                 file_mib: 32,
                 records: 30_000,
                 run: isotherm_engine::Nanos::from_millis(60_000),
-                ..tiering::Setting::published(0)
+                ..tiering::TieringSetting::published(0)
             };
             let reads = redis::reads(&setting, tiering::KeyDistribution::Zipfian);
             let tiered = super::tiering::contexts(&setting).expect("a plan of ours");

@@ -5,7 +5,7 @@ use isotherm_report::render::page::{END, begin, escape, figure, table};
 use isotherm_sim::experiment::compaction::CompactionOutcome;
 use isotherm_sim::experiment::tiering::{self, KeyDistribution, Placement};
 use isotherm_sim::published::compaction::CompactionRun;
-use isotherm_sim::published::{Comparison, Role, tiering as published_tiering};
+use isotherm_sim::published::{PublishedComparison, Role, tiering as published_tiering};
 
 use super::Reproduction;
 use super::text::{HEAD, SUMMARY_HEAD, cell_tables, fields, rows, summary_fields};
@@ -86,7 +86,7 @@ pub(super) fn reclaim(all: &Reproduction) -> String {
 }
 
 /// Draws predictions against published values: where both agree, a dot is on the diagonal.
-fn beside(comparisons: &[Comparison], experiment: &str, metric: &str) -> String {
+fn beside(comparisons: &[PublishedComparison], experiment: &str, metric: &str) -> String {
     let mut series: Vec<Series> = Vec::new();
     let cells = comparisons.iter().filter(|cell| {
         (cell.experiment, cell.metric.as_str()) == (experiment, metric)

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use isotherm_report::render::csv_text;
 use isotherm_report::render::table::{Align, Table};
-use isotherm_sim::published::{Comparison, Difference, Summary};
+use isotherm_sim::published::{Difference, PublishedComparison, Summary};
 
 use super::Reproduction;
 
@@ -43,14 +43,14 @@ pub fn text(all: &[Reproduction]) -> String {
 }
 
 /// Returns the comparisons that are not in a table of cells by case and configuration.
-pub(super) fn rows(comparisons: &[Comparison]) -> Vec<&Comparison> {
-    let is_row = |row: &&Comparison| !is_cell(comparisons, row);
+pub(super) fn rows(comparisons: &[PublishedComparison]) -> Vec<&PublishedComparison> {
+    let is_row = |row: &&PublishedComparison| !is_cell(comparisons, row);
     comparisons.iter().filter(is_row).collect()
 }
 
 /// Whether a number is one of several that differ by their case only, which are shown as one column.
-fn is_cell(all: &[Comparison], row: &Comparison) -> bool {
-    let key = |row: &Comparison| (row.experiment, row.configuration, row.metric.clone());
+fn is_cell(all: &[PublishedComparison], row: &PublishedComparison) -> bool {
+    let key = |row: &PublishedComparison| (row.experiment, row.configuration, row.metric.clone());
     let wanted = key(row);
     let same = all.iter().filter(|other| key(other) == wanted);
     same.filter(|other| other.published.is_some()).count() > MANY_CASES
@@ -105,9 +105,9 @@ pub(super) fn summary_fields(of: &Summary) -> Vec<String> {
 
 /// Returns tables of cells: of each experiment and metric, cases down and some configurations across, as published,
 /// simulated, and the difference.
-pub(super) fn cell_tables(comparisons: &[Comparison]) -> Vec<(String, Table)> {
+pub(super) fn cell_tables(comparisons: &[PublishedComparison]) -> Vec<(String, Table)> {
     let cells = comparisons.iter().filter(|row| is_cell(comparisons, row));
-    let mut groups: Vec<((&str, &str), Vec<&Comparison>)> = Vec::new();
+    let mut groups: Vec<((&str, &str), Vec<&PublishedComparison>)> = Vec::new();
     for cell in cells {
         let key = (cell.experiment, cell.metric.as_str());
         match groups.iter_mut().find(|(known, _)| *known == key) {
@@ -137,7 +137,7 @@ pub(super) fn cell_tables(comparisons: &[Comparison]) -> Vec<(String, Table)> {
     tables
 }
 
-fn cell_table(cells: &[&Comparison], names: &[(&'static str, &'static str)]) -> Table {
+fn cell_table(cells: &[&PublishedComparison], names: &[(&'static str, &'static str)]) -> Table {
     let mut columns = vec![("case", Align::Left)];
     for (name, _) in names {
         columns.extend([
@@ -156,7 +156,8 @@ fn cell_table(cells: &[&Comparison], names: &[(&'static str, &'static str)]) -> 
     for case in cases {
         let mut row = vec![case.to_owned()];
         for (name, _) in names {
-            let is_it = |cell: &&&Comparison| cell.case == case && cell.configuration == *name;
+            let is_it =
+                |cell: &&&PublishedComparison| cell.case == case && cell.configuration == *name;
             row.extend(match cells.iter().find(is_it) {
                 Some(cell) => cell_fields(cell),
                 None => std::array::from_fn(|_| "-".to_owned()),
@@ -168,7 +169,7 @@ fn cell_table(cells: &[&Comparison], names: &[(&'static str, &'static str)]) -> 
 }
 
 /// Returns the published value, the simulated value, and the difference.
-fn cell_fields(cell: &Comparison) -> [String; 3] {
+fn cell_fields(cell: &PublishedComparison) -> [String; 3] {
     let difference = cell.difference().map(|difference| match difference {
         Difference::Percent(percent) => format!("{percent:+.1}%"),
         Difference::Points(points) => format!("{points:+.1}"),
@@ -202,7 +203,7 @@ fn row_table() -> Table {
 }
 
 /// Returns the fields of a comparison, for people.
-pub(super) fn fields(comparison: &Comparison) -> Vec<String> {
+pub(super) fn fields(comparison: &PublishedComparison) -> Vec<String> {
     vec![
         comparison.experiment.into(),
         comparison.configuration.into(),
@@ -235,7 +236,7 @@ fn plain(value: Option<f64>) -> String {
 }
 
 /// Returns all numbers as CSV.
-pub(super) fn csv(comparisons: &[Comparison]) -> String {
+pub(super) fn csv(comparisons: &[PublishedComparison]) -> String {
     let rows = comparisons.iter().map(|comparison| {
         let mut fields = fields(comparison);
         fields[5] = plain(comparison.simulated);
@@ -294,8 +295,12 @@ mod tests {
 
     use super::*;
 
-    fn comparison(case: &str, simulated: Option<f64>, published: Option<f64>) -> Comparison {
-        Comparison {
+    fn comparison(
+        case: &str,
+        simulated: Option<f64>,
+        published: Option<f64>,
+    ) -> PublishedComparison {
+        PublishedComparison {
             experiment: "driver",
             configuration: "proactive",
             case: case.into(),
@@ -307,7 +312,7 @@ mod tests {
         }
     }
 
-    fn of(comparisons: Vec<Comparison>) -> String {
+    fn of(comparisons: Vec<PublishedComparison>) -> String {
         text(&[Reproduction {
             title: "Something",
             summaries: summaries(&comparisons),

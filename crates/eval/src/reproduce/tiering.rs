@@ -3,11 +3,11 @@
 
 use anyhow::Context;
 use isotherm_config::{ActingRequest, Extent, Request, TierPlan, Topology};
-use isotherm_sim::experiment::tiering::Setting;
-use isotherm_sim::simulation::ContextSpec;
+use isotherm_sim::experiment::tiering::TieringSetting;
+use isotherm_sim::simulation::SimContextSpec;
 
 /// Returns the contexts that migrate between the two nodes of an experiment.
-pub(super) fn contexts(setting: &Setting) -> anyhow::Result<Vec<ContextSpec>> {
+pub(super) fn contexts(setting: &TieringSetting) -> anyhow::Result<Vec<SimContextSpec>> {
     let sizes = (0..).zip(setting.node_bytes().map(Extent::Size));
     let mut plan = TierPlan::default();
     plan.migrate(0, 1);
@@ -41,8 +41,8 @@ mod tests {
 
     /// Returns a hundredth of the published setting: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3. It is
     /// resident before any memory is old enough to be demoted.
-    fn small() -> Setting {
-        Setting {
+    fn small() -> TieringSetting {
+        TieringSetting {
             fast_mib: 6 << 10,
             slow_mib: 2 << 10,
             system_mib: 1 << 10,
@@ -62,7 +62,7 @@ mod tests {
     /// HMSDK's weights of size, access rate and age: of hot memory, too, the longest hot comes first.
     #[test]
     fn promotion_and_demotion_weigh_age_alone_as_hmsdk_has_it() {
-        let contexts = contexts(&Setting::published(0)).expect("a plan of ours");
+        let contexts = contexts(&TieringSetting::published(0)).expect("a plan of ours");
         let weights = contexts.iter().map(|context| {
             let weights = context.schemes[0].quota.weights;
             (

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::settings::Settings;
 use super::{RunEvent, cgroup};
-use crate::journal::Machine as Description;
-use crate::{Configuration, Experiment, Thp};
+use crate::journal::RunMachine;
+use crate::{Experiment, RunConfiguration, Thp};
 use anyhow::{Context, bail, ensure};
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{host, state, swap};
@@ -71,7 +71,7 @@ impl Machine {
     pub(super) fn set_up(
         &mut self,
         experiment: &Experiment,
-        configuration: &Configuration,
+        configuration: &RunConfiguration,
     ) -> anyhow::Result<()> {
         let facts = swap::facts();
         if let Some(zram) = self.zram.as_mut().filter(|_| facts.free < facts.total) {
@@ -120,13 +120,13 @@ impl Machine {
     }
 
     /// Returns a description of this machine, for the journal.
-    pub(super) fn describe(&self) -> Description {
+    pub(super) fn describe(&self) -> RunMachine {
         let line = |path: &str, key: &str| -> Option<String> {
             let text = fs::read_to_string(path).ok()?;
             let line = text.lines().find(|line| line.starts_with(key))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         };
-        Description {
+        RunMachine {
             host: host::hostname(),
             kernel: host::kernel_release(),
             cpu: line("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),

@@ -16,7 +16,7 @@ use super::group::Group;
 use super::sample::{Root, Sampler};
 use super::{RunEvent, RunnerSpec};
 use crate::parameters::Parameters;
-use crate::{Measured, PlannedRun, Workload};
+use crate::{PlannedRun, RunMeasurements, Workload};
 
 const POLL: Duration = Duration::from_millis(5);
 /// Delay before Isotherm attaches to a shell. By then the shell has become the program, whose exec replaces the memory.
@@ -71,7 +71,7 @@ impl<'a> Measuring<'a> {
         &self,
         run: &PlannedRun<'_>,
         on_event: &mut dyn FnMut(RunEvent<'_>),
-    ) -> anyhow::Result<(Measured, Option<Value>)> {
+    ) -> anyhow::Result<(RunMeasurements, Option<Value>)> {
         let folder = tempfile::Builder::new()
             .prefix("isotherm-eval-")
             .tempdir()
@@ -94,7 +94,7 @@ impl<'a> Measuring<'a> {
         &self,
         run: &PlannedRun<'_>,
         folder: &Path,
-    ) -> anyhow::Result<(Measured, Option<Value>)> {
+    ) -> anyhow::Result<(RunMeasurements, Option<Value>)> {
         let workload = run.workload;
         let cgroup = workload.cgroup.then(Cgroup::create).transpose()?;
         let place = Place {
@@ -278,7 +278,7 @@ pub(super) fn end_monitor(
 }
 
 /// Copies the costs of the Isotherm beside a run from its summary.
-fn note_monitor(measured: &mut Measured, summary: Option<&Value>) {
+fn note_monitor(measured: &mut RunMeasurements, summary: Option<&Value>) {
     let Some(summary) = summary else { return };
     let number = |key: &str| summary.get(key).and_then(Value::as_f64);
     measured.monitor_cpu_percent = number("monitor_cpu_percent");

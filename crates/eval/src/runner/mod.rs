@@ -177,7 +177,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Returns a description of this machine, for a journal.
-    pub fn describe(&self) -> journal::Machine {
+    pub fn describe(&self) -> journal::RunMachine {
         self.machine.describe()
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::cgroup::Cgroup;
-use crate::Measured;
+use crate::RunMeasurements;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{node, swap};
 
@@ -93,7 +93,7 @@ impl<'a> Sampler<'a> {
     }
 
     /// Ends sampling. Returns `None` if the run was too short for any sample.
-    pub(super) fn finish(self) -> Option<Measured> {
+    pub(super) fn finish(self) -> Option<RunMeasurements> {
         let workload = self.root.tree();
         let cpu_s = workload.cpu_s() - self.before.cpu_s();
         let faults = |after: u64, before: u64| Some(after.saturating_sub(before));
@@ -106,7 +106,7 @@ impl<'a> Sampler<'a> {
                 after.1.saturating_sub(before.1),
             )
         });
-        (self.samples > 0).then(|| Measured {
+        (self.samples > 0).then(|| RunMeasurements {
             runtime_s,
             // The time of processes that were not waited for is lost.
             cpu_s: (cpu_s > 0.0).then_some(cpu_s),
@@ -128,7 +128,7 @@ impl<'a> Sampler<'a> {
             minflt: faults(workload.minflt, self.before.minflt),
             refault_anon: grown("workingset_refault_anon"),
             swap_cache_hits: grown("swap_ra_hit"),
-            ..Measured::default()
+            ..RunMeasurements::default()
         })
     }
 }

@@ -10,7 +10,7 @@ use isotherm_linux::node;
 
 use super::{cgroup, machine, settings};
 use crate::experiment::FLOOR_BYTES;
-use crate::{Configuration, Experiment, Workload};
+use crate::{Experiment, RunConfiguration, Workload};
 
 /// Returns the workloads and configurations of the experiment that cannot run here, by name, with the reasons.
 pub fn skips(experiment: &Experiment) -> Vec<(String, String)> {
@@ -86,13 +86,13 @@ fn too_little_memory(
 }
 
 /// Whether the configuration's Isotherm watches processes.
-fn attaches(configuration: &Configuration) -> bool {
+fn attaches(configuration: &RunConfiguration) -> bool {
     let arguments = configuration.isotherm.as_deref();
     configuration.tune.is_some()
         || arguments.is_some_and(|arguments| !arguments.trim_start().starts_with("compact"))
 }
 
-fn cannot_set(configuration: &Configuration) -> Option<String> {
+fn cannot_set(configuration: &RunConfiguration) -> Option<String> {
     let sets_thp = configuration
         .thp
         .is_some_and(|thp| machine::thp_now().is_ok_and(|now| now != thp.word()));

@@ -20,9 +20,9 @@ use super::group::{Group, quoted};
 use super::measure::Stopped;
 use super::{Bench, RunEvent, machine};
 use crate::plan::{FNV_START, fingerprint, fnv};
-use crate::tuned::Setting;
+use crate::tuned::TunedSetting;
 use crate::{
-    Configuration, Entry, PlannedRun, RunEntry, RunResult, TUNING, TuneOptions, TunedEntry,
+    Entry, PlannedRun, RunConfiguration, RunEntry, RunResult, TUNING, TuneOptions, TunedEntry,
 };
 
 const POLL: Duration = Duration::from_millis(250);
@@ -113,7 +113,7 @@ impl Tunings {
         note: &mut dyn FnMut(&Entry) -> anyhow::Result<()>,
         on_event: &mut dyn FnMut(RunEvent<'_>),
     ) -> anyhow::Result<f64> {
-        let mut configuration = Configuration {
+        let mut configuration = RunConfiguration {
             isotherm: Some(RECORD.to_owned()),
             tune: None,
             ..run.configuration.clone()
@@ -186,7 +186,7 @@ impl Tunings {
         bench: &Bench<'_>,
         run: &PlannedRun<'_>,
         request: &TuneOptions,
-    ) -> anyhow::Result<Configuration> {
+    ) -> anyhow::Result<RunConfiguration> {
         if let Some(why) = self.failed.get(&key(run)) {
             bail!("{why}");
         }
@@ -202,7 +202,7 @@ impl Tunings {
         let arguments = (tuned.setting.as_ref())
             .map(|setting| arguments(&files, setting, request))
             .transpose()?;
-        Ok(Configuration {
+        Ok(RunConfiguration {
             isotherm: arguments,
             tune: None,
             ..run.configuration.clone()
@@ -212,7 +212,11 @@ impl Tunings {
 
 /// Returns the arguments of the `isotherm` beside the workload, under the guard that replays had. Writes the setting's
 /// file anew if it is missing or differs.
-fn arguments(files: &Files, setting: &Setting, request: &TuneOptions) -> anyhow::Result<String> {
+fn arguments(
+    files: &Files,
+    setting: &TunedSetting,
+    request: &TuneOptions,
+) -> anyhow::Result<String> {
     let path = files.path("yaml");
     if fs::read_to_string(&path).ok().as_ref() != Some(&setting.schemes) {
         write(&path, &setting.schemes)?;

@@ -2,11 +2,12 @@
 //!
 //! They follow DAMOOS' description (its repository, 2021). It tunes one number of a scheme after the other and judges
 //! by its score ([`damoos_score`]):
-//! - [`Published::DamoosGrid`]: four ages, then five sizes at the best of them: nine runs.
-//! - [`Published::DamoosPolyfit`]: twenty runs for each number, 60 % anywhere and 40 % within a tenth of the range
-//!   about the best of these. A polynomial of degree min(runs / 3, 10) is fitted, and its maximum is chosen.
-//! - [`Published::Swarm`]: its particle swarm is named without its settings. This is the usual one: eight particles
-//!   with the constriction of Clerc and Kennedy (2002), ten rounds, each particle at the nearest value of the space.
+//! - [`PublishedMethod::DamoosGrid`]: four ages, then five sizes at the best of them: nine runs.
+//! - [`PublishedMethod::DamoosPolyfit`]: twenty runs for each number, 60 % anywhere and 40 % within a tenth of the
+//!   range about the best of these. A polynomial of degree min(runs / 3, 10) is fitted, and its maximum is chosen.
+//! - [`PublishedMethod::Swarm`]: its particle swarm is named without its settings. This is the usual one: eight
+//!   particles with the constriction of Clerc and Kennedy (2002), ten rounds, each particle at the nearest value of
+//!   the space.
 //!
 //! Its Q-learning (30 states) is not here: its states and rewards are not described.
 //!
@@ -16,11 +17,11 @@ use isotherm_sim::statistics::scramble;
 
 use super::objective::damoos_score;
 use super::predict::Prediction;
-use super::space::{Point, Space};
+use super::space::{SearchPoint, Space};
 
 /// Published methods of choosing settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Published {
+pub enum PublishedMethod {
     /// The grid of DAMOOS.
     DamoosGrid,
     /// The polynomial of DAMOOS.
@@ -30,29 +31,30 @@ pub enum Published {
 }
 
 /// Evaluates a point; `None` if it was asked to stop.
-pub(super) type Run<'a> = dyn FnMut(&Point) -> anyhow::Result<Option<Prediction>> + 'a;
+pub(super) type Run<'a> = dyn FnMut(&SearchPoint) -> anyhow::Result<Option<Prediction>> + 'a;
 
 /// Runs a method; `run` sees each point once or more often. Returns `false` if the method was stopped before its end.
 ///
 /// # Errors
 /// Fails if `run` fails.
 pub(super) fn run_method(
-    method: Published,
+    method: PublishedMethod,
     space: &Space,
-    start: Point,
+    start: SearchPoint,
     seed: u64,
     run: &mut Run<'_>,
 ) -> anyhow::Result<bool> {
-    let mut score = |point: &Point| Ok(run(point)?.map(|prediction| damoos_score(&prediction)));
+    let mut score =
+        |point: &SearchPoint| Ok(run(point)?.map(|prediction| damoos_score(&prediction)));
     match method {
-        Published::DamoosGrid => grid(space, start, &mut score),
-        Published::DamoosPolyfit => polyfit(space, start, seed, &mut score),
-        Published::Swarm => swarm(space, seed, &mut score),
+        PublishedMethod::DamoosGrid => grid(space, start, &mut score),
+        PublishedMethod::DamoosPolyfit => polyfit(space, start, seed, &mut score),
+        PublishedMethod::Swarm => swarm(space, seed, &mut score),
     }
 }
 
 /// Scores a point; `None` if it was asked to stop.
-type Scored<'a> = dyn FnMut(&Point) -> anyhow::Result<Option<f64>> + 'a;
+type Scored<'a> = dyn FnMut(&SearchPoint) -> anyhow::Result<Option<f64>> + 'a;
 
 /// Runs for the first number, and for each after it.
 const GRID: (usize, usize) = (4, 5);
@@ -78,7 +80,7 @@ fn place(steps: usize, along: f64) -> usize {
     (along.clamp(0.0, 1.0) * (steps - 1) as f64).round() as usize
 }
 
-fn grid(space: &Space, start: Point, score: &mut Scored<'_>) -> anyhow::Result<bool> {
+fn grid(space: &Space, start: SearchPoint, score: &mut Scored<'_>) -> anyhow::Result<bool> {
     let mut best = start;
     for dimension in 0..space.nr_dimensions() {
         let runs = if dimension == 0 { GRID.0 } else { GRID.1 };
@@ -98,7 +100,12 @@ fn grid(space: &Space, start: Point, score: &mut Scored<'_>) -> anyhow::Result<b
     Ok(true)
 }
 
-fn polyfit(space: &Space, start: Point, seed: u64, score: &mut Scored<'_>) -> anyhow::Result<bool> {
+fn polyfit(
+    space: &Space,
+    start: SearchPoint,
+    seed: u64,
+    score: &mut Scored<'_>,
+) -> anyhow::Result<bool> {
     let mut draws = Draws(seed);
     let mut best = start;
     for dimension in 0..space.nr_dimensions() {
@@ -157,7 +164,7 @@ fn swarm(space: &Space, seed: u64, score: &mut Scored<'_>) -> anyhow::Result<boo
         for (particle, along) in places.iter().enumerate() {
             let steps = along.iter().enumerate();
             let point = steps.map(|(dimension, along)| place(space.nr_steps(dimension), *along));
-            let Some(score) = score(&Point(point.collect()))? else {
+            let Some(score) = score(&SearchPoint(point.collect()))? else {
                 return Ok(false);
             };
             if score > own[particle].0 {
@@ -256,7 +263,7 @@ mod tests {
 
     /// Runs a method on a space with one best place, from which all gets worse. Returns the number of runs and the
     /// distance of the best, in shares of the space's sides.
-    fn tried(method: Published) -> (usize, f64) {
+    fn tried(method: PublishedMethod) -> (usize, f64) {
         let times = TraceTimes {
             duration: Nanos::from_millis(240_000),
             interval: Nanos::from_millis(1_000),
@@ -264,12 +271,12 @@ mod tests {
         let params = [Knob::Age, Knob::Size].map(|knob| knob.name().to_owned());
         let space = Space::new(&params, &contexts(), times).expect("a space");
         let start = space.point_of(&contexts()).expect("it is in it");
-        let off = |point: &Point| {
+        let off = |point: &SearchPoint| {
             let along = |d: usize| point.0[d] as f64 / (space.nr_steps(d) - 1) as f64;
             (along(0) - 0.7).abs().max((along(1) - 0.3).abs())
         };
         let (mut runs, mut least) = (BTreeSet::new(), f64::INFINITY);
-        let mut run = |point: &Point| {
+        let mut run = |point: &SearchPoint| {
             runs.insert(point.clone());
             least = least.min(off(point));
             Ok(Some(Prediction {
@@ -283,11 +290,11 @@ mod tests {
 
     #[test]
     fn each_takes_its_runs_and_comes_near() {
-        let (runs, off) = tried(Published::DamoosGrid);
+        let (runs, off) = tried(PublishedMethod::DamoosGrid);
         assert!(runs <= 9 && off < 0.2, "{runs} {off}");
-        let (runs, off) = tried(Published::DamoosPolyfit);
+        let (runs, off) = tried(PublishedMethod::DamoosPolyfit);
         assert!(runs <= 42 && off < 0.1, "{runs} {off}");
-        let (runs, off) = tried(Published::Swarm);
+        let (runs, off) = tried(PublishedMethod::Swarm);
         assert!(runs <= 80 && off < 0.1, "{runs} {off}");
     }
 
@@ -312,9 +319,9 @@ mod tests {
     #[test]
     fn who_is_stopped_stops() {
         for method in [
-            Published::DamoosGrid,
-            Published::DamoosPolyfit,
-            Published::Swarm,
+            PublishedMethod::DamoosGrid,
+            PublishedMethod::DamoosPolyfit,
+            PublishedMethod::Swarm,
         ] {
             let times = TraceTimes {
                 duration: Nanos::from_millis(60_000),
@@ -322,7 +329,7 @@ mod tests {
             };
             let space = Space::new(&[], &contexts(), times).expect("a space");
             let mut nr = 0;
-            let mut run = |_: &Point| {
+            let mut run = |_: &SearchPoint| {
                 nr += 1;
                 Ok((nr < 4).then(Prediction::default))
             };

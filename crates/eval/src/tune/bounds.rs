@@ -20,7 +20,7 @@ use isotherm_sim::cost::MachineCosts;
 use isotherm_sim::machine::MachineSpec;
 
 use super::predict::{Estimate, Prediction};
-use super::replay::Replays;
+use super::replay::{NR_VARIATIONS, Replays};
 
 /// A replay of the same schemes under other conditions.
 struct Variation {
@@ -30,9 +30,6 @@ struct Variation {
     /// Offset added to the seed.
     seed: u64,
 }
-
-/// Number of other machines that bounds are found with.
-pub(super) const NR_VARIATIONS: usize = 4;
 
 /// Number of replays that [`Replays::new`] and [`Replays::bounded`] make together.
 pub const NR_REPLAYS_BOUNDED: u64 = 2 * (1 + NR_VARIATIONS as u64);

@@ -14,7 +14,7 @@ use isotherm_session::simulated::Replay;
 use super::param::TraceTimes;
 
 /// Pages times seconds of a trace that are replayed in a second of CPU time. It was 12 and 44 million in two traces of
-/// 1 GiB (docs/tune.md, "What it takes").
+/// 1 GiB (docs/how-to/tune.md, "What it takes").
 const PACE: f64 = 16e6;
 /// CPU time of a search, in seconds: two CPUs for less than a minute.
 const CPU_S: f64 = 100.0;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::live::LiveRun;
+use super::live::run::LiveRun;
 use super::predict::Prediction;
 use super::space::Settings;
 use crate::journal::{append, read};

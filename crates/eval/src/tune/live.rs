@@ -16,6 +16,7 @@
 mod model;
 #[cfg(feature = "live")]
 mod programs;
+pub(super) mod run;
 #[cfg(feature = "live")]
 mod service;
 mod text;
@@ -23,16 +24,17 @@ mod text;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::journal::{Journal, JournalError};
 use super::objective::Objective;
 use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
-use super::space::{Point, Settings};
+use super::space::{SearchPoint, Settings};
 use model::{Model, Normal, Observed, Predicted, Prior};
 #[cfg(feature = "live")]
 pub use programs::{ProgramRuns, ProgramSpec};
+pub use run::LiveRun;
 #[cfg(feature = "live")]
 pub use service::{ServiceRuns, ServiceSpec};
 
@@ -59,24 +61,6 @@ const ENOUGH: f64 = 0.1;
 const QUANTILES: [f64; 9] = [
     -1.593, -0.967, -0.589, -0.282, 0.0, 0.282, 0.589, 0.967, 1.593,
 ];
-
-/// Measurements of a live run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct LiveRun {
-    /// [`Settings::key`]; `None` without schemes.
-    pub settings: Option<String>,
-    /// Seconds for a unit of the program's work: for all of it, unless the program reports its throughput.
-    pub seconds_of_work: f64,
-    /// Mean resident memory, bytes.
-    pub resident_mean_bytes: f64,
-    /// Seconds that were measured.
-    pub seconds: f64,
-    /// CPU time of acting; `None` without schemes.
-    pub acting_cpu_seconds: Option<f64>,
-    /// Number of times that the guard stopped the schemes.
-    pub guard_stops: Option<u64>,
-}
 
 /// Makes live runs.
 pub trait LiveRuns {
@@ -165,10 +149,14 @@ impl Live {
 
     /// Returns the recommended setting, and the nearest beyond the limit. Both are of those that were run, or of all
     /// where none was. `search` is the one that these runs corrected.
-    pub fn best<'a>(&self, search: &'a Search) -> (Option<&'a Point>, Option<&'a Point>) {
+    pub fn best<'a>(
+        &self,
+        search: &'a Search,
+    ) -> (Option<&'a SearchPoint>, Option<&'a SearchPoint>) {
         let run: BTreeSet<String> = self.settings().map(Settings::key).collect();
-        let is_meant =
-            |point: &Point| run.is_empty() || run.contains(&search.space().settings(point).key());
+        let is_meant = |point: &SearchPoint| {
+            run.is_empty() || run.contains(&search.space().settings(point).key())
+        };
         search.best_of(&is_meant)
     }
 }
@@ -178,8 +166,8 @@ impl Live {
 struct Runs<'a> {
     objective: Objective,
     search: &'a Search,
-    predicted: BTreeMap<Point, Prediction>,
-    by_key: BTreeMap<String, Point>,
+    predicted: BTreeMap<SearchPoint, Prediction>,
+    by_key: BTreeMap<String, SearchPoint>,
     made: Vec<LiveRun>,
 }
 
@@ -259,7 +247,7 @@ pub fn run_live(
 
 impl Runs<'_> {
     /// Returns the setting of the next run; `None`: without schemes.
-    fn next(&self, most: usize) -> Result<Option<Point>, LiveEnd> {
+    fn next(&self, most: usize) -> Result<Option<SearchPoint>, LiveEnd> {
         if self.made.last().is_none_or(|last| last.settings.is_some()) {
             return Ok(None);
         }
@@ -267,7 +255,7 @@ impl Runs<'_> {
             return Err(LiveEnd::AllMade);
         }
         let (learnt, corrected) = (self.learnt(), self.corrected());
-        let was_run: BTreeSet<&Point> = self.pairs().map(|(point, ..)| point).collect();
+        let was_run: BTreeSet<&SearchPoint> = self.pairs().map(|(point, ..)| point).collect();
         let best = self.best(&corrected);
         let Some(best) = best else {
             // The setting that is most likely within the limit.
@@ -297,7 +285,10 @@ impl Runs<'_> {
     }
 
     /// Returns the setting that would be recommended.
-    fn best<'a>(&self, corrected: &'a BTreeMap<Point, Prediction>) -> Option<&'a Point> {
+    fn best<'a>(
+        &self,
+        corrected: &'a BTreeMap<SearchPoint, Prediction>,
+    ) -> Option<&'a SearchPoint> {
         // Before any run, settings with bounds are known best.
         let has_bounds = corrected.values().any(|p| p.slowdown.has_bounds());
         let meant = { corrected.iter() }.filter(|(_, p)| !has_bounds || p.slowdown.has_bounds());
@@ -333,7 +324,7 @@ impl Runs<'_> {
     }
 
     /// Returns each run under schemes, with the runs without schemes before and after it.
-    fn pairs(&self) -> impl Iterator<Item = (&Point, &LiveRun, Vec<&LiveRun>)> {
+    fn pairs(&self) -> impl Iterator<Item = (&SearchPoint, &LiveRun, Vec<&LiveRun>)> {
         self.made.iter().enumerate().filter_map(|(at, run)| {
             let point = self.by_key.get(run.settings.as_ref()?)?;
             let is_base = |run: &&LiveRun| run.settings.is_none();
@@ -343,7 +334,7 @@ impl Runs<'_> {
         })
     }
 
-    fn place(&self, point: &Point) -> Vec<f64> {
+    fn place(&self, point: &SearchPoint) -> Vec<f64> {
         let space = self.search.space();
         let last = |dimension: usize| (space.nr_steps(dimension) - 1).max(1) as f64;
         let places = point.0.iter().enumerate();
@@ -372,7 +363,7 @@ impl Runs<'_> {
         )
     }
 
-    fn predicted(&self, point: &Point, of: fn(&Prediction) -> &Estimate) -> Predicted {
+    fn predicted(&self, point: &SearchPoint, of: fn(&Prediction) -> &Estimate) -> Predicted {
         Predicted {
             place: self.place(point),
             value: of(&self.predicted[point]).value,
@@ -399,7 +390,7 @@ impl Runs<'_> {
     }
 
     /// Returns the saved memory and the slowdown of a setting, live, on average over runs.
-    fn expected(&self, learnt: &Learnt, point: &Point) -> (Normal, Normal) {
+    fn expected(&self, learnt: &Learnt, point: &SearchPoint) -> (Normal, Normal) {
         let saved = self.predicted(point, |p| &p.saved_share);
         let slowdown = self.predicted(point, |p| &p.slowdown);
         (
@@ -420,7 +411,7 @@ impl Runs<'_> {
     }
 
     /// Returns the predictions of all settings, corrected by the runs.
-    fn corrected(&self) -> BTreeMap<Point, Prediction> {
+    fn corrected(&self) -> BTreeMap<SearchPoint, Prediction> {
         if self.pairs().next().is_none() {
             return self.predicted.clone();
         }
@@ -439,7 +430,7 @@ impl Runs<'_> {
     }
 
     /// Returns the probability that a setting is within the limit, and its expected gain over `loss` there.
-    fn promise(&self, learnt: &Learnt, point: &Point, loss: f64) -> (f64, f64) {
+    fn promise(&self, learnt: &Learnt, point: &SearchPoint, loss: f64) -> (f64, f64) {
         let (saved, slowdown) = self.expected(learnt, point);
         let predicted = &self.predicted[point];
         let draws = QUANTILES

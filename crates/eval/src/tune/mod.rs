@@ -8,14 +8,15 @@
 //! of a setting's results is behind a trait ([`Evaluate`]): replays here ([`Replays`]). The result is the whole
 //! trade-off between memory and time, and one setting of it within the limit ([`Tuned`]).
 //!
-//! **Limits.** Predictions are the simulated machine's (docs/simulator.md), of one stretch of the program's life. They
-//! leave out what a trace does not show: the gain of huge pages, and accesses between two scans.
+//! **Limits.** Predictions are the simulated machine's (docs/concepts/simulator.md), of one stretch of the program's
+//! life. They leave out what a trace does not show: the gain of huge pages, and accesses between two scans.
 //!
-//! Sources: DAMOOS (Park and others; its repository, 2021) for the score; docs/tune.md for what was measured.
+//! Sources: DAMOOS (Park and others; its repository, 2021) for the score; docs/how-to/tune.md for what was measured.
 
 mod baseline;
 mod bounds;
 mod depth;
+mod format;
 mod front;
 mod journal;
 mod live;
@@ -33,7 +34,7 @@ mod space;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-pub use baseline::Published;
+pub use baseline::PublishedMethod;
 use baseline::run_method;
 pub use bounds::NR_REPLAYS_BOUNDED;
 pub use front::front;
@@ -42,18 +43,19 @@ pub use live::{Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, run_live};
 #[cfg(feature = "live")]
 pub use live::{ProgramRuns, ProgramSpec, ServiceRuns, ServiceSpec};
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
+pub use page::page;
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
-pub use plan::Plan;
+pub use plan::TuningPlan;
 pub use predict::{Estimate, Prediction};
 pub use replay::{EachSecond, Evaluate, PlannedReplays, Replays, trace_facts};
 pub use request::{Confirm, Effort, Seeks, TuneRequest, Tuning};
 pub use result::{Coarse, Found, Subject, Trial, Tried, Tuned};
 pub use search::Search;
-pub use space::{Point, Setting, Settings, Space, SpaceError};
+pub use space::{SearchPoint, Setting, Settings, Space, SpaceError};
 
 /// The end of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
+pub enum SearchCompletion {
     /// The search has nothing more to try.
     Finished,
     /// The search was asked to stop.
@@ -94,7 +96,10 @@ pub struct Stage {
 ///
 /// # Errors
 /// Fails if a setting cannot be simulated.
-pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Result<Completion> {
+pub fn settle(
+    search: &mut Search,
+    replays: &PlannedReplays<'_>,
+) -> anyhow::Result<SearchCompletion> {
     let mut ranked = search.ranked();
     if ranked.iter().any(|point| !search.is_surely_beyond(point)) {
         ranked.retain(|point| !search.is_surely_beyond(point));
@@ -114,7 +119,7 @@ pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Resu
             let prediction = search.observed()[point].clone();
             match replays.replays.with_bounds(&spec, prediction)? {
                 Some(prediction) => search.observe(point.clone(), prediction),
-                None => return Ok(Completion::Stopped),
+                None => return Ok(SearchCompletion::Stopped),
             }
         }
         if search.is_within(point) {
@@ -123,7 +128,7 @@ pub fn settle(search: &mut Search, replays: &PlannedReplays<'_>) -> anyhow::Resu
             first = at + 1;
         }
     }
-    Ok(Completion::Finished)
+    Ok(SearchCompletion::Finished)
 }
 
 /// Searches until there is nothing more to try, or `stop` is set. `jobs` evaluations run at a time; their number does
@@ -138,11 +143,11 @@ pub fn run(
     jobs: usize,
     stop: &AtomicBool,
     on_event: &mut dyn FnMut(SearchEvent<'_>),
-) -> anyhow::Result<Completion> {
+) -> anyhow::Result<SearchCompletion> {
     loop {
         let batch = search.suggest();
         if batch.is_empty() {
-            return Ok(Completion::Finished);
+            return Ok(SearchCompletion::Finished);
         }
         let mut wanted = Vec::new();
         for point in batch {
@@ -159,7 +164,7 @@ pub fn run(
             }
         }
         let mut take = |at: usize, prediction: Prediction| {
-            let (point, settings): &(Point, Settings) = &wanted[at];
+            let (point, settings): &(SearchPoint, Settings) = &wanted[at];
             let noted = journal
                 .as_deref_mut()
                 .map(|j| j.note(settings, &prediction));
@@ -171,7 +176,7 @@ pub fn run(
         };
         let settings: Vec<&Settings> = wanted.iter().map(|(_, settings)| settings).collect();
         let completion = evaluate_all(&settings, evaluate, jobs, stop, &mut take)?;
-        if completion == Completion::Stopped {
+        if completion == SearchCompletion::Stopped {
             return Ok(completion);
         }
         if let Some(lead) = search.lead() {
@@ -186,15 +191,15 @@ pub fn run(
 /// # Errors
 /// Fails if a point cannot be evaluated.
 pub fn run_published(
-    (method, seed): (Published, u64),
+    (method, seed): (PublishedMethod, u64),
     search: &mut Search,
     evaluate: &dyn Evaluate,
     mut journal: Option<&mut Journal>,
-    start: Point,
+    start: SearchPoint,
     on_event: &mut dyn FnMut(SearchEvent<'_>),
-) -> anyhow::Result<Completion> {
+) -> anyhow::Result<SearchCompletion> {
     let space = search.space().clone();
-    let mut run = |point: &Point| {
+    let mut run = |point: &SearchPoint| {
         if let Some(known) = search.observed().get(point) {
             return Ok(Some(known.clone()));
         }
@@ -223,9 +228,9 @@ pub fn run_published(
     };
     let is_done = run_method(method, &space, start, seed, &mut run)?;
     Ok(if is_done {
-        Completion::Finished
+        SearchCompletion::Finished
     } else {
-        Completion::Stopped
+        SearchCompletion::Stopped
     })
 }
 
@@ -236,7 +241,7 @@ fn evaluate_all(
     jobs: usize,
     stop: &AtomicBool,
     take: &mut dyn FnMut(usize, Prediction),
-) -> anyhow::Result<Completion> {
+) -> anyhow::Result<SearchCompletion> {
     let next = AtomicUsize::new(0);
     let has_failed = AtomicBool::new(false);
     let (send, receive) = mpsc::channel();
@@ -275,9 +280,9 @@ fn evaluate_all(
         }
         failed?;
         Ok(if nr_done == settings.len() {
-            Completion::Finished
+            SearchCompletion::Finished
         } else {
-            Completion::Stopped
+            SearchCompletion::Stopped
         })
     })
 }

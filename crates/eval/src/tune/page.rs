@@ -10,9 +10,10 @@ use isotherm_config::to_yaml;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_report::render::page::{END, begin, escape, figure};
 
-use super::plan::Plan;
+use super::format::{percent, signed};
+use super::plan::TuningPlan;
 use super::predict::Prediction;
-use super::result::{HEADS, Trial, Tuned, fields, percent, signed};
+use super::result::{HEADS, Trial, Tuned, fields};
 use crate::figure::{Axis, Places, Plot, Series};
 
 /// Shows the part that is linked to; before any link is followed, that of the recommended setting.
@@ -27,8 +28,8 @@ const POINTS_MAX: usize = 100;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Returns the page.
-pub(super) fn page(tuned: &Tuned, plan: &Plan) -> String {
+/// Returns the result as a page, with the configuration that `plan` makes of each setting of the front.
+pub fn page(tuned: &Tuned, plan: &TuningPlan) -> String {
     let title = format!("Tuning {}", isotherm_name(&tuned.program));
     let subtitle = format!(
         "{} of replay{}; {} resident on average without schemes. Sought: {}. {}.",
@@ -199,7 +200,7 @@ fn summary(trial: &Trial) -> String {
 }
 
 /// Returns the part of one setting: its memory over time, and its scheme.
-fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &Plan) -> String {
+fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &TuningPlan) -> String {
     let best = if is_best(tuned, trial) { " best" } else { "" };
     let series = |name: &str, of: &Prediction| {
         let parts = of.resident_bytes.len().max(1) as f64;

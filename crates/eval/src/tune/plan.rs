@@ -1,7 +1,7 @@
 //! The input of tuning: schemes in contexts, monitoring options, and guards.
 
 use isotherm_config::{
-    Configuration, ContextConfig, Method, Operations, Request, RequestError, SessionSpec,
+    Configuration, ConfiguredOperations, ContextConfig, Method, Request, RequestError, SessionSpec,
     TargetSpec,
 };
 use isotherm_engine::guard::GuardLimits;
@@ -10,14 +10,14 @@ use super::space::Settings;
 
 /// Schemes whose numbers are tuned, and everything else that a run of them needs.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TuningPlan {
     /// Contexts with the schemes as given.
     contexts: Vec<ContextConfig>,
     /// Options of the request: monitoring, the guard, the seed.
     request: Request,
 }
 
-impl Plan {
+impl TuningPlan {
     /// Creates a plan from the schemes of `contexts` (those of a file). Schemes that `request` names are added to the
     /// only context, or to one of their own. Under a guard, the contexts take the limits of `request`. Contexts without
     /// a maximum slowdown take `max_slowdown`.
@@ -125,9 +125,9 @@ fn added(request: &mut Request) -> Result<Option<ContextConfig>, RequestError> {
     request.acting.scheme_lines.clear();
     Ok((!schemes.is_empty()).then(|| ContextConfig {
         operations: if is_physical {
-            Operations::Paddr
+            ConfiguredOperations::Paddr
         } else {
-            Operations::Vaddr
+            ConfiguredOperations::Vaddr
         },
         schemes,
         ..ContextConfig::default()

@@ -15,12 +15,11 @@ use isotherm_config::{ContextSpec, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
 use isotherm_session::simulated::{Occupancy, Replay, Scenario, simulation};
-use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, Process, ProcessSpec, Trace};
+use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, SimProcess, SimProcessSpec, Trace};
 use isotherm_sim::simulation::{Event, Simulation};
 
-use super::bounds::NR_VARIATIONS;
 use super::param::TraceTimes;
-use super::plan::Plan;
+use super::plan::TuningPlan;
 use super::predict::{Estimate, Prediction, rounded, thinned};
 use super::space::Settings;
 use crate::plan::{FNV_START, fnv};
@@ -37,6 +36,9 @@ pub trait Evaluate: Sync {
 
 /// Number of parts of [`Prediction::resident_bytes`].
 const SERIES_PARTS: usize = 120;
+
+/// Number of other machines that bounds are found with.
+pub(super) const NR_VARIATIONS: usize = 4;
 
 /// Callback after each simulated second of each replay; a replay goes on while it returns `true`.
 #[derive(Clone)]
@@ -64,7 +66,7 @@ impl fmt::Debug for EachSecond {
 /// Replays of one trace.
 #[derive(Debug)]
 pub struct Replays {
-    processes: Vec<(Nanos, ProcessSpec)>,
+    processes: Vec<(Nanos, SimProcessSpec)>,
     machine: MachineSpec,
     calibration: Calibration,
     each_second: EachSecond,
@@ -336,7 +338,7 @@ pub struct PlannedReplays<'a> {
     /// Replays of the trace.
     pub replays: &'a Replays,
     /// Plan that settings are applied to.
-    pub plan: &'a Plan,
+    pub plan: &'a TuningPlan,
 }
 
 impl Evaluate for PlannedReplays<'_> {
@@ -351,7 +353,7 @@ impl Totals {
     fn finish(
         &mut self,
         simulation: &Simulation,
-        specs: &[(Nanos, ProcessSpec)],
+        specs: &[(Nanos, SimProcessSpec)],
     ) -> anyhow::Result<()> {
         let machine = simulation.machine();
         let processes = machine.processes();
@@ -370,8 +372,8 @@ impl Totals {
             })
             .collect();
         self.acting_cpu = machine.stats().acting_cpu.as_secs_f64();
-        self.refaults = processes.iter().map(Process::major_faults).sum();
-        self.was_killed = processes.iter().any(Process::was_killed);
+        self.refaults = processes.iter().map(SimProcess::major_faults).sum();
+        self.was_killed = processes.iter().any(SimProcess::was_killed);
         for context in 0..simulation.nr_contexts() {
             self.monitor_cpu += simulation.cost(context).monitor_cpu.as_secs_f64();
             self.guard_stops += simulation.guard(context).nr_stops;

@@ -15,9 +15,9 @@ use isotherm_session::simulated::Replay;
 
 use super::depth::{BOUNDS, Depth, SETTINGS};
 use super::{
-    Coarse, Completion, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, Plan,
-    PlannedReplays, Prediction, Prices, Published, Replays, Search, SearchEvent, Space, Stage,
-    Subject, TraceTimes, Tuned, run, run_published, settle, trace_facts,
+    Coarse, Fingerprint, Journal, Live, LiveEnd, MemoryLimit, Objective, PlannedReplays,
+    Prediction, Prices, PublishedMethod, Replays, Search, SearchCompletion, SearchEvent, Space,
+    Stage, Subject, TraceTimes, Tuned, TuningPlan, run, run_published, settle, trace_facts,
 };
 
 /// Aim of a search, without its limit.
@@ -122,7 +122,7 @@ impl TuneRequest {
     ///
     /// # Errors
     /// Fails if a preset or scheme is unknown, or if there is nothing to tune.
-    pub fn plan(&self, max_slowdown: Option<f64>) -> anyhow::Result<Plan> {
+    pub fn plan(&self, max_slowdown: Option<f64>) -> anyhow::Result<TuningPlan> {
         let limit = max_slowdown.or(self.max_slowdown);
         let request = Request {
             monitoring: Monitoring {
@@ -142,7 +142,7 @@ impl TuneRequest {
             },
             ..Request::default()
         };
-        Plan::new(self.contexts.clone(), request, limit).map_err(|error| match error {
+        TuningPlan::new(self.contexts.clone(), request, limit).map_err(|error| match error {
             RequestError::NoScheme => anyhow::anyhow!(
                 "nothing to tune; name a --preset (prcl, ethp, pprcl), a --scheme or a configuration (-c)"
             ),
@@ -182,7 +182,7 @@ pub struct Effort {
     /// Evaluations at a time; by default one for each CPU. The number does not change the result.
     pub jobs: Option<usize>,
     /// A published method instead of the search.
-    pub method: Option<Published>,
+    pub method: Option<PublishedMethod>,
 }
 
 impl Effort {
@@ -198,7 +198,7 @@ pub struct Tuning {
     replay: Replay,
     program: String,
     times: TraceTimes,
-    plan: Plan,
+    plan: TuningPlan,
     objective: Objective,
     space: Space,
     seed: u64,
@@ -234,13 +234,13 @@ impl Tuning {
         stop: &Arc<AtomicBool>,
         on_event: &mut dyn FnMut(SearchEvent<'_>),
         confirm: Option<&mut Confirm<'_>>,
-    ) -> anyhow::Result<Option<(Tuned, Plan)>> {
+    ) -> anyhow::Result<Option<(Tuned, TuningPlan)>> {
         let depth = self.depth(effort);
         let jobs = effort.jobs();
         let first = match depth.one_in {
             1 => None,
             _ => match self.search_sample(depth, jobs, stop, on_event)? {
-                Some(sampled) if sampled.completion == Completion::Finished => Some(sampled),
+                Some(sampled) if sampled.completion == SearchCompletion::Finished => Some(sampled),
                 Some(sampled) => return Ok(Some(self.result_of_sample(&sampled))),
                 None => return Ok(None),
             },
@@ -270,7 +270,7 @@ impl Tuning {
         };
         let (how, known) = ((effort, seed), journal.as_deref_mut());
         let mut completion = search_whole(how, &mut search, &planned, known, stop, on_event)?;
-        let confirm = confirm.filter(|_| completion == Completion::Finished);
+        let confirm = confirm.filter(|_| completion == SearchCompletion::Finished);
         let live = match confirm {
             Some(confirm) => Some(confirm(&mut search, self.objective, journal)?),
             None => None,
@@ -279,7 +279,7 @@ impl Tuning {
             .as_ref()
             .is_some_and(|live| live.end == LiveEnd::Stopped)
         {
-            completion = Completion::Stopped;
+            completion = SearchCompletion::Stopped;
         }
         let subject = Subject {
             program: &self.program,
@@ -343,7 +343,7 @@ impl Tuning {
     }
 
     /// Returns the result of a search that was stopped before a setting was replayed on the whole trace.
-    pub(super) fn result_of_sample(self, sampled: &Sampled) -> (Tuned, Plan) {
+    pub(super) fn result_of_sample(self, sampled: &Sampled) -> (Tuned, TuningPlan) {
         let subject = Subject {
             program: &self.program,
             times: self.times,
@@ -355,7 +355,7 @@ impl Tuning {
         };
         let tuned = Tuned {
             nr_tried: 0,
-            ..Tuned::of(&subject, &sampled.search, Completion::Stopped)
+            ..Tuned::of(&subject, &sampled.search, SearchCompletion::Stopped)
         };
         (tuned, self.plan)
     }
@@ -367,7 +367,7 @@ pub(super) struct Sampled {
     base: Prediction,
     search: Search,
     one_in: u32,
-    pub(super) completion: Completion,
+    pub(super) completion: SearchCompletion,
 }
 
 impl Sampled {
@@ -387,7 +387,7 @@ fn search_whole(
     journal: Option<&mut Journal>,
     stop: &AtomicBool,
     on_event: &mut dyn FnMut(SearchEvent<'_>),
-) -> anyhow::Result<Completion> {
+) -> anyhow::Result<SearchCompletion> {
     let completion = if let Some(method) = effort.method {
         let (space, contexts) = (search.space(), planned.plan.contexts());
         let start = space.point_of(contexts).unwrap_or_else(|| space.point(0));
@@ -395,7 +395,7 @@ fn search_whole(
     } else {
         run(search, planned, journal, effort.jobs(), stop, on_event)?
     };
-    if completion == Completion::Stopped {
+    if completion == SearchCompletion::Stopped {
         return Ok(completion);
     }
     on_event(SearchEvent::Settles);

@@ -8,14 +8,15 @@ use isotherm_report::render::table::{Align, Table};
 use serde::Serialize;
 
 use super::bounds::narrowest;
+use super::format::{percent, signed};
 use super::live::Live;
 use super::objective::{Objective, damoos_score};
 use super::param::TraceTimes;
-use super::plan::Plan;
+use super::plan::TuningPlan;
 use super::predict::{Estimate, Prediction};
 use super::search::Search;
-use super::space::{Point, Settings};
-use super::{Completion, Parameter};
+use super::space::{SearchPoint, Settings};
+use super::{Parameter, SearchCompletion};
 
 /// Result of a search. Serialised, it is what `isotherm tune --json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -118,7 +119,7 @@ pub struct Subject<'a> {
     /// Times of the trace.
     pub times: TraceTimes,
     /// Schemes that were tuned.
-    pub plan: &'a Plan,
+    pub plan: &'a TuningPlan,
     /// Objective of the search.
     pub objective: Objective,
     /// Prediction without schemes.
@@ -134,8 +135,8 @@ const ROWS: usize = 24;
 
 impl Tuned {
     /// Creates the result of `search`.
-    pub fn of(subject: &Subject<'_>, search: &Search, completion: Completion) -> Self {
-        let trial = |point: &Point| {
+    pub fn of(subject: &Subject<'_>, search: &Search, completion: SearchCompletion) -> Self {
+        let trial = |point: &SearchPoint| {
             let prediction = search.observed()[point].clone();
             let cost_per_month = match subject.objective {
                 Objective::Cost { prices, .. } => Some(prices.of(&prediction)),
@@ -175,7 +176,7 @@ impl Tuned {
             nr_tried: search.observed().len(),
             nr_most: search.nr_most(),
             coarse: subject.coarse,
-            was_stopped: completion == Completion::Stopped,
+            was_stopped: completion == SearchCompletion::Stopped,
             base: subject.live.map_or_else(
                 || subject.base.clone(),
                 |live| Prediction {
@@ -263,11 +264,6 @@ impl Tuned {
             .as_ref()
             .or(self.found.nearest.as_ref());
         shown?.prediction.needed_ns
-    }
-
-    /// Returns the result as a page, with the configuration that `plan` makes of each setting of the front.
-    pub fn page(&self, plan: &Plan) -> String {
-        super::page::page(self, plan)
     }
 
     /// Returns a table of the front with the recommendation marked, and of the given schemes.
@@ -363,22 +359,6 @@ fn thinned<T>(all: &[T], most: usize, is_marked: impl Fn(&T) -> bool) -> impl It
     };
     let shown = all.iter().enumerate();
     shown.filter_map(move |(at, one)| (at == 0 || is_step(at) || is_marked(one)).then_some(one))
-}
-
-/// Formats a loss with two decimals of a per cent: limits are of one per cent and less.
-pub(super) fn percent(share: f64) -> String {
-    signed(share, |share| format!("{:.2} %", 100.0 * share))
-}
-
-/// Formats a number that may be below zero.
-pub(super) fn signed(value: f64, show: impl Fn(f64) -> String) -> String {
-    let text = show(value.abs());
-    let is_none = text.starts_with("0 ");
-    if value < 0.0 && !is_none {
-        format!("-{text}")
-    } else {
-        text
-    }
 }
 
 /// Formats the bounds of an estimate; `?` if they are not known.

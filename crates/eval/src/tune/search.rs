@@ -29,11 +29,11 @@ use isotherm_config::ContextConfig;
 use isotherm_engine::units::format_share;
 
 use super::bounds::narrowest;
+use super::format::{percent, signed};
 use super::front::front;
 use super::objective::Objective;
 use super::predict::Prediction;
-use super::result::{percent, signed};
-use super::space::{Point, Space};
+use super::space::{SearchPoint, Space};
 
 /// Number of points that are tried before the next are chosen.
 const BATCH: usize = 16;
@@ -52,11 +52,11 @@ pub struct Search {
     budget: usize,
     is_exhaustive: bool,
     /// Points to suggest before polling, the last first.
-    first: Vec<Point>,
-    suggested: BTreeSet<Point>,
-    observed: BTreeMap<Point, Prediction>,
+    first: Vec<SearchPoint>,
+    suggested: BTreeSet<SearchPoint>,
+    observed: BTreeMap<SearchPoint, Prediction>,
     /// Step of a point's next poll, in places on each ladder; none once its neighbours are known.
-    steps: BTreeMap<Point, Option<Vec<usize>>>,
+    steps: BTreeMap<SearchPoint, Option<Vec<usize>>>,
     first_step: Vec<usize>,
 }
 
@@ -70,7 +70,7 @@ impl Search {
         start: &[ContextConfig],
     ) -> Self {
         let is_exhaustive = space.len() <= budget;
-        let mut first: Vec<Point> = space.point_of(start).into_iter().collect();
+        let mut first: Vec<SearchPoint> = space.point_of(start).into_iter().collect();
         let nr_sampled = (budget / SAMPLE_SHARE).max(1);
         if is_exhaustive {
             // Spreads the points from the first on, so that an interrupted search has seen some of everything.
@@ -110,7 +110,7 @@ impl Search {
         let (mut sure, front) = (self.ranked_surely(), self.front());
         let nr_along = (budget / 3).min(front.len());
         let along = (0..nr_along).map(|n| front[n * front.len() / nr_along].clone());
-        let mut first: Vec<Point> = self.space.point_of(start).into_iter().collect();
+        let mut first: Vec<SearchPoint> = self.space.point_of(start).into_iter().collect();
         let rest = sure.split_off(sure.len().min(budget.saturating_sub(nr_along + 1)));
         first.extend(sure.into_iter().chain(along).chain(rest));
         let mut seen = BTreeSet::new();
@@ -147,7 +147,7 @@ impl Search {
     }
 
     /// Returns the points to try next; none when it is done. Every point has to be observed before the next call.
-    pub fn suggest(&mut self) -> Vec<Point> {
+    pub fn suggest(&mut self) -> Vec<SearchPoint> {
         let left = self.budget - self.suggested.len();
         let nr_first = self.first.len().saturating_sub(BATCH.min(left));
         let mut batch = self.first.split_off(nr_first);
@@ -174,17 +174,17 @@ impl Search {
     }
 
     /// Adds the prediction of a point.
-    pub fn observe(&mut self, point: Point, prediction: Prediction) {
+    pub fn observe(&mut self, point: SearchPoint, prediction: Prediction) {
         self.observed.insert(point, prediction);
     }
 
     /// Whether a point is within the limit.
-    pub(super) fn is_within(&self, point: &Point) -> bool {
+    pub(super) fn is_within(&self, point: &SearchPoint) -> bool {
         self.objective.rank(&self.observed[point]).violation <= 0.0
     }
 
     /// Returns all points, the best by their narrowest possible bounds first.
-    fn ranked_surely(&self) -> Vec<Point> {
+    fn ranked_surely(&self) -> Vec<SearchPoint> {
         let ranks = self
             .observed
             .iter()
@@ -195,7 +195,7 @@ impl Search {
     }
 
     /// Whether a point exceeds the limit even with its narrowest possible bounds.
-    pub(super) fn is_surely_beyond(&self, point: &Point) -> bool {
+    pub(super) fn is_surely_beyond(&self, point: &SearchPoint) -> bool {
         let narrow = narrowest(&self.observed[point]);
         self.objective.rank(&narrow).violation > 0.0
     }
@@ -217,11 +217,11 @@ impl Search {
     }
 
     /// Returns the points within the limit, the best first; if there are none, the nearest beyond it.
-    pub(super) fn ranked(&self) -> Vec<Point> {
+    pub(super) fn ranked(&self) -> Vec<SearchPoint> {
         let within = { self.observed.keys() }.filter(|point| self.is_within(point));
-        let mut ranked: Vec<&Point> = within.collect();
+        let mut ranked: Vec<&SearchPoint> = within.collect();
         ranked.sort_by(|a, b| {
-            let rank = |point: &Point| self.objective.rank(&self.observed[point]);
+            let rank = |point: &SearchPoint| self.objective.rank(&self.observed[point]);
             rank(a).compare(&rank(b)).then(a.cmp(b))
         });
         if ranked.is_empty() {
@@ -231,8 +231,8 @@ impl Search {
     }
 
     /// Returns the recommended point, and the nearest beyond the limit: of those with bounds, if one of them is within.
-    pub fn settled(&self) -> (Option<&Point>, Option<&Point>) {
-        let has_bounds = |point: &Point| self.observed[point].slowdown.has_bounds();
+    pub fn settled(&self) -> (Option<&SearchPoint>, Option<&SearchPoint>) {
+        let has_bounds = |point: &SearchPoint| self.observed[point].slowdown.has_bounds();
         match self.best_of(&has_bounds) {
             (Some(within), beyond) => (Some(within), beyond),
             (None, _) => self.best(),
@@ -240,20 +240,20 @@ impl Search {
     }
 
     /// Returns the predictions that were observed, in the space's order.
-    pub fn observed(&self) -> &BTreeMap<Point, Prediction> {
+    pub fn observed(&self) -> &BTreeMap<SearchPoint, Prediction> {
         &self.observed
     }
 
     /// Returns the best point within the limit, if any is, and the nearest beyond it.
-    pub fn best(&self) -> (Option<&Point>, Option<&Point>) {
+    pub fn best(&self) -> (Option<&SearchPoint>, Option<&SearchPoint>) {
         self.best_of(&|_| true)
     }
 
     /// Returns the best point within the limit and the nearest beyond it, of some points only.
     pub(super) fn best_of(
         &self,
-        is_meant: &dyn Fn(&Point) -> bool,
-    ) -> (Option<&Point>, Option<&Point>) {
+        is_meant: &dyn Fn(&SearchPoint) -> bool,
+    ) -> (Option<&SearchPoint>, Option<&SearchPoint>) {
         let meant = { self.observed.iter() }.filter(|(point, _)| is_meant(point));
         let ranked = meant.map(|(point, p)| (self.objective.rank(p), point));
         let (mut within, mut beyond) = (None, None);
@@ -274,8 +274,8 @@ impl Search {
     }
 
     /// Returns the front, from the least slowdown to the most.
-    pub fn front(&self) -> Vec<&Point> {
-        let points: Vec<&Point> = self.observed.keys().collect();
+    pub fn front(&self) -> Vec<&SearchPoint> {
+        let points: Vec<&SearchPoint> = self.observed.keys().collect();
         let predictions: Vec<&Prediction> = self.observed.values().collect();
         let places = front(&predictions);
         places.into_iter().map(|at| points[at]).collect()
@@ -283,9 +283,9 @@ impl Search {
 
     /// Returns neighbours on the front, the widest gaps first. The width of a gap is in memory and in time together,
     /// each relative to the front's extent.
-    fn gaps(&self) -> Vec<(&Point, &Point)> {
+    fn gaps(&self) -> Vec<(&SearchPoint, &SearchPoint)> {
         let front = self.front();
-        let of = |point: &Point| {
+        let of = |point: &SearchPoint| {
             let prediction = &self.observed[point];
             (prediction.slowdown.value, prediction.resident_mean_bytes)
         };
@@ -294,7 +294,7 @@ impl Search {
         };
         let (from, to) = (of(first), of(last));
         let extent = ((to.0 - from.0).max(1e-9), (from.1 - to.1).max(1.0));
-        let mut gaps: Vec<(f64, &Point, &Point)> = front
+        let mut gaps: Vec<(f64, &SearchPoint, &SearchPoint)> = front
             .windows(2)
             .map(|pair| {
                 let (a, b) = (of(pair[0]), of(pair[1]));
@@ -308,23 +308,23 @@ impl Search {
 
     /// Returns the middle of the best point within the limit and the nearest beyond it, and the middles of the front's
     /// widest gaps. Middles are by places in the space.
-    fn middles(&self) -> Vec<Point> {
+    fn middles(&self) -> Vec<SearchPoint> {
         let (within, beyond) = self.best();
         let gaps = self.gaps().into_iter().take(POLLED);
         let gaps = within.zip(beyond).into_iter().chain(gaps);
-        let middle = |(a, b): (&Point, &Point)| {
+        let middle = |(a, b): (&SearchPoint, &SearchPoint)| {
             let places = a.0.iter().zip(&b.0);
-            Point(places.map(|(a, b)| usize::midpoint(*a, *b)).collect())
+            SearchPoint(places.map(|(a, b)| usize::midpoint(*a, *b)).collect())
         };
         gaps.map(middle).collect()
     }
 
     /// Returns the points whose neighbours are tried next.
-    fn centres(&self) -> Vec<Point> {
+    fn centres(&self) -> Vec<SearchPoint> {
         let (within, beyond) = self.best();
         let at_gaps = self.gaps().into_iter().flat_map(|(a, b)| [a, b]);
         let all = within.or(beyond).into_iter().chain(at_gaps).chain(beyond);
-        let mut centres: Vec<Point> = Vec::new();
+        let mut centres: Vec<SearchPoint> = Vec::new();
         for point in all.chain(self.front()) {
             let is_open = !matches!(self.steps.get(point), Some(None));
             if is_open && !centres.contains(point) {
@@ -341,10 +341,10 @@ impl Search {
     }
 
     /// Returns the neighbours of a point by its step, and halves the step.
-    fn poll(&mut self, centre: &Point) -> Vec<Point> {
+    fn poll(&mut self, centre: &SearchPoint) -> Vec<SearchPoint> {
         let known = self.steps.get(centre).cloned().flatten();
         let step = known.unwrap_or_else(|| self.first_step.clone());
-        let moved = |point: &Point, dimension: usize, is_up: bool| {
+        let moved = |point: &SearchPoint, dimension: usize, is_up: bool| {
             let (last, at) = (self.space.nr_steps(dimension) - 1, point.0[dimension]);
             let mut moved = point.clone();
             moved.0[dimension] = if is_up {
@@ -385,21 +385,21 @@ fn reversed(number: usize, bits: u32) -> usize {
 }
 
 /// Returns the corners of a space of few dimensions.
-fn corners(space: &Space) -> Vec<Point> {
+fn corners(space: &Space) -> Vec<SearchPoint> {
     let dimensions = space.nr_dimensions();
     if dimensions > CORNER_DIMENSIONS {
         return Vec::new();
     }
     let corner = |number: usize| {
         let end = |d: usize| (number >> d & 1) * (space.nr_steps(d) - 1);
-        Point((0..dimensions).map(end).collect())
+        SearchPoint((0..dimensions).map(end).collect())
     };
     (0..1 << dimensions).map(corner).collect()
 }
 
 /// Returns the `n`th point of an even sample: Halton's sequence, each dimension moved by the seed (Cranley and
 /// Patterson, 1976).
-fn halton(space: &Space, n: usize, seed: u64) -> Point {
+fn halton(space: &Space, n: usize, seed: u64) -> SearchPoint {
     const BASES: [usize; 7] = [2, 3, 5, 7, 11, 13, 17];
     let place = |dimension: usize| {
         let base = BASES[dimension % BASES.len()];
@@ -415,7 +415,7 @@ fn halton(space: &Space, n: usize, seed: u64) -> Point {
         let steps = space.nr_steps(dimension);
         ((moved * steps as f64) as usize).min(steps - 1)
     };
-    Point((0..space.nr_dimensions()).map(place).collect())
+    SearchPoint((0..space.nr_dimensions()).map(place).collect())
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub struct Space {
 
 /// A point of a [`Space`]: the index of the value of each parameter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Point(pub(crate) Vec<usize>);
+pub struct SearchPoint(pub(crate) Vec<usize>);
 
 /// Values of knobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -111,17 +111,17 @@ impl Space {
     }
 
     /// Returns the point with this number, from 0 up to [`Space::len`].
-    pub fn point(&self, mut number: usize) -> Point {
+    pub fn point(&self, mut number: usize) -> SearchPoint {
         let mut point = vec![0; self.parameters.len()];
         for (at, parameter) in point.iter_mut().zip(&self.parameters).rev() {
             *at = number % parameter.ladder.len();
             number /= parameter.ladder.len();
         }
-        Point(point)
+        SearchPoint(point)
     }
 
     /// Returns the values of the knobs at a point.
-    pub fn settings(&self, point: &Point) -> Settings {
+    pub fn settings(&self, point: &SearchPoint) -> Settings {
         let values = self.parameters.iter().zip(&point.0);
         let setting = |(parameter, at): (&Parameter, &usize)| {
             let value = parameter.ladder[*at];
@@ -135,12 +135,12 @@ impl Space {
     }
 
     /// Returns the point of the schemes of `contexts`; `None` if it is not in the space.
-    pub fn point_of(&self, contexts: &[ContextConfig]) -> Option<Point> {
+    pub fn point_of(&self, contexts: &[ContextConfig]) -> Option<SearchPoint> {
         let places = self.parameters.iter().map(|parameter| {
             let value = parameter.knob.value_in(contexts)?;
             parameter.ladder.binary_search(&value).ok()
         });
-        places.collect::<Option<Vec<_>>>().map(Point)
+        places.collect::<Option<Vec<_>>>().map(SearchPoint)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use isotherm_config::{ContextConfig, Format, Request, load, preset, to_yaml};
+use isotherm_config::{ConfigFormat, ContextConfig, Request, load, preset, to_yaml};
 use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
 use isotherm_session::simulated::{FarMemory, Replay};
 use isotherm_sim::machine::{
-    AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace, Use,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, SimProcessSpec, SwapKind, Trace, Use,
 };
 
 use super::*;
@@ -47,11 +47,11 @@ fn replay() -> Replay {
     Replay {
         processes: vec![(
             Nanos(0),
-            ProcessSpec {
+            SimProcessSpec {
                 name: "program".to_owned(),
                 work: Some(Nanos::from_millis(1000 * SCANS)),
                 areas: vec![area],
-                ..ProcessSpec::default()
+                ..SimProcessSpec::default()
             },
         )],
         machine: MachineSpec {
@@ -65,14 +65,14 @@ fn replay() -> Replay {
     }
 }
 
-fn plan() -> Plan {
+fn plan() -> TuningPlan {
     let mut request = Request::default();
     request.acting.presets = vec!["prcl".to_owned()];
-    Plan::new(Vec::new(), request, Some(0.02)).expect("a plan")
+    TuningPlan::new(Vec::new(), request, Some(0.02)).expect("a plan")
 }
 
 /// Returns replays of a trace under a plan that are never stopped.
-fn replays(plan: &Plan, of: Replay) -> Replays {
+fn replays(plan: &TuningPlan, of: Replay) -> Replays {
     let watching = plan.watching().expect("a session");
     let replays = Replays::new(&watching, of, Arc::<AtomicBool>::default()).expect("it runs");
     replays.expect("not stopped")
@@ -81,7 +81,11 @@ fn replays(plan: &Plan, of: Replay) -> Replays {
 const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
 /// Returns the result of a search of ages and sizes, as JSON.
-fn tuned(jobs: usize, journal: Option<&mut Journal>, stop_after: usize) -> (String, Completion) {
+fn tuned(
+    jobs: usize,
+    journal: Option<&mut Journal>,
+    stop_after: usize,
+) -> (String, SearchCompletion) {
     let (tuned, completion) = tuned_of("program", jobs, journal, stop_after);
     let json = serde_json::to_string_pretty(&tuned).expect("JSON");
     (json, completion)
@@ -92,7 +96,7 @@ fn tuned_of(
     jobs: usize,
     journal: Option<&mut Journal>,
     stop_after: usize,
-) -> (Tuned, Completion) {
+) -> (Tuned, SearchCompletion) {
     let (plan, stop) = (plan(), Arc::new(AtomicBool::new(false)));
     let (times, _) = trace_facts(&replay()).expect("a trace");
     let replays = Replays::new(
@@ -133,13 +137,13 @@ fn tuned_of(
 #[test]
 fn neither_jobs_nor_an_interruption_change_a_byte() {
     let (alone, completion) = tuned(1, None, usize::MAX);
-    assert_eq!(completion, Completion::Finished);
+    assert_eq!(completion, SearchCompletion::Finished);
     assert_eq!(tuned(3, None, usize::MAX).0, alone);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("journal");
     let open = || Journal::open(&path, &Fingerprint::new(1, "")).expect("a journal");
     let (part, completion) = tuned(2, Some(&mut open()), 5);
-    assert_eq!(completion, Completion::Stopped);
+    assert_eq!(completion, SearchCompletion::Stopped);
     assert!(
         part.contains("\"was_stopped\": true") && part.contains("\"recommended\": {"),
         "{part}"
@@ -153,7 +157,7 @@ fn neither_jobs_nor_an_interruption_change_a_byte() {
 #[test]
 fn a_page_needs_nothing_else_and_names_are_harmless() {
     let plan = plan();
-    let json = |name: &str| tuned_of(name, 1, None, usize::MAX).0.page(&plan);
+    let json = |name: &str| page(&tuned_of(name, 1, None, usize::MAX).0, &plan);
     let page = json("<script>alert('x')</script>\u{7}");
     assert!(page.contains("&lt;script&gt;") && !page.contains("<script"));
     assert!(!page.contains("http://") || !page.contains("src="));
@@ -285,7 +289,7 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
 fn schemes_that_one_node_cannot_carry_out_are_refused() {
     let mut request = Request::default();
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
-    let plan = Plan::new(Vec::new(), request, None).expect("a plan");
+    let plan = TuningPlan::new(Vec::new(), request, None).expect("a plan");
     let replays = replays(&plan, replay());
     let planned = PlannedReplays {
         replays: &replays,
@@ -302,7 +306,7 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
     let mut request = Request::default();
     request.acting.scheme_lines = vec!["4K max 0 0 3s max migrate_cold 1".to_owned()];
     request.acting.no_guard = true;
-    let plan = Plan::new(Vec::new(), request, None).expect("a plan");
+    let plan = TuningPlan::new(Vec::new(), request, None).expect("a plan");
     let mut tiered = replay();
     tiered.add_far(&FarMemory {
         bytes: 64 << 20,
@@ -360,7 +364,7 @@ fn a_search_that_is_stopped_on_the_sample_gives_its_best_so_far() {
     };
     let sampled = tuning.search_sample(depth, 1, &stop, &mut on_event);
     let sampled = sampled.expect("it runs").expect("some results");
-    assert_eq!(sampled.completion, Completion::Stopped);
+    assert_eq!(sampled.completion, SearchCompletion::Stopped);
     let (tuned, _) = tuning.result_of_sample(&sampled);
     assert!(tuned.was_stopped && tuned.nr_tried == 0);
     assert!(tuned.found.recommended.is_some() || tuned.found.nearest.is_some());
@@ -378,7 +382,7 @@ fn what_is_written_is_what_was_tried_under_its_guard() {
     let params = ["age=7s", "size=8K", "quota=3M", "rate=1.5%"].map(str::to_owned);
     let space = Space::new(&params, plan.contexts(), times).expect("a space");
     let configuration = plan.configuration(&space.settings(&space.point(0)));
-    let read = load(&to_yaml(&configuration), Format::Detect).expect("read again");
+    let read = load(&to_yaml(&configuration), ConfigFormat::Detect).expect("read again");
     assert_eq!(read.contexts, configuration.contexts);
     let scheme = &read.contexts[0].schemes[0];
     assert_eq!(scheme.pattern.size.min, 8192);
@@ -401,13 +405,13 @@ fn a_file_s_own_guard_and_schemes_are_kept() {
         ..ContextConfig::default()
     };
     own.own.guard.max_slowdown = Some(0.005);
-    let plan = Plan::new(vec![own.clone()], Request::default(), Some(0.02)).expect("a plan");
+    let plan = TuningPlan::new(vec![own.clone()], Request::default(), Some(0.02)).expect("a plan");
     assert_eq!(plan.contexts(), [own.clone()]);
     let mut bare = Request::default();
     bare.acting.no_guard = true;
-    let plan = Plan::new(vec![own], bare, None).expect("a plan");
+    let plan = TuningPlan::new(vec![own], bare, None).expect("a plan");
     assert!(!plan.is_guarded() && plan.contexts()[0].own.guard.max_slowdown.is_none());
-    assert!(Plan::new(Vec::new(), Request::default(), None).is_err());
+    assert!(TuningPlan::new(Vec::new(), Request::default(), None).is_err());
 }
 
 #[test]

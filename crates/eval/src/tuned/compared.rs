@@ -31,7 +31,7 @@ pub struct Number {
 
 /// All predicted numbers of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Compared {
+pub struct ComparedSetting {
     /// Resident memory saved, percent of the first configuration's.
     pub saved: Number,
     /// Additional time of the workload, percent of the first configuration's time.
@@ -85,11 +85,11 @@ pub(crate) fn gather(
 
 impl Predicted {
     /// Returns the predictions beside the measurements; `None` if no setting was found.
-    pub fn compared(&self, suite: &Suite) -> Option<Compared> {
+    pub fn compared(&self, suite: &Suite) -> Option<ComparedSetting> {
         let setting = self.entry.setting.as_ref()?;
         let measured = |metric| suite.interval(self.workload, self.configuration, metric);
         let acting = suite.cell(self.workload, self.configuration, ACTING_CPU);
-        Some(Compared {
+        Some(ComparedSetting {
             saved: Number {
                 predicted: percent(setting.saved_share),
                 measured: self.saved(suite),

@@ -28,12 +28,12 @@ pub struct TunedEntry {
     /// Reason for the recommendation, in the words of `tune`.
     pub why: String,
     /// The best setting; `None`: none is within the limit.
-    pub setting: Option<Setting>,
+    pub setting: Option<TunedSetting>,
 }
 
 /// A setting and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct TunedSetting {
     /// Values of the knobs, for people.
     pub text: String,
     /// The configuration that `run` takes.
@@ -102,7 +102,7 @@ impl TunedEntry {
             let texts: Vec<String> = knobs
                 .map(|knob| format!("{} {}", knob.parameter, knob.text))
                 .collect();
-            Setting {
+            TunedSetting {
                 text: texts.join(", "),
                 schemes: schemes.to_owned(),
                 is_guarded,

@@ -8,7 +8,7 @@ mod entry;
 mod options;
 
 pub(crate) use compared::gather;
-pub use compared::{Compared, Errors, Number, Predicted, errors};
-pub use entry::{Setting, TunedEntry};
+pub use compared::{ComparedSetting, Errors, Number, Predicted, errors};
+pub use entry::{TunedEntry, TunedSetting};
 pub use options::TuneOptions;
 pub(crate) use options::fault;

@@ -5,7 +5,7 @@ use isotherm_engine::units::parse_share;
 use isotherm_session::simulated::FarMemory;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::experiment::Configuration;
+use crate::experiment::RunConfiguration;
 use crate::tune::{MemoryLimit, Prices};
 
 /// Objectives of `isotherm tune`, by name.
@@ -174,7 +174,7 @@ impl TuneOptions {
 
 /// Returns the error in a configuration's tuning, as far as it can be checked without a trace. The first configuration
 /// is the base of comparisons.
-pub(crate) fn fault(configuration: &Configuration, is_first: bool) -> Option<String> {
+pub(crate) fn fault(configuration: &RunConfiguration, is_first: bool) -> Option<String> {
     let name = &configuration.name;
     let fault = configuration.tune.as_ref()?.fault().or_else(|| {
         if is_first {

@@ -99,7 +99,7 @@ fn what_tuning_is_held_against_can_be_read() {
     let regret = Experiment::parse(include_str!("../../../../experiments/regret.toml"));
     assert_eq!(regret.expect("an experiment").workloads.len(), 1);
     let goal = include_str!("../../../../experiments/quota_goal.yaml");
-    let goal = isotherm_config::load(goal, isotherm_config::Format::Detect);
+    let goal = isotherm_config::load(goal, isotherm_config::ConfigFormat::Detect);
     let goal = goal.expect("a configuration");
     assert_eq!(goal.contexts[0].schemes[0].quota.goals.len(), 1);
 }

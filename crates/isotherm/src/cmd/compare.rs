@@ -8,7 +8,9 @@ use isotherm_config::{ContextConfig, Method, Monitoring, Request, SessionSpec, T
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_time, parse_time, parse_time_span};
 use isotherm_report::render::page;
-use isotherm_session::compare::{ComparedWorld, Comparison, ComparisonSpec, Progress, compare};
+use isotherm_session::compare::{
+    ComparedWorld, Comparison, ComparisonProgress, ComparisonSpec, compare,
+};
 
 use crate::flags::{GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, load, processes};
 use crate::out::{self, ResultArgs};
@@ -217,10 +219,10 @@ fn session(
     Ok(request.act_or_watch(contexts, None)?)
 }
 
-fn words(progress: Progress) -> String {
+fn words(progress: ComparisonProgress) -> String {
     match progress {
-        Progress::Scanning => "exact scans".to_owned(),
-        Progress::Watching { world, turn, turns } => {
+        ComparisonProgress::Scanning => "exact scans".to_owned(),
+        ComparisonProgress::Watching { world, turn, turns } => {
             format!("{}, turn {turn} of {turns}", world.name())
         }
     }

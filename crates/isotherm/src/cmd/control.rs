@@ -11,7 +11,7 @@ use isotherm_record::printable;
 use tracing::info;
 
 use crate::daemon::SOCKET;
-use crate::daemon::client::{Request, ask, text};
+use crate::daemon::client::{DaemonRequest, ask, text};
 
 /// The daemon's socket.
 #[derive(clap::Args)]
@@ -63,7 +63,7 @@ pub(crate) struct StopArgs {
 
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     loop {
-        let status = ask(&args.at.socket, &Request::Status)?;
+        let status = ask(&args.at.socket, &DaemonRequest::Status)?;
         let mut out = std::io::stdout().lock();
         let text = match (args.json, args.watch) {
             (true, true) => status.to_string(),
@@ -91,7 +91,7 @@ pub(crate) fn tune(config: &Path, socket: &Path) -> anyhow::Result<ExitCode> {
     let name = config.display();
     let bytes = std::fs::read(config).with_context(|| format!("cannot read {name}"))?;
     let config = String::from_utf8(bytes).with_context(|| format!("{name} is not text"))?;
-    let request = Request::Tune {
+    let request = DaemonRequest::Tune {
         config,
         name: name.to_string(),
     };
@@ -104,7 +104,7 @@ pub(crate) fn set_schemes(
     lines: &[String],
     socket: &Path,
 ) -> anyhow::Result<ExitCode> {
-    let request = Request::Schemes {
+    let request = DaemonRequest::Schemes {
         presets: presets.to_vec(),
         lines: lines.to_vec(),
     };
@@ -112,20 +112,20 @@ pub(crate) fn set_schemes(
 }
 
 pub(crate) fn pause(args: &PauseArgs) -> anyhow::Result<ExitCode> {
-    let code = tell(&args.at.socket, &Request::Pause)?;
+    let code = tell(&args.at.socket, &DaemonRequest::Pause)?;
     info!("paused: it goes on watching, and acts again after `isotherm resume`");
     Ok(code)
 }
 
 pub(crate) fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
-    let code = tell(&args.at.socket, &Request::Resume)?;
+    let code = tell(&args.at.socket, &DaemonRequest::Resume)?;
     info!("resumed: schemes act again");
     Ok(code)
 }
 
 pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     let out = out_of(&args.at.socket);
-    let code = tell(&args.at.socket, &Request::Stop)?;
+    let code = tell(&args.at.socket, &DaemonRequest::Stop)?;
     let asked = Instant::now();
     while args.at.socket.exists() {
         if asked.elapsed() > Duration::from_secs(30) {
@@ -148,7 +148,7 @@ pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
 
 /// Returns the bytes that the daemon's targets have in swap, if it reports them.
 fn out_of(socket: &Path) -> Option<u64> {
-    let status = ask(socket, &Request::Status).ok()?;
+    let status = ask(socket, &DaemonRequest::Status).ok()?;
     let targets = status["targets"].as_array()?;
     let swapped = targets
         .iter()
@@ -156,7 +156,7 @@ fn out_of(socket: &Path) -> Option<u64> {
     Some(swapped.sum())
 }
 
-fn tell(socket: &Path, request: &Request) -> anyhow::Result<ExitCode> {
+fn tell(socket: &Path, request: &DaemonRequest) -> anyhow::Result<ExitCode> {
     let reply = ask(socket, request)?;
     for note in reply["notes"].as_array().into_iter().flatten() {
         eprintln!("{}", printable(note.as_str().unwrap_or_default()));

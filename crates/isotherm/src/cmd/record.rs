@@ -147,7 +147,6 @@ impl Watch {
         let bar = self.progress_bar();
         let contexts = &self.spec.contexts;
         recording.counts_children = contexts.iter().all(|c| !c.targets.follows_children());
-        recording.is_quiet = self.json;
         let result = recording.run(&mut session, acting.as_mut(), ends_at, &bar);
         let elapsed = session.now().since(started);
         bar.finish_and_clear();
@@ -261,7 +260,6 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
 /// The items on the way to the file.
 #[derive(Default)]
 struct Recording {
-    is_quiet: bool,
     writer: Option<Writer<BufWriter<File>>>,
     path: PathBuf,
     items: Vec<Item>,
@@ -290,7 +288,6 @@ impl Recording {
         let writer = Writer::create(BufWriter::new(file), session.header())
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {
-            is_quiet: false,
             writer: Some(writer),
             path: path.to_owned(),
             overviews: Some(Overviews::new(session.header(), Scope::default())),
@@ -336,9 +333,7 @@ impl Recording {
     /// Prints the notes that the user should read at once: unwatched processes and memory that cannot be sampled.
     fn say_notes(&self, bar: &ProgressBar) {
         for item in &self.items {
-            if let Item::Note { text, .. } = item
-                && !self.is_quiet
-            {
+            if let Item::Note { text, .. } = item {
                 bar.suspend(|| warn!("{}", printable(text)));
             }
         }

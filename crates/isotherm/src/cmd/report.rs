@@ -19,11 +19,11 @@ use clap::{Subcommand, ValueEnum};
 use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::Header;
-use isotherm_report::access::{Bounds, HotRate, SortBy, Which};
+use isotherm_report::access::{HotRate, OptionalBounds, SortBy, Which};
 use isotherm_report::render::{AccessWriter, Render};
 use isotherm_report::{
-    Access, AccessOptions, Accumulate, Footprint, Format, Fragmentation, Heatmap, HeatmapOptions,
-    Idle, IdleOptions, Scope, Wss, WssOptions,
+    Access, AccessOptions, Accumulate, Footprint, Fragmentation, Heatmap, HeatmapOptions, Idle,
+    IdleOptions, ReportFormat, Scope, Wss, WssOptions,
 };
 
 use isotherm_view::Finished;
@@ -288,7 +288,7 @@ fn access(args: &AccessArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let format = common.output.format()?;
     anyhow::ensure!(
-        args.snapshot != Which::All || format != Format::Svg,
+        args.snapshot != Which::All || format != ReportFormat::Svg,
         "one picture cannot show all snapshots: choose one with --snapshot or --at, or see `report heatmap`"
     );
     let mut source = common.open()?;
@@ -336,15 +336,15 @@ impl AccessArgs {
                 SortArg::Mapping => SortBy::Mapping,
             },
             reverse: self.reverse,
-            size: Bounds {
+            size: OptionalBounds {
                 min: self.min_size,
                 max: self.max_size,
             },
-            rate: Bounds {
+            rate: OptionalBounds {
                 min: self.min_rate,
                 max: self.max_rate,
             },
-            age: Bounds {
+            age: OptionalBounds {
                 min: self.min_age,
                 max: self.max_age,
             },
@@ -359,20 +359,20 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let style = common.output.style(false);
     let format = common.output.format()?;
-    if format == Format::Html {
+    if format == ReportFormat::Html {
         return page(common);
     }
     let (columns, rows) = match format {
         // Leave space for addresses on the left, and sizes and names on the right; a coloured line holds two rows of
         // cells.
-        Format::Text => {
+        ReportFormat::Text => {
             let lines = common.output.height().saturating_sub(14).clamp(8, 48);
             let coloured = style.palette != isotherm_report::render::Palette::Plain;
             let rows = if coloured { 2 * lines } else { lines };
             (style.width.saturating_sub(16 + 11 + 24).max(20), rows)
         }
-        Format::Svg => (320, 160),
-        Format::Html | Format::Json | Format::Csv => (512, 600),
+        ReportFormat::Svg => (320, 160),
+        ReportFormat::Html | ReportFormat::Json | ReportFormat::Csv => (512, 600),
     };
     let options = HeatmapOptions {
         columns: args.columns.unwrap_or(columns),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use crate::progress::{Progress, Unit};
 use anyhow::Context;
 use isotherm_eval::reproduce::{
-    Comparison, Published, Reproduction, RunProgress, Summary, reproduce, text,
+    PublishedComparison, PublishedExperiment, Reproduction, RunProgress, Summary, reproduce, text,
 };
 use serde::Serialize;
 
@@ -55,12 +55,12 @@ enum Publication {
 }
 
 impl Publication {
-    fn experiments(self) -> Vec<Published> {
+    fn experiments(self) -> Vec<PublishedExperiment> {
         match self {
-            Self::Compaction => vec![Published::Compaction],
-            Self::Tiering => vec![Published::Tiering],
-            Self::Reclaim => vec![Published::Reclaim],
-            Self::All => Published::ALL.to_vec(),
+            Self::Compaction => vec![PublishedExperiment::Compaction],
+            Self::Tiering => vec![PublishedExperiment::Tiering],
+            Self::Reclaim => vec![PublishedExperiment::Reclaim],
+            Self::All => PublishedExperiment::ALL.to_vec(),
         }
     }
 }
@@ -103,7 +103,7 @@ struct Numbers {
     /// Mean of several cells, and their mean error.
     summaries: Vec<Summary>,
     /// Each number beside the published one.
-    comparisons: Vec<Comparison>,
+    comparisons: Vec<PublishedComparison>,
 }
 
 impl Numbers {

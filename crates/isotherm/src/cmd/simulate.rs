@@ -13,7 +13,7 @@ use isotherm_engine::calibration::Calibration;
 use isotherm_eval::tune::{EachSecond, Estimate, NR_REPLAYS_BOUNDED, Replays};
 use isotherm_record::{Reader, Writer};
 use isotherm_session::simulated::{
-    Bounded, Predicted, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
+    Bounded, ProgramPrediction, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
 };
 
 use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, load};
@@ -25,7 +25,8 @@ use tracing::warn;
 /// Try schemes on a simulated machine: terabytes, deterministic, no privilege.
 ///
 /// The scenario describes the machine and its programs; a trace (`record --pages`) replays a real program. Monitors,
-/// schemes and the guard are those of live runs. Results are predictions from measured costs: see docs/simulator.md.
+/// schemes and the guard are those of live runs. Results are predictions from measured costs: see
+/// docs/concepts/simulator.md.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -190,7 +191,7 @@ fn predict(
     spec: &SessionSpec,
     replay: Replay,
     progress: &Arc<Progress>,
-) -> anyhow::Result<Predicted> {
+) -> anyhow::Result<ProgramPrediction> {
     let mut watching = spec.clone();
     for context in &mut watching.contexts {
         context.acting = None;
@@ -208,7 +209,7 @@ fn predict(
         low: of.least() * unit,
         high: of.most() * unit,
     };
-    Ok(Predicted {
+    Ok(ProgramPrediction {
         saved_percent: bounded(predicted.saved_share, 100.0),
         steady_saved_percent: predicted.steady_share.map(|share| 100.0 * share),
         slowdown_percent: bounded(predicted.slowdown, 100.0),

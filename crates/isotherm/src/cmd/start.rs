@@ -134,7 +134,7 @@ fn detach(args: &Args) -> anyhow::Result<ExitCode> {
     let mut child = background(log)?;
     let started = Instant::now();
     loop {
-        if let Ok(status) = client::ask(&args.socket, &client::Request::Status)
+        if let Ok(status) = client::ask(&args.socket, &client::DaemonRequest::Status)
             && status["pid"] == child.id()
         {
             let at = socket_flag(&args.socket);

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use isotherm_config::{
-    Extent, Format, HMSDK_MEMCG, Move, TierPlan, Topology, load, node_extent, text_of, to_json,
-    to_yaml,
+    ConfigFormat, Extent, HMSDK_MEMCG, Move, TierPlan, Topology, load, node_extent, text_of,
+    to_json, to_yaml,
 };
 use isotherm_engine::scheme::Tuner;
 use isotherm_linux::{cgroup, node};
@@ -131,7 +131,7 @@ fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     // A configuration that Isotherm cannot read is not worth writing: very small pieces make very long files.
     text_of(text.as_bytes())
         .map_err(anyhow::Error::from)
-        .and_then(|text| Ok(load(text, Format::Detect)?))
+        .and_then(|text| Ok(load(text, ConfigFormat::Detect)?))
         .context("the plan is too much for one file; give a larger --region-max-size")?;
     match &args.output {
         Some(path) => crate::whole_file::write(path, text)?,

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, bail};
-use isotherm_config::{Format, to_json, to_yaml};
+use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_eval::tune::{
-    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Plan, Prices, Published, Search,
-    SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning,
+    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Prices, PublishedMethod, Search,
+    SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning, TuningPlan,
 };
 use isotherm_session::simulated::read_trace;
 use tracing::{info, warn};
@@ -30,7 +30,7 @@ use crate::{out, whole_file};
 ///
 /// With RECORD (made by `record --pages`), tune replays the program on a simulated machine under many settings. It
 /// prints what each would have saved and cost. -o writes the best setting within the limit as a configuration that
-/// `run -c`, damo and HMSDK read. No privilege is needed. docs/tune.md has more.
+/// `run -c`, damo and HMSDK read. No privilege is needed. docs/how-to/tune.md has more.
 ///
 /// With --live, a few runs of the program itself confirm or correct the replays: runs of a command or of an
 /// experiment's workload, or windows of a running service. Without RECORD, tune records the program first. The
@@ -197,12 +197,12 @@ enum MethodName {
 
 impl MethodName {
     /// The published method, if this is one.
-    const fn published(self) -> Option<Published> {
+    const fn published(self) -> Option<PublishedMethod> {
         match self {
             Self::Search => None,
-            Self::DamoosGrid => Some(Published::DamoosGrid),
-            Self::DamoosPolyfit => Some(Published::DamoosPolyfit),
-            Self::Swarm => Some(Published::Swarm),
+            Self::DamoosGrid => Some(PublishedMethod::DamoosGrid),
+            Self::DamoosPolyfit => Some(PublishedMethod::DamoosPolyfit),
+            Self::Swarm => Some(PublishedMethod::Swarm),
         }
     }
 }
@@ -389,7 +389,7 @@ fn search(
     journal: Option<&mut Journal>,
     stop: &Arc<AtomicBool>,
     live: Option<&mut dyn LiveRuns>,
-) -> anyhow::Result<Option<(Tuned, Plan)>> {
+) -> anyhow::Result<Option<(Tuned, TuningPlan)>> {
     let effort = Effort {
         budget: args.how.budget.map(|budget| budget.get() as usize),
         jobs: args.how.jobs.map(|jobs| jobs.get() as usize),
@@ -480,9 +480,9 @@ impl Searching {
 }
 
 /// Writes the outputs that the flags ask for, if the search found their content.
-fn write(args: &Args, plan: &Plan, tuned: &Tuned) -> anyhow::Result<()> {
+fn write(args: &Args, plan: &TuningPlan, tuned: &Tuned) -> anyhow::Result<()> {
     if let Some(path) = &args.how.page {
-        whole_file::write(path, tuned.page(plan))?;
+        whole_file::write(path, isotherm_eval::tune::page(tuned, plan))?;
     }
     let Some(path) = &args.how.output else {
         return Ok(());
@@ -504,7 +504,7 @@ fn write(args: &Args, plan: &Plan, tuned: &Tuned) -> anyhow::Result<()> {
         to_yaml(&configuration)
     };
     // A configuration that Isotherm cannot read is not worth writing.
-    isotherm_config::load(&text, Format::Detect)
+    isotherm_config::load(&text, ConfigFormat::Detect)
         .context("the configuration cannot be read again")?;
     whole_file::write(path, text)
 }

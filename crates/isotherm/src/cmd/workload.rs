@@ -12,7 +12,7 @@ use crate::log::{draws_progress, is_quiet};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use isotherm_engine::units::format_bytes;
-use isotherm_workload::run::{self, Event, HugePages, Observer, Options};
+use isotherm_workload::run::{self, HugePages, Observer, RunOptions, WorkloadEvent};
 use isotherm_workload::{Config, truth};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -93,7 +93,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             .context("cannot handle signals")?;
     }
     let mut teller = Teller::new(args.result.is_json(), args.truth)?;
-    let options = Options {
+    let options = RunOptions {
         rounds: args.repeat,
         threads: usize::from(args.threads),
         seed: args.seed,
@@ -235,14 +235,14 @@ impl Teller {
 }
 
 impl Observer for Teller {
-    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+    fn event(&mut self, event: &WorkloadEvent<'_>) -> io::Result<()> {
         match *event {
-            Event::Populating { done, total } => {
+            WorkloadEvent::Populating { done, total } => {
                 self.show(format!("populating {}", format_bytes(total)), done, total);
                 Ok(())
             }
-            Event::Truth(line) => self.truth(line),
-            Event::Progress {
+            WorkloadEvent::Truth(line) => self.truth(line),
+            WorkloadEvent::Progress {
                 phase,
                 elapsed,
                 duration,
@@ -262,7 +262,7 @@ impl Observer for Teller {
                     json!({"event": "progress", "time_ns": now_ns(), "operations": self.before + operations})
                 })
             }
-            Event::Phase {
+            WorkloadEvent::Phase {
                 phase,
                 elapsed,
                 operations,

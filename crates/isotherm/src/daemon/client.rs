@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use isotherm_session::protocol::{ProtocolError, REQUEST_BYTES_MAX};
 use serde_json::Value;
 
-pub(crate) use isotherm_session::protocol::Request;
+pub(crate) use isotherm_session::protocol::DaemonRequest;
 
 use super::socket::beside;
 
@@ -18,14 +18,14 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const REPLY_MAX: u64 = 64 << 20;
 
 /// Sends a request to the daemon at `socket` and returns the reply. Fails if the daemon refuses or does not answer.
-pub(crate) fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
+pub(crate) fn ask(socket: &Path, request: &DaemonRequest) -> anyhow::Result<Value> {
     say(socket, request).map(|(reply, _)| reply)
 }
 
 /// Follows the daemon at `socket`: returns a record of what it sees and does from now on, which ends when the daemon
 /// does. [`UnixStream::shutdown`] of the returned stream ends it earlier.
 pub(crate) fn follow(socket: &Path) -> anyhow::Result<(impl BufRead + use<>, UnixStream)> {
-    let (_, rest) = say(socket, &Request::Follow)?;
+    let (_, rest) = say(socket, &DaemonRequest::Follow)?;
     let stream = rest.get_ref().get_ref().try_clone()?;
     // The daemon may send nothing for a long time.
     stream.set_read_timeout(None)?;
@@ -35,7 +35,10 @@ pub(crate) fn follow(socket: &Path) -> anyhow::Result<(impl BufRead + use<>, Uni
 }
 
 /// Sends a request to the daemon at `socket`; returns the reply and the input after it.
-fn say(socket: &Path, request: &Request) -> anyhow::Result<(Value, BufReader<Take<UnixStream>>)> {
+fn say(
+    socket: &Path,
+    request: &DaemonRequest,
+) -> anyhow::Result<(Value, BufReader<Take<UnixStream>>)> {
     let name = socket.display();
     let mut stream = connect(socket)?;
     let line = request.to_line()?;

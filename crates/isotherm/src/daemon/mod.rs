@@ -25,16 +25,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Context as _, bail, ensure};
-use isotherm_config::{
-    ActingRequest, ContextSpec, Request as SessionRequest, SessionSpec, TargetSpec, World,
-};
+use isotherm_config::{ActingRequest, ContextSpec, Request, SessionSpec, TargetSpec, World};
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::pods::Pods;
 use isotherm_record::{Item, RecordError, printable};
 use isotherm_session::protocol::{
-    Done, Feed, LiveState, Metrics, PodPolicies, Reply, Request, Status,
+    DaemonRequest, Done, Feed, LiveState, Metrics, PodPolicies, Reply, Status,
 };
 use isotherm_session::{Acting, PodPermits, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
@@ -72,7 +70,7 @@ pub(crate) struct Config {
     pub(crate) pods: Option<PathBuf>,
     /// The source that names the pods which may be acted on; without it schemes act on all targets.
     pub(crate) pod_policy: Option<PodPolicySource>,
-    pub(crate) request: SessionRequest,
+    pub(crate) request: Request,
     /// A configuration file, which is read again on SIGHUP.
     pub(crate) file: Option<PathBuf>,
 }
@@ -324,15 +322,17 @@ impl Daemon {
     fn answer(&mut self, message: &[u8]) -> Answer {
         let shown = &message[..message.len().min(REQUEST_SHOWN)];
         debug!("request: {}", printable(&String::from_utf8_lossy(shown)));
-        let done = match Request::parse(message) {
-            Ok(Request::Status) => return Answer::line(&Reply::done(self.status()), Then::Listen),
-            Ok(Request::Tune { config, name }) => self.tune(&config, &name),
-            Ok(Request::Schemes { presets, lines }) => self.set_schemes(presets, lines),
-            Ok(Request::Reload) => self.reload(),
-            Ok(Request::Pause) => Ok(self.set_paused(true)),
-            Ok(Request::Resume) => Ok(self.set_paused(false)),
-            Ok(Request::Follow) => return self.follow(),
-            Ok(Request::Stop) => {
+        let done = match DaemonRequest::parse(message) {
+            Ok(DaemonRequest::Status) => {
+                return Answer::line(&Reply::done(self.status()), Then::Listen);
+            }
+            Ok(DaemonRequest::Tune { config, name }) => self.tune(&config, &name),
+            Ok(DaemonRequest::Schemes { presets, lines }) => self.set_schemes(presets, lines),
+            Ok(DaemonRequest::Reload) => self.reload(),
+            Ok(DaemonRequest::Pause) => Ok(self.set_paused(true)),
+            Ok(DaemonRequest::Resume) => Ok(self.set_paused(false)),
+            Ok(DaemonRequest::Follow) => return self.follow(),
+            Ok(DaemonRequest::Stop) => {
                 self.is_ending = true;
                 Ok(Vec::new())
             }
@@ -387,7 +387,7 @@ impl Daemon {
             .map(|warning| format!("{name}: {warning}"))
             .collect();
         let request = &self.config.request;
-        let request = SessionRequest {
+        let request = Request {
             acting: ActingRequest {
                 scheme_lines: Vec::new(),
                 presets: Vec::new(),

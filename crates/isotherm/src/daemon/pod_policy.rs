@@ -52,7 +52,7 @@ impl PodPolicySource {
         ensure!(
             address.ip().is_loopback(),
             "--pod-policy {url} is not on loopback; what answers there decides whose memory is acted on, so let it run \
-             beside isotherm (docs/kubernetes.md)"
+             beside isotherm (docs/how-to/daemonset.md)"
         );
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
         ensure!(

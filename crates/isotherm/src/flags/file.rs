@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use isotherm_config::{Configuration, Format};
+use isotherm_config::{ConfigFormat, Configuration};
 use tracing::warn;
 
 /// Reads a configuration file; warnings go to standard error.
@@ -21,7 +21,7 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Configuration> {
 
 /// Parses a configuration's text; `name` stands in the errors.
 pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Configuration> {
-    isotherm_config::load(text, Format::Detect).map_err(|problems| {
+    isotherm_config::load(text, ConfigFormat::Detect).map_err(|problems| {
         let problems: Vec<String> = problems
             .iter()
             .map(|problem| format!("  {problem}"))

@@ -2,7 +2,8 @@
 
 use ratatui::text::{Line, Span};
 
-use super::state::{IDLE, State, Sums, Target};
+use super::field::IDLE;
+use super::state::{State, Sums, Target};
 use super::style::{bold, dim, heat};
 use super::text::{flow, trend};
 use isotherm_engine::units::{format_bytes, format_share, format_time};

@@ -4,6 +4,7 @@
 mod bar;
 mod blame;
 mod draw;
+mod field;
 mod gauges;
 mod keys;
 mod lists;
@@ -52,7 +53,7 @@ fn watch(
 ) -> anyhow::Result<()> {
     let mut state = State::new(title, style::palette_of_terminal());
     let began = Instant::now();
-    let mut blame = LiveBlame::new(source.header(), state::IDLE, BLAME_EVERY);
+    let mut blame = LiveBlame::new(source.header(), field::IDLE, BLAME_EVERY);
     let mut items = Vec::new();
     let keys = Keys::read()?;
     while !source.stopped() && !keys::terminal_is_gone() {

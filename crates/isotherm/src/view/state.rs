@@ -9,8 +9,8 @@ use isotherm_report::MappingTable;
 use isotherm_report::render::colour::Palette;
 use isotherm_session::protocol::BlameStatus;
 
+use super::field::{Field, IDLE, LONG_IDLE};
 use super::page_cache;
-use super::targets::Field;
 
 /// Snapshots whose working set is kept for the sparkline.
 const HISTORY: usize = 240;
@@ -21,11 +21,6 @@ const PAST_STEP: Nanos = Nanos(1_000_000_000);
 const PAST_REGIONS: usize = 400_000;
 /// A view older than this is marked as stale.
 const STALE: Nanos = Nanos(2_000_000_000);
-/// Regions idle for this long count as idle.
-pub(super) const IDLE: Nanos = Nanos(5_000_000_000);
-/// Regions idle for this long count as idle for long. Both times are among `AGE_BOUNDS`, so the page cache has them,
-/// too.
-pub(super) const LONG_IDLE: Nanos = Nanos(120_000_000_000);
 
 /// The order of the lists of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +79,19 @@ impl Target {
     pub(super) fn swapped(&self) -> Option<u64> {
         let by_monitor = self.has_snapshot() && self.sums.is_exact;
         by_monitor.then_some(self.sums.swapped).or(self.swap)
+    }
+
+    /// Returns its bytes in a column; `None` if they are not known.
+    pub(super) fn bytes(&self, field: Field) -> Option<u64> {
+        let by_monitor = self.has_snapshot().then_some(self.sums);
+        match field {
+            Field::WorkingSet => by_monitor.map(|sums| sums.accessed),
+            Field::Idle => by_monitor.map(|sums| sums.idle),
+            Field::LongIdle => by_monitor.map(|sums| sums.long_idle),
+            Field::Unknown => by_monitor.map(|sums| sums.unknown),
+            Field::Swapped => self.swapped(),
+            Field::Pid | Field::Name | Field::Resident | Field::Trend => self.resident(),
+        }
     }
 
     /// Adds the snapshot so far to the past, if it is far enough from the last one there.
@@ -292,7 +300,7 @@ impl State {
             .collect();
         listed.sort_by_cached_key(|(id, target)| {
             let name = (self.order == Field::Name).then(|| target.name.clone());
-            let smaller = std::cmp::Reverse(self.order.bytes(target));
+            let smaller = std::cmp::Reverse(target.bytes(self.order));
             (target.ended, !is_whole(*id, target), name, smaller)
         });
         listed

@@ -1,76 +1,16 @@
 //! The list of targets: the memory that each has, uses and leaves idle, and its trend.
 
-use isotherm_engine::units::{format_bytes, format_time};
+use isotherm_engine::units::format_bytes;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Row;
 
-use super::state::{IDLE, LONG_IDLE, State, Target};
+use super::field::Field;
+use super::state::{State, Target};
 use super::style::dim;
 use super::text::{Column, Columns, shorten, trend};
-
-/// Column of the list of targets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
-    Pid,
-    Name,
-    Resident,
-    WorkingSet,
-    Idle,
-    LongIdle,
-    Swapped,
-    Unknown,
-    Trend,
-}
-
-/// The fields that the list can be sorted by.
-const ORDERS: [Field; 7] = [
-    Field::Resident,
-    Field::WorkingSet,
-    Field::Idle,
-    Field::LongIdle,
-    Field::Swapped,
-    Field::Unknown,
-    Field::Name,
-];
-
-impl Field {
-    /// Returns the field to sort by after this one, or before it.
-    pub(super) fn next(self, forwards: bool) -> Self {
-        let nr = ORDERS.len();
-        let at = ORDERS.iter().position(|of| *of == self).unwrap_or(0);
-        ORDERS[(at + if forwards { 1 } else { nr - 1 }) % nr]
-    }
-
-    /// Returns the bytes of a target in this column; `None` if they are not known.
-    pub(super) fn bytes(self, target: &Target) -> Option<u64> {
-        let by_monitor = target.has_snapshot().then_some(target.sums);
-        match self {
-            Self::WorkingSet => by_monitor.map(|sums| sums.accessed),
-            Self::Idle => by_monitor.map(|sums| sums.idle),
-            Self::LongIdle => by_monitor.map(|sums| sums.long_idle),
-            Self::Unknown => by_monitor.map(|sums| sums.unknown),
-            Self::Swapped => target.swapped(),
-            Self::Pid | Self::Name | Self::Resident | Self::Trend => target.resident(),
-        }
-    }
-
-    pub(super) fn head(self) -> String {
-        match self {
-            Self::Pid => "pid".to_owned(),
-            Self::Name => "name".to_owned(),
-            Self::Resident => "resident".to_owned(),
-            Self::WorkingSet => "working set".to_owned(),
-            Self::Idle => format!("idle {}", format_time(IDLE)),
-            Self::LongIdle => format!("idle {}", format_time(LONG_IDLE)),
-            Self::Swapped => "swapped".to_owned(),
-            Self::Unknown => "unknown".to_owned(),
-            Self::Trend => "trend".to_owned(),
-        }
-    }
-}
 
 /// Returns the columns that fit; the sorted column is as important as the name.
 fn columns(width: u16, order: Field) -> Columns<Field> {
@@ -121,8 +61,8 @@ fn row(columns: &Columns<Field>, target: &Target, is_chosen: bool) -> Row<'stati
         Field::Trend if target.ended => Line::raw("ended"),
         Field::Trend => Line::raw(trend(&target.working_sets, width)),
         _ => Line::raw(
-            field
-                .bytes(target)
+            target
+                .bytes(field)
                 .map_or_else(|| "?".to_owned(), format_bytes),
         ),
     });

@@ -1,9 +1,9 @@
-//! Every example in docs/interop.md is read, written or refused as the document says.
+//! Every example in docs/reference/interop.md is read, written or refused as the document says.
 
-use isotherm_config::{Configuration, Format, load, to_json, to_yaml};
+use isotherm_config::{ConfigFormat, Configuration, load, to_json, to_yaml};
 use isotherm_workload::config::Config;
 
-const DOCUMENT: &str = include_str!("../../../../docs/interop.md");
+const DOCUMENT: &str = include_str!("../../../../docs/reference/interop.md");
 
 /// A row with an example.
 struct Row {
@@ -27,7 +27,7 @@ fn rows(heading: &str) -> Vec<Row> {
 }
 
 fn read(text: &str) -> Result<Configuration, String> {
-    load(text, Format::Detect).map_err(|problems| problems.to_string())
+    load(text, ConfigFormat::Detect).map_err(|problems| problems.to_string())
 }
 
 /// Returns whether `written` means the same as `configuration`.

@@ -6,39 +6,10 @@
 //! take turns ([`turns`]): those of accuracy and cost run alone, since there are few CPUs. Limits are as wide as a busy
 //! machine needs.
 
-mod accuracy;
-mod acting;
-mod blame;
-mod calibrate;
-mod chapters;
-mod command_line;
+mod act;
+mod cli;
 mod common;
-mod compaction;
-mod compare;
-mod contexts;
-mod daemon;
-mod endings;
-mod evaluation;
-mod everyone;
-mod foreign;
-mod goals;
-mod groups;
-mod guard;
-mod harmless;
-mod huge;
-mod kernel_damon;
-mod kinds;
-mod many;
-mod page_cache;
-mod pages;
-mod physical;
-mod pod_policy;
-mod safety;
-mod scale;
-mod simulated;
-mod stacks;
+mod predict;
 mod swap;
-mod targets;
-mod tune;
 mod turns;
-mod unit;
+mod watch;

@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use crate::act::compaction::{drop_caches, free};
 use crate::common::{isotherm, run, skip};
-use crate::compaction::{drop_caches, free};
 
 /// With less free memory the kernel itself pages out, which tests would count as Isotherm's.
 const FREE_MIN: u64 = 3 << 30;

@@ -1,12 +1,12 @@
 //! Runs the acting thread on the processor that the target runs on.
 //!
 //! The problem: for each dirty page that is paged out alone, the kernel interrupts every other processor that runs the
-//! target, so that it flushes its TLB. The kernel waits for these processors (see `huge_page_reclaim`). A processor that runs us
-//! does not run the target.
+//! target, so that it flushes its TLB. The kernel waits for these processors (see `huge_page_reclaim`). A processor
+//! that runs us does not run the target.
 //!
 //! The approach: before each call the acting thread moves to the processor on which most of the target's threads run,
 //! if any does. Otherwise the target would lose as much time by interrupts elsewhere as the call takes. The saving is
-//! in docs/guard.md, measured by experiments/beside.c.
+//! in docs/concepts/guard.md, measured by experiments/beside.c.
 //!
 //! Limits: a program that runs on several processors at once is still interrupted on the others. A program that the
 //! scheduler moves meanwhile is interrupted until the next call. Programs of more than [`THREADS_MAX`] threads are not

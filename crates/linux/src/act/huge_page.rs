@@ -22,8 +22,9 @@ use isotherm_engine::{AddressRange, Operation, PAGE_SIZE, PAGES_PER_BLOCK, Refus
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
 use crate::areas::MappedArea;
+use crate::host::split_gives_back;
 use crate::probe::ProbeError;
-use crate::{host, swap};
+use crate::swap;
 
 /// `MADV_COLLAPSE` (include/uapi/asm-generic/mman-common.h), since Linux 6.1.
 pub(crate) const MADV_COLLAPSE: i32 = 25;
@@ -168,13 +169,6 @@ impl ProcessActuator {
         })?;
         self.ask_frames(target, blocks, &unsplit, Refusal::Kept)
     }
-}
-
-/// Whether splitting a huge page frees its pages of zeros at once. Linux maps the shared zero page instead of them
-/// since 6.12 (`try_to_map_unused_to_zeropage` in mm/migrate.c). On older kernels they must be paged out, and stay if
-/// there is no swap.
-pub fn split_gives_back() -> bool {
-    host::kernel_version() >= (6, 12)
 }
 
 fn is_private(area: Option<&MappedArea>) -> bool {

@@ -55,7 +55,6 @@ use huge_page_reclaim::HugePageReclaim;
 use incompressible::Incompressible;
 
 pub(crate) use huge_page::MADV_COLLAPSE;
-pub use huge_page::split_gives_back;
 pub use physical::PhysicalActuator;
 
 /// Maximum bytes of one batch. It bounds the time for which a target's mmap lock is held and a stop request waits.
@@ -63,7 +62,7 @@ pub const BATCH_BYTES: u64 = 64 << 20;
 /// Maximum number of operations in one batch.
 const BATCH_OPERATIONS: usize = 1024;
 
-/// Time after which a target's mappings are read again: the portions of one step share one read. The kernel refuses
+/// Time after which a target's mappings are read again: the batches of one step share one read. The kernel refuses
 /// ranges that changed in between ([`Refusal::Unmapped`]), and an exec ends the reading of tables.
 const AREAS_LAST: Duration = Duration::from_millis(100);
 

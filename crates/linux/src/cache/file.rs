@@ -117,7 +117,7 @@ fn unescape(word: &[u8]) -> PathBuf {
 
 /// Type of a mapping's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CachedKind {
+pub enum CacheFileKind {
     /// Pages of a named file.
     File,
     /// Pages of a file without a name.
@@ -130,15 +130,15 @@ pub enum CachedKind {
 
 impl FileFacts {
     /// Returns the type of the mapping.
-    pub fn kind(&self) -> CachedKind {
+    pub fn kind(&self) -> CacheFileKind {
         if self.magic == magic::BLOCK_DEVICES {
-            CachedKind::BlockDevice
+            CacheFileKind::BlockDevice
         } else if self.mode & libc::S_IFMT != libc::S_IFREG {
-            CachedKind::Other
+            CacheFileKind::Other
         } else if self.nr_links == 0 {
-            CachedKind::Deleted
+            CacheFileKind::Deleted
         } else {
-            CachedKind::File
+            CacheFileKind::File
         }
     }
 
@@ -150,11 +150,11 @@ impl FileFacts {
 /// Opens the file for reading.
 pub fn open(facts: &FileFacts, mounts: &Mounts) -> Result<File, Unopenable> {
     match facts.kind() {
-        CachedKind::BlockDevice => return open_device(facts.own_device),
-        CachedKind::Deleted => return Err(Unopenable::Deleted),
-        CachedKind::Other => return Err(Unopenable::NotAFile),
-        CachedKind::File if facts.is_remote() => return Err(Unopenable::Remote),
-        CachedKind::File => {}
+        CacheFileKind::BlockDevice => return open_device(facts.own_device),
+        CacheFileKind::Deleted => return Err(Unopenable::Deleted),
+        CacheFileKind::Other => return Err(Unopenable::NotAFile),
+        CacheFileKind::File if facts.is_remote() => return Err(Unopenable::Remote),
+        CacheFileKind::File => {}
     }
     let path = { facts.path.as_deref() }.map(|path| Path::new(OsStr::from_bytes(path)));
     let names = path

@@ -113,11 +113,11 @@ fn read(path: &'static str) -> Result<String, CompactionError> {
 /// Reads nodes, zones and their free memory. Keep it: zones do not change meanwhile, and their sizes take longer to
 /// read than free blocks.
 #[derive(Clone, Debug)]
-pub struct Fragmentation {
+pub struct FragmentationReader {
     zones: Vec<ZonePages>,
 }
 
-impl Fragmentation {
+impl FragmentationReader {
     /// Reads the sizes of zones.
     pub fn open() -> Result<Self, CompactionError> {
         let malformed = |source| CompactionError::Malformed {
@@ -185,7 +185,7 @@ pub fn kernel_proactiveness() -> Option<u32> {
 
 /// Work of compaction since boot, whatever caused it: `/proc/vmstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
+pub struct CompactionCounters {
     /// Pages that the migrate scanner scanned.
     pub migrate_scanned: u64,
     /// Pages that the free scanner scanned.
@@ -198,7 +198,7 @@ pub struct Counters {
     pub daemon_migrate_scanned: u64,
 }
 
-impl Counters {
+impl CompactionCounters {
     /// Reads the current counters; zeros if they cannot be read.
     pub fn read() -> Self {
         Self::of(&fs::read_to_string("/proc/vmstat").unwrap_or_default())
@@ -270,8 +270,11 @@ mod tests {
 
     #[test]
     fn counters_are_told_apart() {
-        let before = Counters::of("compact_migrate_scanned 5\ncompact_stall 1\nnr_free_pages 9\n");
-        let after = Counters::of("compact_migrate_scanned 9\ncompact_stall 1\ncompact_isolated 2");
+        let before =
+            CompactionCounters::of("compact_migrate_scanned 5\ncompact_stall 1\nnr_free_pages 9\n");
+        let after = CompactionCounters::of(
+            "compact_migrate_scanned 9\ncompact_stall 1\ncompact_isolated 2",
+        );
         let delta = after.since(before);
         assert_eq!(
             (delta.migrate_scanned, delta.stalls, delta.isolated),
@@ -281,7 +284,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_read() {
-        let nodes = Fragmentation::open().and_then(|here| here.nodes());
+        let nodes = FragmentationReader::open().and_then(|here| here.nodes());
         let nodes = nodes.expect("every Linux has buddyinfo and zoneinfo");
         assert!(!nodes.is_empty());
         for node in &nodes {
@@ -292,7 +295,7 @@ mod tests {
             );
         }
         assert!(matches!(
-            Fragmentation::open().and_then(|here| here.node(4_000_000)),
+            FragmentationReader::open().and_then(|here| here.node(4_000_000)),
             Err(CompactionError::NoNode {
                 node: 4_000_000,
                 ..

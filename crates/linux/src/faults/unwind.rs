@@ -37,7 +37,7 @@ const JIT_AGAIN: Nanos = Nanos::from_millis(10);
 
 /// Location of a frame's code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum CodePlace {
     /// In a file, `offset` bytes after its beginning.
     File { module: ModuleId, offset: u64 },
     /// Generated at run time, with the name that the JIT gave it.
@@ -49,7 +49,7 @@ pub enum Place {
 /// A chain of calls, the innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    pub places: Vec<Place>,
+    pub places: Vec<CodePlace>,
     /// Whether the chain continues but could not be followed further.
     pub is_cut: bool,
 }
@@ -74,7 +74,7 @@ struct Space {
     /// Time by CLOCK_MONOTONIC at which the areas were read.
     read: Nanos,
     /// Minimum time before the areas are read again.
-    patience: Nanos,
+    retry_after: Nanos,
     jit_read: Nanos,
     used: Nanos,
 }
@@ -152,7 +152,7 @@ impl Unwinder {
         fault: &Fault,
         address: FrameAddress,
         registers: &mut UnwindRegsX86_64,
-    ) -> Option<(Place, Option<Above>)> {
+    ) -> Option<(CodePlace, Option<Above>)> {
         let at = address.address_for_lookup();
         self.look_at(fault, at);
         let space = self.spaces.get_mut(&fault.pid)?;
@@ -160,7 +160,8 @@ impl Unwinder {
         let place = space.place(fault, at);
         let mut read_stack = |at: u64| word(fault, at).ok_or(());
         if is_jit {
-            let is_trampoline = matches!(&place, Place::Named(name) if name.starts_with("py::"));
+            let is_trampoline =
+                matches!(&place, CodePlace::Named(name) if name.starts_with("py::"));
             let above = above(space, registers, is_trampoline, &mut read_stack);
             return Some((place, above));
         }
@@ -185,7 +186,7 @@ impl Unwinder {
         if let Some(space) = known {
             space.used = now;
             // A read after the fault has seen all mappings of that time.
-            if space.area(address).is_some() || now < space.read + space.patience {
+            if space.area(address).is_some() || now < space.read + space.retry_after {
                 return;
             }
         }
@@ -200,7 +201,7 @@ impl Unwinder {
         let jit = jit.filter(|space| space.number == fault.space);
         let known = jit
             .as_ref()
-            .map(|space| (space.areas.len(), space.patience));
+            .map(|space| (space.areas.len(), space.retry_after));
         let mut space = Space::new(fault, PerfMap::beside(&self.jit_bytes));
         if let Some(before) = jit {
             (space.jit, space.jit_read) = (before.jit, before.jit_read);
@@ -209,10 +210,10 @@ impl Unwinder {
             let area = self.modules.area(fault.pid, &mapping);
             space.add(area, &self.modules);
         }
-        if let Some((nr_areas, patience)) = known
+        if let Some((nr_areas, retry_after)) = known
             && nr_areas == space.areas.len()
         {
-            space.patience = Nanos(patience.0 * 2).min(AGAIN_MAX);
+            space.retry_after = Nanos(retry_after.0 * 2).min(AGAIN_MAX);
         }
         self.spaces.insert(fault.pid, space);
     }
@@ -235,7 +236,7 @@ impl Space {
             unwinder: UnwinderX86_64::new(),
             jit,
             read: monotonic(),
-            patience: AGAIN_MIN,
+            retry_after: AGAIN_MIN,
             jit_read: Nanos(0),
             used: fault.monotonic,
         }
@@ -255,21 +256,21 @@ impl Space {
             .filter(|area| area.range.start <= address)
     }
 
-    fn place(&mut self, fault: &Fault, address: u64) -> Place {
+    fn place(&mut self, fault: &Fault, address: u64) -> CodePlace {
         let area = self.area(address);
         if let Some((range, offset, module)) =
             area.and_then(|area| Some((area.range, area.offset, area.module?)))
         {
             let offset = offset.saturating_add(address - range.start);
-            return Place::File { module, offset };
+            return CodePlace::File { module, offset };
         }
         if self.jit.name(address).is_none() && fault.monotonic.since(self.jit_read) >= JIT_AGAIN {
             self.jit_read = fault.monotonic;
             self.jit.update(fault.pid);
         }
         let name = self.jit.name(address);
-        name.map_or(Place::Unnamed(address), |name| {
-            Place::Named(Arc::clone(name))
+        name.map_or(CodePlace::Unnamed(address), |name| {
+            CodePlace::Named(Arc::clone(name))
         })
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Source: Documentation/filesystems/proc.rst, "clear_refs".
 
-use isotherm_engine::{Nanos, TargetId};
+use isotherm_engine::Nanos;
 
-use super::page_table::PageTableProbe;
 use crate::clock::thread_cpu;
+use crate::process::Process;
 
 /// Cost of `/proc/PID/clear_refs`, by which it stalls a process.
 #[derive(Debug)]
@@ -44,6 +44,23 @@ impl ClearRefs {
     /// value would prevent any attempt on half a million pages.
     const NS_PER_PAGE: f64 = 40.0;
 
+    /// Clears the accessed bits of all memory that a process with `nr_pages` resident pages maps. Returns `false` if
+    /// that is refused, or would stall the process for longer than `hold_max`.
+    pub(super) fn clear(&mut self, process: &Process, nr_pages: u64, hold_max: Nanos) -> bool {
+        if self.is_blind || self.hold(nr_pages) > hold_max {
+            return false;
+        }
+        // CPU time, not elapsed time: on busy processors the target may run instead, which is no stall.
+        let before = thread_cpu();
+        // "1" is for all pages, including those of files.
+        let path = process.memory_path("clear_refs");
+        let is_cleared = std::fs::write(path, "1").is_ok() && process.is_alive();
+        if is_cleared {
+            self.learn(nr_pages, thread_cpu().since(before));
+        }
+        is_cleared
+    }
+
     fn hold(&self, nr_pages: u64) -> Nanos {
         Nanos((self.ns_per_page * nr_pages as f64) as u64)
     }
@@ -54,28 +71,5 @@ impl ClearRefs {
             let seen = took.0 as f64 / nr_pages as f64;
             self.ns_per_page += (seen - self.ns_per_page) * 0.25;
         }
-    }
-}
-
-impl PageTableProbe {
-    /// Clears the accessed bits of all memory that `target` maps, by `/proc/PID/clear_refs`. Returns `false` if that is
-    /// refused, or would stall the target for longer than `hold_max`.
-    pub fn clear_space(&mut self, target: TargetId, nr_pages: u64, hold_max: Nanos) -> bool {
-        let Some(watched) = self.targets.get(&target) else {
-            return false;
-        };
-        if self.clear_refs.is_blind || self.clear_refs.hold(nr_pages) > hold_max {
-            return false;
-        }
-        // CPU time, not elapsed time: on busy processors the target may run instead, which is no stall.
-        let before = thread_cpu();
-        // "1" is for all pages, including those of files.
-        let path = watched.process.memory_path("clear_refs");
-        let is_cleared = std::fs::write(path, "1").is_ok() && watched.process.is_alive();
-        if is_cleared {
-            self.clear_refs.learn(nr_pages, thread_cpu().since(before));
-            self.cost.clears += 1;
-        }
-        is_cleared
     }
 }

@@ -20,5 +20,5 @@ pub use entry::{Leaf, TableCopy};
 pub use page_table::{PageTableProbe, ProbeError};
 pub use physical::{MapFacts, PhysicalProbe};
 pub use secondary::SecondaryTables;
-pub use walker::{AddressSpace, SpaceFacts, Table, Walker, WalkerError};
+pub use walker::{AddressSpace, SpaceFacts, TableLookup, Walker, WalkerError};
 pub use zeros::BlockContents;

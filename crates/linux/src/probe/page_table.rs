@@ -21,8 +21,7 @@ use super::aliases::Aliases;
 use super::clear_refs::ClearRefs;
 use super::entry::Leaf;
 use super::induced::Induced;
-use super::scan::ClearMethod;
-use super::secondary::Secondary;
+use super::secondary::{Secondary, SecondaryTables};
 use super::walker::{AddressSpace, SpaceFacts, Walker, WalkerError};
 use crate::clock::process_cpu;
 use crate::frames::Frames;
@@ -37,6 +36,15 @@ pub enum ProbeError {
     /// A target cannot be opened or advised.
     #[error(transparent)]
     Process(#[from] ProcessError),
+}
+
+/// Method of clearing bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClearMethod {
+    /// `process_madvise(MADV_COLD)`.
+    Madvise,
+    /// `/proc/PID/clear_refs`.
+    ClearRefs,
 }
 
 /// A target and the location of its page tables.
@@ -75,7 +83,7 @@ pub struct PageTableProbe {
     ranges: Vec<AddressRange>,
     outcomes: Vec<Advised>,
     induced: Induced,
-    pub(super) clear_refs: ClearRefs,
+    clear_refs: ClearRefs,
     pub(super) cost: Cost,
     /// CPU time of this process that was not spent on watching.
     other_cpu: Nanos,
@@ -206,6 +214,28 @@ impl PageTableProbe {
             watched.secondary = Secondary::of(&watched.process, watched.facts);
         }
         Ok(watched.space.is_some())
+    }
+
+    /// Returns the kind of secondary page tables of the target's memory, as of the last refresh.
+    pub fn secondary_page_tables(&self, target: TargetId) -> Option<SecondaryTables> {
+        self.targets.get(&target)?.secondary.found()
+    }
+
+    /// Whether the target's memory has accesses that its page tables do not show. Memory that looks idle is then
+    /// unknown.
+    pub fn hides_accesses(&self, target: TargetId) -> bool {
+        self.secondary_page_tables(target).is_some()
+    }
+
+    /// Clears the accessed bits of all memory that `target` maps, by `/proc/PID/clear_refs`. Returns `false` if that is
+    /// refused, or would stall the target for longer than `hold_max`.
+    pub fn clear_space(&mut self, target: TargetId, nr_pages: u64, hold_max: Nanos) -> bool {
+        let Some(watched) = self.targets.get(&target) else {
+            return false;
+        };
+        let is_cleared = self.clear_refs.clear(&watched.process, nr_pages, hold_max);
+        self.cost.clears += u64::from(is_cleared);
+        is_cleared
     }
 
     /// Adds the time that targets lose by setting `nr_bits` cleared bits again.

@@ -10,7 +10,7 @@
 //! the scan reads private pages between the two: whatever is in the TLB by then has set its bit after the flush by
 //! MADV_COLD. The next scan reports these pages as accessed. Shared pages are without a flush.
 //!
-//! Source: Park's page-granularity idleness (mm/damon/pgidle.c of RFC v10, 2020: docs/references.md), and
+//! Source: Park's page-granularity idleness (mm/damon/pgidle.c of RFC v10, 2020: docs/reference/references.md), and
 //! Documentation/filesystems/proc.rst for clear_refs.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,7 +25,7 @@ use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use thiserror::Error;
 
-use super::page_table::{PageTableProbe, ProbeError};
+use super::page_table::{ClearMethod, PageTableProbe, ProbeError};
 use crate::clock::process_cpu;
 
 const BLOCK_PAGES: u64 = BLOCK_SIZE / PAGE_SIZE;
@@ -35,15 +35,6 @@ const CALIBRATION_BYTES: usize = 32 << 20;
 const BRIDGED_PAGES: u64 = 16;
 /// Time in which a target touches again what is in constant use.
 const SETTLES: Duration = Duration::from_millis(2);
-
-/// Method of clearing bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClearMethod {
-    /// `process_madvise(MADV_COLD)`.
-    Madvise,
-    /// `/proc/PID/clear_refs`.
-    ClearRefs,
-}
 
 /// Reason why a scan is refused or failed.
 #[derive(Debug, Error)]

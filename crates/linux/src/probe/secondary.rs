@@ -15,9 +15,6 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use isotherm_engine::TargetId;
-
-use super::page_table::PageTableProbe;
 use super::walker::SpaceFacts;
 use crate::process::Process;
 
@@ -82,19 +79,6 @@ impl Secondary {
     pub(super) fn found(self) -> Option<SecondaryTables> {
         self.by_file
             .or_else(|| self.notified.then_some(SecondaryTables::Notified))
-    }
-}
-
-impl PageTableProbe {
-    /// Returns the kind of secondary page tables of the target's memory, as of the last refresh.
-    pub fn secondary_page_tables(&self, target: TargetId) -> Option<SecondaryTables> {
-        self.targets.get(&target)?.secondary.found()
-    }
-
-    /// Whether the target's memory has accesses that its page tables do not show. Memory that looks idle is then
-    /// unknown.
-    pub fn hides_accesses(&self, target: TargetId) -> bool {
-        self.secondary_page_tables(target).is_some()
     }
 }
 

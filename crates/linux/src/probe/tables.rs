@@ -10,9 +10,8 @@ use isotherm_engine::drive::TableProbe;
 use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 
-use super::page_table::{PageTableProbe, ProbeError};
-use super::scan::ClearMethod;
-use super::walker::{AddressSpace, Table, Walker, WalkerError};
+use super::page_table::{ClearMethod, PageTableProbe, ProbeError};
+use super::walker::{AddressSpace, TableLookup, Walker, WalkerError};
 
 const TOP_SHIFT: u32 = 30;
 pub(super) const BLOCK_SHIFT: u32 = 21;
@@ -112,7 +111,7 @@ impl PageTableProbe {
                 swapped: [0; 8],
             };
             let facts = match table {
-                Table::Copy(copy) => {
+                TableLookup::Copy(copy) => {
                     let bitmaps = copy.bitmaps();
                     BlockFacts {
                         present: bitmaps.present,
@@ -121,8 +120,8 @@ impl PageTableProbe {
                         ..none
                     }
                 }
-                Table::Leaf(leaf) if leaf.is_special() => none,
-                Table::Leaf(leaf) => BlockFacts {
+                TableLookup::Leaf(leaf) if leaf.is_special() => none,
+                TableLookup::Leaf(leaf) => BlockFacts {
                     huge: true,
                     present: [u64::MAX; 8],
                     accessed: if leaf.is_accessed() {
@@ -132,9 +131,9 @@ impl PageTableProbe {
                     },
                     ..none
                 },
-                Table::Absent => none,
+                TableLookup::Absent => none,
                 // The block is unknown this time; the next read may succeed.
-                Table::Changed => return,
+                TableLookup::Changed => return,
             };
             see(facts);
         });
@@ -200,14 +199,16 @@ impl PageTableProbe {
             return Ok(false);
         };
         let read = self.walker.tables(&space, blocks, |i, table| match table {
-            Table::Copy(copy) => {
+            TableLookup::Copy(copy) => {
                 for page in 0..512 {
                     if let Some(frame) = copy.frame(page) {
                         see(blocks[i] + page as u64 * PAGE_SIZE, frame, 1);
                     }
                 }
             }
-            Table::Leaf(leaf) if leaf.is_huge_2m() => see(blocks[i], leaf.frame() & !511, 512),
+            TableLookup::Leaf(leaf) if leaf.is_huge_2m() => {
+                see(blocks[i], leaf.frame() & !511, 512)
+            }
             _ => {}
         });
         match read {

@@ -8,8 +8,8 @@
 //! `/proc/self/pagemap` shows for it.
 //!
 //! Limits: x86-64. Needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and, for pagemap,
-//! CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as [`Table::Changed`]. A target that exits or
-//! calls exec meanwhile fails the whole batch.
+//! CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as [`TableLookup::Changed`]. A target that
+//! exits or calls exec meanwhile fails the whole batch.
 
 use std::fs::File;
 use std::io;
@@ -128,7 +128,7 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 /// Result of [`Walker::tables`] for an address.
-pub enum Table<'a> {
+pub enum TableLookup<'a> {
     /// No table or leaf is present.
     Absent,
     /// A larger leaf (2 MiB or 1 GiB) in place of the table.
@@ -334,7 +334,7 @@ impl Walker {
         &mut self,
         space: &AddressSpace,
         addresses: &[u64],
-        mut see: impl FnMut(usize, Table<'_>),
+        mut see: impl FnMut(usize, TableLookup<'_>),
     ) -> Result<(), WalkerError> {
         let frame_mask = self.cpu.frame_mask();
         for (round, chunk) in addresses.chunks(MAX_TABLES).enumerate() {
@@ -342,16 +342,16 @@ impl Walker {
             for (i, &slot) in self.slots.get()[..chunk.len()].iter().enumerate() {
                 let leaf = Leaf(slot);
                 let table = if slot & Leaf::TABLE != 0 {
-                    Table::Copy(TableCopy {
+                    TableLookup::Copy(TableCopy {
                         entries: &self.tables.get()[i],
                         frame_mask,
                     })
                 } else if leaf.is_unreadable() {
-                    Table::Changed
+                    TableLookup::Changed
                 } else if leaf.is_present() {
-                    Table::Leaf(leaf)
+                    TableLookup::Leaf(leaf)
                 } else {
-                    Table::Absent
+                    TableLookup::Absent
                 };
                 see(round * MAX_TABLES + i, table);
             }

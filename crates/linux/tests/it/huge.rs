@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::scheme::Action;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Outcome, PAGE_SIZE, Refusal};
-use isotherm_linux::act::{ActOptions, ProcessActuator, split_gives_back};
+use isotherm_linux::act::{ActOptions, ProcessActuator};
+use isotherm_linux::host::split_gives_back;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::page_cache::{CachedFolio, FolioState};
 use isotherm_linux::cache::clear::Clearer;
-use isotherm_linux::cache::file::{self, CachedKind, Mounts, Unopenable};
+use isotherm_linux::cache::file::{self, CacheFileKind, Mounts, Unopenable};
 use isotherm_linux::cache::memmap::{Memmap, SCANNED_TOGETHER};
 use isotherm_linux::node;
 
@@ -181,7 +181,7 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
     let mounts = Mounts::read().expect("mounts");
     let found = facts();
     assert_eq!((found.size, found.nr_pages), (MIB, 256));
-    assert_eq!((found.kind(), found.nr_links), (CachedKind::File, 1));
+    assert_eq!((found.kind(), found.nr_links), (CacheFileKind::File, 1));
     assert_eq!(mounts.name(&found).as_deref(), Some(path.as_path()));
     let group = folios_group(&mut memmap_again(), &ours);
     assert!(group.is_none_or(|id| id > 0));
@@ -198,7 +198,7 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
     assert_eq!(mounts.name(&found).as_deref(), Some(moved.as_path()));
     fs::remove_file(&moved).expect("removed");
     let found = facts();
-    assert_eq!(found.kind(), CachedKind::Deleted);
+    assert_eq!(found.kind(), CacheFileKind::Deleted);
     assert!(matches!(
         file::open(&found, &mounts),
         Err(Unopenable::Deleted)

@@ -16,8 +16,7 @@ use std::path::Path;
 
 use isotherm_engine::{Nanos, Snapshot};
 
-use super::import::RECORD_SETTING;
-use super::json::{Intervals, RecordFields, RecordSetting, SaidIntervals};
+use super::setting::{Intervals, RECORD_SETTING, RecordFields, RecordSetting, SaidIntervals};
 
 use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item};

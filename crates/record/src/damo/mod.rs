@@ -11,11 +11,13 @@
 //! the user.
 
 mod ages;
+mod collected;
 mod export;
 mod guard;
 mod import;
 mod json;
 mod perf_script;
+mod setting;
 mod spool;
 mod text;
 
@@ -23,4 +25,5 @@ mod text;
 mod tests;
 
 pub use export::export_json;
-pub use import::{AGES_SETTING, Source, import};
+pub use import::{Source, import};
+pub use setting::AGES_SETTING;

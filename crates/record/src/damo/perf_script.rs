@@ -18,8 +18,8 @@ use std::io::{BufRead, Read};
 use isotherm_engine::units::{SECOND, parse_time_in};
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
 
-use super::import::{Collected, List};
-use super::json::RecordFields;
+use super::collected::{Collected, List};
+use super::setting::RecordFields;
 use crate::convert::ConvertError;
 use crate::writer::MAX_REGIONS;
 

@@ -17,9 +17,13 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use parquet::errors::ParquetError;
 
-use super::import::lacks;
 use crate::convert::ConvertError;
 use crate::schema::Kind;
+
+/// Builds the error of a file without a column.
+pub(super) fn lacks(name: &str) -> ConvertError {
+    ConvertError::NotARecord(format!("it has no column {name}"))
+}
 
 /// Returns the parquet crate's result; converts its panics to errors.
 pub(super) fn decoded<T>(

@@ -173,11 +173,6 @@ fn kind_of(header: &Header, schema: &Schema) -> Kind {
     }
 }
 
-/// Builds the error of a file without a column.
-pub(super) fn lacks(name: &str) -> ConvertError {
-    ConvertError::NotARecord(format!("it has no column {name}"))
-}
-
 /// Returns the values of a column of text.
 fn texts<'a>(column: &'a ArrayRef, name: &str) -> Result<Vec<Option<&'a str>>, ConvertError> {
     match column.data_type() {

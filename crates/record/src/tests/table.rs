@@ -7,7 +7,7 @@ use isotherm_engine::Snapshot;
 
 use super::{by_page, every_item, header};
 use crate::input::RecordFile;
-use crate::table::{Batches, Table, regions};
+use crate::table::{Batches, RecordTable, regions};
 use crate::{Item, Reader, RecordError, Writer};
 
 fn record() -> Vec<u8> {
@@ -18,7 +18,7 @@ fn record() -> Vec<u8> {
     writer.finish().expect("memory")
 }
 
-fn batches(table: Table) -> RecordBatch {
+fn batches(table: RecordTable) -> RecordBatch {
     let bytes = record();
     let reader = Reader::open(&bytes[..]).expect("a record");
     let mut batches = Batches::new(reader, table).expect("it has that table");
@@ -39,7 +39,7 @@ fn snapshots() -> Vec<Snapshot> {
 
 #[test]
 fn regions_are_those_of_the_snapshots_and_the_unknown_is_null() {
-    let table = batches(Table::Regions);
+    let table = batches(RecordTable::Regions);
     let snapshots = snapshots();
     let all: Vec<_> = snapshots.iter().flat_map(|s| &s.regions).collect();
     assert_eq!(table.num_rows(), all.len());
@@ -65,7 +65,7 @@ fn regions_are_those_of_the_snapshots_and_the_unknown_is_null() {
 
 #[test]
 fn a_snapshot_without_regions_is_a_row_all_the_same() {
-    let table = batches(Table::Snapshots);
+    let table = batches(RecordTable::Snapshots);
     let snapshots = snapshots();
     assert_eq!(table.num_rows(), snapshots.len());
     let column = |name| table.column_by_name(name).expect("a column");
@@ -80,7 +80,7 @@ fn a_snapshot_without_regions_is_a_row_all_the_same() {
 
 #[test]
 fn items_are_told_by_kind_and_parse_again() {
-    let table = batches(Table::Items);
+    let table = batches(RecordTable::Items);
     let others: Vec<Item> = every_item()
         .into_iter()
         .filter(|item| !matches!(item, Item::Snapshot(_)))
@@ -101,7 +101,7 @@ fn items_are_told_by_kind_and_parse_again() {
 fn regions_are_no_pages() {
     let bytes = record();
     let reader = Reader::open(&bytes[..]).expect("a record");
-    let refused = Batches::new(reader, Table::Pages);
+    let refused = Batches::new(reader, RecordTable::Pages);
     assert!(matches!(refused.err(), Some(RecordError::NoPages)));
 }
 

@@ -240,7 +240,7 @@ fn unite(runs: &mut Vec<AddressRange>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::snapshot_at;
+    use crate::test_records::snapshot_at;
     use isotherm_engine::PAGE_SIZE;
 
     /// Overlays snapshots of one second each; checks each piece's mean rate (in checks of ten) and its seen seconds.

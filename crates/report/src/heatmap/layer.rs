@@ -281,7 +281,7 @@ fn age(seconds: f32) -> u16 {
 mod tests {
     use super::super::HeatmapOptions;
     use super::*;
-    use crate::samples::{header, snapshot_at};
+    use crate::test_records::{header, snapshot_at};
     use crate::{Accumulate, Scope};
     use isotherm_engine::RegionMemory;
     use isotherm_record::Item;

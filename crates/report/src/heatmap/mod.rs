@@ -68,7 +68,7 @@ impl Default for HeatmapOptions {
 
 /// The data of one row and one column.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cell {
+pub struct HeatmapCell {
     /// Share of bytes and time that was monitored; 0 means that nothing is mapped here.
     pub monitored: f32,
     /// Mean access rate of the known part, 0 to 1; `None` where most is unknown.
@@ -79,8 +79,12 @@ pub struct Cell {
 
 /// The addresses of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Row {
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Row")
+)]
+pub struct HeatmapRow {
     /// Range from the first address to the last; parts cut out of the axis may lie between.
     #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Ends"))]
     #[serde(flatten, serialize_with = "crate::exact::range")]
@@ -103,7 +107,7 @@ pub struct TargetHeatmap {
     /// Neighbouring rows between gaps, from the lowest address up.
     pub segments: Vec<Segment>,
     /// Rows, from the lowest address up.
-    pub rows: Vec<Row>,
+    pub rows: Vec<HeatmapRow>,
     /// Cells row by row, each row from the earliest time on.
     #[cfg_attr(feature = "schema", schemars(with = "CellArrays"))]
     #[serde(serialize_with = "serialize_cells")]
@@ -116,12 +120,12 @@ pub struct CellGrid {
     /// Number of columns of each row.
     pub columns: usize,
     /// All cells.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<HeatmapCell>,
 }
 
 impl CellGrid {
     /// Returns the cells of a row.
-    pub fn row(&self, row: usize) -> &[Cell] {
+    pub fn row(&self, row: usize) -> &[HeatmapCell] {
         &self.cells[row * self.columns..(row + 1) * self.columns]
     }
 }
@@ -329,7 +333,7 @@ impl Heatmap {
         };
         let row = |row| {
             let range = axis.row_range(row);
-            Row {
+            HeatmapRow {
                 range,
                 bytes: axis.row_bytes(row),
                 mapping: self.mappings.label(target, range),
@@ -416,13 +420,13 @@ impl CellSum {
         self.age_bytes += bytes;
     }
 
-    fn cell(&self, whole: f64) -> Cell {
+    fn cell(&self, whole: f64) -> HeatmapCell {
         let seen = self.known + self.unknown;
         if seen <= 0.0 {
-            return Cell::default();
+            return HeatmapCell::default();
         }
         let known = self.known > 0.0 && self.known >= self.unknown;
-        Cell {
+        HeatmapCell {
             monitored: ((f64::from(seen) / whole) as f32).min(1.0),
             access_rate: known.then(|| (self.accessed / self.known).clamp(0.0, 1.0)),
             age: self.age / self.age_bytes,

@@ -6,7 +6,7 @@ use isotherm_engine::Unreclaimable;
 use isotherm_record::item::{Mapping, MappingChange};
 
 use super::*;
-use crate::samples::{at, header};
+use crate::test_records::{at, header};
 
 /// Builds a report of scans of one block, a second each. Each page has a character: `#` accessed, `.` idle, `?`
 /// unknown, a space absent.
@@ -139,8 +139,8 @@ fn the_least_threshold_within_the_limit_is_chosen() {
 fn nothing_is_told_of_less_than_a_scan_interval() {
     let report = report(&["##", "#.", "##"], None);
     assert_eq!(report.points[0].threshold_ns, Nanos(1_000_000_000));
-    let patient = &report.patient_points;
-    assert_eq!(patient[0].threshold_ns, Nanos(1_000_000_000));
+    let backed_off = &report.backoff_points;
+    assert_eq!(backed_off[0].threshold_ns, Nanos(1_000_000_000));
 }
 
 #[test]
@@ -152,16 +152,16 @@ fn a_page_that_came_back_waits_longer() {
     let report = report(&scans, None);
     assert_eq!(at_threshold(&report, 2), (3.0, 3.0));
     let two = Nanos(2_000_000_000);
-    let mut patient = report.patient_points.iter();
-    let patient = patient
+    let mut backed_off = report.backoff_points.iter();
+    let backed_off = backed_off
         .find(|point| point.threshold_ns == two)
         .expect("reported");
-    let saved = patient.saved_byte_seconds / PAGE_SIZE as f64;
+    let saved = backed_off.saved_byte_seconds / PAGE_SIZE as f64;
     assert_eq!(
-        (saved.round(), (patient.refaults_per_s * 13.0).round()),
+        (saved.round(), (backed_off.refaults_per_s * 13.0).round()),
         (1.0, 1.0)
     );
-    assert_eq!(patient.idle_pages, 1);
+    assert_eq!(backed_off.idle_pages, 1);
 }
 
 /// Reclaims after `threshold` scans without an access, scan by scan.

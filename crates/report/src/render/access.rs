@@ -8,7 +8,7 @@ use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{CsvWriter, Format, Style, or_empty, page};
+use super::{CsvWriter, ReportFormat, Style, or_empty, page};
 use crate::access::{AccessReport, AccessTable, MappingTotals, Row, Totals};
 use crate::context::RecordInfo;
 
@@ -19,7 +19,7 @@ const MAX_MAPPINGS: usize = 12;
 
 impl AccessReport {
     /// Writes all tables.
-    pub fn write(&self, format: Format, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write(&self, format: ReportFormat, style: Style, out: &mut dyn Write) -> io::Result<()> {
         let mut writer = AccessWriter::new(format, style, out);
         for table in &self.snapshots {
             writer.table(&self.record, table)?;
@@ -31,14 +31,14 @@ impl AccessReport {
 /// Writes access tables one after the other.
 pub struct AccessWriter<'a> {
     out: &'a mut dyn Write,
-    format: Format,
+    format: ReportFormat,
     style: Style,
     written: usize,
 }
 
 impl<'a> AccessWriter<'a> {
     /// Creates a writer into `out`.
-    pub fn new(format: Format, style: Style, out: &'a mut dyn Write) -> Self {
+    pub fn new(format: ReportFormat, style: Style, out: &'a mut dyn Write) -> Self {
         Self {
             out,
             format,
@@ -53,22 +53,22 @@ impl<'a> AccessWriter<'a> {
         let first = self.written == 0;
         self.written += 1;
         match self.format {
-            Format::Text => {
+            ReportFormat::Text => {
                 if !first {
                     writeln!(self.out)?;
                 }
                 text(table, &self.style, self.out)
             }
-            Format::Csv => csv(table, self.out),
-            Format::Json => {
+            ReportFormat::Csv => csv(table, self.out),
+            ReportFormat::Json => {
                 if !first {
                     self.out.write_all(b",\n")?;
                 }
                 serde_json::to_writer(&mut *self.out, table)?;
                 Ok(())
             }
-            Format::Svg => self.out.write_all(picture(table).as_bytes()),
-            Format::Html => {
+            ReportFormat::Svg => self.out.write_all(picture(table).as_bytes()),
+            ReportFormat::Html => {
                 let section = page::figure(
                     &title(table),
                     &totals(&table.totals, &self.style),
@@ -95,12 +95,12 @@ impl<'a> AccessWriter<'a> {
     pub fn finish(mut self, record: &RecordInfo) -> io::Result<usize> {
         self.begin(record)?;
         match self.format {
-            Format::Json => {
+            ReportFormat::Json => {
                 let record = serde_json::to_string(record)?;
                 writeln!(self.out, "\n],\"record\":{record}}}")?;
             }
-            Format::Html => self.out.write_all(page::END.as_bytes())?,
-            Format::Text | Format::Csv | Format::Svg => {}
+            ReportFormat::Html => self.out.write_all(page::END.as_bytes())?,
+            ReportFormat::Text | ReportFormat::Csv | ReportFormat::Svg => {}
         }
         Ok(self.written)
     }
@@ -110,16 +110,16 @@ impl<'a> AccessWriter<'a> {
             return Ok(());
         }
         match self.format {
-            Format::Csv => {
+            ReportFormat::Csv => {
                 let mut rows = CsvWriter::from_writer(&mut *self.out);
                 rows.write_record(CSV_HEAD)?;
                 rows.flush()
             }
-            Format::Html => {
+            ReportFormat::Html => {
                 let start = page::start("Access by region", record);
                 self.out.write_all(start.as_bytes())
             }
-            Format::Json => {
+            ReportFormat::Json => {
                 // The end of the record is known only at the end.
                 writeln!(
                     self.out,
@@ -127,7 +127,7 @@ impl<'a> AccessWriter<'a> {
                     crate::VERSION
                 )
             }
-            Format::Text | Format::Svg => Ok(()),
+            ReportFormat::Text | ReportFormat::Svg => Ok(()),
         }
     }
 }

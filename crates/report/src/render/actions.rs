@@ -300,8 +300,8 @@ fn guard_text(guard: &GuardCourse) -> String {
             format!("stopped the schemes {times}, for {closed}{of_cache}")
         }
     };
-    let strain = guard.strain_max;
-    let strain = strain.map(|strain| format!("strain up to {strain:.2}"));
+    let limit_ratio = guard.limit_ratio_max;
+    let limit_ratio = limit_ratio.map(|limit_ratio| format!("limit ratio up to {limit_ratio:.2}"));
     let lost = guard.account.map(|account| {
         format!(
             "targets lost {} of the {} that they might (waits, CPU time, interruptions by acting)",
@@ -320,7 +320,7 @@ fn guard_text(guard: &GuardCourse) -> String {
     let refaults = guard.refaults_per_s_mean.zip(guard.refaults_per_s_max);
     let refaults =
         refaults.map(|(mean, max)| format!("{mean:.1} refaults a second (at most {max:.1})"));
-    let parts = [Some(stops), strain, lost, waited, refaults];
+    let parts = [Some(stops), limit_ratio, lost, waited, refaults];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     format!("Guard{context}: {}", parts.join("; "))
 }

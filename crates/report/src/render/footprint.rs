@@ -8,7 +8,7 @@ use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table, series};
 use super::wss::spark;
 use super::{CsvWriter, Render, Style, page};
-use crate::footprint::{FootprintReport, Metric};
+use crate::footprint::{FootprintMetric, FootprintReport};
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
@@ -83,7 +83,7 @@ impl Render for FootprintReport {
             "",
             &self.picture("Memory of the machine", of_system),
         );
-        let row = |metric: &Metric| {
+        let row = |metric: &FootprintMetric| {
             let mut row = vec![named(metric.name).to_string()];
             let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];
             row.extend(numbers.map(units::format_bytes));

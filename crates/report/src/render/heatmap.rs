@@ -11,7 +11,7 @@ use isotherm_engine::{Nanos, units};
 use super::colour::{self, Palette};
 use super::heatmap_scale::{Scale, UNKNOWN};
 use super::{CsvWriter, Render, Style, heatmap_svg, or_empty, page};
-use crate::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
+use crate::heatmap::{HeatmapCell, HeatmapReport, Segment, TargetHeatmap};
 
 /// Number of characters before the cells: an address and a bar.
 const LEFT_MARGIN: usize = 16;
@@ -174,7 +174,7 @@ impl Text<'_> {
 
     fn plain(&self, row: usize) -> String {
         let cells = self.target.cells.row(row).iter();
-        let show = |cell: &Cell| match cell.monitored {
+        let show = |cell: &HeatmapCell| match cell.monitored {
             m if m <= 0.0 => ' ',
             _ => self.scale.character(cell.access_rate),
         };

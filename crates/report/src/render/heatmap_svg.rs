@@ -11,7 +11,7 @@ use isotherm_engine::units;
 use super::colour::{self, Rgb};
 use super::page::{escape, gap_label};
 use super::plot::{self, time_ticks};
-use crate::heatmap::{Cell, HeatmapReport, Segment, TargetHeatmap};
+use crate::heatmap::{HeatmapCell, HeatmapReport, Segment, TargetHeatmap};
 
 const LEFT: f64 = 132.0;
 const PLOT: f64 = 640.0;
@@ -248,7 +248,7 @@ enum Fill {
     Rate(u8),
 }
 
-fn fill(cell: &Cell) -> Option<Fill> {
+fn fill(cell: &HeatmapCell) -> Option<Fill> {
     (cell.monitored > 0.0).then(|| match cell.access_rate {
         None => Fill::Unknown,
         Some(rate) => Fill::Rate((colour::position(rate) * STEPS).ceil() as u8),
@@ -260,7 +260,7 @@ fn step_colour(step: u8) -> Rgb {
     colour::of_rate(position * position)
 }
 
-fn name(row: &crate::heatmap::Row) -> Option<&str> {
+fn name(row: &crate::heatmap::HeatmapRow) -> Option<&str> {
     row.mapping.as_ref().map(|m| &*m.name)
 }
 

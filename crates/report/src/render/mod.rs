@@ -37,7 +37,7 @@ pub use plot::{LINES as SERIES_STYLES, open as open_svg};
 
 /// The output format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum ReportFormat {
     /// Aligned text for people.
     #[default]
     Text,
@@ -124,20 +124,20 @@ pub trait Render: serde::Serialize {
 /// Writes a report in the given format.
 pub fn write(
     report: &impl Render,
-    format: Format,
+    format: ReportFormat,
     style: &Style,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     match format {
-        Format::Text => report.text(style, out),
-        Format::Csv => {
+        ReportFormat::Text => report.text(style, out),
+        ReportFormat::Csv => {
             let mut rows = CsvWriter::from_writer(out);
             report.csv(&mut rows)?;
             rows.flush()
         }
-        Format::Svg => out.write_all(report.svg().as_bytes()),
-        Format::Html => report.html(out),
-        Format::Json => {
+        ReportFormat::Svg => out.write_all(report.svg().as_bytes()),
+        ReportFormat::Html => report.html(out),
+        ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)
         }

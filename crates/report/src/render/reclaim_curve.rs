@@ -8,7 +8,7 @@ use isotherm_engine::{Nanos, units};
 use super::plot::{self, LINES, WIDTH};
 use super::table::{Align, Table};
 use super::{CsvWriter, Render, Style, or_empty, page};
-use crate::reclaim_curve::patience::THRESHOLDS;
+use crate::reclaim_curve::backoff::THRESHOLDS;
 use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint, RefaultCostSource};
 
 const HEIGHT: f64 = 360.0;
@@ -21,9 +21,9 @@ impl Render for ReclaimCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.facts(style))?;
         table(self.shown(), style).write(out)?;
-        if !self.patient_points.is_empty() {
-            writeln!(out, "\n{PATIENT}:\n")?;
-            table(self.patient_points.iter().copied(), style).write(out)?;
+        if !self.backoff_points.is_empty() {
+            writeln!(out, "\n{BACKOFF}:\n")?;
+            table(self.backoff_points.iter().copied(), style).write(out)?;
         }
         if let Some(sentence) = self.choice(style) {
             writeln!(out, "\n{sentence}")?;
@@ -44,7 +44,7 @@ impl Render for ReclaimCurveReport {
         ];
         out.write_record(head)?;
         let first = self.points.iter().map(|point| ("idle", point));
-        let second = self.patient_points.iter().map(|point| ("patient", point));
+        let second = self.backoff_points.iter().map(|point| ("backoff", point));
         for (policy, point) in first.chain(second) {
             let fields = [
                 policy.to_owned(),
@@ -87,16 +87,16 @@ impl Render for ReclaimCurveReport {
             "Slowdown",
         ];
         html += &page::table("By threshold", &self.facts(&style), &head, &rows);
-        let patient = self.patient_points.iter();
-        let rows: Vec<Vec<String>> = patient.map(|p| fields(p, &style).to_vec()).collect();
-        html += &page::table("Where returned pages wait", PATIENT, &head, &rows);
+        let backed_off = self.backoff_points.iter();
+        let rows: Vec<Vec<String>> = backed_off.map(|p| fields(p, &style).to_vec()).collect();
+        html += &page::table("Where returned pages wait", BACKOFF, &head, &rows);
         html += page::END;
         out.write_all(html.as_bytes())
     }
 }
 
 /// The description of the second policy.
-const PATIENT: &str = "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under \
+const BACKOFF: &str = "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under \
      the guard of `run`";
 
 fn table(points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
@@ -210,14 +210,14 @@ impl ReclaimCurveReport {
                 points[0].threshold_ns,
                 points[points.len() - 1].threshold_ns,
             );
-            let patient = self.patient_points.iter();
-            let patient: Vec<&ReclaimPoint> = patient
+            let backed_off = self.backoff_points.iter();
+            let backed_off: Vec<&ReclaimPoint> = backed_off
                 .filter(|p| (ends.0..=ends.1).contains(&p.threshold_ns))
                 .collect();
             frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
             frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
-            frame.line(&mut svg, 2, "saved, if returned wait", &patient, saved);
-            frame.line(&mut svg, 3, "slowdown, if they do", &patient, slowdown);
+            frame.line(&mut svg, 2, "saved, if returned wait", &backed_off, saved);
+            frame.line(&mut svg, 3, "slowdown, if they do", &backed_off, slowdown);
         }
         svg + "</svg>\n"
     }

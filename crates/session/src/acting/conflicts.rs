@@ -7,7 +7,7 @@ use std::path::Path;
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, World, contrary_schemes};
 use isotherm_engine::scheme::{Action, FilterKind, OpsFilter, Scheme};
 use isotherm_engine::{AddressRange, Attributes};
-use isotherm_linux::act::split_gives_back;
+use isotherm_linux::host::split_gives_back;
 use isotherm_linux::{cgroup, swap};
 
 /// Returns warnings for the user of a session before it starts, one sentence each.

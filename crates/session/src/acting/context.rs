@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
-use isotherm_engine::drive::{Context, World};
+use isotherm_engine::drive::{BoundBy, Context, Platform};
 use isotherm_engine::guard::{GuardStatus, Pool};
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
 use isotherm_engine::scheme::huge::BlockUse;
@@ -20,9 +20,10 @@ use isotherm_record::{ActionSample, GuardSample, Item, PageSnapshot};
 
 use super::goal::GoalMeter;
 use super::guard::Meters;
+use super::summary::bounds::BoundTimes;
 use super::{eligible, system};
 use crate::session::Session;
-use crate::start::ram;
+use crate::start::parts::ram;
 
 /// Executor of planned operations.
 enum Executor {
@@ -74,7 +75,7 @@ impl Actuator for ThisMachine<'_> {
         operations: &[Operation],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), ProbeError> {
-        // All operations are of one pool, as portions of a plan are.
+        // All operations are of one pool, as batches of a plan are.
         let pool = operations.first().map(Operation::pool);
         match (&mut *self.executor, pool) {
             (_, None) => {}
@@ -105,7 +106,7 @@ impl ThisMachine<'_> {
     }
 }
 
-impl World for ThisMachine<'_> {
+impl Platform for ThisMachine<'_> {
     fn assume(
         &mut self,
         operations: &[Operation],
@@ -210,6 +211,7 @@ pub(super) struct ContextActing {
     snapshots: Vec<Snapshot>,
     /// Scans of every page, if the context is watched by these.
     scans: PageScans,
+    pub(super) bounds: BoundTimes,
 }
 
 impl ContextActing {
@@ -251,6 +253,7 @@ impl ContextActing {
             permitted: None,
             snapshots: Vec::new(),
             scans: PageScans::default(),
+            bounds: BoundTimes::default(),
         })
     }
 
@@ -297,7 +300,7 @@ impl ContextActing {
 
     /// Limits acting to these targets from now on, without the page cache. Pending operations on others are dropped.
     pub(super) fn permit_only(&mut self, permitted: BTreeMap<TargetId, Nanos>) {
-        for target in self.context.targets_of_rest() {
+        for target in self.context.targets_of_pending() {
             if !permitted.contains_key(&target) {
                 self.context.drop_rest_of(target);
             }
@@ -319,6 +322,11 @@ impl ContextActing {
     /// Returns the state of the guard.
     pub(super) fn guard_status(&self) -> GuardStatus {
         self.meters.status(self.context.guard())
+    }
+
+    /// Returns the limit that binds its schemes now.
+    pub(super) fn bound_by(&self) -> BoundBy {
+        self.context.bound_by(self.meters.room())
     }
 
     /// Exchanges schemes and limits while running; the caller has checked that they can be kept.
@@ -355,6 +363,7 @@ impl ContextActing {
         }
         let is_due = self.goes_on_at().is_some_and(|at| at <= now);
         if self.snapshots.is_empty() && !is_due {
+            self.bounds.note(now, self.bound_by());
             return Ok(Nanos(0));
         }
         let goal = self.goal.as_ref().map(|goal| {
@@ -380,7 +389,7 @@ impl ContextActing {
         };
         let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
         if self.context.guard().has_reached_goal() {
-            self.context.drop_rest();
+            self.context.clear_pending();
         }
         // Compressing pages is not watching: watching less would not save its cost.
         let spent = process_cpu().since(cpu_before);
@@ -395,12 +404,13 @@ impl ContextActing {
         }
         let guard = self.context.guard_mut();
         self.meters.end(session.now(), spent, &times, guard);
+        self.bounds.note(now, self.bound_by());
         Ok(spent)
     }
 
     /// Returns the time at which a pending plan continues, if there is one.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
-        self.context.has_rest().then(|| self.meters.next_step())
+        self.context.has_pending().then(|| self.meters.next_step())
     }
 
     /// Whether the schemes apply to the page cache as well, which can only be dropped. It belongs to no pod.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
 use isotherm_engine::guard::{
-    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
+    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, STEP, WaitSource, waited_share,
 };
 use isotherm_engine::monitor::bits::Bitmap;
 use isotherm_engine::{Nanos, TargetId};
@@ -106,6 +106,15 @@ impl Meters {
         GuardStatus {
             budget: self.acting.status(),
             ..guard.status()
+        }
+    }
+
+    /// Returns the time that acting may take now, by its CPU budget.
+    pub(super) fn room(&self) -> Nanos {
+        if self.acting.status().is_exhausted {
+            Nanos(0)
+        } else {
+            STEP
         }
     }
 

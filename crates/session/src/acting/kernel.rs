@@ -9,7 +9,7 @@
 //!   addresses, whether or not they hold memory. The quota is therefore multiplied by the recent ratio of bytes tried
 //!   to bytes that left memory ([`effect`]);
 //! - CPU time, if no processor is idle: a quota of time;
-//! - back-off (`patience`): memory must be idle for a multiple of the time.
+//! - back-off (`backoff`): memory must be idle for a multiple of the time.
 //!
 //! A quota is in force from the end of its first window on; on Linux 6.12 that first window has none (measured: 100 MiB
 //! at once, by a quota of 4 MiB a second). Held schemes therefore get their quotas first, and act when the kernel
@@ -24,6 +24,7 @@
 use anyhow::bail;
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
 use isotherm_damon::DamonError;
+use isotherm_engine::drive::BoundBy;
 use isotherm_engine::guard::{Guard, Pool};
 use isotherm_engine::scheme::{Action, QuotaState, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Nanos, TargetId};
@@ -37,7 +38,8 @@ use super::guard::{Meters, lacks_of};
 use super::locks::Locks;
 use super::permits::PodPermits;
 use super::summary::{ActingStatus, ContextStatus};
-use crate::kernel::{Force, held};
+use crate::kernel::held;
+use crate::monitor::Force;
 use crate::session::Session;
 use effect::Effect;
 use grant::{ChargeRatio, Grant, are_in_force, longest_window};
@@ -354,7 +356,7 @@ impl KernelContext {
             return Grant::Some {
                 bytes_per_s: None,
                 time_per_s: time_per_s.flatten(),
-                patience: 1,
+                backoff: 1,
             };
         }
         let status = self.guard.status();
@@ -443,6 +445,16 @@ impl KernelContext {
         !self.is_dry_run && self.schemes.iter().any(is_pageout)
     }
 
+    /// Returns the limit that binds, if it is one of ours: the kernel reports none of its own.
+    fn bound_by(&self) -> Option<BoundBy> {
+        if self.is_paused {
+            Some(BoundBy::Paused)
+        } else {
+            let has_stopped = self.guard.has_stopped(Pool::Processes);
+            has_stopped.then_some(BoundBy::Guard)
+        }
+    }
+
     fn status(&self) -> ContextStatus<'_> {
         let schemes = { self.schemes.iter() }.zip(&self.stats).zip(&self.quotas);
         let schemes = schemes.map(|((scheme, stats), quota)| SchemeStatus {
@@ -462,6 +474,8 @@ impl KernelContext {
             schemes: schemes.collect(),
             limits: self.guard.limits(),
             guard: self.meters.status(&self.guard),
+            bound_by: self.bound_by(),
+            bound_times: Vec::new(),
             huge_pages: None,
             kdamond: self.kdamond,
             paged_out_bytes: self.pages_out().then_some(self.paged_out),

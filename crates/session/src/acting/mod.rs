@@ -35,6 +35,8 @@ pub(crate) use conflicts::{all_schemes, for_want_of_swap, without_group};
 pub use conflicts::{warnings, warnings_of_schemes};
 pub use lacking::lacking;
 pub use permits::PodPermits;
+pub use summary::bounds::BoundTime;
+pub(crate) use summary::bounds::words as bound_words;
 pub use summary::{ActingStatus, ActingSummary, ContextStatus, SchemeSummary};
 
 /// Schemes at work on a session: those of all its contexts.

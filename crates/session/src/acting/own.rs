@@ -204,6 +204,8 @@ impl Acts for OwnActing {
             schemes: context.context.schemes().status().collect(),
             limits: context.context.guard().limits(),
             guard: context.guard_status(),
+            bound_by: Some(context.bound_by()),
+            bound_times: context.bounds.list(),
             huge_pages: context.context.waste(),
             kdamond: None,
             paged_out_bytes: None,

@@ -1,12 +1,16 @@
 //! Results and state of acting, in all worlds: as values and as text.
 
+pub(crate) mod bounds;
+
 use isotherm_engine::Nanos;
+use isotherm_engine::drive::BoundBy;
 use isotherm_engine::guard::{GuardLimits, GuardStatus};
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::scheme::{Action, SchemeStatus, Stats};
 use isotherm_engine::units::{format_bytes, format_share};
 
-use crate::words::{limit_words, refusal_words};
+use crate::messages::{limit_words, refusal_words};
+use bounds::BoundTime;
 
 /// Results of acting: one entry for each scheme.
 #[derive(serde::Serialize)]
@@ -29,6 +33,8 @@ pub struct ActingSummary {
     pub huge_pages: Vec<WasteStatus>,
     /// CPU time that acting took, compressing pages included.
     pub acting_cpu_seconds: f64,
+    /// Time for which each limit bound the schemes of all contexts, the longest first.
+    pub bound_times: Vec<BoundTime>,
     /// Bytes that went out of memory by the machine's counters, if the kernel's DAMON pages out: its own counters hold
     /// all addresses that its call did not refuse.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,6 +112,10 @@ impl<'a> ActingStatus<'a> {
                 .filter_map(|context| context.huge_pages)
                 .collect(),
             acting_cpu_seconds: cpu.as_secs_f64(),
+            bound_times: {
+                let times = contexts().flat_map(|context| &context.bound_times);
+                bounds::sorted(times.map(|of| (of.by, of.seconds)))
+            },
             paged_out_bytes: contexts()
                 .filter_map(|c| c.paged_out_bytes)
                 .reduce(|a, b| a + b),
@@ -132,6 +142,11 @@ pub struct ContextStatus<'a> {
     pub limits: GuardLimits,
     /// State of the guard: the targets' losses, and the acting that these allow.
     pub guard: GuardStatus,
+    /// The limit that binds the schemes now: why they do not act on more, or faster. `null`: not known, where the
+    /// kernel's DAMON acts.
+    pub bound_by: Option<BoundBy>,
+    /// Time for which each limit bound the schemes, the longest first.
+    pub bound_times: Vec<BoundTime>,
     /// Huge pages that were made under a bound on their waste.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<WasteStatus>,
@@ -199,6 +214,9 @@ impl ActingSummary {
             "acting took {:.2} s of CPU",
             self.acting_cpu_seconds
         ));
+        if !self.bound_times.is_empty() {
+            lines.push(format!("limited by: {}", bounds::text(&self.bound_times)));
+        }
         for huge in &self.huge_pages {
             lines.push(format!(
                 "of {} that schemes made huge, {} were never written (at most {} may be, {} of the targets' memory); {} \
@@ -225,8 +243,11 @@ fn headline(guards: &[GuardStatus], cpu: Nanos) -> String {
     let stops: u64 = guards.iter().map(|g| g.nr_stops).sum();
     let why = guards.iter().find_map(|g| g.exceeded);
     let why = why.map_or_else(String::new, |limit| format!(" ({})", limit_words(limit)));
-    let strain = guards.iter().filter_map(|g| g.strain).reduce(f64::max);
-    let strain = strain.map_or_else(|| "unknown".into(), |strain| format!("{strain:.2}"));
+    let limit_ratio = guards.iter().filter_map(|g| g.limit_ratio).reduce(f64::max);
+    let limit_ratio = limit_ratio.map_or_else(
+        || "unknown".into(),
+        |limit_ratio| format!("{limit_ratio:.2}"),
+    );
     let state = if guards.iter().any(|g| g.is_in_debt) {
         ", paying back"
     } else if guards.iter().any(|g| !g.is_open) {
@@ -239,7 +260,7 @@ fn headline(guards: &[GuardStatus], cpu: Nanos) -> String {
         ""
     };
     format!(
-        "targets lost {:.2} s, {stops} stops{why}, strain {strain}, acting {:.1} s of CPU{state}",
+        "targets lost {:.2} s, {stops} stops{why}, limit ratio {limit_ratio}, acting {:.1} s of CPU{state}",
         waited as f64 / 1e9,
         cpu.as_secs_f64(),
     )

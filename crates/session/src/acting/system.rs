@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use isotherm_engine::scheme::{LruMemory, Metric, NodeMemory, SystemFacts};
+use isotherm_engine::scheme::{LruMemory, Metric, NodeUsage, SystemFacts};
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{cgroup, pressure};
 
@@ -25,7 +25,7 @@ pub(super) fn facts(wanted: &[Metric]) -> SystemFacts {
             Metric::Node(node) => {
                 let memory = Meminfo::of_node(*node);
                 if let (Some(total), Some(free)) = (memory.get("MemTotal"), memory.get("MemFree")) {
-                    facts.nodes.insert(*node, NodeMemory { total, free });
+                    facts.nodes.insert(*node, NodeUsage { total, free });
                 }
             }
             Metric::NodeMemcg(node, path) => {

@@ -11,7 +11,7 @@ use isotherm_engine::compaction::{
     CompactionAttributes, CompactionDecision, CompactionState, CompactionStatus, NodeFacts,
 };
 use isotherm_linux::clock::{self, Clock};
-use isotherm_linux::compaction::{Fragmentation, kernel_proactiveness};
+use isotherm_linux::compaction::{FragmentationReader, kernel_proactiveness};
 use isotherm_linux::host;
 use isotherm_record::{CompactionSample, FragmentationSample, Header, Item};
 use serde::{Deserialize, Serialize};
@@ -160,7 +160,7 @@ impl CompactionSession {
     /// # Errors
     /// Fails if a node cannot be read or, except in a dry run, compacted.
     pub fn start(spec: CompactionSpec) -> anyhow::Result<Self> {
-        let fragmentation = Fragmentation::open()?;
+        let fragmentation = FragmentationReader::open()?;
         let numbers = match spec.node {
             Some(node) => vec![fragmentation.node(node)?.node],
             None => fragmentation

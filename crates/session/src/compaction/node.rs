@@ -7,7 +7,7 @@ use isotherm_engine::compaction::{
 };
 use isotherm_linux::clock::Clock;
 use isotherm_linux::compaction::{
-    Compacted, CompactionError, Counters, Fragmentation, Kswapd, Trigger,
+    Compacted, CompactionCounters, CompactionError, FragmentationReader, Kswapd, Trigger,
 };
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub struct CompactionRound {
     /// CPU time that it took.
     pub cpu_ns: Nanos,
     /// Growth of the machine's counters of compaction.
-    pub counters: Counters,
+    pub counters: CompactionCounters,
     /// Time for which the next round is deferred, if this one brought nothing.
     pub deferred_ns: Option<Nanos>,
     /// The node afterwards.
@@ -69,7 +69,7 @@ pub(super) struct NodeStatus {
 /// One node.
 pub(super) struct Node {
     number: u32,
-    fragmentation: Fragmentation,
+    fragmentation: FragmentationReader,
     kswapd: Kswapd,
     controller: CompactionController,
     /// Trigger of the kernel's compaction; none in a dry run.
@@ -84,7 +84,7 @@ impl Node {
     /// Opens a node, and checks that it can be compacted, which a dry run does not need.
     pub(super) fn open(
         number: u32,
-        fragmentation: &Fragmentation,
+        fragmentation: &FragmentationReader,
         attributes: CompactionAttributes,
         dry_run: bool,
     ) -> Result<Self, CompactionError> {
@@ -167,7 +167,7 @@ impl Node {
     ) -> Result<CompactionRound, CompactionError> {
         let trigger = self.trigger.as_ref();
         let trigger = trigger.expect("a dry run compacts nothing");
-        let counters = Counters::read();
+        let counters = CompactionCounters::read();
         let score_before = self.controller.status().score.unwrap_or(0.0);
         let mut compacting = trigger.start()?;
         let ended = loop {
@@ -229,7 +229,7 @@ impl Node {
             },
             took_ns: took,
             cpu_ns: cpu,
-            counters: Counters::read().since(counters),
+            counters: CompactionCounters::read().since(counters),
             deferred_ns,
             after,
         })

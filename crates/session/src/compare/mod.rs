@@ -18,6 +18,7 @@ mod score;
 mod simulated;
 mod text;
 mod truth;
+mod watched;
 
 use std::collections::BTreeMap;
 
@@ -152,7 +153,7 @@ pub struct SchemeTurn {
 
 /// Progress of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum ComparisonProgress {
     /// Exact scans run.
     Scanning,
     /// A world takes one of its turns.

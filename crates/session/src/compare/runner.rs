@@ -6,13 +6,14 @@ use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, PageAttributes, SessionSpec, World};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_record::Item;
-use isotherm_workload::accuracy::Score;
+use isotherm_workload::accuracy::AccuracyScore;
 
 use super::score::{Claims, about};
 use super::simulated::Trace;
 use super::truth::{Scans, Truth};
+use super::watched::Watched;
 use super::{
-    ComparedWorld, Comparison, ComparisonSpec, Progress, SCAN_INTERVAL, SchemeTurn, Turn,
+    ComparedWorld, Comparison, ComparisonProgress, ComparisonSpec, SCAN_INTERVAL, SchemeTurn, Turn,
     WorldReport,
 };
 use crate::session::{Session, Step};
@@ -25,7 +26,7 @@ use crate::session::{Session, Step};
 /// before the end of the first turn is an error, too.
 pub fn compare(
     spec: &ComparisonSpec,
-    tell: &mut dyn FnMut(Progress),
+    tell: &mut dyn FnMut(ComparisonProgress),
 ) -> anyhow::Result<Comparison> {
     ensure!(!spec.worlds.is_empty(), "no world to compare");
     for (_, session) in &spec.worlds {
@@ -75,12 +76,12 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn run(&mut self, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<()> {
+    fn run(&mut self, tell: &mut dyn FnMut(ComparisonProgress)) -> anyhow::Result<()> {
         let spec = self.spec;
         let live: Vec<usize> = (0..spec.worlds.len())
             .filter(|at| spec.worlds[*at].0 != ComparedWorld::Simulated)
             .collect();
-        tell(Progress::Scanning);
+        tell(ComparisonProgress::Scanning);
         let mut trace = spec.is_simulated().then(Trace::default);
         let first_for = if trace.is_some() {
             spec.window
@@ -114,7 +115,7 @@ impl<'a> Runner<'a> {
         &mut self,
         live: &[usize],
         mut before: Scans,
-        tell: &mut dyn FnMut(Progress),
+        tell: &mut dyn FnMut(ComparisonProgress),
     ) -> anyhow::Result<()> {
         let spec = self.spec;
         for turn in 1..=spec.turns {
@@ -128,7 +129,7 @@ impl<'a> Runner<'a> {
             }
             for at in order {
                 let world = spec.worlds[at].0;
-                tell(Progress::Watching {
+                tell(ComparisonProgress::Watching {
                     world,
                     turn,
                     turns: spec.turns,
@@ -137,7 +138,7 @@ impl<'a> Runner<'a> {
                     Err(error) if error.is::<Interrupted>() => return Err(error),
                     watched => watched,
                 };
-                tell(Progress::Scanning);
+                tell(ComparisonProgress::Scanning);
                 let after = self.scan(spec.scan_for(), None)?;
                 let truth = Truth::between(&before, &after);
                 let judged = watched.and_then(|watched| self.judge(at, &watched, &truth));
@@ -240,7 +241,7 @@ impl<'a> Runner<'a> {
         let regions = last
             .iter()
             .map(|(_, snapshot)| snapshot.regions.len() as u64);
-        let share = |score: &Score| (score.precision(), score.recall());
+        let share = |score: &AccuracyScore| (score.precision(), score.recall());
         let (accessed_precision, accessed_recall) = share(&claims.accessed);
         let (idle_precision, idle_recall) = share(&claims.idle);
         Ok(Turn {
@@ -259,11 +260,11 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs the simulated world for one turn: each turn would be the same.
-    fn simulate(&mut self, trace: &Trace, tell: &mut dyn FnMut(Progress)) {
+    fn simulate(&mut self, trace: &Trace, tell: &mut dyn FnMut(ComparisonProgress)) {
         let all = self.spec.worlds.iter().enumerate();
         let simulated = all.filter(|(_, (world, _))| *world == ComparedWorld::Simulated);
         for (at, (world, spec)) in simulated {
-            tell(Progress::Watching {
+            tell(ComparisonProgress::Watching {
                 world: *world,
                 turn: 1,
                 turns: 1,
@@ -277,46 +278,6 @@ impl<'a> Runner<'a> {
                 Err(error) => self.report.worlds[at].error = Some(format!("{error:#}")),
             }
         }
-    }
-}
-
-/// Snapshots and cost of a world in one turn.
-pub(super) struct Watched {
-    /// Length of the turn's last part, which is compared with the truth: ages begin with a turn.
-    last: Nanos,
-    pub(super) nr: u64,
-    /// Snapshots of the turn's last part, with their processes' ids.
-    pub(super) snapshots: Vec<(u32, Snapshot)>,
-    pub(super) cpu_share: f64,
-    kdamond_cpu_share: Option<f64>,
-}
-
-impl Watched {
-    /// Longest last part of a turn that counts.
-    const LAST: Nanos = Nanos::from_millis(3_000);
-
-    /// Starts an empty collection for a turn of length `window`.
-    pub(super) fn of_turn(window: Nanos) -> Self {
-        Self {
-            last: Nanos(window.0 / 5).min(Self::LAST),
-            nr: 0,
-            snapshots: Vec::new(),
-            cpu_share: 0.0,
-            kdamond_cpu_share: None,
-        }
-    }
-
-    pub(super) fn forget_old(&mut self) {
-        let Some(end) = self.snapshots.iter().map(|(_, s)| s.end).max() else {
-            return;
-        };
-        let mut newest: BTreeMap<u32, Nanos> = BTreeMap::new();
-        for (pid, snapshot) in &self.snapshots {
-            newest.insert(*pid, snapshot.end);
-        }
-        self.snapshots.retain(|(pid, snapshot)| {
-            end.since(snapshot.end) <= self.last || newest[pid] == snapshot.end
-        });
     }
 }
 

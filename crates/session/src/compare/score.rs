@@ -2,7 +2,7 @@
 
 use isotherm_engine::scheme::{Quota, Scheme, SchemeEngine, SystemFacts};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
-use isotherm_workload::accuracy::Score;
+use isotherm_workload::accuracy::AccuracyScore;
 
 use super::truth::{Overlap, Truth};
 
@@ -10,9 +10,9 @@ use super::truth::{Overlap, Truth};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Claims {
     /// Memory that is reported as in use.
-    pub(super) accessed: Score,
+    pub(super) accessed: AccuracyScore,
     /// Memory that is reported as idle for at least the idle age.
-    pub(super) idle: Score,
+    pub(super) idle: AccuracyScore,
     /// Bytes on which nothing is reported.
     pub(super) unknown: u64,
     /// All bytes of which the truth is known.
@@ -137,7 +137,8 @@ mod tests {
         let mut claims = Claims::default();
         let five = Nanos::from_millis(5000);
         claims.add(&snapshot(regions), 7, five, &truth());
-        let pages = |score: Score| [score.hit, score.claimed].map(|bytes| bytes / PAGE_SIZE);
+        let pages =
+            |score: AccuracyScore| [score.hit, score.claimed].map(|bytes| bytes / PAGE_SIZE);
         assert_eq!(
             (pages(claims.accessed), pages(claims.idle)),
             (accessed, idle)

@@ -5,8 +5,8 @@ use isotherm_config::{SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Item, PageSnapshot};
 
-use super::runner::Watched;
 use super::truth::{Scans, Truth};
+use super::watched::Watched;
 use crate::simulated::{Replay, Scenario, SimulatedSession};
 
 /// Items of the first scans about the first process.

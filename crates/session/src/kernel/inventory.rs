@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use isotherm_config::{Configuration, ContextConfig, Operations, TargetConfig};
+use isotherm_config::{Configuration, ConfiguredOperations, ContextConfig, TargetConfig};
 use isotherm_damon::{
     DamonContext, DirectoryTree, KdamondState, MODULES_ROOT, Module, SYSFS_ROOT, read_kdamonds,
 };
@@ -214,9 +214,9 @@ fn configured(kdamond: usize, context: &DamonContext) -> ContextConfig {
     ContextConfig {
         kdamond,
         operations: match context.operations {
-            Of::Vaddr => Operations::Vaddr,
-            Of::Fvaddr => Operations::Fvaddr,
-            Of::Paddr => Operations::Paddr,
+            Of::Vaddr => ConfiguredOperations::Vaddr,
+            Of::Fvaddr => ConfiguredOperations::Fvaddr,
+            Of::Paddr => ConfiguredOperations::Paddr,
         },
         targets: context
             .targets
@@ -238,7 +238,7 @@ fn configured(kdamond: usize, context: &DamonContext) -> ContextConfig {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_config::{Format, load, to_json};
+    use isotherm_config::{ConfigFormat, load, to_json};
     use isotherm_damon::fake::{FakeTree, Level};
     use isotherm_engine::scheme::{Age, Scheme};
 
@@ -287,7 +287,7 @@ mod tests {
         use isotherm_config::{Request, World, to_yaml};
         use isotherm_damon::{Tree as _, TreePath};
         let text = include_str!("../../../config/tests/fixtures/hmsdk.yaml");
-        let theirs = load(text, Format::Yaml).expect("HMSDK's file");
+        let theirs = load(text, ConfigFormat::Yaml).expect("HMSDK's file");
         let request = Request {
             world: World::Kernel,
             ..Request::default()
@@ -304,7 +304,7 @@ mod tests {
         let report =
             KernelDamonReport::read_at(root.path(), Path::new("/nowhere")).expect("a tree");
         let yaml = to_yaml(&report.configuration());
-        let ours = load(&yaml, Format::Yaml).expect("damo's and HMSDK's format");
+        let ours = load(&yaml, ConfigFormat::Yaml).expect("damo's and HMSDK's format");
         assert_eq!(ours.contexts.len(), theirs.contexts.len());
         for (ours, theirs) in ours.contexts.iter().zip(&theirs.contexts) {
             assert_eq!(ours.operations, theirs.operations);
@@ -346,7 +346,7 @@ mod tests {
             "kdamond 0: off; vaddr of 4242, looks every 5 ms, counts for 100 ms; pageout\n"
         );
         let json = to_json(&report.configuration());
-        let read = load(&json, Format::Json).expect("damo's own format");
+        let read = load(&json, ConfigFormat::Json).expect("damo's own format");
         assert_eq!(read.contexts[0].targets[0].pid, Some(4242));
         assert_eq!(
             read.contexts[0].schemes,

@@ -34,14 +34,12 @@ use isotherm_linux::{cgroup, host, state};
 use isotherm_record::Item;
 
 use crate::monitor::{Contexts, Monitor, TargetTables};
-use crate::start::{Started, ram, wanted};
+use crate::start::parts::{Started, ram, wanted};
 use crate::targets::TargetSet;
 pub use inventory::{KdamondReport, KernelDamonReport, ModuleReport};
 
 pub(crate) use lower::held;
-pub(crate) use monitor::KernelMonitor;
-use monitor::{Watched, watcher};
-pub(crate) use schemes::Force;
+use monitor::{KernelMonitor, Watched, watcher};
 use shared_damon::SharedDamon;
 
 /// Largest number of attempts to start while processes come and go.

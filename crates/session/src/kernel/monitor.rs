@@ -17,9 +17,9 @@ use isotherm_record::{Item, TargetStart};
 
 use super::assemble::{Assembler, snapshot};
 use super::lower;
-use super::schemes::{Force, SchemeCounters};
+use super::schemes::SchemeCounters;
 use super::shared_damon::SharedDamon;
-use crate::monitor::{Monitor, TargetTables};
+use crate::monitor::{Force, Kdamond, Monitor, TargetTables};
 use crate::targets::TargetSet;
 
 /// Interval between readings of counters and scans for processes.
@@ -393,11 +393,6 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Whether another commit leaves schemes the time to be applied.
-    pub(crate) fn may_commit(&self, now: Nanos) -> bool {
-        now >= self.next_commit
-    }
-
     /// Reports the work of the schemes since the last call.
     fn tell_stats(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let stats = if self.counters.nr() > 0 {
@@ -411,11 +406,39 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Has the kernel act by `in_force`, the form that the user's `schemes` have at present.
-    ///
-    /// # Errors
-    /// Fails if this kernel lacks or refuses something; it then keeps its former schemes.
-    pub(crate) fn set_schemes(
+    /// Fails if another user has turned the kdamond off. A kdamond ends on its own when all its processes have ended,
+    /// which is noticed here a moment later. A kdamond that could not be turned on has no processes.
+    fn require_on(&mut self) -> anyhow::Result<()> {
+        let ids = self.watched.ids();
+        let has_some = ids.iter().any(|id| self.order.contains(id));
+        let is_off = has_some && !self.hub.borrow().is_on(self.at)?;
+        self.nr_off = if is_off { self.nr_off + 1 } else { 0 };
+        anyhow::ensure!(
+            self.nr_off < LOOKS_OFF,
+            "another program has turned off this session's kdamond; it ends"
+        );
+        Ok(())
+    }
+
+    fn tell_lost(&mut self, now: Nanos, items: &mut Vec<Item>) {
+        let lost = self.hub.borrow().nr_lost();
+        if lost > self.lost_told.saturating_mul(2) {
+            self.lost_told = lost;
+            let text = format!(
+                "{lost} of DAMON's events did not fit into the buffer; {} snapshots were not whole and were left out",
+                self.assembler.nr_broken()
+            );
+            items.push(Item::Note { time: now, text });
+        }
+    }
+}
+
+impl Kdamond for KernelMonitor {
+    fn may_commit(&self, now: Nanos) -> bool {
+        now >= self.next_commit
+    }
+
+    fn set_schemes(
         &mut self,
         now: Nanos,
         schemes: &[Scheme],
@@ -449,16 +472,11 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Returns whether the kdamond restarted, with its schemes held, since the last call.
-    pub(crate) fn take_begun_anew(&mut self) -> bool {
+    fn take_begun_anew(&mut self) -> bool {
         std::mem::take(&mut self.has_begun_anew)
     }
 
-    /// Checks that this kernel accepts these schemes, without applying them.
-    ///
-    /// # Errors
-    /// Fails if the kernel lacks something; the error lists all that it lacks.
-    pub(crate) fn require(&mut self, schemes: &[Scheme]) -> anyhow::Result<()> {
+    fn require(&mut self, schemes: &[Scheme]) -> anyhow::Result<()> {
         let wanted = DamonContext {
             schemes: schemes.to_vec(),
             ..self.context.clone()
@@ -469,57 +487,26 @@ impl KernelMonitor {
         taken
     }
 
-    /// Turns the kdamond off, so that the next schemes start a new one.
-    pub(crate) fn begin_anew(&mut self) {
+    fn begin_anew(&mut self) {
         // An error is ignored: the kdamond may be off already.
         self.hub.borrow_mut().turn_off(self.at).ok();
     }
 
-    /// Returns the kernel's counters of each scheme since the start.
-    pub(crate) fn totals(&self) -> &[KernelStats] {
+    fn totals(&self) -> &[KernelStats] {
         self.counters.totals()
     }
 
-    /// Returns the kdamond's process id, as last known.
-    pub(crate) fn pid(&self) -> Option<u32> {
+    fn pid(&self) -> Option<u32> {
         self.hub.borrow().pid(self.at)
     }
 
-    /// Returns the part of the kdamond's CPU time that watching took.
-    pub(crate) fn watching_cpu(&self) -> Nanos {
+    fn watching_cpu(&self) -> Nanos {
         let (all, acting) = self.counters.cpu();
         all.since(acting)
     }
 
-    /// Returns the part of the kdamond's CPU time that acting took.
-    pub(crate) fn acting_cpu(&self) -> Nanos {
+    fn acting_cpu(&self) -> Nanos {
         self.counters.cpu().1
-    }
-
-    /// Fails if another user has turned the kdamond off. A kdamond ends on its own when all its processes have ended,
-    /// which is noticed here a moment later. A kdamond that could not be turned on has no processes.
-    fn require_on(&mut self) -> anyhow::Result<()> {
-        let ids = self.watched.ids();
-        let has_some = ids.iter().any(|id| self.order.contains(id));
-        let is_off = has_some && !self.hub.borrow().is_on(self.at)?;
-        self.nr_off = if is_off { self.nr_off + 1 } else { 0 };
-        anyhow::ensure!(
-            self.nr_off < LOOKS_OFF,
-            "another program has turned off this session's kdamond; it ends"
-        );
-        Ok(())
-    }
-
-    fn tell_lost(&mut self, now: Nanos, items: &mut Vec<Item>) {
-        let lost = self.hub.borrow().nr_lost();
-        if lost > self.lost_told.saturating_mul(2) {
-            self.lost_told = lost;
-            let text = format!(
-                "{lost} of DAMON's events did not fit into the buffer; {} snapshots were not whole and were left out",
-                self.assembler.nr_broken()
-            );
-            items.push(Item::Note { time: now, text });
-        }
     }
 }
 
@@ -588,7 +575,7 @@ impl Monitor for KernelMonitor {
         self.watched.target_tables(target)
     }
 
-    fn kdamond(&mut self, _context: usize) -> Option<&mut KernelMonitor> {
+    fn kdamond(&mut self, _context: usize) -> Option<&mut dyn Kdamond> {
         Some(self)
     }
 }

@@ -11,19 +11,10 @@ use isotherm_engine::scheme::Scheme;
 use isotherm_engine::{Nanos, Refusal, TargetId};
 use isotherm_record::{ActionSample, TargetActions};
 
+use crate::monitor::Force;
+
 /// A second in which nothing is acted on moves the cost of watching by this share of the difference.
 const LEARN: f64 = 0.3;
-
-/// Effect of the schemes at present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Force {
-    /// Schemes act.
-    Acts,
-    /// Schemes count the memory that they would be tried on: a dry run.
-    Pretends,
-    /// Schemes do not act for now, and the kernel's counts meanwhile are ignored.
-    Held,
-}
 
 /// Counters of one kdamond.
 #[derive(Debug)]

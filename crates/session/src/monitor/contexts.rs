@@ -18,8 +18,7 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{CacheView, Monitor, TargetTables};
-use crate::kernel::KernelMonitor;
+use super::{CacheView, Kdamond, Monitor, TargetTables};
 use isotherm_engine::units::format_time;
 
 /// All contexts of a session.
@@ -215,7 +214,7 @@ impl Monitor for Contexts {
         self.members.get_mut(context)?.monitor.page_cache(0)
     }
 
-    fn kdamond(&mut self, context: usize) -> Option<&mut KernelMonitor> {
+    fn kdamond(&mut self, context: usize) -> Option<&mut dyn Kdamond> {
         self.members.get_mut(context)?.monitor.kdamond(0)
     }
 

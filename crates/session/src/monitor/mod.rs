@@ -4,6 +4,7 @@ mod areas;
 mod by_frame;
 mod contexts;
 mod huge;
+mod kdamond;
 mod machine;
 mod page_cache;
 mod pages;
@@ -15,6 +16,7 @@ mod virtual_memory;
 pub(crate) use by_frame::{ByFrame, FIRST_PROCESS};
 pub(crate) use contexts::Contexts;
 pub(crate) use huge::scramble;
+pub(crate) use kdamond::{Force, Kdamond};
 pub(crate) use machine::MachineView;
 pub(crate) use page_cache::CacheView;
 pub(crate) use pages::Pages;
@@ -25,8 +27,6 @@ pub(crate) use virtual_memory::VirtualMemory;
 
 use isotherm_engine::{Cost, Intervals, Nanos};
 use isotherm_record::Item;
-
-use crate::kernel::KernelMonitor;
 
 /// A method of watching targets.
 pub(crate) trait Monitor {
@@ -95,7 +95,7 @@ pub(crate) trait Monitor {
     }
 
     /// Kdamond of this context of the session, if the kernel's DAMON watches it.
-    fn kdamond(&mut self, _context: usize) -> Option<&mut KernelMonitor> {
+    fn kdamond(&mut self, _context: usize) -> Option<&mut dyn Kdamond> {
         None
     }
 

@@ -12,7 +12,7 @@ use isotherm_engine::{AddressRange, Attributes, Cost, Intervals, Nanos, PAGE_SIZ
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
-    AreaSpec, Machine, MachineSpec, Pattern, ProbeState, ProcessSpec, Rates, SimProbe, Use,
+    AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec, Use,
 };
 
 use super::Monitor;
@@ -28,7 +28,7 @@ const FILLED: Nanos = Nanos::from_millis(1_000);
 
 pub(crate) struct Simulated {
     monitor: RegionLoop,
-    machine: Machine,
+    machine: SimMachine,
     target: TargetId,
     probe: ProbeState,
     /// Real time of the first step.
@@ -66,7 +66,7 @@ impl TargetSource<SimProbe<'_>> for Program {
 
 impl Simulated {
     pub(crate) fn new(attributes: Attributes) -> anyhow::Result<Self> {
-        let mut machine = Machine::new(MachineSpec {
+        let mut machine = SimMachine::new(MachineSpec {
             seed: attributes.seed,
             ..MachineSpec::default()
         });
@@ -107,13 +107,13 @@ impl Simulated {
     }
 }
 
-fn program() -> ProcessSpec {
+fn program() -> SimProcessSpec {
     let rates = Rates::Steps(vec![
         (3 * TENTH_PAGES, 0.0),
         (4 * TENTH_PAGES, HOT_PER_SECOND),
         (5 * TENTH_PAGES, WARM_PER_SECOND),
     ]);
-    ProcessSpec {
+    SimProcessSpec {
         name: "simulated".to_owned(),
         threads: 1,
         work: None,
@@ -129,7 +129,7 @@ fn program() -> ProcessSpec {
             filled_of_block: None,
             released: None,
         }],
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 

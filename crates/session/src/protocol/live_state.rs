@@ -7,7 +7,7 @@ use isotherm_engine::{Cost, Nanos};
 use isotherm_record::{GuardSample, Item, KernelMigrations};
 
 use super::machine::Machine;
-use super::{BlameStatus, MonitorCost, PodPolicies, Status, Target, Tuned, View};
+use super::{BlameStatus, MonitorCost, PodPolicies, SchemeChange, Status, Target, View};
 use crate::ActingStatus;
 
 /// Limit of the kept openings and closings of guards.
@@ -23,7 +23,7 @@ pub struct LiveState {
     pub(super) monitor_rss: u64,
     pub(super) machine: Machine,
     pub(super) migrations: KernelMigrations,
-    tuned: Option<Tuned>,
+    tuned: Option<SchemeChange>,
     /// Policies of pods, where the API server is asked for them.
     pub pods: Option<PodPolicies>,
     /// Code that touched idle memory first, where stacks are sampled.
@@ -146,7 +146,7 @@ impl LiveState {
 
     /// Records that schemes were tuned.
     pub fn tuned(&mut self, at: Nanos, by: &str) {
-        self.tuned = Some(Tuned {
+        self.tuned = Some(SchemeChange {
             at,
             by: by.to_owned(),
         });

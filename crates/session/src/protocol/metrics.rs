@@ -9,6 +9,7 @@ mod pods;
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::drive::BoundBy;
 use isotherm_engine::frames::{AgeBytes, MappedClass, NR_AGES};
 use isotherm_engine::scheme::SchemeStatus;
 use isotherm_engine::{Cost, Nanos};
@@ -95,6 +96,7 @@ impl Metrics<'_> {
         self.schemes(&mut page);
         self.moves(&mut page);
         self.contexts(&mut page);
+        self.bounds(&mut page);
         self.monitor(&mut page);
         page.text()
     }
@@ -416,10 +418,10 @@ impl Metrics<'_> {
                 |context| Some(context.guard.page_cache?.is_open.into()),
             ),
             (
-                "isotherm_guard_strain_ratio",
+                "isotherm_guard_limit_ratio",
                 MetricType::Gauge,
                 "The largest of measured cost to limit; absent where nothing limited is known.",
-                |context| context.guard.strain.map(Value::from),
+                |context| context.guard.limit_ratio.map(Value::from),
             ),
             (
                 "isotherm_guard_allowed_bytes_per_second",
@@ -428,10 +430,10 @@ impl Metrics<'_> {
                 |context| context.guard.bytes_per_s.map(Value::from),
             ),
             (
-                "isotherm_guard_patience_ratio",
+                "isotherm_guard_backoff_ratio",
                 MetricType::Gauge,
                 "Factor on the schemes' minimum age for processes' memory, while pages refault; 1: none.",
-                |context| Some(u64::from(context.guard.patience).into()),
+                |context| Some(u64::from(context.guard.backoff).into()),
             ),
             (
                 "isotherm_guard_stops",
@@ -451,6 +453,24 @@ impl Metrics<'_> {
                 if let Some(value) = value(of_context) {
                     page.sample(&[("context", &context)], value);
                 }
+            }
+        }
+    }
+
+    /// Adds the limit that binds the schemes of each context.
+    fn bounds(&self, page: &mut Page) {
+        page.family(
+            "isotherm_bound_by",
+            MetricType::Gauge,
+            "Whether this limit binds the schemes now: why they do not act on more, or faster.",
+        );
+        for (context, of_context) in with_names(&self.acting.contexts) {
+            let Some(binding) = of_context.bound_by else {
+                continue;
+            };
+            for by in BoundBy::ALL {
+                let labels = [("context", context.as_str()), ("by", by.name())];
+                page.sample(&labels, u64::from(by == binding));
             }
         }
     }

@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 
+use isotherm_engine::drive::BoundBy;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_engine::{Nanos, PAGE_SIZE};
 use isotherm_record::printable;
 use serde_json::Value;
+
+use crate::acting::bound_words;
 
 /// Limit of the targets in a list.
 const TARGETS_SHOWN: usize = 20;
@@ -59,6 +62,10 @@ pub fn status_text(status: &Value) -> String {
                 "{indent}{} went out of memory, by the machine's counters",
                 format_bytes(bytes)
             ));
+        }
+        if let Some(by) = context["bound_by"].as_str() {
+            let by = BoundBy::ALL.into_iter().find(|of| of.name() == by);
+            lines.extend(by.map(|by| format!("{indent}limited by: {}", bound_words(by))));
         }
         lines.push(format!("{indent}{}", guard_line(context)));
         let budget = budget_line(&context["guard"]["budget"]);
@@ -269,11 +276,11 @@ fn guard_line(context: &Value) -> String {
     let Some(rate) = guard["bytes_per_s"].as_u64() else {
         return "guard: no limits".into();
     };
-    let used = match guard["strain"].as_f64() {
+    let used = match guard["limit_ratio"].as_f64() {
         _ if guard["is_blind"] == true => {
             "a limited signal is unknown, so the rate stays".to_owned()
         }
-        Some(strain) => format!("at {} of its limits", format_share(strain)),
+        Some(limit_ratio) => format!("at {} of its limits", format_share(limit_ratio)),
         None => "its signals are unknown".to_owned(),
     };
     let exceeded = guard["exceeded"]
@@ -295,14 +302,14 @@ fn guard_line(context: &Value) -> String {
         )
     });
     let cache = cache.unwrap_or_default();
-    let patience = guard["patience"].as_u64().filter(|factor| *factor > 1);
-    let patience = patience.map_or_else(String::new, |factor| {
+    let backoff = guard["backoff"].as_u64().filter(|factor| *factor > 1);
+    let backoff = backoff.map_or_else(String::new, |factor| {
         format!("; back-off: {factor} times the schemes' minimum age, as pages refaulted")
     });
     let seconds = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e9;
     let lost = &guard["recent"];
     format!(
-        "guard: {state}, up to {}/s, {used}; stopped {} times{exceeded}{cache}{patience}; targets lost {:.2} of {:.2} s \
+        "guard: {state}, up to {}/s, {used}; stopped {} times{exceeded}{cache}{backoff}; targets lost {:.2} of {:.2} s \
          allowed in the last 10 minutes",
         format_bytes(rate),
         guard["nr_stops"],

@@ -19,8 +19,8 @@ use anyhow::bail;
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_record::{Header, Item};
-use isotherm_sim::machine::Machine;
-use isotherm_sim::simulation::{ContextSpec as SimulatedContext, Event, Simulation, Watch};
+use isotherm_sim::machine::SimMachine;
+use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 
 use items::Recording;
 use summary::Summary;
@@ -28,7 +28,7 @@ use summary::Summary;
 pub use far::FarMemory;
 pub use occupancy::{Occupancy, Occupied};
 pub use scenario::{Scenario, parse_scenario, read_scenario, read_scenario_or_trace};
-pub use summary::{Bounded, Predicted, SimulationReport};
+pub use summary::{Bounded, ProgramPrediction, SimulationReport};
 pub use trace::{Replay, read_trace};
 
 /// A session on a simulated machine.
@@ -100,7 +100,7 @@ pub fn simulation(
 ) -> anyhow::Result<Simulation> {
     let contexts = spec.contexts.iter().map(context);
     let contexts = contexts.collect::<anyhow::Result<Vec<_>>>()?;
-    let mut machine = Machine::new(scenario.machine);
+    let mut machine = SimMachine::new(scenario.machine);
     machine.set_faults(scenario.faults);
     let mut simulation = Simulation::new(machine, scenario.starts, contexts, end)?;
     for (at, context) in spec.contexts.iter().enumerate() {
@@ -114,7 +114,7 @@ pub fn simulation(
 ///
 /// # Errors
 /// Fails if the context cannot be simulated: scans of pages.
-pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
+pub fn context(spec: &ContextSpec) -> anyhow::Result<SimContextSpec> {
     let watch = match (&spec.monitor, &spec.targets) {
         (MonitorSpec::Regions(attributes), TargetSpec::Physical { node, .. }) => {
             Watch::Physical(*attributes, *node)
@@ -130,7 +130,7 @@ pub fn context(spec: &ContextSpec) -> anyhow::Result<SimulatedContext> {
         ),
     };
     let acting = spec.acting.clone().unwrap_or_default();
-    Ok(SimulatedContext {
+    Ok(SimContextSpec {
         name: spec.name.clone(),
         watch,
         limits: spec.ranges.clone(),

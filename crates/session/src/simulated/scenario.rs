@@ -9,7 +9,8 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use isotherm_record::convert::Format;
 
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, Fault, FaultKind, MachineSpec, NodeSpec, ProcessSpec, SwapKind, ThpMode, Use,
+    AreaSpec, Defrag, FaultKind, InjectedFault, MachineSpec, NodeSpec, SimProcessSpec, SwapKind,
+    ThpMode, Use,
 };
 use serde::{Deserialize, Deserializer};
 
@@ -23,9 +24,9 @@ pub struct Scenario {
     /// Specification of the machine.
     pub machine: MachineSpec,
     /// Processes with their start times.
-    pub starts: Vec<(Nanos, ProcessSpec)>,
+    pub starts: Vec<(Nanos, SimProcessSpec)>,
     /// Injected faults.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<InjectedFault>,
     /// Duration, if the scenario sets one.
     pub duration: Option<Nanos>,
     /// Notes for the user on the reading of the scenario, a sentence each.
@@ -431,7 +432,7 @@ impl SwapFile {
 }
 
 impl ProcessFile {
-    fn spec(self, folder: &Path, notes: &mut Vec<String>) -> anyhow::Result<ProcessSpec> {
+    fn spec(self, folder: &Path, notes: &mut Vec<String>) -> anyhow::Result<SimProcessSpec> {
         let given = [
             !self.mappings.is_empty(),
             self.masim.is_some(),
@@ -461,14 +462,14 @@ impl ProcessFile {
         } else if let Some(path) = &self.masim {
             workload::masim(&folder.join(path), self.accesses_per_s, self.sparse)?
         } else {
-            ProcessSpec {
+            SimProcessSpec {
                 name: "process".to_owned(),
                 threads: 1,
                 work: None,
                 memory_bound: 0.0,
                 accesses_per_s: self.accesses_per_s,
                 areas: areas(self.mappings)?,
-                ..ProcessSpec::default()
+                ..SimProcessSpec::default()
             }
         };
         if let Some(name) = self.name {
@@ -532,7 +533,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
 }
 
 impl FaultFile {
-    fn fault(self, nodes: usize, processes: usize) -> anyhow::Result<Fault> {
+    fn fault(self, nodes: usize, processes: usize) -> anyhow::Result<InjectedFault> {
         let share = || {
             let share = self.share.as_ref().map(|Unit(Share(share))| *share);
             share.context("say how many of them: `share: 10 %`")
@@ -563,7 +564,7 @@ impl FaultFile {
             }
         };
         let Unit(from) = self.at;
-        Ok(Fault {
+        Ok(InjectedFault {
             kind,
             from,
             until: from + self.length.0,

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use indexmap::IndexMap;
 use isotherm_engine::{Nanos, PAGE_SIZE, Refusal};
 use isotherm_record::{Item, Reader};
-use isotherm_sim::memory::Zone;
+use isotherm_sim::memory::SimZone;
 use isotherm_sim::simulation::{Event, Simulation};
 use isotherm_sim::statistics::Distribution;
 use serde::Serialize;
@@ -79,7 +79,7 @@ impl Summary {
             Event::Second => {
                 self.seconds += 1;
                 let zones = machine.memory().zones();
-                let all: u64 = zones.iter().map(Zone::pages).sum();
+                let all: u64 = zones.iter().map(SimZone::pages).sum();
                 let used = all - machine.memory().free_pages();
                 self.used_byte_seconds += (used * PAGE_SIZE) as f64;
                 self.processes
@@ -212,7 +212,7 @@ pub struct SimulationReport {
     schemes: Vec<SchemeReport>,
     /// Prediction for a traced program, with its bounds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prediction: Option<Predicted>,
+    pub prediction: Option<ProgramPrediction>,
     #[serde(skip_serializing_if = "Option::is_none")]
     against: Option<Comparison>,
 }
@@ -230,7 +230,7 @@ pub struct Bounded {
 
 /// Prediction for a traced program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Predicted {
+pub struct ProgramPrediction {
     /// Saved memory in percent of the program's memory without schemes.
     pub saved_percent: Bounded,
     /// `saved_percent` without the beginning, in which no memory could reach the minimum age; `null` if the beginning
@@ -242,7 +242,7 @@ pub struct Predicted {
     pub acting_cpu_seconds: Bounded,
 }
 
-impl Predicted {
+impl ProgramPrediction {
     fn say(&self, text: &mut String) {
         let bounds = |of: &Bounded, digits: usize| {
             let Bounded { value, low, high } = of;

@@ -15,7 +15,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::{CalibrationSample, Item, Reader, UsageSample, input};
 use isotherm_sim::cost::MachineCosts;
 use isotherm_sim::machine::{
-    AreaSpec, MachineSpec, NodeSpec, Pattern, ProcessSpec, SwapKind, Trace,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, SimProcessSpec, SwapKind, Trace,
 };
 
 use traced::Traced;
@@ -25,7 +25,7 @@ use traced::Traced;
 pub struct Replay {
     /// Processes with the times of their first scans, in this order; those that start together by memory, largest
     /// first.
-    pub processes: Vec<(Nanos, ProcessSpec)>,
+    pub processes: Vec<(Nanos, SimProcessSpec)>,
     /// Machine with one node of the same size, and compressed swap.
     pub machine: MachineSpec,
     /// Costs of acting on the recorded machine, as far as they were measured.
@@ -61,7 +61,7 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Replay> {
 
 impl Replay {
     /// Returns the process with most memory.
-    pub fn largest(&self) -> Option<&ProcessSpec> {
+    pub fn largest(&self) -> Option<&SimProcessSpec> {
         let processes = self.processes.iter().rev().map(|(_, process)| process);
         processes.max_by_key(|process| process.mapped_bytes())
     }
@@ -212,10 +212,10 @@ impl Seen {
         if measured.costs.page_out_whole_ns.is_none() {
             notes.push(NOT_MEASURED.to_owned());
         }
-        let mut processes: Vec<(Nanos, ProcessSpec)> = { self.targets.iter() }
+        let mut processes: Vec<(Nanos, SimProcessSpec)> = { self.targets.iter() }
             .filter_map(|(target, traced)| {
                 let from = traced.scans.first()?.start;
-                let spec = ProcessSpec {
+                let spec = SimProcessSpec {
                     cpus: load::of_target(&self.usage, *target, from),
                     refuses_huge: measured.refuse_huge.contains(target),
                     ..traced.process(measured.shared.get(&target.0))

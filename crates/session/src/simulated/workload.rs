@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 
-use isotherm_sim::machine::{AreaSpec, Pattern, ProcessSpec, Rates, Use};
+use isotherm_sim::machine::{AreaSpec, Pattern, Rates, SimProcessSpec, Use};
 use isotherm_workload::Config;
 use isotherm_workload::layout::temperature;
 use serde::Deserialize;
@@ -136,7 +136,7 @@ pub(crate) fn masim(
     path: &Path,
     accesses_per_s: Option<f64>,
     is_sparse: bool,
-) -> anyhow::Result<ProcessSpec> {
+) -> anyhow::Result<SimProcessSpec> {
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     let config = Config::parse(&text).with_context(|| format!("{name} is no workload"))?;
@@ -183,7 +183,7 @@ pub(crate) fn masim(
         filled_of_block: None,
         released: None,
     });
-    Ok(ProcessSpec {
+    Ok(SimProcessSpec {
         name: path.file_stem().map_or_else(
             || "masim".to_owned(),
             |stem| stem.to_string_lossy().into_owned(),
@@ -193,6 +193,6 @@ pub(crate) fn masim(
         memory_bound: 0.0,
         accesses_per_s: Some(per_second),
         areas: areas.collect(),
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     })
 }

@@ -24,7 +24,7 @@ use isotherm_config::{SessionSpec, StacksSpec, TargetSpec};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::faults::modules::ModuleId;
-use isotherm_linux::faults::unwind::{Chain, Place, Unwinder};
+use isotherm_linux::faults::unwind::{Chain, CodePlace, Unwinder};
 use isotherm_linux::faults::{Fault, FaultError, FaultSampler, SampledTargets, SamplerTotals};
 use isotherm_record::stacks::{
     FRAMES_MAX, HUGE_PAGES_SETTING, MODULES_MAX, NO_STACK, SAMPLES_MAX, STACKS_MAX, THREADS_MAX,
@@ -484,14 +484,14 @@ impl Tables {
         }
         for place in chain.places.iter().rev() {
             let frame = match place {
-                Place::File { module, offset } if (module.0 as usize) < MODULES_MAX => {
+                CodePlace::File { module, offset } if (module.0 as usize) < MODULES_MAX => {
                     StackFrame::File {
                         module: module.0,
                         offset: *offset,
                     }
                 }
-                Place::Named(name) => StackFrame::Named(name.to_string()),
-                Place::Unnamed(address) => {
+                CodePlace::Named(name) => StackFrame::Named(name.to_string()),
+                CodePlace::Unnamed(address) => {
                     let address = *address;
                     let frame = StackFrame::Unnamed { target, address };
                     if !self.frames.contains_key(&frame) && self.frames.len() < FRAMES_MAX {
@@ -500,7 +500,7 @@ impl Tables {
                     }
                     frame
                 }
-                Place::File { .. } => StackFrame::Cut,
+                CodePlace::File { .. } => StackFrame::Cut,
             };
             let Some(node) = self.node(stack, frame) else {
                 break;

@@ -1,10 +1,10 @@
 //! Spreads the first scan of many processes over time.
 //!
-//! Problem: the first scan of a process (opening it, reading its mappings and page tables) costs many times a later one.
-//! Of a thousand processes it would take the CPU budget of a minute at once.
+//! Problem: the first scan of a process (opening it, reading its mappings and page tables) costs many times a later
+//! one. Of a thousand processes it would take the CPU budget of a minute at once.
 //!
-//! Approach: processes wait in a queue, those with most resident memory first. Each scan for new processes admits as many
-//! as a part of the budget pays for, by the measured cost of those before, and one in any case.
+//! Approach: processes wait in a queue, those with most resident memory first. Each scan for new processes admits as
+//! many as a part of the budget pays for, by the measured cost of those before, and one in any case.
 //!
 //! Limits: a process that waits is not watched, which a note says. A process that starts later waits behind the others.
 
@@ -18,8 +18,8 @@ use isotherm_record::Item;
 
 use super::largest_first;
 
-/// Part of the budget that pays for admissions while processes wait. The first intervals of an admitted process cost about
-/// three times as much again (measured: a thousand processes of 12 MiB).
+/// Part of the budget that pays for admissions while processes wait. The first intervals of an admitted process cost
+/// about three times as much again (measured: a thousand processes of 12 MiB).
 const PART: f64 = 0.2;
 /// Budget that is there at the start, in seconds: a few dozen processes are admitted at once.
 const SAVED_S: f64 = 10.0;

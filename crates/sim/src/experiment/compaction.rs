@@ -32,7 +32,7 @@ const MIB_PAGES: u64 = 1 << 8;
 
 /// The machine and what fragments it, in MiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
+pub struct CompactionSetting {
     /// Memory of both nodes for use: 1 TiB less what the kernel's memory map takes.
     pub memory_mib: u64,
     /// Memory that `frag` takes at first; it keeps a quarter of it.
@@ -45,7 +45,7 @@ pub struct Setting {
     pub costs: CompactionCosts,
 }
 
-impl Setting {
+impl CompactionSetting {
     /// The published machine: 762 GiB were free of 1007, 245 were held.
     pub fn published(proactiveness: u32) -> Self {
         Self {
@@ -108,7 +108,7 @@ enum Asker {
 }
 
 impl World {
-    fn new(setting: &Setting, fragment: impl FnOnce(&mut Memory)) -> Self {
+    fn new(setting: &CompactionSetting, fragment: impl FnOnce(&mut Memory)) -> Self {
         let node = setting.memory_mib / 2 * MIB_PAGES;
         let dma32 = (2048 * MIB_PAGES).min(node / 4);
         let mut memory = Memory::new(&[
@@ -252,7 +252,13 @@ impl World {
     }
 
     /// Allocates huge pages until there is none, or `most`; each is used for `each` before the next.
-    fn run(mut self, setting: &Setting, asker: Asker, most: u64, each: Nanos) -> CompactionOutcome {
+    fn run(
+        mut self,
+        setting: &CompactionSetting,
+        asker: Asker,
+        most: u64,
+        each: Nanos,
+    ) -> CompactionOutcome {
         let free_before = self.memory.free_pages() / BLOCK_PAGES;
         let start = self.now;
         let mut latencies = Vec::new();
@@ -300,22 +306,22 @@ fn fragment(memory: &mut Memory, frag_mib: u64) {
 }
 
 /// Runs the kernel driver, which takes huge pages until it fails.
-pub fn driver(setting: &Setting) -> CompactionOutcome {
+pub fn driver(setting: &CompactionSetting) -> CompactionOutcome {
     let world = World::new(setting, |memory| fragment(memory, setting.frag_mib));
     world.run(setting, Asker::Kernel, u64::MAX, Nanos(0))
 }
 
 /// Runs a Java process that touches a heap of `heap_gib` in huge pages.
-pub fn java(setting: &Setting, heap_gib: u64) -> CompactionOutcome {
+pub fn java(setting: &CompactionSetting, heap_gib: u64) -> CompactionOutcome {
     let world = World::new(setting, |memory| fragment(memory, setting.frag_mib));
     let pages = heap_gib * 1024 * MIB_PAGES / BLOCK_PAGES;
     world.run(setting, Asker::Fault, pages, setting.costs.huge_fault)
 }
 
 /// Runs the threads for `time` where the kernel holds the last quarter of each huge page.
-pub fn unmovable(setting: &Setting, time: Nanos) -> CompactionOutcome {
+pub fn unmovable(setting: &CompactionSetting, time: Nanos) -> CompactionOutcome {
     let mut world = World::new(
-        &Setting {
+        &CompactionSetting {
             idle_time: Nanos(0),
             ..*setting
         },
@@ -340,12 +346,12 @@ mod tests {
     use super::*;
 
     /// A setting small enough to check every frame after every event.
-    fn tiny(proactiveness: u32) -> Setting {
-        Setting {
+    fn tiny(proactiveness: u32) -> CompactionSetting {
+        CompactionSetting {
             memory_mib: 64,
             frag_mib: 60,
             idle_time: Nanos::from_millis(3_000),
-            ..Setting::published(proactiveness)
+            ..CompactionSetting::published(proactiveness)
         }
     }
 

@@ -28,11 +28,11 @@ use serde::Serialize;
 
 use crate::cost::{KERNEL_DAMON, THIS_MACHINE};
 use crate::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, Rules, SwapKind,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine, SimProcessSpec, SwapKind,
     ThpMode, Use, miss_share,
 };
 use crate::memory::BLOCK_PAGES;
-use crate::simulation::{ContextSpec, Simulation, Watch};
+use crate::simulation::{SimContextSpec, Simulation, Watch};
 
 /// Simulated part of a run.
 pub const WINDOW: Nanos = Nanos::from_millis(45_000);
@@ -172,7 +172,7 @@ impl Program {
         (saved > 0.0 && gained_s > 0.0).then_some(per_s)
     }
 
-    fn processes(&self, with_translations: bool) -> Vec<ProcessSpec> {
+    fn processes(&self, with_translations: bool) -> Vec<SimProcessSpec> {
         let fill = Some((Nanos(0), nanos(self.fill_s)));
         let area = |name: &str, start, length, purpose, rates| AreaSpec {
             name: name.to_owned(),
@@ -184,13 +184,13 @@ impl Program {
             filled_of_block: None,
             released: None,
         };
-        let process = |name: &str, areas| ProcessSpec {
+        let process = |name: &str, areas| SimProcessSpec {
             name: name.to_owned(),
             threads: 1,
             work: None,
             memory_bound: 0.0,
             areas,
-            ..ProcessSpec::default()
+            ..SimProcessSpec::default()
         };
         let rates = Rates::Steps(self.rates());
         let mut heap = area("heap", HEAP, self.blocks() * BLOCK_SIZE, Use::Anon, rates);
@@ -233,7 +233,7 @@ fn saved_of_idle(runtime_s: f64, fill_s: f64) -> f64 {
 
 /// A configuration of the evaluation.
 #[derive(Clone, Debug)]
-pub struct Configuration {
+pub struct ReclaimConfiguration {
     /// Its name in the evaluation.
     pub name: &'static str,
     /// Its title here: one configuration may be simulated in several ways.
@@ -271,8 +271,8 @@ pub struct ReclaimOutcome {
 }
 
 /// Simulates one run, on a machine of 36 CPUs and 128 GiB, as published, with zram.
-pub fn run(program: &Program, configuration: &Configuration) -> ReclaimOutcome {
-    let machine = Machine::new(MachineSpec {
+pub fn run(program: &Program, configuration: &ReclaimConfiguration) -> ReclaimOutcome {
+    let machine = SimMachine::new(MachineSpec {
         cpus: 36,
         nodes: vec![NodeSpec::new(128 << 30)],
         swap: Some((SwapKind::Zram { ratio: 3.0 }, SWAP_BYTES)),
@@ -323,8 +323,8 @@ fn asks_for_huge(scheme: &Scheme) -> bool {
     matches!(scheme.action, Action::Hugepage | Action::Collapse)
 }
 
-impl Configuration {
-    fn context(&self, program: &Program) -> Option<ContextSpec> {
+impl ReclaimConfiguration {
+    fn context(&self, program: &Program) -> Option<SimContextSpec> {
         let faithful = Attributes::faithful();
         let (watch, limits) = match self.watched? {
             Watched::Program => {
@@ -341,7 +341,7 @@ impl Configuration {
             ),
             Watched::Physical => (Watch::Physical(faithful, None), Vec::new()),
         };
-        Some(ContextSpec {
+        Some(SimContextSpec {
             name: None,
             watch,
             limits,
@@ -373,7 +373,7 @@ struct Means {
 }
 
 impl Means {
-    fn new(machine: &Machine, window: Nanos) -> Self {
+    fn new(machine: &SimMachine, window: Nanos) -> Self {
         Self {
             used_before: machine.used(),
             window,
@@ -382,7 +382,7 @@ impl Means {
         }
     }
 
-    fn look(&mut self, machine: &Machine) {
+    fn look(&mut self, machine: &SimMachine) {
         if machine.now() < self.due {
             return;
         }
@@ -398,7 +398,7 @@ impl Means {
 
     /// Returns the outcome of the whole run. The part that was not simulated is like the last third of the simulated
     /// one.
-    fn outcome(&self, machine: &Machine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
+    fn outcome(&self, machine: &SimMachine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
         let process = &machine.processes()[0];
         let ended = process.ended().unwrap_or(self.window).as_secs_f64();
         let tail = &self.seconds[self.seconds.len() * 2 / 3..];
@@ -441,8 +441,8 @@ mod tests {
         }
     }
 
-    fn configuration(thp: bool) -> Configuration {
-        Configuration {
+    fn configuration(thp: bool) -> ReclaimConfiguration {
+        ReclaimConfiguration {
             name: "",
             title: "",
             thp,

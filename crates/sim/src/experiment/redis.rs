@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 
-use super::tiering::{KeyDistribution, Setting};
+use super::tiering::setting::{KeyDistribution, TieringSetting};
 
 /// Bytes of a record in each class.
 const CLASSES: [f64; 4] = [11.0 * 128.0, 12.0 * 32.0, 11.0 * 16.0, 64.0];
@@ -41,7 +41,7 @@ pub struct Reads {
 }
 
 /// Computes the reads of an experiment.
-pub fn reads(setting: &Setting, distribution: KeyDistribution) -> Reads {
+pub fn reads(setting: &TieringSetting, distribution: KeyDistribution) -> Reads {
     let records = record_rates(setting, distribution);
     let nr_pages = setting.anon_pages() as usize;
     let mut pages = Pages {
@@ -72,7 +72,7 @@ pub fn reads(setting: &Setting, distribution: KeyDistribution) -> Reads {
 }
 
 /// Returns the reads per second of each record, in the order in which the records were loaded.
-fn record_rates(setting: &Setting, distribution: KeyDistribution) -> Vec<f32> {
+fn record_rates(setting: &TieringSetting, distribution: KeyDistribution) -> Vec<f32> {
     let mut sum = 0.0;
     let mut rates = zeros(setting.records as usize);
     for rank in 0..setting.records {
@@ -153,11 +153,11 @@ mod tests {
 
     #[test]
     fn a_read_touches_its_classes_pages_and_a_bucket() {
-        let setting = Setting {
+        let setting = TieringSetting {
             anon_mib: 538,
             records: 300_000,
             reads_per_s: 1_000.0,
-            ..Setting::published(0)
+            ..TieringSetting::published(0)
         };
         for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
             let Reads { touches, lines } = reads(&setting, distribution);

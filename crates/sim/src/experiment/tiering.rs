@@ -14,33 +14,27 @@
 //! Limits: an access is a cache line that a read touches ([`super::redis`]). Migration and monitoring cost
 //! redis nothing here; the published tiered runs are 3 to 5 % slower even with next to no CXL use.
 
+pub(super) mod setting;
+
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 use serde::Serialize;
 
 use super::redis::Reads;
 use crate::cost::PUBLISHED_TIERS;
 use crate::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec, Rates, ThpMode, Use,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, SimMachine, SimProcessSpec, ThpMode, Use,
 };
 use crate::memory::BLOCK_PAGES;
-use crate::simulation::{ContextSpec, Event, Simulation};
+use crate::simulation::{Event, SimContextSpec, Simulation};
+use setting::blocks;
+pub use setting::{KeyDistribution, TieringSetting};
 
 const MIB_PAGES: u64 = 1 << 8;
 const SLOW: u32 = 1;
 const REDIS: TargetId = TargetId(1);
-/// Latency of the slow node as a multiple of the fast node's. With [`Setting::all_slow`] it only determines how much of
-/// its time redis waits for memory, and not how slow it gets.
+/// Latency of the slow node as a multiple of the fast node's. With [`TieringSetting::all_slow`] it only determines how
+/// much of its time redis waits for memory, and not how slow it gets.
 const SLOW_LATENCY: u64 = 2;
-
-/// Distribution of the records that are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KeyDistribution {
-    /// A few are read much more often than the others, wherever they lie (YCSB's scrambled zipfian).
-    Zipfian,
-    /// The last loaded are read most often (YCSB's latest).
-    Latest,
-}
 
 /// Placement of redis' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,68 +44,6 @@ pub enum Placement {
     Default,
     /// It starts as by default, and HMSDK's schemes migrate it.
     Tiered,
-}
-
-/// Sizes and times of an experiment.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
-    /// Memory of the fast node, in MiB as all sizes.
-    pub fast_mib: u64,
-    /// Memory of the slow node.
-    pub slow_mib: u64,
-    /// DRAM that the system itself needs. Calibrated on the CXL use by default at 440 GB: the memory
-    /// map of both nodes takes 9.5 of it.
-    pub system_mib: u64,
-    /// The cold block.
-    pub cold_mib: u64,
-    /// redis' anonymous memory in MiB.
-    pub anon_mib: u64,
-    /// Its snapshot in the page cache.
-    pub file_mib: u64,
-    /// Records in redis.
-    pub records: u64,
-    /// Reads per second.
-    pub reads_per_s: f64,
-    /// Time to fill the cold block.
-    pub fill: Nanos,
-    /// Time to load redis after that.
-    pub load: Nanos,
-    /// Time for which clients read.
-    pub run: Nanos,
-    /// Additional time of redis with all of its memory on the slow node, as a share: 0.2 is a fifth.
-    pub all_slow: f64,
-    /// Seed of every draw.
-    pub seed: u64,
-}
-
-impl Setting {
-    /// Returns the published setting: YCSB with 30 M records, 5 M operations a minute.
-    pub fn published(cold_gib: u64) -> Self {
-        Self {
-            fast_mib: 512 << 10,
-            slow_mib: 96 << 10,
-            system_mib: 17_920,
-            cold_mib: cold_gib << 10,
-            anon_mib: 53_862,
-            file_mib: 33 * 1024,
-            records: 30_000_000,
-            reads_per_s: 5_000_000.0 / 60.0,
-            fill: Nanos::from_millis(120_000),
-            load: Nanos::from_millis(180_000),
-            run: Nanos::from_millis(3_000_000),
-            all_slow: 0.2,
-            seed: 1,
-        }
-    }
-
-    /// redis' anonymous memory in pages, in whole huge pages.
-    pub(super) fn anon_pages(&self) -> u64 {
-        blocks(self.anon_mib) * BLOCK_PAGES
-    }
-}
-
-fn blocks(mib: u64) -> u64 {
-    mib / 2
 }
 
 /// Outcome of an experiment, while clients read.
@@ -130,8 +62,12 @@ pub struct TieringOutcome {
 }
 
 /// Runs one experiment with these contexts: none, or one whose schemes demote, and one whose schemes promote.
-pub fn run(setting: &Setting, contexts: Vec<ContextSpec>, reads: &Reads) -> TieringOutcome {
-    let machine = Machine::new(setting.machine());
+pub fn run(
+    setting: &TieringSetting,
+    contexts: Vec<SimContextSpec>,
+    reads: &Reads,
+) -> TieringOutcome {
+    let machine = SimMachine::new(setting.machine());
     let starts = vec![
         (Nanos(0), setting.cold()),
         (setting.fill, setting.redis(reads)),
@@ -187,7 +123,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn note(&mut self, setting: &Setting, machine: &Machine) {
+    fn note(&mut self, setting: &TieringSetting, machine: &SimMachine) {
         let Some(redis) = machine.processes().get(REDIS.0 as usize) else {
             return;
         };
@@ -204,7 +140,7 @@ impl Reading {
 /// Start of each process's memory, which may be the same in all of them.
 const START: u64 = 0x7f00_0000_0000;
 
-impl Setting {
+impl TieringSetting {
     /// Bytes of both nodes, the fast one first. They lie one behind the other from address 0 on.
     pub fn node_bytes(&self) -> [u64; 2] {
         let fast = self.fast_mib - self.system_mib;
@@ -230,14 +166,14 @@ impl Setting {
     }
 
     /// A process that fills its memory, and never accesses it again.
-    fn cold(&self) -> ProcessSpec {
+    fn cold(&self) -> SimProcessSpec {
         let pages = self.cold_mib * MIB_PAGES;
         let area = area("cold", START, pages, (Nanos(0), self.fill), Rates::Never);
         program("cold", vec![area])
     }
 
     /// redis, which loads its snapshot, a block of it for each of its own, and is read from then on.
-    fn redis(&self, reads: &Reads) -> ProcessSpec {
+    fn redis(&self, reads: &Reads) -> SimProcessSpec {
         let rates = Rates::EachWithLines(reads.touches.clone(), reads.lines.clone());
         let loading = (Nanos(0), self.load);
         let mut anon = area("heap", START, self.anon_pages(), loading, Rates::Never);
@@ -248,7 +184,7 @@ impl Setting {
             purpose: Use::File,
             ..file
         };
-        ProcessSpec {
+        SimProcessSpec {
             // With this share of its time redis takes as long as it does on the slow node alone.
             memory_bound: self.all_slow / (SLOW_LATENCY - 1) as f64,
             ..program("redis", vec![anon, file])
@@ -256,14 +192,14 @@ impl Setting {
     }
 }
 
-fn program(name: &str, areas: Vec<AreaSpec>) -> ProcessSpec {
-    ProcessSpec {
+fn program(name: &str, areas: Vec<AreaSpec>) -> SimProcessSpec {
+    SimProcessSpec {
         name: name.to_owned(),
         threads: 1,
         work: None,
         memory_bound: 0.0,
         areas,
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 
@@ -291,7 +227,7 @@ mod tests {
     use crate::simulation::Watch;
 
     /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another.
-    fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> ContextSpec {
+    fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {
         let pattern = AccessPattern {
             nr_accesses: Bounds {
                 min: Frequency::Percent(percent.0),
@@ -304,7 +240,7 @@ mod tests {
             aggregation_interval: Nanos::from_millis(2_000),
             ..Attributes::faithful()
         };
-        ContextSpec {
+        SimContextSpec {
             name: None,
             watch: Watch::Physical(attributes, Some(from)),
             limits: Vec::new(),
@@ -323,7 +259,7 @@ mod tests {
 
     #[test]
     fn everything_is_in_one_place_after_every_event() {
-        let setting = Setting {
+        let setting = TieringSetting {
             fast_mib: 64,
             slow_mib: 24,
             system_mib: 4,

@@ -12,8 +12,8 @@ use isotherm_engine::monitor::bits;
 use isotherm_engine::table::BlockFacts;
 use rand_pcg::Pcg64Mcg;
 
-use super::process::Area;
-use super::{Machine, Place};
+use super::area::Area;
+use super::{Place, SimMachine};
 use crate::memory::Page;
 
 /// Resolution of [`Area::clear_since`] in nanoseconds: 119 hours fit.
@@ -63,7 +63,7 @@ impl PageBits {
     }
 }
 
-impl Machine {
+impl SimMachine {
     /// Whether a page in memory was accessed since its bit was cleared.
     pub(crate) fn is_accessed(&mut self, page: Page) -> bool {
         let unit = self.unit(page);
@@ -198,9 +198,9 @@ impl Machine {
         }
     }
 
-    /// Clears the accessed bits of up to 64 small pages, and returns those that were set, as [`Machine::is_accessed`]
-    /// finds them. The pages are those from `first` on, of one area and one word of bits. `pages` has the bits of those
-    /// that are meant, the lowest for `first`.
+    /// Clears the accessed bits of up to 64 small pages, and returns those that were set, as
+    /// [`SimMachine::is_accessed`] finds them. The pages are those from `first` on, of one area and one word of bits.
+    /// `pages` has the bits of those that are meant, the lowest for `first`.
     pub(super) fn take_accessed(&mut self, first: Page, pages: u64) -> u64 {
         if self.areas[self.area_at(first)].clear_since.is_empty() {
             // These bits are stored, not drawn: the mapping is never accessed.

@@ -10,14 +10,14 @@ use isotherm_engine::{
     Refusal, TargetId,
 };
 
-use super::process::Use;
-use super::{Machine, Place, Rules};
+use super::area::Use;
+use super::{Place, Rules, SimMachine};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// An actuator with the machine that it acts on.
 #[derive(Debug)]
 pub struct SimActuator<'a> {
-    pub(crate) machine: &'a mut Machine,
+    pub(crate) machine: &'a mut SimMachine,
     pub(crate) is_physical: bool,
     pub(super) spare_accessed: bool,
     /// Whether the current block is paged out as a huge page.
@@ -30,7 +30,7 @@ impl<'a> SimActuator<'a> {
     /// Returns an actuator for `machine`. Ranges are of physical addresses if it `is_physical`. If `spare_accessed`,
     /// schemes about idle memory keep pages that were accessed since their bit was cleared, and clear the bit. This is
     /// for monitors that clear every page's bit.
-    pub fn new(machine: &'a mut Machine, is_physical: bool, spare_accessed: bool) -> Self {
+    pub fn new(machine: &'a mut SimMachine, is_physical: bool, spare_accessed: bool) -> Self {
         Self {
             machine,
             is_physical,
@@ -89,7 +89,7 @@ impl SimActuator<'_> {
                 .machine
                 .processes
                 .get(target)
-                .is_some_and(super::Process::is_running);
+                .is_some_and(super::SimProcess::is_running);
         if is_gone {
             refuse(
                 &mut outcome,

@@ -1,9 +1,9 @@
 //! Checks that every page is in exactly one place.
 
-use super::{Machine, Place, SwapKind};
+use super::{Place, SimMachine, SwapKind};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
-impl Machine {
+impl SimMachine {
     /// Checks frames and lists ([`crate::memory::Memory::check`]), pages' places, swap's contents and pool, the
     /// counters of processes, and huge pages. Returns the first inconsistency as the error. Slow: for tests, after
     /// every event.

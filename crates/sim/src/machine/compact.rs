@@ -8,7 +8,7 @@
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
 
-use super::Machine;
+use super::SimMachine;
 use crate::compaction::Scanners;
 use crate::kcompactd::{Kcompactd, Round, node_facts};
 use crate::memory::{BLOCK_ORDER, Memory, Page, Pfn};
@@ -80,7 +80,7 @@ impl Compaction {
     }
 }
 
-impl Machine {
+impl SimMachine {
     /// Runs the compaction threads until `to`.
     pub(super) fn run_kcompactd(&mut self, to: Nanos) {
         let Compaction {

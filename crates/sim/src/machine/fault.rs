@@ -2,11 +2,11 @@
 
 use isotherm_engine::Nanos;
 
-use super::Machine;
+use super::SimMachine;
 
 /// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fault {
+pub struct InjectedFault {
     pub kind: FaultKind,
     /// Time at which it begins.
     pub from: Nanos,
@@ -31,7 +31,7 @@ pub enum FaultKind {
     ClockJump(i64),
 }
 
-impl Machine {
+impl SimMachine {
     fn at_fault(&self) -> impl Iterator<Item = FaultKind> + '_ {
         let now = self.now;
         let faults = self.faults.iter();
@@ -84,7 +84,7 @@ impl Machine {
             .filter(|p| {
                 self.processes
                     .get(*p)
-                    .is_some_and(super::Process::is_running)
+                    .is_some_and(super::SimProcess::is_running)
             })
             .collect()
     }

@@ -11,7 +11,7 @@ use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal};
 
 use super::actuator::{SimActuator, refuse};
-use super::process::Use;
+use super::area::Use;
 use super::scatter::PIECE;
 use crate::memory::{Owner, Page, Pfn};
 
@@ -152,7 +152,7 @@ impl SimActuator<'_> {
     }
 }
 
-impl super::Machine {
+impl super::SimMachine {
     /// Returns the frame at a physical address, and the end of the frames that follow it up to the address `end`.
     fn frames_from(&self, address: u64, end: u64) -> (Pfn, Pfn) {
         let frame = self.frame_at(address);

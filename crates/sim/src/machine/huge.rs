@@ -2,8 +2,8 @@
 
 use isotherm_engine::{Nanos, Refusal};
 
-use super::process::Use;
-use super::{Defrag, Machine, Place};
+use super::area::Use;
+use super::{Defrag, Place, SimMachine};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// `/sys/kernel/mm/transparent_hugepage/enabled`.
@@ -26,7 +26,7 @@ const SWAPPED_MAX: usize = 64;
 
 const BLOCK: Page = BLOCK_PAGES as Page;
 
-impl Machine {
+impl SimMachine {
     fn pages_of_block(first: Page) -> std::ops::Range<Page> {
         first..first + BLOCK
     }

@@ -15,11 +15,13 @@
 
 mod accessed;
 mod actuator;
+mod area;
 mod check;
 mod compact;
 mod fault;
 mod frames;
 mod huge;
+mod node_pages;
 mod nodes;
 mod page_out;
 pub mod pattern;
@@ -41,20 +43,21 @@ use crate::memory::{BLOCK_PAGES, Memory, NodeSize, Owner, Page, Pfn};
 use crate::statistics::Distribution;
 
 pub use actuator::SimActuator;
+pub use area::{AreaSpec, Use};
 pub use compact::Defrag;
-pub use fault::{Fault, FaultKind};
+pub use fault::{FaultKind, InjectedFault};
 pub use huge::ThpMode;
 pub use pattern::{Pattern, Rates, Trace};
 pub use probe::{ProbeState, SimProbe};
-pub use process::{AreaSpec, Losses, Process, ProcessSpec, Use};
+pub use process::{Losses, SimProcess, SimProcessSpec};
 pub use speed::miss_share;
 pub use swap::{Swap, SwapKind};
 
 use accessed::PageBits;
+use area::Area;
 use compact::Compaction;
-use nodes::{FilePages, NodePages};
+use node_pages::{FilePages, NodePages};
 use place::Marks;
-use process::Area;
 
 /// A node of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -189,7 +192,7 @@ pub struct MachineStats {
 
 /// A simulated machine.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct SimMachine {
     pub(crate) memory: Memory,
     spec: MachineSpec,
     pub(crate) now: Nanos,
@@ -197,7 +200,7 @@ pub struct Machine {
     areas: Vec<Area>,
     /// End of each mapping's pages.
     area_ends: Vec<Page>,
-    processes: Vec<Process>,
+    processes: Vec<SimProcess>,
     place: Vec<Place>,
     accessed: PageBits,
     /// Number of times that accessed bits were set other than by a draw.
@@ -210,7 +213,7 @@ pub struct Machine {
     /// Per block: the last advice of a scheme about huge pages.
     advised: Vec<Option<bool>>,
     swap: Option<Swap>,
-    faults: Vec<Fault>,
+    faults: Vec<InjectedFault>,
     compaction: Compaction,
     /// Watermarks per zone.
     marks: Vec<Marks>,
@@ -245,7 +248,7 @@ pub struct Machine {
 /// Up to this number of mappings, counting them is faster than a search.
 const FEW_AREAS: usize = 16;
 
-impl Machine {
+impl SimMachine {
     /// Returns a machine on which nothing runs.
     pub fn new(spec: MachineSpec) -> Self {
         let nodes = spec.nodes.iter().enumerate();
@@ -303,16 +306,17 @@ impl Machine {
     }
 
     /// Starts a process. Its target number is its index among all processes.
-    pub fn start(&mut self, spec: ProcessSpec) -> TargetId {
+    pub fn start(&mut self, spec: SimProcessSpec) -> TargetId {
         let index = self.processes.len();
         let id = TargetId(index as u32);
-        let mut process = Process::new(&spec, self.now);
+        let mut process = SimProcess::new(&spec, self.now);
         for area in spec.areas {
             let pages = self.add_pages(area.range);
             process.add(self.areas.len(), &area, pages.clone());
             self.area_ends.push(pages.end);
             let nodes = self.spec.nodes.len();
-            let holdings = NodePages::new(nodes, area.purpose, &pages, &mut self.files);
+            let holdings =
+                NodePages::new(nodes, area.purpose == Use::File, &pages, &mut self.files);
             let is_ever_accessed = area.pattern.is_ever_accessed();
             self.areas.push(Area {
                 spec: area,
@@ -353,7 +357,7 @@ impl Machine {
     }
 
     /// Sets the faults that are injected, with their times.
-    pub fn set_faults(&mut self, faults: Vec<Fault>) {
+    pub fn set_faults(&mut self, faults: Vec<InjectedFault>) {
         self.faults = faults;
     }
 
@@ -363,7 +367,7 @@ impl Machine {
     }
 
     /// Returns all processes that ever ran, by their target numbers.
-    pub fn processes(&self) -> &[Process] {
+    pub fn processes(&self) -> &[SimProcess] {
         &self.processes
     }
 
@@ -383,7 +387,7 @@ impl Machine {
             .memory
             .zones()
             .iter()
-            .map(crate::memory::Zone::pages)
+            .map(crate::memory::SimZone::pages)
             .sum();
         (all - self.memory.free_pages()) * PAGE_SIZE
     }

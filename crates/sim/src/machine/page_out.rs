@@ -7,8 +7,9 @@
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
 
-use super::process::{Losses, Use};
-use super::{Machine, Place, Rules, SimActuator};
+use super::area::Use;
+use super::process::Losses;
+use super::{Place, Rules, SimActuator, SimMachine};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// Maximum number of pages to keep in a block that is paged out whole, as in `isotherm_linux::act`.
@@ -126,7 +127,7 @@ impl SimActuator<'_> {
     }
 }
 
-impl Machine {
+impl SimMachine {
     /// Whether swap is compressed memory.
     fn is_zram(&self) -> bool {
         let kind = self.swap.as_ref().map(super::Swap::kind);

@@ -9,7 +9,7 @@
 use isotherm_engine::PAGE_SIZE;
 
 use super::reclaim::Urgency;
-use super::{Machine, NodeSpec};
+use super::{NodeSpec, SimMachine};
 use crate::memory::{MOVABLE_ZONE, Memory, NodeSize, Page, Pfn};
 
 /// Bytes of the first node that are DMA32; the fourth GiB of addresses is for devices.
@@ -50,10 +50,10 @@ pub(super) struct Marks {
 /// other, or a quarter of min if that is more.
 pub(super) fn marks(memory: &Memory) -> Vec<Marks> {
     let lowmem = memory.zones().iter().filter(|z| z.name() != MOVABLE_ZONE);
-    let lowmem: u64 = lowmem.map(crate::memory::Zone::pages).sum();
+    let lowmem: u64 = lowmem.map(crate::memory::SimZone::pages).sum();
     let min_kib = ((lowmem * PAGE_SIZE / 1024 * 16) as f64).sqrt() as u64;
     let min_pages = min_kib.clamp(128, 256 << 10) * 1024 / PAGE_SIZE;
-    let of = |(place, zone): (usize, &crate::memory::Zone)| {
+    let of = |(place, zone): (usize, &crate::memory::SimZone)| {
         let pages = zone.pages();
         let min = if zone.name() == MOVABLE_ZONE {
             (pages / 1024).clamp(32, 128)
@@ -85,7 +85,7 @@ fn reserve(memory: &Memory, place: usize) -> u64 {
     above / ratio
 }
 
-impl Machine {
+impl SimMachine {
     /// Returns the indices of a node's zones, in the order of addresses.
     pub(super) fn zones_of(&self, node: usize) -> std::ops::Range<usize> {
         let mut zones = self.memory.zones_of(node as u32);
@@ -103,7 +103,7 @@ impl Machine {
         })
     }
 
-    /// Allocates frames for up to `count` pages from `page` on, as [`Machine::place_page`] would one by one. Returns
+    /// Allocates frames for up to `count` pages from `page` on, as [`SimMachine::place_page`] would one by one. Returns
     /// the number of pages: 0 if memory has to be reclaimed first.
     pub(super) fn place_run(&mut self, page: Page, count: u64) -> u64 {
         let mut placed = self.place_run_above(page, count, |marks| marks.low);

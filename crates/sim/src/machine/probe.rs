@@ -11,7 +11,7 @@ use isotherm_engine::{
 };
 
 use super::process::Losses;
-use super::{Machine, Place, Rules};
+use super::{Place, Rules, SimMachine};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 /// State of a probe between two checks.
@@ -52,7 +52,7 @@ impl ProbeState {
 #[derive(Debug)]
 pub struct SimProbe<'a> {
     /// The monitored machine.
-    pub machine: &'a mut Machine,
+    pub machine: &'a mut SimMachine,
     /// State that stays between two uses.
     pub state: &'a mut ProbeState,
 }
@@ -134,7 +134,7 @@ impl SimProbe<'_> {
     /// Checks that the process runs and maps a page of a sample.
     fn find(&self, sample: &Sample) -> Result<(), Gap> {
         let process = self.machine.processes.get(sample.target.0 as usize);
-        if !process.is_some_and(super::Process::is_running) {
+        if !process.is_some_and(super::SimProcess::is_running) {
             return Err(Gap::Exited);
         }
         let mut pages = pages_of(self.machine, sample);
@@ -146,7 +146,7 @@ impl SimProbe<'_> {
 }
 
 /// Returns the mapped pages of a sample.
-fn pages_of<'a>(machine: &'a Machine, sample: &'a Sample) -> impl Iterator<Item = Page> + 'a {
+fn pages_of<'a>(machine: &'a SimMachine, sample: &'a Sample) -> impl Iterator<Item = Page> + 'a {
     let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
     addresses.filter_map(|address| machine.page_at(sample.target, address))
 }

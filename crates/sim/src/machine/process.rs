@@ -4,53 +4,17 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Unreclaimable};
+use isotherm_engine::{Nanos, PAGE_SIZE};
 
 use super::Place;
-use super::nodes::NodePages;
-use super::pattern::{Pattern, Span};
+use super::area::{Area, AreaSpec, Use};
+use super::pattern::Pattern;
 
 use crate::memory::{BLOCK_PAGES, Page};
 
-/// Use of a mapping's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// Anonymous memory.
-    Anon,
-    /// Pages of files.
-    File,
-    /// Memory, anonymous or not, that other processes map as well: no process can page it out alone.
-    Shared,
-    /// Memory, anonymous or not, of which the kernel reclaims no page.
-    Unreclaimable(Unreclaimable),
-}
-
-/// A mapping to create.
-#[derive(Clone, Debug)]
-pub struct AreaSpec {
-    /// Name of the mapping.
-    pub name: String,
-    /// Address range; whole pages.
-    pub range: AddressRange,
-    /// Use: anonymous memory, or a file's.
-    pub purpose: Use,
-    /// The program's advice about huge pages: `Some(true)` is MADV_HUGEPAGE.
-    pub huge: Option<bool>,
-    /// Accesses to its pages.
-    pub pattern: Pattern,
-    /// Moment of the work at which filling begins, and its duration, from the mapping's start to its end. If it is
-    /// `None`, a trace's pages are filled where the trace first has them in memory. Other pages are filled at the start
-    /// of the first phase that accesses them.
-    pub fill: Option<(Nanos, Nanos)>,
-    /// Pages that are filled of each block, from its start on; all if not given.
-    pub filled_of_block: Option<u32>,
-    /// Moment of the work at which the program gives back pages at random, and their share. This fragments free memory.
-    pub released: Option<(Nanos, f64)>,
-}
-
 /// A process to be started.
 #[derive(Clone, Debug, Default)]
-pub struct ProcessSpec {
+pub struct SimProcessSpec {
     /// Name of the process.
     pub name: String,
     /// Threads; 0 counts as one.
@@ -72,7 +36,7 @@ pub struct ProcessSpec {
     pub areas: Vec<AreaSpec>,
 }
 
-impl ProcessSpec {
+impl SimProcessSpec {
     /// Returns the bytes that it maps.
     pub fn mapped_bytes(&self) -> u64 {
         self.areas.iter().map(|area| area.range.len()).sum()
@@ -96,20 +60,6 @@ impl ProcessSpec {
             .map(|((from, cpus), until)| until.min(end).since(*from).as_secs_f64() * cpus)
             .sum()
     }
-}
-
-/// A mapping of a process.
-#[derive(Clone, Debug)]
-pub(super) struct Area {
-    pub(super) spec: AreaSpec,
-    pub(super) process: usize,
-    pub(super) pages: Range<Page>,
-    /// Ticks of the process's work at which each page's bit was last known to be clear, or the mark of a set bit
-    /// ([`super::accessed`]). It is empty if no page is ever accessed.
-    pub(super) clear_since: Vec<u32>,
-    /// The span of work of the last query about its accesses.
-    pub(super) span: Option<Span>,
-    pub(super) holdings: NodePages,
 }
 
 /// Wall-clock time that a process lost, in seconds, by reason.
@@ -149,7 +99,7 @@ impl Losses {
 
 /// A simulated process.
 #[derive(Clone, Debug)]
-pub struct Process {
+pub struct SimProcess {
     name: String,
     pub(super) threads: u32,
     cpus: Vec<(Nanos, f64)>,
@@ -188,8 +138,8 @@ pub struct Process {
     in_file: u64,
 }
 
-impl Process {
-    pub(super) fn new(spec: &ProcessSpec, now: Nanos) -> Self {
+impl SimProcess {
+    pub(super) fn new(spec: &SimProcessSpec, now: Nanos) -> Self {
         Self {
             name: spec.name.clone(),
             threads: spec.threads.max(1),

@@ -10,7 +10,7 @@
 
 use isotherm_engine::Nanos;
 
-use super::Machine;
+use super::SimMachine;
 
 /// Urgency of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ const FAILURES_MAX: u32 = 16;
 /// Number of pages that direct reclaim frees.
 const DIRECT_PAGES: u64 = 64;
 
-impl Machine {
+impl SimMachine {
     /// Runs kswapd on the nodes where it was woken, until a zone of the node is above its high watermark.
     pub(super) fn balance(&mut self) {
         for node in 0..self.spec.nodes.len() {

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 
 use isotherm_engine::Nanos;
 
+use super::area::Use;
 use super::process::Losses;
-use super::process::Use;
-use super::{Machine, Place, SwapKind};
+use super::{Place, SimMachine, SwapKind};
 use crate::memory::{BLOCK_PAGES, Page, Pfn};
 
 /// Time within which processes and the kernel's threads have no effect on each other.
@@ -21,7 +21,7 @@ enum Next {
     End,
 }
 
-impl Machine {
+impl SimMachine {
     /// Runs everything until `to`.
     pub fn advance(&mut self, to: Nanos) {
         while self.now < to {
@@ -321,7 +321,7 @@ fn new_ones(places: &[Place]) -> u64 {
     places.iter().take_while(|place| is_new(place)).count() as u64
 }
 
-impl super::Process {
+impl super::SimProcess {
     /// Returns the moment of the next event, on the work clock, and the event.
     fn next(&self) -> (f64, Next) {
         let mut next = (self.work_end, Next::End);

@@ -7,7 +7,7 @@
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 
-use crate::memory::{BLOCK_PAGES, Memory, Zone};
+use crate::memory::{BLOCK_PAGES, Memory, SimZone};
 
 /// Frames of a piece, which is a block of the free lists' highest order.
 pub(super) const PIECE: u64 = 2 * BLOCK_PAGES;
@@ -15,7 +15,7 @@ pub(super) const PIECE: u64 = 2 * BLOCK_PAGES;
 /// Returns the piece of frames at each piece of addresses. Those of each zone are shuffled (Fisher and Yates).
 pub(super) fn pieces(memory: &Memory, random: &mut Pcg64Mcg) -> Vec<u32> {
     let zones = memory.zones();
-    let end = zones.iter().map(Zone::end).max().unwrap_or(0);
+    let end = zones.iter().map(SimZone::end).max().unwrap_or(0);
     let mut pieces: Vec<u32> = (0..(end / PIECE) as u32).collect();
     for zone in zones {
         let of_zone = &mut pieces[(zone.start() / PIECE) as usize..(zone.end() / PIECE) as usize];
@@ -30,11 +30,11 @@ pub(super) fn pieces(memory: &Memory, random: &mut Pcg64Mcg) -> Vec<u32> {
 mod tests {
     use isotherm_engine::PAGE_SIZE;
 
-    use crate::machine::{Machine, MachineSpec, NodeSpec};
+    use crate::machine::{MachineSpec, NodeSpec, SimMachine};
 
     #[test]
     fn every_address_has_a_frame_of_its_own_in_its_zone() {
-        let machine = Machine::new(MachineSpec {
+        let machine = SimMachine::new(MachineSpec {
             nodes: vec![NodeSpec::new(4 << 30), NodeSpec::new(1 << 30)],
             is_scattered: true,
             ..MachineSpec::default()

@@ -17,7 +17,7 @@
 
 use isotherm_engine::Nanos;
 
-use super::{Machine, Pattern, Place};
+use super::{Pattern, Place, SimMachine};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// Interval at which speeds are computed; it is longer if there are many pages.
@@ -91,7 +91,7 @@ pub fn miss_share(pages: impl IntoIterator<Item = (f64, f64)>, entries: u32) -> 
     classes.misses(f64::from(entries)).0
 }
 
-impl Machine {
+impl SimMachine {
     /// Computes the speeds of all processes.
     pub(super) fn refresh_speeds(&mut self) {
         let periods = self.pages_to_weigh().div_ceil(PAGES_PER_PERIOD).max(1);

@@ -20,7 +20,7 @@ mod tests;
 use std::ops::Range;
 
 use table::{Run, RunTable};
-pub use zone::{Kind, Zone};
+pub use zone::{Kind, SimZone};
 
 /// Pages in a pageblock, the unit of migrate types and of compaction: 2 MiB.
 pub const BLOCK_PAGES: u64 = 512;
@@ -82,7 +82,7 @@ pub struct NodeSize {
 /// All of a machine's memory.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    zones: Vec<Zone>,
+    zones: Vec<SimZone>,
     /// The node of each zone.
     nodes: Vec<u32>,
     owners: RunTable,
@@ -98,7 +98,7 @@ impl Memory {
         let (mut zones, mut of_node, mut start) = (Vec::new(), Vec::new(), 0);
         for (node, size) in nodes.iter().enumerate() {
             for &(name, pages) in &size.zones {
-                zones.push(Zone::new(name, start, pages));
+                zones.push(SimZone::new(name, start, pages));
                 of_node.push(node as u32);
                 start += pages;
             }
@@ -119,7 +119,7 @@ impl Memory {
     }
 
     /// The zones, in the order of addresses.
-    pub fn zones(&self) -> &[Zone] {
+    pub fn zones(&self) -> &[SimZone] {
         &self.zones
     }
 
@@ -143,7 +143,7 @@ impl Memory {
     pub fn frames_of(&self, node: u32) -> Range<Pfn> {
         let mut zones = self.zones_of(node).map(|zone| &self.zones[zone]);
         let first = zones.next().map_or(0..0, |zone| zone.start()..zone.end());
-        first.start..zones.last().map_or(first.end, Zone::end)
+        first.start..zones.last().map_or(first.end, SimZone::end)
     }
 
     /// Free pages of a node.
@@ -184,7 +184,7 @@ impl Memory {
 
     /// Free pages of all zones.
     pub fn free_pages(&self) -> u64 {
-        self.zones.iter().map(Zone::free_pages).sum()
+        self.zones.iter().map(SimZone::free_pages).sum()
     }
 
     /// Adds `count` pages to the table, none of which is in memory yet.

@@ -26,7 +26,7 @@ const KINDS: [Kind; 2] = [Kind::Movable, Kind::Unmovable];
 
 /// A zone of a node.
 #[derive(Clone, Debug)]
-pub struct Zone {
+pub struct SimZone {
     name: &'static str,
     start: Pfn,
     pages: u64,
@@ -48,7 +48,7 @@ struct Block {
     movable: u16,
 }
 
-impl Zone {
+impl SimZone {
     /// Creates a zone of free memory from `start` on; `start` and `pages` are whole blocks of the highest order.
     pub(super) fn new(name: &'static str, start: Pfn, pages: u64) -> Self {
         let most = 1 << MAX_ORDER;

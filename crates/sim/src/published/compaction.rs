@@ -3,9 +3,11 @@
 use isotherm_engine::Nanos;
 use serde::Serialize;
 
-use super::{Comparison, Role};
+use super::{PublishedComparison, Role};
 use crate::cost::PUBLISHED_MACHINE;
-use crate::experiment::compaction::{CompactionOutcome, Setting, driver, java, unmovable};
+use crate::experiment::compaction::{
+    CompactionOutcome, CompactionSetting, driver, java, unmovable,
+};
 
 const LATENCIES: &str =
     include_str!("../../../../experiments/published/proactive_compaction_hugepage_latency_us.csv");
@@ -61,16 +63,16 @@ impl CompactionRun {
     /// Runs it, which takes some seconds and up to 3 GiB of memory.
     pub fn make(self) -> CompactionOutcome {
         match self {
-            Self::Driver(p) => driver(&Setting::published(p)),
-            Self::Java(p) => java(&Setting::published(p), HEAP_GIB),
-            Self::Unmovable(p) => unmovable(&Setting::published(p), UNMOVABLE_TIME),
+            Self::Driver(p) => driver(&CompactionSetting::published(p)),
+            Self::Java(p) => java(&CompactionSetting::published(p), HEAP_GIB),
+            Self::Unmovable(p) => unmovable(&CompactionSetting::published(p), UNMOVABLE_TIME),
         }
     }
 }
 
 /// Returns the notes that a reader must know before the numbers.
 pub fn notes() -> Vec<String> {
-    let setting = Setting::published(0);
+    let setting = CompactionSetting::published(0);
     vec![
         format!(
             "Inputs, not results: {:.1} us for a huge page that is there (the published median is 4 us, so \
@@ -87,7 +89,7 @@ pub fn notes() -> Vec<String> {
 }
 
 /// Compares the outcomes of runs with the published ones.
-pub fn comparisons(runs: &[(CompactionRun, CompactionOutcome)]) -> Vec<Comparison> {
+pub fn comparisons(runs: &[(CompactionRun, CompactionOutcome)]) -> Vec<PublishedComparison> {
     runs.iter()
         .flat_map(|(run, outcome)| match run {
             CompactionRun::Driver(p) => of_driver(*p, outcome),
@@ -97,7 +99,7 @@ pub fn comparisons(runs: &[(CompactionRun, CompactionOutcome)]) -> Vec<Compariso
         .collect()
 }
 
-fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
+fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedComparison> {
     let column = match proactiveness {
         0 => Some("vanilla_5.6"),
         20 => Some("proactiveness_20"),
@@ -120,7 +122,7 @@ fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison>
     let is_input = |name: &str, value: f64| {
         name == "count" || (name != "max" && (value - take_us).abs() < 0.05)
     };
-    let comparison = |(name, simulated): (String, f64)| Comparison {
+    let comparison = |(name, simulated): (String, f64)| PublishedComparison {
         experiment: "driver",
         configuration: "proactive compaction",
         case: format!("proactiveness {proactiveness}"),
@@ -139,13 +141,13 @@ fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison>
     rows.into_iter().map(comparison).collect()
 }
 
-fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
+fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedComparison> {
     let row = match proactiveness {
         0 => Some("vanilla_5.6"),
         20 => Some("proactiveness_20"),
         _ => None,
     };
-    vec![Comparison {
+    vec![PublishedComparison {
         experiment: "java",
         configuration: "proactive compaction",
         case: format!("proactiveness {proactiveness}"),
@@ -159,8 +161,8 @@ fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
     }]
 }
 
-fn of_unmovable(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Comparison> {
-    let row = |metric: &str, unit, simulated| Comparison {
+fn of_unmovable(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedComparison> {
+    let row = |metric: &str, unit, simulated| PublishedComparison {
         experiment: "unmovable",
         configuration: "proactive compaction",
         case: format!("proactiveness {proactiveness}"),

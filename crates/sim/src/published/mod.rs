@@ -44,8 +44,12 @@ impl Role {
 
 /// A number and its published counterpart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Comparison {
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Comparison")
+)]
+pub struct PublishedComparison {
     /// The experiment.
     pub experiment: &'static str,
     /// Its configuration.
@@ -74,7 +78,7 @@ pub enum Difference {
     Points(f64),
 }
 
-impl Comparison {
+impl PublishedComparison {
     /// Returns the simulated number less the published one; `None` without either, or for a ratio to zero.
     pub fn difference(&self) -> Option<Difference> {
         let (simulated, published) = (self.simulated?, self.published?);
@@ -93,7 +97,7 @@ mod tests {
     #[test]
     fn changes_in_percent_differ_by_points() {
         let check = |unit, simulated, published, expected| {
-            let comparison = Comparison {
+            let comparison = PublishedComparison {
                 experiment: "x",
                 configuration: "",
                 case: String::new(),

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Comparison, Role};
+use super::{PublishedComparison, Role};
 use crate::experiment::reclaim::{
-    Configuration, Inputs, Knowledge, Program, ReclaimOutcome, WINDOW, run,
+    Inputs, Knowledge, Program, ReclaimConfiguration, ReclaimOutcome, WINDOW, run,
 };
 
 /// The measured quantity of a table.
@@ -128,13 +128,13 @@ pub struct ReclaimRun {
 
 /// All runs of some configurations.
 pub struct Evaluation {
-    configurations: Vec<Configuration>,
+    configurations: Vec<ReclaimConfiguration>,
     programs: Vec<(&'static str, Inputs)>,
 }
 
 impl Evaluation {
     /// Creates an evaluation of these configurations, `orig` among them.
-    pub fn new(configurations: Vec<Configuration>) -> Self {
+    pub fn new(configurations: Vec<ReclaimConfiguration>) -> Self {
         Self {
             programs: inputs(),
             configurations,
@@ -171,7 +171,7 @@ impl Evaluation {
     }
 
     /// Compares every cell of both publications: orig's values, and each configuration's changes to them.
-    pub fn comparisons(&self, runs: &[(ReclaimRun, ReclaimOutcome)]) -> Vec<Comparison> {
+    pub fn comparisons(&self, runs: &[(ReclaimRun, ReclaimOutcome)]) -> Vec<PublishedComparison> {
         let mut all = Vec::new();
         for publication in [&V24, &PPRCL] {
             for metric in Metric::ALL {
@@ -220,14 +220,14 @@ fn outcome(
 /// A cell of a table, with orig's cell of the same row.
 struct Cell<'a> {
     metric: Metric,
-    configuration: &'a Configuration,
+    configuration: &'a ReclaimConfiguration,
     inputs: &'a Inputs,
     published: (f64, f64),
     simulated: Option<(f64, f64)>,
 }
 
 impl Cell<'_> {
-    fn comparison(&self, experiment: &'static str, program: &str) -> Comparison {
+    fn comparison(&self, experiment: &'static str, program: &str) -> PublishedComparison {
         let role = self.role();
         let is_orig = self.configuration.name == "orig";
         let shown = |(orig, with): (f64, f64)| {
@@ -237,7 +237,7 @@ impl Cell<'_> {
                 100.0 * (with / orig - 1.0)
             }
         };
-        Comparison {
+        PublishedComparison {
             experiment,
             configuration: self.configuration.title,
             case: program.to_owned(),
@@ -305,8 +305,8 @@ mod tests {
     use super::*;
     use crate::machine::Rules;
 
-    fn configuration(name: &'static str, knowledge: Knowledge) -> Configuration {
-        Configuration {
+    fn configuration(name: &'static str, knowledge: Knowledge) -> ReclaimConfiguration {
+        ReclaimConfiguration {
             name,
             title: name,
             thp: false,
@@ -325,7 +325,7 @@ mod tests {
         // Three tables of 24 programs: six columns in one publication, three in the other.
         assert_eq!(all.len(), 3 * 24 * (6 + 3));
         let cell = |experiment, configuration, metric, case| {
-            let is_it = |row: &&Comparison| {
+            let is_it = |row: &&PublishedComparison| {
                 (row.experiment, row.configuration) == (experiment, configuration)
                     && (row.metric.as_str(), row.case.as_str()) == (metric, case)
             };

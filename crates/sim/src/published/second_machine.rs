@@ -12,9 +12,9 @@
 use serde::Serialize;
 
 use super::tiering::reads_of;
-use super::{Comparison, Role};
-use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
-use crate::simulation::ContextSpec;
+use super::{PublishedComparison, Role};
+use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
+use crate::simulation::SimContextSpec;
 
 /// Both ends of the cold block's size, in GB as published.
 pub const COLD_GIB: [u64; 2] = [190, 240];
@@ -47,16 +47,16 @@ pub fn runs() -> Vec<SecondRun> {
 }
 
 /// Returns the setting of the second machine, as far as it was published.
-pub fn setting(cold_gib: u64) -> Setting {
-    let first = Setting::published(cold_gib);
-    let map = |setting: &Setting| (setting.fast_mib + setting.slow_mib) / MAP_SHARE;
-    let second = Setting {
+pub fn setting(cold_gib: u64) -> TieringSetting {
+    let first = TieringSetting::published(cold_gib);
+    let map = |setting: &TieringSetting| (setting.fast_mib + setting.slow_mib) / MAP_SHARE;
+    let second = TieringSetting {
         fast_mib: FAST_MIB,
         slow_mib: SLOW_MIB,
         all_slow: DEFAULT_PERCENT[1] / 100.0,
         ..first
     };
-    Setting {
+    TieringSetting {
         system_mib: first.system_mib - map(&first) + map(&second),
         ..second
     }
@@ -73,7 +73,7 @@ impl SecondRun {
     }
 
     /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate.
-    pub fn make(&self, tiered: &[ContextSpec]) -> TieringOutcome {
+    pub fn make(&self, tiered: &[SimContextSpec]) -> TieringOutcome {
         let contexts = match self.placement {
             Placement::Default => Vec::new(),
             Placement::Tiered => tiered.to_vec(),
@@ -87,7 +87,7 @@ impl SecondRun {
 }
 
 /// Compares the outcomes of runs with the published ones.
-pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<Comparison> {
+pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<PublishedComparison> {
     let mut all = Vec::new();
     for (placement, name, published) in [
         (Placement::Default, "default", DEFAULT_PERCENT),
@@ -101,7 +101,7 @@ pub fn comparisons(runs: &[(SecondRun, TieringOutcome)]) -> Vec<Comparison> {
             let all_slow = setting(run.cold_gib).all_slow;
             // The slowdown of redis on CXL memory alone was taken from this cell.
             let is_input = placement == Placement::Default && cold_gib == COLD_GIB[1];
-            all.push(Comparison {
+            all.push(PublishedComparison {
                 experiment: "HMSDK v2.0, 256 GB",
                 configuration: name,
                 case: format!("zipfian, {cold_gib} GB"),
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_system_needs_as_much_but_for_its_memory_map() {
-        let (first, second) = (Setting::published(0), setting(190));
+        let (first, second) = (TieringSetting::published(0), setting(190));
         assert_eq!(first.system_mib - second.system_mib, 256 * 1024 / 64);
         assert_eq!(second.node_bytes()[1], first.node_bytes()[1]);
     }
@@ -157,7 +157,8 @@ mod tests {
         let reported = comparisons(&made);
         let published: Vec<_> = reported.iter().filter_map(|row| row.published).collect();
         assert_eq!(published, [20.0, 24.0, 5.0, 7.0]);
-        let is_all_slow = |row: &Comparison| row.simulated.is_some_and(|n| (n - 24.0).abs() < 1e-9);
+        let is_all_slow =
+            |row: &PublishedComparison| row.simulated.is_some_and(|n| (n - 24.0).abs() < 1e-9);
         assert!(reported.iter().all(is_all_slow));
     }
 }

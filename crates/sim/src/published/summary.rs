@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Comparison, Role};
+use super::{PublishedComparison, Role};
 
 /// All cells of one configuration and metric whose numbers have the same origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -43,18 +43,19 @@ const SHOWN_AS_ZERO: f64 = 0.005;
 
 /// Summarises all configurations and metrics with several cases, in their order. Cases that are not modelled are
 /// counted with the others of their configuration and metric.
-pub fn summaries(comparisons: &[Comparison]) -> Vec<Summary> {
-    let mut groups: Vec<(&Comparison, Vec<&Comparison>)> = Vec::new();
-    let is_modelled = |row: &&Comparison| row.role != Role::NotModelled;
+pub fn summaries(comparisons: &[PublishedComparison]) -> Vec<Summary> {
+    let mut groups: Vec<(&PublishedComparison, Vec<&PublishedComparison>)> = Vec::new();
+    let is_modelled = |row: &&PublishedComparison| row.role != Role::NotModelled;
     for row in comparisons.iter().filter(is_modelled) {
-        let same =
-            |(first, _): &&mut (&Comparison, _)| is_same(first, row) && first.role == row.role;
+        let same = |(first, _): &&mut (&PublishedComparison, _)| {
+            is_same(first, row) && first.role == row.role
+        };
         match groups.iter_mut().find(same) {
             Some((_, rows)) => rows.push(row),
             None => groups.push((row, vec![row])),
         }
     }
-    let of = |(first, rows): (&Comparison, Vec<&Comparison>)| {
+    let of = |(first, rows): (&PublishedComparison, Vec<&PublishedComparison>)| {
         let missing = comparisons
             .iter()
             .filter(|row| row.role == Role::NotModelled && is_same(first, row));
@@ -63,12 +64,16 @@ pub fn summaries(comparisons: &[Comparison]) -> Vec<Summary> {
     groups.into_iter().filter_map(of).collect()
 }
 
-fn is_same(a: &Comparison, b: &Comparison) -> bool {
+fn is_same(a: &PublishedComparison, b: &PublishedComparison) -> bool {
     (a.experiment, a.configuration, &a.metric) == (b.experiment, b.configuration, &b.metric)
 }
 
 /// Summarises cells; `None` for fewer than two.
-fn summary(first: &Comparison, rows: &[&Comparison], not_modelled: usize) -> Option<Summary> {
+fn summary(
+    first: &PublishedComparison,
+    rows: &[&PublishedComparison],
+    not_modelled: usize,
+) -> Option<Summary> {
     let cells = rows
         .iter()
         .filter_map(|row| Some((row.case.as_str(), row.simulated?, row.published?)));
@@ -108,8 +113,8 @@ fn summary(first: &Comparison, rows: &[&Comparison], not_modelled: usize) -> Opt
 mod tests {
     use super::*;
 
-    fn row(case: &str, simulated: Option<f64>, published: f64) -> Comparison {
-        Comparison {
+    fn row(case: &str, simulated: Option<f64>, published: f64) -> PublishedComparison {
+        PublishedComparison {
             experiment: "evaluation",
             configuration: "pprcl",
             case: case.to_owned(),
@@ -143,7 +148,7 @@ mod tests {
     #[test]
     fn cells_of_different_origin_are_apart() {
         let mut rows = vec![row("a", Some(1.0), 2.0), row("b", Some(1.0), 2.0)];
-        let other = |case| Comparison {
+        let other = |case| PublishedComparison {
             role: Role::Input,
             ..row(case, Some(2.0), 2.0)
         };

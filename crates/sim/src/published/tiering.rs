@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 
 use serde::Serialize;
 
-use super::{Comparison, Role};
+use super::{PublishedComparison, Role};
 use crate::experiment::redis::{Reads, reads};
-use crate::experiment::tiering::{KeyDistribution, Placement, Setting, TieringOutcome, run};
-use crate::simulation::ContextSpec;
+use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
+use crate::simulation::SimContextSpec;
 
 /// The two publications, which name the tiered configuration differently.
 const SOURCES: [(&str, &str, &str); 2] = [
@@ -71,10 +71,10 @@ impl TieringRun {
 
     /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate. It takes some seconds and
     /// 2 GiB of memory.
-    pub fn make(&self, tiered: &[ContextSpec]) -> TieringOutcome {
-        let setting = Setting {
+    pub fn make(&self, tiered: &[SimContextSpec]) -> TieringOutcome {
+        let setting = TieringSetting {
             all_slow: all_slow(self.distribution),
-            ..Setting::published(self.cold_gib)
+            ..TieringSetting::published(self.cold_gib)
         };
         let contexts = match self.placement {
             Placement::Default => Vec::new(),
@@ -97,7 +97,7 @@ fn all_slow(distribution: KeyDistribution) -> f64 {
 /// The published reads, which are the same in all cells, and take a second to compute.
 pub(super) fn reads_of(distribution: KeyDistribution) -> &'static Reads {
     static READS: [OnceLock<Reads>; 2] = [OnceLock::new(), OnceLock::new()];
-    READS[distribution as usize].get_or_init(|| reads(&Setting::published(0), distribution))
+    READS[distribution as usize].get_or_init(|| reads(&TieringSetting::published(0), distribution))
 }
 
 const fn name(distribution: KeyDistribution) -> &'static str {
@@ -108,7 +108,7 @@ const fn name(distribution: KeyDistribution) -> &'static str {
 }
 
 /// Returns the notes that a reader must know before the numbers.
-pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
+pub fn notes(comparisons: &[PublishedComparison]) -> Vec<String> {
     let off = comparisons.iter().filter(|row| row.metric == "CXL use");
     let off = off.filter_map(|row| Some((row.simulated? - row.published?).abs()));
     vec![
@@ -123,7 +123,7 @@ pub fn notes(comparisons: &[Comparison]) -> Vec<String> {
 }
 
 /// Compares the outcomes of runs with those of each publication.
-pub fn comparisons(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Comparison> {
+pub fn comparisons(runs: &[(TieringRun, TieringOutcome)]) -> Vec<PublishedComparison> {
     let mut all = Vec::new();
     for source in &SOURCES {
         for (run, outcome) in runs {
@@ -137,7 +137,7 @@ fn of_run(
     (source, tiered, csv): &(&'static str, &'static str, &str),
     run: &TieringRun,
     outcome: &TieringOutcome,
-) -> [Comparison; 2] {
+) -> [PublishedComparison; 2] {
     let configuration = match run.placement {
         Placement::Default => "default",
         Placement::Tiered => tiered,
@@ -148,7 +148,7 @@ fn of_run(
     };
     // The time with everything on CXL memory is the publication's own.
     let all_slow = cell("normalized_time", "CXL-only", "cold_0G").unwrap_or(1.0);
-    let comparison = |metric: &str, unit, simulated, published, role| Comparison {
+    let comparison = |metric: &str, unit, simulated, published, role| PublishedComparison {
         experiment: source,
         configuration,
         case: format!("{}, {} GB", name(run.distribution), run.cold_gib),

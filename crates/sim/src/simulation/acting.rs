@@ -10,8 +10,8 @@ use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
 
 use super::world::SimulatedWorld;
-use super::{ContextSpec, PHYSICAL, Watch};
-use crate::machine::{Machine, Process, Rules, SimActuator, Use};
+use super::{PHYSICAL, SimContextSpec, Watch};
+use crate::machine::{Rules, SimActuator, SimMachine, SimProcess, Use};
 
 /// Executes a context's schemes.
 pub(super) struct Acting {
@@ -35,7 +35,7 @@ pub(super) struct Step {
 impl Acting {
     /// # Errors
     /// Fails if a scheme is invalid.
-    pub(super) fn new(spec: &ContextSpec) -> Result<Self, SchemeError> {
+    pub(super) fn new(spec: &SimContextSpec) -> Result<Self, SchemeError> {
         Ok(Self {
             context: Context::new(spec.schemes.clone(), spec.guard, spec.dry_run)?,
             meter: ActMeter::new(spec.act_budget),
@@ -55,14 +55,14 @@ impl Acting {
 
     /// The time at which the pending part of a plan is due, on the monitors' clock.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
-        self.context.has_rest().then(|| self.meter.next_step())
+        self.context.has_pending().then(|| self.meter.next_step())
     }
 
     /// Lets the guard observe the last second. Returns whether its state has changed.
-    pub(super) fn observe(&mut self, machine: &Machine) -> bool {
+    pub(super) fn observe(&mut self, machine: &SimMachine) -> bool {
         let (signals, share) = self.waits.look(machine, self.is_physical);
         self.meter.set_target_share(share);
-        let resident = machine.processes().iter().map(Process::rss).sum();
+        let resident = machine.processes().iter().map(SimProcess::rss).sum();
         let guard = self.context.guard_mut();
         guard.observe(machine.now(), signals, Pools::processes(resident))
     }
@@ -70,7 +70,7 @@ impl Acting {
     /// Applies the schemes to `snapshots`, or executes the pending part of a plan.
     pub(super) fn step(
         &mut self,
-        machine: &mut Machine,
+        machine: &mut SimMachine,
         monitor: &mut MonitorLoop,
         clock: Nanos,
         snapshots: &[Snapshot],
@@ -117,7 +117,7 @@ impl Acting {
 
 impl Acting {
     /// Excludes unreclaimable ranges from schemes once they were tried, as a live run does.
-    fn leave_alone(&mut self, machine: &Machine, done: &[Operation]) {
+    fn leave_alone(&mut self, machine: &SimMachine, done: &[Operation]) {
         if self.is_physical {
             return;
         }
@@ -174,7 +174,7 @@ impl Waits {
     }
 
     /// Returns the guard's signals since the last call, and the targets' share of the CPU time in use.
-    fn look(&mut self, machine: &Machine, is_physical: bool) -> (GuardSignals, f64) {
+    fn look(&mut self, machine: &SimMachine, is_physical: bool) -> (GuardSignals, f64) {
         let now = machine.now();
         let elapsed = self.looked.replace(now).map(|then| now.since(then));
         let processes = machine.processes();

@@ -4,7 +4,7 @@ use isotherm_engine::drive::Numbering;
 use isotherm_engine::{Snapshot, TargetId};
 
 use super::{Event, PHYSICAL};
-use crate::machine::Machine;
+use crate::machine::SimMachine;
 
 /// The targets that events have reported.
 pub(super) struct Targets {
@@ -68,7 +68,7 @@ impl Targets {
     }
 
     /// Reports new targets, and those that have ended.
-    pub(super) fn tell(&mut self, machine: &Machine, events: &mut Vec<Event>) {
+    pub(super) fn tell(&mut self, machine: &SimMachine, events: &mut Vec<Event>) {
         if !std::mem::replace(&mut self.told_physical, true) {
             for context in self.of_physical.clone() {
                 events.push(Event::Started {

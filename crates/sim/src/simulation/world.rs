@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use isotherm_engine::drive::{MonitorLoop, TargetSource, World};
+use isotherm_engine::drive::{MonitorLoop, Platform, TargetSource};
 use isotherm_engine::scheme::huge::BlockUse;
-use isotherm_engine::scheme::{Action, Metric, NodeMemory, SchemeEngine, SystemFacts};
+use isotherm_engine::scheme::{Action, Metric, NodeUsage, SchemeEngine, SystemFacts};
 use isotherm_engine::table::MappedRange;
 use isotherm_engine::{
     Actuator, AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId,
 };
 
 use super::PHYSICAL;
-use crate::machine::{Machine, Rules, SimActuator, SimProbe};
-use crate::memory::Zone;
+use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};
+use crate::memory::SimZone;
 
 /// The targets of a context.
 pub(super) struct Followed {
@@ -47,7 +47,7 @@ impl Followed {
     }
 
     /// The monitored parts of a process's mappings.
-    fn mapped(&self, machine: &Machine, target: TargetId) -> Vec<MappedRange> {
+    fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<MappedRange> {
         let ranges = machine.mappings(target).map(|(_, range, _)| range);
         let Some(limits) = &self.limits else {
             return ranges.map(|range| MappedRange { range }).collect();
@@ -131,7 +131,7 @@ impl Actuator for SimulatedWorld<'_> {
     }
 }
 
-impl World for SimulatedWorld<'_> {
+impl Platform for SimulatedWorld<'_> {
     fn facts(&mut self, wanted: &[Metric], _: &SchemeEngine, _: &[Snapshot]) -> SystemFacts {
         SystemFacts {
             returned: self.returned.clone(),
@@ -185,13 +185,13 @@ impl World for SimulatedWorld<'_> {
 }
 
 /// Returns the facts that goals and watermarks need.
-fn facts(machine: &Machine, wanted: &[Metric]) -> SystemFacts {
+fn facts(machine: &SimMachine, wanted: &[Metric]) -> SystemFacts {
     let mut facts = SystemFacts::default();
     let zones = machine.memory().zones();
     for metric in wanted {
         match metric {
             Metric::FreeMem => {
-                let all: u64 = zones.iter().map(Zone::pages).sum();
+                let all: u64 = zones.iter().map(SimZone::pages).sum();
                 let free = machine.memory().free_pages();
                 facts.free_mem_permil = Some((free * 1000 / all.max(1)) as u32);
             }
@@ -203,7 +203,7 @@ fn facts(machine: &Machine, wanted: &[Metric]) -> SystemFacts {
             Metric::Node(node) => {
                 if *node < machine.memory().nr_nodes() {
                     let frames = machine.memory().frames_of(*node);
-                    let memory = NodeMemory {
+                    let memory = NodeUsage {
                         total: (frames.end - frames.start) * PAGE_SIZE,
                         free: machine.memory().free_on(*node) * PAGE_SIZE,
                     };

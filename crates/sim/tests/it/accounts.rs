@@ -5,8 +5,8 @@ use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_sim::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Swap, SwapKind,
-    ThpMode, Use,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, SimMachine, SimProcess, SimProcessSpec, Swap,
+    SwapKind, ThpMode, Use,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use crate::common::{MIB, context, seconds};
 
 /// A process with anonymous memory and files; each page of the first half of both is accessed at `rate`.
-fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
+fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> SimProcessSpec {
     let area = |name: &str, start: u64, mib: u64, purpose| AreaSpec {
         name: name.into(),
         range: AddressRange::new(start, start + mib * MIB),
@@ -25,7 +25,7 @@ fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
         filled_of_block: None,
         released: None,
     };
-    ProcessSpec {
+    SimProcessSpec {
         name: "program".into(),
         threads: 1,
         work: None,
@@ -35,7 +35,7 @@ fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> ProcessSpec {
             area("heap", 0x7f00_0000_0000, anon_mib, Use::Anon),
             area("file", 0x7f80_0000_0000, file_mib, Use::File),
         ],
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 
@@ -59,10 +59,10 @@ const ACTIONS: [Action; 6] = [
 
 /// Checks that used memory belongs to processes or to compressed swap, and that swapped pages are in swap or were read
 /// back.
-fn check_memory(machine: &Machine) -> Result<(), TestCaseError> {
+fn check_memory(machine: &SimMachine) -> Result<(), TestCaseError> {
     let processes = machine.processes();
-    let resident: u64 = processes.iter().map(Process::rss).sum();
-    let swapped: u64 = processes.iter().map(Process::swapped).sum();
+    let resident: u64 = processes.iter().map(SimProcess::rss).sum();
+    let swapped: u64 = processes.iter().map(SimProcess::swapped).sum();
     let pool = machine.swap().map_or(0, Swap::pool_pages);
     prop_assert_eq!(machine.used(), resident + pool * PAGE_SIZE);
     let stats = machine.stats();
@@ -73,7 +73,7 @@ fn check_memory(machine: &Machine) -> Result<(), TestCaseError> {
 }
 
 /// Checks that a process's time is work or lost, except for a wait that is not over yet.
-fn check_time(machine: &Machine) -> Result<(), TestCaseError> {
+fn check_time(machine: &SimMachine) -> Result<(), TestCaseError> {
     for process in machine.processes().iter().filter(|p| p.is_running()) {
         let elapsed = machine.now().since(process.started()).as_secs_f64();
         let reported = process.work().as_secs_f64() + process.losses().total();
@@ -100,7 +100,7 @@ proptest! {
         actions in prop::collection::vec(prop::sample::select(ACTIONS.to_vec()), 1..4),
         seed in any::<u64>(),
     ) {
-        let machine = Machine::new(MachineSpec {
+        let machine = SimMachine::new(MachineSpec {
             nodes: vec![NodeSpec::new(64 * MIB), NodeSpec { latency: Nanos(250), ..NodeSpec::new(32 * MIB) }],
             swap: swap.map(|(ratio, mib)| (SwapKind::Zram { ratio }, mib * MIB)),
             thp,

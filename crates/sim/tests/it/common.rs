@@ -3,7 +3,7 @@
 use isotherm_engine::Nanos;
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Frequency, Scheme};
-use isotherm_sim::simulation::{ContextSpec, Watch};
+use isotherm_sim::simulation::{SimContextSpec, Watch};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -27,8 +27,8 @@ pub(crate) fn scheme(action: Action, percent: (f64, f64), age: Nanos) -> Scheme 
     Scheme::new(pattern, action)
 }
 
-pub(crate) fn context(watch: Watch, schemes: Vec<Scheme>) -> ContextSpec {
-    ContextSpec {
+pub(crate) fn context(watch: Watch, schemes: Vec<Scheme>) -> SimContextSpec {
+    SimContextSpec {
         name: None,
         watch,
         limits: Vec::new(),

@@ -2,14 +2,16 @@
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::CompactionState;
-use isotherm_sim::experiment::compaction::{CompactionOutcome, Setting, driver, java, unmovable};
+use isotherm_sim::experiment::compaction::{
+    CompactionOutcome, CompactionSetting, driver, java, unmovable,
+};
 
-fn small(proactiveness: u32) -> Setting {
-    Setting {
+fn small(proactiveness: u32) -> CompactionSetting {
+    CompactionSetting {
         memory_mib: 12 << 10,
         frag_mib: 11 << 10,
         idle_time: Nanos::from_millis(5_000),
-        ..Setting::published(proactiveness)
+        ..CompactionSetting::published(proactiveness)
     }
 }
 

@@ -3,7 +3,7 @@
 use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{AddressRange, Attributes, Nanos};
 use isotherm_sim::machine::{
-    AreaSpec, Machine, MachineSpec, NodeSpec, Pattern, Process, ProcessSpec, Rates, Rules,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine, SimProcess, SimProcessSpec,
     SwapKind, Use,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
@@ -11,9 +11,9 @@ use isotherm_sim::simulation::{Simulation, Watch};
 use crate::common::{MIB, context, scheme, seconds};
 
 /// A process of 128 MiB: half of each block is filled within `fill`, and each page is accessed at `rate`.
-fn process(rate: f32, fill: Nanos) -> ProcessSpec {
+fn process(rate: f32, fill: Nanos) -> SimProcessSpec {
     let start = 0x7f00_0000_0000;
-    ProcessSpec {
+    SimProcessSpec {
         name: "program".into(),
         threads: 1,
         work: None,
@@ -29,13 +29,13 @@ fn process(rate: f32, fill: Nanos) -> ProcessSpec {
             filled_of_block: Some(256),
             released: None,
         }],
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 
 /// Runs a process for 20 s, and returns it.
-fn run(rules: Rules, watch: Watch, scheme: Scheme, process: ProcessSpec) -> Process {
-    let machine = Machine::new(MachineSpec {
+fn run(rules: Rules, watch: Watch, scheme: Scheme, process: SimProcessSpec) -> SimProcess {
+    let machine = SimMachine::new(MachineSpec {
         nodes: vec![NodeSpec::new(32 << 30)],
         swap: Some((SwapKind::Zram { ratio: 3.0 }, 1024 * MIB)),
         rules,

@@ -5,11 +5,11 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal, Unreclaimable};
 
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, Fault, FaultKind, Machine, MachineSpec, NodeSpec, Pattern, ProcessSpec,
-    Rates, Rules, SwapKind, ThpMode, Use,
+    AreaSpec, Defrag, FaultKind, InjectedFault, MachineSpec, NodeSpec, Pattern, Rates, Rules,
+    SimMachine, SimProcessSpec, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
-use isotherm_sim::simulation::{ContextSpec, Event, Simulation, Watch};
+use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 use proptest::prelude::*;
 
 use crate::common::{self, MIB, context, seconds};
@@ -29,9 +29,9 @@ fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> Mac
 }
 
 /// A process of `mib`; each page of its first `hot` MiB is accessed at `rate`.
-fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
+fn process(mib: u64, hot: u64, rate: f32) -> SimProcessSpec {
     let start = 0x7f00_0000_0000;
-    ProcessSpec {
+    SimProcessSpec {
         name: "program".into(),
         threads: 1,
         work: None,
@@ -47,7 +47,7 @@ fn process(mib: u64, hot: u64, rate: f32) -> ProcessSpec {
             filled_of_block: None,
             released: None,
         }],
-        ..ProcessSpec::default()
+        ..SimProcessSpec::default()
     }
 }
 
@@ -74,12 +74,12 @@ fn run(mut simulation: Simulation, checks: bool) -> (Simulation, Vec<Event>) {
 
 fn simulate(
     spec: MachineSpec,
-    processes: Vec<ProcessSpec>,
-    contexts: Vec<ContextSpec>,
+    processes: Vec<SimProcessSpec>,
+    contexts: Vec<SimContextSpec>,
     length: Nanos,
 ) -> (Simulation, Vec<Event>) {
     let starts = processes.into_iter().map(|p| (Nanos(0), p)).collect();
-    let simulation = Simulation::new(Machine::new(spec), starts, contexts, length);
+    let simulation = Simulation::new(SimMachine::new(spec), starts, contexts, length);
     run(simulation.expect("it can be simulated"), false)
 }
 
@@ -263,7 +263,7 @@ fn huge_pages_waste_no_more_than_they_may_and_go_where_they_save_most() {
             ..TableAttributes::default()
         });
         let contexts = vec![context(watch, vec![hot])];
-        let machine = Machine::new(machine(&[1024], None, ThpMode::Never, 1));
+        let machine = SimMachine::new(machine(&[1024], None, ThpMode::Never, 1));
         let simulation = Simulation::new(machine, vec![(Nanos(0), program)], contexts, seconds(30));
         let mut simulation = simulation.expect("it can be simulated");
         simulation.set_max_waste(0, max_waste);
@@ -341,13 +341,13 @@ fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
 
 #[test]
 fn what_goes_wrong_is_refused_by_its_name() {
-    let always = |kind| Fault {
+    let always = |kind| InjectedFault {
         kind,
         from: Nanos(0),
         until: seconds(1000),
     };
     let with = |kind| {
-        let mut machine = Machine::new(machine(&[512], Some(512), ThpMode::Never, 1));
+        let mut machine = SimMachine::new(machine(&[512], Some(512), ThpMode::Never, 1));
         machine.set_faults(vec![always(kind)]);
         let prcl = context(tables(), vec![scheme(Action::Pageout, 3)]);
         let starts = vec![(Nanos(0), process(64, 0, 0.0))];
@@ -369,8 +369,8 @@ fn what_goes_wrong_is_refused_by_its_name() {
 
 /// Returns all events and the processes as text, which must be the same for the same seed.
 fn reported(seed: u64) -> String {
-    let mut machine = Machine::new(machine(&[128, 128], Some(64), ThpMode::Always, seed));
-    machine.set_faults(vec![Fault {
+    let mut machine = SimMachine::new(machine(&[128, 128], Some(64), ThpMode::Always, seed));
+    machine.set_faults(vec![InjectedFault {
         kind: FaultKind::Migration(0.3),
         from: Nanos(0),
         until: seconds(100),
@@ -400,7 +400,7 @@ fn zones_are_as_on_x86_and_the_kernel_takes_nothing_movable() {
     let mut spec = machine(&[4096, 256], Some(512), ThpMode::Never, 1);
     spec.nodes[0].movable = 512 * MIB;
     spec.nodes[1].movable = u64::MAX;
-    let machine = Machine::new(spec);
+    let machine = SimMachine::new(spec);
     let zones = machine.memory().zones().iter();
     let zones: Vec<(&str, u64)> = zones.map(|z| (z.name(), z.pages() / 256)).collect();
     let wanted = [
@@ -444,7 +444,7 @@ fn fragmented(defrag: Defrag, compaction_proactiveness: u32) -> Simulation {
     let mut huge = process(64, 64, 50.0);
     huge.areas[0].huge = Some(true);
     let starts = vec![(Nanos(0), fragmenter), (seconds(10), huge)];
-    let simulation = Simulation::new(Machine::new(spec), starts, vec![], seconds(15));
+    let simulation = Simulation::new(SimMachine::new(spec), starts, vec![], seconds(15));
     run(simulation.expect("it can be simulated"), true).0
 }
 
@@ -497,8 +497,8 @@ fn a_node_delivers_no_more_than_it_can() {
 prop_compose! {
     fn any_fault()(
         which in 0..6_u8, share in 0.0..1.0_f64, from in 0..6_u64, length in 1..6_u64, far in -4..4_i64,
-    ) -> Fault {
-        Fault {
+    ) -> InjectedFault {
+        InjectedFault {
             kind: match which {
                 0 => FaultKind::NodeFull(0),
                 1 => FaultKind::SwapFull,
@@ -543,7 +543,7 @@ proptest! {
             ..machine(&nodes, swap, thp, seed)
         };
         spec.nodes.iter_mut().for_each(|node| node.movable = movable * MIB);
-        let mut machine = Machine::new(spec);
+        let mut machine = SimMachine::new(spec);
         machine.set_faults(faults);
         let schemes = actions.into_iter().map(|action| {
             let mut scheme = scheme(action, 1);

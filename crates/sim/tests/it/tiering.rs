@@ -2,11 +2,11 @@
 
 use isotherm_engine::Nanos;
 use isotherm_sim::experiment::redis::reads;
-use isotherm_sim::experiment::tiering::{KeyDistribution, Setting, run};
+use isotherm_sim::experiment::tiering::{KeyDistribution, TieringSetting, run};
 
 /// A hundredth of the published setting: 5 GiB and 2 GiB; redis has 0.5 GiB and a snapshot of 0.3.
-fn small(cold_gib: u64) -> Setting {
-    Setting {
+fn small(cold_gib: u64) -> TieringSetting {
+    TieringSetting {
         fast_mib: 6 << 10,
         slow_mib: 2 << 10,
         system_mib: 1 << 10,

@@ -33,13 +33,13 @@ pub(super) struct GuardJson {
     label: String,
     stops: u64,
     closed_s: f64,
-    strain_max: Option<f64>,
+    limit_ratio_max: Option<f64>,
     slowdown_mean: Option<f64>,
     slowdown_max: Option<f64>,
     refaults_mean: Option<f64>,
     refaults_max: Option<f64>,
     /// Ratio of measured cost to limit.
-    strain: SeriesJson,
+    limit_ratio: SeriesJson,
     /// Refaults per second.
     refaults: SeriesJson,
     /// Permitted bytes per second.
@@ -83,12 +83,12 @@ impl GuardJson {
             label: labelled(of.context.as_deref(), "guard"),
             stops: of.stops,
             closed_s: of.closed_ns.as_secs_f64(),
-            strain_max: of.strain_max,
+            limit_ratio_max: of.limit_ratio_max,
             slowdown_mean: of.slowdown_mean,
             slowdown_max: of.slowdown_max,
             refaults_mean: of.refaults_per_s_mean,
             refaults_max: of.refaults_per_s_max,
-            strain: SeriesJson::scaled(&of.strain_ppm, 1e-6, arrays),
+            limit_ratio: SeriesJson::scaled(&of.limit_ratio_ppm, 1e-6, arrays),
             refaults: SeriesJson::scaled(&of.refaults_per_1000_s, 1e-3, arrays),
             allowed: SeriesJson::of(&of.allowed, arrays),
             stopped: { of.stopped.iter() }

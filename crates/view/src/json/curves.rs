@@ -19,7 +19,7 @@ pub(super) struct CurvesJson {
     /// The policy that reclaims memory after the threshold.
     idle: ReclaimJson,
     /// The policy with a longer threshold after each refault.
-    patient: ReclaimJson,
+    backoff: ReclaimJson,
     huge: Option<HugeJson>,
 }
 
@@ -53,7 +53,7 @@ impl CurvesJson {
             unknown_mean: reclaim.unknown_mean_bytes,
             refault_cost_s: reclaim.refault_cost_ns.as_secs_f64(),
             idle: ReclaimJson::of(&reclaim.points, arrays),
-            patient: ReclaimJson::of(&reclaim.patient_points, arrays),
+            backoff: ReclaimJson::of(&reclaim.backoff_points, arrays),
             huge: of.huge.as_ref().map(|huge| HugeJson {
                 resident_mean: huge.resident_mean_bytes,
                 recorded_huge_mean: huge.recorded_huge_mean_bytes,

@@ -8,7 +8,7 @@ mod layers;
 mod machine;
 mod tiers;
 
-use isotherm_report::course::{Quantity, QuantityCourse, TargetCourse};
+use isotherm_report::course::{CourseQuantity, QuantityCourse, TargetCourse};
 use isotherm_report::heatmap::{RATE_CODES, RateCodes};
 use isotherm_report::overview::{MappingOverview, TargetOverview};
 use isotherm_report::render::colour::{RAMP, Rgb};
@@ -18,11 +18,11 @@ use isotherm_report::{Render, Style};
 use serde::Serialize;
 
 use crate::container::{Arrays, Ref};
-use crate::document::Finished;
+use crate::document::{Detail, Finished};
 use actions::{GuardJson, ProcessJson, SchemeJson};
 use blame::BlameJson;
 use curves::CurvesJson;
-pub(crate) use layers::LayersJson;
+use layers::LayersJson;
 use machine::MachineJson;
 use tiers::TiersJson;
 
@@ -31,8 +31,33 @@ const MOST_MAPPINGS: usize = 200;
 /// The largest number of listed processes.
 const MOST_PROCESSES: usize = 2000;
 
+impl Finished {
+    /// Builds the container of the records, in their order.
+    ///
+    /// # Errors
+    /// Only serde could fail, and it does not for these types.
+    pub fn container(records: &[Self]) -> serde_json::Result<Vec<u8>> {
+        let mut arrays = Arrays::default();
+        let json = DocumentJson::of(records, &mut arrays);
+        arrays.finish(&json)
+    }
+}
+
+impl Detail {
+    /// Builds the container: layers like those of a record, but with one layer.
+    ///
+    /// # Errors
+    /// Only serde could fail, and it does not for these types.
+    pub fn container(self) -> serde_json::Result<Vec<u8>> {
+        let mut arrays = Arrays::default();
+        let layers = self.finish();
+        let json = LayersJson::of(&layers, &mut arrays);
+        arrays.finish(&json)
+    }
+}
+
 #[derive(Serialize)]
-pub(crate) struct DocumentJson<'a> {
+struct DocumentJson<'a> {
     version: u32,
     codes: RateCodes,
     ramp: [Rgb; 7],
@@ -40,7 +65,7 @@ pub(crate) struct DocumentJson<'a> {
 }
 
 impl<'a> DocumentJson<'a> {
-    pub(crate) fn of(records: &'a [Finished], arrays: &mut Arrays) -> Self {
+    fn of(records: &'a [Finished], arrays: &mut Arrays) -> Self {
         Self {
             version: 2,
             codes: RATE_CODES,
@@ -203,17 +228,17 @@ impl CourseJson {
     }
 }
 
-fn name(quantity: Quantity) -> &'static str {
+fn name(quantity: CourseQuantity) -> &'static str {
     match quantity {
-        Quantity::Touched => "touched",
-        Quantity::Idle => "idle",
-        Quantity::IdleFor(0) => "idle_5s",
-        Quantity::IdleFor(1) => "idle_30s",
-        Quantity::IdleFor(_) => "idle_2min",
-        Quantity::Unknown => "unknown",
-        Quantity::Swapped => "swapped",
-        Quantity::Rss => "rss",
-        Quantity::Swap => "swap",
+        CourseQuantity::Touched => "touched",
+        CourseQuantity::Idle => "idle",
+        CourseQuantity::IdleFor(0) => "idle_5s",
+        CourseQuantity::IdleFor(1) => "idle_30s",
+        CourseQuantity::IdleFor(_) => "idle_2min",
+        CourseQuantity::Unknown => "unknown",
+        CourseQuantity::Swapped => "swapped",
+        CourseQuantity::Rss => "rss",
+        CourseQuantity::Swap => "swap",
     }
 }
 

@@ -13,7 +13,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 /// The order in which hot pages are touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum TouchOrder {
     /// All pages are touched at once, by address, at the start of each period.
     Sweep,
     /// Pages are touched by address, evenly spread over the period.
@@ -48,7 +48,7 @@ pub struct Case {
     /// Time in which all hot pages are touched once, where the machine is fast enough.
     pub period: Nanos,
     /// Order of touches.
-    pub order: Order,
+    pub order: TouchOrder,
     /// Whether touches are writes.
     pub writes: bool,
     /// Bytes of each piece of hot memory; `None`: all in one piece.
@@ -76,7 +76,7 @@ impl Case {
         let total = draw.log(100.0 * MIB, 2048.0 * MIB) as u64 / BLOCK_SIZE * BLOCK_SIZE;
         let hot = draw.log(0.01, 0.6);
         let period = Nanos(draw.log(1e6, 1e10) as u64);
-        let order = draw.one_of(&[Order::Sweep, Order::Spread, Order::Random]);
+        let order = draw.one_of(&[TouchOrder::Sweep, TouchOrder::Spread, TouchOrder::Random]);
         let writes = draw.chance(0.5);
         let piece = draw.one_of(&[
             None,
@@ -160,9 +160,9 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let piece = self.piece.map_or("whole".into(), format_bytes);
         let order = match self.order {
-            Order::Sweep => "sweep",
-            Order::Spread => "spread",
-            Order::Random => "random",
+            TouchOrder::Sweep => "sweep",
+            TouchOrder::Spread => "spread",
+            TouchOrder::Random => "random",
         };
         let period = self.period.as_secs_f64() * 1e3;
         let digits = usize::from(period < 10.0);
@@ -221,9 +221,9 @@ mod tests {
     fn every_trait_is_drawn_sooner_or_later() {
         let family: Vec<Case> = (0..200).map(|i| Case::draw(1, i)).collect();
         let some = |wanted: fn(&Case) -> bool| assert!(family.iter().any(wanted));
-        some(|c| c.order == Order::Sweep);
-        some(|c| c.order == Order::Spread);
-        some(|c| c.order == Order::Random);
+        some(|c| c.order == TouchOrder::Sweep);
+        some(|c| c.order == TouchOrder::Spread);
+        some(|c| c.order == TouchOrder::Random);
         some(|c| c.piece.is_none());
         some(|c| c.piece == Some(PAGE_SIZE));
         some(|c| matches!(c.populated, Populated::Every(8)));

@@ -9,8 +9,8 @@ use isotherm_engine::{AddressRange, Nanos, PAGES_PER_BLOCK};
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::case::{Case, Order};
-use super::layout::Layout;
+use super::case::{Case, TouchOrder};
+use super::layout::CaseLayout;
 use super::pages::PageSet;
 
 /// Random touches for each hot page after which each was touched (chance of a miss: 1e-12).
@@ -70,11 +70,11 @@ impl Batch {
 
 /// The touches of a program that has ended.
 #[derive(Clone, Debug)]
-pub struct Journal {
+pub struct TouchJournal {
     /// The program's report.
     pub ready: Ready,
     /// Its pages.
-    pub layout: Layout,
+    pub layout: CaseLayout,
     batches: Vec<Batch>,
     /// Hot pages of each phase.
     hot: Vec<Vec<u32>>,
@@ -89,7 +89,7 @@ pub struct Touched {
     pub either: PageSet,
 }
 
-impl Journal {
+impl TouchJournal {
     /// Reads a file of batches.
     pub fn read(ready: Ready, mut input: impl Read) -> io::Result<Self> {
         let mut bytes = Vec::new();
@@ -103,7 +103,7 @@ impl Journal {
 
     /// Creates a journal of `batches`, which are in order.
     pub fn new(ready: Ready, batches: Vec<Batch>) -> Self {
-        let layout = Layout::new(ready.case);
+        let layout = CaseLayout::new(ready.case);
         let phases = batches.last().map_or(0, |batch| batch.phase as u32);
         let hot = (0..=phases).map(|phase| layout.hot(phase)).collect();
         Self {
@@ -184,8 +184,8 @@ impl Journal {
             let (from, to) = (part[0].from, part[part.len() - 1].to);
             let count = hot.len() as u64;
             let enough = match self.ready.case.order {
-                Order::Sweep | Order::Spread => count,
-                Order::Random => ENOUGH * count,
+                TouchOrder::Sweep | TouchOrder::Spread => count,
+                TouchOrder::Random => ENOUGH * count,
             };
             if to - from >= enough {
                 for page in hot {
@@ -209,7 +209,7 @@ pub(super) mod tests {
     pub(in crate::family) const BASE: u64 = 0x7f00_0000_0000;
 
     /// 32 MiB in 4 KiB pages, of which a quarter is hot.
-    pub(in crate::family) fn case(order: Order) -> Case {
+    pub(in crate::family) fn case(order: TouchOrder) -> Case {
         Case {
             total: 32 << 20,
             hot: 0.25,
@@ -225,8 +225,8 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::family) fn journal(case: Case, batches: Vec<Batch>) -> Journal {
-        let span = Layout::new(case).bytes();
+    pub(in crate::family) fn journal(case: Case, batches: Vec<Batch>) -> TouchJournal {
+        let span = CaseLayout::new(case).bytes();
         let ready = Ready {
             time: Nanos(0),
             case,
@@ -235,7 +235,7 @@ pub(super) mod tests {
             swapped: 0,
             without: Vec::new(),
         };
-        Journal::new(ready, batches)
+        TouchJournal::new(ready, batches)
     }
 
     /// Builds one batch of `len` touches in each 10 ms, which takes 1 ms.
@@ -253,7 +253,7 @@ pub(super) mod tests {
 
     #[test]
     fn pages_of_an_interval_are_those_of_the_batches_in_it() {
-        for order in [Order::Sweep, Order::Random] {
+        for order in [TouchOrder::Sweep, TouchOrder::Random] {
             let journal = journal(case(order), steady(100, 16));
             for (start, end) in [(0, 1000), (95, 105), (100, 140), (460, 540), (250, 250)] {
                 let (start, end) = (Nanos::from_millis(start), Nanos::from_millis(end));
@@ -286,7 +286,7 @@ pub(super) mod tests {
     fn a_touch_of_a_huge_page_is_one_of_all_of_it() {
         let case = Case {
             huge: true,
-            ..case(Order::Sweep)
+            ..case(TouchOrder::Sweep)
         };
         let journal = journal(case, steady(10, 1));
         let touched = journal.touched_by(Nanos(0), Nanos::from_millis(100), Nanos::from_millis(2));
@@ -300,14 +300,14 @@ pub(super) mod tests {
         for batch in steady(3, 4) {
             batch.write(&mut bytes).expect("memory can be written");
         }
-        let ready = journal(case(Order::Sweep), Vec::new()).ready;
-        let journal = Journal::read(ready, &bytes[..bytes.len() - 1]).expect("it can be read");
+        let ready = journal(case(TouchOrder::Sweep), Vec::new()).ready;
+        let journal = TouchJournal::read(ready, &bytes[..bytes.len() - 1]).expect("it can be read");
         assert_eq!(journal.batches, steady(2, 4));
     }
 
     #[test]
     fn moves_are_the_beginnings_of_phases() {
-        let journal = journal(case(Order::Sweep), steady(120, 16));
+        let journal = journal(case(TouchOrder::Sweep), steady(120, 16));
         assert_eq!(
             journal.moves(),
             [Nanos::from_millis(500), Nanos::from_millis(1000)]

@@ -5,7 +5,7 @@ use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::case::{Case, Order, Populated};
+use super::case::{Case, Populated, TouchOrder};
 use super::pages::PageSet;
 use crate::layout::below;
 
@@ -13,13 +13,13 @@ const PER_BLOCK: u64 = PAGES_PER_BLOCK as u64;
 
 /// The pages of a case's memory, by their index in it.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct CaseLayout {
     case: Case,
     /// Length of its address range, in pages.
     span: u64,
 }
 
-impl Layout {
+impl CaseLayout {
     /// Creates the layout of `case`.
     pub fn new(case: Case) -> Self {
         let blocks = (case.total / PAGE_SIZE).div_ceil(populated_in_block(case.populated));
@@ -100,8 +100,8 @@ impl Layout {
     /// Returns the index of the hot page that is touched at a position of the sequence.
     pub fn at(&self, position: u64, hot: usize) -> usize {
         match self.case.order {
-            Order::Sweep | Order::Spread => (position % hot as u64) as usize,
-            Order::Random => {
+            TouchOrder::Sweep | TouchOrder::Spread => (position % hot as u64) as usize,
+            TouchOrder::Random => {
                 // SplitMix64 computes any position independently of the others.
                 let mut z = (position ^ self.case.seed.rotate_left(32))
                     .wrapping_add(1)
@@ -152,7 +152,7 @@ mod tests {
     fn hot_pages_are_populated_distinct_and_as_many_as_the_case_says() {
         for index in 0..100 {
             let case = Case::draw(11, index).within(200 << 20);
-            let layout = Layout::new(case);
+            let layout = CaseLayout::new(case);
             let populated = (0..layout.span).filter(|p| layout.is_populated(*p));
             let populated = populated.count() as u64;
             assert!(populated * PAGE_SIZE >= case.total, "{case:?}");
@@ -173,7 +173,7 @@ mod tests {
             piece: Some(64 << 10),
             ..Case::draw(1, 1).within(128 << 20)
         };
-        let layout = Layout::new(case);
+        let layout = CaseLayout::new(case);
         assert_ne!(layout.hot(0), layout.hot(1));
         let hot = layout.hot(0);
         let out = layout.paged_out();
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn random_touches_come_to_all_pages_alike() {
         let case = Case {
-            order: Order::Random,
+            order: TouchOrder::Random,
             ..Case::draw(1, 0)
         };
-        let layout = Layout::new(case);
+        let layout = CaseLayout::new(case);
         let mut counts = [0u32; 100];
         (0..100_000).for_each(|p| counts[layout.at(p, 100)] += 1);
         assert!(counts.iter().all(|n| (800..1200).contains(n)), "{counts:?}");

@@ -16,9 +16,9 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes as _;
 
-use super::case::{Case, Order, Populated};
+use super::case::{Case, Populated, TouchOrder};
 use super::journal::{Batch, Ready};
-use super::layout::Layout;
+use super::layout::CaseLayout;
 
 /// Untouched addresses on both sides of the memory.
 const MARGIN: usize = 2 * BLOCK_SIZE as usize;
@@ -33,7 +33,7 @@ const WORDS: usize = PAGE_SIZE as usize / 8;
 
 /// Program to run, and files for its reports
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct ProgramOptions {
     /// Seed of the family
     #[arg(long)]
     pub seed: u64,
@@ -55,7 +55,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Fails if its memory is not available, or a file cannot be written.
-pub fn run(options: &Options) -> io::Result<()> {
+pub fn run(options: &ProgramOptions) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
@@ -105,7 +105,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 struct Program {
     case: Case,
-    layout: Layout,
+    layout: CaseLayout,
     memory: MmapMut,
     /// Offset in the mapping at which the memory begins.
     skip: usize,
@@ -117,7 +117,7 @@ struct Program {
 
 impl Program {
     fn new(case: Case) -> io::Result<Self> {
-        let layout = Layout::new(case);
+        let layout = CaseLayout::new(case);
         let bytes = layout.bytes() as usize;
         let mut memory = MmapOptions::new()
             .len(bytes + 3 * MARGIN)
@@ -303,7 +303,7 @@ fn page_out(ranges: &str) -> io::Result<()> {
 }
 
 /// Makes the case's populated pages resident.
-fn populate(memory: &mut [u8], case: Case, layout: &Layout) {
+fn populate(memory: &mut [u8], case: Case, layout: &CaseLayout) {
     let whole = case.populated == Populated::All;
     for (page, bytes) in memory.chunks_mut(PAGE_SIZE as usize).enumerate() {
         if whole || layout.is_populated(page as u64) {
@@ -314,7 +314,7 @@ fn populate(memory: &mut [u8], case: Case, layout: &Layout) {
 
 /// Rule by which touches become due.
 struct Pace {
-    order: Order,
+    order: TouchOrder,
     period: Duration,
     hot: u64,
     /// The position of the next touch in the sequence.
@@ -346,18 +346,18 @@ impl Pace {
         let periods = (now - self.base.0).as_secs_f64() / self.period.as_secs_f64();
         let due = self.base.1
             + match self.order {
-                Order::Sweep => (periods.floor() as u64 + 1) * self.hot,
-                Order::Spread | Order::Random => (periods * self.hot as f64) as u64,
+                TouchOrder::Sweep => (periods.floor() as u64 + 1) * self.hot,
+                TouchOrder::Spread | TouchOrder::Random => (periods * self.hot as f64) as u64,
             };
         if due > self.position + 2 * self.hot {
             let ahead = match self.order {
                 // The current round goes on to its end.
-                Order::Sweep => self.position.next_multiple_of(self.hot),
-                Order::Spread | Order::Random => self.position,
+                TouchOrder::Sweep => self.position.next_multiple_of(self.hot),
+                TouchOrder::Spread | TouchOrder::Random => self.position,
             };
             self.base = (now, ahead);
             return ahead
-                + if self.order == Order::Sweep {
+                + if self.order == TouchOrder::Sweep {
                     self.hot
                 } else {
                     1
@@ -370,8 +370,8 @@ impl Pace {
     fn wait(&self, now: Instant) -> Duration {
         let next = self.position + 1 - self.base.1;
         let periods = match self.order {
-            Order::Sweep => (next / self.hot) as f64,
-            Order::Spread | Order::Random => next as f64 / self.hot as f64,
+            TouchOrder::Sweep => (next / self.hot) as f64,
+            TouchOrder::Spread | TouchOrder::Random => next as f64 / self.hot as f64,
         };
         let at = self.base.0 + self.period.mul_f64(periods);
         at.saturating_duration_since(now)
@@ -406,7 +406,7 @@ fn smaps_sum(smaps: &str, range: AddressRange, field: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn pace(order: Order) -> (Pace, Instant) {
+    fn pace(order: TouchOrder) -> (Pace, Instant) {
         let case = Case {
             order,
             period: Nanos::from_millis(100),
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_sweep_is_due_at_once_and_then_each_period() {
-        let (mut pace, start) = pace(Order::Sweep);
+        let (mut pace, start) = pace(TouchOrder::Sweep);
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(pace.due(start), 1000);
         pace.position = 1000;
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn spread_touches_are_due_one_by_one() {
-        let (mut pace, start) = pace(Order::Spread);
+        let (mut pace, start) = pace(TouchOrder::Spread);
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(pace.due(at(50)), 500);
         pace.position = 500;
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn what_the_machine_is_too_slow_for_is_left_out() {
-        for order in [Order::Sweep, Order::Spread] {
+        for order in [TouchOrder::Sweep, TouchOrder::Spread] {
             let (mut pace, start) = pace(order);
             pace.position = 500;
             let due = pace.due(start + Duration::from_secs(10));

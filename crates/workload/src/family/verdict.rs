@@ -11,7 +11,7 @@ use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::EDGE;
-use super::journal::{Journal, Touched};
+use super::journal::{TouchJournal, Touched};
 use super::pages::PageSet;
 
 /// Number of pages below which no score is given: 1 MiB.
@@ -100,7 +100,7 @@ pub trait Truth {
     fn parts(&self, range: AddressRange) -> Vec<(AddressRange, Range<usize>)>;
 }
 
-impl Truth for Journal {
+impl Truth for TouchJournal {
     fn touched(&self, start: Nanos, end: Nanos) -> Touched {
         self.touched_by(start, end, EDGE)
     }
@@ -185,14 +185,14 @@ fn add(
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::Order;
+    use super::super::case::TouchOrder;
     use super::super::journal::tests::{BASE, case, journal, steady};
     use super::*;
     use isotherm_engine::{AddressRange, RegionMemory, TargetId};
 
     /// Returns a program that touches all of a quarter of 32 MiB again and again in the first half second.
-    fn program() -> Journal {
-        journal(case(Order::Sweep), steady(50, 4096))
+    fn program() -> TouchJournal {
+        journal(case(TouchOrder::Sweep), steady(50, 4096))
     }
 
     fn region(first: u64, last: u64, nr_accesses: Option<f32>) -> RegionSnapshot {
@@ -282,7 +282,7 @@ mod tests {
             end: Nanos::from_millis(501),
             ..snapshot(all)
         };
-        let verdict = super::verdict(&journal(case(Order::Sweep), sweep), &late);
+        let verdict = super::verdict(&journal(case(TouchOrder::Sweep), sweep), &late);
         assert!(!verdict.is_decided());
         assert_eq!((verdict.precision(), verdict.recall()), (None, None));
     }

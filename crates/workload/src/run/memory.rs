@@ -8,7 +8,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes;
 
-use super::{Event, HugePages, Observer, Options, RunError};
+use super::{HugePages, Observer, RunError, RunOptions, WorkloadEvent};
 use crate::config::{Config, Region};
 
 /// Bytes populated between two checks of `stop`.
@@ -93,7 +93,7 @@ impl Memory {
 /// Maps all regions and, if `options` say so, populates them. Once `stop` is set the rest stays unpopulated.
 pub(super) fn allocate(
     config: &Config,
-    options: Options,
+    options: RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Vec<Memory>, RunError> {
@@ -118,7 +118,7 @@ pub(super) fn allocate(
             memory.populate(start, len);
             done += len as u64;
             observer
-                .event(&Event::Populating { done, total })
+                .event(&WorkloadEvent::Populating { done, total })
                 .map_err(RunError::Output)?;
         }
         if let Some(content) = content(region)? {

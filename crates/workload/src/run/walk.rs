@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand_pcg::Pcg64Mcg;
 
-use crate::config::{Config, Mode, Order, Pattern, Phase};
+use crate::config::{AccessOrder, Config, Mode, Phase, WorkloadPattern};
 use crate::layout::{self, below};
 
 const WORD: u64 = size_of::<u64>() as u64;
@@ -71,7 +71,7 @@ struct Walk<'a> {
     /// Offsets of the spans.
     starts: Vec<u64>,
     span: u64,
-    order: Order,
+    order: AccessOrder,
     mode: Mode,
     stride: u64,
     /// Position of a sequential walk: the span's index, and the offset in it.
@@ -82,7 +82,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(pattern: &Pattern, region_bytes: u64, words: &'a [AtomicU64]) -> Self {
+    fn new(pattern: &WorkloadPattern, region_bytes: u64, words: &'a [AtomicU64]) -> Self {
         let spans = layout::spans(pattern, region_bytes);
         Self {
             words,
@@ -138,19 +138,19 @@ impl<'a> Walk<'a> {
         let words = self.words;
         let at = |offset: u64| access(&words[(offset / WORD) as usize]);
         match self.order {
-            Order::Random if self.starts.len() == 1 => {
+            AccessOrder::Random if self.starts.len() == 1 => {
                 for _ in 0..count {
                     at(self.starts[0] + below(random, self.span));
                 }
             }
-            Order::Random => {
+            AccessOrder::Random => {
                 let pieces = self.starts.len() as u64;
                 for _ in 0..count {
                     let piece = below(random, pieces) as usize;
                     at(self.starts[piece] + below(random, self.span));
                 }
             }
-            Order::Sequential => {
+            AccessOrder::Sequential => {
                 for _ in 0..count {
                     at(self.starts[self.piece] + self.offset);
                     self.offset += self.stride;

@@ -1,7 +1,7 @@
 //! The parser: masim's files are understood, errors name the line and the expectation, and no input makes it panic.
 
 use isotherm_engine::AddressRange;
-use isotherm_workload::config::{Mode, Order, Scatter};
+use isotherm_workload::config::{AccessOrder, Mode, Scatter};
 use isotherm_workload::{Config, layout};
 use proptest::prelude::*;
 
@@ -35,8 +35,8 @@ fn a_masim_file_means_what_it_means_to_masim() {
     assert_eq!(
         seen,
         [
-            (0, Order::Sequential, 64, 99, Mode::Write),
-            (1, Order::Random, 64, 1, Mode::Read)
+            (0, AccessOrder::Sequential, 64, 99, Mode::Write),
+            (1, AccessOrder::Random, 64, 1, Mode::Read)
         ]
     );
     assert_eq!(two.patterns[0].mode, Mode::ReadWrite);

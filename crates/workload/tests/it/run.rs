@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use isotherm_engine::{AddressRange, Nanos};
-use isotherm_workload::run::{Event, HugePages, Observer, Options, RunError, run};
+use isotherm_workload::run::{HugePages, Observer, RunError, RunOptions, WorkloadEvent, run};
 use isotherm_workload::{Config, truth};
 
-const OPTIONS: Options = Options {
+const OPTIONS: RunOptions = RunOptions {
     rounds: 1,
     threads: 1,
     seed: 1,
@@ -29,17 +29,19 @@ struct Notes<'a> {
 }
 
 impl Observer for Notes<'_> {
-    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+    fn event(&mut self, event: &WorkloadEvent<'_>) -> io::Result<()> {
         match *event {
-            Event::Populating { done, .. } => self.populated = done,
-            Event::Truth(line) => truth::write(&mut self.truth, line)?,
-            Event::Progress { .. } if self.broken => return Err(io::ErrorKind::StorageFull.into()),
-            Event::Progress { .. } => {
+            WorkloadEvent::Populating { done, .. } => self.populated = done,
+            WorkloadEvent::Truth(line) => truth::write(&mut self.truth, line)?,
+            WorkloadEvent::Progress { .. } if self.broken => {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            WorkloadEvent::Progress { .. } => {
                 if let Some(stop) = self.stop {
                     stop.store(true, Ordering::Relaxed);
                 }
             }
-            Event::Phase {
+            WorkloadEvent::Phase {
                 phase,
                 elapsed,
                 operations,
@@ -93,8 +95,8 @@ struct Peek {
 }
 
 impl Observer for Peek {
-    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
-        let Event::Truth(line) = event else {
+    fn event(&mut self, event: &WorkloadEvent<'_>) -> io::Result<()> {
+        let WorkloadEvent::Truth(line) = event else {
             return Ok(());
         };
         truth::write(&mut self.truth, line)?;
@@ -153,7 +155,7 @@ fn stop_ends_an_endless_run_and_says_so() {
         stop: Some(&stop),
         ..Notes::default()
     };
-    let options = Options {
+    let options = RunOptions {
         rounds: 0,
         threads: 2,
         ..OPTIONS
@@ -175,7 +177,7 @@ fn an_observer_that_fails_ends_the_run_with_all_its_threads() {
         broken: true,
         ..Notes::default()
     };
-    let options = Options {
+    let options = RunOptions {
         threads: 2,
         rounds: 0,
         ..OPTIONS

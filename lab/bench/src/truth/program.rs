@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use isotherm_workload::family::journal::Ready;
-use isotherm_workload::family::program::{self, Options};
+use isotherm_workload::family::program::{self, ProgramOptions};
 
 #[derive(Parser)]
 #[command(
@@ -17,7 +17,7 @@ use isotherm_workload::family::program::{self, Options};
 )]
 struct Args {
     #[command(flatten)]
-    options: Options,
+    options: ProgramOptions,
 }
 
 /// Runs `isotherm-bench truth-case`.
@@ -92,12 +92,12 @@ impl Running {
     }
 
     /// Ends it and reads its log.
-    pub(in super::super) fn finish(mut self) -> anyhow::Result<super::Journal> {
+    pub(in super::super) fn finish(mut self) -> anyhow::Result<super::TouchJournal> {
         let status = self.child.stop()?;
         if !status.success() {
             bail!("the program of the case failed, with {status}");
         }
         let journal = File::open(&self.journal).context("the program left no journal")?;
-        Ok(super::Journal::read(self.ready, journal)?)
+        Ok(super::TouchJournal::read(self.ready, journal)?)
     }
 }

@@ -23,7 +23,7 @@ use isotherm_record::{
 use isotherm_workload::family::journal::Touched;
 use isotherm_workload::family::pages::PageSet;
 use isotherm_workload::family::verdict::{Truth, Verdict, verdict};
-use isotherm_workload::family::{EDGE, Journal};
+use isotherm_workload::family::{EDGE, TouchJournal};
 
 use super::super::child::Guarded;
 use super::super::recording::{Recorded, read as read_record};
@@ -98,7 +98,7 @@ fn simulate(context: &BenchContext, trace: &Path, mode: &Mode) -> anyhow::Result
 /// Writes the touches of a program of the family from `start` to `end` as a record of page scans.
 pub(super) fn write(
     context: &BenchContext,
-    journal: &Journal,
+    journal: &TouchJournal,
     start: Nanos,
     end: Nanos,
 ) -> anyhow::Result<PathBuf> {
@@ -147,7 +147,7 @@ pub(super) fn write(
     Ok(path)
 }
 
-fn scan(journal: &Journal, block: u64, touched: &Touched) -> PageBlock {
+fn scan(journal: &TouchJournal, block: u64, touched: &Touched) -> PageBlock {
     let mut scan = PageBlock {
         block: journal.ready.memory.start + block * BLOCK_SIZE,
         ..PageBlock::default()

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_workload::layout::{Heat, Temperature};
-use isotherm_workload::truth::{self, Line, Place};
+use isotherm_workload::truth::{self, Line, RegionPlace};
 
 /// Keep a known part of memory hot until killed, and write the truth about it to a file.
 #[derive(clap::Args)]
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
         time_ns: now(),
         pid: std::process::id(),
         seed: 0,
-        regions: vec![Place {
+        regions: vec![RegionPlace {
             name: "high".to_owned(),
             range: range_of(memory),
         }],

@@ -33,7 +33,7 @@ enum Job {
     Pages(pages::Args),
     Kdamond(kdamond::Args),
     /// Run a program of the generated family.
-    TruthCase(program::Options),
+    TruthCase(program::ProgramOptions),
     PageFrames(family::PageFrames),
     CpuShare(family::CpuShare),
 }

@@ -342,12 +342,12 @@ impl ReturnedFiles {
     }
 
     /// Returns the factor by which pages of `file` must be idle longer.
-    pub fn patience(&self, now: Nanos, file: FileId) -> u64 {
+    pub fn backoff(&self, now: Nanos, file: FileId) -> u64 {
         4u64.pow(u32::from(self.step(now, file)))
     }
 
     /// Returns the factor by which pages of any file of `group` must be idle longer.
-    pub fn patience_of_group(&self, now: Nanos, group: u64) -> u64 {
+    pub fn backoff_of_group(&self, now: Nanos, group: u64) -> u64 {
         let group = self.groups.get(&group);
         let share = group.and_then(|of| of.flows.returned(now)).unwrap_or(0.0);
         let steps = { (0..STEPS_MAX).rev() }
@@ -405,11 +405,11 @@ mod tests {
             found(&mut files, second(at + 1), dropped, nr_cached);
             (
                 files.take_returned(second(1)),
-                files.patience(second(at + 1), FILE),
+                files.backoff(second(at + 1), FILE),
             )
         };
         assert_eq!(cycle(0, 5), (5, 1), "less than an eighth");
-        assert_eq!(files.patience(second(2), (1, 3)), 1);
+        assert_eq!(files.backoff(second(2), (1, 3)), 1);
         let mut files = ReturnedFiles::default();
         files.dropped(second(0), FILE, 0, std::slice::from_ref(&(0..100)));
         let dropped = files.next(second(1)).expect("it was dropped");
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(
             (
                 files.take_returned(second(1)),
-                files.patience(second(1), FILE)
+                files.backoff(second(1), FILE)
             ),
             (50, 4)
         );
@@ -426,7 +426,7 @@ mod tests {
         let dropped = files.next(second(2)).expect("half is still out");
         found(&mut files, second(2), dropped, 100);
         assert_eq!(files.take_returned(second(1)), 50);
-        assert_eq!(files.patience(second(602), FILE), 1, "ten minutes later");
+        assert_eq!(files.backoff(second(602), FILE), 1, "ten minutes later");
     }
 
     #[test]
@@ -486,19 +486,19 @@ mod tests {
 
     #[test]
     fn files_of_a_group_of_which_much_comes_back_wait_longer() {
-        let patience_if_back = |nr_back: u64| {
+        let backoff_if_back = |nr_back: u64| {
             let mut files = ReturnedFiles::default();
             for file in 0..100 {
                 files.dropped(second(0), (0, file), 7, std::slice::from_ref(&(0..64)));
                 let next = files.next(second(1)).expect("one");
                 found(&mut files, second(1), next, nr_back);
             }
-            assert_eq!(files.patience_of_group(second(1), 8), 1, "another's");
-            assert_eq!(files.patience_of_group(second(3600), 7), 1);
-            files.patience_of_group(second(1), 7)
+            assert_eq!(files.backoff_of_group(second(1), 8), 1, "another's");
+            assert_eq!(files.backoff_of_group(second(3600), 7), 1);
+            files.backoff_of_group(second(1), 7)
         };
         assert_eq!(
-            [0, 7, 9, 17, 33, 64].map(patience_if_back),
+            [0, 7, 9, 17, 33, 64].map(backoff_if_back),
             [1, 1, 4, 16, 64, 64]
         );
     }
@@ -522,8 +522,8 @@ mod tests {
         // Every other page of a GiB is dropped. At first the other pages are cached, and later the first half.
         let places: Vec<_> = (0..1 << 17).map(|n| n * 2..n * 2 + 1).collect();
         let (mut files, mut returned) = (ReturnedFiles::default(), 0);
-        for portion in places.chunks(1000) {
-            files.dropped(second(0), FILE, 0, portion);
+        for part in places.chunks(1000) {
+            files.dropped(second(0), FILE, 0, part);
         }
         let mut look = |files: &mut ReturnedFiles, cached: &dyn Fn(u64) -> bool| {
             let mut file = files.next(second(1)).expect("one");

@@ -10,20 +10,14 @@
 mod idle;
 
 use super::estimate::AccessEstimate;
+use super::granule::{GRANULE_PAGES, GRANULES, Since};
 use super::pages::{Counts, Pages, Seen};
 use super::returns::Returns;
-use super::since::Since;
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
 use crate::monitor::block_pages::BlockPages;
 use crate::monitor::page_since::PageSince;
 use crate::monitor::ticks::nanos_of;
-
-/// Pages that share an age.
-pub(super) const GRANULE_PAGES: usize = 16;
-pub(super) const GRANULES: usize = PAGES_PER_BLOCK / GRANULE_PAGES;
-/// Bytes of a granule.
-pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
 
 /// A smaller share of touched unsampled pages counts as none: the sample behind it has only about 16 pages.
 pub(super) const LEAST_SHARE: f32 = 0.1;
@@ -34,7 +28,7 @@ pub(super) const SURE_SHARE: f32 = 0.95;
 /// Value per page of knowing each page of an unknown block, beyond knowing the touched share.
 const FIRST_LOOK_VALUE: f32 = 0.6;
 
-/// Least weight, in observed pages, of a belief that is reported.
+/// Least weight, in observed pages, of an estimate that is reported.
 const LEAST_WEIGHT: f32 = 0.5;
 
 /// The contents of one 2 MiB block's tables at a moment.
@@ -89,7 +83,7 @@ pub(super) struct Block {
     pub(super) made_at: u32,
     swapped: Option<Box<Bitmap>>,
     unclearable: Option<Box<Unclearable>>,
-    pub(super) belief: AccessEstimate,
+    pub(super) access_estimate: AccessEstimate,
     /// Share of the unsampled pages that were touched in the last interval; `None`: not known.
     pub(super) estimate: Option<f32>,
     /// Two bits for each granule.
@@ -140,7 +134,7 @@ impl Block {
             made_at: now,
             swapped: None,
             unclearable: None,
-            belief: AccessEstimate::default(),
+            access_estimate: AccessEstimate::default(),
             estimate: None,
             states: 0,
             since: Since::All(now),
@@ -226,7 +220,7 @@ impl Block {
         self.look = self.look.before();
         self.nr_watched = 0;
         self.nr_watched_touched = 0;
-        self.belief.since_whole = self.belief.since_whole.saturating_add(1);
+        self.access_estimate.since_whole = self.access_estimate.since_whole.saturating_add(1);
     }
 
     /// Estimates the touched share of the unsampled pages for an interval in which none was watched.
@@ -234,11 +228,11 @@ impl Block {
         let nr_touched = count(&self.touched());
         let nr_sampled = nr_touched + count(&self.sampled);
         let is_idle = nr_sampled >= GRANULE_PAGES as u32 && nr_touched == 0;
-        self.belief.forget(is_idle);
-        if is_empty(&self.unsampled()) || self.belief.weight < LEAST_WEIGHT {
+        self.access_estimate.forget(is_idle);
+        if is_empty(&self.unsampled()) || self.access_estimate.weight < LEAST_WEIGHT {
             return;
         }
-        let mut share = self.belief.touched;
+        let mut share = self.access_estimate.touched;
         if share < LEAST_SHARE && nr_sampled >= GRANULE_PAGES as u32 {
             // Its sampled pages are watched nevertheless: the others are assumed to behave like them.
             share = share.max(nr_touched as f32 / nr_sampled as f32);
@@ -249,7 +243,8 @@ impl Block {
     /// Counts pages that were touched after having been idle among the unsampled ones.
     pub(super) fn join_touched(&mut self) {
         let joined = count(&self.touched()).saturating_sub(self.nr_watched_touched.into());
-        self.belief.join(joined, count(&self.not_sampled()));
+        self.access_estimate
+            .join(joined, count(&self.not_sampled()));
     }
 
     /// Returns the share of its pages that were touched in the interval, if that is known.
@@ -297,7 +292,8 @@ impl Block {
 
     /// Returns the expected number of unsampled pages that are reported wrongly if none is watched.
     pub(super) fn doubt(&self) -> f32 {
-        self.belief.value_of_sample(count(&self.not_sampled()))
+        self.access_estimate
+            .value_of_sample(count(&self.not_sampled()))
     }
 
     /// Returns the value of clearing all its unsampled pages, including those that cannot be cleared by range.
@@ -306,12 +302,14 @@ impl Block {
         if unsampled == 0 {
             return 0.0;
         }
-        let first = if self.belief.weight < LEAST_WEIGHT {
+        let first = if self.access_estimate.weight < LEAST_WEIGHT {
             FIRST_LOOK_VALUE * unsampled as f32
         } else {
             0.0
         };
-        self.belief.value_of_sample(unsampled) + self.belief.value_of_whole(unsampled) + first
+        self.access_estimate.value_of_sample(unsampled)
+            + self.access_estimate.value_of_whole(unsampled)
+            + first
     }
 
     /// Marks `pages` as unclearable, and defers the next try; the wait doubles with each call, from 1 s to 64 s.

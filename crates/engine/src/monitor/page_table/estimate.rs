@@ -19,12 +19,12 @@ const WEIGHT_MAX: f32 = 64.0;
 /// stayed untouched, as that is evidence for the others.
 const DECAY: f32 = 0.8;
 const DECAY_IDLE: f32 = 0.97;
-/// An observation that differs by more than this from the belief means that the block changed.
+/// An observation that differs by more than this from the estimate means that the block changed.
 const CHANGE_LEAST: f32 = 0.4;
-/// Weight of the belief about pages that were touched just now after being idle. It is too small for a report unless
+/// Weight of the estimate of pages that were touched just now after being idle. It is too small for a report unless
 /// their neighbours agree.
 const TOUCHED_ONCE_WEIGHT: f32 = 0.2;
-/// If less than this share of the unsampled pages is left after an observation, the belief about those is hardly
+/// If less than this share of the unsampled pages is left after an observation, the estimate of those is hardly
 /// observed any more. Its weight is then limited to [`SELECTED_WEIGHT`] pages.
 const SELECTED_SHARE: f32 = 0.5;
 const SELECTED_WEIGHT: f32 = 2.0;
@@ -33,7 +33,7 @@ const IDLE_BONUS: f32 = 0.3;
 /// Factor on the gain from a whole clear for a block whose pages were all alike.
 const UNIFORM_DISCOUNT: f32 = 0.1;
 
-/// The belief about a block's unsampled pages.
+/// The estimate of accesses to a block's unsampled pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AccessEstimate {
     /// Share of them that is touched in an interval, 0 to 1.
@@ -72,7 +72,7 @@ impl AccessEstimate {
         let noise = (self.touched * (1.0 - self.touched) / n).sqrt();
         let difference = (seen - self.touched).abs();
         let is_change = self.weight >= 4.0 && difference > CHANGE_LEAST;
-        // The interval's own observation counts most, unless it only confirms the belief.
+        // The interval's own observation counts most, unless it only confirms the access_estimate.
         let prior = if difference <= 2.0 * noise + 0.02 {
             self.weight.min(n)
         } else {
@@ -87,9 +87,9 @@ impl AccessEstimate {
         (self.touched, is_change)
     }
 
-    /// Corrects the share after an observation, for the `left` pages that are still unsampled. Pages of `unsampled` that
-    /// were seen untouched are sampled from now on, so the touched ones are a larger part of the others. It is likely
-    /// but not certain that these are touched again.
+    /// Corrects the share after an observation, for the `left` pages that are still unsampled. Pages of `unsampled`
+    /// that were seen untouched are sampled from now on, so the touched ones are a larger part of the others. It is
+    /// likely but not certain that these are touched again.
     pub(super) fn select(&mut self, unsampled: u32, left: u32) {
         if left == 0 || left >= unsampled {
             return;
@@ -158,11 +158,11 @@ mod tests {
     use super::*;
 
     fn observed(samples: &[(u32, u32)]) -> AccessEstimate {
-        let mut belief = AccessEstimate::default();
+        let mut access_estimate = AccessEstimate::default();
         for (watched, touched) in samples {
-            belief.observe(*watched, *touched);
+            access_estimate.observe(*watched, *touched);
         }
-        belief
+        access_estimate
     }
 
     #[test]
@@ -174,23 +174,29 @@ mod tests {
 
     #[test]
     fn a_change_is_believed_at_once_and_makes_it_less_sure() {
-        let mut belief = observed(&[(16, 16); 4]);
-        let (share, is_change) = belief.observe(16, 0);
+        let mut access_estimate = observed(&[(16, 16); 4]);
+        let (share, is_change) = access_estimate.observe(16, 0);
         assert!(is_change && share < 0.1, "{share}");
-        assert!(belief.weight <= 4.0);
+        assert!(access_estimate.weight <= 4.0);
     }
 
     #[test]
     fn what_is_left_after_the_untouched_ones_are_known_was_touched() {
-        let mut belief = observed(&[(512, 46)]);
-        belief.select(512, 46);
-        assert!(belief.touched > 0.95 && belief.weight <= 2.0, "{belief:?}");
+        let mut access_estimate = observed(&[(512, 46)]);
+        access_estimate.select(512, 46);
+        assert!(
+            access_estimate.touched > 0.95 && access_estimate.weight <= 2.0,
+            "{access_estimate:?}"
+        );
     }
 
     #[test]
     fn noise_is_averaged() {
-        let belief = observed(&[(16, 6), (16, 8), (16, 5), (16, 7), (16, 6)]);
-        assert!((belief.touched - 0.4).abs() < 0.05, "{belief:?}");
+        let access_estimate = observed(&[(16, 6), (16, 8), (16, 5), (16, 7), (16, 6)]);
+        assert!(
+            (access_estimate.touched - 0.4).abs() < 0.05,
+            "{access_estimate:?}"
+        );
     }
 
     #[test]

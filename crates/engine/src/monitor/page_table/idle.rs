@@ -2,12 +2,12 @@
 
 use super::TableMonitor;
 use super::target::Target;
-use crate::monitor::idle_pages::{IdlePages, PageAges};
+use crate::monitor::idle_pages::{IdlePages, PageAgeRule};
 
 impl TableMonitor {
     /// Makes all later snapshots report [idle pages](crate::Snapshot::idle_pages), for callers that act on them. `ages`
     /// selects the kind of their ages.
-    pub fn tell_idle_pages(&mut self, ages: PageAges) {
+    pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
         self.tells_idle_pages = Some(ages);
     }
 

@@ -15,7 +15,7 @@ const UNIFORM: f32 = 0.95;
 /// Two shares that differ by at most this agree.
 pub(super) const AGREEMENT: f32 = 0.3;
 
-/// Updates a block's belief and estimate from its watched pages. Returns the earlier belief if the block changed.
+/// Updates a block's estimates from its watched pages. Returns the earlier share of touched pages if the block changed.
 pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     if !block.is_fresh() {
         return None;
@@ -33,22 +33,24 @@ pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     }
     let nr_touched = count(&and(&watched, &block.touched()));
     (block.nr_watched, block.nr_watched_touched) = (nr_watched as u16, nr_touched as u16);
-    let before = block.belief.touched;
-    let (share, is_change) = block.belief.observe(nr_watched, nr_touched);
+    let before = block.access_estimate.touched;
+    let (share, is_change) = block.access_estimate.observe(nr_watched, nr_touched);
     block.estimate = Some(share);
     let nr_unsampled = count(&block.unsampled());
     let nr_left = nr_unsampled + nr_touched;
-    block.belief.select(nr_unsampled + nr_watched, nr_left);
+    block
+        .access_estimate
+        .select(nr_unsampled + nr_watched, nr_left);
     if watch.is_whole {
         let share = nr_touched as f32 / nr_watched as f32;
-        block.belief.is_uniform = !(1.0 - UNIFORM..=UNIFORM).contains(&share);
-        block.belief.since_whole = 0;
+        block.access_estimate.is_uniform = !(1.0 - UNIFORM..=UNIFORM).contains(&share);
+        block.access_estimate.since_whole = 0;
     }
     if let Some(in_window) = watch.touched_in_window
         && nr_touched > 0
     {
         let rate = in_window.min(nr_touched) as f32 / nr_touched as f32;
-        block.belief.observe_rate(rate);
+        block.access_estimate.observe_rate(rate);
     }
     is_change.then_some(before)
 }

@@ -8,9 +8,9 @@
 //! The approach: time is cut into intervals, and each ends in a snapshot about *itself*. At its start some accessed
 //! bits are cleared; at its end all tables are read. For a page whose bit was clear at the start the answer is exact:
 //! touched in the interval, or not. A page whose bit was set at the start is unsampled. It is estimated from the
-//! cleared pages of its block (16 neighbours or all). Without any, the estimate comes from the belief of earlier
+//! cleared pages of its block (16 neighbours or all). Without any, the estimate comes from the results of earlier
 //! intervals or from neighbouring blocks. Idle memory, most of memory, stays clear and therefore exact without any
-//! further clear. One rule selects the bits to clear: the value of a clear per cost ([`belief`](self::belief)). A token
+//! further clear. One rule selects the bits to clear: the value of a clear per cost ([`estimate`]). A token
 //! bucket limits the clears: it fills with the user's CPU budget and pays the measured cost. That cost is the monitor's
 //! own CPU time and the estimated flush time in the target. If there are too many ranges, or other processes map the
 //! memory too, a whole address space is cleared ([`space`](self::space)).
@@ -34,6 +34,7 @@
 mod block;
 mod by_page;
 mod estimate;
+mod granule;
 mod idle;
 mod infer;
 mod page_ages;
@@ -41,7 +42,6 @@ mod pages;
 mod plan;
 mod report;
 mod returns;
-mod since;
 mod space;
 mod target;
 #[cfg(test)]
@@ -62,7 +62,7 @@ pub use block::BlockFacts;
 
 use super::bits::{self, and, count, is_empty};
 use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
-use super::idle_pages::PageAges;
+use super::idle_pages::PageAgeRule;
 pub use super::layout::MappedRange;
 use super::ticks::ticks;
 use infer::{AGREEMENT, infer, infer_from_around, observe};
@@ -173,7 +173,7 @@ pub struct TableMonitor {
     /// Most regions in a snapshot at present.
     nr_regions_max: usize,
     /// Kind of page ages that snapshots report, if any.
-    tells_idle_pages: Option<PageAges>,
+    tells_idle_pages: Option<PageAgeRule>,
 }
 
 impl TableMonitor {
@@ -489,7 +489,7 @@ impl TableMonitor {
         Nanos(self.interval_end.0.saturating_sub(self.interval.0))
     }
 
-    /// Updates the belief of watched blocks from their watched pages.
+    /// Updates the estimates of watched blocks from their watched pages.
     fn observe_watches(&mut self) {
         let mut changed: Vec<(TargetId, usize, f32)> = Vec::new();
         for watch in std::mem::take(&mut self.watches) {
@@ -511,8 +511,10 @@ impl TableMonitor {
             let from = at.saturating_sub(DOUBT_REACH);
             let to = (at + DOUBT_REACH + 1).min(target.blocks.len());
             for block in &mut target.blocks[from..to] {
-                if block.estimate.is_none() && (block.belief.touched - before).abs() < AGREEMENT {
-                    block.belief.doubt();
+                if block.estimate.is_none()
+                    && (block.access_estimate.touched - before).abs() < AGREEMENT
+                {
+                    block.access_estimate.doubt();
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Idle time of each page of a block.
 
-use super::block::{Block, GRANULE_PAGES, SURE_SHARE, State};
+use super::block::{Block, SURE_SHARE, State};
+use super::granule::GRANULE_PAGES;
 use super::{TableMonitor, target::Target};
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::monitor::bits::has;

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::block::{Block, GRANULE_PAGES};
+use super::block::Block;
+use super::granule::GRANULE_PAGES;
 use super::target::Target;
 use super::watch::{ClearedBy, HOLD_MAX, Watch};
 use crate::address::{AddressRange, Nanos};
@@ -156,7 +157,7 @@ pub(super) fn plan<'a>(
         } else {
             sample_of(block, &unsampled)
         };
-        block.belief.nr_samples = block.belief.nr_samples.wrapping_add(1);
+        block.access_estimate.nr_samples = block.access_estimate.nr_samples.wrapping_add(1);
         let block = &target.blocks[candidate.block as usize];
         add_ranges(target, block, &pages, &mut |range| {
             plan.ranges.push((*id, range));
@@ -295,12 +296,12 @@ fn space_step(target: &Target, now: Nanos) -> Option<Step> {
 
 fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut Vec<Step>) {
     let nr_unsampled = count(pages);
-    let mut belief = block.belief;
+    let mut access_estimate = block.access_estimate;
     if let Some(share) = block.estimate
-        && belief.weight < 1.0
+        && access_estimate.weight < 1.0
     {
         // The blocks around it gave the estimate.
-        (belief.touched, belief.weight) = (share, 1.0);
+        (access_estimate.touched, access_estimate.weight) = (share, 1.0);
     }
     let mut add = |value: f32, cost_us: f32, what: What| {
         steps.push(Step {
@@ -311,14 +312,14 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         });
     };
     let (sample, whole) = (
-        belief.value_of_sample(nr_unsampled),
-        belief.value_of_whole(nr_unsampled),
+        access_estimate.value_of_sample(nr_unsampled),
+        access_estimate.value_of_whole(nr_unsampled),
     );
     if block.huge {
         add(sample + whole, prices.range(1, 1, 0.0), What::Block);
         return;
     }
-    let touched = belief.touched * nr_unsampled as f32;
+    let touched = access_estimate.touched * nr_unsampled as f32;
     // One range spans the first to the last page: the kernel visits all present pages between.
     let span = (bits::end(pages) - bits::next(pages, 0).unwrap_or(0)) as u32;
     let nr_in_span = span.min(count(&block.present)).max(nr_unsampled);
@@ -327,7 +328,11 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         add(sample + whole, whole_cost, What::Block);
         return;
     }
-    let sample_cost = prices.range(1, SAMPLE_PAGES, belief.touched * SAMPLE_PAGES as f32);
+    let sample_cost = prices.range(
+        1,
+        SAMPLE_PAGES,
+        access_estimate.touched * SAMPLE_PAGES as f32,
+    );
     let ratio = whole / (whole_cost - sample_cost).max(1.0);
     if ratio > sample / sample_cost {
         add(sample + whole, whole_cost, What::Block);
@@ -367,7 +372,7 @@ fn sample_of(block: &Block, pages: &Bitmap) -> Bitmap {
     // Different blocks start at different places: otherwise a stride in the target's accesses would meet the same phase
     // everywhere.
     let salt = (block.address >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-    let turn = u64::from(block.belief.nr_samples)
+    let turn = u64::from(block.access_estimate.nr_samples)
         .wrapping_add(salt)
         .wrapping_mul(0x9E37_79B9)
         & 0xFFFF_FFFF;

@@ -1,7 +1,8 @@
 //! Makes regions from blocks by joining similar neighbours.
 
 use super::bits;
-use super::block::{Block, GRANULE_BYTES, GRANULE_PAGES, State};
+use super::block::{Block, State};
+use super::granule::{GRANULE_BYTES, GRANULE_PAGES};
 use super::pages::{Counts, Pages, Seen};
 use super::target::{Target, block_of};
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
@@ -297,7 +298,7 @@ impl Drafts<'_> {
         if counts.resident <= 0.0 && counts.swapped <= 0.0 {
             return;
         }
-        let rate = f64::from(block.belief.rate.unwrap_or(0.0));
+        let rate = f64::from(block.access_estimate.rate.unwrap_or(0.0));
         let next = Draft {
             range,
             mapping,

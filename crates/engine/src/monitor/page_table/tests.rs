@@ -388,7 +388,7 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
 #[test]
 fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
     let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
-    monitor.tell_idle_pages(PageAges::LessByReturns);
+    monitor.tell_idle_pages(PageAgeRule::LessByReturns);
     let range = AddressRange::new(0, BLOCK_SIZE);
     monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
     monitor.set_blocks(TARGET, &[0], Nanos(0));

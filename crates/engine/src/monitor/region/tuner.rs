@@ -79,7 +79,7 @@ fn adaptation_bp(score_bp: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::regions_of;
+    use crate::test_regions::regions_of;
 
     fn check(regions: &str, sample_ms: u64, wanted_ms: f64) {
         let mut tuner = Tuner::new(IntervalsGoal {

@@ -13,9 +13,9 @@ use std::fmt::Write;
 
 use super::*;
 use crate::address::{AddressRange, PAGE_SIZE};
-use crate::picture;
 use crate::port::{Operation, Outcome};
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
+use crate::test_regions;
 
 const SECOND: Nanos = Nanos::from_millis(1000);
 
@@ -29,7 +29,10 @@ fn snapshots_of(picture: &str, now: u64) -> Vec<Snapshot> {
         start: Nanos((now - 1) * SECOND.0),
         end: Nanos(now * SECOND.0),
         nr_samples: 20,
-        regions: picture::regions_of(regions).iter().map(snapshot).collect(),
+        regions: test_regions::regions_of(regions)
+            .iter()
+            .map(snapshot)
+            .collect(),
     };
     targets.map(snapshot_of).collect()
 }
@@ -52,7 +55,7 @@ fn of_operations(operations: &[Operation]) -> String {
             target.0 += 1;
             text.push_str(" |");
         }
-        let range = picture::of_ranges(&[operation.range]);
+        let range = test_regions::of_ranges(&[operation.range]);
         match operation.scheme {
             0 => write!(text, " {range}"),
             index => write!(text, " #{index}{range}"),

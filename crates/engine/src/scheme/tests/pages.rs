@@ -126,10 +126,10 @@ fn an_age_counts_less_where_much_came_back() {
 #[test]
 fn where_much_comes_back_only_what_is_older_is_paged_out() {
     let snapshots = snapshots_of("[0,10)=0@60 [10,20)=0@15|[0,4)=0@20", 100);
-    let places = |action: Action, patience: u32, returned: f64| {
+    let places = |action: Action, backoff: u32, returned: f64| {
         let facts = SystemFacts {
             returned: [(TargetId(0), returned)].into(),
-            patience,
+            backoff,
             ..SystemFacts::default()
         };
         let plan = engine(&[idle_for(10, action)]).plan(SECOND, &snapshots, &facts);
@@ -158,10 +158,10 @@ fn where_much_comes_back_only_what_is_older_is_paged_out() {
 #[test]
 fn a_target_may_ask_for_more_age_than_schemes() {
     let snapshots = snapshots_of("[0,10)=0@60 [10,20)=0@15|[0,4)=0@20", 100);
-    let places = |scheme: Scheme, seconds: u64, patience: u32| {
+    let places = |scheme: Scheme, seconds: u64, backoff: u32| {
         let facts = SystemFacts {
             least_age: [(TargetId(0), Nanos(seconds * SECOND.0))].into(),
-            patience,
+            backoff,
             ..SystemFacts::default()
         };
         let plan = engine(&[scheme]).plan(SECOND, &snapshots, &facts);

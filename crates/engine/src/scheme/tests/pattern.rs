@@ -105,7 +105,7 @@ fn whose_age_begins_anew_is_reported() {
         let outcomes: Vec<_> = plan.iter().map(Outcome::assumed).collect();
         let renewed = bench.engine.done(&plan, &outcomes);
         let ranges: Vec<_> = renewed.iter().map(|(_, range)| *range).collect();
-        assert_eq!(picture::of_ranges(&ranges), wanted, "from {picture}");
+        assert_eq!(test_regions::of_ranges(&ranges), wanted, "from {picture}");
     };
     let memory = "[0,4)=0 [4,8)=0 [8,9)=5 [9,12)=0 | [12,13)=0";
     check(&[idle(Action::Cold)], memory, "[0,8) [9,12) [12,13)");

@@ -263,7 +263,7 @@ fn of_several_goals_the_best_reached_decides() {
         Tuner::Temporal,
         &[free, goal(GoalMetric::UserInput, 100)],
     )]);
-    let memory = |free| NodeMemory { total: 100, free };
+    let memory = |free| NodeUsage { total: 100, free };
     bench.system.nodes.insert(0, memory(1));
     bench.check("[0,1)=0", "[0,1)");
     bench.system.nodes.insert(0, memory(10));
@@ -283,7 +283,7 @@ fn goals_are_measured_in_their_units() {
         }),
         ..SystemFacts::default()
     };
-    system.nodes.insert(1, NodeMemory { total: 3, free: 1 });
+    system.nodes.insert(1, NodeUsage { total: 3, free: 1 });
     system.node_memcg_used.insert((1, path()), 1);
     system.eligible_bp.insert((0, 1), 77);
     let check = |metric: GoalMetric, wanted| {
@@ -338,7 +338,7 @@ fn an_unknown_goal_does_not_raise_the_quota() {
     let effective = |known: Option<u64>, tuner| {
         let free = goal(GoalMetric::NodeMemFreeBp { node: 0 }, 5_000);
         let mut bench = Bench::new(&[tuned(tuner, &[goal(GoalMetric::UserInput, 10), free])]);
-        let node = |free| NodeMemory { total: 100, free };
+        let node = |free| NodeUsage { total: 100, free };
         bench.plan("[0,1)=0");
         assert_eq!(bench.quota().effective, Some(0), "nothing was ever known");
         bench.system.nodes.insert(0, node(0));

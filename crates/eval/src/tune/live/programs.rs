@@ -9,8 +9,8 @@ use isotherm_config::to_yaml;
 
 use super::{LiveRun, LiveRuns};
 use crate::runner::{Bench, RunEvent, RunnerSpec};
-use crate::tune::{Plan, Settings};
-use crate::{Configuration, Experiment, Measured, PlannedRun, RunResult, Workload};
+use crate::tune::{Settings, TuningPlan};
+use crate::{Experiment, PlannedRun, RunConfiguration, RunMeasurements, RunResult, Workload};
 
 /// Input of the runs of a program.
 #[derive(Clone, Copy, Debug)]
@@ -22,9 +22,9 @@ pub struct ProgramSpec<'a> {
     /// Workload of the experiment.
     pub workload: &'a Workload,
     /// Configuration of the runs without schemes; its `isotherm` is ignored.
-    pub base: &'a Configuration,
+    pub base: &'a RunConfiguration,
     /// Schemes that are tuned.
-    pub plan: &'a Plan,
+    pub plan: &'a TuningPlan,
     /// Folder for configurations, and for the output of failed runs.
     pub folder: &'a Path,
     /// The `isotherm` executable to run beside the program.
@@ -87,9 +87,9 @@ impl<'a> ProgramRuns<'a> {
         name: &str,
         isotherm: Option<&str>,
         file: Option<(&str, &Path)>,
-    ) -> anyhow::Result<Option<Measured>> {
+    ) -> anyhow::Result<Option<RunMeasurements>> {
         self.nr_made += 1;
-        let mut configuration = Configuration {
+        let mut configuration = RunConfiguration {
             name: name.to_owned(),
             isotherm: isotherm.map(str::to_owned),
             ..self.spec.base.clone()
@@ -149,7 +149,7 @@ impl LiveRuns for ProgramRuns<'_> {
 
 /// Writes the configuration of these settings, in the format that `isotherm run -c` reads.
 pub(super) fn write_configuration(
-    plan: &Plan,
+    plan: &TuningPlan,
     settings: &Settings,
     path: &Path,
 ) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::programs::write_configuration;
 use super::{LiveRun, LiveRuns};
 use crate::runner::WindowSpec;
-use crate::tune::{Plan, Settings};
+use crate::tune::{Settings, TuningPlan};
 
 /// Input of the runs of a service.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct ServiceSpec<'a> {
     /// The service's windows.
     pub window: WindowSpec<'a>,
     /// Schemes that are tuned.
-    pub plan: &'a Plan,
+    pub plan: &'a TuningPlan,
 }
 
 /// Windows of a service, one after the other.

@@ -35,7 +35,7 @@ fn search() -> Search {
     }
 }
 
-fn predicted(point: &Point) -> Prediction {
+fn predicted(point: &SearchPoint) -> Prediction {
     let at = point.0[0] as f64;
     let nothing = Prediction {
         seconds: 60.0,
@@ -74,15 +74,15 @@ impl Program<'_> {
         draws.sum::<f64>() - 6.0
     }
 
-    fn slowdown(&self, point: &Point) -> f64 {
+    fn slowdown(&self, point: &SearchPoint) -> f64 {
         predicted(point).slowdown.value * self.slowdown_factor
     }
 
-    fn saved(&self, point: &Point) -> f64 {
+    fn saved(&self, point: &SearchPoint) -> f64 {
         predicted(point).saved_share.value * self.saved_factor
     }
 
-    fn point(&self, settings: &Settings) -> Point {
+    fn point(&self, settings: &Settings) -> SearchPoint {
         let points = self.search.observed().keys();
         let mut same = points.filter(|point| self.search.space().settings(point) == *settings);
         same.next().expect("it was replayed").clone()
@@ -190,7 +190,7 @@ fn of_many_programs_few_break_the_limit_and_little_is_lost() {
         let slowdown = found.as_ref().map_or(0.0, |point| truth.slowdown(point));
         broken += u64::from(slowdown > MAX_SLOWDOWN);
         let saved = found.as_ref().map_or(0.0, |point| truth.saved(point));
-        let range = truth.saved(&Point(vec![0]));
+        let range = truth.saved(&SearchPoint(vec![0]));
         regret += (most(&truth) - saved).max(0.0) / range / cases as f64;
     }
     assert!(broken * 20 <= cases, "{broken} of {cases} break the limit");

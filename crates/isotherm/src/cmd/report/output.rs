@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use isotherm_report::render::Palette;
-use isotherm_report::{Format, Render, Style, render};
+use isotherm_report::{Render, ReportFormat, Style, render};
 
 use crate::out::draws_on;
 use crate::whole_file::WholeFile;
@@ -100,23 +100,23 @@ enum ColourArg {
 
 impl OutputArgs {
     /// Returns the format that is asked for, or that of the file's name.
-    pub(super) fn format(&self) -> anyhow::Result<Format> {
+    pub(super) fn format(&self) -> anyhow::Result<ReportFormat> {
         let named = |format| match format {
-            FormatArg::Text => Format::Text,
-            FormatArg::Json => Format::Json,
-            FormatArg::Csv => Format::Csv,
-            FormatArg::Svg => Format::Svg,
-            FormatArg::Html => Format::Html,
+            FormatArg::Text => ReportFormat::Text,
+            FormatArg::Json => ReportFormat::Json,
+            FormatArg::Csv => ReportFormat::Csv,
+            FormatArg::Svg => ReportFormat::Svg,
+            FormatArg::Html => ReportFormat::Html,
         };
         let extension = self.file().and_then(Path::extension);
         let json = self.json.then_some(FormatArg::Json);
         match (self.format.or(json), extension.and_then(|e| e.to_str())) {
             (Some(format), _) => Ok(named(format)),
-            (None, None | Some("txt" | "text" | "log")) => Ok(Format::Text),
-            (None, Some("json")) => Ok(Format::Json),
-            (None, Some("csv")) => Ok(Format::Csv),
-            (None, Some("svg")) => Ok(Format::Svg),
-            (None, Some("html" | "htm")) => Ok(Format::Html),
+            (None, None | Some("txt" | "text" | "log")) => Ok(ReportFormat::Text),
+            (None, Some("json")) => Ok(ReportFormat::Json),
+            (None, Some("csv")) => Ok(ReportFormat::Csv),
+            (None, Some("svg")) => Ok(ReportFormat::Svg),
+            (None, Some("html" | "htm")) => Ok(ReportFormat::Html),
             (None, Some(other)) => anyhow::bail!(
                 "cannot tell a format from the extension .{other}; say --format text, json, csv, svg or html"
             ),

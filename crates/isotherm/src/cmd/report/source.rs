@@ -10,7 +10,7 @@ use isotherm_engine::Nanos;
 use isotherm_record::convert::Format;
 use isotherm_record::index::{Skipping, TimeIndex};
 use isotherm_record::{Header, Item, Reader, RecordError};
-use isotherm_report::read::{self, Extent};
+use isotherm_report::read::{self, ReadExtent};
 use isotherm_report::{Accumulate, Scope};
 use isotherm_view::{Axes, Detail, Document, Finished};
 
@@ -112,7 +112,7 @@ impl Source {
         mut self,
         scope: Scope,
         make: impl FnOnce(&Header) -> A,
-    ) -> anyhow::Result<(A, Extent)> {
+    ) -> anyhow::Result<(A, ReadExtent)> {
         let mut report = make(self.header());
         let extent = self.each(scope, |item| {
             report.push(item);
@@ -127,7 +127,7 @@ impl Source {
         &mut self,
         scope: Scope,
         take: impl FnMut(&Item) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Extent> {
+    ) -> anyhow::Result<ReadExtent> {
         let extent = read::each(&mut self.reader, scope, take).map_err(|error| {
             if error.is::<RecordError>() {
                 error.context(format!("cannot read {}", self.name))
@@ -151,7 +151,7 @@ impl Source {
 /// The document of a record, and the further parts that can be read of it.
 pub(crate) struct Shown {
     pub(crate) document: Finished,
-    pub(super) extent: Extent,
+    pub(super) extent: ReadExtent,
     /// The file, if it is a trace in Isotherm's format.
     pub(crate) trace: Option<PathBuf>,
     /// The record's parts, if it is a file in Isotherm's format with regions.
@@ -198,7 +198,7 @@ fn is_ours(file: &Path) -> bool {
 }
 
 /// Returns success, unless the record is damaged: then the report covers what comes before the damage.
-pub(super) fn exit_code(extent: &Extent) -> ExitCode {
+pub(super) fn exit_code(extent: &ReadExtent) -> ExitCode {
     ExitCode::from(u8::from(extent.record_end().damaged.is_some()))
 }
 

@@ -16,8 +16,8 @@ use isotherm_engine::scheme::Action;
 use isotherm_engine::units::{format_bytes, format_time, parse_time};
 use isotherm_eval::runner::{self, RunEvent, WindowSpec};
 use isotherm_eval::tune::{
-    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, Plan, ProgramRuns, ProgramSpec, Search,
-    ServiceRuns, ServiceSpec, run_live, trace_facts,
+    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, ProgramRuns, ProgramSpec, Search,
+    ServiceRuns, ServiceSpec, TuningPlan, run_live, trace_facts,
 };
 use isotherm_eval::{Experiment, Workload};
 use isotherm_linux::{host, swap};
@@ -46,7 +46,7 @@ pub(super) struct LiveArgs {
     #[arg(long, value_name = "N", requires = "live", default_value_t = NonZero::new(5).expect("not zero"))]
     runs: NonZero<u32>,
 
-    /// Run a workload of this experiment (docs/evaluation.md), with its swap and settings
+    /// Run a workload of this experiment (docs/results/evaluation.md), with its swap and settings
     #[arg(long, value_name = "EXPERIMENT", requires = "live", conflicts_with_all = ["pid", "command"])]
     eval: Option<PathBuf>,
 
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// The inputs that all kinds of live runs need.
 struct Spec<'a> {
     args: &'a Args,
-    plan: &'a Plan,
+    plan: &'a TuningPlan,
     folder: &'a Path,
     isotherm: &'a Path,
     stop: &'a Arc<AtomicBool>,

@@ -22,7 +22,7 @@ pub(super) enum Grant {
         /// CPU time a second; `None`: any.
         time_per_s: Option<Nanos>,
         /// Back-off: factor by which the minimum age of schemes is multiplied.
-        patience: u32,
+        backoff: u32,
     },
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Grant {
 struct Limits {
     /// Bytes, and nanoseconds, a second; `None`: any.
     rates: [Option<u64>; 2],
-    patience: u32,
+    backoff: u32,
 }
 
 impl Grant {
@@ -48,7 +48,7 @@ impl Grant {
         Self::Some {
             bytes_per_s,
             time_per_s,
-            patience: status.patience.max(1),
+            backoff: status.backoff.max(1),
         }
     }
 
@@ -59,10 +59,10 @@ impl Grant {
             Self::Some {
                 bytes_per_s,
                 time_per_s,
-                patience,
+                backoff,
             } => Some(Limits {
                 rates: [bytes_per_s, time_per_s.map(|time| time.0)],
-                patience,
+                backoff,
             }),
         }
     }
@@ -80,7 +80,7 @@ impl Grant {
             }
             _ => true,
         };
-        now.patience != before.patience || now.rates.into_iter().zip(before.rates).any(is_far)
+        now.backoff != before.backoff || now.rates.into_iter().zip(before.rates).any(is_far)
     }
 
     /// Whether this grant must not wait for the next regular commit: it allows less than `former`, or one of the two
@@ -92,7 +92,7 @@ impl Grant {
         let is_less = |(now, before): (Option<u64>, Option<u64>)| {
             now.unwrap_or(u64::MAX) < before.unwrap_or(u64::MAX)
         };
-        now.patience > before.patience || now.rates.into_iter().zip(before.rates).any(is_less)
+        now.backoff > before.backoff || now.rates.into_iter().zip(before.rates).any(is_less)
     }
 
     /// Returns the user's schemes, limited by this grant. Where there is a guard (`is_guarded`) and nothing is granted,
@@ -109,7 +109,7 @@ impl Grant {
             Self::Some {
                 bytes_per_s,
                 time_per_s,
-                patience,
+                backoff,
             } => {
                 let acting = schemes
                     .iter()
@@ -120,7 +120,7 @@ impl Grant {
                 let time = time_per_s.map(|time| Nanos(time.0 / nr));
                 let limited = schemes.iter();
                 limited
-                    .map(|scheme| limited_scheme(scheme, bytes, time, patience))
+                    .map(|scheme| limited_scheme(scheme, bytes, time, backoff))
                     .collect()
             }
         }
@@ -147,10 +147,10 @@ fn limited_scheme(
     scheme: &Scheme,
     bytes_per_s: Option<u64>,
     time_per_s: Option<Nanos>,
-    patience: u32,
+    backoff: u32,
 ) -> Scheme {
     let mut scheme = scheme.clone();
-    let is_limited = bytes_per_s.is_some() || time_per_s.is_some() || patience > 1;
+    let is_limited = bytes_per_s.is_some() || time_per_s.is_some() || backoff > 1;
     if scheme.action == Action::Stat || !is_limited {
         return scheme;
     }
@@ -179,10 +179,10 @@ fn limited_scheme(
     if !has_own && quota.weights == Weights::default() {
         quota.weights.age_permil = 1;
     }
-    if scheme.action == Action::Pageout && patience > 1 {
+    if scheme.action == Action::Pageout && backoff > 1 {
         scheme.pattern.age.min = match scheme.pattern.age.min {
-            Age::Intervals(count) => Age::Intervals(count.saturating_mul(patience)),
-            Age::Time(time) => Age::Time(Nanos(time.0.saturating_mul(patience.into()))),
+            Age::Intervals(count) => Age::Intervals(count.saturating_mul(backoff)),
+            Age::Time(time) => Age::Time(Nanos(time.0.saturating_mul(backoff.into()))),
         };
     }
     scheme
@@ -253,11 +253,11 @@ mod tests {
         }
     }
 
-    fn some(bytes_per_s: Option<u64>, time_ms: Option<u64>, patience: u32) -> Grant {
+    fn some(bytes_per_s: Option<u64>, time_ms: Option<u64>, backoff: u32) -> Grant {
         Grant::Some {
             bytes_per_s,
             time_per_s: time_ms.map(Nanos::from_millis),
-            patience,
+            backoff,
         }
     }
 
@@ -298,13 +298,13 @@ mod tests {
         let little = Grant::Some {
             bytes_per_s: None,
             time_per_s: Some(Nanos(1)),
-            patience: 1,
+            backoff: 1,
         };
         check(little, (0, 0, 0), (0, 1, 1000));
     }
 
     #[test]
-    fn nothing_is_granted_by_counting_and_patience_by_age() {
+    fn nothing_is_granted_by_counting_and_back_off_by_age() {
         let schemes = [pageout(Quota::default())];
         assert_eq!(Grant::Nothing.limit(&schemes, false), schemes);
         assert_eq!(Grant::Nothing.limit(&schemes, true)[0].quota.bytes, 1);

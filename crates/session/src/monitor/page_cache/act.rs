@@ -12,7 +12,7 @@ use isotherm_engine::page_cache::{CachedFolio, CachedRegion, FileId, FolioState}
 use isotherm_engine::scheme::{Action, OpsFilter};
 use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, Snapshot};
 use isotherm_linux::cache::discard::discard;
-use isotherm_linux::cache::file::{self, CachedKind, Unopenable};
+use isotherm_linux::cache::file::{self, CacheFileKind, Unopenable};
 use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
 
 use super::CacheView;
@@ -31,7 +31,7 @@ struct Wanted<'a> {
     region: CachedRegion,
     /// Part of the region.
     part: AddressRange,
-    patience: u64,
+    backoff: u64,
 }
 
 impl CacheView {
@@ -106,7 +106,7 @@ impl CacheView {
             groups: &groups,
             region,
             part,
-            patience: self.returned.patience(now, id(&facts)),
+            backoff: self.returned.backoff(now, id(&facts)),
         };
         let chosen = self.choose(now, &wanted, outcome)?;
         self.drop_pages(now, &file, &facts, &chosen, outcome)
@@ -165,14 +165,14 @@ impl CacheView {
             }
             let bytes = folio.nr_pages() * PAGE_SIZE;
             outcome.filter_passed += bytes;
-            let (_, patience) = of_last
+            let (_, backoff) = of_last
                 .filter(|(group, _)| *group == folio.group)
                 .unwrap_or_else(|| {
-                    let of_group = self.returned.patience_of_group(now, folio.group);
-                    (folio.group, of_group.max(wanted.patience))
+                    let of_group = self.returned.backoff_of_group(now, folio.group);
+                    (folio.group, of_group.max(wanted.backoff))
                 });
-            of_last = Some((folio.group, patience));
-            let waits = Nanos(least.0.saturating_mul(patience)).since(idle);
+            of_last = Some((folio.group, backoff));
+            let waits = Nanos(least.0.saturating_mul(backoff)).since(idle);
             match refusal(&folio).or((waits.0 > 0).then_some(Refusal::Refaulted)) {
                 Some(why) => *outcome.refused.entry(why).or_default() += bytes,
                 None => chosen.push(folio),
@@ -294,8 +294,8 @@ fn bytes_of(folios: &[CachedFolio]) -> u64 {
 /// Accepts regular files only: tables of a file system are not dropped.
 fn openable(facts: &FileFacts) -> Result<(), Refusal> {
     match facts.kind() {
-        CachedKind::File => Ok(()),
-        CachedKind::Deleted | CachedKind::BlockDevice | CachedKind::Other => {
+        CacheFileKind::File => Ok(()),
+        CacheFileKind::Deleted | CacheFileKind::BlockDevice | CacheFileKind::Other => {
             Err(Refusal::Unsupported)
         }
     }

@@ -358,10 +358,10 @@ impl CacheView {
 
     fn file(&self, facts: &FileFacts, bytes: CachedBytes) -> CachedFile {
         let kind = match facts.kind() {
-            file::CachedKind::File => CachedKind::File,
-            file::CachedKind::Deleted => CachedKind::Deleted,
-            file::CachedKind::BlockDevice => CachedKind::BlockDevice,
-            file::CachedKind::Other => CachedKind::Other,
+            file::CacheFileKind::File => CachedKind::File,
+            file::CacheFileKind::Deleted => CachedKind::Deleted,
+            file::CacheFileKind::BlockDevice => CachedKind::BlockDevice,
+            file::CacheFileKind::Other => CachedKind::Other,
         };
         let is_device = kind == CachedKind::BlockDevice;
         let (device, path) = if is_device {

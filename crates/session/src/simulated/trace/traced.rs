@@ -6,7 +6,7 @@ use std::sync::Arc;
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use isotherm_record::{Mapping, PageBlock, PageSnapshot};
-use isotherm_sim::machine::{AreaSpec, Pattern, ProcessSpec, Trace, Use};
+use isotherm_sim::machine::{AreaSpec, Pattern, SimProcessSpec, Trace, Use};
 
 /// Contents of a record about one process.
 #[derive(Default)]
@@ -26,16 +26,16 @@ impl Traced {
     }
 
     /// Returns the process as if it began with its first scan; other processes share the `shared` ranges.
-    pub(super) fn process(&self, shared: Option<&Vec<AddressRange>>) -> ProcessSpec {
+    pub(super) fn process(&self, shared: Option<&Vec<AddressRange>>) -> SimProcessSpec {
         let areas = self.areas(shared.map_or(&[], Vec::as_slice));
         let start = self.scans.first().map_or(Nanos(0), |scan| scan.start);
         let trace = Arc::new(self.trace(&areas, start));
-        ProcessSpec {
+        SimProcessSpec {
             name: self.name.clone(),
             has_run: true,
             work: Some(trace.duration()),
             areas: specs(&areas, &trace),
-            ..ProcessSpec::default()
+            ..SimProcessSpec::default()
         }
     }
 

@@ -1,8 +1,9 @@
 //! Idle times of single pages of a block, and the pages that were read back.
 
-use super::{Block, GRANULE_PAGES, State};
+use super::super::granule::GRANULE_PAGES;
+use super::{Block, State};
 use crate::monitor::bits::{self, Bitmap, and, is_empty};
-use crate::monitor::idle_pages::{IdlePages, PageAges};
+use crate::monitor::idle_pages::{IdlePages, PageAgeRule};
 use crate::monitor::page_since::PageSince;
 use crate::monitor::page_table::pages::Pages;
 use crate::monitor::page_table::returns::Returns;
@@ -72,13 +73,13 @@ impl Block {
     }
 
     /// Returns the idle pages of a block with other pages in use.
-    pub(in super::super) fn idle_pages(&self, now: u32, ages: PageAges) -> Option<IdlePages> {
+    pub(in super::super) fn idle_pages(&self, now: u32, ages: PageAgeRule) -> Option<IdlePages> {
         let untouched = self.untouched();
         if self.page_since.is_none() || !self.is_fresh() || bits::is_empty(&untouched) {
             return None;
         }
         let returns = self.returns.as_ref();
-        let returns = returns.filter(|_| ages == PageAges::LessByReturns);
+        let returns = returns.filter(|_| ages == PageAgeRule::LessByReturns);
         let nr_returns = |page| returns.map_or(0, |returns| returns.of(page));
         let mut idle = IdlePages::new(self.address);
         for page in bits::each(&untouched) {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::monitor::region::rng::Rng;
-use crate::picture::{of_regions, ranges_of, regions_of};
+use crate::test_regions::{of_regions, ranges_of, regions_of};
 
 fn check(before: &str, change: impl FnOnce(&mut Vec<Region>), wanted: &str) {
     let mut regions = regions_of(before);

@@ -1,0 +1,10 @@
+//! Acting: is what schemes did exactly what is reported, and does it do no harm?
+
+mod acting;
+pub(crate) mod compaction;
+mod goals;
+mod guard;
+mod huge;
+mod kernel_damon;
+mod pod_policy;
+mod safety;

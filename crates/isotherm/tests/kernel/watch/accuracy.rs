@@ -1,0 +1,105 @@
+//! Does a recording find hot memory?
+
+use std::path::Path;
+
+use isotherm_engine::Nanos;
+use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
+
+use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, stop_once};
+
+/// Snapshots of this time at the start are not scored. At least as much time follows it.
+const SETTLED: Nanos = Nanos::from_millis(4_000);
+const SNAPSHOTS_MIN: u64 = 3;
+
+/// A mode of monitoring.
+struct Way {
+    flags: &'static [&'static str],
+    /// The score that is tested.
+    hot: fn(&Accuracy) -> AccuracyScore,
+    /// The least precision and recall.
+    least: f64,
+}
+
+/// Hot memory is all accessed memory: for modes that know borders to the page.
+const EXACT: fn(&Accuracy) -> AccuracyScore = |accuracy| accuracy.any;
+/// Hot memory is accessed at least a quarter as often as the hottest. A sampled region straddles borders, and then
+/// appears a little accessed as a whole.
+const SAMPLED: fn(&Accuracy) -> AccuracyScore = |accuracy| accuracy.quarter;
+
+const WAYS: [Way; 4] = [
+    Way {
+        flags: &[],
+        hot: EXACT,
+        least: 0.9,
+    },
+    Way {
+        flags: &["--faithful"],
+        hot: SAMPLED,
+        least: 0.8,
+    },
+    Way {
+        flags: &["--pages"],
+        hot: EXACT,
+        least: 0.9,
+    },
+    // With 1 % of a CPU there are too few snapshots on a busy machine.
+    Way {
+        flags: &["--strategy", "all", "--cpu-budget", "5%"],
+        hot: SAMPLED,
+        least: 0.8,
+    },
+];
+
+/// Returns whether a record has enough snapshots after the start.
+fn is_enough(record: &Record) -> bool {
+    let bounds = record
+        .snapshots()
+        .next()
+        .zip(record.snapshots().next_back());
+    let Some((first, last)) = bounds else {
+        return false;
+    };
+    let settled = first.start + SETTLED;
+    let nr = record.snapshots().filter(|s| s.start >= settled).count();
+    nr as u64 > SNAPSHOTS_MIN && last.end >= settled + SETTLED
+}
+
+/// Scores the later half of the snapshots, and returns the shortfall, if there is one.
+fn shortfall(way: &Way, record: &Path, workload: &Workload) -> Option<String> {
+    let record = Record::whole(record);
+    let warm_up = WarmUp {
+        record: SETTLED,
+        ..WarmUp::default()
+    };
+    let accuracy = score(record.snapshots(), &workload.truth(), warm_up);
+    let hot = (way.hot)(&accuracy);
+    let (precision, recall) = (hot.precision(), hot.recall());
+    eprintln!(
+        "{:?}: {} snapshots of {:.0} regions: precision {precision:.3?}, recall {recall:.3?}",
+        way.flags, accuracy.snapshots, accuracy.regions_mean
+    );
+    if accuracy.snapshots < SNAPSHOTS_MIN {
+        return Some(format!("{:?}: too few snapshots to score", way.flags));
+    }
+    let is_good = precision >= Some(way.least) && recall >= Some(way.least);
+    (!is_good).then(|| format!("{:?}: {accuracy:?}", way.flags))
+}
+
+/// Records 256 MiB, of which 32 MiB are hot, in all modes at once. A recorder clears accessed bits that the others have
+/// yet to read, but the workload sets them again within milliseconds.
+#[test]
+fn each_way_of_watching_finds_what_is_hot() {
+    let test = "each_way_of_watching_finds_what_is_hot";
+    let Some(_turn) = alone(test) else { return };
+    let directory = scratch();
+    let path = |nr: usize| directory.path().join(format!("record {nr}"));
+    let workload = Workload::start(&static_workload(256, 16), &[]);
+    let start = |(nr, way): (usize, &Way)| record_pid(workload.pid(), &path(nr), way.flags);
+    let recorders: Vec<_> = WAYS.iter().enumerate().map(start).collect();
+    for (nr, recorder) in recorders.into_iter().enumerate() {
+        stop_once("enough snapshots", recorder, &path(nr), is_enough);
+    }
+    let of = |(nr, way): (usize, &Way)| shortfall(way, &path(nr), &workload);
+    let shortfalls: Vec<_> = WAYS.iter().enumerate().filter_map(of).collect();
+    assert!(shortfalls.is_empty(), "{shortfalls:#?}");
+}

@@ -1,0 +1,236 @@
+//! All processes of the machine.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use isotherm_engine::Nanos;
+use nix::sys::signal::Signal;
+
+use crate::common::{
+    Record, Running, isotherm, pause, proc_bytes, python, record_until, run, scratch, stop_once,
+    until, until_snapshot, watching,
+};
+
+const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
+
+#[test]
+fn all_processes_are_watched_but_those_left_out() {
+    let test = "all_processes_are_watched_but_those_left_out";
+    let Some(_turn) = watching(test) else { return };
+    let start = || {
+        let mut process = Running::start(&mut python(WAIT));
+        process.line("ready");
+        process
+    };
+    let (early, excluded) = (start(), start());
+    let directory = scratch();
+    let path = directory.path().join("record");
+    // A busy machine does not use up this budget by listing processes.
+    let mut command = isotherm(["record", "--all", "--cpu-budget", "5%", "--exclude"]);
+    let excluded_pid = excluded.pid().to_string();
+    let recorder = Running::start(command.arg(excluded_pid).arg("-o").arg(&path));
+    until_snapshot(&path);
+    let before = crate::common::now();
+    let late = start();
+    let isotherm_pid = recorder.pid();
+    let has_snapshot = |record: &Record, pid: u32| {
+        let target = record.target(pid);
+        let mut snapshots = record.snapshots();
+        snapshots.any(|snapshot| Some(snapshot.target) == target)
+    };
+    stop_once("snapshots of all", recorder, &path, |record| {
+        let mut pids = [early.pid(), late.pid(), std::process::id()].into_iter();
+        pids.all(|pid| has_snapshot(record, pid))
+    });
+    let record = Record::whole(&path);
+    let starts = record.starts();
+    let found = |pid: u32| starts.iter().find(|start| start.pid == pid);
+    assert!(found(early.pid()).is_some(), "{starts:?}");
+    assert!(found(std::process::id()).is_some(), "the test itself");
+    assert!(found(excluded.pid()).is_none(), "{starts:?}");
+    assert!(found(isotherm_pid).is_none(), "itself: {starts:?}");
+    assert!(found(2).is_none(), "a kernel thread: {starts:?}");
+    let late = found(late.pid()).expect("one that came later");
+    let waited = late.time.since(before);
+    // Processes are listed once a second, and the machine may be busy.
+    assert!(waited < Nanos::from_millis(2_500), "after {waited:?}");
+    assert!(has_snapshot(&record, early.pid()) && has_snapshot(&record, std::process::id()));
+}
+
+/// A name excludes a process, whatever program it ran before. Another program stays the same target after exec.
+#[test]
+fn a_name_is_left_out_whenever_it_comes() {
+    let test = "a_name_is_left_out_whenever_it_comes";
+    let Some(_turn) = watching(test) else { return };
+    let directory = scratch();
+    let program = directory.path().join("left-out");
+    std::fs::copy("/bin/sleep", &program).expect("a copy");
+    let path = directory.path().join("record");
+    let mut command = isotherm(["record", "--all", "--exclude", "left-out", "-o"]);
+    let recorder = Running::start(command.arg(&path));
+    until_snapshot(&path);
+    // Shells become their programs when the pipe is opened.
+    let pipe = directory.path().join("pipe");
+    run(std::process::Command::new("mkfifo").arg(&pipe)).success();
+    let start = |program: &Path| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "read go <\"$1\"; exec \"$0\" 60"]);
+        Running::start(shell.arg(program).arg(&pipe))
+    };
+    let (shell, other) = (start(&program), start(Path::new("/bin/sleep")));
+    let target = until("the shell to be found", || {
+        let record = Record::try_read(&path)?;
+        let starts = record.starts();
+        starts.iter().find(|start| start.pid == other.pid())?;
+        let start = starts.iter().find(|start| start.pid == shell.pid())?;
+        Some(start.target)
+    });
+    // One shell reads the line, the other the end.
+    std::fs::write(&pipe, "go\n").expect("both read it");
+    until("the program to be left out", || {
+        let record = Record::try_read(&path)?;
+        let mut exits = record.exits().into_iter();
+        exits.find(|exit| exit.target == target).map(|_| ())
+    });
+    // Processes are listed once a second: by then the program would have been found.
+    pause(2.5);
+    recorder.signal(Signal::SIGINT);
+    recorder.finish().success();
+    let record = Record::whole(&path);
+    let starts = record.starts();
+    let of_shell: Vec<_> = starts
+        .iter()
+        .filter(|start| start.pid == shell.pid())
+        .collect();
+    assert!(
+        !of_shell.is_empty() && of_shell.iter().all(|start| start.name == "sh"),
+        "{starts:?}"
+    );
+    let exits = record.exits();
+    assert!(
+        exits.iter().any(|exit| exit.target == of_shell[0].target),
+        "{exits:?}"
+    );
+    let of_other: Vec<_> = starts
+        .iter()
+        .filter(|start| start.pid == other.pid())
+        .collect();
+    let names: Vec<&str> = of_other.iter().map(|start| start.name.as_str()).collect();
+    assert_eq!(names, ["sh", "sleep"], "{starts:?}");
+    assert_eq!(of_other[0].target, of_other[1].target, "{starts:?}");
+}
+
+#[test]
+fn all_goes_with_no_other_target() {
+    for flags in [
+        &["--all", "--pid", "1"][..],
+        &["--all", "--physical"],
+        &["--all", "--", "true"],
+        &["--exclude", "sh", "--pid", "1"],
+    ] {
+        let done = run(isotherm(["record", "-o", "/dev/null"]).args(flags));
+        assert_eq!(done.code(), 2, "{flags:?}: {done:?}");
+    }
+}
+
+const IDLE: &str = "memory = bytearray(300 << 20)\n\
+    for at in range(0, len(memory), 4096): memory[at] = 1\n\
+    print('ready', flush=True)\nimport time; time.sleep(600)";
+
+/// Returns the bytes of a process that have been idle for 5 s, by the last sample of the machine.
+fn idle_for_5s(record: &Record, pid: u32) -> u64 {
+    let target = record.target(pid);
+    let last = record.machine().last().copied();
+    let mapped = last.into_iter().flat_map(|sample| &sample.mapped);
+    let own = mapped.filter(|of| of.target.is_some() && of.target == target);
+    own.map(|of| of.bytes.idle_from(1)).sum()
+}
+
+/// The report gives the owner of memory, its size and its idleness, and counts all of the machine's memory once.
+#[test]
+fn the_machines_memory_is_told_by_who_uses_it() {
+    let test = "the_machines_memory_is_told_by_who_uses_it";
+    let Some(_turn) = watching(test) else { return };
+    let mut process = Running::start(&mut python(IDLE));
+    process.line("ready");
+    let rss = proc_bytes(process.pid(), "status", "RssAnon:");
+    let directory = scratch();
+    let path = directory.path().join("record");
+    let mut command = isotherm(["record", "--all", "--cpu-budget", "5%"]);
+    record_until("memory that idles for 5 s", &mut command, &path, |record| {
+        idle_for_5s(record, process.pid()) > rss / 10 * 9
+    });
+    let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let classes = report["classes"].as_array().expect("classes");
+    let sum: u64 = classes.iter().map(|class| number(&class["bytes"])).sum();
+    assert_eq!(sum, number(&report["total_bytes"]), "{report}");
+    let known_use = report["known_use"].as_f64().expect("a share");
+    assert!(known_use > 0.8, "{known_use} of what is used");
+    let of_pid = |of: &&serde_json::Value| of["pid"] == process.pid();
+    let processes = report["processes"].as_array().expect("processes");
+    let found = processes.iter().find(of_pid).expect("the process");
+    let bytes = number(&found["bytes"]);
+    assert!(bytes.abs_diff(rss) < rss / 20, "{bytes} of {rss}: {found}");
+    let ages = &found["ages"];
+    let idle: u64 = { ages["idle"].as_array().expect("classes")[2..].iter() }
+        .map(number)
+        .sum();
+    assert!(idle > 9 * (rss / 10), "{found}");
+    for (format, begins) in [
+        ("text", "memory, "),
+        ("csv", "kind,name"),
+        ("svg", "<svg"),
+        ("html", "<!doctype"),
+    ] {
+        let flags = ["report", "machine", "--format", format];
+        let done = run(isotherm(flags).arg(&path)).success();
+        assert!(done.stdout.contains(begins), "{format}: {}", done.stdout);
+    }
+}
+
+/// Metrics are by control group and age, for Prometheus.
+#[test]
+fn metrics_say_whose_memory_is_how_old() {
+    let test = "metrics_say_whose_memory_is_how_old";
+    let Some(_turn) = watching(test) else { return };
+    let mut process = Running::start(&mut python(IDLE));
+    process.line("ready");
+    let rss = proc_bytes(process.pid(), "status", "RssAnon:");
+    let directory = scratch();
+    let schemes = directory.path().join("schemes.damos");
+    std::fs::write(&schemes, "4K max 0% 0% 30s max stat\n").expect("a file");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("its address").to_string();
+    drop(listener);
+    let mut command = isotherm(["start", "--all", "--dry-run", "--cpu-budget", "5%"]);
+    command
+        .args(["--metrics", &address])
+        .arg("-c")
+        .arg(&schemes);
+    let socket = directory.path().join("socket");
+    let _daemon = Running::start(command.arg("--socket").arg(socket));
+    // A monitor with long intervals reports memory when it is older.
+    let ages = ["5s-30s", "30s-2m", "2m-10m"];
+    let ages = ages.map(|age| format!("class=\"anonymous\",age=\"{age}\""));
+    let metrics = until("idle memory in the metrics", || {
+        let body = scrape(&address)?;
+        let lines = body.lines().filter(|line| {
+            line.starts_with("isotherm_machine_mapped_bytes{cgroup=\"/")
+                && ages.iter().any(|age| line.contains(age))
+        });
+        let bytes = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        let bytes: u64 = bytes.sum();
+        (bytes > rss / 10 * 9).then_some(body)
+    });
+    assert!(metrics.contains("isotherm_machine_node_bytes{node=\"0\",kind=\"free\"}"));
+}
+
+fn scrape(address: &str) -> Option<String> {
+    let mut stream = std::net::TcpStream::connect(address).ok()?;
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}

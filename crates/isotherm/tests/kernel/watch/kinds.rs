@@ -1,0 +1,174 @@
+//! Programs whose memory is easily reported wrongly, all in one recording, each compared with its own figures.
+//!
+//! The figures of an interpreter that does nothing are subtracted.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::common::{Running, isotherm, run, scratch, with_swap};
+
+const MIB: u64 = 1 << 20;
+/// Bytes that a figure may differ by.
+const TOLERANCE: u64 = 2 * MIB;
+/// Idle bytes that the report may miss, besides unknown ones.
+const LATE: u64 = MIB;
+/// Most bytes of a program that may be unknown: those of libraries, which many programs map.
+const UNKNOWN_MAX: u64 = 8 * MIB;
+const PROGRAMS: &str = include_str!("kinds.py");
+
+/// Kinds whose idle memory only turns out to be unreclaimable when a scheme acts on it.
+const KEPT_UNSEEN: &[&str] = &["forked", "ring_buffers"];
+
+/// Programs in other languages. Their runtimes use memory as well.
+const RUNTIMES: &[(&str, &str, &str)] = &[
+    ("java", "Kinds.java", include_str!("runtimes/Kinds.java")),
+    ("node", "kinds.js", include_str!("runtimes/kinds.js")),
+];
+/// Bytes that a runtime may use itself.
+const RUNTIME_USES: u64 = 12 * MIB;
+
+/// Returns the names of the kinds, which are the functions without arguments of the programs' file.
+fn kinds() -> Vec<&'static str> {
+    let lines = PROGRAMS.lines();
+    let names = lines.filter_map(|line| line.strip_prefix("def ")?.strip_suffix("():"));
+    names.collect()
+}
+
+/// Starts a program in another language; returns `None` if its runtime is not installed.
+fn start_runtime(runtime: &str, path: &Path, text: &str) -> Option<Running> {
+    let mut version = Command::new(runtime);
+    version.arg("--version").stdout(Stdio::null());
+    version.status().ok()?;
+    std::fs::write(path, text).expect("written");
+    Some(Running::start(Command::new(runtime).arg(path)))
+}
+
+/// A program's own figures: process, and bytes that are resident, used, idle, and idle but unreclaimable.
+struct Truth {
+    pid: u32,
+    bytes: [Option<u64>; 4],
+}
+
+/// Waits until the program is ready; returns `None` if this kernel does not permit it.
+fn truth(program: &Running) -> Option<Truth> {
+    let line = crate::common::until("the program to be ready or to fail", || {
+        let (out, failed) = (program.stdout(), program.stderr());
+        let line = out
+            .lines()
+            .find(|line| line.starts_with("ready "))
+            .map(str::to_owned);
+        line.map(Some)
+            .or_else(|| failed.contains("Error").then_some(None))
+    })?;
+    let words = line.split_whitespace().skip(1);
+    let numbers: Vec<Option<u64>> = words.map(|word| word.parse().ok()).collect();
+    let [Some(pid), bytes @ ..] = &numbers[..] else {
+        panic!("no process: {line}");
+    };
+    let mib = |at: usize| bytes[at].map(|mib| mib * MIB);
+    Some(Truth {
+        pid: *pid as u32,
+        bytes: std::array::from_fn(mib),
+    })
+}
+
+/// Returns the summary's figures, and unknown bytes.
+fn figures(summary: &Value, pid: u32) -> [u64; 5] {
+    let targets = summary["targets"].as_array().expect("targets");
+    let target = targets.iter().find(|target| target["pid"] == pid);
+    let target = target.unwrap_or_else(|| panic!("no target {pid}: {summary}"));
+    let idle = target["idle"].as_array().expect("idle times");
+    let idle = idle
+        .iter()
+        .find(|idle| idle["at_least_ns"] == 5_000_000_000_u64);
+    let figures = [
+        &target["resident_bytes"],
+        &target["working_set_bytes"],
+        &idle.expect("5 s")["bytes"],
+        &target["unreclaimable_bytes"],
+        &target["unknown_bytes"],
+    ];
+    figures.map(|figure| {
+        figure
+            .as_u64()
+            .unwrap_or_else(|| panic!("unknown: {target}"))
+    })
+}
+
+#[test]
+fn kinds_of_programs_are_told_as_they_are() {
+    const TEST: &str = "kinds_of_programs_are_told_as_they_are";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let folder = scratch();
+    let script = folder.path().join("kinds.py");
+    std::fs::write(&script, PROGRAMS).expect("written");
+    let start = |kind| {
+        let mut command = Command::new("python3");
+        Running::start(command.arg("-u").arg(&script).arg(kind))
+    };
+    let mut programs: Vec<(&str, Running)> = kinds()
+        .into_iter()
+        .map(|kind| (kind, start(kind)))
+        .collect();
+    for (runtime, file, text) in RUNTIMES {
+        match start_runtime(runtime, &folder.path().join(file), text) {
+            Some(program) => programs.push((runtime, program)),
+            None => eprintln!("SKIP {TEST}: {runtime}: it is not installed"),
+        }
+    }
+    let mut truths = Vec::new();
+    for (kind, program) in &programs {
+        match truth(program) {
+            Some(truth) => truths.push((*kind, truth)),
+            None => eprintln!("SKIP {TEST}: {kind}: {}", program.stderr().trim()),
+        }
+    }
+    let path = folder.path().join("record");
+    let mut command = isotherm(["record", "--duration", "14s", "--cpu-budget", "5%", "-o"]);
+    command.arg(&path);
+    for (_, truth) in &truths {
+        command.args(["--pid", &truth.pid.to_string()]);
+    }
+    run(&mut command).success();
+    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
+    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let base = truths
+        .iter()
+        .find(|(kind, _)| *kind == "nothing")
+        .expect("it needs nothing");
+    let base = figures(&summary, base.1.pid);
+    let mut wrong = Vec::new();
+    for (kind, truth) in &truths {
+        let reported = figures(&summary, truth.pid);
+        for (at, name) in ["resident", "used", "idle", "kept"].into_iter().enumerate() {
+            if name == "kept" && KEPT_UNSEEN.contains(kind) {
+                continue;
+            }
+            let Some(own) = truth.bytes[at] else {
+                continue;
+            };
+            let (reported, unknown, wanted) = (reported[at], reported[4], own + base[at]);
+            let late = if name == "idle" { unknown + LATE } else { 0 };
+            let least = wanted.saturating_sub(late);
+            let is_runtime = RUNTIMES.iter().any(|(runtime, ..)| runtime == kind);
+            let most = match name {
+                "idle" if is_runtime => u64::MAX,
+                _ if is_runtime => wanted + RUNTIME_USES,
+                _ => wanted + TOLERANCE,
+            };
+            if reported > most
+                || reported + TOLERANCE < least
+                || unknown > UNKNOWN_MAX && !is_runtime
+            {
+                let [reported, wanted] = [reported, wanted].map(|bytes| bytes as f64 / MIB as f64);
+                wrong.push(format!(
+                    "{kind}: {name} {reported:.1} MiB instead of {wanted:.1}, {unknown} B unknown"
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(truths.len() >= 25, "{} kinds could be tried", truths.len());
+}

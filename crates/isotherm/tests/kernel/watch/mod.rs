@@ -1,0 +1,14 @@
+//! Watching: are records true, and what do they cost?
+
+mod accuracy;
+mod all_processes;
+mod contexts;
+mod foreign;
+pub(crate) mod groups;
+mod kinds;
+mod page_cache;
+mod pages;
+pub(crate) mod physical;
+mod process_count;
+mod scale;
+mod targets;

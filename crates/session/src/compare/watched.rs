@@ -1,0 +1,45 @@
+//! Snapshots and cost of a world in one turn.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::{Nanos, Snapshot};
+
+/// Snapshots and cost of a world in one turn.
+pub(super) struct Watched {
+    /// Length of the turn's last part, which is compared with the truth: ages begin with a turn.
+    last: Nanos,
+    pub(super) nr: u64,
+    /// Snapshots of the turn's last part, with their processes' ids.
+    pub(super) snapshots: Vec<(u32, Snapshot)>,
+    pub(super) cpu_share: f64,
+    pub(super) kdamond_cpu_share: Option<f64>,
+}
+
+impl Watched {
+    /// Longest last part of a turn that counts.
+    const LAST: Nanos = Nanos::from_millis(3_000);
+
+    /// Starts an empty collection for a turn of length `window`.
+    pub(super) fn of_turn(window: Nanos) -> Self {
+        Self {
+            last: Nanos(window.0 / 5).min(Self::LAST),
+            nr: 0,
+            snapshots: Vec::new(),
+            cpu_share: 0.0,
+            kdamond_cpu_share: None,
+        }
+    }
+
+    pub(super) fn forget_old(&mut self) {
+        let Some(end) = self.snapshots.iter().map(|(_, s)| s.end).max() else {
+            return;
+        };
+        let mut newest: BTreeMap<u32, Nanos> = BTreeMap::new();
+        for (pid, snapshot) in &self.snapshots {
+            newest.insert(*pid, snapshot.end);
+        }
+        self.snapshots.retain(|(pid, snapshot)| {
+            end.since(snapshot.end) <= self.last || newest[pid] == snapshot.end
+        });
+    }
+}
