@@ -42,7 +42,7 @@ impl Shown for TuneReport {
         let Result { tuned, plan } = &*self.0;
         match format {
             ReportFormat::Text => Some(Ok(tuned.text().into_bytes())),
-            ReportFormat::Html => Some(Ok(isotherm_eval::tune::page(&tuned, plan).into_bytes())),
+            ReportFormat::Html => Some(Ok(isotherm_eval::tune::page(tuned, plan).into_bytes())),
             _ => None,
         }
     }

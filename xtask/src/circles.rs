@@ -11,7 +11,7 @@ use anyhow::Context;
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemUse, UseTree};
+use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 
 /// A module by its path below the crate's root, which is empty.
 type Module = Vec<String>;
@@ -155,6 +155,9 @@ impl<'ast> Visit<'ast> for Imports {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         self.add_tree(&mut Vec::new(), &item.tree);
     }
+
+    /// Names in `pub(super)` and the like are no imports.
+    fn visit_visibility(&mut self, _visibility: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names = path.segments.iter().map(|of| of.ident.to_string());

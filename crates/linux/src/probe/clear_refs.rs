@@ -7,6 +7,15 @@ use isotherm_engine::Nanos;
 use crate::clock::thread_cpu;
 use crate::process::Process;
 
+/// Method of clearing bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClearMethod {
+    /// `process_madvise(MADV_COLD)`.
+    Madvise,
+    /// `/proc/PID/clear_refs`.
+    ClearRefs,
+}
+
 /// Cost of `/proc/PID/clear_refs`, by which it stalls a process.
 #[derive(Debug)]
 pub(super) struct ClearRefs {

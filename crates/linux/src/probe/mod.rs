@@ -16,6 +16,7 @@ pub mod walker;
 pub mod zeros;
 
 pub use aliases::without_aliases;
+pub use clear_refs::ClearMethod;
 pub use entry::{Leaf, TableCopy};
 pub use page_table::{PageTableProbe, ProbeError};
 pub use physical::{MapFacts, PhysicalProbe};

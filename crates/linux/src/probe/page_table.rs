@@ -18,7 +18,7 @@ use isotherm_engine::{
 use thiserror::Error;
 
 use super::aliases::Aliases;
-use super::clear_refs::ClearRefs;
+use super::clear_refs::{ClearMethod, ClearRefs};
 use super::entry::Leaf;
 use super::induced::Induced;
 use super::secondary::{Secondary, SecondaryTables};
@@ -36,15 +36,6 @@ pub enum ProbeError {
     /// A target cannot be opened or advised.
     #[error(transparent)]
     Process(#[from] ProcessError),
-}
-
-/// Method of clearing bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClearMethod {
-    /// `process_madvise(MADV_COLD)`.
-    Madvise,
-    /// `/proc/PID/clear_refs`.
-    ClearRefs,
 }
 
 /// A target and the location of its page tables.

@@ -25,7 +25,8 @@ use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use thiserror::Error;
 
-use super::page_table::{ClearMethod, PageTableProbe, ProbeError};
+use super::clear_refs::ClearMethod;
+use super::page_table::{PageTableProbe, ProbeError};
 use crate::clock::process_cpu;
 
 const BLOCK_PAGES: u64 = BLOCK_SIZE / PAGE_SIZE;

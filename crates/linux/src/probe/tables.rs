@@ -10,7 +10,8 @@ use isotherm_engine::drive::TableProbe;
 use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 
-use super::page_table::{ClearMethod, PageTableProbe, ProbeError};
+use super::clear_refs::ClearMethod;
+use super::page_table::{PageTableProbe, ProbeError};
 use super::walker::{AddressSpace, TableLookup, Walker, WalkerError};
 
 const TOP_SHIFT: u32 = 30;
@@ -207,7 +208,7 @@ impl PageTableProbe {
                 }
             }
             TableLookup::Leaf(leaf) if leaf.is_huge_2m() => {
-                see(blocks[i], leaf.frame() & !511, 512)
+                see(blocks[i], leaf.frame() & !511, 512);
             }
             _ => {}
         });

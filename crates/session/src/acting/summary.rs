@@ -160,50 +160,45 @@ pub struct ContextStatus<'a> {
     pub paged_out_bytes: Option<u64>,
 }
 
+impl SchemeSummary {
+    /// Returns a line of text; `done` is the verb, as "were".
+    fn text(&self, done: &str) -> String {
+        let Stats { refused, moved, .. } = &self.stats;
+        let refused = refused
+            .iter()
+            .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)));
+        let moved = moved.iter().map(|way| {
+            let bytes = format_bytes(way.bytes);
+            format!("{bytes} from node {} to node {}", way.from, way.to)
+        });
+        let part = |head: &str, parts: Vec<String>| {
+            let text = parts.join(", ");
+            if text.is_empty() {
+                text
+            } else {
+                format!("; {head}{text}")
+            }
+        };
+        let context = self.context.as_ref();
+        format!(
+            "{}scheme {}, {}: {} of {} tried {done} acted on{}{}",
+            context.map_or_else(String::new, |name| format!("{name}, ")),
+            self.scheme,
+            self.action,
+            format_bytes(self.stats.sz_applied),
+            format_bytes(self.stats.sz_tried),
+            part("", moved.collect()),
+            part("not: ", refused.collect()),
+        )
+    }
+}
+
 impl ActingSummary {
     /// Returns the summary as text, with a line for each scheme.
     pub fn text(&self) -> String {
         let done = if self.dry_run { "would be" } else { "were" };
-        let mut lines: Vec<String> = self
-            .schemes
-            .iter()
-            .map(|scheme| {
-                let refused: Vec<String> = scheme
-                    .stats
-                    .refused
-                    .iter()
-                    .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)))
-                    .collect();
-                let refused = if refused.is_empty() {
-                    String::new()
-                } else {
-                    format!("; not: {}", refused.join(", "))
-                };
-                let context = scheme.context.as_ref();
-                let moved: Vec<String> = scheme
-                    .stats
-                    .moved
-                    .iter()
-                    .map(|way| {
-                        let bytes = format_bytes(way.bytes);
-                        format!("{bytes} from node {} to node {}", way.from, way.to)
-                    })
-                    .collect();
-                let moved = if moved.is_empty() {
-                    String::new()
-                } else {
-                    format!("; {}", moved.join(", "))
-                };
-                format!(
-                    "{}scheme {}, {}: {} of {} tried {done} acted on{moved}{refused}",
-                    context.map_or_else(String::new, |name| format!("{name}, ")),
-                    scheme.scheme,
-                    scheme.action,
-                    format_bytes(scheme.stats.sz_applied),
-                    format_bytes(scheme.stats.sz_tried),
-                )
-            })
-            .collect();
+        let lines = self.schemes.iter().map(|scheme| scheme.text(done));
+        let mut lines: Vec<String> = lines.collect();
         if let Some(bytes) = self.paged_out_bytes {
             lines.push(format!(
                 "{} went out of memory, by the machine's counters (the kernel counts addresses, whatever is there)",

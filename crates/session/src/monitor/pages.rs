@@ -8,8 +8,8 @@ use isotherm_engine::monitor::bits;
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, PAGE_SIZE, TargetId,
 };
+use isotherm_linux::probe::ClearMethod;
 use isotherm_linux::probe::PageTableProbe;
-use isotherm_linux::probe::page_table::ClearMethod;
 use isotherm_linux::probe::scan::{ScanError, ScannedBlock, Scanner};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
