@@ -556,14 +556,14 @@ class ReclaimPoint(TypedDict):
 class ReclaimCurve(TypedDict):
     """The result."""
 
+    # The second curve at some thresholds: a refaulted page waits four times as long, then sixteen and sixty-four times.
+    backoff_points: list[ReclaimPoint]
     # The smallest threshold within the limit; `null` without such a threshold or without a limit.
     chosen: NotRequired[ReclaimPoint | None]
     # Time from the first scan to the last.
     duration_ns: Nanos
     # The requested slowdown limit.
     max_slowdown: NotRequired[float | None]
-    # The second curve at some thresholds: a refaulted page waits four times as long, then sixteen and sixty-four times.
-    backoff_points: list[ReclaimPoint]
     # One point for each length of idle time that occurred, from the shortest. The curve has no corner between two points. No point is shorter than a scan interval.
     points: list[ReclaimPoint]
     # The record that the report is based on.
@@ -642,7 +642,7 @@ class LiveRun(TypedDict):
     seconds: float
     # Seconds for a unit of the program's work: for all of it, unless the program reports its throughput.
     seconds_of_work: float
-    # `Settings::key`; `None` without schemes.
+    # `Settings::key`(crate::tune::Settings::key); `None` without schemes.
     settings: NotRequired[str | None]
 
 

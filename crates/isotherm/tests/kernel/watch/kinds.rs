@@ -97,27 +97,33 @@ fn figures(summary: &Value, pid: u32) -> [u64; 5] {
     })
 }
 
-#[test]
-fn kinds_of_programs_are_told_as_they_are() {
-    const TEST: &str = "kinds_of_programs_are_told_as_they_are";
-    let Some(_turn) = with_swap(TEST) else { return };
-    let folder = scratch();
-    let script = folder.path().join("kinds.py");
+/// Starts a program of each kind whose runtime is installed.
+fn start_all(test: &str, folder: &Path) -> Vec<(&'static str, Running)> {
+    let script = folder.join("kinds.py");
     std::fs::write(&script, PROGRAMS).expect("written");
     let start = |kind| {
         let mut command = Command::new("python3");
         Running::start(command.arg("-u").arg(&script).arg(kind))
     };
-    let mut programs: Vec<(&str, Running)> = kinds()
+    let mut programs: Vec<(&'static str, Running)> = kinds()
         .into_iter()
         .map(|kind| (kind, start(kind)))
         .collect();
     for (runtime, file, text) in RUNTIMES {
-        match start_runtime(runtime, &folder.path().join(file), text) {
+        match start_runtime(runtime, &folder.join(file), text) {
             Some(program) => programs.push((runtime, program)),
-            None => eprintln!("SKIP {TEST}: {runtime}: it is not installed"),
+            None => eprintln!("SKIP {test}: {runtime}: it is not installed"),
         }
     }
+    programs
+}
+
+#[test]
+fn kinds_of_programs_are_told_as_they_are() {
+    const TEST: &str = "kinds_of_programs_are_told_as_they_are";
+    let Some(_turn) = with_swap(TEST) else { return };
+    let folder = scratch();
+    let programs = start_all(TEST, folder.path());
     let mut truths = Vec::new();
     for (kind, program) in &programs {
         match truth(program) {
