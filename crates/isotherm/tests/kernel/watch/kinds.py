@@ -139,8 +139,15 @@ def shared_anonymous():
     use(memory)
 
 
+def file_in(folder):
+    file, path = tempfile.mkstemp(dir=folder)
+    # The program ends by a signal: the name must be gone before.
+    os.unlink(path)
+    return file
+
+
 def of_file(folder, flags, protection):
-    file, _ = tempfile.mkstemp(dir=folder)
+    file = file_in(folder)
     os.write(file, os.urandom(SIZE))
     os.fsync(file)
     memory = mmap.mmap(file, SIZE, flags=flags, prot=protection)
@@ -158,7 +165,7 @@ def file_shared():
 
 
 def file_written_privately():
-    file, _ = tempfile.mkstemp(dir="/var/tmp")
+    file = file_in("/var/tmp")
     os.write(file, os.urandom(SIZE))
     memory = mmap.mmap(file, SIZE, flags=mmap.MAP_PRIVATE)
     fill(memory)
