@@ -47,11 +47,11 @@ function courses(container, record, linked) {
     const named = schemes.map(s => ({...s.course, name: name(s.label, s.action + (s.dry_run ? " (dry run)" : ""))}));
     parts.push(linked.chart(container, "Acted on since the beginning", named));
   }
-  const limited = guards.filter(g => g.limit_ratio.times_s.count);
-  if (limited.length) {
+  const signalled = guards.filter(g => g.limit_ratio.times_s.count);
+  if (signalled.length) {
     const spans = guards.flatMap(g => g.stopped);
     parts.push(linked.chart(container, "The guard's limit ratio: measured cost to its limit (shaded: it stopped the schemes)",
-      limited.map(g => ({...g.limit_ratio, name: g.label})), {format: n => n.toFixed(2), spans}));
+      signalled.map(g => ({...g.limit_ratio, name: g.label})), {format: n => n.toFixed(2), spans}));
   }
   const back = guards.filter(g => g.refaults.times_s.count);
   if (back.length) {
