@@ -17,6 +17,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use isotherm_engine::PAGE_SIZE;
 use thiserror::Error;
@@ -29,6 +31,9 @@ use crate::state::{self, StateError};
 const NOTE: &str = "zram-swap";
 /// Priority of the swap: above the default of other swap, so that zram is used first.
 const PRIORITY: i32 = 100;
+/// Tries to take a device out of use, and the pause between them.
+const SWAP_OFF_TRIES: u32 = 5;
+const SWAP_OFF_PAUSE: Duration = Duration::from_millis(200);
 const CONTROL: &str = "/sys/class/zram-control";
 
 /// Reason why swap could not be set up or removed.
@@ -480,14 +485,22 @@ fn swap_on(device: &Path) -> io::Result<()> {
     }
 }
 
+/// Takes a device out of use. The kernel reads its pages back. That may fail for want of memory while a process whose
+/// control group is at its limit ends, so it is tried again.
 fn swap_off(device: &Path) -> io::Result<()> {
     let path = c_path(device)?;
-    // SAFETY: a valid path.
-    let result = unsafe { libc::swapoff(path.as_ptr()) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    let mut nr_tries = 0;
+    loop {
+        // SAFETY: a valid path.
+        if unsafe { libc::swapoff(path.as_ptr()) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        nr_tries += 1;
+        if error.raw_os_error() != Some(libc::ENOMEM) || nr_tries == SWAP_OFF_TRIES {
+            return Err(error);
+        }
+        thread::sleep(SWAP_OFF_PAUSE);
     }
 }
 
