@@ -61,9 +61,7 @@ impl ClearRefs {
         }
         // CPU time, not elapsed time: on busy processors the target may run instead, which is no stall.
         let before = thread_cpu();
-        // "1" is for all pages, including those of files.
-        let path = process.memory_path("clear_refs");
-        let is_cleared = std::fs::write(path, "1").is_ok() && process.is_alive();
+        let is_cleared = process.clear_refs().unwrap_or(false);
         if is_cleared {
             self.learn(nr_pages, thread_cpu().since(before));
         }

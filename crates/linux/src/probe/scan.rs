@@ -257,17 +257,14 @@ impl Scanner {
             return Ok(false);
         };
         let started = Instant::now();
-        // "1" clears the accessed bits of all pages of the process.
-        match fs::write(process.memory_path("clear_refs"), "1") {
-            Ok(()) => {}
-            Err(_) if !process.is_alive() => return Ok(false),
-            Err(source) => {
-                let pid = process.pid();
-                return Err(ScanError::ClearRefs { pid, source });
-            }
-        }
+        let is_cleared = process
+            .clear_refs()
+            .map_err(|source| ScanError::ClearRefs {
+                pid: process.pid(),
+                source,
+            })?;
         self.held(started);
-        Ok(true)
+        Ok(is_cleared)
     }
 
     fn clear_batch(

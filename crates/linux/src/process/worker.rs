@@ -9,6 +9,7 @@
 //! memory cannot be advised. It is watched by `clear_refs`, and can be moved between nodes.
 
 use std::fs;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Process;
@@ -36,6 +37,16 @@ impl Process {
         match self.memory_thread() {
             tid if tid == self.pid => format!("/proc/{tid}/{file}"),
             tid => format!("/proc/{}/task/{tid}/{file}", self.pid),
+        }
+    }
+
+    /// Clears the accessed bits of all memory that the process maps, by `/proc/PID/clear_refs`. Returns `false` if the
+    /// process has ended.
+    pub(crate) fn clear_refs(&self) -> io::Result<bool> {
+        // "1" is for all pages, including those of files.
+        match fs::write(self.memory_path("clear_refs"), "1") {
+            Err(error) if self.is_alive() => Err(error),
+            _ => Ok(self.is_alive()),
         }
     }
 
