@@ -4,34 +4,26 @@
 //! of the module that it names. What a module takes from modules inside of it does not count: naming them is its task.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
+use syn::{Attribute, File, Item, ItemUse, UseTree, Visibility};
 
 /// A module by its path below the crate's root, which is empty.
 type Module = Vec<String>;
 
 /// Returns a fault for each circle among the files of a crate, whose root lies in the folder `source`.
-pub(crate) fn faults(name: &str, source: &Path, files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
-    let mut modules: BTreeMap<Module, &Path> = BTreeMap::new();
-    for file in files {
-        if let Some(module) = module_of(source, file) {
-            modules.insert(module, file);
-        }
-    }
+pub(crate) fn faults(name: &str, source: &Path, files: &[(PathBuf, File)]) -> Vec<String> {
+    let modules = files.iter();
+    let modules = modules.filter_map(|(path, file)| Some((module_of(source, path)?, file)));
+    let modules: BTreeMap<Module, &File> = modules.collect();
     let mut graph: DiGraph<&Module, ()> = DiGraph::new();
     let nodes: BTreeMap<&Module, _> = modules.keys().map(|of| (of, graph.add_node(of))).collect();
     for (module, file) in &modules {
-        let text = fs::read_to_string(file)?;
-        let parsed =
-            syn::parse_file(&text).with_context(|| format!("cannot read {}", file.display()))?;
         let mut imports = Imports::default();
-        imports.visit_file(&parsed);
+        imports.visit_file(file);
         let to = { imports.paths.iter() }.filter_map(|path| resolve(&modules, module, path));
         for to in to.filter(|to| !to.starts_with(module)) {
             graph.update_edge(nodes[module], nodes[&to], ());
@@ -46,7 +38,7 @@ pub(crate) fn faults(name: &str, source: &Path, files: &[PathBuf]) -> anyhow::Re
             names.join(", ")
         )
     };
-    Ok(circles.map(fault).collect())
+    circles.map(fault).collect()
 }
 
 /// Returns the module of a file; `None` if it is a test, or of another program than the crate's root.
@@ -66,7 +58,7 @@ fn module_of(source: &Path, file: &Path) -> Option<Module> {
 }
 
 /// Returns the module whose file defines what `path` names, seen from `from`.
-fn resolve(modules: &BTreeMap<Module, &Path>, from: &Module, path: &[String]) -> Option<Module> {
+fn resolve(modules: &BTreeMap<Module, &File>, from: &Module, path: &[String]) -> Option<Module> {
     let mut at = from.clone();
     let mut rest = path;
     match path.first()?.as_str() {
@@ -172,17 +164,11 @@ mod tests {
 
     /// Returns the faults of a crate with these files: names and texts.
     fn faults_of(files: &[(&str, &str)]) -> Vec<String> {
-        let directory = tempfile::tempdir().expect("a folder");
-        let paths: Vec<PathBuf> = files
-            .iter()
-            .map(|(name, text)| {
-                let path = directory.path().join(name);
-                fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-                fs::write(&path, text).expect("a file");
-                path
-            })
-            .collect();
-        faults("c", directory.path(), &paths).expect("files that can be read")
+        let files = files.iter().map(|(name, text)| {
+            let file = syn::parse_file(text).expect("Rust");
+            (Path::new("src").join(name), file)
+        });
+        faults("c", Path::new("src"), &files.collect::<Vec<_>>())
     }
 
     #[test]

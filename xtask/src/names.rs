@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context;
-use syn::{Ident, Item, Visibility};
+use syn::{File, Ident, Item, Visibility};
 
 /// Public types by name, with the files that define them.
 #[derive(Default)]
@@ -11,11 +10,10 @@ pub(crate) struct PublicTypes(BTreeMap<String, Vec<String>>);
 
 impl PublicTypes {
     /// Adds the types of a file, which is shown as `path`. Types of tests and of programs are not seen from outside.
-    pub(crate) fn add(&mut self, path: &str, source: &str) -> anyhow::Result<()> {
+    pub(crate) fn add(&mut self, path: &str, file: &File) {
         if !path.contains("/src/") || path.contains("/tests") {
-            return Ok(());
+            return;
         }
-        let file = syn::parse_file(source).with_context(|| format!("cannot read {path}"))?;
         for item in &file.items {
             if let Some(name) = public_type(item) {
                 self.0
@@ -24,7 +22,6 @@ impl PublicTypes {
                     .push(path.to_owned());
             }
         }
-        Ok(())
     }
 
     /// Returns a fault for each name that occurs twice.
@@ -56,10 +53,14 @@ fn public_type(item: &Item) -> Option<&Ident> {
 mod tests {
     use super::*;
 
+    fn parsed(source: &str) -> File {
+        syn::parse_file(source).expect("Rust")
+    }
+
     #[test]
     fn a_name_that_occurs_twice_is_found() {
         let mut types = PublicTypes::default();
-        let mut add = |path: &str, source: &str| types.add(path, source).expect("Rust");
+        let mut add = |path: &str, source: &str| types.add(path, &parsed(source));
         add(
             "crates/a/src/lib.rs",
             "pub struct Table; pub(crate) enum Row {}",
@@ -67,9 +68,7 @@ mod tests {
         add("crates/b/src/lib.rs", "pub trait Row {}");
         add("crates/b/tests/it.rs", "pub struct Table;");
         assert!(types.faults().is_empty());
-        types
-            .add("lab/c/src/lib.rs", "pub type Table = u8;")
-            .expect("Rust");
+        types.add("lab/c/src/lib.rs", &parsed("pub type Table = u8;"));
         assert_eq!(types.faults().len(), 1);
     }
 }

@@ -207,22 +207,21 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             .parent()
             .context("a manifest lies in a directory")?;
         let unsafe_under = find_rule(&package.name).and_then(|crate_rule| crate_rule.unsafe_under);
-        let files = rust_files(directory)?;
-        faults.extend(circles::faults(
-            &package.name,
-            &directory.join("src"),
-            &files,
-        )?);
-        for path in files {
+        let mut files = Vec::new();
+        for path in rust_files(directory)? {
             let source = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let shown = path.strip_prefix(root).unwrap_or(&path);
             let shown = shown.display().to_string();
             let may_be_unsafe = unsafe_under.is_some_and(|p| path.starts_with(directory.join(p)));
-            types.add(&shown, &source)?;
             faults.extend(file_faults(&shown, &source, may_be_unsafe));
-            nr_files += 1;
+            let file = syn::parse_file(&source).with_context(|| format!("cannot parse {shown}"))?;
+            types.add(&shown, &file);
+            files.push((path, file));
         }
+        nr_files += files.len();
+        let source = directory.join("src");
+        faults.extend(circles::faults(&package.name, &source, &files));
     }
     faults.extend(types.faults());
     for fault in &faults {
