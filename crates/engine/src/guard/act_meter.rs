@@ -57,13 +57,23 @@ impl ActMeter {
     /// take.
     pub fn begin(&mut self, now: Nanos, idle_cpus: Option<f64>, guard: &Guard) -> Nanos {
         self.budget.refill(now, idle_cpus);
+        let room = self.room(guard);
+        self.next_step = now + if room < LITTLE { PAUSE } else { BETWEEN_STEPS };
+        room
+    }
+
+    /// Returns how long a step may take now, by the budget and by what targets may still lose.
+    fn room(&self, guard: &Guard) -> Nanos {
         let taken = self.budget.taken_share() * self.target_share;
         let taken = taken.max(self.interrupting);
         let room = guard.loss_room_ns();
         let room = room.map_or(STEP, |ns| room_of(ns, taken));
-        let room = self.budget.room().min(room);
-        self.next_step = now + if room < LITTLE { PAUSE } else { BETWEEN_STEPS };
-        room
+        self.budget.room().min(room)
+    }
+
+    /// Returns whether a step would be too short to achieve anything.
+    pub fn is_used_up(&self, guard: &Guard) -> bool {
+        self.room(guard) < LITTLE
     }
 
     /// Ends a step that took `cpu` of CPU time, and during which targets lost `interrupted` of theirs.

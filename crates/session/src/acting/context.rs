@@ -273,7 +273,11 @@ impl ContextActing {
             least_age: self.permitted.as_ref(),
             is_physical: self.is_physical,
         };
-        self.context.rests_until(now, &mut world)
+        let until = self.context.rests_until(now, &mut world);
+        if until.is_some() {
+            self.bounds.note(now, self.bound_by());
+        }
+        until
     }
 
     /// Adds a target to act on.
@@ -326,7 +330,7 @@ impl ContextActing {
 
     /// Returns the limit that binds its schemes now.
     pub(super) fn bound_by(&self) -> BoundBy {
-        self.context.bound_by(self.meters.room())
+        self.meters.bound_by(&self.context)
     }
 
     /// Exchanges schemes and limits while running; the caller has checked that they can be kept.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
+use isotherm_engine::drive::{BoundBy, Context};
 use isotherm_engine::guard::{
-    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, STEP, WaitSource, waited_share,
+    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
 };
 use isotherm_engine::monitor::bits::Bitmap;
 use isotherm_engine::{Nanos, TargetId};
@@ -109,13 +110,9 @@ impl Meters {
         }
     }
 
-    /// Returns the time that acting may take now, by its CPU budget.
-    pub(super) fn room(&self) -> Nanos {
-        if self.acting.status().is_exhausted {
-            Nanos(0)
-        } else {
-            STEP
-        }
+    /// Returns the limit that binds the schemes of `context` now.
+    pub(super) fn bound_by(&self, context: &Context) -> BoundBy {
+        context.bound_by(&self.acting)
     }
 
     /// Checks that `limits` can be kept on this kernel.

@@ -6,6 +6,7 @@ use isotherm_engine::drive::BoundBy;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_engine::{Nanos, PAGE_SIZE};
 use isotherm_record::printable;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::acting::bound_words;
@@ -63,9 +64,8 @@ pub fn status_text(status: &Value) -> String {
                 format_bytes(bytes)
             ));
         }
-        if let Some(by) = context["bound_by"].as_str() {
-            let by = BoundBy::ALL.into_iter().find(|of| of.name() == by);
-            lines.extend(by.map(|by| format!("{indent}limited by: {}", bound_words(by))));
+        if let Ok(by) = BoundBy::deserialize(&context["bound_by"]) {
+            lines.push(format!("{indent}limited by: {}", bound_words(by)));
         }
         lines.push(format!("{indent}{}", guard_line(context)));
         let budget = budget_line(&context["guard"]["budget"]);

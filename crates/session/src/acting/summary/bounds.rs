@@ -75,6 +75,7 @@ pub(crate) const fn words(by: BoundBy) -> &'static str {
         BoundBy::Guard => "stopped by the guard",
         BoundBy::Rate => "rate of the guard",
         BoundBy::CpuBudget => "CPU budget",
+        BoundBy::AllowedLoss => "allowed loss of the targets",
         BoundBy::Speed => "speed of acting",
         BoundBy::Quota => "quota",
         BoundBy::Memory => "no further memory matches",
