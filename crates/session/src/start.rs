@@ -128,9 +128,9 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     }
     let machine = if context.targets.is_machine() {
         machine_view(context, memory.as_deref(), now, &mut notes)?
-    } else if nr == 1 && matches!(context.monitor, MonitorSpec::Tables(_)) {
-        // A sample does not name its context.
-        frames_once(&context.targets, charged, now, &mut notes)
+    } else if matches!(context.monitor, MonitorSpec::Tables(_)) {
+        let view = frames_once(&context.targets, now, &mut notes);
+        view.map(|view| view.of_group(charged, nr > 1))
     } else {
         None
     };
@@ -161,14 +161,9 @@ fn may_share(targets: &TargetSpec) -> bool {
 }
 
 /// Returns a view that counts each frame of the targets once; `None` if frames cannot be read.
-fn frames_once(
-    targets: &TargetSpec,
-    charged: Option<PathBuf>,
-    now: Nanos,
-    notes: &mut Vec<String>,
-) -> Option<MachineView> {
+fn frames_once(targets: &TargetSpec, now: Nanos, notes: &mut Vec<String>) -> Option<MachineView> {
     match MachineView::new(now) {
-        Ok(view) => Some(view.of_group(charged)),
+        Ok(view) => Some(view),
         Err(error) if may_share(targets) => {
             notes.push(format!(
                 "memory that several processes map counts for each: {error:#}"

@@ -103,6 +103,7 @@ impl Contexts {
             Item::Mappings(change) => &mut change.target,
             Item::TargetExit(exit) => &mut exit.target,
             Item::Machine(machine) => {
+                machine.context = Some(self.members[at].name.clone());
                 let mapped = machine.mapped.iter_mut().filter_map(|m| m.target.as_mut());
                 for target in mapped.chain(machine.groups.iter_mut().map(|g| &mut g.target)) {
                     *target = self.number(at, *target);
