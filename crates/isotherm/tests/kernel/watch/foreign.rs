@@ -1,7 +1,7 @@
 //! Programs of kinds that other tools report wrongly: each is compared with the value of the kernel or of the program
 //! itself.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{
     Running, isotherm, proc_bytes, python, record_pid, run, scratch, shared, skip, until, with_swap,
@@ -254,6 +254,13 @@ print("ready", flush=True)
 time.sleep(600)
 "#;
 
+fn children_of(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("the kernel lists children");
+    let pids = children.split_whitespace();
+    pids.map(|pid| pid.parse().expect("a number")).collect()
+}
+
 #[test]
 fn memory_that_a_group_shares_counts_once() {
     const TEST: &str = "memory_that_a_group_shares_counts_once";
@@ -261,13 +268,8 @@ fn memory_that_a_group_shares_counts_once() {
     let mut target = Running::start(&mut python(GROUP));
     target.line("ready");
     let pid = target.pid();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
-        .expect("the kernel lists children");
-    let pids = children
-        .split_whitespace()
-        .map(|pid| pid.parse().expect("a number"));
-    let frames: u64 = { pids.chain([pid]) }
-        .map(|pid: u32| proc_bytes(pid, "smaps_rollup", "Pss:"))
+    let frames: u64 = { children_of(pid).into_iter().chain([pid]) }
+        .map(|pid| proc_bytes(pid, "smaps_rollup", "Pss:"))
         .sum();
     let summary = report_with(pid, &["--children"], "summary");
     let total = &summary["total"];
@@ -287,6 +289,43 @@ fn memory_that_a_group_shares_counts_once() {
     );
     let kept = summary["reclaim"]["unreclaimable_bytes"].as_u64();
     assert!(kept >= Some(36 * MIB), "{summary}");
+}
+
+#[test]
+fn memory_that_a_group_shares_counts_once_in_each_context() {
+    const TEST: &str = "memory_that_a_group_shares_counts_once_in_each_context";
+    let Some(_turn) = shared(TEST) else { return };
+    let mut target = Running::start(&mut python(GROUP));
+    target.line("ready");
+    let pids = [&children_of(target.pid())[..], &[target.pid()]].concat();
+    let kdamond = |pids: &[u32]| {
+        let targets: Vec<Value> = { pids.iter() }
+            .map(|pid| json!({"pid": pid, "regions": []}))
+            .collect();
+        json!({"contexts": [{"ops": "vaddr", "targets": targets, "schemes": []}]})
+    };
+    let kdamonds = json!({"kdamonds": [kdamond(&pids[..2]), kdamond(&pids[2..])]});
+    let folder = scratch();
+    let file = folder.path().join("kdamonds.json");
+    std::fs::write(&file, kdamonds.to_string()).expect("written");
+    let path = folder.path().join("record");
+    let mut command = isotherm(["record", "--duration", "9s", "-o"]);
+    run(command.arg(&path).arg("-c").arg(&file)).success();
+    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
+    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let resident = summary["total"]["resident_bytes"]
+        .as_u64()
+        .expect("it is known");
+    let targets = summary["targets"].as_array().expect("targets").iter();
+    let sum: u64 = targets
+        .filter_map(|target| target["resident_bytes"].as_u64())
+        .sum();
+    // Each context has two of the four processes, so 48 MiB count twice instead of four times.
+    let once = sum - 96 * MIB;
+    assert!(
+        resident <= once + MIB && resident + 40 * MIB >= once,
+        "{resident} {once} {summary}"
+    );
 }
 
 /// Maps 32 MiB of identical pages, which KSM may merge.
