@@ -8,6 +8,7 @@
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and starts with a description of its purpose;
 //! - no files of a crate import each other ([`circles`]), and no public type has the name of another ([`crate::names`]);
+//! - lines, files beside each other and public items of a crate have limits ([`crate::weight`]);
 //! - links of documents lead to existing places, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
@@ -22,6 +23,7 @@ use serde::Deserialize;
 
 use crate::circles;
 use crate::names::PublicTypes;
+use crate::weight::Weight;
 
 /// A crate of the workspace and the rules for it.
 struct CrateRule {
@@ -199,7 +201,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let metadata = metadata(root)?;
     let mut faults = picture_faults(&metadata);
     faults.extend(crate::docs::faults(root)?);
-    let mut types = PublicTypes::default();
+    let (mut types, mut weight) = (PublicTypes::default(), Weight::default());
     let mut nr_files = 0;
     for package in &metadata.packages {
         let directory = package
@@ -217,6 +219,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             faults.extend(file_faults(&shown, &source, may_be_unsafe));
             let file = syn::parse_file(&source).with_context(|| format!("cannot parse {shown}"))?;
             types.add(&shown, &file);
+            weight.add(&package.name, &shown, &source, &file);
             files.push((path, file));
         }
         nr_files += files.len();
@@ -224,11 +227,12 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
         faults.extend(circles::faults(&package.name, &source, &files));
     }
     faults.extend(types.faults());
+    faults.extend(weight.faults());
     for fault in &faults {
         println!("{fault}");
     }
     if faults.is_empty() {
-        println!("tidy: {nr_files} files are in order");
+        println!("tidy: {nr_files} files are in order: {}", weight.summary());
         Ok(ExitCode::SUCCESS)
     } else {
         println!("tidy: {} faults in {nr_files} files", faults.len());
