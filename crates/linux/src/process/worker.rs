@@ -61,14 +61,15 @@ impl Process {
     }
 }
 
-/// Returns the thread of process `pid` with the lowest number that has memory.
+/// Returns the main thread of process `pid` if it has memory, else the thread with the lowest number that has.
 pub(super) fn thread_with_memory(pid: u32) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let mut tids: Vec<u32> = tasks
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
-    tids.sort_unstable();
+    // Thread ids wrap around, so the main thread's need not be the lowest.
+    tids.sort_unstable_by_key(|tid| (*tid != pid, *tid));
     tids.into_iter().find(|tid| {
         let statm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/statm"));
         statm.is_ok_and(|statm| !statm.starts_with("0 "))
