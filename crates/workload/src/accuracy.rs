@@ -16,6 +16,7 @@ use isotherm_engine::statistics::median;
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
 use serde::Serialize;
 
+use crate::score::AccuracyScore;
 use crate::truth::Episode;
 
 pub use observed::{HOT_SCANS, observed};
@@ -36,29 +37,6 @@ pub struct WarmUp {
     pub record: Nanos,
     /// Time from each phase's start.
     pub phase: Nanos,
-}
-
-/// Bytes, summed over snapshots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct AccuracyScore {
-    /// Bytes that are claimed and hot.
-    pub hit: u64,
-    /// Bytes that are claimed.
-    pub claimed: u64,
-    /// Bytes that are hot.
-    pub truth: u64,
-}
-
-impl AccuracyScore {
-    /// Share of the claimed bytes that is hot; `None` if nothing was claimed.
-    pub fn precision(&self) -> Option<f64> {
-        (self.claimed > 0).then(|| self.hit as f64 / self.claimed as f64)
-    }
-
-    /// Share of the hot bytes that was claimed; `None` if nothing was hot.
-    pub fn recall(&self) -> Option<f64> {
-        (self.truth > 0).then(|| self.hit as f64 / self.truth as f64)
-    }
 }
 
 /// Accuracy of a series of snapshots.
@@ -209,8 +187,8 @@ impl Scorer {
 
     fn view(&self, snapshot: &Snapshot) -> View {
         let mut view = View::default();
-        view.any.truth = self.hot.bytes;
-        view.quarter.truth = self.hot.bytes;
+        view.any.truth = self.hot.bytes as f64;
+        view.quarter.truth = view.any.truth;
         let mut ranked = Vec::new();
         for region in &snapshot.regions {
             let Some(rate) = snapshot.access_rate(region) else {
@@ -221,13 +199,11 @@ impl Scorer {
             let cold = self.cold.overlap(region.range);
             view.known += hot + warm + cold;
             if rate > 0.0 {
-                view.any.hit += hot;
-                view.any.claimed += hot + cold;
+                view.any.claim(hot as f64, cold as f64);
                 ranked.push((rate, hot, hot + warm + cold));
             }
             if rate >= QUARTER {
-                view.quarter.hit += hot;
-                view.quarter.claimed += hot + warm + cold;
+                view.quarter.claim(hot as f64, (warm + cold) as f64);
             }
         }
         view.top_k = top_k(ranked, self.hot.bytes);
@@ -269,20 +245,15 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, view: &View, scorer: &Scorer, regions: usize) {
-        let add = |sum: &mut AccuracyScore, score: &AccuracyScore| {
-            sum.hit += score.hit;
-            sum.claimed += score.claimed;
-            sum.truth += score.truth;
-        };
         self.sum.snapshots += 1;
         self.regions += regions;
-        add(&mut self.sum.any, &view.any);
-        add(&mut self.sum.quarter, &view.quarter);
+        self.sum.any = [self.sum.any, view.any].into_iter().sum();
+        self.sum.quarter = [self.sum.quarter, view.quarter].into_iter().sum();
         self.known += view.known;
         self.bytes += scorer.bytes();
         self.top_k.push(view.top_k);
         let hot = scorer.hot.bytes as f64;
-        self.wss_errors.push((view.any.claimed as f64 - hot) / hot);
+        self.wss_errors.push((view.any.claimed - hot) / hot);
     }
 
     fn finish(self) -> Accuracy {

@@ -51,13 +51,7 @@ fn snapshot(start_ms: u64, end_ms: u64, seen: &str) -> Snapshot {
         regions.extend(
             ranges(seen, character)
                 .into_iter()
-                .map(|range| RegionSnapshot {
-                    range,
-                    nr_accesses: accesses,
-                    age: 0,
-                    age_ns: Nanos(0),
-                    memory: None,
-                }),
+                .map(|range| RegionSnapshot::new(range, accesses)),
         );
     }
     regions.sort_by_key(|region| region.range.start);

@@ -3,6 +3,7 @@
 use isotherm_engine::Nanos;
 use isotherm_engine::statistics::median;
 use isotherm_workload::family::verdict::Verdict;
+use isotherm_workload::score::{AccuracyScore, share};
 use serde::Serialize;
 
 use super::{Rss, Run, Watched};
@@ -55,9 +56,7 @@ impl Score {
         let precision: Vec<f64> = of(&Verdict::precision);
         let recall: Vec<f64> = of(&Verdict::recall);
         let errors: Vec<f64> = of(&Verdict::error);
-        let sum = |f: fn(&Verdict) -> f64| verdicts.iter().map(f).sum::<f64>();
-        let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).min(1.0));
-        let hit = sum(|v| v.hit);
+        let all: AccuracyScore = verdicts.iter().map(Verdict::score).sum();
         let least = |values: &[f64]| values.iter().copied().reduce(f64::min);
         let most = |f: &dyn Fn(&Verdict) -> f64| verdicts.iter().map(f).fold(0.0, f64::max);
         let bytes = |pages: f64| pages * isotherm_engine::PAGE_SIZE as f64;
@@ -67,16 +66,16 @@ impl Score {
             interval_seconds: median(of(&|v| Some(v.interval.as_secs_f64()))),
             precision: median(precision.clone()),
             precision_worst: least(&precision),
-            precision_all: ratio(hit, sum(|v| v.claimed)),
+            precision_all: all.precision(),
             recall: median(recall.clone()),
             recall_worst: least(&recall),
-            recall_all: ratio(hit, sum(|v| v.truth)),
+            recall_all: all.recall(),
             error: median(errors.iter().map(|e| e.abs()).collect()),
             error_worst: errors.iter().copied().reduce(worst),
             truth_bytes: median(of(&|v| Some(bytes(v.truth + v.unknown_touched)))),
             working_set_bytes: median(of(&|v| Some(bytes(v.working_set)))),
             unknown: median(of(&|v| {
-                ratio(v.unknown_touched, v.truth + v.unknown_touched)
+                share(v.unknown_touched, v.truth + v.unknown_touched)
             })),
             wrongly_idle_bytes: bytes(most(&|v| v.wrongly_idle)),
             touched_over_rss_bytes: most(&|v| over(v.touched_bytes, v.end, rss)),

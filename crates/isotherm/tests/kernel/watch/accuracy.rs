@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use isotherm_engine::Nanos;
-use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
+use isotherm_workload::accuracy::{Accuracy, WarmUp, score};
+use isotherm_workload::score::AccuracyScore;
 
 use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, stop_once};
 
