@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use isotherm_engine::Snapshot;
 use isotherm_engine::statistics::median;
+use isotherm_workload::family::verdict::settled;
 use serde::Serialize;
 
 use super::super::recording::{Recorded, Recording};
@@ -17,8 +18,6 @@ use super::programs::{Busy, PROGRAMS, Program};
 const WINDOW: Duration = Duration::from_secs(12);
 /// Windows of each mode.
 const TURNS: usize = 2;
-/// Time that a monitor may miss: the beginning of a window.
-const SETTLE: Duration = Duration::from_secs(5);
 /// A scan must be finished before the next one.
 const INTERVAL_MIN: f64 = 0.1;
 
@@ -96,9 +95,7 @@ fn take_turns(
     busy: &mut Busy,
 ) -> anyhow::Result<Compared> {
     let trial = window(context, mode, busy)?;
-    let intervals = settled(&trial.snapshots)
-        .iter()
-        .map(|s| s.end.since(s.start).as_secs_f64());
+    let intervals = settled(&trial.snapshots, &[]).map(|s| s.end.since(s.start).as_secs_f64());
     let interval = median(intervals.collect())
         .context("the monitor has no snapshots after it has settled")?
         .max(INTERVAL_MIN);
@@ -117,7 +114,7 @@ fn take_turns(
         let said = window(context, mode, busy)?;
         scans.push(scan(busy)?);
         let (before, after) = (Exact::of(&scans[turn]), Exact::of(&scans[turn + 1]));
-        turns.push(agree(&before, settled(&said.snapshots), &after));
+        turns.push(agree(&before, settled(&said.snapshots, &[]), &after));
         costs.push(said);
     }
     let ceiling = agree(&Exact::of(&scans[0]), &scans[1], &Exact::of(&scans[TURNS]));
@@ -137,14 +134,6 @@ fn window(context: &BenchContext, mode: &Mode, busy: &mut Busy) -> anyhow::Resul
     busy.check_running()?;
     let duration = context.asked_duration.unwrap_or(WINDOW);
     Recording::start(context, mode, busy.pid(), duration)?.finish(context)
-}
-
-fn settled(snapshots: &[Snapshot]) -> &[Snapshot] {
-    let Some(first) = snapshots.first() else {
-        return &[];
-    };
-    let from = first.start + SETTLE.into();
-    &snapshots[snapshots.partition_point(|s| s.start < from)..]
 }
 
 impl Compared {
