@@ -6,7 +6,6 @@ use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, PageAttributes, SessionSpec, World};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_record::Item;
-use isotherm_workload::score::share;
 
 use super::score::{Claims, about};
 use super::simulated::Trace;
@@ -205,11 +204,7 @@ impl<'a> Runner<'a> {
         let notes = &mut self.report.notes;
         let spec = only_watching(spec);
         let ended = watch(&spec, self.spec.window, &mut |pid, item| match item {
-            Item::Snapshot(snapshot) => {
-                watched.nr += 1;
-                watched.snapshots.push((pid, snapshot.clone()));
-                watched.forget_old();
-            }
+            Item::Snapshot(snapshot) => watched.add(pid, snapshot.clone()),
             Item::Note { text, .. } => note(notes, world.name(), text),
             _ => {}
         })?;
@@ -251,7 +246,7 @@ impl<'a> Runner<'a> {
             accessed_recall: claims.accessed.recall(),
             idle_precision: claims.idle.precision(),
             idle_recall: claims.idle.recall(),
-            unknown_share: share(claims.unknown as f64, claims.known as f64),
+            unknown_share: claims.unknown_share(),
             schemes: schemes.collect(),
         })
     }

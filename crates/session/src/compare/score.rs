@@ -2,7 +2,7 @@
 
 use isotherm_engine::scheme::{Quota, Scheme, SchemeEngine, SystemFacts};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
-use isotherm_workload::score::AccuracyScore;
+use isotherm_workload::score::{AccuracyScore, share};
 
 use super::truth::{Overlap, Truth};
 
@@ -15,17 +15,19 @@ pub(super) struct Claims {
     pub(super) idle: AccuracyScore,
     /// Bytes on which nothing is reported.
     pub(super) unknown: u64,
-    /// All bytes of which the truth is known.
-    pub(super) known: u64,
 }
 
 impl Claims {
+    /// Returns the share of the memory of known truth on which nothing is reported.
+    pub(super) fn unknown_share(&self) -> Option<f64> {
+        share(self.unknown as f64, self.accessed.truth + self.idle.truth)
+    }
+
     /// Adds the claims of a snapshot of a process; `idle_for` is the age from which memory is idle.
     pub(super) fn add(&mut self, snapshot: &Snapshot, pid: u32, idle_for: Nanos, truth: &Truth) {
         let bytes = truth.bytes;
         self.accessed.truth += bytes.accessed as f64;
         self.idle.truth += bytes.idle as f64;
-        self.known += bytes.accessed + bytes.idle;
         let mut said = Overlap::default();
         for region in &snapshot.clone().by_page().regions {
             let overlap = truth.of(pid, region.range, None);

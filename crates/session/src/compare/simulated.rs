@@ -77,9 +77,7 @@ impl Trace {
             let goes_on = session.step(&mut items);
             for item in items.drain(..) {
                 if let Item::Snapshot(snapshot) = item {
-                    watched.nr += 1;
-                    watched.snapshots.push((pid, snapshot));
-                    watched.forget_old();
+                    watched.add(pid, snapshot);
                 }
             }
             if !goes_on {
