@@ -2,12 +2,12 @@
 //! scorer need not communicate.
 
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK};
-use rand_core::{RngCore, SeedableRng};
+use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 use super::case::{Case, Populated, TouchOrder};
 use super::pages::PageSet;
-use crate::layout::below;
+use crate::layout::{below, unit};
 
 const PER_BLOCK: u64 = PAGES_PER_BLOCK as u64;
 
@@ -88,8 +88,7 @@ impl CaseLayout {
         let run = (64 << 10) / PAGE_SIZE;
         let mut out = Vec::new();
         for start in (0..self.span).step_by(run as usize) {
-            let chosen = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            if chosen < self.case.paged_out {
+            if unit(&mut random) < self.case.paged_out {
                 let cold = self.populated(start..start + run);
                 out.extend(cold.filter(|p| !hot.contains(*p as usize)));
             }
