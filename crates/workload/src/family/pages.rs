@@ -84,7 +84,7 @@ impl PageSet {
         let within = self
             .words
             .get(word)
-            .map_or(0, |bits| bits & ((1 << (page % 64)) - 1));
+            .map_or(0_u64, |bits| bits & ((1 << (page % 64)) - 1));
         u64::from(self.below[word] + within.count_ones())
     }
 }

@@ -13,6 +13,7 @@ use super::super::table::Table;
 use super::super::{BenchContext, Mode};
 use super::agree::{Agreement, Exact, agree};
 use super::programs::{Busy, PROGRAMS, Program};
+use super::score;
 
 /// Length of a window, and of the one that determines a monitor's own interval.
 const WINDOW: Duration = Duration::from_secs(12);
@@ -149,7 +150,7 @@ impl Compared {
         let mib =
             |values: Vec<f64>| cell(values.iter().map(|v| v / f64::from(1 << 20)).collect(), 0);
         let percent = |values: Vec<f64>| cell(values.iter().map(|v| v * 100.0).collect(), 0);
-        let only = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.3}"));
+        let ceiling = &self.ceiling;
         vec![
             self.program.to_owned(),
             self.mode.clone(),
@@ -163,16 +164,11 @@ impl Compared {
             percent(of(|a| a.unknown)),
             format!(
                 "{}, {}, {}",
-                only(self.ceiling.precision),
-                only(self.ceiling.recall),
-                only(self.ceiling.working_set)
+                score::cell(ceiling.precision, 3),
+                score::cell(ceiling.recall, 3),
+                score::cell(ceiling.working_set, 3)
             ),
-            format!(
-                "{}, {:.2}",
-                self.cpu_claimed_induced_percent
-                    .map_or("-".into(), |v| format!("{v:.2}")),
-                self.cpu_measured_percent
-            ),
+            score::cpu_cell(self.cpu_claimed_induced_percent, self.cpu_measured_percent),
         ]
     }
 }
