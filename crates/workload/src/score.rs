@@ -4,10 +4,8 @@
 
 use std::iter::Sum;
 
-use serde::Serialize;
-
 /// Claims of a monitor and the truth, in bytes or pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AccuracyScore {
     /// Memory that is claimed, and rightly so.
     pub hit: f64,
