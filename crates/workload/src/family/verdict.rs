@@ -227,22 +227,25 @@ mod tests {
         verdict(&program(), &snapshot(regions))
     }
 
+    /// Checks precision, recall and error; returns the verdict.
+    fn check(regions: Vec<RegionSnapshot>, expected: [Option<f64>; 3]) -> Verdict {
+        let verdict = verdict_of(regions);
+        let found = [verdict.precision(), verdict.recall(), verdict.error()];
+        assert_eq!(found, expected, "{verdict:?}");
+        verdict
+    }
+
     #[test]
     fn the_truth_itself_is_right() {
-        let regions = program().layout.hot(0);
-        let regions = regions.iter().map(|p| u64::from(*p));
-        let verdict = verdict_of(regions.map(|p| region(p, p + 1, Some(1.0))).collect());
-        assert_eq!(verdict.precision(), Some(1.0));
-        assert_eq!(verdict.recall(), Some(1.0));
-        assert_eq!(verdict.error(), Some(0.0));
+        let pages = program().layout.hot(0).into_iter().map(u64::from);
+        let regions = pages.map(|p| region(p, p + 1, Some(1.0))).collect();
+        check(regions, [Some(1.0), Some(1.0), Some(0.0)]);
     }
 
     #[test]
     fn a_region_counts_whole_where_it_does_not_say_what_is_touched() {
-        let verdict = verdict_of(vec![region(0, 8192, Some(0.5))]);
-        assert_eq!(verdict.precision(), Some(0.25));
-        assert_eq!(verdict.recall(), Some(1.0));
-        assert_eq!(verdict.error(), Some(3.0));
+        let whole = region(0, 8192, Some(0.5));
+        check(vec![whole], [Some(0.25), Some(1.0), Some(3.0)]);
     }
 
     #[test]
@@ -256,21 +259,15 @@ mod tests {
             memory: Some(memory),
             ..region(0, 8192, Some(0.5))
         };
-        let verdict = verdict_of(vec![mixed]);
-        assert_eq!(verdict.precision(), Some(0.25));
-        assert_eq!(verdict.recall(), Some(0.25));
-        assert_eq!(verdict.error(), Some(0.0), "the sum is right");
+        // The sum is right.
+        check(vec![mixed], [Some(0.25), Some(0.25), Some(0.0)]);
     }
 
     #[test]
     fn what_is_not_said_at_all_is_missed_and_what_is_unknown_is_counted_apart() {
-        let missed = verdict_of(vec![]);
-        assert_eq!((missed.precision(), missed.recall()), (None, Some(0.0)));
-        let unknown = verdict_of(vec![region(0, 8192, None)]);
-        assert_eq!((unknown.precision(), unknown.recall()), (None, None));
+        check(vec![], [None, Some(0.0), Some(-1.0)]);
+        let unknown = check(vec![region(0, 8192, None)], [None; 3]);
         assert!((unknown.unknown_touched - 2048.0).abs() < 1e-9);
-        assert_eq!(unknown.error(), None);
-        assert_eq!(missed.error(), Some(-1.0));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes;
 
-use super::{HugePages, Observer, RunError, RunOptions, WorkloadEvent};
+use super::{HugePages, Observer, RunError, RunOptions, WorkloadEvent, tell};
 use crate::config::{Config, Region};
 
 /// Bytes populated between two checks of `stop`.
@@ -117,9 +117,7 @@ pub(super) fn allocate(
             let len = CHUNK.min(memory.len - start);
             memory.populate(start, len);
             done += len as u64;
-            observer
-                .event(&WorkloadEvent::Populating { done, total })
-                .map_err(RunError::Output)?;
+            tell(observer, &WorkloadEvent::Populating { done, total })?;
         }
         if let Some(content) = content(region)? {
             memory.fill(&content);
