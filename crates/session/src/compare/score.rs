@@ -28,14 +28,13 @@ impl Claims {
         let bytes = truth.bytes;
         self.accessed.truth += bytes.accessed as f64;
         self.idle.truth += bytes.idle as f64;
-        let mut said = Overlap::default();
+        let mut said = 0;
         for region in &snapshot.clone().by_page().regions {
-            let overlap = truth.of(pid, region.range, None);
             let Some(nr_accesses) = region.nr_accesses else {
                 continue;
             };
-            said.accessed += overlap.accessed;
-            said.idle += overlap.idle;
+            let overlap = truth.of(pid, region.range, None);
+            said += overlap.accessed + overlap.idle;
             let (accessed, idle) = (overlap.accessed as f64, overlap.idle as f64);
             if nr_accesses <= 0.0 && region.age_ns >= idle_for {
                 self.idle.claim(idle, accessed);
@@ -43,7 +42,7 @@ impl Claims {
                 self.accessed.claim(accessed, idle);
             }
         }
-        self.unknown += bytes.accessed + bytes.idle - said.accessed - said.idle;
+        self.unknown += bytes.accessed + bytes.idle - said;
     }
 }
 
