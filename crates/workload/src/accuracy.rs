@@ -14,7 +14,7 @@
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
 
 use crate::layout::Heat;
-use crate::score::AccuracyScore;
+pub use crate::score::AccuracyScore;
 use crate::truth::Episode;
 
 /// Access rate at which the second threshold claims a region.

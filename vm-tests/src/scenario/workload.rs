@@ -6,8 +6,7 @@
 
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::Reader;
-use isotherm_workload::accuracy::{Accuracy, WarmUp, score};
-use isotherm_workload::score::AccuracyScore;
+use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 use isotherm_workload::truth::{self, Episode};
 
 use super::{Report, ensure};

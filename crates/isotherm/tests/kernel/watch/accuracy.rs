@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use isotherm_engine::Nanos;
-use isotherm_workload::accuracy::{Accuracy, WarmUp, score};
-use isotherm_workload::score::AccuracyScore;
+use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 
 use crate::common::{Record, Workload, alone, record_pid, scratch, static_workload, stop_once};
 
