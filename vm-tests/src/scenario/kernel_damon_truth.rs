@@ -23,6 +23,7 @@ use isotherm_workload::family::journal::Touched;
 use isotherm_workload::family::pages::PageSet;
 use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verdict};
 use isotherm_workload::family::{EDGE, Ready, TouchJournal};
+use isotherm_workload::score::{AccuracyScore, share};
 
 use super::kernel_damon::FUNCTIONS;
 use super::{Report, VmScenario, ensure, workload};
@@ -178,7 +179,7 @@ fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, Vm
 fn judge_by(truth: &impl Truth, journal: &TouchJournal, snapshots: &[Snapshot]) -> Row {
     let moves = journal.moves();
     let populated = populated(journal);
-    let mut idle = Idle::default();
+    let mut idle = AccuracyScore::default();
     let mut verdicts: Vec<Verdict> = Vec::new();
     let covered = |s: &&Snapshot| journal.covers(s.start, s.end);
     for snapshot in settled(snapshots, &moves).filter(covered) {
@@ -186,45 +187,38 @@ fn judge_by(truth: &impl Truth, journal: &TouchJournal, snapshots: &[Snapshot]) 
         if verdict.is_decided() {
             verdicts.push(verdict);
         }
-        idle.add(truth, &populated, snapshot);
+        add_idle(&mut idle, truth, &populated, snapshot);
     }
-    let sum = |of: fn(&Verdict) -> f64| verdicts.iter().map(of).sum::<f64>();
-    let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).min(1.0));
-    let unknown = sum(|v| v.unknown_touched);
+    let touched: AccuracyScore = verdicts.iter().map(Verdict::score).sum();
+    let unknown: f64 = verdicts.iter().map(|v| v.unknown_touched).sum();
     Row {
-        precision: ratio(sum(|v| v.hit), sum(|v| v.claimed)),
-        recall: ratio(sum(|v| v.hit), sum(|v| v.truth)),
-        idle_precision: ratio(idle.right, idle.claimed),
-        idle_recall: ratio(idle.right, idle.truth),
-        unknown: ratio(100.0 * unknown, sum(|v| v.truth) + unknown),
+        precision: touched.precision(),
+        recall: touched.recall(),
+        idle_precision: idle.precision(),
+        idle_recall: idle.recall(),
+        unknown: share(unknown, touched.truth + unknown).map(|share| 100.0 * share),
         cpu: None,
         interval: median(verdicts.iter().map(|v| v.interval.as_secs_f64()).collect()),
     }
 }
 
-/// Counts of pages that are populated and were not touched for [`IDLE_FOR`].
-#[derive(Default)]
-struct Idle {
-    /// Pages that the monitor reports as idle.
-    claimed: f64,
-    /// Reported pages that are idle in truth.
-    right: f64,
-    truth: f64,
-}
-
-impl Idle {
-    fn add(&mut self, truth: &impl Truth, populated: &PageSet, snapshot: &Snapshot) {
-        let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
-        let recent = truth.touched(since, snapshot.end).certain;
-        self.truth += populated.len() as f64 - recent.len() as f64;
-        let said = snapshot.regions.iter();
-        for region in said.filter(|r| r.age_ns >= IDLE_FOR && r.idle() > 0) {
-            let share = (region.idle() as f64 / region.resident().max(1) as f64).min(1.0);
-            for (_, pages) in truth.parts(region.range) {
-                let there = populated.count(pages.clone()) as f64;
-                self.claimed += share * there;
-                self.right += share * (there - recent.count(pages) as f64).max(0.0);
-            }
+/// Scores the populated pages that a snapshot reports as idle by those that were not touched for [`IDLE_FOR`].
+fn add_idle(
+    idle: &mut AccuracyScore,
+    truth: &impl Truth,
+    populated: &PageSet,
+    snapshot: &Snapshot,
+) {
+    let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
+    let recent = truth.touched(since, snapshot.end).certain;
+    idle.truth += populated.len() as f64 - recent.len() as f64;
+    let said = snapshot.regions.iter();
+    for region in said.filter(|r| r.age_ns >= IDLE_FOR && r.idle() > 0) {
+        let part = (region.idle() as f64 / region.resident().max(1) as f64).min(1.0);
+        for (_, pages) in truth.parts(region.range) {
+            let there = populated.count(pages.clone()) as f64;
+            let wrong = (recent.count(pages) as f64).min(there);
+            idle.claim(part * (there - wrong), part * wrong);
         }
     }
 }
