@@ -112,17 +112,6 @@ pub trait TargetSource<P: AccessProbe> {
     fn limits(&self) -> Option<&[AddressRange]> {
         None
     }
-
-    /// Returns the parts of `mappings` that have page tables; `None` if that is unknown.
-    fn populated(
-        &mut self,
-        probe: &mut P,
-        target: TargetId,
-        mappings: &[AddressRange],
-    ) -> Result<Option<Vec<AddressRange>>, P::Error> {
-        let _ = (probe, target, mappings);
-        Ok(None)
-    }
 }
 
 /// Loop of the page-table monitor.

@@ -191,7 +191,7 @@ mod tests {
     fn its_hot_tenth_is_found() {
         let attributes = Attributes {
             seed: 1,
-            ..Attributes::faithful()
+            ..Attributes::default()
         };
         let mut monitor = Simulated::new(attributes).expect("attributes of ours");
         let (mut now, mut items) = (Nanos::from_millis(700), Vec::new());
