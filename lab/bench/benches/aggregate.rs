@@ -72,12 +72,7 @@ impl Run {
 }
 
 fn touch(sample: &Sample) -> Touch {
-    let hot = (sample.address / REGION).is_multiple_of(2);
-    let accessed = if hot { sample.nr_pages } else { 0 };
-    Touch::Seen {
-        observed: sample.nr_pages,
-        accessed,
-    }
+    Touch::of((sample.address / REGION).is_multiple_of(2))
 }
 
 fn aggregate(criterion: &mut Criterion) {

@@ -45,14 +45,8 @@ impl AccessProbe for Script {
 
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), Infallible> {
         touches.clear();
-        touches.extend(self.armed.iter().map(|sample| Touch::Seen {
-            observed: sample.nr_pages,
-            accessed: if block(sample.address) == 0 {
-                sample.nr_pages
-            } else {
-                0
-            },
-        }));
+        let samples = self.armed.iter();
+        touches.extend(samples.map(|sample| Touch::of(block(sample.address) == 0)));
         Ok(())
     }
 

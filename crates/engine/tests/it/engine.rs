@@ -96,20 +96,20 @@ fn snapshots_tell_how_often_and_since_when() {
     check(
         Attributes::default(),
         1,
-        always(Touch::IDLE),
+        always(Touch::Idle),
         "[0,1000)=0@1",
     );
     check(
         Attributes::default(),
         5,
-        always(Touch::IDLE),
+        always(Touch::Idle),
         "[0,1000)=0@5",
     );
     // From no access to full access is a change, which the first interval shows.
     check(
         Attributes::default(),
         5,
-        always(Touch::ACCESSED),
+        always(Touch::Accessed),
         "[0,1000)=20@4",
     );
 }
@@ -122,13 +122,13 @@ fn unknown_is_not_cold() {
     let mut odd = false;
     let flicker = move |_: &Sample| {
         odd = !odd;
-        if odd { unknown } else { Touch::ACCESSED }
+        if odd { unknown } else { Touch::Accessed }
     };
     let mut driver = Driver::new(Attributes::default(), flicker);
     driver.watch(0, 0..1);
     assert_eq!(picture(&driver.snapshot_after(1)), "[0,1)=20@0");
     // This probe fails altogether.
-    let mut driver = Driver::new(Attributes::default(), always(Touch::ACCESSED));
+    let mut driver = Driver::new(Attributes::default(), always(Touch::Accessed));
     driver.watch(0, 0..1000);
     driver.snapshot_after(2);
     for _ in 0..20 {
@@ -145,7 +145,7 @@ fn unknown_is_not_cold() {
 
 #[test]
 fn snapshots_cover_time_without_gaps() {
-    let mut driver = Driver::new(Attributes::default(), always(Touch::IDLE));
+    let mut driver = Driver::new(Attributes::default(), always(Touch::Idle));
     driver.watch(0, 0..100);
     let mut end = Nanos(0);
     for _ in 0..5 {
@@ -162,7 +162,7 @@ fn targets_share_the_regions_and_leave_alone() {
         max_nr_regions: 40,
         ..Attributes::default()
     };
-    let mut driver = Driver::new(attributes, always(Touch::IDLE));
+    let mut driver = Driver::new(attributes, always(Touch::Idle));
     for target in [5, 3, 9] {
         driver.watch(target, 0..4000);
     }
@@ -178,7 +178,7 @@ fn targets_share_the_regions_and_leave_alone() {
 
 #[test]
 fn mappings_are_asked_for_every_update_interval() {
-    let mut driver = Driver::new(Attributes::default(), always(Touch::IDLE));
+    let mut driver = Driver::new(Attributes::default(), always(Touch::Idle));
     let mut asked = Vec::new();
     for _ in 0..=400 {
         let now = driver.now;
@@ -197,7 +197,7 @@ fn an_intervals_goal_stretches_the_intervals_where_all_is_idle() {
         intervals_goal: goal,
         ..Attributes::default()
     };
-    let mut driver = Driver::new(attributes, always(Touch::IDLE));
+    let mut driver = Driver::new(attributes, always(Touch::Idle));
     driver.watch(0, 0..1000);
     let age = driver.snapshot_after(3).regions[0].age_ns;
     assert_eq!(driver.engine.intervals().sample, Nanos::from_millis(10));
@@ -217,7 +217,7 @@ fn an_intervals_goal_stretches_the_intervals_where_all_is_idle() {
 #[test]
 #[should_panic(expected = "answers to")]
 fn answers_that_do_not_fit_are_the_drivers_bug() {
-    let mut driver = Driver::new(Attributes::default(), always(Touch::IDLE));
+    let mut driver = Driver::new(Attributes::default(), always(Touch::Idle));
     driver.watch(0, 0..100);
     driver.touches.pop();
     driver.tick(Vec::new(), &[]);

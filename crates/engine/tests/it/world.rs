@@ -94,11 +94,7 @@ impl World {
 
 fn look(sample: &Sample, hot: AddressRange, window: f64, rng: &mut Pcg64Mcg) -> Touch {
     let draw = rng.next_u64() as f64 / u64::MAX as f64;
-    if hot.contains(sample.address) && draw < 1.0 - (-RATE * window).exp() {
-        Touch::ACCESSED
-    } else {
-        Touch::IDLE
-    }
+    Touch::of(hot.contains(sample.address) && draw < 1.0 - (-RATE * window).exp())
 }
 
 /// Returns precision and recall of a snapshot: a region counts as hot if at least a quarter of the checks found it

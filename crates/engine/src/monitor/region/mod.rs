@@ -203,8 +203,10 @@ impl Engine {
         );
         // The regions are still those of the plan, which has a sample of each.
         for (touch, region) in touches.iter().zip(all_mut(&mut self.targets)) {
-            if let Touch::Seen { observed, accessed } = *touch {
-                region.count(observed, accessed);
+            match touch {
+                Touch::Accessed => region.count(true),
+                Touch::Idle => region.count(false),
+                Touch::Unknown(_) => {}
             }
         }
         if !self.targets.is_empty() {
@@ -358,7 +360,6 @@ impl Engine {
                 self.plan.samples.push(Sample {
                     target: target.id,
                     address: region.range.start + page * PAGE_SIZE,
-                    nr_pages: 1,
                 });
             }
         }

@@ -18,7 +18,7 @@ use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) range: AddressRange,
-    /// Pages found accessed in this interval, among `observed` ones.
+    /// Checks of this interval that found an access, among the `observed` ones with a result.
     pub(crate) accessed: u32,
     pub(crate) observed: u32,
     /// Estimate for the interval that just ended (see [`Region::estimate`]). Without an observation it is the previous
@@ -45,10 +45,9 @@ impl Region {
     }
 
     /// Counts the result of a sample.
-    pub(crate) fn count(&mut self, observed: u32, accessed: u32) {
-        self.observed = self.observed.saturating_add(observed);
-        // A probe that claims more accesses than pages is wrong; the count stays a share.
-        self.accessed = self.accessed.saturating_add(accessed.min(observed));
+    pub(crate) fn count(&mut self, is_accessed: bool) {
+        self.observed = self.observed.saturating_add(1);
+        self.accessed = self.accessed.saturating_add(is_accessed.into());
     }
 
     /// Turns the counts of the interval into `nr_accesses`: the number of checks that found an access, as in DAMON. If
