@@ -4,8 +4,7 @@ use super::TargetSource;
 use crate::address::{AddressRange, Nanos};
 use crate::attributes::{Attributes, AttributesError};
 use crate::monitor::Intervals;
-use crate::monitor::layout;
-use crate::monitor::region::{Engine, Facts};
+use crate::monitor::region::{Engine, Facts, layout};
 use crate::port::{AccessProbe, Touch};
 use crate::snapshot::{Snapshot, TargetId};
 
@@ -97,10 +96,8 @@ impl RegionLoop {
 
 /// Returns the ranges to monitor of a target.
 fn ranges_of<P: AccessProbe, T: TargetSource<P>>(targets: &T, id: TargetId) -> Vec<AddressRange> {
-    if let Some(limits) = targets.limits() {
-        return limits.to_vec();
+    match targets.limits() {
+        Some(limits) => limits.to_vec(),
+        None => layout::three_ranges(&targets.mappings(id)),
     }
-    let mappings = targets.mappings(id);
-    let mappings: Vec<AddressRange> = mappings.iter().map(|m| m.range).collect();
-    layout::three_ranges(&mappings)
 }

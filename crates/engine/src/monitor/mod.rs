@@ -14,7 +14,7 @@
 //! of [`TableMonitor`](page_table::TableMonitor), as it reads tables between them.
 //!
 //! `region` is DAMON's way: one sample represents a region. `page_table` reads all page tables and clears few bits.
-//! Layouts, its budget, bitmaps of pages and snapshots by page have modules of their own; `frames` applies the page
+//! Its budget, bitmaps of pages and snapshots by page have modules of their own; `frames` applies the page
 //! tables' results to physical memory.
 
 pub mod bits;
@@ -24,7 +24,6 @@ pub mod by_page;
 pub mod frames;
 pub mod idle_pages;
 mod intervals;
-pub mod layout;
 pub mod page_cache;
 pub mod page_scans;
 mod page_since;

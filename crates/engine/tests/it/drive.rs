@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use isotherm_engine::drive::{Executed, TableLoop, TableProbe, TargetSource, Throughput, execute};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP};
 use isotherm_engine::scheme::Action;
-use isotherm_engine::table::{BlockFacts, ClearedBy, MappedRange, TableAttributes};
+use isotherm_engine::table::{BlockFacts, ClearedBy, TableAttributes};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Nanos, Operation, Outcome, PAGE_SIZE, Sample,
     Snapshot, TargetId, Touch,
@@ -118,9 +118,8 @@ impl TargetSource<Script> for One {
         (!self.is_gone).then_some(TARGET).into_iter().collect()
     }
 
-    fn mappings(&self, _: TargetId) -> Vec<MappedRange> {
-        let range = AddressRange::new(BLOCK_SIZE, (BLOCKS + 1) * BLOCK_SIZE);
-        vec![MappedRange { range }]
+    fn mappings(&self, _: TargetId) -> Vec<AddressRange> {
+        vec![AddressRange::new(BLOCK_SIZE, (BLOCKS + 1) * BLOCK_SIZE)]
     }
 }
 

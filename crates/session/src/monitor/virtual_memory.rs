@@ -1,7 +1,7 @@
 //! Memory of processes by virtual addresses: either of the engine's monitors on the page-table probe.
 
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
-use isotherm_engine::table::{MappedRange, TableMonitor};
+use isotherm_engine::table::TableMonitor;
 use isotherm_engine::{AccessProbe, AddressRange, Cost, Intervals, Nanos, Snapshot, TargetId};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
@@ -61,7 +61,7 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
         self.set.ids().collect()
     }
 
-    fn mappings(&self, target: TargetId) -> Vec<MappedRange> {
+    fn mappings(&self, target: TargetId) -> Vec<AddressRange> {
         self.set.mappings(target)
     }
 

@@ -25,12 +25,12 @@
 //!
 //! Limits: one generator serves all targets, so adding a target changes the others' random choices.
 
+pub(crate) mod layout;
 mod regions;
 mod rng;
 mod tuner;
 
 use super::Intervals;
-use super::layout;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::attributes::{Attributes, AttributesError};
 use crate::port::{Sample, Touch};

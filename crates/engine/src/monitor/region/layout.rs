@@ -9,12 +9,6 @@
 
 use crate::address::{AddressRange, PAGE_SIZE};
 
-/// A mapping, by its range; its start identifies it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MappedRange {
-    pub range: AddressRange,
-}
-
 /// Extends a range to whole pages; returns `None` if that leaves the address space.
 fn whole_pages(range: AddressRange) -> Option<AddressRange> {
     let start = range.start / PAGE_SIZE * PAGE_SIZE;
