@@ -43,8 +43,8 @@ pub enum RequestError {
     #[error("--pages reads page tables, and a simulated process has none here; leave it out")]
     PagesAreReal,
     #[error(
-        "a CPU budget rules the intervals: leave --cpu-budget out with intervals or goals by hand, by DAMON's rules and \
-         with --simulated"
+        "a CPU budget rules the intervals: leave --cpu-budget out, or --faithful, --simulated, and intervals and goals \
+         by hand"
     )]
     BudgetOrIntervals,
     #[error(

@@ -1,5 +1,5 @@
-//! Duration of the tick that aggregates 100,000 regions: merge, snapshot, split and choose the next samples. The goal is
-//! 10 ms.
+//! Duration of the tick that aggregates 100,000 regions: merge, snapshot, split and choose the next samples. The goal
+//! is 10 ms.
 //!
 //! Every other region is hot, so that tens of thousands remain separate after merging, and splitting them makes 100,000
 //! again. The engine keeps running, as it would in a monitor; only its aggregating ticks are timed.

@@ -35,8 +35,8 @@ fn megabytes(from: u64, size: u64) -> AddressRange {
 }
 
 impl World {
-    /// Returns a world with a heap of `size` MiB, of which `hot_size` MiB from `hot_start` on, which may change over the
-    /// seconds, are hot.
+    /// Returns a world with a heap of `size` MiB, of which `hot_size` MiB are hot: at a given second those from
+    /// `hot_start` on.
     pub(crate) fn with_hot(
         size: u64,
         hot_start: impl Fn(f64) -> u64 + 'static,

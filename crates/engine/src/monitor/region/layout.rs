@@ -17,7 +17,7 @@ fn whole_pages(range: AddressRange) -> Option<AddressRange> {
 
 /// Returns the union of ranges, extended to whole pages.
 pub(crate) fn in_whole_pages(ranges: &[AddressRange]) -> Vec<AddressRange> {
-    AddressRange::union(ranges.iter().filter_map(|range| whole_pages(*range)), 0)
+    AddressRange::union(ranges.iter().filter_map(|range| whole_pages(*range)))
 }
 
 /// Returns the ranges around the two largest gaps between `mappings`, which are in any order. With fewer gaps there are

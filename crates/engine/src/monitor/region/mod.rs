@@ -123,11 +123,6 @@ impl Engine {
         self.intervals
     }
 
-    /// Returns the checks per aggregation interval, the upper bound of `nr_accesses`.
-    pub fn nr_samples(&self) -> u32 {
-        self.nr_samples
-    }
-
     /// Returns the number of regions of all targets together.
     pub fn nr_regions(&self) -> usize {
         self.targets.iter().map(|target| target.regions.len()).sum()
