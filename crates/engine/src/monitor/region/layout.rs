@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn odd_addresses_are_extended_to_pages() {
-        let ranges = vec![
+        let ranges = [
             AddressRange::new(1, 2),
             AddressRange::new(u64::MAX - 1, u64::MAX),
         ];
