@@ -34,7 +34,7 @@ use super::Intervals;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::attributes::{Attributes, AttributesError};
 use crate::port::{Sample, Touch};
-use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
+use crate::snapshot::{Snapshot, TargetId};
 use regions::Likeness;
 pub(crate) use regions::Region;
 use rng::Rng;
@@ -90,7 +90,6 @@ pub struct Engine {
     next_update: Nanos,
     nr_regions_before: usize,
     spare_regions: Vec<Region>,
-    spare_snapshots: Vec<Snapshot>,
 }
 
 impl Engine {
@@ -113,7 +112,6 @@ impl Engine {
             next_update: Nanos(0),
             nr_regions_before: 0,
             spare_regions: Vec::new(),
-            spare_snapshots: Vec::new(),
             attributes,
         })
     }
@@ -166,7 +164,7 @@ impl Engine {
     /// # Panics
     /// Panics if there are results, but not one for each sample of the last plan: that is a bug of the driver.
     pub fn tick(&mut self, now: Nanos, facts: Facts<'_>) -> &Plan {
-        self.spare_snapshots.append(&mut self.plan.snapshots);
+        self.plan.snapshots.clear();
         self.take_answers(facts.touches);
         if self.checks == 0 {
             // Nothing was checked: this is the first tick, or there are no targets.
@@ -259,28 +257,16 @@ impl Engine {
 
     /// Takes a snapshot of every target.
     fn take_snapshots(&mut self, start: Nanos, end: Nanos) {
-        for target in self
-            .targets
-            .iter()
-            .filter(|target| !target.regions.is_empty())
-        {
-            let mut snapshot = self.spare_snapshots.pop().unwrap_or_default();
-            snapshot.target = target.id;
-            snapshot.start = start;
-            snapshot.end = end;
-            snapshot.nr_samples = self.nr_samples;
-            snapshot.regions.clear();
-            snapshot
-                .regions
-                .extend(target.regions.iter().map(|region| RegionSnapshot {
-                    range: region.range,
-                    nr_accesses: region.known.then_some(region.nr_accesses as f32),
-                    age: region.age,
-                    age_ns: region.age_ns,
-                    memory: None,
-                }));
-            self.plan.snapshots.push(snapshot);
-        }
+        let targets = self.targets.iter();
+        let targets = targets.filter(|target| !target.regions.is_empty());
+        self.plan.snapshots.extend(targets.map(|target| Snapshot {
+            target: target.id,
+            start,
+            end,
+            nr_samples: self.nr_samples,
+            regions: target.regions.iter().map(Region::snapshot).collect(),
+            ..Snapshot::default()
+        }));
     }
 
     /// Splits every region at random while there are few, as the kernel's `kdamond_split_regions` does.

@@ -13,6 +13,7 @@
 
 use super::rng::Rng;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
+use crate::snapshot::RegionSnapshot;
 
 /// A region and its observed accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +85,17 @@ impl Region {
         self.last_nr_accesses = self.nr_accesses;
         self.accessed = 0;
         self.observed = 0;
+    }
+
+    /// Returns the region as reported at the end of an interval.
+    pub(crate) fn snapshot(&self) -> RegionSnapshot {
+        RegionSnapshot {
+            range: self.range,
+            nr_accesses: self.known.then_some(self.nr_accesses as f32),
+            age: self.age,
+            age_ns: self.age_ns,
+            memory: None,
+        }
     }
 
     pub(crate) fn pages(&self) -> u64 {
