@@ -188,11 +188,7 @@ mod tests {
 
     #[test]
     fn its_hot_tenth_is_found() {
-        let attributes = Attributes {
-            seed: 1,
-            ..Attributes::default()
-        };
-        let mut monitor = Simulated::new(attributes).expect("attributes of ours");
+        let mut monitor = Simulated::new(Attributes::default()).expect("attributes of ours");
         let (mut now, mut items) = (Nanos::from_millis(700), Vec::new());
         while now < Nanos::from_millis(20_700) {
             now = monitor

@@ -166,11 +166,11 @@ impl SimProbe<'_> {
             self.find_frames();
         }
         let Self { machine, state } = self;
-        let mut accessed = vec![0; state.armed.len()];
+        let mut accessed = vec![false; state.armed.len()];
         let may_be_contended = machine.is_anything_wrong();
         let rules = machine.spec.rules;
         if !may_be_contended {
-            machine.count_accessed(&state.frames, &mut accessed);
+            machine.find_accessed(&state.frames, &mut accessed);
         }
         let mut rest = &state.frames[..];
         let mut looks = 0;
@@ -189,9 +189,9 @@ impl SimProbe<'_> {
                     touches.push(Touch::Unknown(Gap::Unclearable));
                     continue;
                 }
-                machine.count_accessed(frames, &mut accessed);
+                machine.find_accessed(frames, &mut accessed);
             }
-            touches.push(Touch::of(accessed[i] > 0));
+            touches.push(Touch::of(accessed[i]));
             looks += 1;
         }
         state.cost.checks += looks;
