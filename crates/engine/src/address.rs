@@ -108,14 +108,14 @@ impl AddressRange {
         self.start <= address && address < self.end
     }
 
-    /// Returns the union of `ranges` in address order; ranges at most `gap` bytes apart become one.
-    pub fn union(ranges: impl IntoIterator<Item = Self>, gap: u64) -> Vec<Self> {
+    /// Returns the union of `ranges` in address order; adjacent ranges become one.
+    pub fn union(ranges: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let mut sorted: Vec<Self> = ranges.into_iter().collect();
         sorted.sort_unstable();
         let mut union: Vec<Self> = Vec::with_capacity(sorted.len());
         for range in sorted {
             match union.last_mut() {
-                Some(last) if range.start <= last.end.saturating_add(gap) => {
+                Some(last) if range.start <= last.end => {
                     last.end = last.end.max(range.end);
                 }
                 _ => union.push(range),

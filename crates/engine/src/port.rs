@@ -16,15 +16,13 @@ use crate::moves::NodeMoves;
 use crate::scheme::{Action, Destination, OpsFilter};
 use crate::snapshot::TargetId;
 
-/// Some neighbouring pages whose accessed bits are watched together.
+/// A page whose accessed bit is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sample {
-    /// Target that the pages belong to.
+    /// Target that the page belongs to.
     pub target: TargetId,
-    /// First page; a multiple of the page size.
+    /// Address of the page; a multiple of the page size.
     pub address: u64,
-    /// Number of pages from there, at least 1.
-    pub nr_pages: u32,
 }
 
 /// Reason why the state of a sample is unknown.
@@ -47,29 +45,23 @@ pub enum Gap {
 /// Result of one [`Sample`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// `accessed` of `observed` pages were accessed since sampling began. A page that was absent at either end is
-    /// observed and idle; one that appeared in between was accessed.
-    Seen {
-        /// Pages with a known state, at least 1.
-        observed: u32,
-        /// Accessed pages among the observed ones.
-        accessed: u32,
-    },
+    /// The page was accessed since sampling began, or appeared since.
+    Accessed,
+    /// The page was not accessed, or is absent.
+    Idle,
     /// Nothing is known.
     Unknown(Gap),
 }
 
 impl Touch {
-    /// A single page that was accessed.
-    pub const ACCESSED: Self = Self::Seen {
-        observed: 1,
-        accessed: 1,
-    };
-    /// A single page that was not accessed.
-    pub const IDLE: Self = Self::Seen {
-        observed: 1,
-        accessed: 0,
-    };
+    /// Returns the result for a page with a known state.
+    pub const fn of(is_accessed: bool) -> Self {
+        if is_accessed {
+            Self::Accessed
+        } else {
+            Self::Idle
+        }
+    }
 }
 
 /// Cost of monitoring since the probe was created. All counters only grow.

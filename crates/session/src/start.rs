@@ -261,7 +261,6 @@ fn settings_of(
     [
         ("method", method.to_owned()),
         ("seed", spec.seed.to_string()),
-        ("faithful", context.monitor.is_faithful().to_string()),
     ]
     .into_iter()
     .chain(budget)

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use isotherm_config::ProcessSpec;
-use isotherm_engine::table::MappedRange;
 use isotherm_engine::units::format_bytes;
 use isotherm_engine::{AddressRange, Nanos, TargetId};
 use isotherm_linux::areas::{MappedArea, Names};
@@ -487,7 +486,7 @@ impl TargetSet {
     }
 
     /// Mappings of the target, as far as they are watched.
-    pub(crate) fn mappings(&self, id: TargetId) -> Vec<MappedRange> {
+    pub(crate) fn mappings(&self, id: TargetId) -> Vec<AddressRange> {
         let Some(live) = self.live.get(&id) else {
             return Vec::new();
         };
@@ -496,17 +495,16 @@ impl TargetSet {
         } else {
             without_aliases(&live.areas)
         };
-        let areas = areas.into_iter();
         if self.limits.is_empty() {
-            return areas.map(|range| MappedRange { range }).collect();
+            return areas;
         }
+        let areas = areas.into_iter();
         areas
             .flat_map(|area| {
                 self.limits
                     .iter()
                     .filter_map(move |limit| area.intersection(*limit))
             })
-            .map(|range| MappedRange { range })
             .collect()
     }
 

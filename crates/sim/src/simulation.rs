@@ -141,9 +141,7 @@ impl Watcher {
                 MonitorLoop::regions(attributes)?,
                 Followed::processes(spec.limits),
             ),
-            Watch::Physical(mut attributes, node) => {
-                attributes.strategy.cluster_pages = 1;
-                attributes.strategy.populated_only = false;
+            Watch::Physical(attributes, node) => {
                 let nodes = match node {
                     Some(node) => vec![node],
                     None => (0..machine.spec().nodes.len() as u32).collect(),

@@ -50,18 +50,8 @@ const REDIS_KEYS: u64 = 1_000_000;
 const REDIS_BYTES: u64 = 1200 * REDIS_KEYS;
 const WORKLOADS_QUICK: [&str; 1] = ["static_1g"];
 
-/// The compared modes: the product's modes, then DAMON's rules with one improvement at a time. The latter run within
-/// the same budget as the default, so that they differ in nothing else.
-const MODES: [&str; 8] = [
-    "default=",
-    "faithful=--faithful",
-    "pages=--pages",
-    "none=--strategy none",
-    "clusters=--strategy clusters",
-    "populated=--strategy populated",
-    "weighted=--strategy weighted",
-    "aligned=--strategy aligned",
-];
+/// The compared modes.
+const MODES: [&str; 3] = ["default=", "faithful=--faithful", "pages=--pages"];
 
 /// One recording, scored.
 #[derive(Serialize)]

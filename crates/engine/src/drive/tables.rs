@@ -5,7 +5,7 @@ use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
 use crate::monitor::idle_pages::PageAgeRule;
 use crate::monitor::page_table::{
-    BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
+    BlockFacts, ClearedBy, Due, HOLD_MAX, TableAttributes, TableMonitor,
 };
 use crate::port::{AccessProbe, Cost};
 use crate::snapshot::{Snapshot, TargetId};
@@ -105,23 +105,12 @@ pub trait TargetSource<P: AccessProbe> {
     fn ids(&self) -> Vec<TargetId>;
 
     /// Returns the monitored mappings of a target, in address order.
-    fn mappings(&self, target: TargetId) -> Vec<MappedRange>;
+    fn mappings(&self, target: TargetId) -> Vec<AddressRange>;
 
     /// Returns the only addresses to watch of each target, mapped or not (DAMON's initial regions), if there is such a
     /// limit.
     fn limits(&self) -> Option<&[AddressRange]> {
         None
-    }
-
-    /// Returns the parts of `mappings` that have page tables; `None` if that is unknown.
-    fn populated(
-        &mut self,
-        probe: &mut P,
-        target: TargetId,
-        mappings: &[AddressRange],
-    ) -> Result<Option<Vec<AddressRange>>, P::Error> {
-        let _ = (probe, target, mappings);
-        Ok(None)
     }
 }
 

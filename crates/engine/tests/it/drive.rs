@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use isotherm_engine::drive::{Executed, TableLoop, TableProbe, TargetSource, Throughput, execute};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP};
 use isotherm_engine::scheme::Action;
-use isotherm_engine::table::{BlockFacts, ClearedBy, MappedRange, TableAttributes};
+use isotherm_engine::table::{BlockFacts, ClearedBy, TableAttributes};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Nanos, Operation, Outcome, PAGE_SIZE, Sample,
     Snapshot, TargetId, Touch,
@@ -45,14 +45,8 @@ impl AccessProbe for Script {
 
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), Infallible> {
         touches.clear();
-        touches.extend(self.armed.iter().map(|sample| Touch::Seen {
-            observed: sample.nr_pages,
-            accessed: if block(sample.address) == 0 {
-                sample.nr_pages
-            } else {
-                0
-            },
-        }));
+        let samples = self.armed.iter();
+        touches.extend(samples.map(|sample| Touch::of(block(sample.address) == 0)));
         Ok(())
     }
 
@@ -124,9 +118,8 @@ impl TargetSource<Script> for One {
         (!self.is_gone).then_some(TARGET).into_iter().collect()
     }
 
-    fn mappings(&self, _: TargetId) -> Vec<MappedRange> {
-        let range = AddressRange::new(BLOCK_SIZE, (BLOCKS + 1) * BLOCK_SIZE);
-        vec![MappedRange { range }]
+    fn mappings(&self, _: TargetId) -> Vec<AddressRange> {
+        vec![AddressRange::new(BLOCK_SIZE, (BLOCKS + 1) * BLOCK_SIZE)]
     }
 }
 

@@ -265,7 +265,6 @@ impl PhysicalProbe {
             Sample {
                 target: TargetId(run.process),
                 address: page,
-                nr_pages: 1,
             },
             frame,
         ))

@@ -52,7 +52,6 @@ fn pages(memory: &Memory, pages: impl Iterator<Item = u64>) -> Vec<Sample> {
         .map(|p| Sample {
             target: ME,
             address: memory.start() + p * PAGE_SIZE,
-            nr_pages: 1,
         })
         .collect()
 }
@@ -71,45 +70,11 @@ fn touched_pages_are_accessed_and_others_idle() {
         memory.touch(page);
     }
     probe.check(&mut touches).expect("check");
-    let huge = |page: usize| {
-        touches[page]
-            != if page.is_multiple_of(3) {
-                Touch::ACCESSED
-            } else {
-                Touch::IDLE
-            }
-    };
-    let wrong = (0..1500).filter(|&page| huge(page)).count();
-    assert_eq!(wrong, 0, "of 1500 pages");
+    let wanted = |page: usize| Touch::of(page.is_multiple_of(3));
+    let wrong = (0..1500).filter(|page| touches[*page] != wanted(*page));
+    assert_eq!(wrong.count(), 0, "of 1500 pages");
     let cost = probe.cost();
     assert!(cost.clears > 1000 && cost.monitor_cpu.0 > 0, "{cost:?}");
-}
-
-#[test]
-fn a_cluster_counts_its_pages() {
-    let _turn = beside_others();
-    let Some(mut probe) = probe("a_cluster_counts_its_pages") else {
-        return;
-    };
-    let mut memory = Memory::new();
-    let sample = Sample {
-        target: ME,
-        address: memory.start() + 32 * PAGE_SIZE,
-        nr_pages: 16,
-    };
-    probe.arm(&[sample]).expect("arm");
-    for page in 35..40 {
-        memory.touch(page);
-    }
-    let mut touches = Vec::new();
-    probe.check(&mut touches).expect("check");
-    assert_eq!(
-        touches,
-        [Touch::Seen {
-            observed: 16,
-            accessed: 5
-        }]
-    );
 }
 
 #[test]
@@ -131,17 +96,16 @@ fn locked_pages_are_unknown_and_unmapped_ones_idle() {
     probe.check(&mut touches).expect("check");
     assert_eq!(
         touches,
-        [Touch::IDLE, Touch::Unknown(Gap::Unclearable), Touch::IDLE]
+        [Touch::Idle, Touch::Unknown(Gap::Unclearable), Touch::Idle]
     );
     probe
         .arm(&[Sample {
             target: ME,
             address: PAGE_SIZE,
-            nr_pages: 1,
         }])
         .expect("arm");
     probe.check(&mut touches).expect("check");
-    assert_eq!(touches, [Touch::IDLE], "nothing is there, and nothing came");
+    assert_eq!(touches, [Touch::Idle], "nothing is there, and nothing came");
     // SAFETY: as above.
     unsafe { libc::munlock(locked as *const _, PAGE_SIZE as usize) };
 }
@@ -201,7 +165,6 @@ fn the_end_of_a_target_is_unknown_not_idle() {
     let sample = Sample {
         target,
         address: stack.range.end - PAGE_SIZE,
-        nr_pages: 1,
     };
     probe.arm(&[sample]).expect("arm");
     child.kill().expect("our child");

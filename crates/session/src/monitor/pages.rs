@@ -75,7 +75,7 @@ impl Pages {
     }
 
     fn scan(&mut self, id: TargetId, now: Nanos, items: &mut Vec<Item>) -> Result<(), ScanError> {
-        let ranges: Vec<AddressRange> = self.targets.mappings(id).iter().map(|m| m.range).collect();
+        let ranges = self.targets.mappings(id);
         let is_by_refs =
             self.attributes.clear_by == ClearBy::ClearRefs || self.by_refs.contains(&id);
         self.scanner.set_method(if is_by_refs {

@@ -2,7 +2,6 @@
 
 use anyhow::Context;
 use isotherm_engine::drive::{RegionLoop, TargetSource};
-use isotherm_engine::table::MappedRange;
 use isotherm_engine::{AccessProbe, AddressRange, Attributes, Cost, Intervals, Nanos, TargetId};
 use isotherm_linux::host;
 use isotherm_linux::probe::{MapFacts, PhysicalProbe, ProbeError};
@@ -53,7 +52,7 @@ impl TargetSource<PhysicalProbe> for Memory {
         vec![MEMORY]
     }
 
-    fn mappings(&self, _target: TargetId) -> Vec<MappedRange> {
+    fn mappings(&self, _target: TargetId) -> Vec<AddressRange> {
         Vec::new()
     }
 

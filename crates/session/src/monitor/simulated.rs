@@ -7,7 +7,6 @@
 use std::convert::Infallible;
 
 use isotherm_engine::drive::{RegionLoop, TargetSource};
-use isotherm_engine::table::MappedRange;
 use isotherm_engine::{AddressRange, Attributes, Cost, Intervals, Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
@@ -55,8 +54,8 @@ impl TargetSource<SimProbe<'_>> for Program {
         vec![self.0]
     }
 
-    fn mappings(&self, _target: TargetId) -> Vec<MappedRange> {
-        vec![MappedRange { range: MEMORY }]
+    fn mappings(&self, _target: TargetId) -> Vec<AddressRange> {
+        vec![MEMORY]
     }
 
     fn limits(&self) -> Option<&[AddressRange]> {
@@ -189,11 +188,7 @@ mod tests {
 
     #[test]
     fn its_hot_tenth_is_found() {
-        let attributes = Attributes {
-            seed: 1,
-            ..Attributes::faithful()
-        };
-        let mut monitor = Simulated::new(attributes).expect("attributes of ours");
+        let mut monitor = Simulated::new(Attributes::default()).expect("attributes of ours");
         let (mut now, mut items) = (Nanos::from_millis(700), Vec::new());
         while now < Nanos::from_millis(20_700) {
             now = monitor

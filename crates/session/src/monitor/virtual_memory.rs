@@ -1,10 +1,8 @@
 //! Memory of processes by virtual addresses: either of the engine's monitors on the page-table probe.
 
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
-use isotherm_engine::table::{MappedRange, TableMonitor};
-use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, Snapshot, TargetId,
-};
+use isotherm_engine::table::TableMonitor;
+use isotherm_engine::{AccessProbe, AddressRange, Cost, Intervals, Nanos, Snapshot, TargetId};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
@@ -63,45 +61,13 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
         self.set.ids().collect()
     }
 
-    fn mappings(&self, target: TargetId) -> Vec<MappedRange> {
+    fn mappings(&self, target: TargetId) -> Vec<AddressRange> {
         self.set.mappings(target)
     }
 
     fn limits(&self) -> Option<&[AddressRange]> {
         self.set.limits()
     }
-
-    fn populated(
-        &mut self,
-        probe: &mut PageTableProbe,
-        target: TargetId,
-        mappings: &[AddressRange],
-    ) -> Result<Option<Vec<AddressRange>>, ProbeError> {
-        let blocks = probe.occupied_blocks(target, mappings)?;
-        Ok(blocks.map(|blocks| populated(mappings, blocks)))
-    }
-}
-
-/// Returns the parts of `mappings` that lie in `blocks`, both in address order.
-fn populated(mappings: &[AddressRange], blocks: Vec<u64>) -> Vec<AddressRange> {
-    let mut populated: Vec<AddressRange> = Vec::new();
-    let mut mappings = mappings.iter().peekable();
-    for block in blocks {
-        let block = AddressRange::new(block, block + BLOCK_SIZE);
-        while let Some(mapping) = mappings.peek() {
-            if let Some(part) = mapping.intersection(block) {
-                match populated.last_mut() {
-                    Some(last) if last.end == part.start => last.end = part.end,
-                    _ => populated.push(part),
-                }
-            }
-            if mapping.end > block.end {
-                break;
-            }
-            mappings.next();
-        }
-    }
-    populated
 }
 
 impl VirtualMemory {

@@ -325,7 +325,7 @@ fn asks_for_huge(scheme: &Scheme) -> bool {
 
 impl ReclaimConfiguration {
     fn context(&self, program: &Program) -> Option<SimContextSpec> {
-        let faithful = Attributes::faithful();
+        let faithful = Attributes::default();
         let (watch, limits) = match self.watched? {
             Watched::Program => {
                 let end = HEAP + program.blocks() * BLOCK_SIZE;

@@ -238,7 +238,7 @@ mod tests {
         let attributes = Attributes {
             sample_interval: Nanos::from_millis(100),
             aggregation_interval: Nanos::from_millis(2_000),
-            ..Attributes::faithful()
+            ..Attributes::default()
         };
         SimContextSpec {
             name: None,

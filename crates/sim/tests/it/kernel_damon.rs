@@ -57,7 +57,7 @@ fn run(rules: Rules, watch: Watch, scheme: Scheme, process: SimProcessSpec) -> S
 #[test]
 fn huge_pages_are_advised_and_come_with_first_faults_and_khugepaged() {
     let huge_mib = |rules, fill| {
-        let watch = Watch::Regions(Attributes::faithful());
+        let watch = Watch::Regions(Attributes::default());
         let scheme = scheme(Action::Hugepage, (5.0, 100.0), Nanos(0));
         run(rules, watch, scheme, process(50.0, fill)).huge() / MIB
     };
@@ -73,7 +73,7 @@ fn huge_pages_are_advised_and_come_with_first_faults_and_khugepaged() {
 #[test]
 fn frames_that_nobody_maps_are_idle_for_the_kernel_and_unknown_for_isotherm() {
     let swapped_mib = |rules| {
-        let watch = Watch::Physical(Attributes::faithful(), None);
+        let watch = Watch::Physical(Attributes::default(), None);
         let scheme = scheme(Action::Pageout, (0.0, 0.0), seconds(5));
         run(rules, watch, scheme, process(0.0, seconds(1))).swapped() / MIB
     };

@@ -314,8 +314,7 @@ fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
         let attributes = Attributes {
             sample_interval: Nanos::from_millis(20),
             aggregation_interval: Nanos::from_millis(400),
-            cpu_budget: None,
-            ..Attributes::faithful()
+            ..Attributes::default()
         };
         Watch::Physical(attributes, Some(node))
     };
@@ -556,7 +555,7 @@ proptest! {
             scheme
         });
         let watch = if is_physical {
-            Watch::Physical(Attributes::faithful(), None)
+            Watch::Physical(Attributes::default(), None)
         } else {
             tables()
         };

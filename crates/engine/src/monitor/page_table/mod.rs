@@ -63,7 +63,6 @@ pub use block::BlockFacts;
 use super::bits::{self, and, count, is_empty};
 use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
 use super::idle_pages::PageAgeRule;
-pub use super::layout::MappedRange;
 use super::ticks::ticks;
 use infer::{AGREEMENT, infer, infer_from_around, observe};
 use plan::Prices;
@@ -243,7 +242,7 @@ impl TableMonitor {
     }
 
     /// Sets the watched mappings of `target`, in address order.
-    pub fn update_layout(&mut self, target: TargetId, mappings: &[MappedRange], now: Nanos) {
+    pub fn update_layout(&mut self, target: TargetId, mappings: &[AddressRange], now: Nanos) {
         let target = self.targets.entry(target);
         target
             .or_insert_with(|| Target::new(now))
@@ -292,7 +291,7 @@ impl TableMonitor {
     /// The ranges that `target` maps.
     pub fn ranges(&self, target: TargetId) -> Vec<AddressRange> {
         let target = self.targets.get(&target);
-        target.map_or_else(Vec::new, |t| t.mappings.iter().map(|m| m.range).collect())
+        target.map_or_else(Vec::new, |t| t.mappings.clone())
     }
 
     /// All blocks of `target`, in address order.

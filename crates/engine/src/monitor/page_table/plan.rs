@@ -398,14 +398,12 @@ fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMu
         add(whole);
         return;
     }
-    let first = target
-        .mappings
-        .partition_point(|m| m.range.end <= whole.start);
+    let first = target.mappings.partition_point(|m| m.end <= whole.start);
     for mapping in target.mappings[first..]
         .iter()
-        .take_while(|m| m.range.start < whole.end)
+        .take_while(|m| m.start < whole.end)
     {
-        let mine = and(pages, &block.pages_in(mapping.range));
+        let mine = and(pages, &block.pages_in(*mapping));
         if is_empty(&mine) {
             continue;
         }

@@ -80,9 +80,7 @@ fn run_shared(
     let mut monitor = TableMonitor::new(attributes, now);
     let mut cost = Cost::default();
     let mut last = None;
-    let mapping = MappedRange {
-        range: AddressRange::new(0, nr_blocks * BLOCK_SIZE),
-    };
+    let mapping = AddressRange::new(0, nr_blocks * BLOCK_SIZE);
     let blocks: Vec<u64> = (0..nr_blocks).map(|b| b * BLOCK_SIZE).collect();
     monitor.update_layout(TARGET, &[mapping], now);
     monitor.set_blocks(TARGET, &blocks, now);
@@ -305,7 +303,7 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
 fn only_memory_that_is_there_is_told() {
     let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
     let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
+    monitor.update_layout(TARGET, &[range], Nanos(0));
     monitor.set_blocks(TARGET, &[0], Nanos(0));
     let facts = BlockFacts {
         address: 0,
@@ -390,7 +388,7 @@ fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
     let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
     monitor.tell_idle_pages(PageAgeRule::LessByReturns);
     let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
+    monitor.update_layout(TARGET, &[range], Nanos(0));
     monitor.set_blocks(TARGET, &[0], Nanos(0));
     let mut facts = BlockFacts {
         address: 0,

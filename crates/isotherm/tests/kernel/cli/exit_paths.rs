@@ -127,10 +127,7 @@ fn a_target_that_ends_ends_the_recording() {
         return;
     };
     let directory = scratch();
-    for (i, flags) in [&[][..], &["--pages"], &["--strategy", "all"]]
-        .iter()
-        .enumerate()
-    {
+    for (i, flags) in [&[][..], &["--pages"], &["--faithful"]].iter().enumerate() {
         let path = directory.path().join(format!("record {i}"));
         let keeper = keeper();
         let recorder = record_pid(keeper.pid(), &path, flags);

@@ -228,7 +228,6 @@ fn memory_may_vanish_while_it_is_sampled() {
     let ways = [
         &[][..],
         &["--faithful"],
-        &["--strategy", "all"],
         // This test does not check the time that a scan delays the target.
         &[
             "--pages",
