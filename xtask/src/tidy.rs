@@ -139,7 +139,6 @@ const CRATES: &[CrateRule] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-workload",
-            "isotherm-sim",
         ],
     ),
 ];

@@ -28,9 +28,6 @@ const FIGURES: [(&str, &str, usize); 9] = [
 ];
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    if !context.named {
-        return Ok(BenchOutcome::Skip("it needs a browser: name it".to_owned()));
-    }
     let folder = context.root.join("tests/page");
     if !folder.join("node_modules").exists() {
         return Ok(BenchOutcome::Skip(

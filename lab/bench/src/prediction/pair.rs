@@ -4,7 +4,7 @@ use isotherm_engine::statistics::Interval;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::meter::Rate;
+use super::super::meter::Rate;
 
 /// Limits of a good prediction: points of saved memory, points of slowdown, and the factor of acting time.
 pub(super) const SAVED_POINTS: f64 = 5.0;
