@@ -97,7 +97,7 @@ impl CachedFiles {
             let path = self.folder.path().join(name);
             let path = path.to_string_lossy();
             let file = { reported.iter() }
-                .find(|file| file["path"] == path.as_ref())
+                .find(|file| file["path"].as_str() == Some(&*path))
                 .context("a file is not among the largest that are cached; free some memory")?;
             let bytes: CachedBytes = serde_json::from_value(file["bytes"].clone())?;
             let ages = bytes.ages;

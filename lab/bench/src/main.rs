@@ -122,12 +122,10 @@ Examples:
 
 /// Returns a line for each bench, or several.
 fn list() -> String {
-    let entries = BENCHES.iter().map(|bench| {
+    let entries = BENCHES.into_iter().map(|bench| {
         let about = bench.about.replace('\n', &format!("\n{:19}", ""));
-        let when = match bench.only_named {
-            Some(_) => "; runs only when named",
-            None => "",
-        };
+        let when = bench.only_named.is_some();
+        let when = if when { "; runs only when named" } else { "" };
         format!("  {:<15}  {about}{when}\n", bench.name)
     });
     entries.collect()

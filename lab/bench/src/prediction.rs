@@ -187,7 +187,9 @@ fn programs(context: &BenchContext) -> Vec<Which> {
     } else {
         options.case.clone()
     };
-    let real = PROGRAMS.iter().filter(|program| is_wanted(program.name));
+    let real = PROGRAMS
+        .into_iter()
+        .filter(|program| is_wanted(program.name));
     let real = real.map(|program| Which::Real(program.name));
     real.chain(drawn.into_iter().map(Which::Drawn)).collect()
 }
