@@ -141,7 +141,6 @@ const CRATES: &[CrateRule] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-workload",
-            "isotherm-sim",
         ],
     ),
 ];
