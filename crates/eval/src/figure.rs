@@ -103,7 +103,7 @@ impl Scale {
 }
 
 /// Returns a round distance between ticks, for values up to `most`.
-fn step(most: f64) -> f64 {
+pub(crate) fn step(most: f64) -> f64 {
     let power = 10_f64.powf((most / TICKS).log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|n| n * power);
     let fits = |step: &f64| most / step <= TICKS;

@@ -26,6 +26,7 @@ mod stats;
 mod suite;
 mod table;
 mod text;
+mod text_table;
 pub mod tune;
 pub mod tuned;
 mod workload_metric;

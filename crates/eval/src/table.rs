@@ -8,6 +8,7 @@
 use std::fmt::Write;
 
 use crate::stats::overhead_percent;
+use crate::text_table::aligned;
 
 /// Contents of a table, without its layout.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,21 +112,8 @@ impl EvaluationTable {
         let mut lines = vec![self.head()];
         let digits = self.digits();
         lines.extend(self.all_rows().iter().map(|row| text_fields(row, digits)));
-        let columns = lines[0].len();
-        let width = |column: usize| {
-            let fields = lines.iter().map(|line| line[column].chars().count());
-            fields.max().unwrap_or(0) + 1
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let mut text = String::new();
-        for line in &lines {
-            let mut padded = String::new();
-            for (field, &width) in line.iter().zip(&widths) {
-                let _ = write!(padded, "{field:<width$}");
-            }
-            text += padded.trim_end();
-            text.push('\n');
-        }
+        let lines: Vec<&[String]> = lines.iter().map(Vec::as_slice).collect();
+        let mut text = aligned(&lines, 1);
         let incomplete = self.incomplete();
         if !incomplete.is_empty() {
             let _ = writeln!(

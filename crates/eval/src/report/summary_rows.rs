@@ -6,7 +6,6 @@
 
 use isotherm_engine::statistics::ValueSummary;
 
-use super::text_table::{TextTable, overhead, percent, words};
 use super::{measures, tuned};
 use crate::metric::{
     ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, MEMUSED_END, METRICS, MONITOR_CPU, REFAULTS,
@@ -15,6 +14,7 @@ use crate::metric::{
 use crate::published::{PUBLISHED, PublishedTable};
 use crate::suite::{Score, Suite};
 use crate::table::EvaluationTable;
+use crate::text_table::{TextTable, overhead, percent, words};
 use isotherm_engine::statistics::Interval;
 
 /// Rows of [`cases`] in a summary.
