@@ -1,14 +1,14 @@
 //! Papers' runs as pages: their figures, and the numbers beside the published ones.
 
 use isotherm_report::render::csv_text;
-use isotherm_report::render::page::{END, begin, escape, figure, table};
+use isotherm_report::render::page::{END, begin, escape, figure};
 use isotherm_sim::experiment::compaction::CompactionOutcome;
 use isotherm_sim::experiment::tiering::{self, KeyDistribution, Placement};
 use isotherm_sim::published::compaction::CompactionRun;
 use isotherm_sim::published::{PublishedComparison, Role, tiering as published_tiering};
 
 use super::Reproduction;
-use super::text::{HEAD, SUMMARY_HEAD, cell_tables, fields, rows, summary_fields};
+use super::text::{COMPARISON, SUMMARY, cell_tables, rows, table};
 use crate::figure::{Axis, Plot, Series};
 
 /// Returns the page of compaction.
@@ -45,22 +45,19 @@ fn notes(notes: &[String]) -> String {
 fn numbers(all: &Reproduction) -> String {
     let mut html = String::new();
     if !all.summaries.is_empty() {
-        let summaries: Vec<Vec<String>> = all.summaries.iter().map(summary_fields).collect();
-        html += &table(
+        html += &table(&SUMMARY, &all.summaries).html(
             "What the numbers come to",
             "Means over cells, and their mean absolute difference, beside what that would be if nothing were \
              said to change. Predicted: it follows. Arithmetic: it follows from inputs by adding sizes up. \
              Calibrated: numbers were chosen so that it comes out. Input: it was put in.",
-            &SUMMARY_HEAD,
-            &summaries,
         );
     }
     for (title, cells) in cell_tables(&all.comparisons) {
         html += &cells.html(&title, "");
     }
-    let rows: Vec<Vec<String>> = rows(&all.comparisons).into_iter().map(fields).collect();
+    let rows = rows(&all.comparisons);
     if !rows.is_empty() {
-        html += &table("Beside the published numbers", "", &HEAD, &rows);
+        html += &table(&COMPARISON, rows).html("Beside the published numbers", "");
     }
     html
 }
