@@ -65,6 +65,16 @@ const CRATES: &[CrateRule] = &[
         ],
     ),
     crate_rule(
+        "isotherm-tune",
+        &[
+            "isotherm-config",
+            "isotherm-engine",
+            "isotherm-report",
+            "isotherm-session",
+            "isotherm-sim",
+        ],
+    ),
+    crate_rule(
         "isotherm-eval",
         &[
             "isotherm-config",
@@ -73,6 +83,7 @@ const CRATES: &[CrateRule] = &[
             "isotherm-report",
             "isotherm-session",
             "isotherm-sim",
+            "isotherm-tune",
         ],
     ),
     CrateRule {
@@ -80,9 +91,9 @@ const CRATES: &[CrateRule] = &[
         may_import: &[
             "isotherm-engine",
             "isotherm-config",
-            "isotherm-eval",
             "isotherm-record",
             "isotherm-session",
+            "isotherm-tune",
         ],
         // These functions keep their names, for a browser.
         unsafe_under: Some("src/abi.rs"),
@@ -101,6 +112,7 @@ const CRATES: &[CrateRule] = &[
             "isotherm-session",
             "isotherm-sim",
             "isotherm-symbols",
+            "isotherm-tune",
         ],
     ),
     crate_rule(
@@ -108,12 +120,12 @@ const CRATES: &[CrateRule] = &[
         &[
             "isotherm-engine",
             "isotherm-config",
-            "isotherm-eval",
             "isotherm-linux",
             "isotherm-record",
             "isotherm-report",
             "isotherm-view",
             "isotherm-session",
+            "isotherm-tune",
         ],
     ),
     // This crate tests the product from outside, so it imports only the formats.

@@ -12,7 +12,6 @@
 //! machine. All other modules are pure.
 
 pub mod experiment;
-mod figure;
 pub mod journal;
 pub mod metric;
 pub mod parameters;
@@ -27,7 +26,6 @@ mod suite;
 mod table;
 mod text;
 mod text_table;
-pub mod tune;
 pub mod tuned;
 mod workload_metric;
 

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use isotherm_engine::statistics::ValueSummary;
 use isotherm_report::render::page::{END, begin, escape, figure};
 use isotherm_report::render::{SERIES_STYLES, open_svg};
+use isotherm_tune::figure::step;
 
 use super::summary_rows;
-use crate::figure::step;
 use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};
 use crate::suite::Suite;
 use crate::text_table::TextTable;

@@ -1,14 +1,14 @@
 //! Predictions of tuning, compared with measurements.
 
+use isotherm_engine::statistics::Interval;
 use isotherm_report::render::csv_text;
+use isotherm_tune::Estimate;
 
 use super::csv::{mean_and_bounds, number};
 use crate::metric::RUNTIME;
 use crate::suite::Suite;
 use crate::text_table::{TextTable, overhead, words};
-use crate::tune::Estimate;
 use crate::tuned::{ComparedSetting, Errors, Number, Predicted, errors};
-use isotherm_engine::statistics::Interval;
 
 /// Minimum share of a workload's memory in a trace that predicts the workload.
 const SHARE_LEAST: f64 = 0.5;

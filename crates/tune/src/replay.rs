@@ -22,7 +22,7 @@ use super::param::TraceTimes;
 use super::plan::TuningPlan;
 use super::predict::{Estimate, Prediction, rounded, thinned};
 use super::space::Settings;
-use crate::plan::{FNV_START, fnv};
+use crate::fnv::{FNV_START, fnv};
 
 /// Predicts the results of settings, by a replay or a live run.
 pub trait Evaluate: Sync {

@@ -14,7 +14,7 @@ use super::format::{percent, signed};
 use super::plan::TuningPlan;
 use super::predict::Prediction;
 use super::result::{HEADS, Trial, Tuned, fields};
-use crate::figure::{Axis, Places, Plot, Series};
+use crate::figure::{Axis, Places, Plot, PlotSeries};
 
 /// Shows the part that is linked to; before any link is followed, that of the recommended setting.
 const STYLE: &str = "<style>.tune-part{display:none}.tune-part:target{display:block}\
@@ -206,7 +206,7 @@ fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &TuningPlan) -> Strin
         let parts = of.resident_bytes.len().max(1) as f64;
         let step = of.seconds / parts;
         let points = (0..).zip(&of.resident_bytes);
-        Series {
+        PlotSeries {
             name: name.to_owned(),
             points: points
                 .map(|(i, bytes)| ((f64::from(i) + 0.5) * step, *bytes as f64 / MIB))

@@ -277,7 +277,7 @@ fn above_memory(prediction: &Prediction, limit: MemoryLimit, without: f64) -> f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::Estimate;
+    use crate::Estimate;
 
     fn prediction(saved: f64, slowdown: f64) -> Prediction {
         let without = 1e9;

@@ -16,9 +16,12 @@
 mod baseline;
 mod bounds;
 mod depth;
+pub mod figure;
+pub mod fnv;
 mod format;
 mod front;
 mod journal;
+pub mod json_lines;
 mod live;
 mod objective;
 mod page;
@@ -40,8 +43,6 @@ pub use bounds::NR_REPLAYS_BOUNDED;
 pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
 pub use live::{Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, run_live};
-#[cfg(feature = "live")]
-pub use live::{ProgramRuns, ProgramSpec, ServiceRuns, ServiceSpec};
 pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
 pub use page::page;
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
