@@ -157,7 +157,17 @@ pub struct RunConfiguration {
     pub thp: Option<Thp>,
 }
 
-/// `/sys/kernel/mm/transparent_hugepage/enabled`.
+impl RunConfiguration {
+    /// Returns its kernel settings, with that of transparent huge pages.
+    pub fn all_settings(&self) -> BTreeMap<String, String> {
+        let thp = (self.thp).map(|thp| (THP.to_owned(), thp.word().to_owned()));
+        self.settings.clone().into_iter().chain(thp).collect()
+    }
+}
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// Value of `/sys/kernel/mm/transparent_hugepage/enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
