@@ -160,7 +160,7 @@ pub struct RunConfiguration {
 impl RunConfiguration {
     /// Returns its kernel settings, with that of transparent huge pages.
     pub fn all_settings(&self) -> BTreeMap<String, String> {
-        let thp = (self.thp).map(|thp| (THP.to_owned(), thp.word().to_owned()));
+        let thp = self.thp.map(|thp| (THP.to_owned(), thp.word().to_owned()));
         self.settings.clone().into_iter().chain(thp).collect()
     }
 }

@@ -7,7 +7,6 @@
 
 use std::fmt::Write;
 
-use crate::stats::overhead_percent;
 use crate::text_table::aligned;
 
 /// Contents of a table, without its layout.
@@ -159,6 +158,11 @@ fn text_fields(row: &WorkloadRow, digits: usize) -> Vec<String> {
     fields
 }
 
+/// Returns the overhead of `value` over `base`, in percent; `None` if `base` is zero.
+pub(crate) fn overhead_percent(base: f64, value: f64) -> Option<f64> {
+    (base.abs() > 0.0).then(|| 100.0 * (value / base - 1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,5 +195,11 @@ mod tests {
         let table = table(&[("lost", &[None, None])]);
         assert_eq!((table.total(), table.average()), (None, None));
         assert!(!table.has_values());
+    }
+
+    #[test]
+    fn an_overhead_is_relative() {
+        assert_eq!(overhead_percent(50.0, 51.0).map(f64::round), Some(2.0));
+        assert_eq!(overhead_percent(0.0, 1.0), None);
     }
 }

@@ -43,7 +43,9 @@ pub use bounds::NR_REPLAYS_BOUNDED;
 pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
 pub use live::{Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, run_live};
-pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
+pub use objective::{
+    MemoryLimit, Objective, Prices, Rank, SLOWDOWN_MAX_PERCENT, damoos_points, damoos_score,
+};
 pub use page::page;
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
 pub use plan::TuningPlan;

@@ -4,18 +4,18 @@
 //! same repeat. It has Student's 95 % interval, and is marked if that contains zero. The interval covers the noise of
 //! this machine, and says nothing of other programs.
 
-use isotherm_engine::statistics::ValueSummary;
+use isotherm_engine::statistics::{Interval, ValueSummary};
+use isotherm_tune::SLOWDOWN_MAX_PERCENT;
 
 use super::{measures, tuned};
 use crate::metric::{
     ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, MEMUSED_END, METRICS, MONITOR_CPU, REFAULTS,
-    RSS, RSS_AND_POOL, RSS_END, RUNTIME, SLOWDOWN_MAX_PERCENT,
+    RSS, RSS_AND_POOL, RSS_END, RUNTIME,
 };
 use crate::published::{PUBLISHED, PublishedTable};
 use crate::suite::{Score, Suite};
 use crate::table::EvaluationTable;
 use crate::text_table::{TextTable, overhead, percent, words};
-use isotherm_engine::statistics::Interval;
 
 /// Rows of [`cases`] in a summary.
 pub(super) const CASES_SHOWN: usize = 15;
