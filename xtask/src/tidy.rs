@@ -67,6 +67,16 @@ const CRATES: &[CrateRule] = &[
         ],
     ),
     crate_rule(
+        "isotherm-tune",
+        &[
+            "isotherm-config",
+            "isotherm-engine",
+            "isotherm-report",
+            "isotherm-session",
+            "isotherm-sim",
+        ],
+    ),
+    crate_rule(
         "isotherm-eval",
         &[
             "isotherm-config",
@@ -75,6 +85,7 @@ const CRATES: &[CrateRule] = &[
             "isotherm-report",
             "isotherm-session",
             "isotherm-sim",
+            "isotherm-tune",
         ],
     ),
     CrateRule {
@@ -82,9 +93,9 @@ const CRATES: &[CrateRule] = &[
         may_import: &[
             "isotherm-engine",
             "isotherm-config",
-            "isotherm-eval",
             "isotherm-record",
             "isotherm-session",
+            "isotherm-tune",
         ],
         // These functions keep their names, for a browser.
         unsafe_under: Some("src/abi.rs"),
@@ -103,6 +114,7 @@ const CRATES: &[CrateRule] = &[
             "isotherm-session",
             "isotherm-sim",
             "isotherm-symbols",
+            "isotherm-tune",
         ],
     ),
     crate_rule(
@@ -110,12 +122,12 @@ const CRATES: &[CrateRule] = &[
         &[
             "isotherm-engine",
             "isotherm-config",
-            "isotherm-eval",
             "isotherm-linux",
             "isotherm-record",
             "isotherm-report",
             "isotherm-view",
             "isotherm-session",
+            "isotherm-tune",
         ],
     ),
     // This crate tests the product from outside, so it imports only the formats.

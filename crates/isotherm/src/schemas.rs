@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use isotherm_engine::calibration::Calibration;
 use isotherm_eval::experiment::{RunConfiguration, Workload};
-use isotherm_eval::tune::Tuned;
 use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
 use isotherm_report::blame::BlameDiffReport;
@@ -19,6 +18,7 @@ use isotherm_report::{
 };
 use isotherm_session::KernelDamonReport;
 use isotherm_session::compare::Comparison;
+use isotherm_tune::Tuned;
 use schemars::{Schema, schema_for};
 use serde_json::Value;
 

@@ -11,10 +11,16 @@ mod tiering;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use isotherm_sim::experiment::compaction::CompactionOutcome;
 use isotherm_sim::experiment::reclaim::{Knowledge, ReclaimConfiguration, Watched};
-use isotherm_sim::experiment::tiering::{KeyDistribution, Placement, TieringSetting};
+use isotherm_sim::experiment::tiering::{
+    KeyDistribution, Placement, TieringOutcome, TieringSetting,
+};
 use isotherm_sim::machine::Rules;
-use isotherm_sim::published::{compaction, reclaim, second_machine, summaries, tiering as cells};
+use isotherm_sim::published::compaction::{self, CompactionRun};
+use isotherm_sim::published::second_machine::{self, SecondRun};
+use isotherm_sim::published::tiering::{self as cells, TieringRun};
+use isotherm_sim::published::{reclaim, summaries};
 
 pub use isotherm_sim::published::{PublishedComparison, Summary};
 pub use text::text;
@@ -61,6 +67,9 @@ pub enum RunProgress {
     Ended,
 }
 
+/// Takes the progress of runs.
+type Tell<'a> = &'a (dyn Fn(RunProgress) + Sync);
+
 /// Simulates an experiment with `jobs` runs at the same time. Each run takes up to 3 GiB.
 ///
 /// # Errors
@@ -68,7 +77,7 @@ pub enum RunProgress {
 pub fn reproduce(
     experiment: PublishedExperiment,
     jobs: u8,
-    tell: &(dyn Fn(RunProgress) + Sync),
+    tell: Tell<'_>,
 ) -> anyhow::Result<Reproduction> {
     Ok(match experiment {
         PublishedExperiment::Compaction => {
@@ -177,40 +186,23 @@ fn configurations() -> Vec<ReclaimConfiguration> {
 }
 
 /// Makes the runs of compaction, sorted so that those of the drivers are together.
-fn compaction_runs(
-    jobs: u8,
-    tell: &(dyn Fn(RunProgress) + Sync),
-) -> Vec<(
-    compaction::CompactionRun,
-    isotherm_sim::experiment::compaction::CompactionOutcome,
-)> {
-    let title = |run: &compaction::CompactionRun| run.title();
+fn compaction_runs(jobs: u8, tell: Tell<'_>) -> Vec<(CompactionRun, CompactionOutcome)> {
+    let title = |run: &CompactionRun| run.title();
     let mut runs = simulate((jobs, tell), &compaction::RUNS, title, |run| run.make());
     runs.sort_by_key(|(run, _)| match run {
-        compaction::CompactionRun::Driver(p) => (0, *p),
-        compaction::CompactionRun::Java(p) => (1, *p),
-        compaction::CompactionRun::Unmovable(p) => (2, *p),
+        CompactionRun::Driver(p) => (0, *p),
+        CompactionRun::Java(p) => (1, *p),
+        CompactionRun::Unmovable(p) => (2, *p),
     });
     runs
 }
 
 /// Makes the runs of tiering, sorted by placement (the default last), key distribution and size of the cold block.
-fn tiering_runs(
-    jobs: u8,
-    tell: &(dyn Fn(RunProgress) + Sync),
-) -> anyhow::Result<
-    Vec<(
-        cells::TieringRun,
-        isotherm_sim::experiment::tiering::TieringOutcome,
-    )>,
-> {
+fn tiering_runs(jobs: u8, tell: Tell<'_>) -> anyhow::Result<Vec<(TieringRun, TieringOutcome)>> {
     let tiered = tiering::contexts(&TieringSetting::published(0))?;
-    let mut runs = simulate(
-        (jobs, tell),
-        &cells::runs(),
-        cells::TieringRun::title,
-        |run| run.make(&tiered),
-    );
+    let mut runs = simulate((jobs, tell), &cells::runs(), TieringRun::title, |run| {
+        run.make(&tiered)
+    });
     runs.sort_by_key(|(run, _)| {
         let is_default = run.placement == Placement::Default;
         let is_latest = run.distribution == KeyDistribution::Latest;
@@ -220,27 +212,19 @@ fn tiering_runs(
 }
 
 /// Makes the runs of the second machine.
-fn second_runs(
-    jobs: u8,
-    tell: &(dyn Fn(RunProgress) + Sync),
-) -> anyhow::Result<
-    Vec<(
-        second_machine::SecondRun,
-        isotherm_sim::experiment::tiering::TieringOutcome,
-    )>,
-> {
+fn second_runs(jobs: u8, tell: Tell<'_>) -> anyhow::Result<Vec<(SecondRun, TieringOutcome)>> {
     let tiered = tiering::contexts(&second_machine::setting(0))?;
     Ok(simulate(
         (jobs, tell),
         &second_machine::runs(),
-        second_machine::SecondRun::title,
+        SecondRun::title,
         |run| run.make(&tiered),
     ))
 }
 
 /// Makes runs, `jobs` at a time, in their order; the outcomes are in the same order.
 fn simulate<R: Copy + Sync, O: Send>(
-    (jobs, tell): (u8, &(dyn Fn(RunProgress) + Sync)),
+    (jobs, tell): (u8, Tell<'_>),
     runs: &[R],
     title: impl Fn(&R) -> String + Sync,
     make: impl Fn(&R) -> O + Sync,

@@ -1,15 +1,15 @@
 //! Papers' runs as pages: their figures, and the numbers beside the published ones.
 
 use isotherm_report::render::csv_text;
-use isotherm_report::render::page::{END, begin, escape, figure, table};
+use isotherm_report::render::page::{END, begin, escape, figure};
 use isotherm_sim::experiment::compaction::CompactionOutcome;
 use isotherm_sim::experiment::tiering::{self, KeyDistribution, Placement};
 use isotherm_sim::published::compaction::CompactionRun;
 use isotherm_sim::published::{PublishedComparison, Role, tiering as published_tiering};
+use isotherm_tune::figure::{Axis, Plot, PlotSeries};
 
 use super::Reproduction;
-use super::text::{HEAD, SUMMARY_HEAD, cell_tables, fields, rows, summary_fields};
-use crate::figure::{Axis, Plot, Series};
+use super::text::{COMPARISON, SUMMARY, cell_tables, rows, table};
 
 /// Returns the page of compaction.
 pub(super) fn compaction(
@@ -45,22 +45,19 @@ fn notes(notes: &[String]) -> String {
 fn numbers(all: &Reproduction) -> String {
     let mut html = String::new();
     if !all.summaries.is_empty() {
-        let summaries: Vec<Vec<String>> = all.summaries.iter().map(summary_fields).collect();
-        html += &table(
+        html += &table(&SUMMARY, &all.summaries).html(
             "What the numbers come to",
             "Means over cells, and their mean absolute difference, beside what that would be if nothing were \
              said to change. Predicted: it follows. Arithmetic: it follows from inputs by adding sizes up. \
              Calibrated: numbers were chosen so that it comes out. Input: it was put in.",
-            &SUMMARY_HEAD,
-            &summaries,
         );
     }
     for (title, cells) in cell_tables(&all.comparisons) {
         html += &cells.html(&title, "");
     }
-    let rows: Vec<Vec<String>> = rows(&all.comparisons).into_iter().map(fields).collect();
+    let rows = rows(&all.comparisons);
     if !rows.is_empty() {
-        html += &table("Beside the published numbers", "", &HEAD, &rows);
+        html += &table(&COMPARISON, rows).html("Beside the published numbers", "");
     }
     html
 }
@@ -87,7 +84,7 @@ pub(super) fn reclaim(all: &Reproduction) -> String {
 
 /// Draws predictions against published values: where both agree, a dot is on the diagonal.
 fn beside(comparisons: &[PublishedComparison], experiment: &str, metric: &str) -> String {
-    let mut series: Vec<Series> = Vec::new();
+    let mut series: Vec<PlotSeries> = Vec::new();
     let cells = comparisons.iter().filter(|cell| {
         (cell.experiment, cell.metric.as_str()) == (experiment, metric)
             && cell.role == Role::Predicted
@@ -98,7 +95,7 @@ fn beside(comparisons: &[PublishedComparison], experiment: &str, metric: &str) -
         };
         match series.iter_mut().find(|of| of.name == cell.configuration) {
             Some(of) => of.points.push(point),
-            None => series.push(Series {
+            None => series.push(PlotSeries {
                 name: cell.configuration.to_owned(),
                 points: vec![point],
                 is_line: false,
@@ -108,7 +105,7 @@ fn beside(comparisons: &[PublishedComparison], experiment: &str, metric: &str) -
     let values = series.iter().flat_map(|of| &of.points);
     let published = values.map(|(published, _)| *published);
     let (least, most) = published.fold((0.0_f64, 0.0_f64), |(l, m), v| (l.min(v), m.max(v)));
-    series.push(Series {
+    series.push(PlotSeries {
         name: "as published".to_owned(),
         points: vec![(least, least), (most, most)],
         is_line: true,
@@ -125,7 +122,7 @@ fn beside(comparisons: &[PublishedComparison], experiment: &str, metric: &str) -
 /// Draws figures 2 and 3: the latency of each huge page.
 fn latencies(run: CompactionRun, outcome: &CompactionOutcome) -> String {
     let points = outcome.latencies.iter();
-    let series = Series {
+    let series = PlotSeries {
         name: "latency".into(),
         points: points.map(|(s, us)| (*s, us.max(1.0))).collect(),
         is_line: false,
@@ -141,7 +138,7 @@ fn latencies(run: CompactionRun, outcome: &CompactionOutcome) -> String {
 
 /// Draws figure 4: the change of the nodes' scores while a heap grows.
 fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
-    let of_node = |node: u32| Series {
+    let of_node = |node: u32| PlotSeries {
         name: format!("node {node}"),
         points: outcome
             .scores
@@ -157,7 +154,7 @@ fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
         x: Axis::linear("s"),
         y: Axis::linear("score"),
     };
-    let nodes: Vec<Series> = outcome.threads.iter().map(|t| of_node(t.node)).collect();
+    let nodes: Vec<PlotSeries> = outcome.threads.iter().map(|t| of_node(t.node)).collect();
     figure(&plot.title, "", &plot.draw(&nodes))
 }
 
@@ -174,7 +171,7 @@ pub(super) fn tiering(
          and CXL-only; the system's own memory is calibrated on one cell's CXL use.",
     );
     html += &notes(&all.notes);
-    let of = |distribution, placement, name: &str| Series {
+    let of = |distribution, placement, name: &str| PlotSeries {
         name: name.into(),
         points: runs
             .iter()
@@ -215,14 +212,14 @@ pub(super) fn tiering(
             x: Axis::linear("GB cold"),
             y: Axis::linear(published.unit),
         };
-        let series: Vec<Series> = published.lines.into_iter().map(line).collect();
+        let series: Vec<PlotSeries> = published.lines.into_iter().map(line).collect();
         html += &figure(&plot.title, "", &plot.draw(&series));
     }
     html + &numbers(all) + END
 }
 
-fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> Series {
-    Series {
+fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> PlotSeries {
+    PlotSeries {
         name: name.into(),
         points,
         is_line: !name.ends_with("published"),

@@ -18,7 +18,7 @@ pub fn text(all: &[Reproduction]) -> String {
         let _ = writeln!(text, "{}, simulated at its published size", of.title);
         text.extend(of.notes.iter().map(|note| format!("- {note}\n")));
         if !of.summaries.is_empty() {
-            let _ = write!(text, "\n{}", summary_table(&of.summaries).text());
+            let _ = write!(text, "\n{}", table(&SUMMARY, &of.summaries).text());
         }
         for (title, table) in cell_tables(&of.comparisons) {
             let _ = write!(text, "\n{title}\n{}", table.text());
@@ -28,13 +28,11 @@ pub fn text(all: &[Reproduction]) -> String {
             ("Beside the published numbers", true),
             ("Of which no number was published", false),
         ] {
-            let of_it = rows
-                .iter()
-                .filter(|row| row.published.is_some() == is_published);
-            let mut table = row_table();
-            of_it.clone().for_each(|row| table.row(fields(row)));
-            if of_it.count() > 0 {
-                let _ = write!(text, "\n{title}\n{}", table.text());
+            let of_it = rows.iter().copied();
+            let of_it = of_it.filter(|row| row.published.is_some() == is_published);
+            let of_it: Vec<&PublishedComparison> = of_it.collect();
+            if !of_it.is_empty() {
+                let _ = write!(text, "\n{title}\n{}", table(&COMPARISON, of_it).text());
             }
         }
         text.push('\n');
@@ -59,48 +57,45 @@ fn is_cell(all: &[PublishedComparison], row: &PublishedComparison) -> bool {
 /// Maximum number of cases that are shown as rows; more make a table.
 const MANY_CASES: usize = 5;
 
-pub(super) const SUMMARY_HEAD: [&str; 11] = [
-    "experiment",
-    "configuration",
-    "of",
-    "published",
-    "simulated",
-    "mean error",
-    "of no change",
-    "worst",
-    "zeros",
-    "not modelled",
-    "is",
+/// A column: its head, its alignment, and the text of a cell.
+pub(super) type TextColumn<R> = (&'static str, Align, fn(&R) -> String);
+
+/// Columns of a summary, for people: means over the cells, and their mean absolute difference.
+pub(super) const SUMMARY: [TextColumn<Summary>; 11] = [
+    ("experiment", Align::Left, |of| of.experiment.into()),
+    ("configuration", Align::Left, |of| of.configuration.into()),
+    ("of", Align::Left, |of| {
+        format!("{}, {}", of.metric, of.unit)
+    }),
+    ("published", Align::Right, |of| number(of.published_mean)),
+    ("simulated", Align::Right, |of| number(of.simulated_mean)),
+    ("mean error", Align::Right, |of| number(of.mean_error)),
+    ("of no change", Align::Right, |of| {
+        or_dash(of.mean_error_of_no_change)
+    }),
+    ("worst", Align::Left, |of| {
+        format!("{:+.1} {}", of.worst_error, of.worst_case)
+    }),
+    ("zeros", Align::Right, |of| {
+        format!("{} of {}", of.zeros, of.cells)
+    }),
+    ("not modelled", Align::Right, |of| {
+        of.not_modelled.to_string()
+    }),
+    ("is", Align::Left, |of| of.role.name().into()),
 ];
 
-fn summary_table(summaries: &[Summary]) -> Table {
-    let mut columns = SUMMARY_HEAD.map(|head| (head, Align::Left));
-    for right in [3, 4, 5, 6, 8, 9] {
-        columns[right].1 = Align::Right;
-    }
-    let mut table = Table::new(&columns);
-    for summary in summaries {
-        table.row(summary_fields(summary));
+/// Returns a table with a line for each of `rows`.
+pub(super) fn table<'a, R: 'a>(
+    columns: &[TextColumn<R>],
+    rows: impl IntoIterator<Item = &'a R>,
+) -> Table {
+    let heads = columns.iter().map(|(head, align, _)| (*head, *align));
+    let mut table = Table::new(&heads.collect::<Vec<_>>());
+    for row in rows {
+        table.row(columns.iter().map(|(.., cell)| cell(row)).collect());
     }
     table
-}
-
-/// Returns the fields of a summary, for people: means over the cells, and their mean absolute difference.
-pub(super) fn summary_fields(of: &Summary) -> Vec<String> {
-    vec![
-        of.experiment.into(),
-        of.configuration.into(),
-        format!("{}, {}", of.metric, of.unit),
-        number(of.published_mean),
-        number(of.simulated_mean),
-        number(of.mean_error),
-        of.mean_error_of_no_change
-            .map_or_else(|| "-".into(), number),
-        format!("{:+.1} {}", of.worst_error, of.worst_case),
-        format!("{} of {}", of.zeros, of.cells),
-        of.not_modelled.to_string(),
-        of.role.name().into(),
-    ]
 }
 
 /// Returns tables of cells: of each experiment and metric, cases down and some configurations across, as published,
@@ -175,54 +170,36 @@ fn cell_fields(cell: &PublishedComparison) -> [String; 3] {
         Difference::Points(points) => format!("{points:+.1}"),
     });
     [
-        cell.published.map_or_else(|| "-".into(), number),
+        or_dash(cell.published),
         cell.simulated
             .map_or_else(|| cell.role.name().to_owned(), number),
         difference.unwrap_or_else(|| "-".into()),
     ]
 }
 
-pub(super) const HEAD: [&str; 9] = [
-    "experiment",
-    "configuration",
-    "case",
-    "metric",
-    "unit",
-    "simulated",
-    "published",
-    "difference",
-    "is",
+/// Columns of a comparison, for people.
+pub(super) const COMPARISON: [TextColumn<PublishedComparison>; 9] = [
+    ("experiment", Align::Left, |of| of.experiment.into()),
+    ("configuration", Align::Left, |of| of.configuration.into()),
+    ("case", Align::Left, |of| of.case.clone()),
+    ("metric", Align::Left, |of| of.metric.clone()),
+    ("unit", Align::Left, |of| of.unit.into()),
+    ("simulated", Align::Right, |of| or_dash(of.simulated)),
+    ("published", Align::Right, |of| or_dash(of.published)),
+    ("difference", Align::Right, |of| match of.difference() {
+        None => "-".into(),
+        Some(Difference::Percent(percent)) => format!("{percent:+.1} %"),
+        Some(Difference::Points(points)) => format!("{points:+.1} points"),
+    }),
+    ("is", Align::Left, |of| of.role.name().into()),
 ];
 
-fn row_table() -> Table {
-    let mut columns = HEAD.map(|head| (head, Align::Left));
-    for column in &mut columns[5..8] {
-        column.1 = Align::Right;
-    }
-    Table::new(&columns)
-}
-
-/// Returns the fields of a comparison, for people.
-pub(super) fn fields(comparison: &PublishedComparison) -> Vec<String> {
-    vec![
-        comparison.experiment.into(),
-        comparison.configuration.into(),
-        comparison.case.clone(),
-        comparison.metric.clone(),
-        comparison.unit.into(),
-        comparison.simulated.map_or_else(|| "-".into(), number),
-        comparison.published.map_or_else(|| "-".into(), number),
-        match comparison.difference() {
-            None => "-".into(),
-            Some(Difference::Percent(percent)) => format!("{percent:+.1} %"),
-            Some(Difference::Points(points)) => format!("{points:+.1} points"),
-        },
-        comparison.role.name().into(),
-    ]
+fn or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), number)
 }
 
 /// Formats a number with its significant digits.
-pub(super) fn number(value: f64) -> String {
+fn number(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 1000.0 || v.fract().abs() < 1e-9 => 0,
         v if v >= 10.0 => 1,
@@ -238,7 +215,7 @@ fn plain(value: Option<f64>) -> String {
 /// Returns all numbers as CSV.
 pub(super) fn csv(comparisons: &[PublishedComparison]) -> String {
     let rows = comparisons.iter().map(|comparison| {
-        let mut fields = fields(comparison);
+        let mut fields = COMPARISON.map(|(.., cell)| cell(comparison));
         fields[5] = plain(comparison.simulated);
         fields[6] = plain(comparison.published);
         fields[7] = plain(comparison.difference().map(|difference| match difference {
@@ -246,47 +223,37 @@ pub(super) fn csv(comparisons: &[PublishedComparison]) -> String {
         }));
         fields
     });
-    let head = HEAD.map(str::to_owned).to_vec();
+    let head = COMPARISON.map(|(head, ..)| head.to_owned());
     csv_text(std::iter::once(head).chain(rows))
 }
 
+/// Columns of the summaries' CSV.
+const SUMMARY_CSV: [(&str, fn(&Summary) -> String); 14] = [
+    ("experiment", |of| of.experiment.into()),
+    ("configuration", |of| of.configuration.into()),
+    ("metric", |of| of.metric.clone()),
+    ("unit", |of| of.unit.into()),
+    ("is", |of| of.role.name().into()),
+    ("cells", |of| of.cells.to_string()),
+    ("published_mean", |of| of.published_mean.to_string()),
+    ("simulated_mean", |of| of.simulated_mean.to_string()),
+    ("mean_error", |of| of.mean_error.to_string()),
+    ("mean_error_of_no_change", |of| {
+        plain(of.mean_error_of_no_change)
+    }),
+    ("worst_case", |of| of.worst_case.clone()),
+    ("worst_error", |of| of.worst_error.to_string()),
+    ("zeros", |of| of.zeros.to_string()),
+    ("not_modelled", |of| of.not_modelled.to_string()),
+];
+
 /// Returns the summaries as CSV.
 pub(super) fn summary_csv(summaries: &[Summary]) -> String {
-    let head = [
-        "experiment",
-        "configuration",
-        "metric",
-        "unit",
-        "is",
-        "cells",
-        "published_mean",
-        "simulated_mean",
-        "mean_error",
-        "mean_error_of_no_change",
-        "worst_case",
-        "worst_error",
-        "zeros",
-        "not_modelled",
-    ];
-    let rows = summaries.iter().map(|of| {
-        vec![
-            of.experiment.to_owned(),
-            of.configuration.to_owned(),
-            of.metric.clone(),
-            of.unit.to_owned(),
-            of.role.name().to_owned(),
-            of.cells.to_string(),
-            of.published_mean.to_string(),
-            of.simulated_mean.to_string(),
-            of.mean_error.to_string(),
-            plain(of.mean_error_of_no_change),
-            of.worst_case.clone(),
-            of.worst_error.to_string(),
-            of.zeros.to_string(),
-            of.not_modelled.to_string(),
-        ]
-    });
-    csv_text(std::iter::once(head.map(str::to_owned).to_vec()).chain(rows))
+    let head = SUMMARY_CSV.map(|(head, _)| head.to_owned());
+    let rows = summaries
+        .iter()
+        .map(|of| SUMMARY_CSV.map(|(_, cell)| cell(of)));
+    csv_text(std::iter::once(head).chain(rows))
 }
 
 #[cfg(test)]

@@ -241,17 +241,11 @@ fn html(comparison: &Comparison) -> String {
     let mut html = page::begin("Worlds compared", &subject);
     let names = comparison.worlds.iter().map(|world| world.world.name());
     let head: Vec<&str> = std::iter::once("").chain(names).collect();
-    let rows = comparison.rows().into_iter().map(|row| {
-        let mut cells = vec![row.what];
-        cells.extend(row.cells);
-        cells
-    });
-    let rows: Vec<Vec<String>> = rows.collect();
     html += &page::table(
         "Side by side",
         &comparison.remarks().join(" "),
         &head,
-        &rows,
+        &comparison.rows(),
     );
     html + page::END
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LiveRun {
-    /// [`Settings::key`](crate::tune::Settings::key); `None` without schemes.
+    /// [`Settings::key`](crate::Settings::key); `None` without schemes.
     pub settings: Option<String>,
     /// Seconds for a unit of the program's work: for all of it, unless the program reports its throughput.
     pub seconds_of_work: f64,

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
+use isotherm_tune::{LiveRun, LiveRuns, Settings, TuningPlan};
+
+use super::WindowSpec;
 use super::programs::write_configuration;
-use super::{LiveRun, LiveRuns};
-use crate::runner::WindowSpec;
-use crate::tune::{Settings, TuningPlan};
 
 /// Input of the runs of a service.
 #[derive(Clone, Copy, Debug)]

@@ -16,9 +16,12 @@
 mod baseline;
 mod bounds;
 mod depth;
+pub mod figure;
+pub mod fnv;
 mod format;
 mod front;
 mod journal;
+pub mod json_lines;
 mod live;
 mod objective;
 mod page;
@@ -40,9 +43,9 @@ pub use bounds::NR_REPLAYS_BOUNDED;
 pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
 pub use live::{Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, run_live};
-#[cfg(feature = "live")]
-pub use live::{ProgramRuns, ProgramSpec, ServiceRuns, ServiceSpec};
-pub use objective::{MemoryLimit, Objective, Prices, Rank, damoos_score};
+pub use objective::{
+    MemoryLimit, Objective, Prices, Rank, SLOWDOWN_MAX_PERCENT, damoos_points, damoos_score,
+};
 pub use page::page;
 pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
 pub use plan::TuningPlan;
@@ -149,33 +152,7 @@ pub fn run(
         if batch.is_empty() {
             return Ok(SearchCompletion::Finished);
         }
-        let mut wanted = Vec::new();
-        for point in batch {
-            let settings = search.space().settings(&point);
-            let known = journal
-                .as_deref()
-                .and_then(|journal| journal.get(&settings));
-            match known.cloned() {
-                Some(prediction) => {
-                    search.observe(point, prediction);
-                    on_event(SearchEvent::Evaluated(search.observed().len()));
-                }
-                None => wanted.push((point, settings)),
-            }
-        }
-        let mut take = |at: usize, prediction: Prediction| {
-            let (point, settings): &(SearchPoint, Settings) = &wanted[at];
-            let noted = journal
-                .as_deref_mut()
-                .map(|j| j.note(settings, &prediction));
-            if let Some(Err(error)) = noted {
-                on_event(SearchEvent::JournalFailed(&error));
-            }
-            search.observe(point.clone(), prediction);
-            on_event(SearchEvent::Evaluated(search.observed().len()));
-        };
-        let settings: Vec<&Settings> = wanted.iter().map(|(_, settings)| settings).collect();
-        let completion = evaluate_all(&settings, evaluate, jobs, stop, &mut take)?;
+        let completion = try_all(search, batch, evaluate, &mut journal, jobs, stop, on_event)?;
         if completion == SearchCompletion::Stopped {
             return Ok(completion);
         }
@@ -183,6 +160,45 @@ pub fn run(
             on_event(SearchEvent::Leads(lead));
         }
     }
+}
+
+/// Lets `search` observe the predictions of `points`: those of the journal, or new ones, which the journal then keeps.
+fn try_all(
+    search: &mut Search,
+    points: Vec<SearchPoint>,
+    evaluate: &dyn Evaluate,
+    journal: &mut Option<&mut Journal>,
+    jobs: usize,
+    stop: &AtomicBool,
+    on_event: &mut dyn FnMut(SearchEvent<'_>),
+) -> anyhow::Result<SearchCompletion> {
+    let mut wanted = Vec::new();
+    for point in points {
+        let settings = search.space().settings(&point);
+        let known = journal
+            .as_deref()
+            .and_then(|journal| journal.get(&settings));
+        match known.cloned() {
+            Some(prediction) => {
+                search.observe(point, prediction);
+                on_event(SearchEvent::Evaluated(search.observed().len()));
+            }
+            None => wanted.push((point, settings)),
+        }
+    }
+    let mut take = |at: usize, prediction: Prediction| {
+        let (point, settings): &(SearchPoint, Settings) = &wanted[at];
+        let noted = journal
+            .as_deref_mut()
+            .map(|j| j.note(settings, &prediction));
+        if let Some(Err(error)) = noted {
+            on_event(SearchEvent::JournalFailed(&error));
+        }
+        search.observe(point.clone(), prediction);
+        on_event(SearchEvent::Evaluated(search.observed().len()));
+    };
+    let settings: Vec<&Settings> = wanted.iter().map(|(_, settings)| settings).collect();
+    evaluate_all(&settings, evaluate, jobs, stop, &mut take)
 }
 
 /// Tries the points of a published method, one after the other, and lets `search` observe them, so that results are
@@ -199,32 +215,14 @@ pub fn run_published(
     on_event: &mut dyn FnMut(SearchEvent<'_>),
 ) -> anyhow::Result<SearchCompletion> {
     let space = search.space().clone();
-    let mut run = |point: &SearchPoint| {
-        if let Some(known) = search.observed().get(point) {
-            return Ok(Some(known.clone()));
+    // An evaluation that is asked to stop ends without a prediction.
+    let never = AtomicBool::new(false);
+    let mut run = |point: &SearchPoint| -> anyhow::Result<Option<Prediction>> {
+        if !search.observed().contains_key(point) {
+            let points = vec![point.clone()];
+            try_all(search, points, evaluate, &mut journal, 1, &never, on_event)?;
         }
-        let settings = space.settings(point);
-        let known = journal
-            .as_deref()
-            .and_then(|journal| journal.get(&settings));
-        let prediction = match known.cloned() {
-            Some(known) => known,
-            None => match evaluate.evaluate(&settings)? {
-                Some(prediction) => {
-                    let noted = journal
-                        .as_deref_mut()
-                        .map(|j| j.note(&settings, &prediction));
-                    if let Some(Err(error)) = noted {
-                        on_event(SearchEvent::JournalFailed(&error));
-                    }
-                    prediction
-                }
-                None => return Ok(None),
-            },
-        };
-        search.observe(point.clone(), prediction.clone());
-        on_event(SearchEvent::Evaluated(search.observed().len()));
-        Ok(Some(prediction))
+        Ok(search.observed().get(point).cloned())
     };
     let is_done = run_method(method, &space, start, seed, &mut run)?;
     Ok(if is_done {

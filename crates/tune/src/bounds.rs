@@ -98,29 +98,29 @@ impl Replays {
         spec: &SessionSpec,
         mut prediction: Prediction,
     ) -> anyhow::Result<Option<Prediction>> {
-        let mut all = vec![Numbers::of(&prediction)];
+        let mut all = vec![prediction.clone()];
         for other in self.others(spec)? {
             let Some(other) = other else {
                 return Ok(None);
             };
-            all.push(Numbers::of(&other));
+            all.push(other);
         }
-        let range = |of: fn(&Numbers) -> f64| {
+        let range = |of: fn(&Prediction) -> f64| {
             let values = all.iter().map(of);
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
                 (low.min(value), high.max(value))
             })
         };
-        let (low, high) = range(|numbers| numbers.saved);
+        let (low, high) = range(|of| of.saved_share.value);
         prediction.saved_share = prediction.saved_share.within(
             low - off(low, SAVED_OFF),
             (high + off(high, SAVED_OFF)).min(1.0),
         );
-        let (low, high) = range(|numbers| numbers.slowdown);
+        let (low, high) = range(|of| of.slowdown.value);
         prediction.slowdown = prediction
             .slowdown
             .within(low - off(low, SLOWDOWN_OFF), high + off(high, SLOWDOWN_OFF));
-        let (low, high) = range(|numbers| numbers.acting);
+        let (low, high) = range(|of| of.acting_cpu_seconds.value);
         prediction.acting_cpu_seconds = prediction
             .acting_cpu_seconds
             .within(low / ACTING_OFF, high * ACTING_OFF);
@@ -160,22 +160,5 @@ pub(super) fn narrowest(prediction: &Prediction) -> Prediction {
         saved_share: bounded(saved, off(saved.value, SAVED_OFF)),
         slowdown: bounded(slowdown, off(slowdown.value, SLOWDOWN_OFF)),
         ..prediction.clone()
-    }
-}
-
-/// Values of a prediction that get bounds.
-struct Numbers {
-    saved: f64,
-    slowdown: f64,
-    acting: f64,
-}
-
-impl Numbers {
-    fn of(prediction: &Prediction) -> Self {
-        Self {
-            saved: prediction.saved_share.value,
-            slowdown: prediction.slowdown.value,
-            acting: prediction.acting_cpu_seconds.value,
-        }
     }
 }

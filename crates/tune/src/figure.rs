@@ -15,25 +15,31 @@ const BOTTOM: f64 = 40.0;
 const TICKS: f64 = 8.0;
 
 /// Unit of an axis, and its kind.
-pub(crate) struct Axis {
+pub struct Axis {
     unit: &'static str,
     is_logarithmic: bool,
 }
 
 /// Points with a name.
-pub(crate) struct Series {
-    pub(crate) name: String,
-    pub(crate) points: Vec<(f64, f64)>,
+pub struct PlotSeries {
+    /// Name in the legend.
+    pub name: String,
+    /// Points, by their values on both axes.
+    pub points: Vec<(f64, f64)>,
     /// Whether a line joins the points.
-    pub(crate) is_line: bool,
+    pub is_line: bool,
 }
 
 /// A picture of series.
-pub(crate) struct Plot {
-    pub(crate) title: String,
-    pub(crate) note: String,
-    pub(crate) x: Axis,
-    pub(crate) y: Axis,
+pub struct Plot {
+    /// Title of the picture.
+    pub title: String,
+    /// Note below the title.
+    pub note: String,
+    /// Horizontal axis.
+    pub x: Axis,
+    /// Vertical axis.
+    pub y: Axis,
 }
 
 /// The extent of an axis, as it is drawn.
@@ -44,7 +50,8 @@ struct Scale {
 }
 
 impl Axis {
-    pub(crate) const fn linear(unit: &'static str) -> Self {
+    /// Creates an axis that includes zero.
+    pub const fn linear(unit: &'static str) -> Self {
         Self {
             unit,
             is_logarithmic: false,
@@ -52,7 +59,7 @@ impl Axis {
     }
 
     /// Creates an axis of values above zero.
-    pub(crate) const fn logarithmic(unit: &'static str) -> Self {
+    pub const fn logarithmic(unit: &'static str) -> Self {
         Self {
             unit,
             is_logarithmic: true,
@@ -103,7 +110,7 @@ impl Scale {
 }
 
 /// Returns a round distance between ticks, for values up to `most`.
-fn step(most: f64) -> f64 {
+pub fn step(most: f64) -> f64 {
     let power = 10_f64.powf((most / TICKS).log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|n| n * power);
     let fits = |step: &f64| most / step <= TICKS;
@@ -129,7 +136,7 @@ impl Places {
 
 impl Plot {
     /// Draws the picture.
-    pub(crate) fn draw(&self, series: &[Series]) -> String {
+    pub fn draw(&self, series: &[PlotSeries]) -> String {
         let points: Vec<(f64, f64)> = series
             .iter()
             .flat_map(|s| s.points.iter().copied())
@@ -187,7 +194,7 @@ impl Plot {
 fn draw_series(
     svg: &mut String,
     index: usize,
-    series: &Series,
+    series: &PlotSeries,
     place: impl Fn((f64, f64)) -> (f64, f64),
 ) {
     let (colour, dashes) = SERIES_STYLES[index % SERIES_STYLES.len()];

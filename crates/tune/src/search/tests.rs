@@ -4,9 +4,9 @@ use isotherm_config::preset;
 use isotherm_engine::Nanos;
 
 use super::*;
-use crate::tune::param::{TraceTimes, Value};
-use crate::tune::predict::Estimate;
-use crate::tune::space::Settings;
+use crate::param::{TraceTimes, Value};
+use crate::predict::Estimate;
+use crate::space::Settings;
 
 fn contexts() -> Vec<ContextConfig> {
     vec![ContextConfig {

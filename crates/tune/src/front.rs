@@ -28,7 +28,7 @@ pub fn front(predictions: &[&Prediction]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::Estimate;
+    use crate::Estimate;
 
     fn check(points: &[(f64, f64)], wanted: &[usize]) {
         let predictions: Vec<Prediction> = points

@@ -248,8 +248,8 @@ impl Fit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::param::{Knob, TraceTimes};
-    use crate::tune::predict::Estimate;
+    use crate::param::{Knob, TraceTimes};
+    use crate::predict::Estimate;
     use isotherm_config::{ContextConfig, preset};
     use isotherm_engine::Nanos;
     use std::collections::BTreeSet;

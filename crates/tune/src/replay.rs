@@ -22,7 +22,7 @@ use super::param::TraceTimes;
 use super::plan::TuningPlan;
 use super::predict::{Estimate, Prediction, rounded, thinned};
 use super::space::Settings;
-use crate::plan::{FNV_START, fnv};
+use crate::fnv::{FNV_START, fnv};
 
 /// Predicts the results of settings, by a replay or a live run.
 pub trait Evaluate: Sync {
@@ -173,7 +173,8 @@ impl Replays {
     /// # Errors
     /// Fails if `spec` cannot be simulated.
     pub fn predicted(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
-        self.predict(spec, &self.machine)
+        let totals = self.run(spec, &self.machine)?;
+        Ok(totals.map(|totals| self.prediction(&totals, &self.base)))
     }
 
     /// Returns the simulated machine.
@@ -184,16 +185,6 @@ impl Replays {
     /// Returns the costs of acting on it, as far as they were measured.
     pub(super) fn calibration(&self) -> &Calibration {
         &self.calibration
-    }
-
-    /// Returns the prediction for `spec` on `machine`, without bounds; `None` if it was asked to stop.
-    pub(super) fn predict(
-        &self,
-        spec: &SessionSpec,
-        machine: &MachineSpec,
-    ) -> anyhow::Result<Option<Prediction>> {
-        let totals = self.run(spec, machine)?;
-        Ok(totals.map(|totals| self.prediction(&totals, &self.base)))
     }
 
     /// Returns the prediction for `spec` on one of the machines that bounds are found with. Its base is the program

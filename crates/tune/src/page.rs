@@ -14,7 +14,7 @@ use super::format::{percent, signed};
 use super::plan::TuningPlan;
 use super::predict::Prediction;
 use super::result::{HEADS, Trial, Tuned, fields};
-use crate::figure::{Axis, Places, Plot, Series};
+use crate::figure::{Axis, Places, Plot, PlotSeries};
 
 /// Shows the part that is linked to; before any link is followed, that of the recommended setting.
 const STYLE: &str = "<style>.tune-part{display:none}.tune-part:target{display:block}\
@@ -90,20 +90,7 @@ fn shown(tuned: &Tuned) -> Vec<&Trial> {
 }
 
 fn is_best(tuned: &Tuned, trial: &Trial) -> bool {
-    let best = tuned
-        .found
-        .recommended
-        .as_ref()
-        .or(tuned.found.nearest.as_ref());
-    best == Some(trial)
-}
-
-/// Returns the place of a setting in the picture: time lost and memory saved, in percent.
-fn at(prediction: &Prediction) -> (f64, f64) {
-    (
-        100.0 * prediction.slowdown.value,
-        100.0 * prediction.saved_share.value,
-    )
+    tuned.found.best() == Some(trial)
 }
 
 fn picture(tuned: &Tuned, shown: &[&Trial]) -> String {
@@ -113,15 +100,12 @@ fn picture(tuned: &Tuned, shown: &[&Trial]) -> String {
         x: Axis::linear("program slower, %"),
         y: Axis::linear("of the resident memory saved, %"),
     };
-    let tried = tuned
-        .tried
-        .iter()
-        .map(|one| (100.0 * one.slowdown.value, 100.0 * one.saved_share.value));
+    let at = |slowdown: f64, saved: f64| (100.0 * slowdown, 100.0 * saved);
+    let tried = tuned.tried.iter();
+    let tried = tried.map(|one| at(one.slowdown.value, one.saved_share.value));
     let mut points: Vec<(f64, f64)> = tried.collect();
-    let ends = shown.iter().map(|trial| {
-        let p = &trial.prediction;
-        (100.0 * p.slowdown.most(), 100.0 * p.saved_share.most())
-    });
+    let ends = shown.iter().map(|trial| &trial.prediction);
+    let ends = ends.map(|p| at(p.slowdown.most(), p.saved_share.most()));
     let extent: Vec<(f64, f64)> = points.iter().copied().chain(ends).collect();
     let (mut svg, places) = plot.open(&extent);
     points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -157,22 +141,19 @@ fn picture(tuned: &Tuned, shown: &[&Trial]) -> String {
 fn draw_links(svg: &mut String, places: &Places, tuned: &Tuned, shown: &[&Trial]) {
     for (number, trial) in shown.iter().enumerate() {
         let p = &trial.prediction;
-        let (x, y) = places.of(at(p));
-        if let (Some(low), Some(high)) = (p.slowdown.low, p.slowdown.high) {
-            let ends = [low, high].map(|end| places.of((100.0 * end, 0.0)).0);
-            let _ = writeln!(
-                svg,
-                "<path d=\"M{:.1} {y:.1}H{:.1}\" stroke=\"#0b7fc4\" opacity=\".5\"/>",
-                ends[0], ends[1]
-            );
-        }
-        if let (Some(low), Some(high)) = (p.saved_share.low, p.saved_share.high) {
-            let ends = [low, high].map(|end| places.of((0.0, 100.0 * end)).1);
-            let _ = writeln!(
-                svg,
-                "<path d=\"M{x:.1} {:.1}V{:.1}\" stroke=\"#0b7fc4\" opacity=\".5\"/>",
-                ends[0], ends[1]
-            );
+        let (across, up) = (
+            |share: f64| places.of((100.0 * share, 0.0)).0,
+            |share: f64| places.of((0.0, 100.0 * share)).1,
+        );
+        let (x, y) = (across(p.slowdown.value), up(p.saved_share.value));
+        let slowdown = p.slowdown.low.zip(p.slowdown.high);
+        let saved = p.saved_share.low.zip(p.saved_share.high);
+        let bars = [
+            slowdown.map(|(low, high)| format!("M{:.1} {y:.1}H{:.1}", across(low), across(high))),
+            saved.map(|(low, high)| format!("M{x:.1} {:.1}V{:.1}", up(low), up(high))),
+        ];
+        for bar in bars.into_iter().flatten() {
+            let _ = writeln!(svg, "<path d=\"{bar}\" stroke=\"#0b7fc4\" opacity=\".5\"/>");
         }
         let ring = if is_best(tuned, trial) {
             " stroke=\"#d55e00\" stroke-width=\"3\""
@@ -206,7 +187,7 @@ fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &TuningPlan) -> Strin
         let parts = of.resident_bytes.len().max(1) as f64;
         let step = of.seconds / parts;
         let points = (0..).zip(&of.resident_bytes);
-        Series {
+        PlotSeries {
             name: name.to_owned(),
             points: points
                 .map(|(i, bytes)| ((f64::from(i) + 0.5) * step, *bytes as f64 / MIB))

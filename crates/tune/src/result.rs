@@ -85,6 +85,13 @@ pub struct Found {
     pub why: String,
 }
 
+impl Found {
+    /// Returns the recommended setting, or the nearest if there is none.
+    pub(crate) fn best(&self) -> Option<&Trial> {
+        self.recommended.as_ref().or(self.nearest.as_ref())
+    }
+}
+
 /// A setting that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -258,12 +265,7 @@ impl Tuned {
 
     /// Returns the record length that the recommended setting's steady state needs, if this record is too short.
     fn needed(&self) -> Option<Nanos> {
-        let shown = self
-            .found
-            .recommended
-            .as_ref()
-            .or(self.found.nearest.as_ref());
-        shown?.prediction.needed_ns
+        self.found.best()?.prediction.needed_ns
     }
 
     /// Returns a table of the front with the recommendation marked, and of the given schemes.

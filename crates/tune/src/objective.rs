@@ -247,15 +247,28 @@ impl Objective {
     }
 }
 
-/// Returns DAMOOS' score. Less memory and less time raise it; without schemes it is 0.
+/// Maximum slowdown that DAMOOS accepts, in percent.
+pub const SLOWDOWN_MAX_PERCENT: f64 = 20.0;
+
+const NO_GOOD: f64 = -1000.0;
+
+/// Returns DAMOOS' score of a prediction; without schemes it is 0.
 pub fn damoos_score(prediction: &Prediction) -> f64 {
-    let runtime = 100.0 * prediction.slowdown.value;
-    let rss = -100.0 * prediction.saved_share.value;
-    if runtime > 20.0 || prediction.was_killed {
-        -1000.0
-    } else {
-        -0.5 * runtime - 0.5 * rss
+    if prediction.was_killed {
+        return NO_GOOD;
     }
+    let runtime = 100.0 * prediction.slowdown.value;
+    damoos_points(runtime, -100.0 * prediction.saved_share.value)
+}
+
+/// Returns DAMOOS' score: half of the savings in resident memory and half of the savings in runtime, both in percent of
+/// the original run. More is better. The score is -1000 if the program is slowed by more than 20 % (DAMOOS,
+/// <https://github.com/damonitor/damoos>, weights of a half each).
+pub fn damoos_points(runtime_overhead_percent: f64, rss_overhead_percent: f64) -> f64 {
+    if runtime_overhead_percent > SLOWDOWN_MAX_PERCENT {
+        return NO_GOOD;
+    }
+    -0.5 * runtime_overhead_percent - 0.5 * rss_overhead_percent
 }
 
 fn step(value: f64, size: f64) -> f64 {
@@ -277,7 +290,7 @@ fn above_memory(prediction: &Prediction, limit: MemoryLimit, without: f64) -> f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::Estimate;
+    use crate::Estimate;
 
     fn prediction(saved: f64, slowdown: f64) -> Prediction {
         let without = 1e9;
@@ -289,6 +302,17 @@ mod tests {
             slowdown: Estimate::new(slowdown),
             ..Prediction::default()
         }
+    }
+
+    #[test]
+    fn the_score_weighs_time_and_memory_alike_until_it_is_too_slow() {
+        let about = |runtime, rss, expected: f64| {
+            assert!((damoos_points(runtime, rss) - expected).abs() < 1e-9);
+        };
+        about(0.0, 0.0, 0.0);
+        about(2.0, -40.0, 19.0);
+        about(20.0, -90.0, 35.0);
+        about(20.1, -90.0, -1000.0);
     }
 
     /// Returns the best of these, by (saved, slowdown).

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::live::run::LiveRun;
 use super::predict::Prediction;
 use super::space::Settings;
-use crate::journal::{append, read};
-use crate::plan::{FNV_START, fnv};
+use crate::fnv::{FNV_START, fnv};
+use crate::json_lines::{append, read};
 
 /// Everything that predictions depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,9 +250,9 @@ fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), Jo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::Estimate;
-    use crate::tune::param::TraceTimes;
-    use crate::tune::space::Space;
+    use crate::Estimate;
+    use crate::param::TraceTimes;
+    use crate::space::Space;
     use isotherm_config::{ContextConfig, preset};
     use isotherm_engine::Nanos;
 

@@ -6,10 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, anyhow, bail};
 use isotherm_config::to_yaml;
+use isotherm_tune::{LiveRun, LiveRuns, Settings, TuningPlan};
 
-use super::{LiveRun, LiveRuns};
-use crate::runner::{Bench, RunEvent, RunnerSpec};
-use crate::tune::{Settings, TuningPlan};
+use super::{Bench, RunEvent, RunnerSpec};
 use crate::{Experiment, PlannedRun, RunConfiguration, RunMeasurements, RunResult, Workload};
 
 /// Input of the runs of a program.

@@ -6,8 +6,8 @@ use isotherm_engine::units::{format_bytes, format_share};
 use isotherm_report::render::table::{Align, Table};
 
 use super::{Compared, Live, LiveEnd};
-use crate::tune::format::{percent, signed};
-use crate::tune::result::bounds;
+use crate::format::{percent, signed};
+use crate::result::bounds;
 
 impl LiveEnd {
     /// Returns the reason why there are no more runs, in words.

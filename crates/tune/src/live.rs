@@ -14,11 +14,7 @@
 //! considered.
 
 mod model;
-#[cfg(feature = "live")]
-mod programs;
 pub(super) mod run;
-#[cfg(feature = "live")]
-mod service;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,11 +28,7 @@ use super::predict::{Estimate, Prediction, rounded};
 use super::search::Search;
 use super::space::{SearchPoint, Settings};
 use model::{Model, Normal, Observed, Predicted, Prior};
-#[cfg(feature = "live")]
-pub use programs::{ProgramRuns, ProgramSpec};
 pub use run::LiveRun;
-#[cfg(feature = "live")]
-pub use service::{ServiceRuns, ServiceSpec};
 
 /// Error of replayed memory savings: chosen near the widening of bounds (`bounds.rs`), and not measured on its own.
 const SAVED: Prior = Prior {

@@ -4,7 +4,7 @@ use isotherm_config::{ContextConfig, preset};
 use isotherm_engine::Nanos;
 
 use super::*;
-use crate::tune::{Fingerprint, Space, TraceTimes};
+use crate::{Fingerprint, Space, TraceTimes};
 
 const MAX_SLOWDOWN: f64 = 0.02;
 const OBJECTIVE: Objective = Objective::Memory {
