@@ -114,6 +114,7 @@ const CRATES: &[CrateRule] = &[
             "isotherm-session",
             "isotherm-sim",
             "isotherm-symbols",
+            "isotherm-reproduce",
             "isotherm-tune",
         ],
     ),
@@ -127,6 +128,18 @@ const CRATES: &[CrateRule] = &[
             "isotherm-report",
             "isotherm-view",
             "isotherm-session",
+            "isotherm-tune",
+        ],
+    ),
+    // The laboratory: the product runs without it.
+    crate_rule(
+        "isotherm-reproduce",
+        &[
+            "isotherm-config",
+            "isotherm-engine",
+            "isotherm-report",
+            "isotherm-session",
+            "isotherm-sim",
             "isotherm-tune",
         ],
     ),

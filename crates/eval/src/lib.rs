@@ -18,7 +18,6 @@ pub mod parameters;
 mod plan;
 pub mod published;
 pub mod report;
-pub mod reproduce;
 #[cfg(feature = "live")]
 pub mod runner;
 mod suite;

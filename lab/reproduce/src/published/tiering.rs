@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{PublishedComparison, Role};
 use crate::experiment::redis::{Reads, reads};
 use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
-use crate::simulation::SimContextSpec;
+use isotherm_sim::simulation::SimContextSpec;
 
 /// The two publications, which name the tiered configuration differently.
 const SOURCES: [(&str, &str, &str); 2] = [

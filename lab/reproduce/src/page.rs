@@ -2,10 +2,10 @@
 
 use isotherm_report::render::csv_text;
 use isotherm_report::render::page::{END, begin, escape, figure};
-use isotherm_sim::experiment::compaction::CompactionOutcome;
-use isotherm_sim::experiment::tiering::{self, KeyDistribution, Placement};
-use isotherm_sim::published::compaction::CompactionRun;
-use isotherm_sim::published::{PublishedComparison, Role, tiering as published_tiering};
+use crate::experiment::compaction::CompactionOutcome;
+use crate::experiment::tiering::{self, KeyDistribution, Placement};
+use crate::published::compaction::CompactionRun;
+use crate::published::{PublishedComparison, Role, tiering as published_tiering};
 use isotherm_tune::figure::{Axis, Plot, PlotSeries};
 
 use super::Reproduction;

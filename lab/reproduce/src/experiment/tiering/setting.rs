@@ -3,7 +3,7 @@
 use isotherm_engine::Nanos;
 use serde::Serialize;
 
-use crate::memory::BLOCK_PAGES;
+use isotherm_sim::memory::BLOCK_PAGES;
 
 /// Distribution of the records that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -4,25 +4,27 @@
 //! Performance Results, and DAMON based tiered memory management for CXL memory (both 2024). Reclaim:
 //! SeongJae Park, DAMON: data access monitor, v24, and its physical memory patches (2021).
 
+pub mod experiment;
 mod page;
+pub mod published;
 mod text;
 mod tiering;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isotherm_sim::experiment::compaction::CompactionOutcome;
-use isotherm_sim::experiment::reclaim::{Knowledge, ReclaimConfiguration, Watched};
-use isotherm_sim::experiment::tiering::{
+use crate::experiment::compaction::CompactionOutcome;
+use crate::experiment::reclaim::{Knowledge, ReclaimConfiguration, Watched};
+use crate::experiment::tiering::{
     KeyDistribution, Placement, TieringOutcome, TieringSetting,
 };
 use isotherm_sim::machine::Rules;
-use isotherm_sim::published::compaction::{self, CompactionRun};
-use isotherm_sim::published::second_machine::{self, SecondRun};
-use isotherm_sim::published::tiering::{self as cells, TieringRun};
-use isotherm_sim::published::{reclaim, summaries};
+use crate::published::compaction::{self, CompactionRun};
+use crate::published::second_machine::{self, SecondRun};
+use crate::published::tiering::{self as cells, TieringRun};
+use crate::published::{reclaim, summaries};
 
-pub use isotherm_sim::published::{PublishedComparison, Summary};
+pub use published::{PublishedComparison, Summary};
 pub use text::text;
 
 /// Published experiments that can be simulated.
@@ -261,8 +263,8 @@ mod tests {
 
     /// Makes small versions of published experiments, in their order.
     fn small_runs(jobs: u8) -> String {
-        use isotherm_sim::experiment::compaction::{CompactionSetting, driver};
-        use isotherm_sim::experiment::{redis, tiering};
+        use crate::experiment::compaction::{CompactionSetting, driver};
+        use crate::experiment::{redis, tiering};
 
         let compaction = |proactiveness: &u32| {
             let published = CompactionSetting::published(*proactiveness);

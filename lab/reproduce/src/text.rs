@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use isotherm_report::render::csv_text;
 use isotherm_report::render::table::{Align, Table};
-use isotherm_sim::published::{Difference, PublishedComparison, Summary};
+use crate::published::{Difference, PublishedComparison, Summary};
 
 use super::Reproduction;
 
@@ -258,7 +258,7 @@ pub(super) fn summary_csv(summaries: &[Summary]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_sim::published::{Role, summaries};
+    use crate::published::{Role, summaries};
 
     use super::*;
 

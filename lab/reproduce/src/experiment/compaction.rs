@@ -22,11 +22,11 @@ use isotherm_engine::Nanos;
 use isotherm_engine::compaction::CompactionAttributes;
 use serde::Serialize;
 
-use crate::compaction::Scanners;
-use crate::cost::CompactionCosts;
-use crate::kcompactd::{Kcompactd, ScoreSample, ThreadSummary};
-use crate::memory::{BLOCK_ORDER, BLOCK_PAGES, Memory, NodeSize};
-use crate::statistics::Distribution;
+use isotherm_sim::compaction::Scanners;
+use isotherm_sim::cost::CompactionCosts;
+use isotherm_sim::kcompactd::{Kcompactd, ScoreSample, ThreadSummary};
+use isotherm_sim::memory::{BLOCK_ORDER, BLOCK_PAGES, Memory, NodeSize};
+use isotherm_sim::statistics::Distribution;
 
 const MIB_PAGES: u64 = 1 << 8;
 
@@ -53,7 +53,7 @@ impl CompactionSetting {
             frag_mib: 980 << 10,
             idle_time: Nanos::from_millis(120_000),
             proactiveness,
-            costs: crate::cost::PUBLISHED_MACHINE,
+            costs: isotherm_sim::cost::PUBLISHED_MACHINE,
         }
     }
 

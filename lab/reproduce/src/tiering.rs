@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 use isotherm_config::{ActingRequest, Extent, Request, TierPlan, Topology};
-use isotherm_sim::experiment::tiering::TieringSetting;
+use crate::experiment::tiering::TieringSetting;
 use isotherm_sim::simulation::SimContextSpec;
 
 /// Returns the contexts that migrate between the two nodes of an experiment.
@@ -34,8 +34,8 @@ pub(super) fn contexts(setting: &TieringSetting) -> anyhow::Result<Vec<SimContex
 #[cfg(test)]
 mod tests {
     use isotherm_engine::Nanos;
-    use isotherm_sim::experiment::redis::reads;
-    use isotherm_sim::experiment::tiering::{KeyDistribution, run};
+    use crate::experiment::redis::reads;
+    use crate::experiment::tiering::{KeyDistribution, run};
 
     use super::*;
 

@@ -20,12 +20,12 @@ use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 use serde::Serialize;
 
 use super::redis::Reads;
-use crate::cost::PUBLISHED_TIERS;
-use crate::machine::{
+use isotherm_sim::cost::PUBLISHED_TIERS;
+use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, SimMachine, SimProcessSpec, ThpMode, Use,
 };
-use crate::memory::BLOCK_PAGES;
-use crate::simulation::{Event, SimContextSpec, Simulation};
+use isotherm_sim::memory::BLOCK_PAGES;
+use isotherm_sim::simulation::{Event, SimContextSpec, Simulation};
 use setting::blocks;
 pub use setting::{KeyDistribution, TieringSetting};
 
@@ -224,7 +224,7 @@ mod tests {
 
     use super::*;
     use crate::experiment::redis::reads;
-    use crate::simulation::Watch;
+    use isotherm_sim::simulation::Watch;
 
     /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another.
     fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {

@@ -1,8 +1,8 @@
 //! The published tiering experiments in small.
 
 use isotherm_engine::Nanos;
-use isotherm_sim::experiment::redis::reads;
-use isotherm_sim::experiment::tiering::{KeyDistribution, TieringSetting, run};
+use isotherm_reproduce::experiment::redis::reads;
+use isotherm_reproduce::experiment::tiering::{KeyDistribution, TieringSetting, run};
 
 /// A hundredth of the published setting: 5 GiB and 2 GiB; redis has 0.5 GiB and a snapshot of 0.3.
 fn small(cold_gib: u64) -> TieringSetting {

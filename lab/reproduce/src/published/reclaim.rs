@@ -303,7 +303,7 @@ pub fn notes() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Rules;
+    use isotherm_sim::machine::Rules;
 
     fn configuration(name: &'static str, knowledge: Knowledge) -> ReclaimConfiguration {
         ReclaimConfiguration {

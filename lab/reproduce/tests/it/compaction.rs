@@ -2,7 +2,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::CompactionState;
-use isotherm_sim::experiment::compaction::{
+use isotherm_reproduce::experiment::compaction::{
     CompactionOutcome, CompactionSetting, driver, java, unmovable,
 };
 

@@ -26,13 +26,13 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE, Scheme};
 use serde::Serialize;
 
-use crate::cost::{KERNEL_DAMON, THIS_MACHINE};
-use crate::machine::{
+use isotherm_sim::cost::{KERNEL_DAMON, THIS_MACHINE};
+use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine, SimProcessSpec, SwapKind,
     ThpMode, Use, miss_share,
 };
-use crate::memory::BLOCK_PAGES;
-use crate::simulation::{SimContextSpec, Simulation, Watch};
+use isotherm_sim::memory::BLOCK_PAGES;
+use isotherm_sim::simulation::{SimContextSpec, Simulation, Watch};
 
 /// Simulated part of a run.
 pub const WINDOW: Nanos = Nanos::from_millis(45_000);

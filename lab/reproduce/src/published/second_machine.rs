@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::tiering::reads_of;
 use super::{PublishedComparison, Role};
 use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
-use crate::simulation::SimContextSpec;
+use isotherm_sim::simulation::SimContextSpec;
 
 /// Both ends of the cold block's size, in GB as published.
 pub const COLD_GIB: [u64; 2] = [190, 240];

@@ -4,7 +4,7 @@ use isotherm_engine::Nanos;
 use serde::Serialize;
 
 use super::{PublishedComparison, Role};
-use crate::cost::PUBLISHED_MACHINE;
+use isotherm_sim::cost::PUBLISHED_MACHINE;
 use crate::experiment::compaction::{
     CompactionOutcome, CompactionSetting, driver, java, unmovable,
 };
