@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{CpuLedger, Nanos};
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::process::ProcessUsage;
@@ -40,6 +40,7 @@ impl Meters {
     pub(crate) fn read(
         &mut self,
         monitor: &dyn Monitor,
+        cpu: CpuLedger,
         now: Nanos,
         at_the_end: bool,
         items: &mut Vec<Item>,
@@ -75,7 +76,7 @@ impl Meters {
         let intervals = monitor.intervals();
         items.push(Item::Cost(CostSample {
             time: now,
-            cost: monitor.cost(),
+            cost: monitor.cost(cpu),
             sample_interval: intervals.sample,
             aggregation_interval: intervals.aggregation,
             monitor_rss,

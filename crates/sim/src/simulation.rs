@@ -13,8 +13,8 @@ use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{
-    AddressRange, Attributes, AttributesError, Cost, Intervals, Nanos, Operation, Outcome, Scheme,
-    SchemeEngine, Snapshot, TargetId,
+    AddressRange, Attributes, AttributesError, Cost, CpuLedger, Intervals, Nanos, Operation,
+    Outcome, Scheme, SchemeEngine, Snapshot, TargetId,
 };
 
 use crate::kcompactd::Round;
@@ -367,7 +367,13 @@ impl Simulation {
             state: &mut context.probe,
         };
         let (monitor, followed) = (&mut context.monitor, &mut context.followed);
-        let Ok(next) = monitor.step(clock, &mut probe, followed, &mut snapshots);
+        let Ok(next) = monitor.step(
+            clock,
+            CpuLedger::default(),
+            &mut probe,
+            followed,
+            &mut snapshots,
+        );
         let next = next.unwrap_or(self.end);
         context.wake_at = next.max(clock + Nanos(1));
         if snapshots.is_empty() {

@@ -3,6 +3,7 @@
 use super::{RegionLoop, TableLoop, TableProbe, TargetSource};
 use crate::address::{AddressRange, Nanos};
 use crate::attributes::{Attributes, AttributesError};
+use crate::cpu_ledger::CpuLedger;
 use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
 use crate::monitor::idle_pages::PageAgeRule;
@@ -37,13 +38,14 @@ impl MonitorLoop {
     pub fn step<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
+        cpu: CpuLedger,
         probe: &mut P,
         targets: &mut T,
         snapshots: &mut Vec<Snapshot>,
     ) -> Result<Option<Nanos>, P::Error> {
         match self {
-            Self::Tables(tables) => tables.step(now, probe, targets, snapshots),
-            Self::Regions(regions) => regions.step(now, probe, targets, snapshots),
+            Self::Tables(tables) => tables.step(now, cpu, probe, targets, snapshots),
+            Self::Regions(regions) => regions.step(now, cpu, probe, targets, snapshots),
         }
     }
 
@@ -65,14 +67,6 @@ impl MonitorLoop {
     pub fn divide_budget(&mut self, shares: BudgetShares) {
         match self {
             Self::Tables(tables) => tables.divide_budget(shares),
-            Self::Regions(_) => {}
-        }
-    }
-
-    /// Notes CPU time of work with its own rhythm: it is part of the cost, but not of each interval's.
-    pub fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        match self {
-            Self::Tables(tables) => tables.charge_monitor_cpu(cpu),
             Self::Regions(_) => {}
         }
     }

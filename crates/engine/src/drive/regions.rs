@@ -3,6 +3,7 @@
 use super::TargetSource;
 use crate::address::{AddressRange, Nanos};
 use crate::attributes::{Attributes, AttributesError};
+use crate::cpu_ledger::CpuLedger;
 use crate::monitor::Intervals;
 use crate::monitor::layout::Layout;
 use crate::monitor::region::{Engine, Facts};
@@ -41,6 +42,7 @@ impl RegionLoop {
     pub fn step<P: AccessProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
+        cpu: CpuLedger,
         probe: &mut P,
         targets: &mut T,
         snapshots: &mut Vec<Snapshot>,
@@ -62,7 +64,7 @@ impl RegionLoop {
             touches: &self.touches,
             layouts,
             ended: &ended,
-            cost: probe.cost(),
+            cost: cpu.of_watching(probe.cost()),
         };
         let plan = self.engine.tick(now, facts);
         probe.arm(&plan.samples)?;

@@ -1,6 +1,7 @@
 //! The page-table monitor's loop: updates the targets, reads their tables, and clears accessed bits.
 
 use crate::address::{AddressRange, Nanos};
+use crate::cpu_ledger::CpuLedger;
 use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
 use crate::monitor::idle_pages::PageAgeRule;
@@ -160,16 +161,12 @@ impl TableLoop {
         self.monitor.divide_budget(shares);
     }
 
-    /// Notes CPU time of work with its own rhythm.
-    pub fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        self.monitor.charge_monitor_cpu(cpu);
-    }
-
     /// Does the work that is due at `now` and appends the finished snapshots. Returns when to call again; `None` if no
     /// target is left.
     pub fn step<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
+        cpu: CpuLedger,
         probe: &mut P,
         targets: &mut T,
         snapshots: &mut Vec<Snapshot>,
@@ -190,8 +187,9 @@ impl TableLoop {
                 let before = probe.cost();
                 targets.interval_ended(probe, now, &self.monitor)?;
                 self.monitor.note_other_work(&before, &probe.cost());
-                self.monitor.begin_interval(now, &probe.cost());
-                self.clear(now, probe)?;
+                let cost = cpu.of_steps(probe.cost());
+                self.monitor.begin_interval(now, &cost);
+                self.clear(now, cpu, probe)?;
             }
         }
         let looks = self.next_update.min(self.next_follow);
@@ -365,9 +363,14 @@ impl TableLoop {
     }
 
     /// Clears the accessed bits that are worth it at the start of an interval, and reads the result.
-    fn clear<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
+    fn clear<P: TableProbe>(
+        &mut self,
+        now: Nanos,
+        cpu: CpuLedger,
+        probe: &mut P,
+    ) -> Result<(), P::Error> {
         let before = probe.cost();
-        let ranges = self.monitor.plan_samples(now, &before);
+        let ranges = self.monitor.plan_samples(now, &cpu.of_watching(before));
         self.clear_spaces(now, probe)?;
         self.monitor.note_other_work(&before, &probe.cost());
         let before = probe.cost();

@@ -76,8 +76,6 @@ pub struct PageTableProbe {
     induced: Induced,
     clear_refs: ClearRefs,
     pub(super) cost: Cost,
-    /// CPU time of this process that was not spent on watching.
-    other_cpu: Nanos,
     /// Aliases of each target that has any.
     pub(super) aliases: BTreeMap<TargetId, Aliases>,
     /// Targets that can no longer be watched, and the reasons.
@@ -101,7 +99,6 @@ impl PageTableProbe {
             induced: Induced::measured(),
             clear_refs: ClearRefs::default(),
             cost: Cost::default(),
-            other_cpu: Nanos(0),
             aliases: BTreeMap::new(),
             failed: BTreeMap::new(),
         })
@@ -150,11 +147,6 @@ impl PageTableProbe {
     /// Returns the process of `target`.
     pub fn process(&self, target: TargetId) -> Option<&Process> {
         self.targets.get(&target).map(|watched| &watched.process)
-    }
-
-    /// Excludes `cpu` time of this process from the cost of watching, such as time spent on acting.
-    pub fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.other_cpu = self.other_cpu + cpu;
     }
 
     /// Returns the kernel's files about frames; `None` without privilege.
@@ -485,7 +477,7 @@ impl AccessProbe for PageTableProbe {
 
     fn cost(&self) -> Cost {
         Cost {
-            monitor_cpu: process_cpu().since(self.other_cpu),
+            monitor_cpu: process_cpu(),
             induced_cpu: Nanos(self.induced.total_ns() as u64),
             ..self.cost
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use isotherm_config::ContextSpec;
 use isotherm_damon::{DamonContext, DamonError, DamonTarget, KernelStats, nr_samples};
 use isotherm_engine::scheme::{AccessPattern, Action, Scheme};
-use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, Snapshot, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::cpu::task_cpu;
 use isotherm_linux::damon_trace::TracedWhat;
@@ -19,7 +19,7 @@ use super::assemble::{Assembler, snapshot};
 use super::lower;
 use super::schemes::SchemeCounters;
 use super::shared_damon::SharedDamon;
-use crate::monitor::{Force, Kdamond, Monitor, TargetTables};
+use crate::monitor::{Force, Kdamond, Monitor, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
 /// Interval between readings of counters and scans for processes.
@@ -142,8 +142,6 @@ pub(crate) struct KernelMonitor {
     /// The session's time less CLOCK_MONOTONIC.
     offset: u64,
     next_look: Nanos,
-    /// CPU time of ours that was not spent on watching.
-    left_out: Nanos,
     checks: u64,
     lost_told: u64,
     /// Number of successive checks that found the kdamond off although processes live.
@@ -184,7 +182,6 @@ impl KernelMonitor {
             first,
             offset: Clock::start().offset(),
             next_look: Nanos(0),
-            left_out: Nanos(0),
             checks: 0,
             lost_told: 0,
             nr_off: 0,
@@ -511,7 +508,7 @@ impl Kdamond for KernelMonitor {
 }
 
 impl Monitor for KernelMonitor {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, _cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         items.append(&mut self.first);
         self.fetch(items)?;
         if now >= self.next_look {
@@ -539,12 +536,8 @@ impl Monitor for KernelMonitor {
         self.next_look = Nanos(0);
     }
 
-    fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.left_out = self.left_out + cpu;
-    }
-
-    fn cost(&self) -> Cost {
-        let ours = process_cpu().since(self.left_out);
+    fn cost(&self, cpu: CpuLedger) -> Cost {
+        let ours = process_cpu().since(cpu.other);
         let (kdamonds, acting) = self.counters.cpu();
         Cost {
             monitor_cpu: ours + kdamonds.since(acting),

@@ -25,14 +25,16 @@ pub(crate) use simulated::Simulated;
 pub(crate) use target_tables::TargetTables;
 pub(crate) use virtual_memory::VirtualMemory;
 
-use isotherm_engine::{Cost, Intervals, Nanos};
+use isotherm_engine::{Cost, CpuLedger, Intervals, Nanos};
 use isotherm_record::Item;
+
+/// Time of a monitor's next step; `None` if all targets are gone.
+pub(crate) type NextStep = anyhow::Result<Option<Nanos>>;
 
 /// A method of watching targets.
 pub(crate) trait Monitor {
-    /// Does the work that is due at `now` and appends new items to `items`. Returns the time of the next step; `None`
-    /// if all targets are gone.
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>>;
+    /// Does the work that is due at `now` and appends new items to `items`; `cpu` has all time outside the steps.
+    fn step(&mut self, now: Nanos, cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep;
 
     /// Appends all pending results when the session ends.
     fn last_look(&mut self, _now: Nanos, _items: &mut Vec<Item>) -> anyhow::Result<()> {
@@ -56,14 +58,8 @@ pub(crate) trait Monitor {
     ) {
     }
 
-    /// Excludes `cpu` from the cost of watching.
-    fn exclude_cpu(&mut self, _cpu: Nanos) {}
-
-    /// Adds `cpu` to the cost of watching: periodic work outside the monitor.
-    fn charge_monitor_cpu(&mut self, _cpu: Nanos) {}
-
-    /// Cost of watching so far.
-    fn cost(&self) -> Cost;
+    /// Cost of watching so far; `cpu` has all time outside the steps.
+    fn cost(&self, cpu: CpuLedger) -> Cost;
 
     /// Number of samples so far with an unknown result.
     fn nr_unknown(&self) -> u64;
@@ -100,7 +96,7 @@ pub(crate) trait Monitor {
     }
 
     /// Remark for the user about the method, added once at the end.
-    fn summary(&self) -> Option<String> {
+    fn summary(&self, _cpu: CpuLedger) -> Option<String> {
         None
     }
 }

@@ -3,13 +3,15 @@
 use anyhow::Context;
 use isotherm_engine::drive::{RegionLoop, TargetSource};
 use isotherm_engine::table::MappedRange;
-use isotherm_engine::{AccessProbe, AddressRange, Attributes, Cost, Intervals, Nanos, TargetId};
+use isotherm_engine::{
+    AccessProbe, AddressRange, Attributes, Cost, CpuLedger, Intervals, Nanos, TargetId,
+};
 use isotherm_linux::host;
 use isotherm_linux::probe::{MapFacts, PhysicalProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, TargetStart};
 
-use super::Monitor;
+use super::{Monitor, NextStep};
 
 const MEMORY: TargetId = TargetId(0);
 /// Share of the time since the last refresh that a refresh of the reverse map may take. It holds for the maps of all
@@ -104,7 +106,7 @@ impl Physical {
 }
 
 impl Monitor for Physical {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         if !std::mem::replace(&mut self.memory.is_started, true) {
             let name = "physical".to_owned();
             items.push(Item::TargetStart(TargetStart {
@@ -121,7 +123,7 @@ impl Monitor for Physical {
         }
         let mut snapshots = Vec::new();
         let (probe, memory) = (&mut self.probe, &mut self.memory);
-        let next = self.monitor.step(now, probe, memory, &mut snapshots)?;
+        let next = self.monitor.step(now, cpu, probe, memory, &mut snapshots)?;
         items.extend(snapshots.into_iter().map(Item::Snapshot));
         Ok(next)
     }
@@ -130,12 +132,8 @@ impl Monitor for Physical {
         self.monitor.reset_age(target, range);
     }
 
-    fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.probe.exclude_cpu(cpu);
-    }
-
-    fn cost(&self) -> Cost {
-        self.probe.cost()
+    fn cost(&self, cpu: CpuLedger) -> Cost {
+        cpu.of_watching(self.probe.cost())
     }
 
     fn nr_unknown(&self) -> u64 {
@@ -150,7 +148,7 @@ impl Monitor for Physical {
         Vec::new()
     }
 
-    fn summary(&self) -> Option<String> {
+    fn summary(&self, _cpu: CpuLedger) -> Option<String> {
         let share =
             100.0 * self.monitor.nr_unknown() as f64 / self.monitor.nr_samples().max(1) as f64;
         Some(format!(

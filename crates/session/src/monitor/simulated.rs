@@ -8,14 +8,16 @@ use std::convert::Infallible;
 
 use isotherm_engine::drive::{RegionLoop, TargetSource};
 use isotherm_engine::table::MappedRange;
-use isotherm_engine::{AddressRange, Attributes, Cost, Intervals, Nanos, PAGE_SIZE, TargetId};
+use isotherm_engine::{
+    AddressRange, Attributes, Cost, CpuLedger, Intervals, Nanos, PAGE_SIZE, TargetId,
+};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec, Use,
 };
 
-use super::Monitor;
+use super::{Monitor, NextStep};
 
 const MEMORY: AddressRange = AddressRange::new(0x7f00_0000_0000, 0x7f00_4000_0000);
 const TENTH_PAGES: u32 = (MEMORY.len() / PAGE_SIZE / 10) as u32;
@@ -134,7 +136,7 @@ fn program() -> SimProcessSpec {
 }
 
 impl Monitor for Simulated {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, _cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         if self.started.is_none() {
             self.introduce(now, items);
         }
@@ -145,15 +147,17 @@ impl Monitor for Simulated {
             state: &mut self.probe,
         };
         let (mut program, mut snapshots) = (Program(self.target), Vec::new());
+        // The costs are simulated, and so is all other work: none.
+        let cpu = CpuLedger::default();
         let step = self
             .monitor
-            .step(now, &mut probe, &mut program, &mut snapshots);
+            .step(now, cpu, &mut probe, &mut program, &mut snapshots);
         let Ok(next) = step;
         items.extend(snapshots.into_iter().map(Item::Snapshot));
         Ok(next)
     }
 
-    fn cost(&self) -> Cost {
+    fn cost(&self, _cpu: CpuLedger) -> Cost {
         self.probe.cost()
     }
 
@@ -178,7 +182,7 @@ impl Monitor for Simulated {
         })
     }
 
-    fn summary(&self) -> Option<String> {
+    fn summary(&self, _cpu: CpuLedger) -> Option<String> {
         Some("simulated: no real process was watched".to_owned())
     }
 }
@@ -197,7 +201,7 @@ mod tests {
         let (mut now, mut items) = (Nanos::from_millis(700), Vec::new());
         while now < Nanos::from_millis(20_700) {
             now = monitor
-                .step(now, &mut items)
+                .step(now, CpuLedger::default(), &mut items)
                 .expect("no error")
                 .expect("it goes on");
         }

@@ -3,13 +3,13 @@
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
 use isotherm_engine::table::{MappedRange, TableMonitor};
 use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, Snapshot, TargetId,
+    AccessProbe, AddressRange, BLOCK_SIZE, Cost, CpuLedger, Intervals, Nanos, Snapshot, TargetId,
 };
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{CacheView, MachineView, Monitor, TargetTables};
+use super::{CacheView, MachineView, Monitor, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
 pub(crate) struct VirtualMemory {
@@ -132,7 +132,7 @@ impl VirtualMemory {
 }
 
 impl Monitor for VirtualMemory {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         let mut snapshots = Vec::new();
         items.extend(self.machine.as_mut().and_then(|machine| machine.start(now)));
         let first_new = items.len();
@@ -143,7 +143,7 @@ impl Monitor for VirtualMemory {
         };
         let next = self
             .monitor
-            .step(now, &mut self.probe, &mut followed, &mut snapshots)?;
+            .step(now, cpu, &mut self.probe, &mut followed, &mut snapshots)?;
         if !self.is_by_frame() {
             items.extend(snapshots.into_iter().map(Item::Snapshot));
             return Ok(next);
@@ -189,14 +189,6 @@ impl Monitor for VirtualMemory {
         self.monitor.reset_age(target, range, now);
     }
 
-    fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.probe.exclude_cpu(cpu);
-    }
-
-    fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        self.monitor.charge_monitor_cpu(cpu);
-    }
-
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         // Records by frame hold no virtual addresses of processes.
         let is_told = !self.is_by_frame();
@@ -207,8 +199,8 @@ impl Monitor for VirtualMemory {
         self.machine.as_mut()?.page_cache()
     }
 
-    fn cost(&self) -> Cost {
-        self.probe.cost()
+    fn cost(&self, cpu: CpuLedger) -> Cost {
+        cpu.of_watching(self.probe.cost())
     }
 
     fn nr_unknown(&self) -> u64 {

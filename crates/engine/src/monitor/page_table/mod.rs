@@ -340,7 +340,7 @@ impl TableMonitor {
         snapshots
     }
 
-    /// Begins the next interval after one has ended. `cost` is the total until now.
+    /// Begins the next interval after one has ended. `cost` is the total of all steps until now.
     pub fn begin_interval(&mut self, now: Nanos, cost: &Cost) {
         for target in self.targets.values_mut() {
             target.begin_interval(now);
@@ -444,11 +444,6 @@ impl TableMonitor {
     /// Returns saved CPU time that clears do not need.
     pub fn spare(&self) -> Nanos {
         self.bucket.spare()
-    }
-
-    /// Records CPU time of work that runs at a rate of its own.
-    pub(crate) fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        self.other_ns += cpu.0 as f64;
     }
 
     /// Takes in a watched block's bits after a window.
