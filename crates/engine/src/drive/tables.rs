@@ -370,51 +370,47 @@ impl TableLoop {
         probe: &mut P,
     ) -> Result<(), P::Error> {
         let before = probe.cost();
-        let ranges = self.monitor.plan_samples(now, &cpu.of_watching(before));
-        self.clear_spaces(now, probe)?;
-        self.monitor.note_other_work(&before, &probe.cost());
-        let before = probe.cost();
-        for group in ranges.chunk_by(|a, b| a.0 == b.0) {
-            let of_target: Vec<AddressRange> = group.iter().map(|(_, range)| *range).collect();
-            probe.clear(group[0].0, &joined(&of_target))?;
-        }
-        for (target, by, blocks) in self.monitor.watched_blocks() {
-            if by == ClearedBy::Space {
-                continue;
-            }
-            let monitor = &mut self.monitor;
-            probe.read_blocks(target, &blocks, |facts| monitor.cleared(target, &facts))?;
-        }
-        for uncleared in self.monitor.uncleared() {
-            let is_clearable =
-                probe.is_clearable(uncleared.target, uncleared.address, uncleared.by)?;
-            self.monitor
-                .answer_uncleared(uncleared.target, uncleared.address, is_clearable, now);
-        }
-        self.monitor.clears_done(&before, &probe.cost());
-        Ok(())
-    }
-
-    /// Clears whole address spaces.
-    fn clear_spaces<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
-        for (target, nr_pages) in self.monitor.spaces() {
+        let plan = self.monitor.plan_samples(now, &cpu.of_watching(before));
+        let watched = self.monitor.watched_blocks();
+        let mut cleared = Vec::new();
+        for (target, nr_pages) in plan.spaces {
             if !probe.clear_space(target, nr_pages, HOLD_MAX)? {
                 self.monitor.spare_space(target, now);
                 continue;
             }
             let blocks = self.monitor.blocks(target);
-            let monitor = &mut self.monitor;
-            probe.read_blocks(target, &blocks, |facts| {
-                monitor.cleared_space(target, &facts);
-            })?;
+            probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
         }
-        self.monitor.spaces_done();
+        self.take_cleared(now, ClearedBy::Space, &cleared, probe)?;
+        self.monitor.note_other_work(&before, &probe.cost());
+        let before = probe.cost();
+        for group in plan.ranges.chunk_by(|a, b| a.0 == b.0) {
+            let of_target: Vec<AddressRange> = group.iter().map(|(_, range)| *range).collect();
+            probe.clear(group[0].0, &joined(&of_target))?;
+        }
+        cleared.clear();
+        for (target, blocks) in watched {
+            probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
+        }
+        self.take_cleared(now, ClearedBy::Range, &cleared, probe)?;
+        self.monitor.clears_done(&before, &probe.cost());
         Ok(())
+    }
+
+    fn take_cleared<P: TableProbe>(
+        &mut self,
+        now: Nanos,
+        by: ClearedBy,
+        cleared: &[(TargetId, BlockFacts)],
+        probe: &mut P,
+    ) -> Result<(), P::Error> {
+        let is_clearable = |target, address| probe.is_clearable(target, address, by);
+        self.monitor.take_cleared(now, by, cleared, is_clearable)
     }
 
     fn look_after_window<P: TableProbe>(&mut self, probe: &mut P) -> Result<(), P::Error> {
         let before = probe.cost();
-        for (target, _, blocks) in self.monitor.watched_blocks() {
+        for (target, blocks) in self.monitor.watched_blocks() {
             let monitor = &mut self.monitor;
             let look = |facts: BlockFacts| monitor.look_after_window(target, &facts);
             probe.read_blocks(target, &blocks, look)?;
