@@ -296,8 +296,7 @@ impl Session {
         }
         let before = stacks.cpu();
         let live = process_ids(self.monitor.as_ref());
-        stacks.step(now, &live, items)?;
-        stacks.read_huge_pages(now, &live, self.monitor.as_mut(), items);
+        stacks.step(now, &live, self.monitor.as_mut(), items)?;
         let spent = stacks.cpu().since(before);
         self.charge(CpuAccount::Stacks, spent);
         Ok(())
@@ -322,10 +321,9 @@ impl Session {
         if let Some(stacks) = &mut self.stacks {
             let live = process_ids(self.monitor.as_ref());
             let before = stacks.cpu();
-            stacks.last_huge_pages(now, &live, self.monitor.as_mut(), items);
+            stacks.finish(now, &live, self.monitor.as_mut(), items);
             let spent = stacks.cpu().since(before);
             self.cpu.charge(CpuAccount::Stacks, spent);
-            stacks.symbols(now, items);
         }
         self.meters
             .read(self.monitor.as_ref(), self.cpu, now, true, items);

@@ -103,9 +103,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
                 // The record holds no regions of processes.
                 attributes.max_nr_regions = 1;
             }
-            let mut monitor = MonitorLoop::tables(attributes, now);
-            monitor.divide_budget(shares(&context.targets));
-            monitor
+            MonitorLoop::tables(attributes, shares(&context.targets), now)
         }
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
         MonitorSpec::Pages(attributes) => {
@@ -134,10 +132,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     } else {
         None
     };
-    let mut monitor = VirtualMemory::new(probe, set, monitor, machine);
-    if acts {
-        monitor = monitor.acted_on();
-    }
+    let monitor = VirtualMemory::new(probe, set, monitor, machine, acts);
     Ok(Started {
         monitor: Box::new(monitor),
         child,

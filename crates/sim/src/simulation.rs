@@ -13,8 +13,8 @@ use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{
-    AddressRange, Attributes, AttributesError, Cost, CpuLedger, Intervals, Nanos, Operation,
-    Outcome, Scheme, SchemeEngine, Snapshot, TargetId,
+    AddressRange, Attributes, AttributesError, BudgetShares, Cost, CpuLedger, Intervals, Nanos,
+    Operation, Outcome, Scheme, SchemeEngine, Snapshot, TargetId,
 };
 
 use crate::kcompactd::Round;
@@ -134,7 +134,7 @@ impl Watcher {
         let acting = Acting::new(&spec)?;
         let (mut monitor, followed) = match spec.watch {
             Watch::Tables(attributes) => (
-                MonitorLoop::tables(attributes, machine.now()),
+                MonitorLoop::tables(attributes, BudgetShares::PROCESSES, machine.now()),
                 Followed::processes(spec.limits),
             ),
             Watch::Regions(attributes) => (
@@ -367,13 +367,8 @@ impl Simulation {
             state: &mut context.probe,
         };
         let (monitor, followed) = (&mut context.monitor, &mut context.followed);
-        let Ok(next) = monitor.step(
-            clock,
-            CpuLedger::default(),
-            &mut probe,
-            followed,
-            &mut snapshots,
-        );
+        let cpu = CpuLedger::default();
+        let Ok(next) = monitor.step(clock, cpu, &mut probe, followed, &mut snapshots);
         let next = next.unwrap_or(self.end);
         context.wake_at = next.max(clock + Nanos(1));
         if snapshots.is_empty() {

@@ -20,9 +20,9 @@ pub enum MonitorLoop {
 }
 
 impl MonitorLoop {
-    /// Returns a loop that reads page tables.
-    pub fn tables(attributes: TableAttributes, now: Nanos) -> Self {
-        Self::Tables(Box::new(TableLoop::new(attributes, now)))
+    /// Returns a loop that reads page tables, and divides its budget by `shares`.
+    pub fn tables(attributes: TableAttributes, shares: BudgetShares, now: Nanos) -> Self {
+        Self::Tables(Box::new(TableLoop::new(attributes, shares, now)))
     }
 
     /// Returns a loop that samples regions.
@@ -60,22 +60,13 @@ impl MonitorLoop {
             return Ok(None);
         };
         tables.end_interval(now, probe, targets)?;
-        Ok(Some(tables.monitor()))
-    }
-
-    /// Changes the division of the budget, for monitors with a divided budget.
-    pub fn divide_budget(&mut self, shares: BudgetShares) {
-        match self {
-            Self::Tables(tables) => tables.divide_budget(shares),
-            Self::Regions(_) => {}
-        }
+        Ok(Some(&tables.monitor))
     }
 
     /// Makes snapshots contain [idle pages](Snapshot::idle_pages) from now on, if the monitor knows them.
     pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
-        match self {
-            Self::Tables(tables) => tables.tell_idle_pages(ages),
-            Self::Regions(_) => {}
+        if let Self::Tables(tables) = self {
+            tables.monitor.tell_idle_pages(ages);
         }
     }
 
@@ -90,7 +81,7 @@ impl MonitorLoop {
     /// Restarts the age of memory that was acted on at `now`.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
         match self {
-            Self::Tables(tables) => tables.reset_age(target, range, now),
+            Self::Tables(tables) => tables.monitor.reset_age(target, range, now),
             Self::Regions(regions) => regions.reset_age(target, range),
         }
     }
@@ -98,7 +89,7 @@ impl MonitorLoop {
     /// Returns the number of pages or samples with an unknown access state.
     pub fn nr_unknown(&self) -> u64 {
         match self {
-            Self::Tables(tables) => tables.nr_unknown(),
+            Self::Tables(tables) => tables.monitor.nr_unclearable(),
             Self::Regions(regions) => regions.nr_unknown(),
         }
     }

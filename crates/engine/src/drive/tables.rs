@@ -4,7 +4,6 @@ use crate::address::{AddressRange, Nanos};
 use crate::cpu_ledger::CpuLedger;
 use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
-use crate::monitor::idle_pages::PageAgeRule;
 use crate::monitor::page_table::{
     BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
 };
@@ -129,7 +128,7 @@ pub trait TargetSource<P: AccessProbe> {
 /// Loop of the page-table monitor.
 #[derive(Debug)]
 pub struct TableLoop {
-    monitor: TableMonitor,
+    pub(super) monitor: TableMonitor,
     attributes: TableAttributes,
     next_update: Nanos,
     update_interval: Nanos,
@@ -140,25 +139,15 @@ pub struct TableLoop {
 
 impl TableLoop {
     /// Returns a loop that has not read any tables yet.
-    pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
+    pub fn new(attributes: TableAttributes, shares: BudgetShares, now: Nanos) -> Self {
         Self {
-            monitor: TableMonitor::new(attributes, now),
+            monitor: TableMonitor::new(attributes, shares, now),
             attributes,
             next_update: now,
             update_interval: UPDATE_MIN,
             next_follow: now,
             has_started: false,
         }
-    }
-
-    /// Returns the monitor.
-    pub fn monitor(&self) -> &TableMonitor {
-        &self.monitor
-    }
-
-    /// Changes the division of the budget.
-    pub fn divide_budget(&mut self, shares: BudgetShares) {
-        self.monitor.divide_budget(shares);
     }
 
     /// Does the work that is due at `now` and appends the finished snapshots. Returns when to call again; `None` if no
@@ -208,24 +197,9 @@ impl TableLoop {
         Ok(self.monitor.end_interval(now))
     }
 
-    /// Makes snapshots contain idle pages with `ages` from now on.
-    pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
-        self.monitor.tell_idle_pages(ages);
-    }
-
     /// Makes the next step check which targets are alive.
     pub fn look_for_ends(&mut self, now: Nanos) {
         self.next_update = now;
-    }
-
-    /// Restarts the age of memory that was acted on at `now`.
-    pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
-        self.monitor.reset_age(target, range, now);
-    }
-
-    /// Returns the number of pages with an unknown access state, as their accessed bits cannot be cleared.
-    pub fn nr_unknown(&self) -> u64 {
-        self.monitor.nr_unclearable()
     }
 
     /// Returns the current intervals.

@@ -10,8 +10,8 @@ use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP
 use isotherm_engine::scheme::Action;
 use isotherm_engine::table::{BlockFacts, ClearedBy, MappedRange, TableAttributes};
 use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, CpuLedger, Nanos, Operation, Outcome, PAGE_SIZE,
-    Sample, Snapshot, TargetId, Touch,
+    AccessProbe, AddressRange, BLOCK_SIZE, BudgetShares, Cost, CpuLedger, Nanos, Operation,
+    Outcome, PAGE_SIZE, Sample, Snapshot, TargetId, Touch,
 };
 
 const BLOCKS: u64 = 8;
@@ -130,10 +130,15 @@ impl TargetSource<Script> for One {
     }
 }
 
+fn table_loop() -> TableLoop {
+    let attributes = TableAttributes::default();
+    TableLoop::new(attributes, BudgetShares::PROCESSES, Nanos(0))
+}
+
 /// Runs for `seconds`. Returns the calls that the probe received, and the snapshots.
 fn watched(seconds: u64) -> (Vec<String>, Vec<Snapshot>) {
     let (mut probe, mut targets) = (Script::default(), One { is_gone: false });
-    let mut look = TableLoop::new(TableAttributes::default(), Nanos(0));
+    let mut look = table_loop();
     let (mut now, mut snapshots) = (Nanos(0), Vec::new());
     let cpu = CpuLedger::default();
     while now < Nanos::from_millis(1000 * seconds) {
@@ -163,7 +168,7 @@ fn what_is_touched_is_told_from_what_is_not() {
 #[test]
 fn a_process_that_ends_ends_the_loop() {
     let (mut probe, mut targets) = (Script::default(), One { is_gone: false });
-    let mut look = TableLoop::new(TableAttributes::default(), Nanos(0));
+    let mut look = table_loop();
     let cpu = CpuLedger::default();
     let Ok(first) = look.step(Nanos(0), cpu, &mut probe, &mut targets, &mut Vec::new());
     assert!(first.is_some());

@@ -13,13 +13,13 @@ use isotherm_linux::damon_trace::TracedWhat;
 use isotherm_linux::kernel_thread::kernel_thread;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
-use isotherm_record::{Item, TargetStart};
+use isotherm_record::Item;
 
 use super::assemble::{Assembler, snapshot};
 use super::lower;
 use super::schemes::SchemeCounters;
 use super::shared_damon::SharedDamon;
-use crate::monitor::{Force, Kdamond, Monitor, NextStep, TargetTables};
+use crate::monitor::{Force, Kdamond, MEMORY, Monitor, NextStep, TargetTables, start_of_memory};
 use crate::targets::TargetSet;
 
 /// Interval between readings of counters and scans for processes.
@@ -37,8 +37,6 @@ const BETWEEN_COMMITS: u64 = 4;
 const GONE_MAX: usize = 16;
 /// Number of successive checks that find the kdamond off before another user is taken to have turned it off.
 const LOOKS_OFF: u32 = 3;
-/// The target of physical memory.
-const MEMORY: TargetId = TargetId(0);
 
 /// The memory that is watched.
 pub(super) enum Watched {
@@ -59,13 +57,7 @@ impl Watched {
             }
             Self::Physical { is_told } => {
                 if !std::mem::replace(is_told, true) {
-                    items.push(Item::TargetStart(TargetStart {
-                        time: now,
-                        target: MEMORY,
-                        pid: 0,
-                        name: "physical".to_owned(),
-                        context: None,
-                    }));
+                    items.push(start_of_memory(now));
                 }
             }
         }

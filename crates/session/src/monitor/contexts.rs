@@ -340,12 +340,9 @@ mod tests {
         let mut contexts = contexts(&[(10, 2, 0), (25, 2, 0)]);
         let mut items = Vec::new();
         let mut wakes = vec![0];
+        let cpu = CpuLedger::default();
         while let Some(next) = contexts
-            .step(
-                Nanos(*wakes.last().expect("one")),
-                CpuLedger::default(),
-                &mut items,
-            )
+            .step(Nanos(*wakes.last().expect("one")), cpu, &mut items)
             .expect("fine")
         {
             wakes.push(next.0);

@@ -13,7 +13,7 @@ mod simulated;
 mod target_tables;
 mod virtual_memory;
 
-pub(crate) use by_frame::{ByFrame, FIRST_PROCESS};
+pub(crate) use by_frame::{ByFrame, FIRST_PROCESS, MEMORY, start_of_memory};
 pub(crate) use contexts::Contexts;
 pub(crate) use huge::scramble;
 pub(crate) use kdamond::{Force, Kdamond};
@@ -25,8 +25,9 @@ pub(crate) use simulated::Simulated;
 pub(crate) use target_tables::TargetTables;
 pub(crate) use virtual_memory::VirtualMemory;
 
-use isotherm_engine::{Cost, CpuLedger, Intervals, Nanos};
-use isotherm_record::Item;
+use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, TargetId};
+use isotherm_linux::process::Process;
+use isotherm_record::{Item, UsageSample};
 
 /// Time of a monitor's next step; `None` if all targets are gone.
 pub(crate) type NextStep = anyhow::Result<Option<Nanos>>;
@@ -50,13 +51,7 @@ pub(crate) trait Monitor {
     fn look_for_ends(&mut self, _now: Nanos) {}
 
     /// Resets the age of memory that was acted on at `now`.
-    fn reset_age(
-        &mut self,
-        _target: isotherm_engine::TargetId,
-        _range: isotherm_engine::AddressRange,
-        _now: Nanos,
-    ) {
-    }
+    fn reset_age(&mut self, _target: TargetId, _range: AddressRange, _now: Nanos) {}
 
     /// Cost of watching so far; `cpu` has all time outside the steps.
     fn cost(&self, cpu: CpuLedger) -> Cost;
@@ -68,20 +63,20 @@ pub(crate) trait Monitor {
     fn intervals(&self) -> Intervals;
 
     /// Live targets and their processes, for metering.
-    fn live(&self) -> Vec<(isotherm_engine::TargetId, &isotherm_linux::process::Process)>;
+    fn live(&self) -> Vec<(TargetId, &Process)>;
 
     /// Index of the context, among the session's, that a target belongs to.
-    fn context_of(&self, _target: isotherm_engine::TargetId) -> usize {
+    fn context_of(&self, _target: TargetId) -> usize {
         0
     }
 
     /// Memory use of targets that are not real processes.
-    fn simulated_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {
+    fn simulated_usage(&self, _now: Nanos) -> Option<UsageSample> {
         None
     }
 
     /// Access to a target's page tables, if they can be read.
-    fn target_tables(&mut self, _target: isotherm_engine::TargetId) -> Option<TargetTables<'_>> {
+    fn target_tables(&mut self, _target: TargetId) -> Option<TargetTables<'_>> {
         None
     }
 

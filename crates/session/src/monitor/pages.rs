@@ -14,6 +14,7 @@ use isotherm_linux::probe::scan::{ScanError, ScannedBlock, Scanner};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
 
+use super::by_frame::drop_mappings;
 use super::{ByFrame, Monitor, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
@@ -257,11 +258,7 @@ impl Monitor for Pages {
         }
         if let Some((by_frame, frames)) = &mut self.by_frame {
             let pages = by_frame.pages(frames, now);
-            let new = items.split_off(first_new);
-            items.extend(
-                new.into_iter()
-                    .filter(|item| !matches!(item, Item::Mappings(_))),
-            );
+            drop_mappings(items, first_new);
             // The first scan only clears; it has no result.
             items.extend((!is_first).then_some(pages));
         }
@@ -274,10 +271,8 @@ impl Monitor for Pages {
     }
 
     fn take_internal_snapshots(&mut self) -> Vec<Item> {
-        self.unrecorded
-            .iter_mut()
-            .flat_map(std::mem::take)
-            .collect()
+        let unrecorded = self.unrecorded.as_mut();
+        unrecorded.map(std::mem::take).unwrap_or_default()
     }
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {

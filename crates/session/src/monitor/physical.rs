@@ -9,11 +9,11 @@ use isotherm_engine::{
 use isotherm_linux::host;
 use isotherm_linux::probe::{MapFacts, PhysicalProbe, ProbeError};
 use isotherm_linux::process::Process;
-use isotherm_record::{Item, TargetStart};
+use isotherm_record::Item;
 
+use super::by_frame::{MEMORY, start_of_memory};
 use super::{Monitor, NextStep};
 
-const MEMORY: TargetId = TargetId(0);
 /// Share of the time since the last refresh that a refresh of the reverse map may take. It holds for the maps of all
 /// contexts together; refreshes come with the engine's updates.
 const REFRESH_SHARE: f64 = 0.005;
@@ -108,14 +108,7 @@ impl Physical {
 impl Monitor for Physical {
     fn step(&mut self, now: Nanos, cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         if !std::mem::replace(&mut self.memory.is_started, true) {
-            let name = "physical".to_owned();
-            items.push(Item::TargetStart(TargetStart {
-                time: now,
-                target: MEMORY,
-                pid: 0,
-                name,
-                context: None,
-            }));
+            items.push(start_of_memory(now));
             items.push(Item::Note {
                 time: now,
                 text: self.map_note(),

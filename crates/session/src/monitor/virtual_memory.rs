@@ -3,12 +3,13 @@
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
 use isotherm_engine::table::{MappedRange, TableMonitor};
 use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, CpuLedger, Intervals, Nanos, Snapshot, TargetId,
+    AccessProbe, AddressRange, BLOCK_SIZE, Cost, CpuLedger, Intervals, Nanos, TargetId,
 };
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
+use super::by_frame::drop_mappings;
 use super::{CacheView, MachineView, Monitor, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
@@ -19,7 +20,7 @@ pub(crate) struct VirtualMemory {
     /// View of the machine's memory, if it is watched.
     machine: Option<MachineView>,
     /// Snapshots of processes that are recorded by frame, if they are acted on.
-    unrecorded: Option<Vec<Snapshot>>,
+    unrecorded: Option<Vec<Item>>,
 }
 
 /// Targets, with the items of their starts and ends.
@@ -110,20 +111,15 @@ impl VirtualMemory {
         targets: TargetSet,
         monitor: MonitorLoop,
         machine: Option<MachineView>,
+        is_acted_on: bool,
     ) -> Self {
         Self {
             probe,
             targets,
             monitor,
             machine,
-            unrecorded: None,
+            unrecorded: is_acted_on.then(Vec::new),
         }
-    }
-
-    /// Keeps snapshots of processes for acting.
-    pub(crate) fn acted_on(mut self) -> Self {
-        self.unrecorded = Some(Vec::new());
-        self
     }
 
     fn is_by_frame(&self) -> bool {
@@ -144,19 +140,15 @@ impl Monitor for VirtualMemory {
         let next = self
             .monitor
             .step(now, cpu, &mut self.probe, &mut followed, &mut snapshots)?;
+        let snapshots = snapshots.into_iter().map(Item::Snapshot);
         if !self.is_by_frame() {
-            items.extend(snapshots.into_iter().map(Item::Snapshot));
+            items.extend(snapshots);
             return Ok(next);
         }
         if let Some(unrecorded) = &mut self.unrecorded {
             unrecorded.extend(snapshots);
         }
-        // Mappings of a process are virtual addresses, which a record by frame does not hold.
-        let new = items.split_off(first_new);
-        items.extend(
-            new.into_iter()
-                .filter(|item| !matches!(item, Item::Mappings(_))),
-        );
+        drop_mappings(items, first_new);
         Ok(next)
     }
 
@@ -177,8 +169,8 @@ impl Monitor for VirtualMemory {
     }
 
     fn take_internal_snapshots(&mut self) -> Vec<Item> {
-        let snapshots = self.unrecorded.iter_mut().flat_map(std::mem::take);
-        snapshots.map(Item::Snapshot).collect()
+        let unrecorded = self.unrecorded.as_mut();
+        unrecorded.map(std::mem::take).unwrap_or_default()
     }
 
     fn look_for_ends(&mut self, now: Nanos) {

@@ -185,7 +185,7 @@ impl Stacks {
         self.next_drain
     }
 
-    /// Collects the sampled faults; `live` are the targets.
+    /// Collects the sampled faults, and reads some huge pages through `monitor`; `live` are the targets.
     ///
     /// # Errors
     /// Fails if the kernel refuses to sample a target or to change the rate, or if the buffer cannot be read.
@@ -193,6 +193,7 @@ impl Stacks {
         &mut self,
         now: Nanos,
         live: &[(TargetId, u32)],
+        monitor: &mut dyn Monitor,
         items: &mut Vec<Item>,
     ) -> Result<(), FaultError> {
         self.next_drain = now + DRAIN;
@@ -206,6 +207,7 @@ impl Stacks {
             items.extend(self.jit_symbols(now));
             self.adapt(now)?;
         }
+        self.huge.step(now, live, monitor, items);
         Ok(())
     }
 
@@ -214,19 +216,8 @@ impl Stacks {
         self.cpu + self.huge.cpu()
     }
 
-    /// Reads some of the targets' huge pages through `monitor`, which watches the targets.
-    pub(crate) fn read_huge_pages(
-        &mut self,
-        now: Nanos,
-        live: &[(TargetId, u32)],
-        monitor: &mut dyn Monitor,
-        items: &mut Vec<Item>,
-    ) {
-        self.huge.step(now, live, monitor, items);
-    }
-
-    /// Reads huge pages once more when recording ends.
-    pub(crate) fn last_huge_pages(
+    /// Reads huge pages once more when recording ends, and resolves the names of frames.
+    pub(crate) fn finish(
         &mut self,
         now: Nanos,
         live: &[(TargetId, u32)],
@@ -234,11 +225,12 @@ impl Stacks {
         items: &mut Vec<Item>,
     ) {
         items.extend(self.huge.last(now, live, monitor));
+        self.symbols(now, items);
     }
 
-    /// Resolves the names of frames from the mapped files, once, at the end. Frames of an unreadable file stay without
-    /// a name; the reader of the record may still resolve them.
-    pub(crate) fn symbols(&mut self, now: Nanos, items: &mut Vec<Item>) {
+    /// Resolves the names of frames from the mapped files. Frames of an unreadable file stay without a name; the reader
+    /// of the record may still resolve them.
+    fn symbols(&mut self, now: Nanos, items: &mut Vec<Item>) {
         items.extend(self.jit_symbols(now));
         let modules = self.unwinder.modules();
         let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();

@@ -167,11 +167,11 @@ pub struct TableMonitor {
 }
 
 impl TableMonitor {
-    /// A monitor without targets.
-    pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
+    /// A monitor without targets, whose budget is divided by `shares`.
+    pub fn new(attributes: TableAttributes, shares: BudgetShares, now: Nanos) -> Self {
         Self {
             attributes,
-            shares: BudgetShares::PROCESSES,
+            shares,
             targets: BTreeMap::new(),
             bucket: TokenBucket::new(attributes.cpu_budget, now),
             prices: Prices::default(),
@@ -192,11 +192,6 @@ impl TableMonitor {
             nr_regions_max: attributes.max_nr_regions as usize,
             tells_idle_pages: None,
         }
-    }
-
-    /// Divides the budget in another way than for watching processes.
-    pub(crate) fn divide_budget(&mut self, shares: BudgetShares) {
-        self.shares = shares;
     }
 
     /// Time between snapshots at present.

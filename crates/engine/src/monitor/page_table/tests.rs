@@ -57,6 +57,11 @@ impl Memory<'_> {
 
 const TARGET: TargetId = TargetId(0);
 
+fn monitor(now: Nanos) -> TableMonitor {
+    let attributes = TableAttributes::default();
+    TableMonitor::new(attributes, BudgetShares::PROCESSES, now)
+}
+
 /// Runs the monitor for `windows`, at the costs of a busy virtual machine. Returns the last snapshot and the used share
 /// of a CPU.
 fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f64) {
@@ -80,7 +85,7 @@ fn run_shared(
     };
     let attributes = TableAttributes::default();
     let mut now = Nanos(1_000_000_000);
-    let mut monitor = TableMonitor::new(attributes, now);
+    let mut monitor = monitor(now);
     let mut cost = Cost::default();
     let mut last = None;
     let mapping = MappedRange {
@@ -306,7 +311,7 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
 /// Issue 9: holes and swapped-out pages were reported as cold memory.
 #[test]
 fn only_memory_that_is_there_is_told() {
-    let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
+    let mut monitor = monitor(Nanos(0));
     let range = AddressRange::new(0, BLOCK_SIZE);
     monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
     monitor.set_blocks(TARGET, &[0], Nanos(0));
@@ -390,7 +395,7 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
 /// Issue 11: in a heap that mixes hot and cold pages no region is idle, but single pages are.
 #[test]
 fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
-    let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
+    let mut monitor = monitor(Nanos(0));
     monitor.tell_idle_pages(PageAgeRule::LessByReturns);
     let range = AddressRange::new(0, BLOCK_SIZE);
     monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
