@@ -93,14 +93,15 @@ impl Session {
             notes,
         } = start(spec, clock.now())?;
         let now = clock.now();
-        let mut header = header(spec, command_line, monitor.as_ref(), now);
+        let cpu = CpuLedger::default();
+        let mut header = header(spec, command_line, monitor.status(cpu).intervals, now);
         header
             .settings
             .extend(stacks.as_ref().map(Stacks::huge_pages_setting));
         Ok(Self {
             clock,
             monitor,
-            cpu: CpuLedger::default(),
+            cpu,
             stacks,
             meters: Meters::default(),
             child,
@@ -145,7 +146,7 @@ impl Session {
 
     /// Present intervals.
     pub fn intervals(&self) -> isotherm_engine::Intervals {
-        self.monitor.intervals()
+        self.monitor.status(self.cpu).intervals
     }
 
     /// Present time by the session's clock.
@@ -266,7 +267,7 @@ impl Session {
                 return Ok(Step::Ended);
             }
             self.first_cost
-                .get_or_insert_with(|| self.monitor.cost(self.cpu));
+                .get_or_insert_with(|| self.monitor.status(self.cpu).cost);
         }
         // A step that wakes early means that the buffer fills. Faults in mappings that are gone must precede the
         // change.
@@ -367,7 +368,7 @@ impl Session {
 
     /// Cost since the first step (loading the program is not counted), and peak memory.
     pub fn cost(&self) -> (Cost, u64) {
-        let total = self.monitor.cost(self.cpu);
+        let total = self.monitor.status(self.cpu).cost;
         let first = self.first_cost.unwrap_or(total);
         let cost = Cost {
             monitor_cpu: total.monitor_cpu.since(first.monitor_cpu),

@@ -19,7 +19,9 @@ use super::assemble::{Assembler, snapshot};
 use super::lower;
 use super::schemes::SchemeCounters;
 use super::shared_damon::SharedDamon;
-use crate::monitor::{Force, Kdamond, MEMORY, Monitor, NextStep, TargetTables, start_of_memory};
+use crate::monitor::{
+    Force, Kdamond, MEMORY, Monitor, MonitorStatus, NextStep, TargetTables, start_of_memory,
+};
 use crate::targets::TargetSet;
 
 /// Interval between readings of counters and scans for processes.
@@ -528,22 +530,18 @@ impl Monitor for KernelMonitor {
         self.next_look = Nanos(0);
     }
 
-    fn cost(&self, cpu: CpuLedger) -> Cost {
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
         let ours = process_cpu().since(cpu.other);
         let (kdamonds, acting) = self.counters.cpu();
-        Cost {
-            monitor_cpu: ours + kdamonds.since(acting),
-            checks: self.checks,
-            ..Cost::default()
+        MonitorStatus {
+            cost: Cost {
+                monitor_cpu: ours + kdamonds.since(acting),
+                checks: self.checks,
+                ..Cost::default()
+            },
+            nr_unknown: 0,
+            intervals: self.intervals,
         }
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        0
-    }
-
-    fn intervals(&self) -> Intervals {
-        self.intervals
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {

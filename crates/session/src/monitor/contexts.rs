@@ -13,12 +13,12 @@
 //! has not read ([`crate::warnings`] reports that). An error of one member ends the session.
 
 use isotherm_engine::drive::Numbering;
-use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, TargetId};
+use isotherm_engine::{AddressRange, CpuLedger, Intervals, Nanos, TargetId};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{CacheView, Kdamond, Monitor, NextStep, TargetTables};
+use super::{CacheView, Kdamond, Monitor, MonitorStatus, NextStep, TargetTables};
 use isotherm_engine::units::format_time;
 
 /// All contexts of a session.
@@ -64,10 +64,10 @@ impl Contexts {
         }
     }
 
-    /// Returns the cost of a member, given the session's ledger.
-    fn cost_of(&self, at: usize, cpu: CpuLedger) -> Cost {
+    /// Returns the status of a member, given the session's ledger.
+    fn status_of(&self, at: usize, cpu: CpuLedger) -> MonitorStatus {
         let cpu = self.ledger_of(at, cpu);
-        self.members[at].monitor.cost(cpu)
+        self.members[at].monitor.status(cpu)
     }
 
     fn step_member(
@@ -207,22 +207,17 @@ impl Monitor for Contexts {
         self.members.get_mut(context)?.monitor.kdamond(0)
     }
 
-    fn cost(&self, cpu: CpuLedger) -> Cost {
-        let costs = (0..self.members.len()).map(|at| self.cost_of(at, cpu));
-        costs.fold(Cost::default(), Cost::plus)
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.members.iter().map(|m| m.monitor.nr_unknown()).sum()
-    }
-
-    /// Returns the shortest intervals of all members.
-    fn intervals(&self) -> Intervals {
-        let all = self.members.iter().map(|m| m.monitor.intervals());
-        all.reduce(|a, b| Intervals {
-            sample: a.sample.min(b.sample),
-            aggregation: a.aggregation.min(b.aggregation),
-            update: a.update.min(b.update),
+    /// Returns the sums of all members, and their shortest intervals.
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        let all = (0..self.members.len()).map(|at| self.status_of(at, cpu));
+        all.reduce(|a, b| MonitorStatus {
+            cost: a.cost.plus(b.cost),
+            nr_unknown: a.nr_unknown + b.nr_unknown,
+            intervals: Intervals {
+                sample: a.intervals.sample.min(b.intervals.sample),
+                aggregation: a.intervals.aggregation.min(b.intervals.aggregation),
+                update: a.intervals.update.min(b.intervals.update),
+            },
         })
         .expect("there are contexts")
     }
@@ -246,7 +241,7 @@ impl Monitor for Contexts {
 
     fn summary(&self, cpu: CpuLedger) -> Option<String> {
         let lines = self.members.iter().enumerate().map(|(at, member)| {
-            let cost = self.cost_of(at, cpu);
+            let cost = self.status_of(at, cpu).cost;
             let own = member.monitor.summary(cpu);
             format!(
                 "{}: watching took {} of CPU{}",
@@ -261,7 +256,7 @@ impl Monitor for Contexts {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::Snapshot;
+    use isotherm_engine::{Cost, Snapshot};
     use isotherm_record::TargetStart;
 
     use super::*;
@@ -297,22 +292,18 @@ mod tests {
             self.renewed.push((target, range));
         }
 
-        fn cost(&self, cpu: CpuLedger) -> Cost {
-            cpu.of_watching(Cost {
-                monitor_cpu: process_cpu(),
-                ..Cost::default()
-            })
-        }
-
-        fn nr_unknown(&self) -> u64 {
-            0
-        }
-
-        fn intervals(&self) -> Intervals {
-            Intervals {
-                sample: self.period,
-                aggregation: self.period,
-                update: self.period,
+        fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+            MonitorStatus {
+                cost: cpu.of_watching(Cost {
+                    monitor_cpu: process_cpu(),
+                    ..Cost::default()
+                }),
+                nr_unknown: 0,
+                intervals: Intervals {
+                    sample: self.period,
+                    aggregation: self.period,
+                    update: self.period,
+                },
             }
         }
 
@@ -360,7 +351,7 @@ mod tests {
         });
         assert_eq!(snapshots.collect::<Vec<_>>(), [0, 1, 0, 1]);
         assert_eq!(contexts.context_of(TargetId(1)), 1);
-        assert_eq!(contexts.intervals().sample, Nanos(10));
+        assert_eq!(contexts.status(cpu).intervals.sample, Nanos(10));
     }
 
     #[test]
@@ -372,14 +363,15 @@ mod tests {
             let stepped = contexts.step(Nanos(now), cpu, &mut Vec::new());
             let _ = stepped.expect("fine");
         }
-        let costs = [0, 1].map(|at| contexts.cost_of(at, cpu).monitor_cpu.0 / MS);
+        let costs = [0, 1].map(|at| contexts.status_of(at, cpu).cost.monitor_cpu.0 / MS);
         // Other tests of this process take CPU time as well, like the loop's.
         assert!(costs[0] >= 80 && costs[1] >= 20, "{costs:?}");
         // Another test may run between two readings of the clock.
         let is_all_told = || {
-            let total = contexts.cost(cpu).monitor_cpu.0;
+            let total = contexts.status(cpu).cost.monitor_cpu.0;
             total.abs_diff(process_cpu().0) < 5 * MS
         };
-        assert!((0..50).any(|_| is_all_told()), "{:?}", contexts.cost(cpu));
+        let cost = contexts.status(cpu).cost;
+        assert!((0..50).any(|_| is_all_told()), "{cost:?}");
     }
 }

@@ -32,6 +32,14 @@ use isotherm_record::{Item, UsageSample};
 /// Time of a monitor's next step; `None` if all targets are gone.
 pub(crate) type NextStep = anyhow::Result<Option<Nanos>>;
 
+/// Cost and intervals of a monitor at present.
+pub(crate) struct MonitorStatus {
+    pub(crate) cost: Cost,
+    /// Number of samples so far with an unknown result.
+    pub(crate) nr_unknown: u64,
+    pub(crate) intervals: Intervals,
+}
+
 /// A method of watching targets.
 pub(crate) trait Monitor {
     /// Does the work that is due at `now` and appends new items to `items`; `cpu` has all time outside the steps.
@@ -53,14 +61,8 @@ pub(crate) trait Monitor {
     /// Resets the age of memory that was acted on at `now`.
     fn reset_age(&mut self, _target: TargetId, _range: AddressRange, _now: Nanos) {}
 
-    /// Cost of watching so far; `cpu` has all time outside the steps.
-    fn cost(&self, cpu: CpuLedger) -> Cost;
-
-    /// Number of samples so far with an unknown result.
-    fn nr_unknown(&self) -> u64;
-
-    /// Present intervals.
-    fn intervals(&self) -> Intervals;
+    /// Cost of watching so far and present intervals; `cpu` has all time outside the steps.
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus;
 
     /// Live targets and their processes, for metering.
     fn live(&self) -> Vec<(TargetId, &Process)>;

@@ -6,7 +6,7 @@ use isotherm_config::{ClearBy, PageAttributes};
 use isotherm_engine::frames::{FrameMap, MappedClass, NR_MAPPERS, PageAge};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, CpuLedger, Intervals, Nanos, PAGE_SIZE, TargetId,
+    AccessProbe, AddressRange, BLOCK_SIZE, CpuLedger, Intervals, Nanos, PAGE_SIZE, TargetId,
 };
 use isotherm_linux::probe::ClearMethod;
 use isotherm_linux::probe::PageTableProbe;
@@ -15,7 +15,7 @@ use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
 
 use super::by_frame::drop_mappings;
-use super::{ByFrame, Monitor, NextStep, TargetTables};
+use super::{ByFrame, Monitor, MonitorStatus, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
 /// Ratio of unknown to accessed pages above which clearing by madvise misses too much.
@@ -280,19 +280,15 @@ impl Monitor for Pages {
         is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
     }
 
-    fn cost(&self, cpu: CpuLedger) -> Cost {
-        cpu.of_watching(self.probe.cost())
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.nr_unknown
-    }
-
-    fn intervals(&self) -> Intervals {
-        Intervals {
-            sample: self.attributes.interval,
-            aggregation: self.attributes.interval,
-            update: self.attributes.interval,
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        MonitorStatus {
+            cost: cpu.of_watching(self.probe.cost()),
+            nr_unknown: self.nr_unknown,
+            intervals: Intervals {
+                sample: self.attributes.interval,
+                aggregation: self.attributes.interval,
+                update: self.attributes.interval,
+            },
         }
     }
 

@@ -3,16 +3,14 @@
 use anyhow::Context;
 use isotherm_engine::drive::{RegionLoop, TargetSource};
 use isotherm_engine::table::MappedRange;
-use isotherm_engine::{
-    AccessProbe, AddressRange, Attributes, Cost, CpuLedger, Intervals, Nanos, TargetId,
-};
+use isotherm_engine::{AccessProbe, AddressRange, Attributes, CpuLedger, Nanos, TargetId};
 use isotherm_linux::host;
 use isotherm_linux::probe::{MapFacts, PhysicalProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
 use super::by_frame::{MEMORY, start_of_memory};
-use super::{Monitor, NextStep};
+use super::{Monitor, MonitorStatus, NextStep};
 
 /// Share of the time since the last refresh that a refresh of the reverse map may take. It holds for the maps of all
 /// contexts together; refreshes come with the engine's updates.
@@ -125,16 +123,12 @@ impl Monitor for Physical {
         self.monitor.reset_age(target, range);
     }
 
-    fn cost(&self, cpu: CpuLedger) -> Cost {
-        cpu.of_watching(self.probe.cost())
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.monitor.nr_unknown()
-    }
-
-    fn intervals(&self) -> Intervals {
-        self.monitor.intervals()
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        MonitorStatus {
+            cost: cpu.of_watching(self.probe.cost()),
+            nr_unknown: self.monitor.nr_unknown(),
+            intervals: self.monitor.intervals(),
+        }
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {

@@ -8,16 +8,14 @@ use std::convert::Infallible;
 
 use isotherm_engine::drive::{RegionLoop, TargetSource};
 use isotherm_engine::table::MappedRange;
-use isotherm_engine::{
-    AddressRange, Attributes, Cost, CpuLedger, Intervals, Nanos, PAGE_SIZE, TargetId,
-};
+use isotherm_engine::{AddressRange, Attributes, CpuLedger, Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec, Use,
 };
 
-use super::{Monitor, NextStep};
+use super::{Monitor, MonitorStatus, NextStep};
 
 const MEMORY: AddressRange = AddressRange::new(0x7f00_0000_0000, 0x7f00_4000_0000);
 const TENTH_PAGES: u32 = (MEMORY.len() / PAGE_SIZE / 10) as u32;
@@ -157,16 +155,12 @@ impl Monitor for Simulated {
         Ok(next)
     }
 
-    fn cost(&self, _cpu: CpuLedger) -> Cost {
-        self.probe.cost()
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.monitor.nr_unknown()
-    }
-
-    fn intervals(&self) -> Intervals {
-        self.monitor.intervals()
+    fn status(&self, _cpu: CpuLedger) -> MonitorStatus {
+        MonitorStatus {
+            cost: self.probe.cost(),
+            nr_unknown: self.monitor.nr_unknown(),
+            intervals: self.monitor.intervals(),
+        }
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {

@@ -2,15 +2,13 @@
 
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
 use isotherm_engine::table::{MappedRange, TableMonitor};
-use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, CpuLedger, Intervals, Nanos, TargetId,
-};
+use isotherm_engine::{AccessProbe, AddressRange, BLOCK_SIZE, CpuLedger, Nanos, TargetId};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
 use super::by_frame::drop_mappings;
-use super::{CacheView, MachineView, Monitor, NextStep, TargetTables};
+use super::{CacheView, MachineView, Monitor, MonitorStatus, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
 pub(crate) struct VirtualMemory {
@@ -191,16 +189,12 @@ impl Monitor for VirtualMemory {
         self.machine.as_mut()?.page_cache()
     }
 
-    fn cost(&self, cpu: CpuLedger) -> Cost {
-        cpu.of_watching(self.probe.cost())
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.monitor.nr_unknown()
-    }
-
-    fn intervals(&self) -> Intervals {
-        self.monitor.intervals()
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        MonitorStatus {
+            cost: cpu.of_watching(self.probe.cost()),
+            nr_unknown: self.monitor.nr_unknown(),
+            intervals: self.monitor.intervals(),
+        }
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
