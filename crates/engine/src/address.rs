@@ -130,6 +130,11 @@ impl AddressRange {
     }
 }
 
+/// Returns the start of the 2 MiB block that `address` lies in.
+pub(crate) const fn block_of(address: u64) -> u64 {
+    address & !(BLOCK_SIZE - 1)
+}
+
 impl fmt::Debug for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{:#x},{:#x})", self.start, self.end)

@@ -149,7 +149,7 @@ impl Watcher {
                     None => (0..machine.spec().nodes.len() as u32).collect(),
                 };
                 let ranges = nodes.into_iter().map(|node| machine.physical_range(node));
-                let ranges = joined(ranges);
+                let ranges = AddressRange::union(ranges, 0);
                 (
                     MonitorLoop::regions(attributes)?,
                     Followed::physical(within(&ranges, &spec.limits)),
@@ -168,17 +168,6 @@ impl Watcher {
             wake_at: Nanos(0),
         })
     }
-}
-
-fn joined(ranges: impl Iterator<Item = AddressRange>) -> Vec<AddressRange> {
-    let mut joined: Vec<AddressRange> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => joined.push(range),
-        }
-    }
-    joined
 }
 
 fn within(ranges: &[AddressRange], limits: &[AddressRange]) -> Vec<AddressRange> {

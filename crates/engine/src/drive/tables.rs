@@ -359,8 +359,9 @@ impl TableLoop {
         self.monitor.note_other_work(&before, &probe.cost());
         let before = probe.cost();
         for group in plan.ranges.chunk_by(|a, b| a.0 == b.0) {
-            let of_target: Vec<AddressRange> = group.iter().map(|(_, range)| *range).collect();
-            probe.clear(group[0].0, &joined(&of_target))?;
+            // Adjacent ranges are joined: each range costs a flush.
+            let of_target = AddressRange::union(group.iter().map(|(_, range)| *range), 0);
+            probe.clear(group[0].0, &of_target)?;
         }
         cleared.clear();
         for (target, blocks) in watched {
@@ -393,16 +394,4 @@ impl TableLoop {
         self.monitor.note_other_work(&before, &probe.cost());
         Ok(())
     }
-}
-
-/// Joins adjacent ranges, which are in address order: each range costs a flush.
-fn joined(ranges: &[AddressRange]) -> Vec<AddressRange> {
-    let mut joined: Vec<AddressRange> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => joined.push(*range),
-        }
-    }
-    joined
 }

@@ -180,20 +180,8 @@ fn a_process_that_ends_ends_the_loop() {
 
 #[test]
 fn no_more_is_done_than_the_guard_allows() {
-    let operation = Operation {
-        scheme: 0,
-        action: Action::Pageout,
-        destinations: [].into(),
-        target: TARGET,
-        range: AddressRange::new(0, 1 << 30),
-        bytes: 1 << 30,
-        age: Nanos(0),
-        filters: [].into(),
-        pass_unmatched: true,
-        idle_only: true,
-        pages: None,
-        blocks: None,
-    };
+    let range = AddressRange::new(0, 1 << 30);
+    let operation = Operation::on(Action::Pageout, TARGET, range);
     let mut guard = Guard::new(GuardLimits {
         max_slowdown: Some(0.01),
         ..GuardLimits::default()

@@ -77,30 +77,19 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
         mappings: &[AddressRange],
     ) -> Result<Option<Vec<AddressRange>>, ProbeError> {
         let blocks = probe.occupied_blocks(target, mappings)?;
-        Ok(blocks.map(|blocks| populated(mappings, blocks)))
+        Ok(blocks.map(|blocks| populated(mappings, &blocks)))
     }
 }
 
 /// Returns the parts of `mappings` that lie in `blocks`, both in address order.
-fn populated(mappings: &[AddressRange], blocks: Vec<u64>) -> Vec<AddressRange> {
-    let mut populated: Vec<AddressRange> = Vec::new();
-    let mut mappings = mappings.iter().peekable();
-    for block in blocks {
-        let block = AddressRange::new(block, block + BLOCK_SIZE);
-        while let Some(mapping) = mappings.peek() {
-            if let Some(part) = mapping.intersection(block) {
-                match populated.last_mut() {
-                    Some(last) if last.end == part.start => last.end = part.end,
-                    _ => populated.push(part),
-                }
-            }
-            if mapping.end > block.end {
-                break;
-            }
-            mappings.next();
-        }
-    }
-    populated
+fn populated(mappings: &[AddressRange], blocks: &[u64]) -> Vec<AddressRange> {
+    let parts = blocks.iter().flat_map(|block| {
+        let block = AddressRange::new(*block, *block + BLOCK_SIZE);
+        let first = mappings.partition_point(|mapping| mapping.end <= block.start);
+        let overlapping = mappings[first..].iter();
+        overlapping.map_while(move |mapping| mapping.intersection(block))
+    });
+    AddressRange::union(parts, 0)
 }
 
 impl VirtualMemory {
