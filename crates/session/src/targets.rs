@@ -496,18 +496,8 @@ impl TargetSet {
         } else {
             without_aliases(&live.areas)
         };
-        let areas = areas.into_iter();
-        if self.limits.is_empty() {
-            return areas.map(|range| MappedRange { range }).collect();
-        }
-        areas
-            .flat_map(|area| {
-                self.limits
-                    .iter()
-                    .filter_map(move |limit| area.intersection(*limit))
-            })
-            .map(|range| MappedRange { range })
-            .collect()
+        let parts = AddressRange::within(areas, &self.limits).into_iter();
+        parts.map(|range| MappedRange { range }).collect()
     }
 
     /// Private anonymous memory of the target, as far as it is watched, in address order.
@@ -515,14 +505,7 @@ impl TargetSet {
         let areas = self.areas(id).iter();
         let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
         let ranges = anonymous.map(|area| area.range);
-        if self.limits.is_empty() {
-            return ranges.collect();
-        }
-        let parts = ranges.flat_map(|area| {
-            let limits = self.limits.iter();
-            limits.filter_map(move |limit| area.intersection(*limit))
-        });
-        let mut parts: Vec<AddressRange> = parts.collect();
+        let mut parts = AddressRange::within(ranges, &self.limits);
         parts.sort_unstable();
         parts
     }

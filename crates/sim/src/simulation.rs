@@ -152,7 +152,7 @@ impl Watcher {
                 let ranges = AddressRange::union(ranges, 0);
                 (
                     MonitorLoop::regions(attributes)?,
-                    Followed::physical(within(&ranges, &spec.limits)),
+                    Followed::physical(AddressRange::within(ranges, &spec.limits)),
                 )
             }
         };
@@ -168,16 +168,6 @@ impl Watcher {
             wake_at: Nanos(0),
         })
     }
-}
-
-fn within(ranges: &[AddressRange], limits: &[AddressRange]) -> Vec<AddressRange> {
-    if limits.is_empty() {
-        return ranges.to_vec();
-    }
-    let parts = ranges
-        .iter()
-        .flat_map(|range| limits.iter().filter_map(|limit| range.intersection(*limit)));
-    parts.collect()
 }
 
 /// A machine on which Isotherm runs.

@@ -49,11 +49,8 @@ impl Followed {
     /// The monitored parts of a process's mappings.
     fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<MappedRange> {
         let ranges = machine.mappings(target).map(|(_, range, _)| range);
-        let Some(limits) = &self.limits else {
-            return ranges.map(|range| MappedRange { range }).collect();
-        };
-        let parts =
-            ranges.flat_map(|range| limits.iter().filter_map(move |l| range.intersection(*l)));
+        let limits = self.limits.as_deref().unwrap_or_default();
+        let parts = AddressRange::within(ranges, limits).into_iter();
         parts.map(|range| MappedRange { range }).collect()
     }
 }
