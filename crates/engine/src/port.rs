@@ -113,7 +113,7 @@ pub trait AccessProbe {
     /// Appends the results of the current samples: one for each, in their order.
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), Self::Error>;
 
-    /// Returns the cost so far. Its CPU time may be that of the whole process: [`crate::CpuLedger`] has the other work.
+    /// Returns the cost so far. Its CPU time may be that of the whole process, other work included.
     fn cost(&self) -> Cost;
 }
 

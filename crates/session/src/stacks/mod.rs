@@ -82,8 +82,8 @@ pub(crate) struct Stacks {
     beside: Nanos,
     next_drain: Nanos,
     adapted: Adapted,
-    /// State at the last adaptation of the period.
-    counted: Adapted,
+    /// Time of the last adaptation of the period, and the totals at that time.
+    counted: (Nanos, SamplerTotals),
     counting: Counting,
     huge: HugePages,
     /// Faults that were missed while counting was off; each of the next samples represents them as well.
@@ -155,10 +155,7 @@ impl Stacks {
                 at: clock.now(),
                 ..Adapted::default()
             },
-            counted: Adapted {
-                at: clock.now(),
-                ..Adapted::default()
-            },
+            counted: (clock.now(), SamplerTotals::default()),
             counting: Counting::new(budget.cpu_budget * COUNTING_SHARE, clock.now()),
             huge: HugePages::new(budget.cpu_budget * HUGE_PAGES_SHARE, clock.now()),
             missed: 0,
@@ -408,11 +405,12 @@ impl Stacks {
     /// Sets the period by the present number of faults a second.
     fn set_period(&mut self, now: Nanos) {
         let totals = self.sampler.totals();
-        let seconds = now.since(self.counted.at).0 as f64 / 1e9;
-        let calls =
-            totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) as f64 / seconds.max(0.01);
+        let (then, before) = std::mem::replace(&mut self.counted, (now, totals));
+        let seconds = now.since(then).0 as f64 / 1e9;
+        let nr_calls = totals.nr_calls.saturating_sub(before.nr_calls);
+        let calls = nr_calls as f64 / seconds.max(0.01);
         self.missed = 0;
-        let faults = totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) * self.period;
+        let faults = nr_calls * self.period;
         if let Some(counts) = self.counting.update(now, faults) {
             // If the kernel refuses, faults stay counted.
             self.sampler.set_counting(counts).ok();
@@ -420,12 +418,6 @@ impl Stacks {
                 self.missed = self.counting.missed(now);
             }
         }
-        self.counted = Adapted {
-            at: now,
-            cpu: self.cpu,
-            beside: self.beside,
-            totals,
-        };
         if faults == 0 && self.counting.off() > Nanos(0) {
             // The rate of faults may be as high as before the pause.
             return;
