@@ -124,10 +124,25 @@ impl AddressRange {
         union
     }
 
+    /// Returns the parts of `ranges` that lie in `limits`, range by range; all of `ranges` if there are no limits.
+    pub fn within(ranges: impl IntoIterator<Item = Self>, limits: &[Self]) -> Vec<Self> {
+        let ranges = ranges.into_iter();
+        if limits.is_empty() {
+            return ranges.collect();
+        }
+        let parts = |range: Self| limits.iter().filter_map(move |l| range.intersection(*l));
+        ranges.flat_map(parts).collect()
+    }
+
     /// Returns the part that both ranges share.
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::checked(self.start.max(other.start), self.end.min(other.end))
     }
+}
+
+/// Returns the start of the 2 MiB block that `address` lies in.
+pub(crate) const fn block_of(address: u64) -> u64 {
+    address & !(BLOCK_SIZE - 1)
 }
 
 impl fmt::Debug for AddressRange {

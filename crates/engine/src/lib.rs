@@ -9,6 +9,7 @@ pub mod attributes;
 pub mod calibration;
 mod charge;
 pub mod compaction;
+mod cpu_ledger;
 pub mod drive;
 pub mod guard;
 pub mod monitor;
@@ -28,6 +29,7 @@ pub use charge::GroupCharge;
 pub use compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };
+pub use cpu_ledger::{CpuAccount, CpuLedger};
 pub use monitor::Intervals;
 pub use monitor::block_pages::BlockPages;
 pub use monitor::budget::BudgetShares;

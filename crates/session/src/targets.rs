@@ -495,17 +495,7 @@ impl TargetSet {
         } else {
             without_aliases(&live.areas)
         };
-        if self.limits.is_empty() {
-            return areas;
-        }
-        let areas = areas.into_iter();
-        areas
-            .flat_map(|area| {
-                self.limits
-                    .iter()
-                    .filter_map(move |limit| area.intersection(*limit))
-            })
-            .collect()
+        AddressRange::within(areas, &self.limits)
     }
 
     /// Private anonymous memory of the target, as far as it is watched, in address order.
@@ -513,14 +503,7 @@ impl TargetSet {
         let areas = self.areas(id).iter();
         let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
         let ranges = anonymous.map(|area| area.range);
-        if self.limits.is_empty() {
-            return ranges.collect();
-        }
-        let parts = ranges.flat_map(|area| {
-            let limits = self.limits.iter();
-            limits.filter_map(move |limit| area.intersection(*limit))
-        });
-        let mut parts: Vec<AddressRange> = parts.collect();
+        let mut parts = AddressRange::within(ranges, &self.limits);
         parts.sort_unstable();
         parts
     }

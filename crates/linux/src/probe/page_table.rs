@@ -73,11 +73,9 @@ pub struct PageTableProbe {
     leaves: Vec<Leaf>,
     ranges: Vec<AddressRange>,
     outcomes: Vec<Advised>,
-    induced: Induced,
-    clear_refs: ClearRefs,
+    pub(super) induced: Induced,
+    pub(super) clear_refs: ClearRefs,
     pub(super) cost: Cost,
-    /// CPU time of this process that was not spent on watching.
-    other_cpu: Nanos,
     /// Aliases of each target that has any.
     pub(super) aliases: BTreeMap<TargetId, Aliases>,
     /// Targets that can no longer be watched, and the reasons.
@@ -101,7 +99,6 @@ impl PageTableProbe {
             induced: Induced::measured(),
             clear_refs: ClearRefs::default(),
             cost: Cost::default(),
-            other_cpu: Nanos(0),
             aliases: BTreeMap::new(),
             failed: BTreeMap::new(),
         })
@@ -150,11 +147,6 @@ impl PageTableProbe {
     /// Returns the process of `target`.
     pub fn process(&self, target: TargetId) -> Option<&Process> {
         self.targets.get(&target).map(|watched| &watched.process)
-    }
-
-    /// Excludes `cpu` time of this process from the cost of watching, such as time spent on acting.
-    pub fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.other_cpu = self.other_cpu + cpu;
     }
 
     /// Returns the kernel's files about frames; `None` without privilege.
@@ -216,22 +208,6 @@ impl PageTableProbe {
     /// unknown.
     pub fn hides_accesses(&self, target: TargetId) -> bool {
         self.secondary_page_tables(target).is_some()
-    }
-
-    /// Clears the accessed bits of all memory that `target` maps, by `/proc/PID/clear_refs`. Returns `false` if that is
-    /// refused, or would stall the target for longer than `hold_max`.
-    pub fn clear_space(&mut self, target: TargetId, nr_pages: u64, hold_max: Nanos) -> bool {
-        let Some(watched) = self.targets.get(&target) else {
-            return false;
-        };
-        let is_cleared = self.clear_refs.clear(&watched.process, nr_pages, hold_max);
-        self.cost.clears += u64::from(is_cleared);
-        is_cleared
-    }
-
-    /// Adds the time that targets lose by setting `nr_bits` cleared bits again.
-    pub(super) fn add_set_again(&mut self, nr_bits: u64) {
-        self.induced.add_set_again(nr_bits);
     }
 
     /// Clears the accessed bits of `ranges`, and continues after those that are refused.
@@ -446,7 +422,7 @@ impl AccessProbe for PageTableProbe {
 
     fn cost(&self) -> Cost {
         Cost {
-            monitor_cpu: process_cpu().since(self.other_cpu),
+            monitor_cpu: process_cpu(),
             induced_cpu: Nanos(self.induced.total_ns() as u64),
             ..self.cost
         }

@@ -3,7 +3,7 @@
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use isotherm_engine::scheme::Action;
-use isotherm_engine::{Actuator, AddressRange, Nanos, Operation, Outcome, TargetId};
+use isotherm_engine::{Actuator, AddressRange, Operation, Outcome, TargetId};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
 
@@ -38,20 +38,7 @@ pub(crate) fn actuator(test: &str, options: ActOptions) -> Option<ProcessActuato
 }
 
 pub(crate) fn operation(action: Action, range: AddressRange) -> Operation {
-    Operation {
-        scheme: 0,
-        action,
-        destinations: [].into(),
-        target: ME,
-        range,
-        bytes: range.len(),
-        age: Nanos(0),
-        filters: [].into(),
-        pass_unmatched: true,
-        idle_only: true,
-        pages: None,
-        blocks: None,
-    }
+    Operation::on(action, ME, range)
 }
 
 pub(crate) fn act(actuator: &mut ProcessActuator, operation: Operation) -> Outcome {

@@ -48,12 +48,8 @@ impl Followed {
     /// The monitored parts of a process's mappings.
     fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<AddressRange> {
         let ranges = machine.mappings(target).map(|(_, range, _)| range);
-        let Some(limits) = &self.limits else {
-            return ranges.collect();
-        };
-        ranges
-            .flat_map(|range| limits.iter().filter_map(move |l| range.intersection(*l)))
-            .collect()
+        let limits = self.limits.as_deref().unwrap_or_default();
+        AddressRange::within(ranges, limits)
     }
 }
 

@@ -4,8 +4,8 @@ use super::bits;
 use super::block::{Block, State};
 use super::granule::{GRANULE_BYTES, GRANULE_PAGES};
 use super::pages::{Counts, Pages, Seen};
-use super::target::{Target, block_of};
-use crate::address::{AddressRange, Nanos, PAGE_SIZE};
+use super::target::Target;
+use crate::address::{AddressRange, Nanos, PAGE_SIZE, block_of};
 use crate::monitor::ticks::nanos_of;
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 

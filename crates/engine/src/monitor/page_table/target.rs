@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::block::Block;
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, block_of};
 use crate::monitor::bits::{Bitmap, NONE, count, mask_of, or};
-
-pub(super) const fn block_of(address: u64) -> u64 {
-    address & !(BLOCK_SIZE - 1)
-}
 
 /// A target: its mappings and blocks, both in address order.
 #[derive(Debug)]
