@@ -45,7 +45,7 @@ impl MonitorLoop {
     ) -> Result<Option<Nanos>, P::Error> {
         match self {
             Self::Tables(tables) => tables.step(now, cpu, probe, targets, snapshots),
-            Self::Regions(regions) => regions.step(now, cpu, probe, targets, snapshots),
+            Self::Regions(regions) => regions.step(now, probe, targets, snapshots),
         }
     }
 

@@ -103,7 +103,7 @@ impl Physical {
 }
 
 impl Monitor for Physical {
-    fn step(&mut self, now: Nanos, cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
+    fn step(&mut self, now: Nanos, _cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         if !std::mem::replace(&mut self.memory.is_started, true) {
             items.push(start_of_memory(now));
             items.push(Item::Note {
@@ -113,7 +113,7 @@ impl Monitor for Physical {
         }
         let mut snapshots = Vec::new();
         let (probe, memory) = (&mut self.probe, &mut self.memory);
-        let next = self.monitor.step(now, cpu, probe, memory, &mut snapshots)?;
+        let next = self.monitor.step(now, probe, memory, &mut snapshots)?;
         items.extend(snapshots.into_iter().map(Item::Snapshot));
         Ok(next)
     }

@@ -145,10 +145,9 @@ impl Monitor for Simulated {
         };
         let (mut program, mut snapshots) = (Program(self.target), Vec::new());
         // The costs are simulated, and so is all other work: none.
-        let cpu = CpuLedger::default();
         let step = self
             .monitor
-            .step(now, cpu, &mut probe, &mut program, &mut snapshots);
+            .step(now, &mut probe, &mut program, &mut snapshots);
         let Ok(next) = step;
         items.extend(snapshots.into_iter().map(Item::Snapshot));
         Ok(next)
