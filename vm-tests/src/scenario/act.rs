@@ -1,29 +1,11 @@
 //! Every action on a process, on each kernel, checked by the state of its pages afterwards.
 
+use super::Report;
 use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
 use super::workload::SLOW;
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `act`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "act",
-        "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds",
-        actions,
-    )
-}
-
-/// `act-swap-full`.
-pub(super) fn swap_full() -> VmScenario {
-    VmScenario::new(
-        "act-swap-full",
-        "more cold memory than swap: what does not fit is refused by name, nothing is lost",
-        more_than_swap,
-    )
-}
 
 /// Shell that starts a workload on huge pages. The workload writes a quarter of them, every fourth page, and then uses
 /// other memory.
@@ -38,7 +20,7 @@ const SPARSE_UNUSED: u64 = 12 << 20;
 /// Tolerance in bytes: pages may be on their way when they are counted, and the monitor makes mistakes.
 const SLACK: u64 = 1 << 20;
 
-fn actions(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn actions(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         // Only the schemes may make huge pages here.
         "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
@@ -118,9 +100,11 @@ fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         COLD,
         0,
     )?;
-    ensure(stat.applied == 0 && stat.tried >= HOT + COLD, || {
-        format!("stat tried {}\n{report}", mib(stat.tried))
-    })?;
+    ensure!(
+        stat.applied == 0 && stat.tried >= HOT + COLD,
+        "stat tried {}\n{report}",
+        mib(stat.tried)
+    );
     intact(&start, &after, "when it was cooled and counted")
 }
 
@@ -173,13 +157,16 @@ fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 
 /// Fails unless the product reports at least `bytes` as applied. Its target has other memory, too.
 fn says(report: &Report, deed: &Deed, bytes: u64) -> Result<(), VmError> {
-    ensure(deed.applied >= bytes - SLACK, || {
-        format!("{} says less than it did\n{report}", deed.action)
-    })
+    ensure!(
+        deed.applied >= bytes - SLACK,
+        "{} says less than it did\n{report}",
+        deed.action
+    );
+    Ok(())
 }
 
 /// Pages out incompressible memory, three times the size of the swap.
-fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
     let swap = 8 << 20;
     let script = format!(
         "isotherm swap zram --size 8M || exit 1\n\
@@ -214,13 +201,15 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
         HOT,
         SLACK,
     )?;
-    ensure(pageout.refused("swap_full") >= COLD - swap - SLACK, || {
-        format!("what did not fit is not counted as that\n{report}")
-    })?;
+    ensure!(
+        pageout.refused("swap_full") >= COLD - swap - SLACK,
+        "what did not fit is not counted as that\n{report}"
+    );
     let cold = deed(&output, "cold")?;
-    ensure(cold.refused("swap_full") == 0, || {
-        format!("cold needs no swap\n{report}")
-    })?;
+    ensure!(
+        cold.refused("swap_full") == 0,
+        "cold needs no swap\n{report}"
+    );
     intact(&start, &after, "when swap was full")?;
     Ok(report)
 }

@@ -5,20 +5,11 @@ use isotherm_engine::{Nanos, Snapshot};
 use isotherm_record::{Item, Reader};
 use serde_json::Value;
 
+use super::Report;
 use super::acting::{self, COLD, STILL, about, deed, intact, mib, pages};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `act-psi`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "act-psi",
-        "memory pressure stops the schemes (--max-psi); without PSI the limit is refused",
-        run,
-    )
-}
 
 const LIMITED: &str = "--preset prcl --max-psi 10% --cpu-budget 20% --pid $target";
 
@@ -38,7 +29,7 @@ const SQUEEZE: &str = "\
     paged_out() { [ $(awk '/VmSwap/ { print $2 }' /proc/$target/status) -gt 20480 ]; }\n\
     stopped() { isotherm status --json >/out/status.json 2>/dev/null && grep -q '\"exceeded\": *\"psi\"' /out/status.json; }\n";
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "{SQUEEZE}\
          isotherm swap zram --size 256M || exit 1\n\
@@ -73,9 +64,10 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         run.guard_stops
     ));
     stopped(&mut report, &items(&output)?)?;
-    ensure(run.guard_stops >= 1, || {
-        format!("the summary tells of no stop\n{report}")
-    })?;
+    ensure!(
+        run.guard_stops >= 1,
+        "the summary tells of no stop\n{report}"
+    );
     let spared = pages(&output, "spared")?.cold.present;
     report.say(format!(
         "idle again under pressure, and spared: {}",
@@ -97,13 +89,16 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let why = output.text("why")?;
     let last = why.trim().lines().last().unwrap_or_default();
     report.say(format!("with psi=0: {last}"));
-    ensure(why.contains("psi=1"), || {
-        format!("why pressure cannot be limited is not said\n{report}")
-    })?;
+    ensure!(
+        why.contains("psi=1"),
+        "why pressure cannot be limited is not said\n{report}"
+    );
     let swapped = pages(&output, "start")?.cold.swapped;
-    ensure(swapped == 0, || {
-        format!("{} were paged out without a guard\n{report}", mib(swapped))
-    })?;
+    ensure!(
+        swapped == 0,
+        "{} were paged out without a guard\n{report}",
+        mib(swapped)
+    );
     Ok(report)
 }
 
@@ -147,10 +142,11 @@ fn stopped(report: &mut Report, items: &[Item]) -> Result<(), VmError> {
         mib(before),
         mib(meanwhile)
     ));
-    ensure(
+    ensure!(
         by_pressure >= 1 && meanwhile == 0 && before >= COLD / 4,
-        || format!("pressure did not stop the schemes\n{report}"),
-    )
+        "pressure did not stop the schemes\n{report}"
+    );
+    Ok(())
 }
 
 fn status(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
@@ -162,8 +158,9 @@ fn status(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
             report.say(format!("status: {}", line.trim()));
         }
     }
-    ensure(
+    ensure!(
         guard["exceeded"] == "psi" && guard["is_open"] == false,
-        || format!("the status does not tell of the stop: {guard}\n{report}"),
-    )
+        "the status does not tell of the stop: {guard}\n{report}"
+    );
+    Ok(())
 }

@@ -2,29 +2,11 @@
 
 use serde_json::{Value, json};
 
+use super::Report;
 use super::acting::{self, COLD, HOT, Pages, Part, STILL, TABLES, about, done, intact, mib, pages};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `act-migrate`.
-pub(super) fn migrate() -> VmScenario {
-    VmScenario::new(
-        "act-migrate",
-        "cold memory moves to node 1 and hot memory back, of a process and as `tier plan` has it",
-        between_nodes,
-    )
-}
-
-/// `act-physical`.
-pub(super) fn physical() -> VmScenario {
-    VmScenario::new(
-        "act-physical",
-        "pprcl pages out what idles on the whole machine, and spares what does not",
-        whole_machine,
-    )
-}
 
 /// Tolerance in bytes. The table monitor finds idle memory page by page; a few pages may be elsewhere for other
 /// reasons.
@@ -103,7 +85,7 @@ const REFUSED: &str = "\
     refuses 'there is no NUMA node 7' --pid $target --scheme '4K max 0 0 3s max DEMOTE 7'\n\
     refuses 'on node 1 already' --physical --node 1 --scheme '4K max 0 0 3s max DEMOTE 1'\n";
 
-fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "{on_0}look start --sum\n\
          {REFUSED}\
@@ -145,9 +127,10 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
         "killed in the middle of migrate_cold, with {} moved",
         mib(after.cold.on(1))
     ));
-    ensure((1..COLD).contains(&after.cold.on(1)), || {
-        format!("it was not killed in the middle\n{report}")
-    })?;
+    ensure!(
+        (1..COLD).contains(&after.cold.on(1)),
+        "it was not killed in the middle\n{report}"
+    );
     intact(&start, &after, "when what moved it was killed")?;
 
     let start = pages(&output, "again")?;
@@ -215,12 +198,14 @@ fn mostly(report: &Report, went: u64, stayed: u64, pages: &Pages) -> Result<(), 
     let bytes = |part: &Part| part.present + part.swapped;
     let cold = went as f64 / bytes(&pages.cold) as f64;
     let hot = stayed as f64 / bytes(&pages.hot) as f64;
-    ensure(cold >= LEAST_COLD && hot >= LEAST_HOT, || {
-        format!("{cold:.2} of the cold memory went, {hot:.2} of the hot memory stayed\n{report}")
-    })
+    ensure!(
+        cold >= LEAST_COLD && hot >= LEAST_HOT,
+        "{cold:.2} of the cold memory went, {hot:.2} of the hot memory stayed\n{report}"
+    );
+    Ok(())
 }
 
-fn whole_machine(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn whole_machine(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "isotherm swap zram --size 256M || exit 1\n\
          {start}look start --sum\n\

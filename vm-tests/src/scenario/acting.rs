@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::Report;
 use super::workload::Workload;
-use super::{Report, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -220,9 +220,11 @@ pub(super) fn done(
 pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), VmError> {
     let sums = |pages: &Pages| (pages.hot.sum, pages.cold.sum);
     let (then, now) = (sums(before), sums(after));
-    ensure(matches!(then, (Some(_), Some(_))) && then == now, || {
-        format!("the workload's memory changed {when}: {then:?}, now {now:?}")
-    })
+    ensure!(
+        matches!(then, (Some(_), Some(_))) && then == now,
+        "the workload's memory changed {when}: {then:?}, now {now:?}"
+    );
+    Ok(())
 }
 
 /// Fails unless `bytes` is `want`, give or take `slack`.
@@ -233,12 +235,12 @@ pub(super) fn about(
     want: u64,
     slack: u64,
 ) -> Result<(), VmError> {
-    ensure(bytes.abs_diff(want) <= slack, || {
-        format!(
-            "{what}: {}, not {} (within {})\n{report}",
-            mib(bytes),
-            mib(want),
-            mib(slack)
-        )
-    })
+    ensure!(
+        bytes.abs_diff(want) <= slack,
+        "{what}: {}, not {} (within {})\n{report}",
+        mib(bytes),
+        mib(want),
+        mib(slack)
+    );
+    Ok(())
 }

@@ -2,22 +2,13 @@
 
 use serde_json::Value;
 
-use super::{Report, VmScenario, ensure};
+use super::Report;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
-/// `doctor`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "doctor",
-        "doctor says what works as root, and why not for a user and under lockdown",
-        run,
-    )
-}
-
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let isotherm = product::isotherm_with("doctor", &["--json"])?;
     let vm = Vm::new(kernel).program(isotherm, "isotherm").script(
         "echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
@@ -30,9 +21,11 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
 
     let root = json(&open, "root.json")?;
     let release = kernel.image()?.release;
-    ensure(root["kernel"] == release.as_str(), || {
-        format!("doctor takes the kernel for {}", root["kernel"])
-    })?;
+    ensure!(
+        root["kernel"] == release.as_str(),
+        "doctor takes the kernel for {}",
+        root["kernel"]
+    );
     let mut report = Report::default();
     for line in open.stdout.lines() {
         report.say(line);
@@ -48,12 +41,14 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     ] {
         let (ability, why) = recording(&report_of)?;
         report.say(format!("{who}: record works: {ability}; {why}"));
-        ensure(ability == works, || {
-            format!("for {who} recording is to work: {works}\n{report}")
-        })?;
-        ensure(works || !why.is_empty(), || {
-            format!("doctor does not say why {who} cannot record\n{report}")
-        })?;
+        ensure!(
+            ability == works,
+            "for {who} recording is to work: {works}\n{report}"
+        );
+        ensure!(
+            works || !why.is_empty(),
+            "doctor does not say why {who} cannot record\n{report}"
+        );
     }
     Ok(report)
 }

@@ -4,10 +4,10 @@
 //! As in `side_by_side`, something wakes on the workload's processor every millisecond: DAMON flushes no TLB, and an
 //! emulated one hides accesses otherwise.
 
+use super::Report;
 use super::acting::{self, mib, pages};
 use super::record::LEAST_FAITHFUL;
 use super::workload::{self, SCATTERED, SLOW};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -19,27 +19,6 @@ const SECONDS: u32 = 36;
 const SETTLING: usize = 3;
 /// Bytes of cold memory that may still be in memory: a region's border lies anywhere.
 const LEFT: u64 = 2 << 20;
-
-/// `kernel-damon`.
-pub(super) fn records() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon",
-        "records by the kernel's DAMON; takes it from nobody; a SIGKILL is put in order; where there is none, says so",
-        |kernel| match kernel {
-            Kernel::Debian61 => without(kernel),
-            _ => record(kernel),
-        },
-    )
-}
-
-/// `kernel-damon-acts`.
-pub(super) fn acts() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-acts",
-        "pages out by the kernel's DAMON what is cold, and in a dry run nothing",
-        act,
-    )
-}
 
 /// Shell functions for the scripts.
 pub(super) const FUNCTIONS: &str = "\
@@ -57,6 +36,13 @@ if [ \"$(cat $stat 2>/dev/null)\" = Y ]; then\n\
     is_empty module\n\
     echo N >$stat\n\
 fi\n";
+
+pub(super) fn records(kernel: Kernel) -> Result<Report, VmError> {
+    match kernel {
+        Kernel::Debian61 => without(kernel),
+        _ => record(kernel),
+    }
+}
 
 fn without(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
@@ -132,15 +118,11 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
         workload::require(&report, label, score, LEAST_FAITHFUL)?;
     }
     let physical = workload::snapshots(&output, "physical")?;
-    ensure(
+    ensure!(
         physical.iter().any(|snapshot| snapshot.regions.len() > 3),
-        || {
-            format!(
-                "nothing was seen of physical memory: {} snapshots",
-                physical.len()
-            )
-        },
-    )?;
+        "nothing was seen of physical memory: {} snapshots",
+        physical.len()
+    );
     says(
         &mut report,
         &output,
@@ -181,7 +163,7 @@ pub(super) fn says(
     Ok(())
 }
 
-fn act(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn act(kernel: Kernel) -> Result<Report, VmError> {
     let options = format!(
         "--world kernel --no-guard {SLOW} --scheme '4K max 0 0 5s max pageout' --pid $target"
     );
@@ -211,12 +193,14 @@ fn act(kernel: Kernel) -> Result<Report, VmError> {
     ));
     let actions = output.text("actions.txt")?;
     report.say(actions.lines().nth(1).unwrap_or_default());
-    ensure(dry.cold.present + LEFT >= acting::COLD, || {
-        format!("a dry run has paged out\n{report}")
-    })?;
-    ensure(after.cold.present <= LEFT, || {
-        format!("what is cold is in memory still\n{report}")
-    })?;
+    ensure!(
+        dry.cold.present + LEFT >= acting::COLD,
+        "a dry run has paged out\n{report}"
+    );
+    ensure!(
+        after.cold.present <= LEFT,
+        "what is cold is in memory still\n{report}"
+    );
     acting::intact(&before, &summed, "when the kernel paged out")?;
     Ok(report)
 }

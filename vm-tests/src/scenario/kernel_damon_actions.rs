@@ -5,9 +5,9 @@
 
 use serde_json::{Value, json};
 
+use super::Report;
 use super::acting::{self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, intact, mib, pages};
 use super::kernel_damon::{self, says};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -21,33 +21,6 @@ const FAST: &str =
     "--sample-interval 50ms --aggregation-interval 500ms --update-interval 10s --regions 200-2000";
 /// The least age of cold memory in schemes on physical memory.
 const SETTLED: &str = "6 s";
-
-/// `kernel-damon-migrate`.
-pub(super) fn migrate() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-migrate",
-        "the kernel's DAMON moves cold memory to node 1 and hot memory back, by frames; to two nodes, of a process",
-        between_nodes,
-    )
-}
-
-/// `kernel-damon-lru`.
-pub(super) fn lru() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-lru",
-        "the kernel's DAMON puts hot frames on the active list and cold ones off it; cold and willneed of a process",
-        lists,
-    )
-}
-
-/// `kernel-damon-huge`.
-pub(super) fn huge() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-huge",
-        "the kernel's DAMON advises huge pages for what is hot, none for what is cold, and collapses",
-        huge_pages,
-    )
-}
 
 /// Returns the shell functions for the scripts.
 pub(super) fn functions() -> String {
@@ -120,7 +93,7 @@ pub(super) fn counters(
             });
         }
     }
-    ensure(!all.is_empty(), || format!("{name}: no counters were read"))?;
+    ensure!(!all.is_empty(), "{name}: no counters were read");
     Ok(all)
 }
 
@@ -138,23 +111,23 @@ fn counted(report: &mut Report, output: &VmOutput, name: &str) -> Result<Counter
 }
 
 fn at_least(report: &Report, what: &str, bytes: u64, least: u64) -> Result<(), VmError> {
-    ensure(bytes >= least, || {
-        format!(
-            "{what}: {}, not {} or more\n{report}",
-            mib(bytes),
-            mib(least)
-        )
-    })
+    ensure!(
+        bytes >= least,
+        "{what}: {}, not {} or more\n{report}",
+        mib(bytes),
+        mib(least)
+    );
+    Ok(())
 }
 
 fn at_most(report: &Report, what: &str, bytes: u64, most: u64) -> Result<(), VmError> {
-    ensure(bytes <= most, || {
-        format!(
-            "{what}: {}, not {} or less\n{report}",
-            mib(bytes),
-            mib(most)
-        )
-    })
+    ensure!(
+        bytes <= most,
+        "{what}: {}, not {} or less\n{report}",
+        mib(bytes),
+        mib(most)
+    );
+    Ok(())
 }
 
 /// Bytes of cold and of hot memory that a scheme must find at least among all frames of a machine.
@@ -190,7 +163,7 @@ fn interleave() -> Value {
     })
 }
 
-fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let has_dests = kernel != Kernel::Debian612;
     let of_a_process = if has_dests {
         format!(
@@ -297,7 +270,7 @@ fn to_both(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     intact(&start, &after, "when it went to both nodes")
 }
 
-fn lists(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn lists(kernel: Kernel) -> Result<Report, VmError> {
     let of_frames = format!("{FAST} --physical");
     let script = format!(
         "{functions}echo n >/sys/kernel/mm/lru_gen/enabled\n\
@@ -428,7 +401,7 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// Least bytes in huge pages after collapse. A block in which a region ends is not collapsed, and regions end anywhere.
 const MOST_HUGE: u64 = (HOT + COLD) / 4 * 3;
 
-fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
     let collapses = kernel != Kernel::Debian612;
     let collapse = if collapses {
         format!(

@@ -4,22 +4,13 @@
 
 use serde_json::Value;
 
+use super::Report;
 use super::acting::{self, COLD, STILL, mib, pages, parsed};
 use super::kernel_damon::{FUNCTIONS, says};
 use super::workload::{SCATTERED, SLOW};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `kernel-damon-daemon`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-daemon",
-        "start --world kernel: tune by commit, a tuning that the kernel lacks, pause, resume, stop; the guard stops the kernel's schemes",
-        run,
-    )
-}
 
 /// Bytes of cold memory that may still be in memory.
 const LEFT: u64 = 2 << 20;
@@ -91,16 +82,7 @@ fn script() -> String {
     .concat()
 }
 
-/// `kernel-damon-compare`.
-pub(super) fn compares() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-compare",
-        "compare: Isotherm by regions, by DAMON's rules, simulated, and the kernel's DAMON in turns between exact scans",
-        compare,
-    )
-}
-
-fn compare(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn compare(kernel: Kernel) -> Result<Report, VmError> {
     let worlds = ["linux", "faithful", "kernel", "simulated"];
     let script = [
         FUNCTIONS,
@@ -136,13 +118,13 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
         let is_good = ["accessed_recall", "idle_precision"]
             .iter()
             .all(|name| number(name).is_some_and(|share| share >= LEAST_COMPARED));
-        ensure(is_good, || format!("{world} is not as it was\n{report}"))?;
+        ensure!(is_good, "{world} is not as it was\n{report}");
     }
     let page = output.text("compare.html")?;
-    ensure(
+    ensure!(
         page.contains("Worlds compared") && page.contains("faithful"),
-        || "the page lacks what it is about".to_owned(),
-    )?;
+        "the page lacks what it is about"
+    );
     Ok(report)
 }
 
@@ -150,7 +132,7 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
 /// memory in use that is not seen, are both rare; a region's border lies anywhere.
 const LEAST_COMPARED: f64 = 0.7;
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let output = acting::vm(kernel, &script())?
         .text("/pageout.json", &configuration("pageout"))
         .text("/lacks.json", &configuration("lru_prio"))
@@ -171,22 +153,24 @@ fn daemon(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(untouched.cold.present),
         mib(out.cold.present),
     ));
-    ensure(untouched.cold.present + LEFT >= COLD, || {
-        format!("a scheme that counts has paged out\n{report}")
-    })?;
-    ensure(out.cold.present <= LEFT, || {
-        format!("what is cold is in memory still\n{report}")
-    })?;
+    ensure!(
+        untouched.cold.present + LEFT >= COLD,
+        "a scheme that counts has paged out\n{report}"
+    );
+    ensure!(
+        out.cold.present <= LEFT,
+        "what is cold is in memory still\n{report}"
+    );
     acting::intact(&before, &after, "under the daemon")?;
     let status: Value = parsed(output, "paused")?;
     let context = &status["contexts"][0];
     let applied = context["schemes"][0]["stats"]["sz_applied"].as_u64();
-    ensure(
+    ensure!(
         status["paused"] == true
             && context["kdamond"].is_u64()
             && applied.is_some_and(|bytes| bytes >= COLD - LEFT),
-        || format!("what the status says is not so: {status:#}"),
-    )?;
+        "what the status says is not so: {status:#}"
+    );
     let text = output.text("paused.txt")?;
     report.say(
         text.lines()
@@ -207,7 +191,9 @@ fn guarded(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(deed.tried),
         deed.guard_stops
     ));
-    ensure(out > 0 && deed.guard_stops > 0, || {
-        format!("memory came back, and nothing stopped\n{report}")
-    })
+    ensure!(
+        out > 0 && deed.guard_stops > 0,
+        "memory came back, and nothing stopped\n{report}"
+    );
+    Ok(())
 }

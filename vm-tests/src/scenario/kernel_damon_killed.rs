@@ -12,9 +12,9 @@ use isotherm_record::{Item, Reader};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
+use super::Report;
 use super::kernel_damon::{FUNCTIONS, says};
 use super::workload::{SCATTERED, SLOW};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -34,15 +34,6 @@ const LOAD_SECONDS: u32 = 15;
 const LEAST_TOLD: usize = 10;
 /// Least number of snapshots in the record of the load beside a process that stays.
 const LEAST_SEEN: usize = 4;
-
-/// `kernel-damon-killed`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-killed",
-        "SIGKILL at random moments: the next puts kernel DAMON in order; processes that come and go under it",
-        run,
-    )
-}
 
 /// Commands that are run and killed in turn.
 const SESSIONS: [&str; 4] = [
@@ -190,7 +181,7 @@ fn load() -> String {
     )
 }
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = [
         FUNCTIONS.to_owned(),
         SCATTERED.start_anywhere(),
@@ -212,9 +203,10 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     )?;
     tell_load(&mut report, &output, "load", "they alone")?;
     let seen = tell_load(&mut report, &output, "beside", "beside one that stays")?;
-    ensure(seen >= LEAST_SEEN, || {
-        format!("the one that stays was seen {seen} times\n{report}")
-    })?;
+    ensure!(
+        seen >= LEAST_SEEN,
+        "the one that stays was seen {seen} times\n{report}"
+    );
     Ok(report)
 }
 
@@ -242,7 +234,7 @@ fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ));
     for phase in [BEFORE, BETWEEN, ON] {
         let count = phases.get(phase).copied().unwrap_or(0);
-        ensure(count > 0, || format!("none was killed {phase}\n{text}"))?;
+        ensure!(count > 0, "none was killed {phase}\n{text}");
     }
     Ok(())
 }
@@ -269,8 +261,9 @@ fn tell_load(
     report.say(format!(
         "coming and going, {label}: {came} came, {went} went, {snapshots} snapshots, {tries} times not taken at once"
     ));
-    ensure(came >= LEAST_TOLD && went + 4 >= came, || {
-        format!("{name}: not all that came and went was told\n{report}")
-    })?;
+    ensure!(
+        came >= LEAST_TOLD && went + 4 >= came,
+        "{name}: not all that came and went was told\n{report}"
+    );
     Ok(snapshots)
 }

@@ -5,33 +5,15 @@
 
 use serde_json::{Value, json};
 
+use super::Report;
 use super::acting::{self, mib, pages};
 use super::kernel_damon::says;
 use super::kernel_damon_actions::{Counters, configuration, counters, functions, pattern};
 use super::workload::Workload;
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
-
-/// `kernel-damon-quotas`.
-pub(super) fn quotas() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-quotas",
-        "the kernel's DAMON pages out no more than quotas of bytes and of time let it",
-        limited,
-    )
-}
-
-/// `kernel-damon-goals`.
-pub(super) fn goals() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-goals",
-        "the kernel's quotas follow their goals: what a user says, pressure, a node's free memory; what is lacking is told",
-        follow,
-    )
-}
 
 /// A workload with more memory than quotas let out during a check: a sixth is hot, the rest is never touched. It holds
 /// text, so that compression frees memory.
@@ -71,7 +53,7 @@ fn page_out(quotas: &Value) -> Value {
     })
 }
 
-fn limited(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn limited(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "isotherm swap zram --size 256M || exit 1\n\
          {start}taskset 1 vm-guest wake &\n\
@@ -122,27 +104,28 @@ fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     for now in all.iter().filter(|now| now.seconds >= first.seconds) {
         // The windows that have begun since, and the first one.
         let windows = since(&first, now) as u64 + 2;
-        ensure(now.tried - first.tried <= windows * LIMIT, || {
-            format!("more than the quota was tried: {now:?} after {first:?}\n{report}")
-        })?;
+        ensure!(
+            now.tried - first.tried <= windows * LIMIT,
+            "more than the quota was tried: {now:?} after {first:?}\n{report}"
+        );
         // Between a commit and the kernel's answer the tree contains 0.
-        ensure(matches!(now.effective, 0 | LIMIT), || {
-            format!("another quota is in force: {now:?}\n{report}")
-        })?;
+        ensure!(
+            matches!(now.effective, 0 | LIMIT),
+            "another quota is in force: {now:?}\n{report}"
+        );
     }
-    ensure(last.exceeds >= 5, || {
-        format!("the quota was not used up\n{report}")
-    })?;
-    ensure(last.tried >= 5 * LIMIT, || {
-        format!("too little was done\n{report}")
-    })?;
+    ensure!(last.exceeds >= 5, "the quota was not used up\n{report}");
+    ensure!(last.tried >= 5 * LIMIT, "too little was done\n{report}");
     // Paging out continues while the last counters are read.
-    ensure(swapped <= last.applied + 2 * LIMIT, || {
-        format!("more is in swap than was applied\n{report}")
-    })?;
-    ensure(swapped >= last.applied / 2, || {
-        format!("what was applied is not in swap\n{report}")
-    })
+    ensure!(
+        swapped <= last.applied + 2 * LIMIT,
+        "more is in swap than was applied\n{report}"
+    );
+    ensure!(
+        swapped >= last.applied / 2,
+        "what was applied is not in swap\n{report}"
+    );
+    Ok(())
 }
 
 fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
@@ -163,19 +146,21 @@ fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(last.tried),
         last.exceeds,
     ));
-    ensure(quotas.first() == Some(&FIRST_GUESS), || {
-        format!("another quota is in force\n{report}")
-    })?;
-    ensure(least < FIRST_GUESS, || {
-        format!("the kernel's speed in emulation is not measured\n{report}")
-    })?;
+    ensure!(
+        quotas.first() == Some(&FIRST_GUESS),
+        "another quota is in force\n{report}"
+    );
+    ensure!(
+        least < FIRST_GUESS,
+        "the kernel's speed in emulation is not measured\n{report}"
+    );
     for pair in all.windows(2) {
         let windows = since(&pair[0], &pair[1]) as u64 + 2;
         let quota = pair[0].effective.max(pair[1].effective).max(1);
-        ensure(
+        ensure!(
             pair[1].tried - pair[0].tried <= windows * quota || pair[0].effective == 0,
-            || format!("more than the quota was tried: {pair:?}\n{report}"),
-        )?;
+            "more than the quota was tried: {pair:?}\n{report}"
+        );
     }
     Ok(())
 }
@@ -244,7 +229,7 @@ const PRESSURE: &str = "\
     kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
     cat /proc/pressure/memory >/out/pressure-after.txt\n";
 
-fn follow(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn follow(kernel: Kernel) -> Result<Report, VmError> {
     let has_nodes = kernel != Kernel::Debian612;
     let of_memory = if has_nodes {
         format!(
@@ -347,13 +332,12 @@ fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError
                 })?;
         }
         if said == 0 {
-            ensure(last.effective == CAP, || {
-                format!("the cap is not reached\n{report}")
-            })?;
+            ensure!(last.effective == CAP, "the cap is not reached\n{report}");
         }
-        ensure((last.effective > 1) == (said < 10_000), || {
-            format!("a goal that is reached grows, or one that is not does not\n{report}")
-        })?;
+        ensure!(
+            (last.effective > 1) == (said < 10_000),
+            "a goal that is reached grows, or one that is not does not\n{report}"
+        );
     }
     Ok(())
 }
@@ -375,11 +359,13 @@ fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ));
     let most = quotas.iter().copied().max().unwrap_or(0);
     let at = quotas.iter().position(|quota| *quota == most).unwrap_or(0);
-    ensure(most >= 1 << 20, || format!("it does not grow\n{report}"))?;
+    ensure!(most >= 1 << 20, "it does not grow\n{report}");
     let least = quotas[at..].iter().copied().min().unwrap_or(most);
-    ensure(waited > 1_000 && least < most / 2, || {
-        format!("it does not fall under pressure\n{report}")
-    })
+    ensure!(
+        waited > 1_000 && least < most / 2,
+        "it does not fall under pressure\n{report}"
+    );
+    Ok(())
 }
 
 fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
@@ -399,13 +385,11 @@ fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError>
         mib(cold.present),
         last.effective,
     ));
-    ensure(after + 50 >= goal, || {
-        format!("the goal is not reached\n{report}")
-    })?;
-    ensure(cold.present >= 16 << 20, || {
-        format!("it does not stop at the goal\n{report}")
-    })?;
-    ensure(last.effective == 0, || {
-        format!("at the goal a quota is left\n{report}")
-    })
+    ensure!(after + 50 >= goal, "the goal is not reached\n{report}");
+    ensure!(
+        cold.present >= 16 << 20,
+        "it does not stop at the goal\n{report}"
+    );
+    ensure!(last.effective == 0, "at the goal a quota is left\n{report}");
+    Ok(())
 }

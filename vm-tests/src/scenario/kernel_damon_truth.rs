@@ -25,7 +25,7 @@ use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verd
 use isotherm_workload::family::{EDGE, Ready, TouchJournal};
 
 use super::kernel_damon::FUNCTIONS;
-use super::{Report, VmScenario, ensure, workload};
+use super::{Report, workload};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -52,15 +52,6 @@ const MODES: [(&str, &str); 5] = [
     ("`--faithful`", "--faithful --pid $target"),
     ("default", "--cpu-budget $share --pid $target"),
 ];
-
-/// `kernel-damon-truth`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-truth",
-        "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family",
-        run,
-    )
-}
 
 fn script(case: u64) -> String {
     let mut script = format!(
@@ -102,7 +93,7 @@ struct Row {
     interval: Option<f64>,
 }
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut report = Report::default();
     report.say(format!(
         "seed {SEED}, at most {} MiB; {REPEATS} repeats of {SECONDS} s; median [least..most]",
@@ -164,13 +155,12 @@ fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, Vm
         judge_by(journal, journal, &snapshots)
     };
     row.cpu = share.trim().trim_end_matches('%').parse().ok();
-    ensure(row.interval.is_some(), || {
-        format!(
-            "{}: none of {} snapshots can be judged",
-            MODES[at].0,
-            snapshots.len()
-        )
-    })?;
+    ensure!(
+        row.interval.is_some(),
+        "{}: none of {} snapshots can be judged",
+        MODES[at].0,
+        snapshots.len()
+    );
     Ok(row)
 }
 
@@ -249,9 +239,7 @@ struct ByFrame<'a> {
 impl<'a> ByFrame<'a> {
     fn new(output: &VmOutput, journal: &'a TouchJournal) -> Result<Self, VmError> {
         let (before, after) = (output.bytes("frames")?, output.bytes("frames_after")?);
-        ensure(before == after, || {
-            "pages have moved to other frames".to_owned()
-        })?;
+        ensure!(before == after, "pages have moved to other frames");
         let (frames, _) = before.as_chunks();
         let frames = frames.iter().map(|frame| u64::from_le_bytes(*frame));
         let pages = frames.enumerate().filter(|(_, frame)| *frame != 0);

@@ -9,7 +9,7 @@ use isotherm_record::Reader;
 use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 use isotherm_workload::truth::{self, Episode};
 
-use super::{Report, ensure};
+use super::Report;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -132,13 +132,12 @@ pub(super) fn accuracy(
     truth: &[Episode],
 ) -> Result<Accuracy, VmError> {
     let accuracy = score(snapshots, truth, WARM_UP);
-    ensure(accuracy.snapshots >= 3, || {
-        format!(
-            "{name}: only {} of {} snapshots can be scored",
-            accuracy.snapshots,
-            snapshots.len()
-        )
-    })?;
+    ensure!(
+        accuracy.snapshots >= 3,
+        "{name}: only {} of {} snapshots can be scored",
+        accuracy.snapshots,
+        snapshots.len()
+    );
     Ok(accuracy)
 }
 
@@ -172,7 +171,9 @@ pub(super) fn require(
     least: f64,
 ) -> Result<(), VmError> {
     let good = |value: Option<f64>| value.is_some_and(|v| v >= least);
-    ensure(good(score.precision()) && good(score.recall()), || {
-        format!("{name}: precision and recall are to be at least {least}\n{report}")
-    })
+    ensure!(
+        good(score.precision()) && good(score.recall()),
+        "{name}: precision and recall are to be at least {least}\n{report}"
+    );
+    Ok(())
 }
