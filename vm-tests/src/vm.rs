@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use crate::error::{VmError, tail};
 use crate::image::Image;
 use crate::kernel::{Kernel, KernelImage};
@@ -356,6 +358,12 @@ impl VmOutput {
     pub fn text(&self, name: &str) -> Result<String, VmError> {
         self.bytes(name)
             .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// Parses the file `NAME.json` from `/out`.
+    pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, VmError> {
+        serde_json::from_slice(self.bytes(&format!("{name}.json"))?)
+            .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
     }
 
     /// Returns a file from `/out`.

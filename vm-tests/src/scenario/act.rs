@@ -1,7 +1,9 @@
 //! Every action on a process, on each kernel, checked by the state of its pages afterwards.
 
 use super::Report;
-use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
+use super::acting::{
+    self, COLD, Deed, HOT, Pages, STILL, TABLES, about, deed, done, intact, mib, pages,
+};
 use super::workload::SLOW;
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -62,44 +64,26 @@ pub(super) fn actions(kernel: Kernel) -> Result<Report, VmError> {
 fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "start")?;
     let (pageout, after) = done(report, output, "pageout", "paged-out")?;
-    about(
-        report,
-        "cold memory in swap",
-        after.cold.swapped,
-        COLD,
-        SLACK,
-    )?;
-    about(
-        report,
-        "hot memory in memory",
-        after.hot.present,
-        HOT,
-        SLACK,
-    )?;
+    about(report, &out_of_memory(&after, COLD))?;
     says(report, &pageout, COLD)?;
     intact(&start, &after, "when it was paged out")?;
 
     let before = pages(output, "before-cold")?;
     let (cold, after) = done(report, output, "cold", "cooled")?;
+    let present = after.cold.present;
     about(
         report,
-        "referenced before",
-        before.referenced,
-        HOT + COLD,
-        SLACK,
+        &[
+            ("referenced before", before.referenced, HOT + COLD, SLACK),
+            ("referenced after", after.referenced, HOT, 2 * SLACK),
+            ("in memory after", present, COLD, 0),
+        ],
     )?;
-    about(report, "referenced after", after.referenced, HOT, 2 * SLACK)?;
-    about(report, "in memory after", after.cold.present, COLD, 0)?;
     says(report, &cold, COLD)?;
 
     let (stat, after) = done(report, output, "stat", "counted")?;
-    about(
-        report,
-        "in memory after counting",
-        after.cold.present,
-        COLD,
-        0,
-    )?;
+    let present = after.cold.present;
+    about(report, &[("in memory after counting", present, COLD, 0)])?;
     ensure!(
         stat.applied == 0 && stat.tried >= HOT + COLD,
         "stat tried {}\n{report}",
@@ -108,25 +92,34 @@ fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     intact(&start, &after, "when it was cooled and counted")
 }
 
+/// Returns for [`about`] that so much cold memory is in swap, and all hot memory in memory.
+fn out_of_memory(after: &Pages, swapped: u64) -> [(&'static str, u64, u64, u64); 2] {
+    [
+        ("cold memory in swap", after.cold.swapped, swapped, SLACK),
+        ("hot memory in memory", after.hot.present, HOT, SLACK),
+    ]
+}
+
 /// Checks hugepage, collapse and nohugepage.
 fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "small")?;
-    about(report, "huge at first", start.anon_huge, 0, 0)?;
-
-    let (hugepage, after) = done(report, output, "hugepage", "hot-huge")?;
-    about(report, "huge where hot", after.anon_huge, HOT, 0)?;
-    about(report, "hugepage", hugepage.applied, HOT, 0)?;
-    intact(&start, &after, "by hugepage")?;
-
-    let (collapse, after) = done(report, output, "collapse", "all-huge")?;
-    about(report, "huge everywhere", after.anon_huge, HOT + COLD, 0)?;
-    about(report, "collapse", collapse.applied, COLD, 0)?;
-    intact(&start, &after, "by collapse")?;
-
-    let (written, after) = done(report, output, "written", "kept")?;
-    about(report, "nohugepage of data", written.applied, 0, 0)?;
-    about(report, "still huge", after.anon_huge, HOT + COLD, 0)?;
-    intact(&start, &after, "by nohugepage")?;
+    about(report, &[("huge at first", start.anon_huge, 0, 0)])?;
+    for (did, looked, wanted, huge) in [
+        ("hugepage", "hot-huge", HOT, HOT),
+        ("collapse", "all-huge", COLD, HOT + COLD),
+        // Data is kept huge.
+        ("written", "kept", 0, HOT + COLD),
+    ] {
+        let (deed, after) = done(report, output, did, looked)?;
+        about(
+            report,
+            &[
+                (did, deed.applied, wanted, 0),
+                (looked, after.anon_huge, huge, 0),
+            ],
+        )?;
+        intact(&start, &after, &format!("by {}", deed.action))?;
+    }
     unused(report, output)
 }
 
@@ -151,8 +144,9 @@ fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(before),
         mib(after)
     ));
-    about(report, "given back", nohugepage.applied, SPARSE_UNUSED, 0)?;
-    about(report, "less memory", before - after, SPARSE_UNUSED, SLACK)
+    let given_back = ("given back", nohugepage.applied, SPARSE_UNUSED, 0);
+    let less = ("less memory", before - after, SPARSE_UNUSED, SLACK);
+    about(report, &[given_back, less])
 }
 
 /// Fails unless the product reports at least `bytes` as applied. Its target has other memory, too.
@@ -186,21 +180,8 @@ pub(super) fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
     for line in output.text("meminfo")?.lines() {
         report.say(line);
     }
-    about(
-        &report,
-        "cold memory in swap",
-        after.cold.swapped,
-        // An eighth is kept for the system, and another one holds other memory of the target.
-        swap / 8 * 6,
-        SLACK,
-    )?;
-    about(
-        &report,
-        "hot memory in memory",
-        after.hot.present,
-        HOT,
-        SLACK,
-    )?;
+    // An eighth is kept for the system, and another one holds other memory of the target.
+    about(&report, &out_of_memory(&after, swap / 8 * 6))?;
     ensure!(
         pageout.refused("swap_full") >= COLD - swap - SLACK,
         "what did not fit is not counted as that\n{report}"

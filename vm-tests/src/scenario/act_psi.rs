@@ -2,11 +2,12 @@
 
 use isotherm_engine::guard::Limit;
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_record::{Item, Reader};
+use isotherm_record::Item;
 use serde_json::Value;
 
 use super::Report;
 use super::acting::{self, COLD, STILL, about, deed, intact, mib, pages};
+use super::workload;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -63,7 +64,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         mib(run.applied),
         run.guard_stops
     ));
-    stopped(&mut report, &items(&output)?)?;
+    stopped(&mut report, &workload::items(&output, "run")?)?;
     ensure!(
         run.guard_stops >= 1,
         "the summary tells of no stop\n{report}"
@@ -73,7 +74,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         "idle again under pressure, and spared: {}",
         mib(spared)
     ));
-    about(&report, "cold memory in memory", spared, COLD, 1 << 20)?;
+    about(&report, &[("cold memory in memory", spared, COLD, 1 << 20)])?;
     status(&mut report, &output)?;
     let (start, end) = (pages(&output, "start")?, pages(&output, "end")?);
     intact(&start, &end, "under pressure")?;
@@ -100,14 +101,6 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         mib(swapped)
     );
     Ok(report)
-}
-
-fn items(output: &VmOutput) -> Result<Vec<Item>, VmError> {
-    let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("run.isotherm: {e}"));
-    Reader::open(output.bytes("run.isotherm")?)
-        .map_err(|e| wrong(&e))?
-        .collect::<Result<_, _>>()
-        .map_err(|e| wrong(&e))
 }
 
 /// Fails unless pressure stopped the schemes according to the record, and they did nothing until the guard opened
@@ -150,8 +143,7 @@ fn stopped(report: &mut Report, items: &[Item]) -> Result<(), VmError> {
 }
 
 fn status(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let status: Value = serde_json::from_slice(output.bytes("status.json")?)
-        .map_err(|e| VmError::Wrong(format!("status.json: {e}")))?;
+    let status: Value = output.json("status")?;
     let guard = &status["contexts"][0]["guard"];
     for line in output.text("status.txt")?.lines() {
         if line.contains("guard") {

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::Report;
-use super::acting::{self, COLD, HOT, Pages, Part, STILL, TABLES, about, done, intact, mib, pages};
+use super::acting::{
+    self, COLD, HOT, Pages, Part, STILL, TABLES, about, demote, done, intact, mib, pages, promote,
+};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -18,38 +20,13 @@ const LEAST_COLD: f64 = 0.4;
 const LEAST_HOT: f64 = 0.9;
 
 /// Returns a configuration in damo's format, with one scheme.
-fn configuration(scheme: &Value) -> String {
-    json!({"kdamonds": [{"contexts": [{
-        "ops": "vaddr",
-        "targets": [{"pid": null, "regions": []}],
-        "intervals": {"sample_us": "100 ms", "aggr_us": "1 s", "ops_update_us": "10 s"},
-        "nr_regions": {"min": "100", "max": "10,000"},
-        "schemes": [scheme],
-    }]}]})
-    .to_string()
+fn configuration(scheme: Value) -> String {
+    acting::configuration("vaddr", ["100 ms", "1 s"], ["100", "10,000"], &[scheme])
 }
 
-fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
-    let range = |[min, max]: [&str; 2]| json!({"min": min, "max": max});
-    json!({
-        "sz_bytes": range(["4.000 KiB", "max"]),
-        "nr_accesses": range(rate),
-        "age": range(age),
-    })
-}
-
-/// Returns a scheme that moves cold memory to node 1.
-fn demote() -> Value {
-    json!({
-        "action": "migrate_cold",
-        "target_nid": 1,
-        "access_pattern": pattern(["0 %", "0 %"], ["3 s", "max"]),
-    })
-}
-
-/// Returns the scheme of [`demote`] with a quota of 2 MiB a second, so that a kill can hit the middle of it.
+/// Returns a scheme that moves cold memory to node 1, with a quota of 2 MiB a second, so that a kill can hit the middle of it.
 fn demote_slowly() -> Value {
-    let mut scheme = demote();
+    let mut scheme = demote("3 s");
     scheme["quotas"] = json!({
         "time_ms": 0,
         "sz_bytes": "2 MiB",
@@ -57,15 +34,6 @@ fn demote_slowly() -> Value {
         "weights": {"sz_permil": 0, "nr_accesses_permil": 0, "age_permil": 1},
     });
     scheme
-}
-
-/// Returns a scheme that moves hot memory to node 0.
-fn promote() -> Value {
-    json!({
-        "action": "migrate_hot",
-        "dests": [{"id": 0, "weight": 1}],
-        "access_pattern": pattern(["25 %", "100 %"], ["0 s", "max"]),
-    })
 }
 
 /// Shell that plans tiers with HMSDK's options, as a user would, into /tmp/tier.yaml. It shortens times that would take
@@ -116,8 +84,8 @@ pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     );
     let output = acting::vm(kernel, &script)?
         .numa_nodes(2)
-        .text("/slow.json", &configuration(&demote_slowly()))
-        .text("/hot.json", &configuration(&promote()))
+        .text("/slow.json", &configuration(demote_slowly()))
+        .text("/hot.json", &configuration(promote("25 %", "0 s")))
         .run_ok()?;
     let mut report = Report::default();
     of_a_process(&mut report, &output)?;
@@ -149,20 +117,13 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     placed(report, "demoted", &after, [HOT, COLD])?;
     about(
         report,
-        "cold memory on node 1",
-        after.cold.on(1),
-        COLD,
-        SLACK,
-    )?;
-    about(report, "hot memory on node 0", after.hot.on(0), HOT, SLACK)?;
-    // The target has a little more memory.
-    about(report, "migrate_cold", cold.applied, COLD, 3 * SLACK)?;
-    about(
-        report,
-        "from node 0 to 1",
-        cold.moved(0, 1),
-        cold.applied,
-        0,
+        &[
+            ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
+            ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
+            // The target has a little more memory.
+            ("migrate_cold", cold.applied, COLD, 3 * SLACK),
+            ("from node 0 to 1", cold.moved(0, 1), cold.applied, 0),
+        ],
     )?;
     intact(&start, &after, "when it was demoted")?;
 
@@ -170,16 +131,15 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     placed(report, "started on node 1", &on_1, [0, HOT + COLD])?;
     let (hot, after) = done(report, output, "hot", "promoted")?;
     placed(report, "promoted", &after, [HOT, COLD])?;
-    about(report, "hot memory on node 0", after.hot.on(0), HOT, SLACK)?;
     about(
         report,
-        "cold memory on node 1",
-        after.cold.on(1),
-        COLD,
-        SLACK,
+        &[
+            ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
+            ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
+            ("migrate_hot", hot.applied, HOT, 2 * SLACK),
+            ("from node 1 to 0", hot.moved(1, 0), hot.applied, 0),
+        ],
     )?;
-    about(report, "migrate_hot", hot.applied, HOT, 2 * SLACK)?;
-    about(report, "from node 1 to 0", hot.moved(1, 0), hot.applied, 0)?;
     intact(&start, &after, "when it was promoted")
 }
 
@@ -188,7 +148,7 @@ fn placed(report: &Report, when: &str, pages: &Pages, want: [u64; 2]) -> Result<
     for (node, want) in (0..).zip(want) {
         let what = format!("{when}, on node {node} by numa_maps");
         let bytes = pages.numa_maps.get(&node).copied().unwrap_or(0);
-        about(report, &what, bytes, want, SLACK)?;
+        about(report, &[(&what, bytes, want, SLACK)])?;
     }
     Ok(())
 }

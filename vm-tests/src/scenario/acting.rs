@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Report;
 use super::workload::Workload;
@@ -86,17 +86,29 @@ impl Part {
 
 /// Reads the result of `look NAME`.
 pub(super) fn pages(output: &VmOutput, name: &str) -> Result<Pages, VmError> {
-    parsed(output, name)
+    output.json(name)
 }
 
 /// Counters of the first scheme of `act NAME`.
+#[derive(Deserialize)]
 pub(super) struct Deed {
     pub(super) action: String,
+    #[serde(rename = "sz_tried")]
     pub(super) tried: u64,
+    #[serde(rename = "sz_applied")]
     pub(super) applied: u64,
     refused: BTreeMap<String, u64>,
     moved: Vec<NodeMove>,
+    /// Stops of all schemes.
+    #[serde(skip)]
     pub(super) guard_stops: u64,
+}
+
+/// The summary of `act NAME`.
+#[derive(Deserialize)]
+struct Summary {
+    schemes: Vec<Deed>,
+    guard_stops: u64,
 }
 
 /// Bytes that went from one node to another.
@@ -137,34 +149,58 @@ impl Deed {
 
 /// Reads the counters of `act NAME`.
 pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
-    let summary: Value = parsed(output, name)?;
-    let scheme = &summary["schemes"][0];
-    let number = |value: &Value| {
-        value
-            .as_u64()
-            .ok_or_else(|| VmError::Wrong(format!("{name}.json lacks a count: {summary}")))
-    };
-    let refused = serde_json::from_value(scheme["refused"].clone())
-        .map_err(|e| VmError::Wrong(format!("{name}.json, `refused`: {e}")))?;
-    let moved = serde_json::from_value(scheme["moved"].clone())
-        .map_err(|e| VmError::Wrong(format!("{name}.json, `moved`: {e}")))?;
+    let summary: Summary = output.json(name)?;
+    let deed = summary.schemes.into_iter().next();
+    let deed = deed.ok_or_else(|| VmError::Wrong(format!("{name}.json lacks a scheme")))?;
     Ok(Deed {
-        action: scheme["action"].as_str().unwrap_or_default().to_owned(),
-        tried: number(&scheme["sz_tried"])?,
-        applied: number(&scheme["sz_applied"])?,
-        refused,
-        moved,
-        guard_stops: number(&summary["guard_stops"])?,
+        guard_stops: summary.guard_stops,
+        ..deed
     })
 }
 
-/// Parses the file `NAME.json` that the script left.
-pub(super) fn parsed<T: for<'a> Deserialize<'a>>(
-    output: &VmOutput,
-    name: &str,
-) -> Result<T, VmError> {
-    serde_json::from_slice(output.bytes(&format!("{name}.json"))?)
-        .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
+/// Returns a configuration in damo's format, of one context.
+pub(super) fn configuration(
+    operations: &str,
+    [sample, aggregation]: [&str; 2],
+    [min, max]: [&str; 2],
+    schemes: &[Value],
+) -> String {
+    json!({"kdamonds": [{"contexts": [{
+        "ops": operations,
+        "targets": [{"pid": null, "regions": []}],
+        "intervals": {"sample_us": sample, "aggr_us": aggregation, "ops_update_us": "10 s"},
+        "nr_regions": {"min": min, "max": max},
+        "schemes": schemes,
+    }]}]})
+    .to_string()
+}
+
+/// Returns an access pattern for regions of a page or more.
+pub(super) fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
+    let range = |[min, max]: [&str; 2]| json!({"min": min, "max": max});
+    json!({
+        "sz_bytes": range(["4.000 KiB", "max"]),
+        "nr_accesses": range(rate),
+        "age": range(age),
+    })
+}
+
+/// Returns a scheme that moves memory to node 1 if it has been cold for `age`.
+pub(super) fn demote(age: &str) -> Value {
+    json!({
+        "action": "migrate_cold",
+        "target_nid": 1,
+        "access_pattern": pattern(["0 %", "0 %"], [age, "max"]),
+    })
+}
+
+/// Returns a scheme that moves memory to node 0 if its access rate has been at least `rate` for `age`.
+pub(super) fn promote(rate: &str, age: &str) -> Value {
+    json!({
+        "action": "migrate_hot",
+        "dests": [{"id": 0, "weight": 1}],
+        "access_pattern": pattern([rate, "100 %"], [age, "max"]),
+    })
 }
 
 /// Formats bytes as MiB.
@@ -227,20 +263,16 @@ pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), Vm
     Ok(())
 }
 
-/// Fails unless `bytes` is `want`, give or take `slack`.
-pub(super) fn about(
-    report: &Report,
-    what: &str,
-    bytes: u64,
-    want: u64,
-    slack: u64,
-) -> Result<(), VmError> {
-    ensure!(
-        bytes.abs_diff(want) <= slack,
-        "{what}: {}, not {} (within {})\n{report}",
-        mib(bytes),
-        mib(want),
-        mib(slack)
-    );
+/// Fails unless each of these is what it should be, give or take a slack: a name, the bytes, the right bytes, the slack.
+pub(super) fn about(report: &Report, all: &[(&str, u64, u64, u64)]) -> Result<(), VmError> {
+    for (what, bytes, want, slack) in all {
+        ensure!(
+            bytes.abs_diff(*want) <= *slack,
+            "{what}: {}, not {} (within {})\n{report}",
+            mib(*bytes),
+            mib(*want),
+            mib(*slack)
+        );
+    }
     Ok(())
 }

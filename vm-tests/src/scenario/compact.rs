@@ -60,7 +60,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
 
 /// Checks the round of node 1. Returns the later score of node 0.
 fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
-    let one = json(output.bytes("one.json")?)?;
+    let one: Value = output.json("one")?;
     let round = &one["nodes"][0]["round"];
     report.say(format!("node 1: {round}"));
     let (before, after) = (
@@ -72,13 +72,13 @@ fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
         stopped(round, before, after),
         "it did not stop at the low threshold: {round}"
     );
-    let record = json(output.bytes("report.json")?)?;
+    let record: Value = output.json("report")?;
     let ended = round["ended"].as_str().unwrap_or_default();
     ensure!(
         record["nodes"][0]["rounds"]["ended"][ended] == 1,
         "the report tells of no such round: {record}"
     );
-    let between = json(output.bytes("between.json")?)?;
+    let between: Value = output.json("between")?;
     let untouched = number(&between["nodes"][0]["before"], "score")?;
     ensure!(
         untouched > LOW + 10.0,
@@ -89,9 +89,10 @@ fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
 
 /// Checks that the daemon compacted node 0, and did nothing to node 1.
 fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(), VmError> {
-    let text = String::from_utf8_lossy(output.bytes("daemon.jsonl")?).into_owned();
-    let events = text.lines().map(|line| json(line.as_bytes()));
-    let events = events.collect::<Result<Vec<_>, _>>()?;
+    let text = output.text("daemon.jsonl")?;
+    let events = text.lines().map(serde_json::from_str);
+    let events = events.collect::<Result<Vec<Value>, _>>();
+    let events = events.map_err(|error| VmError::Wrong(format!("{error}: {text}")))?;
     let end = events.last().unwrap_or(&Value::Null);
     let (elapsed, own_cpu) = (number(end, "elapsed_ns")?, number(end, "own_cpu_ns")?);
     report.say(format!(
@@ -132,11 +133,6 @@ fn stopped(round: &Value, before: f64, after: f64) -> bool {
         Some("to_the_end") => (LOW..before - 10.0).contains(&after),
         _ => false,
     }
-}
-
-fn json(bytes: &[u8]) -> Result<Value, VmError> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| VmError::Wrong(format!("{error}: {}", String::from_utf8_lossy(bytes))))
 }
 
 fn number(value: &Value, name: &str) -> Result<f64, VmError> {

@@ -6,7 +6,7 @@ use super::Report;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
-use crate::vm::{Vm, VmOutput};
+use crate::vm::Vm;
 
 pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let isotherm = product::isotherm_with("doctor", &["--json"])?;
@@ -19,7 +19,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let open = vm.run_ok()?;
     let locked = vm.cmdline_extra("lockdown=confidentiality").run_ok()?;
 
-    let root = json(&open, "root.json")?;
+    let root: Value = open.json("root")?;
     let release = kernel.image()?.release;
     ensure!(
         root["kernel"] == release.as_str(),
@@ -32,10 +32,10 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     }
     for (who, report_of, works) in [
         ("root", root, true),
-        ("a user", json(&open, "user.json")?, false),
+        ("a user", open.json("user")?, false),
         (
             "root under lockdown=confidentiality",
-            json(&locked, "root.json")?,
+            locked.json("root")?,
             false,
         ),
     ] {
@@ -61,13 +61,4 @@ fn recording(report: &Value) -> Result<(bool, String), VmError> {
         .ok_or_else(|| VmError::Wrong(format!("doctor --json lists no ability: {report}")))?;
     let why = ability["why_not"].as_str().unwrap_or_default();
     Ok((works, why.to_owned()))
-}
-
-fn json(output: &VmOutput, file: &str) -> Result<Value, VmError> {
-    serde_json::from_slice(output.bytes(file)?).map_err(|e| {
-        VmError::Wrong(format!(
-            "{file} is no JSON: {e}; the guest said:\n{}",
-            output.stdout
-        ))
-    })
 }

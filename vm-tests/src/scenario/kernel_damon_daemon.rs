@@ -2,10 +2,10 @@
 //!
 //! The schemes in force are read from the tree itself.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Report;
-use super::acting::{self, COLD, STILL, mib, pages, parsed};
+use super::acting::{self, COLD, STILL, mib, pages, pattern};
 use super::kernel_damon::{FUNCTIONS, says};
 use super::workload::{SCATTERED, SLOW};
 use crate::error::VmError;
@@ -17,21 +17,9 @@ const LEFT: u64 = 2 << 20;
 
 /// Returns a configuration in damo's format, with one scheme.
 fn configuration(action: &str) -> String {
-    serde_json::json!({"kdamonds": [{"contexts": [{
-        "ops": "vaddr",
-        "targets": [{"pid": null, "regions": []}],
-        "intervals": {"sample_us": "100 ms", "aggr_us": "1 s", "ops_update_us": "10 s"},
-        "nr_regions": {"min": "10", "max": "1,000"},
-        "schemes": [{
-            "action": action,
-            "access_pattern": {
-                "sz_bytes": {"min": "4 KiB", "max": "max"},
-                "nr_accesses": {"min": "0 %", "max": "0 %"},
-                "age": {"min": "5 s", "max": "max"},
-            },
-        }],
-    }]}]})
-    .to_string()
+    let cold = pattern(["0 %", "0 %"], ["5 s", "max"]);
+    let scheme = json!({"action": action, "access_pattern": cold});
+    acting::configuration("vaddr", ["100 ms", "1 s"], ["10", "1,000"], &[scheme])
 }
 
 /// Shell functions; `action` and `becomes` read the action in force from the tree.
@@ -101,7 +89,7 @@ pub(super) fn compare(kernel: Kernel) -> Result<Report, VmError> {
         .instruction_ns_log2(3)
         .run_ok()?;
     let mut report = Report::default();
-    let compared: Value = parsed(&output, "compare")?;
+    let compared: Value = output.json("compare")?;
     for (at, world) in worlds.iter().enumerate() {
         let turn = &compared["worlds"][at]["turns"][0];
         let number = |name: &str| turn[name].as_f64();
@@ -162,7 +150,7 @@ fn daemon(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         "what is cold is in memory still\n{report}"
     );
     acting::intact(&before, &after, "under the daemon")?;
-    let status: Value = parsed(output, "paused")?;
+    let status: Value = output.json("paused")?;
     let context = &status["contexts"][0];
     let applied = context["schemes"][0]["stats"]["sz_applied"].as_u64();
     ensure!(
@@ -182,7 +170,7 @@ fn daemon(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 
 fn guarded(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let deed = acting::deed(output, "guarded")?;
-    let summary: Value = parsed(output, "guarded")?;
+    let summary: Value = output.json("guarded")?;
     let out = summary["paged_out_bytes"].as_u64().unwrap_or(0);
     report.say(format!(
         "guarded: {} went out of memory (the kernel says {} of {}), {} stops",

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use isotherm_record::{Item, Reader};
+use isotherm_record::Item;
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::Report;
 use super::kernel_damon::{FUNCTIONS, says};
-use super::workload::{SCATTERED, SLOW};
+use super::workload::{self, SCATTERED, SLOW};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -246,11 +246,9 @@ fn tell_load(
     name: &str,
     label: &str,
 ) -> Result<usize, VmError> {
-    let wrong = |error: &dyn std::fmt::Display| VmError::Wrong(format!("{name}.isotherm: {error}"));
-    let bytes = output.bytes(&format!("{name}.isotherm"))?;
     let (mut came, mut went, mut snapshots, mut tries) = (0, 0, 0, 0);
-    for item in Reader::open(bytes).map_err(|e| wrong(&e))? {
-        match item.map_err(|e| wrong(&e))? {
+    for item in workload::items(output, name)? {
+        match item {
             Item::TargetStart(_) => came += 1,
             Item::TargetExit(_) => went += 1,
             Item::Snapshot(_) => snapshots += 1,

@@ -6,9 +6,9 @@
 use serde_json::{Value, json};
 
 use super::Report;
-use super::acting::{self, mib, pages};
+use super::acting::{self, mib, pages, pattern};
 use super::kernel_damon::says;
-use super::kernel_damon_actions::{Counters, configuration, counters, functions, pattern};
+use super::kernel_damon_actions::{Counters, configuration, counters, functions};
 use super::workload::Workload;
 use crate::error::VmError;
 use crate::kernel::Kernel;

@@ -6,7 +6,7 @@ use isotherm_engine::frames::AgeBytes;
 use serde_json::Value;
 
 use super::Report;
-use super::acting::{mib, parsed};
+use super::acting::mib;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -95,7 +95,7 @@ fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<(), VmEr
 
 /// Reads the bytes of a file by age from a machine report.
 fn ages(output: &VmOutput, report: &str, file: &str) -> Result<AgeBytes, VmError> {
-    let json: Value = parsed(output, report)?;
+    let json: Value = output.json(report)?;
     let files = json["page_cache"]["files"].as_array();
     let path = format!("/f/{file}");
     let mut files = files.into_iter().flatten();

@@ -212,9 +212,7 @@ fn of_all_processes(
         "too little of the hot memory is seen\n{report}"
     );
     for (name, nodes) in [("whole", &[1][..]), ("all", &[0, 1])] {
-        let file = format!("{name}-machine.json");
-        let machine: Value = serde_json::from_slice(output.bytes(&file)?)
-            .map_err(|e| VmError::Wrong(format!("{file}: {e}")))?;
+        let machine: Value = output.json(&format!("{name}-machine"))?;
         let told = machine["nodes"].as_array().into_iter().flatten();
         let told: Vec<u64> = told.filter_map(|node| node["node"].as_u64()).collect();
         let nr_processes = machine["processes"].as_array().map_or(0, Vec::len);

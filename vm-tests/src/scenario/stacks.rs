@@ -8,7 +8,7 @@ use isotherm_record::stacks::HUGE_PAGES_SETTING;
 use serde_json::Value;
 
 use super::Report;
-use super::acting::{mib, parsed};
+use super::acting::mib;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -110,7 +110,7 @@ fn check(
     of: &str,
     wanted: &[(&str, u64)],
 ) -> Result<(), VmError> {
-    let json: Value = parsed(output, of)?;
+    let json: Value = output.json(of)?;
     let mut wrong = None;
     for (function, bytes) in wanted {
         let found = blamed(&json, function);

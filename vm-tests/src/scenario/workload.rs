@@ -5,7 +5,7 @@
 //! 60 million instructions in a second.
 
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_record::Reader;
+use isotherm_record::{Item, Reader};
 use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 use isotherm_workload::truth::{self, Episode};
 
@@ -110,19 +110,27 @@ pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>, Vm
     truth::read(output.bytes(file)?).map_err(|e| VmError::Wrong(format!("{file}: {e}")))
 }
 
-/// Reads the snapshots of a record that came back.
-pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
-    let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{name}.isotherm: {e}"));
-    let bytes = output.bytes(&format!("{name}.isotherm"))?;
-    let mut reader = Reader::open(bytes).map_err(|e| wrong(&e))?;
-    let snapshots = reader
-        .snapshots()
-        .collect::<Result<_, _>>()
-        .map_err(|e| wrong(&e))?;
+/// Reads the items of the record `NAME.isotherm` that came back.
+pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>, VmError> {
+    let file = format!("{name}.isotherm");
+    let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{file}: {e}"));
+    let mut reader = Reader::open(output.bytes(&file)?).map_err(|e| wrong(&e))?;
+    reader.turn_pages_into_regions();
+    let items = reader.by_ref().collect::<Result<_, _>>();
+    let items = items.map_err(|e| wrong(&e))?;
     match reader.truncated() {
-        None => Ok(snapshots),
+        None => Ok(items),
         Some(cut) => Err(wrong(&cut)),
     }
+}
+
+/// Reads the snapshots of such a record.
+pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
+    let of = |item: Item| match item {
+        Item::Snapshot(snapshot) => Some(snapshot),
+        _ => None,
+    };
+    Ok(items(output, name)?.into_iter().filter_map(of).collect())
 }
 
 /// Scores snapshots. Fails if fewer than three of them can be scored.
