@@ -164,8 +164,8 @@ impl Vm {
         }
     }
 
-    /// Sets the script, which busybox `sh` runs. Files that it leaves under `/out` come back. `$other_cpu` is taskset's
-    /// mask of the second processor, or of the only one.
+    /// Sets the script, which busybox `sh` runs after the functions of `script.sh`. Files that it leaves under `/out` come
+    /// back. `$other_cpu` is taskset's mask of the second processor, or of the only one.
     #[must_use]
     pub fn script(mut self, text: &str) -> Self {
         text.clone_into(&mut self.script);
@@ -266,7 +266,12 @@ impl Vm {
             // insmod takes them in the order of their names.
             image.content(&format!("modules/{index:02}-{name}.ko"), content);
         }
-        let script = format!("export other_cpu={}\n{}", self.other_cpu(), self.script);
+        let functions = include_str!("script.sh");
+        let script = format!(
+            "export other_cpu={}\n{functions}{}",
+            self.other_cpu(),
+            self.script
+        );
         image.content("script", script.into_bytes());
         Ok(image)
     }

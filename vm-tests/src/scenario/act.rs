@@ -15,7 +15,7 @@ const SPARSE: &str = "printf 'heap, 16MiB\\nother, 64KiB\\n\\nfill\\n1000\\nheap
      serve\\n600000\\nother, 1, 64, 1, rw\\n' >/sparse.cfg\n\
      taskset 1 isotherm workload --quiet --repeat 0 --sparse --hugepages always /sparse.cfg &\n\
      target=$!\n\
-     anon_at_least 17000 || { echo the sparse workload does not start; exit 1; }\n\
+     wait_for 0.5 120 anon_at_least 17000 || die the sparse workload does not start\n\
      sleep 2; cat /proc/$target/status >/out/before\n";
 /// Bytes of these huge pages that are not written.
 const SPARSE_UNUSED: u64 = 12 << 20;

@@ -24,9 +24,7 @@ const SQUEEZE: &str = "\
     sh -c 'echo $$ >/sys/fs/cgroup/squeezed/cgroup.procs; exec taskset $other_cpu isotherm workload --quiet --repeat 0 --sparse /tmp/tight.cfg' &\n\
     squeezed=$!\n\
     }\n\
-    until_true() {\n\
-    left=$1; until $2; do sleep 1; left=$((left - 1)); [ $left -gt 0 ] || { echo $2 never came; cat /out/daemon.log; exit 1; }; done\n\
-    }\n\
+    until_true() { wait_for 1 $1 $2 || die \"$2 never came: $(cat /out/daemon.log)\"; }\n\
     paged_out() { [ $(awk '/VmSwap/ { print $2 }' /proc/$target/status) -gt 20480 ]; }\n\
     stopped() { isotherm status --json >/out/status.json 2>/dev/null && grep -q '\"exceeded\": *\"psi\"' /out/status.json; }\n";
 

@@ -47,8 +47,8 @@ const PLAN: &str = "\
 const REFUSED: &str = "\
     refuses() {\n\
         what=$1; shift\n\
-        if isotherm run --duration 2s --no-guard \"$@\" 2>/tmp/why; then echo not refused: $what; exit 1; fi\n\
-        grep -q \"$what\" /tmp/why || { cat /tmp/why; exit 1; }\n\
+        isotherm run --duration 2s --no-guard \"$@\" 2>/tmp/why && die not refused: $what\n\
+        grep -q \"$what\" /tmp/why || die \"$(cat /tmp/why)\"\n\
     }\n\
     refuses 'there is no NUMA node 7' --pid $target --scheme '4K max 0 0 3s max DEMOTE 7'\n\
     refuses 'on node 1 already' --physical --node 1 --scheme '4K max 0 0 3s max DEMOTE 1'\n";
@@ -69,8 +69,8 @@ pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
          kill $target; rm /out/truth.jsonl\n\
          {on_0}look victim --sum\n\
          # In the middle of it, as soon as anything has moved.\n\
-         taskset $other_cpu isotherm run {TABLES} --no-guard -c /slow.json --pid $target >/dev/null & mover=$!; tries=0\n\
-         until some_cold_is_on 1 || [ $tries -ge 200 ]; do sleep 0.2; tries=$((tries + 1)); done\n\
+         taskset $other_cpu isotherm run {TABLES} --no-guard -c /slow.json --pid $target >/dev/null & mover=$!\n\
+         wait_for 0.2 200 some_cold_is_on 1\n\
          kill -9 $mover; wait $mover\n\
          look killed --sum\n\
          kill $target; rm /out/truth.jsonl\n\

@@ -10,7 +10,7 @@ use super::acting::{
     self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, demote, intact, mib, pages, pattern,
     promote,
 };
-use super::kernel_damon::{self, says};
+use super::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -24,15 +24,6 @@ const FAST: &str =
     "--sample-interval 50ms --aggregation-interval 500ms --update-interval 10s --regions 200-2000";
 /// The least age of cold memory in schemes on physical memory.
 const SETTLED: &str = "6 s";
-
-/// Returns the shell functions for the scripts.
-pub(super) fn functions() -> String {
-    format!(
-        "{}{}",
-        kernel_damon::FUNCTIONS,
-        include_str!("kernel_damon.sh")
-    )
-}
 
 /// Returns a configuration in damo's format, with the intervals of [`FAST`].
 pub(super) fn configuration(operations: &str, schemes: &[Value]) -> String {
@@ -147,7 +138,7 @@ pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
             .to_owned()
     };
     let script = format!(
-        "{functions}echo 0 >/proc/sys/kernel/numa_balancing\n\
+        "{FUNCTIONS}echo 0 >/proc/sys/kernel/numa_balancing\n\
          {on_0}taskset 1 vm-guest wake &\n\
          look start --sum\n\
          kernel_until cold 'some_on cold 1 {MOST_COLD}' -c /cold.json --physical\n\
@@ -158,7 +149,6 @@ pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
          kernel_until hot 'some_on hot 0 {MOST_HOT}' -c /hot.json --physical\n\
          look promoted --sum\n\
          {of_a_process}",
-        functions = functions(),
         on_0 = STILL.start(1),
         on_1 = STILL.start(2),
     );
@@ -178,12 +168,7 @@ pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
         to_both(&mut report, &output)?;
     } else {
         says(&mut report, &output, "dests", "it has no schemes/N/dests")?;
-        says(
-            &mut report,
-            &output,
-            "virtual",
-            "`vaddr` takes it and does nothing",
-        )?;
+        says(&mut report, &output, "virtual", DOES_NOTHING)?;
     }
     Ok(report)
 }
@@ -247,7 +232,10 @@ fn to_both(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 pub(super) fn lists(kernel: Kernel) -> Result<Report, VmError> {
     let of_frames = format!("{FAST} --physical");
     let script = format!(
-        "{functions}echo n >/sys/kernel/mm/lru_gen/enabled\n\
+        "{FUNCTIONS}echo n >/sys/kernel/mm/lru_gen/enabled\n\
+         none_active() {{ at_most hot active {few} && at_most cold active {few}; }}\n\
+         swap_cached() {{ sed -n 's/SwapCached: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}\n\
+         is_cached() {{ [ $(swap_cached) -ge {in_cache} ]; }}\n\
          # Who reads a process's memory twice has its pages activated.\n\
          activated() {{ look $1-sum --sum; look $1-sum --sum; look $1 --active; }}\n\
          isotherm swap zram --size 128M || exit 1\n\
@@ -268,16 +256,10 @@ pub(super) fn lists(kernel: Kernel) -> Result<Report, VmError> {
          kernel_until willneed is_cached {FAST} --pid $target --scheme '4K max 0 0 1s max willneed'\n\
          swap_cached >/out/swap-cached-after.txt\n\
          look summed --sum\n",
-        functions = functions()
-            + &format!(
-                "none_active() {{ at_most hot active {few} && at_most cold active {few}; }}\n\
-                 swap_cached() {{ sed -n 's/SwapCached: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}\n\
-                 is_cached() {{ [ $(swap_cached) -ge {in_cache} ]; }}\n",
-                few = STRAY / 2,
-                in_cache = MOST_COLD >> 11,
-            ),
         start = STILL.start_anywhere(),
         left = COLD - MOST_COLD,
+        few = STRAY / 2,
+        in_cache = MOST_COLD >> 11,
     );
     let output = acting::vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
@@ -362,7 +344,7 @@ pub(super) fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
         )
     };
     let script = format!(
-        "{functions}thp=/sys/kernel/mm/transparent_hugepage\n\
+        "{FUNCTIONS}thp=/sys/kernel/mm/transparent_hugepage\n\
          echo madvise >$thp/enabled; echo 100 >$thp/khugepaged/scan_sleep_millisecs\n\
          echo 65536 >$thp/khugepaged/pages_to_scan\n\
          is_advised() {{ at_least hot advised_huge {MOST_HOT} && huge_at_least {HUGE_PAGE}; }}\n\
@@ -378,7 +360,6 @@ pub(super) fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
          {start}taskset 1 vm-guest wake &\n\
          look again --sum\n\
          {collapse}",
-        functions = functions(),
         start = STILL_IN_ONE.start_with(1, "default"),
         cold = COLD - STRAY,
     );

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Report;
 use super::acting::{self, COLD, STILL, mib, pages, pattern};
-use super::kernel_damon::{FUNCTIONS, says};
+use super::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
 use super::workload::{SCATTERED, SLOW};
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -22,20 +22,15 @@ fn configuration(action: &str) -> String {
     acting::configuration("vaddr", ["100 ms", "1 s"], ["10", "1,000"], &[scheme])
 }
 
-/// Shell functions; `action` and `becomes` read the action in force from the tree.
+/// Shell functions; `action`, `in_force` and `becomes` read the action in force from the tree.
 const IN_FORCE: &str = "\
 action() { cat $tree/0/contexts/0/schemes/0/action; }\n\
-becomes() {\n\
-    tries=0\n\
-    until [ \"$(action)\" = $1 ]; do\n\
-        sleep 0.5; tries=$((tries + 1))\n\
-        [ $tries -lt 60 ] || { echo \"in force is $(action), not $1\"; isotherm status; exit 1; }\n\
-    done\n\
-}\n\
+in_force() { [ \"$(action)\" = $1 ]; }\n\
+becomes() { wait_for 0.5 60 in_force $1 || die \"in force is $(action), not $1; $(isotherm status)\"; }\n\
 has_stopped() {\n\
     isotherm report actions --json /out/guarded.isotherm 2>/dev/null | grep -q '\"stops\": [1-9]'\n\
 }\n\
-daemon() { isotherm \"$@\" || { echo \"$1 failed\"; cat /run/isotherm/*.log; exit 1; }; }\n";
+daemon() { isotherm \"$@\" || die \"$1 failed: $(cat /run/isotherm/*.log)\"; }\n";
 
 fn script() -> String {
     [
@@ -48,11 +43,11 @@ fn script() -> String {
         ),
         "becomes stat\nsleep 6\n\
          refused lacks tune -c /lacks.json\n\
-         [ \"$(action)\" = stat ] || { echo a tuning that failed is in force; exit 1; }\n\
+         in_force stat || die a tuning that failed is in force\n\
          look untouched\n\
          daemon tune -c /pageout.json\n\
          becomes pageout\n\
-         tries=0; until cold_is_out || [ $tries -ge 60 ]; do sleep 1; tries=$((tries + 1)); done\n\
+         wait_for 1 60 cold_is_out\n\
          look out\n\
          daemon pause\nbecomes stat\n\
          isotherm status --json >/out/paused.json || exit 1\n\
@@ -78,7 +73,7 @@ pub(super) fn compare(kernel: Kernel) -> Result<Report, VmError> {
         "taskset 1 vm-guest wake &\n",
         &format!(
             "taskset $other_cpu isotherm compare {SLOW} --worlds {} --scheme '4K max 0 0 4s max pageout' --pid $target --turns 1 --window 15s --scan-stall 2s \
-             -o /out/compare.html --json >/out/compare.json || {{ cat /out/compare.json; exit 1; }}\n\
+             -o /out/compare.html --json >/out/compare.json || die \"$(cat /out/compare.json)\"\n\
              is_empty compare\n",
             worlds.join(",")
         ),
@@ -132,7 +127,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
 }
 
 fn daemon(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    says(report, output, "lacks", "`vaddr` takes it and does nothing")?;
+    says(report, output, "lacks", DOES_NOTHING)?;
     let (before, untouched) = (pages(output, "before")?, pages(output, "untouched")?);
     let (out, after) = (pages(output, "out")?, pages(output, "after")?);
     report.say(format!(

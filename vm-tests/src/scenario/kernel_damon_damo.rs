@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::Snapshot;
 
 use super::Report;
-use super::kernel_damon::{FUNCTIONS, says};
+use super::kernel_damon::{FUNCTIONS, IN_USE, says};
 use super::record::LEAST_FAITHFUL;
 use super::workload::{self, SCATTERED, SLOW};
 use crate::damo::with_damo;
@@ -50,12 +50,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut report = Report::default();
     compare_trees(&mut report, &output)?;
     for name in ["in_use", "in_use_record"] {
-        says(
-            &mut report,
-            &output,
-            name,
-            "kernel DAMON is in use: kdamond 0",
-        )?;
+        says(&mut report, &output, name, IN_USE)?;
     }
     compare_sight(&mut report, &output)?;
     Ok(report)

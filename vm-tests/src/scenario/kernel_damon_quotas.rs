@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::Report;
 use super::acting::{self, mib, pages, pattern};
-use super::kernel_damon::says;
-use super::kernel_damon_actions::{Counters, configuration, counters, functions};
+use super::kernel_damon::{FUNCTIONS, says};
+use super::kernel_damon_actions::{Counters, configuration, counters};
 use super::workload::Workload;
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -40,7 +40,7 @@ const HEAP: &str = "\
 
 fn vm(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
     product::isotherm_with("run", &["--world", "--scheme"])?;
-    let script = format!("{}{}{HEAP}{script}", acting::FUNCTIONS, functions());
+    let script = format!("{}{FUNCTIONS}{HEAP}{script}", acting::FUNCTIONS);
     Ok(workload.vm(kernel, &script)?.zram())
 }
 
@@ -276,13 +276,9 @@ pub(super) fn follow(kernel: Kernel) -> Result<Report, VmError> {
         by_free_memory(&mut report, &output)?;
     } else {
         by_pressure(&mut report, &output)?;
-        says(
-            &mut report,
-            &output,
-            "nodes",
-            "does not take 'node_mem_free_bp'",
-        )?;
-        says(&mut report, &output, "nodes", "quota tuner `temporal`")?;
+        for words in ["does not take 'node_mem_free_bp'", "quota tuner `temporal`"] {
+            says(&mut report, &output, "nodes", words)?;
+        }
     }
     Ok(report)
 }

@@ -57,8 +57,7 @@ fn script(case: u64) -> String {
     let mut script = format!(
         "{FUNCTIONS}vm-guest truth-case --seed {SEED} --index {case} --limit {LIMIT} --ready /out/ready.json \
          --journal /tmp/journal & target=$!\n\
-         tries=0\n\
-         until [ -e /out/ready.json ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
+         wait_for 0.1 300 test -e /out/ready.json\n\
          frames() {{ vm-guest page-frames --pid $target --ready /out/ready.json --out /out/frames_$1 || exit 1; }}\n\
          vm-guest wake &\n"
     );
@@ -139,10 +138,9 @@ fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
 }
 
 fn journal(output: &VmOutput) -> Result<TouchJournal, VmError> {
-    let wrong = |error: &dyn std::fmt::Display| VmError::Wrong(format!("the journal: {error}"));
-    let ready: Ready =
-        serde_json::from_slice(output.bytes("ready.json")?).map_err(|e| wrong(&e))?;
-    TouchJournal::read(ready, output.bytes("journal")?).map_err(|e| wrong(&e))
+    let ready: Ready = output.json("ready")?;
+    TouchJournal::read(ready, output.bytes("journal")?)
+        .map_err(|e| VmError::Wrong(format!("the journal: {e}")))
 }
 
 fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, VmError> {

@@ -58,11 +58,7 @@ impl Workload {
         format!(
             "taskset {mask:x} {command} &\n\
              target=$!\n\
-             waited=0\n\
-             until grep -q start /out/truth.jsonl 2>/dev/null; do\n\
-             sleep 0.1; waited=$((waited + 1))\n\
-             [ $waited -lt 600 ] || {{ echo the workload does not start; exit 1; }}\n\
-             done\n"
+             wait_for 0.1 600 grep -qs start /out/truth.jsonl || die the workload does not start\n"
         )
     }
 
@@ -91,8 +87,8 @@ impl Workload {
 pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
     format!(
         "taskset $other_cpu isotherm record --json -o /out/{name}.isotherm --duration {seconds}s {options} >/out/{name}.json || \
-         {{ echo recording {name} failed; exit 1; }}\n\
-         kill -0 $target || {{ echo the workload died under {name}; exit 1; }}\n"
+         die recording {name} failed\n\
+         is_well {name}\n"
     )
 }
 
