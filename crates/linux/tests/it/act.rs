@@ -192,9 +192,11 @@ fn locked_and_shared_memory_is_refused_by_name() {
 }
 
 #[test]
-fn filters_leave_out_what_they_are_told_to() {
+fn cold_clears_accessed_bits_and_filters_leave_out_what_they_are_told_to() {
     on_swap(ActOptions::default(), |actuator, memory| {
-        act(actuator, Action::Cold, memory.range());
+        let cold = act(actuator, Action::Cold, memory.range());
+        assert!(cold.applied >= SIZE - 16 * PAGE_SIZE, "{cold:?}");
+        assert_eq!(memory.placed(), (SIZE, 0));
         for page in (0..512).step_by(4) {
             memory.write(page, page + 1);
         }
