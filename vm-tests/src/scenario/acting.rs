@@ -13,7 +13,6 @@ use super::Report;
 use super::workload::Workload;
 use crate::error::VmError;
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// A hot quarter of 32 MiB, in pieces here and there, of random content that is only read.
@@ -42,7 +41,6 @@ pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm, VmError> {
 
 /// Returns such a machine with another workload than [`STILL`].
 pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
-    product::isotherm_with("run", &["--scheme", "--no-guard", "--max-psi"])?;
     let script = format!("{FUNCTIONS}{script}");
     Ok(workload.vm(kernel, &script)?.zram())
 }

@@ -22,7 +22,6 @@ const LOW: f64 = 40.0;
 const OVERSHOOT: f64 = 20.0;
 
 pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
-    let isotherm = product::isotherm_with("compact", &["--dry-run"])?;
     let script = format!(
         "echo 0 >/proc/sys/vm/compaction_proactiveness\n\
          mkdir /frag && mount -t tmpfs -o size=95% tmpfs /frag\n\
@@ -44,7 +43,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let output = Vm::new(kernel)
         .memory_mib(768)
         .numa_nodes(2)
-        .program(isotherm, "isotherm")
+        .program(product::isotherm()?, "isotherm")
         .script(&script)
         .run_ok()?;
     let mut report = Report::default();

@@ -9,13 +9,14 @@ use crate::product;
 use crate::vm::Vm;
 
 pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
-    let isotherm = product::isotherm_with("doctor", &["--json"])?;
-    let vm = Vm::new(kernel).program(isotherm, "isotherm").script(
-        "echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
+    let vm = Vm::new(kernel)
+        .program(product::isotherm()?, "isotherm")
+        .script(
+            "echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
          isotherm doctor; echo exit=$?\n\
          isotherm doctor --json >/out/root.json; echo root=$?\n\
          su nobody -c 'isotherm doctor --json' >/out/user.json; echo user=$?",
-    );
+        );
     let open = vm.run_ok()?;
     let locked = vm.cmdline_extra("lockdown=confidentiality").run_ok()?;
 

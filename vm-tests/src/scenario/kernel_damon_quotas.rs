@@ -12,8 +12,7 @@ use super::kernel_damon_actions::{Counters, configuration, counters};
 use super::workload::Workload;
 use crate::error::VmError;
 use crate::kernel::Kernel;
-use crate::product;
-use crate::vm::{Vm, VmOutput};
+use crate::vm::VmOutput;
 
 /// A workload with more memory than quotas let out during a check: a sixth is hot, the rest is never touched. It holds
 /// text, so that compression frees memory.
@@ -38,12 +37,6 @@ const HEAP: &str = "\
     heap() { printf '0x%x-0x%x' $(sed -n 's/.*\"heap\",\"start\":\\([0-9]*\\),\"end\":\\([0-9]*\\).*/\\1 \\2/p' \
     /out/truth.jsonl); }\n";
 
-fn vm(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
-    product::isotherm_with("run", &["--world", "--scheme"])?;
-    let script = format!("{}{FUNCTIONS}{HEAP}{script}", acting::FUNCTIONS);
-    Ok(workload.vm(kernel, &script)?.zram())
-}
-
 /// Returns a scheme that pages out cold memory, within a quota.
 fn page_out(quotas: &Value) -> Value {
     json!({
@@ -55,7 +48,7 @@ fn page_out(quotas: &Value) -> Value {
 
 pub(super) fn limited(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
-        "isotherm swap zram --size 256M || exit 1\n\
+        "{FUNCTIONS}{HEAP}isotherm swap zram --size 256M || exit 1\n\
          {start}taskset 1 vm-guest wake &\n\
          look start\n\
          kernel_until bytes 'used_up bytes 8' -c /bytes.json --pid $target --range $(heap)\n\
@@ -68,7 +61,7 @@ pub(super) fn limited(kernel: Kernel) -> Result<Report, VmError> {
     let time = json!({
         "time_ms": LIMIT_MS.to_string(), "sz_bytes": 0, "reset_interval_ms": "1 s",
     });
-    let output = vm(&LARGE, kernel, &script)?
+    let output = acting::vm_with(&LARGE, kernel, &script)?
         .text("/bytes.json", &configuration("vaddr", &[page_out(&bytes)]))
         .text("/time.json", &configuration("vaddr", &[page_out(&time)]))
         .run_ok()?;
@@ -250,7 +243,7 @@ pub(super) fn follow(kernel: Kernel) -> Result<Report, VmError> {
         )
     };
     let script = format!(
-        "isotherm swap zram --size 256M || exit 1\n\
+        "{FUNCTIONS}{HEAP}isotherm swap zram --size 256M || exit 1\n\
          # Its lists seldom take what comes back for a working set, and then nobody waits.\n\
          echo n >/sys/kernel/mm/lru_gen/enabled\n\
          {start}taskset 1 vm-guest wake &\n\
@@ -260,7 +253,7 @@ pub(super) fn follow(kernel: Kernel) -> Result<Report, VmError> {
         start = LARGE.start_anywhere(),
     );
     let users: Vec<Value> = SAID.into_iter().map(of_user).collect();
-    let output = vm(&LARGE, kernel, &script)?
+    let output = acting::vm_with(&LARGE, kernel, &script)?
         .cmdline_extra("psi=1")
         .memory_mib(MEMORY_MIB)
         .text("/user.json", &configuration("vaddr", &users))

@@ -7,7 +7,6 @@ use super::Report;
 use super::workload::{self, SCATTERED, SLOW, STAIRS, Workload};
 use crate::error::VmError;
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::VmOutput;
 
 /// Duration of each recording, in seconds.
@@ -118,7 +117,6 @@ pub(super) fn five(kernel: Kernel) -> Result<Report, VmError> {
 }
 
 pub(super) fn physical(kernel: Kernel) -> Result<Report, VmError> {
-    product::isotherm_with("record", &["--physical", "--node"])?;
     let workload = SCATTERED;
     // Memory comes from the node of the processor that touches it first, which is the second one here. The workload's
     // frames do not move, since the workload runs on their node.

@@ -57,7 +57,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let vm = Vm::new(kernel)
         // In a slower guest the program leaves memory that it uses untouched for seconds.
         .instruction_ns_log2(2)
-        .program(product::isotherm_with("record", &["--stacks"])?, "isotherm")
+        .program(product::isotherm()?, "isotherm")
         .program(product::guest_tool()?, "vm-guest")
         .zram()
         .script(&script);

@@ -69,14 +69,12 @@ impl Workload {
 
     /// Returns a machine that has everything the workload needs, and that runs `script`.
     pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
-        let isotherm = product::isotherm_with("record", &["--duration", "--pid", "--faithful"])?;
-        product::isotherm_with("workload", &["--truth"])?;
         let config = match self {
             Self::Exercise(config) => config,
             Self::High => "",
         };
         Ok(Vm::new(kernel)
-            .program(isotherm, "isotherm")
+            .program(product::isotherm()?, "isotherm")
             .program(product::guest_tool()?, "vm-guest")
             .text("/workload.cfg", config)
             .script(script))
