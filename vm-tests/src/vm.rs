@@ -26,6 +26,7 @@ const INSTRUCTION_NS_LOG2: u32 = 4;
 const CPU_LIMIT: Duration = Duration::from_mins(5);
 
 /// A virtual machine to boot, and the script to run in it.
+#[must_use = "it does nothing until it runs"]
 #[derive(Clone, Debug)]
 pub struct Vm {
     kernel: Kernel,
@@ -83,21 +84,18 @@ impl Vm {
     }
 
     /// Sets features of QEMU's `-cpu max`, e.g. `la57=on` for five levels of page tables.
-    #[must_use]
     pub fn cpu(mut self, features: &str) -> Self {
         features.clone_into(&mut self.cpu);
         self
     }
 
     /// Sets the memory, which is divided equally among the nodes.
-    #[must_use]
     pub fn memory_mib(mut self, mib: u32) -> Self {
         self.memory_mib = mib;
         self
     }
 
     /// Sets the number of memory nodes; each has a processor of its own.
-    #[must_use]
     pub fn numa_nodes(mut self, nodes: u32) -> Self {
         assert!((1..=8).contains(&nodes), "one to eight nodes");
         self.numa_nodes = nodes;
@@ -106,7 +104,6 @@ impl Vm {
     }
 
     /// Adds words to the kernel's command line.
-    #[must_use]
     pub fn cmdline_extra(mut self, words: &str) -> Self {
         self.cmdline_extra.push(' ');
         self.cmdline_extra.push_str(words);
@@ -114,48 +111,41 @@ impl Vm {
     }
 
     /// Brings a program along as `/bin/NAME`, with the shared libraries that it needs.
-    #[must_use]
     pub fn program(self, host: impl Into<PathBuf>, name: &str) -> Self {
         self.program_at(host, &format!("bin/{name}"))
     }
 
     /// Brings a program along as the path `guest`, with the shared libraries that it needs.
-    #[must_use]
     pub fn program_at(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
         self.programs.push((host.into(), guest.to_owned()));
         self
     }
 
     /// Brings along all files below a directory.
-    #[must_use]
     pub fn tree(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
         self.trees.push((host.into(), guest.to_owned()));
         self
     }
 
     /// Brings a file along as it is.
-    #[must_use]
     pub fn file(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
         self.files.push((host.into(), guest.to_owned()));
         self
     }
 
     /// Writes a file in the guest.
-    #[must_use]
     pub fn text(mut self, guest: &str, content: &str) -> Self {
         self.texts.push((guest.to_owned(), content.to_owned()));
         self
     }
 
     /// Loads a module, and the ones it needs, before the script.
-    #[must_use]
     pub fn module(mut self, name: &str) -> Self {
         self.modules.push(name.to_owned());
         self
     }
 
     /// Loads zram and its compressor. On 6.1 the compressor is a separate module, which modprobe would load.
-    #[must_use]
     pub fn zram(self) -> Self {
         let vm = self.module("zram");
         match vm.kernel {
@@ -166,21 +156,18 @@ impl Vm {
 
     /// Sets the script, which busybox `sh` runs after the functions of `script.sh`. Files that it leaves under `/out` come
     /// back. `$other_cpu` is taskset's mask of the second processor, or of the only one.
-    #[must_use]
     pub fn script(mut self, text: &str) -> Self {
         text.clone_into(&mut self.script);
         self
     }
 
     /// Sets the processor time of the host after which the machine is taken to hang and is killed.
-    #[must_use]
     pub fn cpu_limit(mut self, limit: Duration) -> Self {
         self.cpu_limit = limit;
         self
     }
 
     /// Sets the speed of the guest: each instruction takes 2^`ns_log2` nanoseconds of virtual time.
-    #[must_use]
     pub fn instruction_ns_log2(mut self, ns_log2: u32) -> Self {
         self.instruction_ns_log2 = ns_log2;
         self
