@@ -6,14 +6,12 @@
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::SystemTime;
 
-use isotherm_engine::{AddressRange, Nanos};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_workload::layout::{Heat, Temperature};
 use isotherm_workload::truth::{self, Line, RegionPlace};
-
-use super::memory::{map, touch};
 
 /// Keep a known part of memory hot until killed, and write the truth about it to a file.
 #[derive(clap::Args)]
@@ -30,7 +28,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> io::Result<()> {
-    let memory = map(args.mib << 20, args.high)?;
+    let memory = super::memory::map(args.mib << 20, args.high)?;
     touch(memory);
     let quarter = memory.len() / 4;
     let (before, rest) = memory.split_at(quarter);
@@ -63,6 +61,12 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     truth::write(&mut out, &start)?;
     loop {
         touch(hot);
+    }
+}
+
+fn touch(memory: &[AtomicU8]) {
+    for page in memory.iter().step_by(PAGE_SIZE as usize) {
+        page.fetch_add(1, Ordering::Relaxed);
     }
 }
 
