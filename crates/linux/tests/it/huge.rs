@@ -46,32 +46,37 @@ fn huge(actuator: &mut ProcessActuator, is_written: impl Fn(u64, u64) -> bool) -
     memory
 }
 
+/// Calls `check` with an actuator and such memory, alone on this machine.
+fn on_huge(
+    is_written: impl Fn(u64, u64) -> bool,
+    check: impl FnOnce(&mut ProcessActuator, &Memory),
+) {
+    let _turn = alone();
+    if let Some(mut actuator) = actuator() {
+        let memory = huge(&mut actuator, is_written);
+        check(&mut actuator, &memory);
+    }
+}
+
 #[test]
 fn exactly_what_was_never_written_is_given_back_and_data_stay_in_memory() {
-    let _turn = alone();
-    let Some(mut actuator) = actuator() else {
-        return;
-    };
     // Nothing of the first block is written, an eighth of the next, and so on, in scattered pages.
     let is_written = |block: u64, page: u64| page % 8 < block;
-    let memory = huge(&mut actuator, is_written);
-    let outcome = act(&mut actuator, Action::Nohugepage, memory.range());
-    let written = (0..BLOCKS).map(|block| block * PAGES / 8 * PAGE_SIZE).sum();
-    assert_eq!(outcome.applied, SIZE - written, "{outcome:?}");
-    assert_eq!(
-        outcome.refused.get(&Refusal::Written),
-        Some(&written),
-        "{outcome:?}"
-    );
-    assert_eq!(memory.sizes(), (written, 0));
-    memory.assert_content(is_written);
-    // The memory is present again after a write.
-    memory.write_all(|_, _| true);
-    memory.assert_content(|_, _| true);
-    let again = act(&mut actuator, Action::Nohugepage, memory.range());
-    assert_eq!(again.applied, 0, "{again:?}");
-    let (resident, _) = memory.sizes();
-    assert_eq!(resident, SIZE);
+    on_huge(is_written, |actuator, memory| {
+        let outcome = act(actuator, Action::Nohugepage, memory.range());
+        let written = (0..BLOCKS).map(|block| block * PAGES / 8 * PAGE_SIZE).sum();
+        assert_eq!(outcome.applied, SIZE - written, "{outcome:?}");
+        let refused = outcome.refused.get(&Refusal::Written);
+        assert_eq!(refused, Some(&written), "{outcome:?}");
+        assert_eq!(memory.sizes(), (written, 0));
+        memory.assert_content(is_written);
+        // The memory is present again after a write.
+        memory.write_all(|_, _| true);
+        memory.assert_content(|_, _| true);
+        let again = act(actuator, Action::Nohugepage, memory.range());
+        assert_eq!(again.applied, 0, "{again:?}");
+        assert_eq!(memory.sizes().0, SIZE);
+    });
 }
 
 #[test]
@@ -106,32 +111,28 @@ fn huge_pages_without_waste_stay_and_so_do_locked_ones() {
 
 #[test]
 fn what_is_written_while_it_is_given_back_is_not_lost() {
-    let _turn = alone();
-    let Some(mut actuator) = actuator() else {
-        return;
-    };
-    let memory = huge(&mut actuator, |_, page| page % 2 == 0);
-    let is_over = AtomicBool::new(false);
-    let given_back = std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..2)
-            .map(|writer| {
-                let (memory, is_over) = (&memory, &is_over);
-                scope.spawn(move || write_at_random(memory, is_over, writer))
-            })
-            .collect();
-        let started = Instant::now();
-        let mut given_back = 0;
-        while started.elapsed() < Duration::from_millis(1500) {
-            given_back += act(&mut actuator, Action::Nohugepage, memory.range()).applied;
-            act(&mut actuator, Action::Collapse, memory.range());
-        }
-        is_over.store(true, Ordering::Relaxed);
-        for writer in writers {
-            writer.join().expect("no write was lost");
-        }
-        given_back
-    });
-    assert!(given_back > 0);
+    on_huge(
+        |_, page| page % 2 == 0,
+        |actuator, memory| {
+            let is_over = &AtomicBool::new(false);
+            let given_back = std::thread::scope(|scope| {
+                let write = |writer| scope.spawn(move || write_at_random(memory, is_over, writer));
+                let writers = [0, 1].map(write);
+                let started = Instant::now();
+                let mut given_back = 0;
+                while started.elapsed() < Duration::from_millis(1500) {
+                    given_back += act(actuator, Action::Nohugepage, memory.range()).applied;
+                    act(actuator, Action::Collapse, memory.range());
+                }
+                is_over.store(true, Ordering::Relaxed);
+                for writer in writers {
+                    writer.join().expect("no write was lost");
+                }
+                given_back
+            });
+            assert!(given_back > 0);
+        },
+    );
 }
 
 /// Writes to pages that were never written, zeros them again, and checks their content.
@@ -142,43 +143,32 @@ fn write_at_random(memory: &Memory, is_over: &AtomicBool, writer: u64) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // The odd pages; each writer has half of them.
         let page = (seed >> 33) % (BLOCKS * PAGES / 4) * 4 + 1 + 2 * writer;
-        let word = memory.word(page);
-        let found = word.load(Ordering::Relaxed);
-        assert_eq!(found, known[page as usize], "page {page}");
+        assert_eq!(memory.read(page), known[page as usize], "page {page}");
         let value = if seed >> 62 == 0 { seed | 1 } else { 0 };
-        word.store(value, Ordering::Relaxed);
+        memory.write(page, value);
         known[page as usize] = value;
     }
-    for (page, value) in known
-        .iter()
-        .enumerate()
-        .skip(1)
-        .filter(|(page, _)| *page as u64 % 4 == 1 + 2 * writer)
-    {
-        assert_eq!(memory.word(page as u64).load(Ordering::Relaxed), *value);
+    for (page, value) in (0..).zip(known) {
+        if page % 4 == 1 + 2 * writer {
+            assert_eq!(memory.read(page), value, "page {page}");
+        }
     }
 }
 
 #[test]
 fn huge_pages_that_a_child_shares_stay_until_it_has_ended() {
-    let _turn = alone();
-    let Some(mut actuator) = actuator() else {
-        return;
-    };
     let is_written = |_, page: u64| page < 100;
-    let memory = huge(&mut actuator, is_written);
-    let range = memory.range();
-    let shared = beside_a_child(|| act(&mut actuator, Action::Nohugepage, range));
-    let unused = BLOCKS * (PAGES - 100) * PAGE_SIZE;
-    assert_eq!(shared.applied, 0, "{shared:?}");
-    assert_eq!(
-        shared.refused.get(&Refusal::Shared),
-        Some(&unused),
-        "{shared:?}"
-    );
-    let alone = act(&mut actuator, Action::Nohugepage, range);
-    assert_eq!(alone.applied, unused, "{alone:?}");
-    memory.assert_content(is_written);
+    on_huge(is_written, |actuator, memory| {
+        let range = memory.range();
+        let shared = beside_a_child(|| act(actuator, Action::Nohugepage, range));
+        let unused = BLOCKS * (PAGES - 100) * PAGE_SIZE;
+        assert_eq!(shared.applied, 0, "{shared:?}");
+        let refused = shared.refused.get(&Refusal::Shared);
+        assert_eq!(refused, Some(&unused), "{shared:?}");
+        let alone = act(actuator, Action::Nohugepage, range);
+        assert_eq!(alone.applied, unused, "{alone:?}");
+        memory.assert_content(is_written);
+    });
 }
 
 #[test]
@@ -203,13 +193,9 @@ fn huge_pages_of_shared_memory_stay() {
     }
     let outcome = act(&mut actuator, Action::Nohugepage, memory.range());
     assert_eq!(outcome.applied, 0, "{outcome:?}");
-    assert_eq!(
-        outcome.refused.get(&Refusal::Unsupported),
-        Some(&SIZE),
-        "{outcome:?}"
-    );
-    let (_, huge) = memory.sizes();
-    assert_eq!(huge, SIZE);
+    let refused = outcome.refused.get(&Refusal::Unsupported);
+    assert_eq!(refused, Some(&SIZE), "{outcome:?}");
+    assert_eq!(memory.sizes().1, SIZE);
     memory.assert_content(is_written);
     // SAFETY: our own file.
     unsafe { libc::close(fd) };
@@ -217,45 +203,36 @@ fn huge_pages_of_shared_memory_stay() {
 
 #[test]
 fn looking_for_zeros_finds_them_and_leaves_accessed_bits_alone() {
-    let _turn = alone();
-    let Some(mut actuator) = actuator() else {
-        return;
-    };
     let is_written = |block: u64, page: u64| page % 8 < block;
-    let memory = huge(&mut actuator, is_written);
-    let mut probe = PageTableProbe::new().expect("as the actuator's");
-    let me = Process::open(std::process::id()).expect("we exist");
-    probe.add(ME, me).expect("our own tables");
-    let blocks: Vec<u64> = (0..BLOCKS)
-        .map(|block| memory.range().start + block * BLOCK_SIZE)
-        .collect();
-    probe.clear(ME, &[memory.range()]).expect("cleared");
-    let mut found = Vec::new();
-    let mut best = Duration::MAX;
-    for _ in 0..20 {
-        found.clear();
-        let started = Instant::now();
-        probe
-            .contents(ME, &blocks, |contents| found.push(contents))
-            .expect("read");
-        best = best.min(started.elapsed());
-    }
-    println!("{BLOCKS} blocks, half of them zeros: {best:?} at best");
-    for (block, contents) in (0..).zip(&found) {
-        assert!(contents.is_huge && bits::is_empty(&contents.unreadable));
-        let zeros: Vec<u64> = bits::each(&contents.zeros)
-            .map(|page| page as u64)
-            .collect();
-        let wanted: Vec<u64> = (0..PAGES)
-            .filter(|page| !is_written(block, *page))
-            .collect();
-        assert_eq!(zeros, wanted, "block {block}");
-    }
-    let mut accessed = 0;
-    probe
-        .read_blocks(ME, &blocks, |facts| {
+    on_huge(is_written, |_, memory| {
+        let mut probe = PageTableProbe::new().expect("as the actuator's");
+        let me = Process::open(std::process::id()).expect("we exist");
+        probe.add(ME, me).expect("our own tables");
+        let range = memory.range();
+        let blocks = (0..BLOCKS).map(|block| range.start + block * BLOCK_SIZE);
+        let blocks: Vec<u64> = blocks.collect();
+        probe.clear(ME, &[range]).expect("cleared");
+        let mut found = Vec::new();
+        let mut best = Duration::MAX;
+        for _ in 0..20 {
+            found.clear();
+            let started = Instant::now();
+            let read = probe.contents(ME, &blocks, |contents| found.push(contents));
+            read.expect("read");
+            best = best.min(started.elapsed());
+        }
+        println!("{BLOCKS} blocks, half of them zeros: {best:?} at best");
+        for (block, contents) in (0..).zip(&found) {
+            assert!(contents.is_huge && bits::is_empty(&contents.unreadable));
+            let zeros = bits::each(&contents.zeros).map(|page| page as u64);
+            let wanted = (0..PAGES).filter(|page| !is_written(block, *page));
+            assert!(zeros.eq(wanted), "block {block}");
+        }
+        let mut accessed = 0;
+        let read = probe.read_blocks(ME, &blocks, |facts| {
             accessed += bits::count(&facts.accessed);
-        })
-        .expect("read");
-    assert_eq!(accessed, 0);
+        });
+        read.expect("read");
+        assert_eq!(accessed, 0);
+    });
 }
