@@ -24,7 +24,8 @@ fn configuration(scheme: Value) -> String {
     acting::configuration("vaddr", ["100 ms", "1 s"], ["100", "10,000"], &[scheme])
 }
 
-/// Returns a scheme that moves cold memory to node 1, with a quota of 2 MiB a second, so that a kill can hit the middle of it.
+/// Returns a scheme that moves cold memory to node 1, with a quota of 2 MiB a second, so that a kill can hit the middle
+/// of it.
 fn demote_slowly() -> Value {
     let mut scheme = demote("3 s");
     scheme["quotas"] = json!({
@@ -148,7 +149,7 @@ fn placed(report: &Report, when: &str, pages: &Pages, want: [u64; 2]) -> Result<
     for (node, want) in (0..).zip(want) {
         let what = format!("{when}, on node {node} by numa_maps");
         let bytes = pages.numa_maps.get(&node).copied().unwrap_or(0);
-        about(report, &[(&what, bytes, want, SLACK)])?;
+        about(report, &[(what.as_str(), bytes, want, SLACK)])?;
     }
     Ok(())
 }
