@@ -154,8 +154,8 @@ impl Vm {
         }
     }
 
-    /// Sets the script, which busybox `sh` runs after the functions of `script.sh`. Files that it leaves under `/out` come
-    /// back. `$other_cpu` is taskset's mask of the second processor, or of the only one.
+    /// Sets the script, which busybox `sh` runs after the functions of `script.sh`. Files that it leaves under `/out`
+    /// come back. `$other_cpu` is taskset's mask of the second processor, or of the only one.
     pub fn script(mut self, text: &str) -> Self {
         text.clone_into(&mut self.script);
         self

@@ -261,7 +261,7 @@ pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), Vm
     Ok(())
 }
 
-/// Fails unless each of these is what it should be, give or take a slack: a name, the bytes, the right bytes, the slack.
+/// Fails unless all of these are what they should be: a name, the bytes, the right bytes, and the slack.
 pub(super) fn about(report: &Report, all: &[(&str, u64, u64, u64)]) -> Result<(), VmError> {
     for (what, bytes, want, slack) in all {
         ensure!(

@@ -89,8 +89,8 @@ fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
 /// Checks that the daemon compacted node 0, and did nothing to node 1.
 fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(), VmError> {
     let text = output.text("daemon.jsonl")?;
-    let events = text.lines().map(serde_json::from_str);
-    let events = events.collect::<Result<Vec<Value>, _>>();
+    let events: Result<Vec<Value>, serde_json::Error> =
+        text.lines().map(serde_json::from_str).collect();
     let events = events.map_err(|error| VmError::Wrong(format!("{error}: {text}")))?;
     let end = events.last().unwrap_or(&Value::Null);
     let (elapsed, own_cpu) = (number(end, "elapsed_ns")?, number(end, "own_cpu_ns")?);

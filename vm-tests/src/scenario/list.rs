@@ -1,8 +1,8 @@
 //! The list of scenarios and of their tests.
 
 /// Calls the macro `with` with every scenario and its tests. A scenario is a function, its name on the command line and
-/// a summary of its checks. A test has a name and a kernel. Tests of the group `first` are part of `make test`, those of
-/// `matrix` make up `make test-vm`. A test that is ignored, for the reason given, is part of `make test-long` alone.
+/// a summary of its checks. A test has a name and a kernel. Tests of the group `first` are part of `make test`, those
+/// of `matrix` make up `make test-vm`. A test that is ignored, for the reason given, is part of `make test-long` alone.
 #[macro_export]
 macro_rules! scenario_tests {
     ($with:ident) => {
