@@ -52,12 +52,12 @@ pub(crate) fn fetched(
 }
 
 /// Fetches packages into `work`, with these options of apt, and unpacks them into `tree`.
-pub(crate) fn unpack_packages(
+pub(crate) fn unpack_packages<T>(
     options: &[String],
     packages: &[String],
     work: &Path,
     tree: &Path,
-    run: impl Fn(&mut Command) -> Result<String, VmError>,
+    run: impl Fn(&mut Command) -> Result<T, VmError>,
 ) -> Result<(), VmError> {
     let mut apt = Command::new("apt-get");
     apt.args(options).args(["download", "-q"]).args(packages);

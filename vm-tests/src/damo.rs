@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cache::{cache_dir, fetched, lock, unpack_packages};
-use crate::error::VmError;
+use crate::error::{self, VmError};
 use crate::vm::Vm;
 
 /// The version that everything is compared with, as in `tests/interop/requirements.txt`.
@@ -93,22 +93,14 @@ fn compile(tree: &Path, python: &Path) -> Command {
     command
 }
 
-fn output(command: &mut Command) -> Result<String, VmError> {
-    let unavailable = |why: String| {
+fn output(command: &mut Command) -> Result<Vec<u8>, VmError> {
+    error::output(command).map_err(|error| {
         VmError::Unavailable {
         what: format!("damo {VERSION} with a Python"),
-        why,
+        why: error.to_string(),
         fix: "needed are Debian 12's apt-get and dpkg-deb, python3 with pip, and the network once; or unpack damo's \
               wheel to vm-tests/cache/damo_3.4.3/ and the packages to vm-tests/cache/python3.11/"
             .to_owned(),
     }
-    };
-    let output = command
-        .output()
-        .map_err(|error| unavailable(format!("{command:?}: {error}")))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(unavailable(format!("{command:?}: {words}")))
+    })
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cache::{cache_dir, fetched, lock, unpack_packages};
-use crate::error::VmError;
+use crate::error::{self, VmError};
 
 /// A Debian kernel to boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -203,14 +203,9 @@ impl Kernel {
     }
 
     fn output(self, command: &mut Command) -> Result<String, VmError> {
-        let output = command
-            .output()
-            .map_err(|e| self.unavailable(format!("cannot run {command:?}: {e}")))?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            let words = String::from_utf8_lossy(&output.stderr);
-            Err(self.unavailable(format!("{command:?}: {}", words.trim())))
+        match error::output(command) {
+            Ok(output) => Ok(String::from_utf8_lossy(&output).into_owned()),
+            Err(error) => Err(self.unavailable(error.to_string())),
         }
     }
 

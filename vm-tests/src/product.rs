@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::VmError;
+use crate::error::{VmError, output};
 
 /// Returns the path of the product: `$ISOTHERM_BIN`, or `target/debug/isotherm` of this workspace, built if it is
 /// missing.
@@ -39,19 +39,11 @@ fn program(variable: &str, bin: &'static str, test: &str) -> Result<PathBuf, VmE
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let path = target.join("debug").join(bin);
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .current_dir(root)
-        .args(["test", "--quiet", "--no-run", "--test", test]);
-    let output = cargo
-        .output()
-        .map_err(VmError::io("run cargo for", &path))?;
-    if output.status.success() && path.exists() {
-        built.insert(bin, path.clone());
-        Ok(path)
-    } else {
-        Err(VmError::Command {
-            command: format!("{cargo:?}"),
-            why: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
-    }
+    output(
+        cargo
+            .current_dir(root)
+            .args(["test", "--quiet", "--no-run", "--test", test]),
+    )?;
+    built.insert(bin, path.clone());
+    Ok(path)
 }
