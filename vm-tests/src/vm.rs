@@ -358,6 +358,13 @@ impl VmOutput {
             .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
     }
 
+    /// Reads the number in the file `NAME.txt` from `/out`.
+    pub fn number(&self, name: &str) -> Result<u64, VmError> {
+        let text = self.text(&format!("{name}.txt"))?;
+        let number = text.trim().parse();
+        number.map_err(|_| VmError::Wrong(format!("{name}.txt holds no number: {text}")))
+    }
+
     /// Returns a file from `/out`.
     pub fn bytes(&self, name: &str) -> Result<&[u8], VmError> {
         self.files.get(name).map(Vec::as_slice).ok_or_else(|| {

@@ -16,7 +16,7 @@ const SPARSE: &str = "printf 'heap, 16MiB\\nother, 64KiB\\n\\nfill\\n1000\\nheap
      taskset 1 isotherm workload --quiet --repeat 0 --sparse --hugepages always /sparse.cfg &\n\
      target=$!\n\
      wait_for 0.5 120 anon_at_least 17000 || die the sparse workload does not start\n\
-     sleep 2; cat /proc/$target/status >/out/before\n";
+     sleep 2; anon >/out/anon-before.txt\n";
 /// Bytes of these huge pages that are not written.
 const SPARSE_UNUSED: u64 = 12 << 20;
 /// Tolerance in bytes: pages may be on their way when they are counted, and the monitor makes mistakes.
@@ -46,7 +46,7 @@ pub(super) fn actions(kernel: Kernel) -> Result<Report, VmError> {
          kill $target\n\
          {SPARSE}\
          act_until nohugepage 'anon_at_most 6000' {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --pid $target\n\
-         cat /proc/$target/status >/out/after\n\
+         anon >/out/anon-after.txt\n\
          kill $target; isotherm swap off\n",
         all = HOT + COLD,
         hot_only = HOT + 2 * SLACK,
@@ -125,18 +125,8 @@ fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 
 /// Checks that nohugepage frees the part of huge pages that was never written.
 fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let anonymous = |name: &str| -> Result<u64, VmError> {
-        let line = |text: &str| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix("RssAnon:"))?;
-            line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-        };
-        let kib = line(&output.text(name)?);
-        let kib = kib.ok_or_else(|| VmError::Wrong(format!("{name} lacks RssAnon")))?;
-        Ok(kib << 10)
-    };
-    let (before, after) = (anonymous("before")?, anonymous("after")?);
+    let before = output.number("anon-before")? << 10;
+    let after = output.number("anon-after")? << 10;
     let nohugepage = deed(output, "nohugepage")?;
     report.say(format!(
         "nohugepage   gave {} back: anonymous memory {}, then {}",

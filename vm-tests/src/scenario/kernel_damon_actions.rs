@@ -300,16 +300,12 @@ fn on_lists(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 
 /// Checks that willneed reads pages from swap into the swap cache.
 fn brought_back(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let kib = |name: &str| -> Result<u64, VmError> {
-        let text = output.text(&format!("swap-cached-{name}.txt"))?;
-        let number = text.trim().parse();
-        number.map_err(|_| VmError::Wrong(format!("SwapCached is no number: {text}")))
-    };
     counted(report, output, "out")?;
     let out = pages(output, "out")?;
     at_least(report, "cold in swap", out.cold.swapped, COLD - STRAY)?;
     counted(report, output, "willneed")?;
-    let (before, after) = (kib("before")? << 10, kib("after")? << 10);
+    let before = output.number("swap-cached-before")? << 10;
+    let after = output.number("swap-cached-after")? << 10;
     report.say(format!(
         "    swap cache: {} before, {} after",
         mib(before),

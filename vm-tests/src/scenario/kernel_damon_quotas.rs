@@ -214,13 +214,13 @@ const FREE: &str = "\
     /sys/devices/system/node/node0/meminfo; }\n\
     is_free() { [ $(free_bp) -ge $goal ] && sleep 4; }\n";
 
-/// Shell that runs a scheme whose quota follows pressure, and saves the pressure before and after it. Only kernels
-/// without a goal of free memory run it. On 7.3-rc7 a quota of 16 MiB is applied so slowly in emulation that tasks
-/// hardly wait in a window.
+/// Shell that runs a scheme whose quota follows pressure. It saves the microseconds for which some task has waited for
+/// memory before and after that. Only kernels without a goal of free memory run it. On 7.3-rc7 a quota of 16 MiB is
+/// applied so slowly in emulation that tasks hardly wait in a window.
 const PRESSURE: &str = "\
-    cat /proc/pressure/memory >/out/pressure-before.txt\n\
+    sed -n 's/^some .*total=//p' /proc/pressure/memory >/out/waited-before.txt\n\
     kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
-    cat /proc/pressure/memory >/out/pressure-after.txt\n";
+    sed -n 's/^some .*total=//p' /proc/pressure/memory >/out/waited-after.txt\n";
 
 pub(super) fn follow(kernel: Kernel) -> Result<Report, VmError> {
     let has_nodes = kernel != Kernel::Debian612;
@@ -331,18 +331,10 @@ fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError
     Ok(())
 }
 
-/// Reads the microseconds for which some task has waited for memory.
-fn waited(output: &VmOutput, when: &str) -> Result<u64, VmError> {
-    let text = output.text(&format!("pressure-{when}.txt"))?;
-    let some = text.lines().find_map(|line| line.strip_prefix("some "));
-    let total = some.and_then(|line| line.rsplit_once("total=")?.1.parse().ok());
-    total.ok_or_else(|| VmError::Wrong(format!("no pressure: {text}")))
-}
-
 fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let all = counters(output, "pressure", 0)?;
     let quotas: Vec<u64> = all.iter().map(|now| now.effective).collect();
-    let waited = waited(output, "after")? - waited(output, "before")?;
+    let waited = output.number("waited-after")? - output.number("waited-before")?;
     report.say(format!(
         "some_mem_psi_us of 1 ms in {WINDOW_MS} ms: {waited} us were waited; effective {quotas:?}"
     ));
@@ -358,12 +350,8 @@ fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 }
 
 fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let number = |name: &str| -> Result<u64, VmError> {
-        let text = output.text(&format!("free-{name}.txt"))?;
-        let number = text.trim().parse();
-        number.map_err(|_| VmError::Wrong(format!("free-{name}.txt: {text}")))
-    };
-    let (before, goal, after) = (number("before")?, number("goal")?, number("after")?);
+    let (before, goal) = (output.number("free-before")?, output.number("free-goal")?);
+    let after = output.number("free-after")?;
     let all = counters(output, "free", 0)?;
     let last = all[all.len() - 1];
     let cold = pages(output, "free")?.cold;
