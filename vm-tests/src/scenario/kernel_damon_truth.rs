@@ -26,7 +26,7 @@ use isotherm_workload::family::{EDGE, Ready, TouchJournal};
 use isotherm_workload::score::{AccuracyScore, share};
 
 use super::kernel_damon::FUNCTIONS;
-use super::{Report, VmScenario, ensure, workload};
+use super::{Report, workload};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -54,21 +54,11 @@ const MODES: [(&str, &str); 5] = [
     ("default", "--cpu-budget $share --pid $target"),
 ];
 
-/// `kernel-damon-truth`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-truth",
-        "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family",
-        run,
-    )
-}
-
 fn script(case: u64) -> String {
     let mut script = format!(
         "{FUNCTIONS}vm-guest truth-case --seed {SEED} --index {case} --limit {LIMIT} --ready /out/ready.json \
          --journal /tmp/journal & target=$!\n\
-         tries=0\n\
-         until [ -e /out/ready.json ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
+         wait_for 0.1 300 test -e /out/ready.json\n\
          frames() {{ vm-guest page-frames --pid $target --ready /out/ready.json --out /out/frames_$1 || exit 1; }}\n\
          vm-guest wake &\n"
     );
@@ -103,7 +93,7 @@ struct Row {
     interval: Option<f64>,
 }
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut report = Report::default();
     report.say(format!(
         "seed {SEED}, at most {} MiB; {REPEATS} repeats of {SECONDS} s; median [least..most]",
@@ -149,10 +139,9 @@ fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
 }
 
 fn journal(output: &VmOutput) -> Result<TouchJournal, VmError> {
-    let wrong = |error: &dyn std::fmt::Display| VmError::Wrong(format!("the journal: {error}"));
-    let ready: Ready =
-        serde_json::from_slice(output.bytes("ready.json")?).map_err(|e| wrong(&e))?;
-    TouchJournal::read(ready, output.bytes("journal")?).map_err(|e| wrong(&e))
+    let ready: Ready = output.json("ready")?;
+    TouchJournal::read(ready, output.bytes("journal")?)
+        .map_err(|e| VmError::Wrong(format!("the journal: {e}")))
 }
 
 fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, VmError> {
@@ -165,13 +154,12 @@ fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, Vm
         judge_by(journal, journal, &snapshots)
     };
     row.cpu = share.trim().trim_end_matches('%').parse().ok();
-    ensure(row.interval.is_some(), || {
-        format!(
-            "{}: none of {} snapshots can be judged",
-            MODES[at].0,
-            snapshots.len()
-        )
-    })?;
+    ensure!(
+        row.interval.is_some(),
+        "{}: none of {} snapshots can be judged",
+        MODES[at].0,
+        snapshots.len()
+    );
     Ok(row)
 }
 
@@ -243,9 +231,7 @@ struct ByFrame<'a> {
 impl<'a> ByFrame<'a> {
     fn new(output: &VmOutput, journal: &'a TouchJournal) -> Result<Self, VmError> {
         let (before, after) = (output.bytes("frames")?, output.bytes("frames_after")?);
-        ensure(before == after, || {
-            "pages have moved to other frames".to_owned()
-        })?;
+        ensure!(before == after, "pages have moved to other frames");
         let (frames, _) = before.as_chunks();
         let frames = frames.iter().map(|frame| u64::from_le_bytes(*frame));
         let pages = frames.enumerate().filter(|(_, frame)| *frame != 0);
