@@ -47,9 +47,16 @@ pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Prints that `test` is skipped.
-pub(crate) fn skip(test: &str, reason: &str) {
-    eprintln!("SKIP {test}: {reason}");
+/// Returns the name of the running test: the harness gives it to the test's thread, and [`at_once`] to its threads.
+pub(crate) fn test_name() -> String {
+    let thread = std::thread::current();
+    let path = thread.name().expect("a thread of a test");
+    path.rsplit("::").next().unwrap_or(path).to_owned()
+}
+
+/// Prints that the running test is skipped.
+pub(crate) fn skip(reason: &str) {
+    eprintln!("SKIP {}: {reason}", test_name());
 }
 
 /// A process that is killed and reaped when it goes out of scope, with its output.
@@ -236,7 +243,9 @@ pub(crate) fn at_once<T: Sync>(all: &[T], one: impl Fn(&T) + Sync) {
     std::thread::scope(|threads| {
         for case in all {
             let one = &one;
-            threads.spawn(move || one(case));
+            let thread = std::thread::Builder::new().name(test_name());
+            let started = thread.spawn_scoped(threads, move || one(case));
+            started.expect("a thread");
         }
     });
 }

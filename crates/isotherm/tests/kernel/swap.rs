@@ -14,22 +14,22 @@ pub(crate) struct Swap {
 }
 
 impl Swap {
-    pub(crate) fn set_up(test: &str) -> Option<Self> {
+    pub(crate) fn set_up() -> Option<Self> {
         if there_is_swap() {
             return Some(Self { ours: false });
         }
         // Enough for all tests that share it: no test's memory may reach the system's reserve.
-        Self::of(test, "4G")
+        Self::of("4G")
     }
 
     /// Sets up swap of a size, on a machine without any.
-    pub(crate) fn of(test: &str, size: &str) -> Option<Self> {
+    pub(crate) fn of(size: &str) -> Option<Self> {
         if free() < FREE_MIN {
             drop_caches();
         }
         let done = run(&mut isotherm(["swap", "zram", "--size", size]));
         if done.code() != 0 {
-            skip(test, done.stderr.trim());
+            skip(done.stderr.trim());
             return None;
         }
         Some(Self { ours: true })
@@ -52,11 +52,11 @@ fn there_is_swap() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
 }
 
-/// Returns whether `test`, which is about a machine without swap, can run.
-pub(crate) fn is_without_swap(test: &str) -> bool {
+/// Returns whether a test about a machine without swap can run.
+pub(crate) fn is_without_swap() -> bool {
     let is_without = !there_is_swap();
     if !is_without {
-        skip(test, "this machine has swap of its own");
+        skip("this machine has swap of its own");
     }
     is_without
 }

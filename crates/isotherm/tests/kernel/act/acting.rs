@@ -139,8 +139,7 @@ const IDLE_2S: [&str; 3] = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout
 
 #[test]
 fn prcl_takes_back_what_is_cold_and_loses_nothing() {
-    const TEST: &str = "prcl_takes_back_what_is_cold_and_loses_nothing";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
     let flags = ["--preset", "prcl", "--no-guard"];
     let acted_on = act_until("90 MiB to be paged out", &holder.pid(), &flags, |_| {
@@ -164,8 +163,7 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
 /// Issue 11: no region of such memory is ever idle as a whole, and only 0.6 % of a redis was paged out.
 #[test]
 fn idle_pages_between_busy_ones_are_taken_back() {
-    const TEST: &str = "idle_pages_between_busy_ones_are_taken_back";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     for flags in [&IDLE_2S[..], &[&IDLE_2S[..], &["--pages"]].concat()] {
         let holder = Holder::scattered();
         let Acted { summary, .. } =
@@ -190,12 +188,9 @@ fn huge_pages_swapped_out() -> u64 {
 /// Paging out page by page would make the kernel interrupt a running target for each page.
 #[test]
 fn whole_blocks_are_paged_out_in_one_piece() {
-    const TEST: &str = "whole_blocks_are_paged_out_in_one_piece";
     // The guards of other tests page out huge pages of their own, as samples.
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let holder = Holder::start();
     let before = huge_pages_swapped_out();
     let Acted { summary, .. } =
@@ -227,11 +222,8 @@ while True:
 /// Pages in use are read back before the target misses them.
 #[test]
 fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
-    const TEST: &str = "blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece";
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let mut target = Running::start(&mut python(HEADERS));
     target.line("ready");
     let pid = target.pid().to_string();
@@ -254,12 +246,9 @@ fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
 /// Pages that a fork shares with its parent would be copied.
 #[test]
 fn shared_blocks_are_left_in_pages() {
-    const TEST: &str = "shared_blocks_are_left_in_pages";
     // The guards of other tests page out huge pages of their own, as samples.
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let forked = HOLDER.replace(
         "print(\"ready\"",
         "os.fork() or (time.sleep(100), os._exit(0))\nprint(\"ready\"",
@@ -278,8 +267,7 @@ fn shared_blocks_are_left_in_pages() {
 
 #[test]
 fn a_dry_run_says_what_would_be_done_and_does_nothing() {
-    const TEST: &str = "a_dry_run_says_what_would_be_done_and_does_nothing";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
     let flags = ["--preset", "prcl", "--dry-run", "--no-guard"];
     let Acted { summary, .. } =
@@ -293,11 +281,8 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 
 #[test]
 fn without_swap_it_says_so_first_and_frees_nothing() {
-    const TEST: &str = "without_swap_it_says_so_first_and_frees_nothing";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    if !is_without_swap(TEST) {
+    let Some(_turn) = owning_swap() else { return };
+    if !is_without_swap() {
         return;
     }
     let holder = Holder::start();
@@ -327,14 +312,11 @@ while True: time.sleep(1)
 
 #[test]
 fn copies_of_files_pages_leave_the_systems_part_of_swap() {
-    const TEST: &str = "copies_of_files_pages_leave_the_systems_part_of_swap";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    if !is_without_swap(TEST) {
+    let Some(_turn) = owning_swap() else { return };
+    if !is_without_swap() {
         return;
     }
-    let Some(_swap) = Swap::of(TEST, "64M") else {
+    let Some(_swap) = Swap::of("64M") else {
         return;
     };
     let mut target = Running::start(&mut python(COPIER));
@@ -355,8 +337,7 @@ fn copies_of_files_pages_leave_the_systems_part_of_swap() {
 /// A run that is killed in the middle of any action leaves the target unchanged.
 #[test]
 fn killed_in_the_middle_of_an_action_it_harms_no_target() {
-    const TEST: &str = "killed_in_the_middle_of_an_action_it_harms_no_target";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
     for (action, seconds) in [
         ("pageout", 0.9),
@@ -384,13 +365,8 @@ fn has_closed(record: &Record) -> bool {
 
 #[test]
 fn the_guard_stops_schemes_that_hurt() {
-    const TEST: &str = "the_guard_stops_schemes_that_hurt";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let workload = Workload::start(&static_workload(128, 64), &[]);
     // All memory is hot, and the scheme pages out all of it.
     let flags = [
@@ -406,13 +382,8 @@ fn the_guard_stops_schemes_that_hurt() {
 
 #[test]
 fn the_guard_believes_the_targets_own_progress() {
-    const TEST: &str = "the_guard_believes_the_targets_own_progress";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let workload = Workload::start(&static_workload(128, 16), &[]);
     let directory = scratch();
     let counter = directory.path().join("counter");
@@ -439,8 +410,7 @@ fn the_guard_believes_the_targets_own_progress() {
 
 #[test]
 fn a_target_that_ends_during_an_action_ends_the_run() {
-    const TEST: &str = "a_target_that_ends_during_an_action_ends_the_run";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
     let mut command = isotherm(["run", "--json", "--no-guard", "--pid", &holder.pid()]);
     let runner = Running::start(command.args(["--scheme", "4K max min max min max pageout"]));
@@ -489,11 +459,8 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
 /// The simulated machine's prediction by a program's trace is near the live result.
 #[test]
 fn the_prediction_is_near_what_happens() {
-    let test = "the_prediction_is_near_what_happens";
-    let Some(_turn) = alone(test) else { return };
-    let Some(_swap) = Swap::set_up(test) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let folder = scratch();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (trace, live) = (file("trace"), file("live"));

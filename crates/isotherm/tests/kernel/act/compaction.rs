@@ -80,11 +80,10 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn without_privilege_it_says_what_to_do_and_keeps_an_older_record() {
-    let test = "without_privilege_it_says_what_to_do_and_keeps_an_older_record";
     let nobody = 65_534;
     let mut dry = isotherm(["compact", "--dry-run"]);
     match dry.uid(nobody).gid(nobody).output() {
-        Err(error) => return skip(test, &format!("cannot become another user: {error}")),
+        Err(error) => return skip(&format!("cannot become another user: {error}")),
         Ok(output) => assert!(output.status.success(), "{output:?}"),
     }
     let older = scratch();
@@ -244,18 +243,17 @@ pub(crate) fn free() -> u64 {
 
 #[test]
 fn memory_that_is_fragmented_is_seen_to_be() {
-    let test = "memory_that_is_fragmented_is_seen_to_be";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = alone() else { return };
     let debugfs = match Debugfs::new() {
         Ok(debugfs) => debugfs,
-        Err(error) => return skip(test, &format!("cannot mount debugfs: {error}")),
+        Err(error) => return skip(&format!("cannot mount debugfs: {error}")),
     };
     check_extfrag(&debugfs);
-    let Some(_fragmented) = Fragmented::enough(test) else {
+    let Some(_fragmented) = Fragmented::enough() else {
         return;
     };
     check_extfrag(&debugfs);
-    eprintln!("{test}: {:?}", extfrag());
+    eprintln!("{:?}", extfrag());
 }
 
 /// Returns node 0's score.
@@ -280,14 +278,14 @@ struct Fragmented {
 }
 
 impl Fragmented {
-    fn enough(test: &str) -> Option<Self> {
+    fn enough() -> Option<Self> {
         let is_by_itself = score() > FRAGMENTED_BY_ITSELF;
         if !is_by_itself && free() < FRAGMENTED + ROOM {
             drop_caches();
         }
         if !is_by_itself && free() < FRAGMENTED + ROOM {
             let reason = "free memory is neither fragmented nor enough to fragment";
-            skip(test, reason);
+            skip(reason);
             return None;
         }
         let fragmenter = (!is_by_itself).then(fragment);
@@ -331,9 +329,8 @@ impl Drop for Fragmented {
 
 #[test]
 fn a_round_lowers_the_score_and_changes_no_setting() {
-    let test = "a_round_lowers_the_score_and_changes_no_setting";
-    let Some(_turn) = alone(test) else { return };
-    let Some(fragmented) = Fragmented::enough(test) else {
+    let Some(_turn) = alone() else { return };
+    let Some(fragmented) = Fragmented::enough() else {
         return;
     };
     let proactiveness = &fragmented.proactiveness;
@@ -351,9 +348,9 @@ fn a_round_lowers_the_score_and_changes_no_setting() {
     ];
     let report = json(&args);
     let node = &report["nodes"][0];
-    eprintln!("{test}: {}", node["round"]);
+    eprintln!("{}", node["round"]);
     if !node["decision"]["back_off"].is_null() {
-        return skip(test, "kswapd is reclaiming");
+        return skip("kswapd is reclaiming");
     }
     let round = &node["round"];
     let number = |name: &str| round[name].as_f64().expect("a number");
@@ -381,9 +378,8 @@ fn a_round_lowers_the_score_and_changes_no_setting() {
 
 #[test]
 fn a_daemon_sleeps_after_a_round() {
-    let test = "a_daemon_sleeps_after_a_round";
-    let Some(_turn) = alone(test) else { return };
-    let Some(fragmented) = Fragmented::enough(test) else {
+    let Some(_turn) = alone() else { return };
+    let Some(fragmented) = Fragmented::enough() else {
         return;
     };
     let proactiveness = &fragmented.proactiveness;
@@ -392,18 +388,17 @@ fn a_daemon_sleeps_after_a_round() {
     let done = run(command.args(args)).success();
     let end: Value =
         serde_json::from_str(done.stdout.lines().last().expect("an end")).expect("JSON");
-    eprintln!("{test}: {end}");
+    eprintln!("{end}");
     if end["rounds"]["count"] == 0 {
-        return skip(test, "there was no round");
+        return skip("there was no round");
     }
     assert!(end["own_cpu_ns"].as_u64() < Some(500_000_000), "{end}");
 }
 
 #[test]
 fn compacting_ends_with_us_however_we_end() {
-    let test = "compacting_ends_with_us_however_we_end";
-    let Some(_turn) = alone(test) else { return };
-    let Some(_fragmented) = Fragmented::enough(test) else {
+    let Some(_turn) = alone() else { return };
+    let Some(_fragmented) = Fragmented::enough() else {
         return;
     };
     let mut seen = 0;
@@ -434,10 +429,10 @@ fn compacting_ends_with_us_however_we_end() {
             state.starts_with(['Z', 'X']).then_some(())
         });
         let took = started.elapsed();
-        eprintln!("{test}: {signal} stopped it within {took:?}");
+        eprintln!("{signal} stopped it within {took:?}");
         assert!(took.as_secs() < 10, "{took:?}");
     }
     if seen == 0 {
-        skip(test, "rounds were over before they could be stopped");
+        skip("rounds were over before they could be stopped");
     }
 }

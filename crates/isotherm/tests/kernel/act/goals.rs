@@ -36,8 +36,7 @@ fn swapped(process: &Running) -> u64 {
 
 #[test]
 fn paging_out_ends_when_enough_is_saved() {
-    let test = "paging_out_ends_when_enough_is_saved";
-    let Some(_turn) = with_swap(test) else { return };
+    let Some(_turn) = with_swap() else { return };
     let process = idle();
     let runner = reclaim(["--save", "64M"], &process);
     until("60 MiB in swap", || {
@@ -58,8 +57,7 @@ fn paging_out_ends_when_enough_is_saved() {
 /// Enough memory is free already.
 #[test]
 fn nothing_is_paged_out_where_enough_is_free() {
-    let test = "nothing_is_paged_out_where_enough_is_free";
-    let Some(_turn) = with_swap(test) else { return };
+    let Some(_turn) = with_swap() else { return };
     let process = idle();
     let runner = reclaim(["--keep-free", "0.01%"], &process);
     // prcl pages out memory that is idle for 5 s.
@@ -72,8 +70,7 @@ fn nothing_is_paged_out_where_enough_is_free() {
 
 #[test]
 fn goals_that_cannot_be_say_why() {
-    let test = "goals_that_cannot_be_say_why";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let us = std::process::id().to_string();
     for (flags, code, said) in [
         (
@@ -106,11 +103,8 @@ fn goals_that_cannot_be_say_why() {
 /// All other processes are excluded, so that no other test's memory is touched.
 #[test]
 fn pprcl_pages_out_what_is_idle_whoever_has_it() {
-    let test = "pprcl_pages_out_what_is_idle_whoever_has_it";
-    let Some(_turn) = alone(test) else { return };
-    let Some(_swap) = Swap::set_up(test) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let process = idle();
     let others = std::fs::read_dir("/proc").expect("processes").flatten();
     let others = others.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

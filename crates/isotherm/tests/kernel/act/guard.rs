@@ -86,8 +86,7 @@ const IDLE_2S: [&str; 4] = [
 
 #[test]
 fn a_neighbour_that_swaps_stops_no_scheme() {
-    const TEST: &str = "a_neighbour_that_swaps_stops_no_scheme";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let mut neighbour = Running::start(&mut python(NEIGHBOUR));
     neighbour.line("ready");
     let dry = [IDLE_2S.as_slice(), &["--dry-run"]].concat();
@@ -102,8 +101,7 @@ fn a_neighbour_that_swaps_stops_no_scheme() {
 
 #[test]
 fn what_the_target_reads_back_stops_schemes() {
-    const TEST: &str = "what_the_target_reads_back_stops_schemes";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let flags = [
         "--scheme",
         "4K max 0 0 1s max pageout",

@@ -40,16 +40,16 @@ const MIB: u64 = 1 << 20;
 const UNUSED: u64 = 36 * MIB;
 
 /// Starts a program with huge pages that waste memory; returns `None` if this machine cannot test it.
-fn waster(test: &str) -> Option<(Running, String)> {
+fn waster() -> Option<(Running, String)> {
     if !split_gives_back() {
-        skip(test, "before Linux 6.12 it takes swap");
+        skip("before Linux 6.12 it takes swap");
         return None;
     }
     let mut program = Running::start(&mut python(WASTER));
     let sum = program.line("sum");
     let huge = proc_bytes(program.pid(), "smaps_rollup", "AnonHugePages:");
     if huge < 64 * MIB {
-        skip(test, "the kernel gave no huge pages");
+        skip("the kernel gave no huge pages");
         return None;
     }
     Some((program, sum))
@@ -57,9 +57,8 @@ fn waster(test: &str) -> Option<(Running, String)> {
 
 #[test]
 fn nohugepage_gives_back_exactly_what_was_never_written() {
-    const TEST: &str = "nohugepage_gives_back_exactly_what_was_never_written";
-    let Some(_turn) = shared(TEST) else { return };
-    let Some((mut program, sum)) = waster(TEST) else {
+    let Some(_turn) = shared() else { return };
+    let Some((mut program, sum)) = waster() else {
         return;
     };
     let pid = program.pid();
@@ -99,9 +98,8 @@ fn huge_bytes_read(record: &Record, pid: u32) -> u64 {
 
 #[test]
 fn the_waste_of_huge_pages_is_told_by_process() {
-    const TEST: &str = "the_waste_of_huge_pages_is_told_by_process";
-    let Some(_turn) = shared(TEST) else { return };
-    let Some((program, _)) = waster(TEST) else {
+    let Some(_turn) = shared() else { return };
+    let Some((program, _)) = waster() else {
         return;
     };
     let directory = scratch();

@@ -224,17 +224,12 @@ fn check_metrics(metrics: &str, expected: [(&Pod, &str); 3]) {
 /// One of three pods with idle memory permits paging out, one has a misspelt annotation, and one is unknown.
 #[test]
 fn only_a_pod_that_permits_it_is_paged_out() {
-    const TEST: &str = "only_a_pod_that_permits_it_is_paged_out";
-    let Some(_turn) = acting_on_all(TEST) else {
-        return;
-    };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = acting_on_all() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let (Some(willing), Some(misspelt), Some(unknown)) =
         (Pod::start(1), Pod::start(2), Pod::start(3))
     else {
-        return skip(TEST, "no control group can be made here");
+        return skip("no control group can be made here");
     };
     let server = ApiServer::start();
     let mut daemon = Daemon::start(&server);
@@ -243,7 +238,7 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     // The pause makes memory idle for 2 s.
     pause(5.0);
     if daemon.leaves_to_another(&willing) {
-        return skip(TEST, "another isotherm acts on all of this machine");
+        return skip("another isotherm acts on all of this machine");
     }
     // The daemon's own count is checked first: other actors on this machine would page these out as well.
     assert_eq!(daemon.applied(), 0, "nothing was known");

@@ -24,12 +24,11 @@ time.sleep(60)
 
 #[test]
 fn idle_memory_of_a_kvm_guest_is_unknown() {
-    let test = "idle_memory_of_a_kvm_guest_is_unknown";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let mut guest = Running::start(&mut python(GUEST));
     pause(1.0);
     if !guest.is_running() {
-        return skip(test, "/dev/kvm makes no guest here");
+        return skip("/dev/kvm makes no guest here");
     }
     guest.line("ready");
     let memory = range(&guest.line("range "));
@@ -58,7 +57,7 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
     let pid = guest.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
     let done = run(isotherm(["run", "--duration", "5s", "--pid", &pid]).args(scheme)).success();
-    eprintln!("{test}: {}", done.stderr);
+    eprintln!("{}", done.stderr);
     assert!(
         done.stderr.contains("scheme 0, cold: 0 B of"),
         "{}",
@@ -76,8 +75,7 @@ time.sleep(30)
 
 #[test]
 fn a_name_reaches_no_terminal_as_it_is() {
-    let test = "a_name_reaches_no_terminal_as_it_is";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let mut target = Running::start(&mut python(NAMED));
     target.line("ready");
     let directory = scratch();
@@ -140,23 +138,20 @@ fn alone_with_state(mode: &str, script: &str) -> Finished {
     run(Command::new("unshare").args(["--mount", "sh", "-c", &script]))
 }
 
-fn can_make_swap(test: &str) -> bool {
+fn can_make_swap() -> bool {
     let can = nix::unistd::Uid::effective().is_root()
         && fs::metadata("/sys/class/zram-control/hot_add").is_ok()
         && alone_with_state("700", "true").status.success();
     if !can {
-        skip(test, "root, zram and mount namespaces are needed");
+        skip("root, zram and mount namespaces are needed");
     }
     can
 }
 
 #[test]
 fn swap_is_set_up_and_taken_away_whole() {
-    let test = "swap_is_set_up_and_taken_away_whole";
-    let Some(_turn) = owning_swap(test) else {
-        return;
-    };
-    if !can_make_swap(test) {
+    let Some(_turn) = owning_swap() else { return };
+    if !can_make_swap() {
         return;
     }
     let done = alone_with_state(
@@ -180,11 +175,8 @@ fn swap_is_set_up_and_taken_away_whole() {
 /// The state is that after a command was killed between two steps.
 #[test]
 fn swap_that_was_not_finished_is_cleaned_up() {
-    let test = "swap_that_was_not_finished_is_cleaned_up";
-    let Some(_turn) = owning_swap(test) else {
-        return;
-    };
-    if !can_make_swap(test) {
+    let Some(_turn) = owning_swap() else { return };
+    if !can_make_swap() {
         return;
     }
     let begin = "n=$(cat /sys/class/zram-control/hot_add); \
@@ -202,11 +194,8 @@ fn swap_that_was_not_finished_is_cleaned_up() {
 
 #[test]
 fn swap_of_somebody_else_is_left_alone() {
-    let test = "swap_of_somebody_else_is_left_alone";
-    let Some(_turn) = owning_swap(test) else {
-        return;
-    };
-    if !can_make_swap(test) {
+    let Some(_turn) = owning_swap() else { return };
+    if !can_make_swap() {
         return;
     }
     let done = alone_with_state(
@@ -226,9 +215,8 @@ fn swap_of_somebody_else_is_left_alone() {
 
 #[test]
 fn a_state_directory_that_others_may_write_is_refused() {
-    let test = "a_state_directory_that_others_may_write_is_refused";
-    let Some(_turn) = shared(test) else { return };
-    if !can_make_swap(test) {
+    let Some(_turn) = shared() else { return };
+    if !can_make_swap() {
         return;
     }
     let done = alone_with_state("1777", "$I swap zram --size 64M");
@@ -267,11 +255,10 @@ time.sleep(60)
 
 #[test]
 fn capabilities_are_given_up_once_they_are_needed_no_longer() {
-    let test = "capabilities_are_given_up_once_they_are_needed_no_longer";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     if !nix::unistd::Uid::effective().is_root() || effective_of(std::process::id()) & SYS_ADMIN == 0
     {
-        return skip(test, "root with CAP_SYS_ADMIN is needed");
+        return skip("root with CAP_SYS_ADMIN is needed");
     }
     let mut target = Running::start(&mut python(ANOTHERS));
     target.line("ready");
@@ -316,8 +303,7 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
 
 #[test]
 fn a_command_keeps_its_callers_capabilities() {
-    let test = "a_command_keeps_its_callers_capabilities";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "--quiet", "-o"]);
@@ -329,11 +315,10 @@ fn a_command_keeps_its_callers_capabilities() {
 
 #[test]
 fn on_a_full_disk_a_file_stays_as_it_was() {
-    let test = "on_a_full_disk_a_file_stays_as_it_was";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     if !nix::unistd::Uid::effective().is_root() || !alone_with_state("700", "true").status.success()
     {
-        return skip(test, "root and mount namespaces are needed");
+        return skip("root and mount namespaces are needed");
     }
     let done = alone_with_state(
         "700",

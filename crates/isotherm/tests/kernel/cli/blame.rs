@@ -76,7 +76,7 @@ int main(int count, char **arguments) {
 "#;
 
 /// Builds the program; prints a skip and returns `None` without a compiler.
-fn pools(test: &str, directory: &Path) -> Option<PathBuf> {
+fn pools(directory: &Path) -> Option<PathBuf> {
     let (source, program) = (directory.join("pools.c"), directory.join("pools"));
     std::fs::write(&source, POOLS).expect("written");
     let mut compiler = Command::new("gcc");
@@ -85,7 +85,7 @@ fn pools(test: &str, directory: &Path) -> Option<PathBuf> {
     match compiler.status() {
         Ok(status) if status.success() => Some(program),
         _ => {
-            skip(test, "there is no gcc to compile a program with");
+            skip("there is no gcc to compile a program with");
             None
         }
     }
@@ -127,10 +127,9 @@ fn expect(report: &Value, function: &str, mib: u64) {
 
 #[test]
 fn idle_memory_is_laid_to_who_touched_it_first() {
-    let test = "idle_memory_is_laid_to_who_touched_it_first";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
-    let Some(program) = pools(test, directory.path()) else {
+    let Some(program) = pools(directory.path()) else {
         return;
     };
     let record = recorded(&program, "", &[]);
@@ -159,10 +158,9 @@ fn idle_memory_is_laid_to_who_touched_it_first() {
 
 #[test]
 fn what_was_touched_before_is_nobodys() {
-    let test = "what_was_touched_before_is_nobodys";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
-    let Some(program) = pools(test, directory.path()) else {
+    let Some(program) = pools(directory.path()) else {
         return;
     };
     let mut running = Running::start(&mut Command::new(&program));
@@ -179,11 +177,10 @@ fn what_was_touched_before_is_nobodys() {
 
 #[test]
 fn stacks_that_are_odd_are_told_as_far_as_they_are_known() {
-    let test = "stacks_that_are_odd_are_told_as_far_as_they_are_known";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     at_once(&["exec", "deep", "threads", "jit", "gone"], |how| {
         let directory = scratch();
-        let Some(program) = pools(test, directory.path()) else {
+        let Some(program) = pools(directory.path()) else {
             return;
         };
         recorded(&program, how, &[]);

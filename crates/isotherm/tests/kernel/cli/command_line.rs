@@ -15,9 +15,7 @@ use crate::common::{
 
 #[test]
 fn a_commands_exit_code_is_passed_on() {
-    let Some(_turn) = shared("a_commands_exit_code_is_passed_on") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let cases = [
         ("exit 0", 0),
@@ -48,9 +46,7 @@ fn a_commands_exit_code_is_passed_on() {
 
 #[test]
 fn a_command_that_ends_at_once_is_recorded() {
-    let Some(_turn) = shared("a_command_that_ends_at_once_is_recorded") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     for flags in [&[][..], &["--pages"], &["--faithful"], &["--children"]] {
         let path = directory.path().join("record");
@@ -88,7 +84,6 @@ fn nobody() -> String {
 
 #[test]
 fn what_cannot_be_recorded_is_refused_with_the_reason() {
-    let test = "what_cannot_be_recorded_is_refused_with_the_reason";
     check_refused(&[], &["nothing to watch", "--pid", "-- COMMAND"]);
     check_refused(&["--bogus"], &["--bogus", "--help"]);
     check_refused(&["--pid", "one"], &["no process is named 'one'"]);
@@ -109,7 +104,7 @@ fn what_cannot_be_recorded_is_refused_with_the_reason() {
         &["--pid", "1", "--range", "0x2000-0x1000"],
         &["before it starts"],
     );
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let nobody = nobody();
     check_refused(
         &["--pid", &nobody],
@@ -134,8 +129,7 @@ fn what_cannot_be_recorded_is_refused_with_the_reason() {
 
 #[test]
 fn an_output_that_cannot_be_written_is_refused_before_the_command_runs() {
-    let test = "an_output_that_cannot_be_written_is_refused_before_the_command_runs";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let trace = directory.path().join("ran");
     let script = format!("touch {}", trace.display());
@@ -154,9 +148,7 @@ fn an_output_that_cannot_be_written_is_refused_before_the_command_runs() {
 
 #[test]
 fn a_refused_recording_leaves_an_older_record_as_it_was() {
-    let Some(_turn) = shared("a_refused_recording_leaves_an_older_record_as_it_was") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     fs::write(&path, "an older record").expect("a file");
@@ -235,8 +227,7 @@ fn doctor_prints_json() {
 
 #[test]
 fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
-    let test = "without_privilege_it_says_what_is_missing_and_does_the_rest";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     // The test's files are otherwise private: copy the binary and a record to a directory for every user.
     let directory = scratch();
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));
@@ -309,9 +300,7 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
 
 #[test]
 fn a_command_is_waited_for_or_ended() {
-    let Some(_turn) = shared("a_command_is_waited_for_or_ended") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "-d", "1s", "-o"]);
@@ -329,9 +318,7 @@ fn a_command_is_waited_for_or_ended() {
 
 #[test]
 fn children_that_nobody_watches_are_told() {
-    let Some(_turn) = shared("children_that_nobody_watches_are_told") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     at_once(
         &[(&[][..], true), (&["--children"], false)],
         |&(flags, expected)| {
@@ -350,9 +337,7 @@ fn children_that_nobody_watches_are_told() {
 
 #[test]
 fn processes_are_found_by_name() {
-    let Some(_turn) = shared("processes_are_found_by_name") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     // The name is unique, so that no other process has it.
@@ -390,9 +375,7 @@ fn processes_are_found_by_name() {
 
 #[test]
 fn a_dry_run_counts_each_byte_once() {
-    let Some(_turn) = shared("a_dry_run_counts_each_byte_once") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let workload = Workload::start(&paced_workload(128, 4), &[]);
     let pid = workload.pid().to_string();
     let scheme = "4K max 0 0 1s max pageout";

@@ -91,9 +91,7 @@ const IDLE: &str = "4K max 0 0 1s max pageout";
 
 #[test]
 fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
-    let Some(_turn) = shared("it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let daemon = Daemon::start(IDLE, &["--dry-run", "--no-guard"]);
     let status = until("something that could be paged out", || {
         let status = daemon.status();
@@ -160,8 +158,7 @@ fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
 
 #[test]
 fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
-    let test = "others_are_refused_and_the_hostile_do_not_hold_it_up";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let daemon = Daemon::start(IDLE, &["--dry-run"]);
     let mode = |path: PathBuf| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode(daemon.socket()), 0o600);
@@ -194,7 +191,7 @@ fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
         .args(["stop", "--socket"])
         .arg(daemon.socket()));
     if done.stderr.contains("setpriv: ") {
-        return skip(test, &done.stderr);
+        return skip(&done.stderr);
     }
     assert_eq!(done.code(), 2, "{done:?}");
     assert!(done.stderr.contains("65534"), "{done:?}");
@@ -203,9 +200,7 @@ fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
 
 #[test]
 fn there_is_one_for_each_socket_and_each_process() {
-    let Some(_turn) = shared("there_is_one_for_each_socket_and_each_process") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     // The action `cold` loses nothing, and needs no swap.
     let mut daemon = Daemon::start("4K max 0 0 1s max cold", &[]);
     let pid = daemon.workload.pid().to_string();
@@ -241,9 +236,7 @@ fn there_is_one_for_each_socket_and_each_process() {
 
 #[test]
 fn metrics_are_served_on_loopback_alone() {
-    let Some(_turn) = shared("metrics_are_served_on_loopback_alone") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .expect("a free port")
@@ -311,9 +304,7 @@ fn check_exposition(body: &str) {
 /// In the background it outlives its starter, and notifies a service manager that it is ready.
 #[test]
 fn it_goes_to_the_background_and_tells_systemd() {
-    let Some(_turn) = shared("it_goes_to_the_background_and_tells_systemd") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let (directory, workload) = (open_scratch(), Workload::start(&paced_workload(64, 4), &[]));
     fs::write(directory.path().join("schemes.damos"), IDLE).expect("a file");
     let manager = directory.path().join("notify");

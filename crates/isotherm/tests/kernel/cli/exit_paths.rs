@@ -45,9 +45,7 @@ pub(crate) fn check_unharmed(mut keeper: Running) {
 
 #[test]
 fn ctrl_c_ends_cleanly() {
-    let Some(_turn) = shared("ctrl_c_ends_cleanly") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let (directory, keeper) = (scratch(), keeper());
     for (i, flags) in [&[][..], &["--pages"], &["--faithful"]].iter().enumerate() {
         let path = directory.path().join(format!("record {i}"));
@@ -68,9 +66,7 @@ fn ctrl_c_ends_cleanly() {
 /// A signal to the recorder alone also ends the command that it started.
 #[test]
 fn a_signal_to_the_recorder_ends_its_command() {
-    let Some(_turn) = shared("a_signal_to_the_recorder_ends_its_command") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let path = directory.path().join(signal.as_str());
@@ -90,8 +86,7 @@ fn a_signal_to_the_recorder_ends_its_command() {
 
 #[test]
 fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
-    let test = "a_killed_recorder_harms_no_target_and_leaves_a_readable_record";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let (directory, keeper) = (scratch(), keeper());
     let ways = [
         &[][..],
@@ -123,9 +118,7 @@ fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
 
 #[test]
 fn a_target_that_ends_ends_the_recording() {
-    let Some(_turn) = shared("a_target_that_ends_ends_the_recording") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     for (i, flags) in [&[][..], &["--pages"], &["--strategy", "all"]]
         .iter()
@@ -152,9 +145,7 @@ fn a_target_that_ends_ends_the_recording() {
 /// If one of several targets ends, the recording of the others continues.
 #[test]
 fn the_other_targets_are_recorded_on() {
-    let Some(_turn) = shared("the_other_targets_are_recorded_on") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let (first, second) = (keeper(), keeper());
@@ -228,11 +219,10 @@ fn check_readable(path: &Path) {
 
 #[test]
 fn a_full_disk_is_named_and_what_was_written_is_readable() {
-    let test = "a_full_disk_is_named_and_what_was_written_is_readable";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let disk = match SmallDisk::mount(512) {
         Ok(disk) => disk,
-        Err(reason) => return skip(test, &reason),
+        Err(reason) => return skip(&reason),
     };
     // The sampling interval is fixed, so that the disk is full within seconds.
     let fast = [
@@ -266,11 +256,10 @@ fn a_full_disk_is_named_and_what_was_written_is_readable() {
 /// The command continues to its own end, unrecorded, which a message reports at once.
 #[test]
 fn a_full_disk_does_not_end_the_command() {
-    let test = "a_full_disk_does_not_end_the_command";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let disk = match SmallDisk::mount(64) {
         Ok(disk) => disk,
-        Err(reason) => return skip(test, &reason),
+        Err(reason) => return skip(&reason),
     };
     let directory = scratch();
     let (go, trace) = (directory.path().join("go"), directory.path().join("done"));
@@ -305,9 +294,7 @@ fn a_full_disk_does_not_end_the_command() {
 /// Each clears bits that the other waits for, which is documented; neither may break.
 #[test]
 fn two_recorders_of_one_target_both_work() {
-    let Some(_turn) = shared("two_recorders_of_one_target_both_work") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let workload = Workload::start(&paced_workload(128, 8), &[]);
     let paths = [directory.path().join("a"), directory.path().join("b")];
@@ -331,9 +318,7 @@ fn two_recorders_of_one_target_both_work() {
 
 #[test]
 fn a_record_in_progress_is_readable() {
-    let Some(_turn) = shared("a_record_in_progress_is_readable") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let (directory, keeper) = (scratch(), keeper());
     let path = directory.path().join("record");
     let _recorder = record_pid(keeper.pid(), &path, &[]);

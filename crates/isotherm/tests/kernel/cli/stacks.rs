@@ -28,7 +28,7 @@ struct Hostile {
 
 impl Hostile {
     /// Builds it; prints a skip and returns `None` without a compiler.
-    fn build(test: &str) -> Option<Self> {
+    fn build() -> Option<Self> {
         let hostile = Self {
             directory: scratch(),
         };
@@ -42,7 +42,7 @@ impl Hostile {
         if built.iter().all(|is_built| *is_built) {
             return Some(hostile);
         }
-        skip(test, "there is no gcc to compile a program with");
+        skip("there is no gcc to compile a program with");
         None
     }
 
@@ -137,9 +137,8 @@ fn expect(report: &Value, function: &str, mib: u64) {
 
 #[test]
 fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_told() {
-    let test = "what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_told";
-    let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = Hostile::build() else {
         return;
     };
     let mut target = Running::start(&mut hostile.command(&["asked"]));
@@ -163,9 +162,8 @@ fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_to
 
 #[test]
 fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
-    let test = "a_recorder_that_is_killed_leaves_a_record_that_names_functions";
-    let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = Hostile::build() else {
         return;
     };
     let mut target = Running::start(&mut hostile.command(&["asked"]));
@@ -189,8 +187,7 @@ fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
 
 #[test]
 fn maps_of_names_that_lie_mislead_nobody() {
-    let test = "maps_of_names_that_lie_mislead_nobody";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let kinds = [
         ("none", "run_made_code"),
         ("plain", "made_code"),
@@ -205,13 +202,13 @@ fn maps_of_names_that_lie_mislead_nobody() {
         ),
     ];
     at_once(&kinds, |(kind, name)| {
-        let Some(hostile) = Hostile::build(test) else {
+        let Some(hostile) = Hostile::build() else {
             return;
         };
         let record = hostile.record(&["--stacks"], &["code", kind]);
         let report = hostile.blame();
         eprintln!(
-            "{test}: {kind}: {} MiB of memory",
+            "{kind}: {} MiB of memory",
             record.peak_rss_and_unknown().0 / MIB
         );
         expect(&report, name, 32);
@@ -224,8 +221,7 @@ fn maps_of_names_that_lie_mislead_nobody() {
 
 #[test]
 fn code_that_changes_while_it_runs_is_told_all_the_same() {
-    let test = "code_that_changes_while_it_runs_is_told_all_the_same";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let library = |hostile: &Hostile| hostile.path("hostile.so").display().to_string();
     let modes = [
         ("exec", "touch_after", 32),
@@ -236,7 +232,7 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
         ("library", "", 0),
     ];
     at_once(&modes, |&(mode, function, mib)| {
-        let Some(hostile) = Hostile::build(test) else {
+        let Some(hostile) = Hostile::build() else {
             return;
         };
         hostile.record(&["--stacks"], &[mode, &library(&hostile)]);
@@ -253,9 +249,8 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
 
 #[test]
 fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
-    let test = "memory_that_moves_as_it_grows_is_still_whose_it_was";
-    let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = Hostile::build() else {
         return;
     };
     hostile.record(&["--stacks"], &["grow"]);
@@ -281,19 +276,18 @@ fn huge_bytes(hostile: &Hostile) -> u64 {
 
 #[test]
 fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_first() {
-    let test = "pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_first";
-    let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = Hostile::build() else {
         return;
     };
     if huge_bytes(&hostile) < 128 * MIB {
-        skip(test, "programs get no huge pages by asking for them");
+        skip("programs get no huge pages by asking for them");
         return;
     }
     hostile.record(&["--stacks"], &["huge"]);
     let of_waste = |flags: &[&str]| hostile.report(&[&["--of", "waste"], flags].concat());
     let report: Value = serde_json::from_str(&of_waste(&["--json"])).expect("JSON");
-    eprintln!("{test}: {} of {}", report["huge"], report["blamed"]);
+    eprintln!("{} of {}", report["huge"], report["blamed"]);
     assert_eq!(report["huge"]["bytes"], 128 * MIB);
     // At the end of a recording there is time for more than these 64.
     assert_eq!(report["huge"]["read_bytes"], 128 * MIB);
@@ -312,8 +306,8 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
 }
 
 /// Records faults that each have a unique stack of 35 frames; the last 64 MiB become idle.
-fn many_stacks(test: &str, count: &str, flags: &[&str]) {
-    let Some(hostile) = Hostile::build(test) else {
+fn many_stacks(count: &str, flags: &[&str]) {
+    let Some(hostile) = Hostile::build() else {
         return;
     };
     let record = hostile.record(flags, &["stacks", count]);
@@ -323,7 +317,7 @@ fn many_stacks(test: &str, count: &str, flags: &[&str]) {
         .len();
     let report = hostile.blame();
     eprintln!(
-        "{test}: {} samples, {} lost, recorder {} MiB, record {} MiB",
+        "{} samples, {} lost, recorder {} MiB, record {} MiB",
         report["nr_samples"],
         report["nr_lost"],
         rss / MIB,
@@ -344,16 +338,14 @@ fn many_stacks(test: &str, count: &str, flags: &[&str]) {
 
 #[test]
 fn a_million_stacks_are_kept_within_bounds() {
-    let test = "a_million_stacks_are_kept_within_bounds";
-    let Some(_turn) = shared(test) else { return };
-    many_stacks(test, "1015808", &["--stacks"]);
+    let Some(_turn) = shared() else { return };
+    many_stacks("1015808", &["--stacks"]);
 }
 
 #[test]
 #[ignore = "long: as many samples as there can be, for half a minute"]
 fn as_many_stacks_as_there_can_be_are_kept_within_bounds() {
-    let test = "as_many_stacks_as_there_can_be_are_kept_within_bounds";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     // The count is a multiple of the pages of 64 MiB.
-    many_stacks(test, "10010624", &["--stacks=50%"]);
+    many_stacks("10010624", &["--stacks=50%"]);
 }

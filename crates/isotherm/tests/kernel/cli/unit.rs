@@ -62,7 +62,7 @@ struct Systemd {
 }
 
 impl Systemd {
-    fn boot(test: &str) -> Option<Self> {
+    fn boot() -> Option<Self> {
         let binary = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
         let binary = binary.into_iter().find(|path| Path::new(path).exists());
         let cgroups = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
@@ -70,7 +70,7 @@ impl Systemd {
             .into_iter()
             .find(|path| path.join("cgroup.controllers").exists());
         let (Some(binary), Some(cgroups)) = (binary, cgroups) else {
-            skip(test, "there is no systemd, or no cgroup v2");
+            skip("there is no systemd, or no cgroup v2");
             return None;
         };
         let group = cgroups.join(format!("isotherm-test-{}", std::process::id()));
@@ -85,7 +85,7 @@ impl Systemd {
         ]);
         let can_unshare = run(namespaces.args(["--cgroup", "true"])).code() == 0;
         if !can_unshare || fs::create_dir(&group).is_err() {
-            skip(test, "namespaces or control groups cannot be made here");
+            skip("namespaces or control groups cannot be made here");
             return None;
         }
         let files = scratch();
@@ -198,9 +198,8 @@ fn write_files(directory: &Path, port: u16) {
 
 #[test]
 fn the_service_works_under_systemd() {
-    const TEST: &str = "the_service_works_under_systemd";
-    let Some(_turn) = shared(TEST) else { return };
-    let Some(systemd) = Systemd::boot(TEST) else {
+    let Some(_turn) = shared() else { return };
+    let Some(systemd) = Systemd::boot() else {
         return;
     };
     until("the daemon to act", || {

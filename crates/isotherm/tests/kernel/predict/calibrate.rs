@@ -25,13 +25,8 @@ while True:
 
 #[test]
 fn what_acting_costs_is_measured_and_replayed() {
-    const TEST: &str = "what_acting_costs_is_measured_and_replayed";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let mut target = Running::start(&mut python(SAME));
     target.line("ready");
     let (folder, pid) = (scratch(), target.pid().to_string());

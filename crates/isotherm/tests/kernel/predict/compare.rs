@@ -8,8 +8,7 @@ use crate::common::{Workload, isotherm, measuring, run, scratch, static_workload
 
 #[test]
 fn worlds_are_compared_between_exact_scans() {
-    let test = "worlds_are_compared_between_exact_scans";
-    let Some(_turn) = measuring(test) else { return };
+    let Some(_turn) = measuring() else { return };
     let directory = scratch();
     let workload = Workload::start(&static_workload(64, 4), &[]);
     let reported = run(&mut isotherm(["damon", "--json"])).stdout;

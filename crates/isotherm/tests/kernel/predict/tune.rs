@@ -45,10 +45,7 @@ fn saved_live(report: &Value) -> f64 {
 
 #[test]
 fn a_program_is_run_again_and_an_interruption_loses_nothing() {
-    const TEST: &str = "a_program_is_run_again_and_an_interruption_loses_nothing";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
     let folder = scratch();
     fs::write(folder.path().join("it's a program.py"), PROGRAM).expect("ours");
     let tune = |folder: &Path| {
@@ -71,9 +68,7 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
     if lacks.code() == 2 {
         assert!(lacks.stderr.contains("there is no swap"), "{lacks:?}");
     }
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_swap) = Swap::set_up() else { return };
     let first = Running::start(&mut tune(folder.path()));
     until("a live run under schemes", || {
         first
@@ -113,8 +108,7 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
 
 #[test]
 fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
-    const TEST: &str = "a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let folder = scratch();
     let count = folder.path().join("count");
     let mut service = Running::start(python(PROGRAM).arg("1000000").arg(&count));
@@ -151,10 +145,7 @@ fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
 
 #[test]
 fn a_workload_of_an_experiment_is_run_with_its_swap() {
-    const TEST: &str = "a_workload_of_an_experiment_is_run_with_its_swap";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
     let folder = scratch();
     fs::write(folder.path().join("program.py"), PROGRAM).expect("ours");
     let experiment = format!(

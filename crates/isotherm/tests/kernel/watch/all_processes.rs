@@ -15,8 +15,7 @@ const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
 
 #[test]
 fn all_processes_are_watched_but_those_left_out() {
-    let test = "all_processes_are_watched_but_those_left_out";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let start = || {
         let mut process = Running::start(&mut python(WAIT));
         process.line("ready");
@@ -60,8 +59,7 @@ fn all_processes_are_watched_but_those_left_out() {
 /// A name excludes a process, whatever program it ran before. Another program stays the same target after exec.
 #[test]
 fn a_name_is_left_out_whenever_it_comes() {
-    let test = "a_name_is_left_out_whenever_it_comes";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let directory = scratch();
     let program = directory.path().join("left-out");
     std::fs::copy("/bin/sleep", &program).expect("a copy");
@@ -149,8 +147,7 @@ fn idle_for_5s(record: &Record, pid: u32) -> u64 {
 /// The report gives the owner of memory, its size and its idleness, and counts all of the machine's memory once.
 #[test]
 fn the_machines_memory_is_told_by_who_uses_it() {
-    let test = "the_machines_memory_is_told_by_who_uses_it";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let mut process = Running::start(&mut python(IDLE));
     process.line("ready");
     let rss = proc_bytes(process.pid(), "status", "RssAnon:");
@@ -193,8 +190,7 @@ fn the_machines_memory_is_told_by_who_uses_it() {
 /// Metrics are by control group and age, for Prometheus.
 #[test]
 fn metrics_say_whose_memory_is_how_old() {
-    let test = "metrics_say_whose_memory_is_how_old";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let mut process = Running::start(&mut python(IDLE));
     process.line("ready");
     let rss = proc_bytes(process.pid(), "status", "RssAnon:");

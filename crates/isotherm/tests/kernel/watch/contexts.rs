@@ -43,8 +43,7 @@ fn applied(scheme: &Value) -> u64 {
 
 #[test]
 fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
-    let test = "two_processes_are_watched_and_acted_on_by_contexts_of_their_own";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let workloads = [(); 3].map(|()| Workload::start(&paced_workload(64, 4), &[]));
     let pids = workloads.each_ref().map(Workload::pid);
@@ -113,8 +112,7 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
 
 #[test]
 fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
-    let test = "a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let workloads = [(); 2].map(|()| Workload::start(&paced_workload(64, 4), &[]));
     let pids = workloads.each_ref().map(Workload::pid);
@@ -202,13 +200,9 @@ fn with_goal(pid: u32, node: u32) -> String {
 
 #[test]
 fn the_share_of_matching_memory_on_a_node_is_measured() {
-    let test = "the_share_of_matching_memory_on_a_node_is_measured";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     if fs::metadata("/sys/devices/system/node/node1").is_ok() {
-        return skip(
-            test,
-            "there are several nodes, and nobody knows what is where",
-        );
+        return skip("there are several nodes, and nobody knows what is where");
     }
     let directory = scratch();
     let workload = Workload::start(&paced_workload(64, 4), &[]);
@@ -246,10 +240,9 @@ fn halves() -> Option<[(u64, u64); 2]> {
 
 #[test]
 fn what_hmsdk_writes_for_two_nodes_is_run_dry_on_one_machine() {
-    let test = "what_hmsdk_writes_for_two_nodes_is_run_dry_on_one_machine";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let Some([low, high]) = halves().filter(|halves| halves[0].1 > 0) else {
-        return skip(test, "/proc/iomem shows no addresses");
+        return skip("/proc/iomem shows no addresses");
     };
     let directory = scratch();
     let text = HMSDK

@@ -72,8 +72,7 @@ time.sleep(600)
 
 #[test]
 fn locked_memory_is_not_promised_and_not_touched() {
-    const TEST: &str = "locked_memory_is_not_promised_and_not_touched";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let mut target = Running::start(&mut python(LOCKED));
     target.line("ready");
     let pid = target.pid();
@@ -128,8 +127,7 @@ ctypes.CDLL(None).syscall(60, 0)
 
 #[test]
 fn threads_that_outlive_the_main_thread_are_watched() {
-    const TEST: &str = "threads_that_outlive_the_main_thread_are_watched";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let mut target = Running::start(&mut python(ENDED_MAIN));
     target.line("ready");
     let pid = target.pid();
@@ -159,8 +157,7 @@ fn threads_that_outlive_the_main_thread_are_watched() {
 
 #[test]
 fn what_was_paged_out_is_read_back_at_a_pace() {
-    const TEST: &str = "what_was_paged_out_is_read_back_at_a_pace";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let mut target = Running::start(&mut python(LOCKED));
     target.line("ready");
     let (pid, text) = (target.pid(), target.pid().to_string());
@@ -201,8 +198,7 @@ while True:
 
 #[test]
 fn memory_that_is_mapped_several_times_counts_once() {
-    const TEST: &str = "memory_that_is_mapped_several_times_counts_once";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let mut target = Running::start(&mut python(MAPPED_THRICE));
     target.line("ready");
     let pid = target.pid();
@@ -256,8 +252,7 @@ time.sleep(600)
 
 #[test]
 fn memory_that_a_group_shares_counts_once() {
-    const TEST: &str = "memory_that_a_group_shares_counts_once";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let mut target = Running::start(&mut python(GROUP));
     target.line("ready");
     let pid = target.pid();
@@ -327,10 +322,9 @@ impl Drop for Ksm {
 
 #[test]
 fn pages_that_ksm_has_merged_count_once() {
-    const TEST: &str = "pages_that_ksm_has_merged_count_once";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let Ok(_ksm) = Ksm::run() else {
-        skip(TEST, "this kernel has no KSM");
+        skip("this kernel has no KSM");
         return;
     };
     let mut target = Running::start(&mut python(MERGEABLE));
@@ -363,8 +357,7 @@ os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "again"])
 
 #[test]
 fn what_lives_for_no_whole_interval_is_unknown() {
-    const TEST: &str = "what_lives_for_no_whole_interval_is_unknown";
-    let Some(_turn) = shared(TEST) else { return };
+    let Some(_turn) = shared() else { return };
     let mut target = Running::start(python(EXECS).env("PROGRAM", EXECS));
     target.line("ready");
     let summary = report(target.pid(), "summary");
@@ -386,8 +379,7 @@ fn what_lives_for_no_whole_interval_is_unknown() {
 
 #[test]
 fn a_command_that_becomes_another_is_named_after_that() {
-    const TEST: &str = "a_command_that_becomes_another_is_named_after_that";
-    let Some(_turn) = shared(TEST) else { return };
+    let Some(_turn) = shared() else { return };
     let folder = scratch();
     let path = folder.path().join("record");
     let mut command = isotherm(["record", "--quiet", "-o"]);

@@ -102,15 +102,14 @@ fn check_followed(group: &Group, name: &Path) {
 
 #[test]
 fn processes_of_a_group_are_followed_as_they_come_and_go() {
-    let test = "processes_of_a_group_are_followed_as_they_come_and_go";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let groups: Vec<Group> = hierarchies()
         .iter()
         .enumerate()
         .filter_map(|(i, hierarchy)| Group::create(hierarchy, &format!("test-{i}")))
         .collect();
     if groups.is_empty() {
-        return skip(test, "no control group can be made here");
+        return skip("no control group can be made here");
     }
     at_once(&groups, |group| check_followed(group, &group.directory));
     // The group is named by its path within the hierarchy, as in /proc/PID/cgroup.
@@ -123,13 +122,12 @@ fn processes_of_a_group_are_followed_as_they_come_and_go() {
 /// The recorder waits for processes of an empty group, and does not refuse it.
 #[test]
 fn a_group_may_be_empty_at_first() {
-    let test = "a_group_may_be_empty_at_first";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let group = hierarchies()
         .iter()
         .find_map(|hierarchy| Group::create(hierarchy, "empty"));
     let Some(group) = group else {
-        return skip(test, "no control group can be made here");
+        return skip("no control group can be made here");
     };
     let directory = scratch();
     let path = directory.path().join("record");

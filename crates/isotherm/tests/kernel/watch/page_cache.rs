@@ -52,8 +52,7 @@ fn is_idle(of: Option<&CachedBytes>) -> bool {
 /// Pages that are read again and again are in use, others are idle, and the report names the files.
 #[test]
 fn files_that_are_read_are_told_from_those_that_are_not() {
-    let test = "files_that_are_read_are_told_from_those_that_are_not";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let directory = on_disk();
     let mut reader = Running::start(python(READER).arg(directory.path()));
     reader.line("ready");
@@ -139,16 +138,13 @@ fn cached(path: &std::path::Path) -> u64 {
 /// Idle clean pages of files are dropped, those in use stay, and the report equals the kernel's count.
 #[test]
 fn idle_pages_of_files_are_dropped() {
-    let test = "idle_pages_of_files_are_dropped";
-    let Some(_turn) = alone(test) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
     let charges = |point: &PathBuf| point.join("memory.stat").is_file();
     let hierarchies = hierarchies();
     let mut charging = hierarchies.iter().filter(|point| charges(point));
     let made = charging.find_map(|point| Group::create(point, "page-cache"));
     let Some(group) = made else {
-        return skip(test, "no hierarchy of control groups with memory");
+        return skip("no hierarchy of control groups with memory");
     };
     let directory = on_disk();
     let mut reader = Command::new("sh");

@@ -11,8 +11,7 @@ use crate::common::{
 
 #[test]
 fn a_scan_that_would_stall_the_target_is_refused() {
-    let test = "a_scan_that_would_stall_the_target_is_refused";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let mut workload = Workload::start(&paced_workload(128, 32), &[]);
@@ -83,8 +82,7 @@ fn record_shared(
 
 #[test]
 fn shared_memory_is_seen_and_never_cold_while_it_is_used() {
-    let test = "shared_memory_is_seen_and_never_cold_while_it_is_used";
-    let Some(_turn) = measuring(test) else { return };
+    let Some(_turn) = measuring() else { return };
     let is_in_use = |_: &Record, last: Seen, bytes: u64| last.accessed > bytes / 10 * 9;
     let (last, record, memory) = record_shared(&[], is_in_use);
     let bytes = memory.len();
@@ -95,8 +93,7 @@ fn shared_memory_is_seen_and_never_cold_while_it_is_used() {
 
 #[test]
 fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
-    let test = "page_scans_of_shared_memory_say_so_or_clear_by_other_means";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     // Clearing 64 MiB takes far less than a second: the scan may switch.
     let flags = ["--pages", "--max-stall", "1s"];
     let (last, record, memory) = record_shared(&flags, |record, last, bytes| {
@@ -118,8 +115,7 @@ fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
 
 #[test]
 fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
-    let test = "a_reclaim_curve_says_what_idles_and_what_comes_back";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let workload = Workload::start(&paced_workload(256, 16), &[]);

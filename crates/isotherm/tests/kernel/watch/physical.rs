@@ -68,8 +68,7 @@ fn tells_of_two(record: &Record, pid: u32) -> bool {
 
 #[test]
 fn physical_memory_is_told_by_frame_and_what_two_share_once() {
-    let test = "physical_memory_is_told_by_frame_and_what_two_share_once";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let others = shared_memory();
     let mut process = Running::start(&mut python(TWO_THAT_SHARE));
     process.line("ready");
@@ -117,9 +116,7 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
 
 #[test]
 fn a_record_ends_with_what_is_known_by_then() {
-    let Some(_turn) = watching("a_record_ends_with_what_is_known_by_then") else {
-        return;
-    };
+    let Some(_turn) = watching() else { return };
     let directory = scratch();
     // Both record side by side. One interval ends within 4 s at the least; samples are less frequent.
     let recorders = ["--all", "--physical"].map(|target| {
@@ -173,8 +170,7 @@ fn meminfo(name: &str) -> u64 {
 
 #[test]
 fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
-    let test = "frames_are_sampled_as_damon_does_where_that_is_asked_for";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let _workload = Workload::start(&paced_workload(256, 128), &[]);
@@ -206,9 +202,7 @@ fn some_ram() -> Option<AddressRange> {
 
 #[test]
 fn a_physical_range_is_recorded_alone() {
-    let Some(_turn) = shared("a_physical_range_is_recorded_alone") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let ram = some_ram().expect("RAM, and its addresses for root");
@@ -242,8 +236,7 @@ fn a_physical_range_is_recorded_alone() {
 
 #[test]
 fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
-    let test = "a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let done = run(isotherm(["record", "--node", "1023", "-o"]).arg(&path));
@@ -284,8 +277,7 @@ fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
 
 #[test]
 fn every_page_of_all_processes_is_told_by_frame() {
-    let test = "every_page_of_all_processes_is_told_by_frame";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let mut process = Running::start(&mut python(TWO_THAT_SHARE));
     process.line("ready");
     let directory = scratch();
@@ -311,8 +303,7 @@ fn every_page_of_all_processes_is_told_by_frame() {
 /// Some processes end before they can be sampled, and some during it.
 #[test]
 fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
-    let test = "processes_that_come_and_go_by_the_hundred_do_no_harm";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let script = "import os, time\nopen('/proc/self/comm', 'w').write('come-and-go')\n\
         print('ready', flush=True)\nwhile True:\n    pids = []\n\
         \x20   for i in range(40):\n        pid = os.fork()\n\
@@ -358,8 +349,7 @@ pub(crate) fn applied(record: &Record, pid: u32) -> Option<u64> {
 /// A dry run of pprcl names the owners of the memory, and excludes the process that started it.
 #[test]
 fn pprcl_is_about_all_of_the_machine() {
-    let test = "pprcl_is_about_all_of_the_machine";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let mut process = Running::start(&mut python(TWO_THAT_SHARE));
     process.line("ready");
     let directory = scratch();
@@ -396,8 +386,7 @@ fn pprcl_is_about_all_of_the_machine() {
 /// Memory is plentiful by these watermarks, so nothing is watched.
 #[test]
 fn nothing_is_watched_while_schemes_rest() {
-    let test = "nothing_is_watched_while_schemes_rest";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let scheme = "4K max 0 0 5s max stat 0 0 1s 0 0 0 free_mem_rate 5s 2 1 0";

@@ -13,7 +13,7 @@ fn group(test: &str) -> Option<Group> {
         .iter()
         .find_map(|hierarchy| Group::create(hierarchy, test));
     if made.is_none() {
-        skip(test, "no control group can be made here");
+        skip("no control group can be made here");
     }
     made
 }
@@ -37,8 +37,7 @@ signal.pause()
 /// The group grows past the limit of open files.
 #[test]
 fn a_group_that_forks_past_the_file_limit_is_watched_on() {
-    let test = "a_group_that_forks_past_the_file_limit_is_watched_on";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let Some(group) = group("forks") else { return };
     let directory = scratch();
     let path = directory.path().join("record");
@@ -72,8 +71,7 @@ while True:
 
 #[test]
 fn fifty_processes_a_second_come_and_go() {
-    let test = "fifty_processes_a_second_come_and_go";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let Some(group) = group("churn") else { return };
     let mut parent = member(&group, CHURN);
     parent.line("ready");
@@ -104,8 +102,7 @@ fn fifty_processes_a_second_come_and_go() {
 
 #[test]
 fn a_thousand_processes_cost_little() {
-    let test = "a_thousand_processes_cost_little";
-    let Some(_turn) = measuring(test) else { return };
+    let Some(_turn) = measuring() else { return };
     let Some(group) = group("thousand") else {
         return;
     };
@@ -126,14 +123,14 @@ fn a_thousand_processes_cost_little() {
                 .filter(|(_, rest)| rest.contains("not watched yet"))
         })
         .and_then(|(before, _)| before.rsplit(' ').next()?.parse::<usize>().ok());
-    eprintln!("{test}: {watched} watched, at first {waiting:?} waited");
+    eprintln!("{watched} watched, at first {waiting:?} waited");
     assert!(
         (20..1000).contains(&watched),
         "the budget pays for a part of them"
     );
     assert!(waiting.is_some_and(|nr| nr + watched >= 1000), "{notes}");
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
-    eprintln!("{test}: {cpu} % of a CPU");
+    eprintln!("{cpu} % of a CPU");
     // This is a debug build, maybe on a busy machine; docs/results/accuracy.md has the cost of a release build.
     assert!(cpu < 3.0, "{cpu} % of a CPU");
 }

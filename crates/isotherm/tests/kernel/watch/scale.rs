@@ -32,15 +32,14 @@ fn summary(done: &Finished) -> serde_json::Value {
 
 #[test]
 fn five_gib_in_ten_thousand_mappings() {
-    let test = "five_gib_in_ten_thousand_mappings";
-    let Some(_turn) = measuring(test) else { return };
+    let Some(_turn) = measuring() else { return };
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     if limit
         .trim()
         .parse::<u64>()
         .is_ok_and(|limit| limit < 12_000)
     {
-        return skip(test, "vm.max_map_count is below 12,000");
+        return skip("vm.max_map_count is below 12,000");
     }
     let directory = scratch();
     let path = directory.path().join("record");
@@ -54,7 +53,7 @@ fn five_gib_in_ten_thousand_mappings() {
     let summary = summary(&done);
     let record = Record::whole(&path);
     let (rss, _) = record.peak_rss_and_unknown();
-    eprintln!("{test}: {summary}");
+    eprintln!("{summary}");
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
     assert!(cpu < 5.0, "{cpu} % of a CPU");
     assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
@@ -68,8 +67,7 @@ fn five_gib_in_ten_thousand_mappings() {
 
 #[test]
 fn a_thousand_regions_fit_in_32_mib() {
-    let test = "a_thousand_regions_fit_in_32_mib";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let workload = Workload::start(&paced_workload(512, 16), &[]);
@@ -79,6 +77,6 @@ fn a_thousand_regions_fit_in_32_mib() {
     let most = record.snapshots().map(|s| s.regions.len()).max();
     assert!(most >= Some(1000), "only {most:?} regions");
     let (rss, _) = record.peak_rss_and_unknown();
-    eprintln!("{test}: {most:?} regions, {rss} bytes, {}", summary(&done));
+    eprintln!("{most:?} regions, {rss} bytes, {}", summary(&done));
     assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
 }

@@ -33,8 +33,7 @@ else:
 
 #[test]
 fn a_target_that_becomes_another_program_is_followed() {
-    let test = "a_target_that_becomes_another_program_is_followed";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     at_once(&[&[][..], &["--faithful"], &["--pages"]], |flags| {
         let directory = scratch();
         let path = directory.path().join("record");
@@ -107,9 +106,7 @@ fn record_children(flags: &[&str]) -> Record {
 
 #[test]
 fn a_hundred_children_come_and_go() {
-    let Some(_turn) = shared("a_hundred_children_come_and_go") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     // The period of searches for children depends on their cost, which is high if builds run beside the test.
     let ways = [
         &["--children", "--cpu-budget", "20%"][..],
@@ -138,9 +135,7 @@ const LOSES_ITS_PARENT: &str = "(sleep 6 &); sleep 3";
 
 #[test]
 fn children_of_a_command_that_lose_their_parent_are_found() {
-    let Some(_turn) = shared("children_of_a_command_that_lose_their_parent_are_found") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let mut command = isotherm([
@@ -174,9 +169,7 @@ fn children_of_a_command_that_lose_their_parent_are_found() {
 
 #[test]
 fn a_command_is_never_named_as_its_recorder() {
-    let Some(_turn) = shared("a_command_is_never_named_as_its_recorder") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     for _ in 0..20 {
@@ -190,9 +183,7 @@ fn a_command_is_never_named_as_its_recorder() {
 
 #[test]
 fn without_being_asked_children_are_left_alone() {
-    let Some(_turn) = shared("without_being_asked_children_are_left_alone") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let record = record_children(&[]);
     assert_eq!(record.starts().len(), 1);
     assert!(
@@ -222,9 +213,7 @@ print("rounds", rounds)
 
 #[test]
 fn memory_may_vanish_while_it_is_sampled() {
-    let Some(_turn) = shared("memory_may_vanish_while_it_is_sampled") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let ways = [
         &[][..],
         &["--faithful"],
@@ -265,8 +254,7 @@ fn memory_may_vanish_while_it_is_sampled() {
 
 #[test]
 fn a_stopped_targets_memory_is_idle_until_it_goes_on() {
-    let test = "a_stopped_targets_memory_is_idle_until_it_goes_on";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let path = directory.path().join("record");
     let workload = Workload::start(&paced_workload(128, 8), &[]);
