@@ -13,6 +13,7 @@ use isotherm_record::{Header, Item, MachineSample, Reader, TargetExit, TargetSta
 use isotherm_workload::truth::{self, Episode};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use tempfile::TempDir;
 
 pub(crate) use crate::turns::{
@@ -59,6 +60,13 @@ pub(crate) fn skip(reason: &str) {
     eprintln!("SKIP {}: {reason}", test_name());
 }
 
+/// Returns the path of a record in a directory of the test's own, which is removed with it.
+pub(crate) fn record_file() -> (TempDir, PathBuf) {
+    let directory = scratch();
+    let path = directory.path().join("record");
+    (directory, path)
+}
+
 /// A process that is killed and reaped when it goes out of scope, with its output.
 pub(crate) struct Running {
     child: Child,
@@ -90,6 +98,11 @@ impl Finished {
         others.collect::<Vec<_>>().join("\n")
     }
 
+    /// Parses its standard output.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
     /// Asserts success and returns itself.
     pub(crate) fn success(self) -> Self {
         assert!(self.status.success(), "{self:?}");
@@ -109,6 +122,13 @@ impl Running {
             .spawn()
             .unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
         Self { child, output }
+    }
+
+    /// Starts a program, and waits until it prints `ready`.
+    pub(crate) fn ready(command: &mut Command) -> Self {
+        let mut running = Self::start(command);
+        running.line("ready");
+        running
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -143,6 +163,12 @@ impl Running {
             );
             line.map(|rest| rest.trim().to_owned())
         })
+    }
+
+    /// Interrupts it, and waits for an end with success.
+    pub(crate) fn interrupt(self) -> Finished {
+        self.signal(Signal::SIGINT);
+        self.finish().success()
     }
 
     /// Waits for its end.
@@ -212,8 +238,7 @@ pub(crate) fn stop_once(
         assert!(recorder.is_running(), "it ended: {}", recorder.stderr());
         enough(&Record::try_read(path)?).then_some(())
     });
-    recorder.signal(Signal::SIGINT);
-    recorder.finish().success()
+    recorder.interrupt()
 }
 
 /// Starts a recorder of process `pid` that writes to `path`.

@@ -269,8 +269,7 @@ fn can_record() -> bool {
 
 fn why_not() -> Option<String> {
     let done = run(&mut isotherm(["doctor", "--json"]));
-    let report: serde_json::Value =
-        serde_json::from_str(&done.stdout).expect("doctor --json prints JSON");
+    let report = done.json();
     let ability = &report["abilities"][0];
     if ability["works"] != true {
         return Some(format!(

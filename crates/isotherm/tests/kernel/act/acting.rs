@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    Record, Running, Workload, alone, isotherm, owning_swap, pause, proc_bytes, python, run,
-    scratch, static_workload, stop_once, until, with_swap,
+    Record, Running, Workload, alone, isotherm, owning_swap, pause, proc_bytes, python,
+    record_file, run, scratch, static_workload, stop_once, until, with_swap,
 };
 use crate::swap::{Swap, is_without_swap};
 
@@ -59,8 +59,7 @@ impl Holder {
     }
 
     fn of(script: &str) -> Self {
-        let mut process = Running::start(&mut python(script));
-        process.line("ready");
+        let mut process = Running::ready(&mut python(script));
         let sum = process.line("sum ");
         Self { process, sum }
     }
@@ -97,8 +96,7 @@ struct Acted {
 
 /// Runs schemes on process `pid` until `enough` returns true for the record so far.
 fn act_until(what: &str, pid: &str, flags: &[&str], enough: impl FnMut(&Record) -> bool) -> Acted {
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["run", "--json", "--pid", pid, "-o"]);
     let runner = Running::start(command.arg(&path).args(flags));
     let done = stop_once(what, runner, &path, enough);
@@ -224,8 +222,7 @@ while True:
 fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
     let Some(_turn) = alone() else { return };
     let Some(_swap) = Swap::set_up() else { return };
-    let mut target = Running::start(&mut python(HEADERS));
-    target.line("ready");
+    let target = Running::ready(&mut python(HEADERS));
     let pid = target.pid().to_string();
     let faults = || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
@@ -254,8 +251,7 @@ fn shared_blocks_are_left_in_pages() {
         "os.fork() or (time.sleep(100), os._exit(0))\nprint(\"ready\"",
     );
     assert_ne!(forked, HOLDER);
-    let mut parent = Running::start(&mut python(&forked));
-    parent.line("ready");
+    let parent = Running::ready(&mut python(&forked));
     let before = huge_pages_swapped_out();
     let pid = parent.pid().to_string();
     let Acted { summary, .. } = act_until("50 MiB to be refused", &pid, &IDLE_2S, |record| {
@@ -319,8 +315,7 @@ fn copies_of_files_pages_leave_the_systems_part_of_swap() {
     let Some(_swap) = Swap::of("64M") else {
         return;
     };
-    let mut target = Running::start(&mut python(COPIER));
-    target.line("ready");
+    let target = Running::ready(&mut python(COPIER));
     let pid = target.pid().to_string();
     let Acted { summary, .. } = act_until("swap to be full", &pid, &IDLE_2S, |record| {
         acted(record, |action| action.sz_applied) > 50 * MIB
@@ -476,7 +471,7 @@ fn the_prediction_is_near_what_happens() {
     let (_acted_on, runner) = watch(&["run", "--preset", "prcl", "--no-guard"], &live);
     recorder.finish().success();
     runner.finish().success();
-    let simulated = run(&mut isotherm([
+    let report = run(&mut isotherm([
         "simulate",
         "--json",
         "--trace",
@@ -487,8 +482,8 @@ fn the_prediction_is_near_what_happens() {
         "--against",
         &live,
     ]))
-    .success();
-    let report: Value = serde_json::from_str(&simulated.stdout).expect("JSON");
+    .success()
+    .json();
     let against = &report["against"];
     let points = |name: &str| against[name].as_f64().expect("a number");
     assert!(points("live_saved_percent") > 20.0, "{report}");

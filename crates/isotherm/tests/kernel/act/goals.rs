@@ -1,9 +1,7 @@
 //! Acting on all of the machine, and until a goal of saved memory.
 
-use nix::sys::signal::Signal;
-
 use crate::common::{
-    Record, Running, alone, isotherm, pause, proc_bytes, python, record_until, run, scratch,
+    Record, Running, alone, isotherm, pause, proc_bytes, python, record_file, record_until, run,
     shared, until, with_swap,
 };
 use crate::swap::Swap;
@@ -19,9 +17,7 @@ print('ready', flush=True)
 import time; time.sleep(600)";
 
 fn idle() -> Running {
-    let mut process = Running::start(&mut python(IDLE));
-    process.line("ready");
-    process
+    Running::ready(&mut python(IDLE))
 }
 
 /// Starts prcl with a goal on a process.
@@ -44,8 +40,7 @@ fn paging_out_ends_when_enough_is_saved() {
     });
     // All of the process is old enough by now: without the goal, the rest would follow at once.
     pause(3.0);
-    runner.signal(Signal::SIGINT);
-    runner.finish().success();
+    runner.interrupt();
     let swapped = swapped(&process);
     assert!(
         (60 * MIB..72 * MIB).contains(&swapped),
@@ -62,8 +57,7 @@ fn nothing_is_paged_out_where_enough_is_free() {
     let runner = reclaim(["--keep-free", "0.01%"], &process);
     // prcl pages out memory that is idle for 5 s.
     pause(8.0);
-    runner.signal(Signal::SIGINT);
-    runner.finish().success();
+    runner.interrupt();
     let swapped = swapped(&process);
     assert!(swapped < MIB, "{} MiB", swapped / MIB);
 }
@@ -112,8 +106,7 @@ fn pprcl_pages_out_what_is_idle_whoever_has_it() {
         .filter(|pid| *pid != process.pid())
         .map(|pid| pid.to_string())
         .collect();
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let flags = ["run", "--preset", "pprcl", "--no-guard"];
     let mut command = isotherm(flags);
     command.args(["--cpu-budget", "10%", "--exclude", &others.join(",")]);

@@ -57,9 +57,7 @@ fn run_on(runs: &[(&str, Vec<&str>)], how: &str) -> Vec<(String, Value)> {
     let folder = scratch();
     let start = |(kind, _): &(&str, Vec<&str>)| {
         let mut command = python(TARGET);
-        let mut target = Running::start(command.args([kind, how]).arg(folder.path()));
-        target.line("ready");
-        target
+        Running::ready(command.args([kind, how]).arg(folder.path()))
     };
     let targets: Vec<Running> = runs.iter().map(start).collect();
     let all: Vec<(usize, &Running)> = targets.iter().enumerate().collect();
@@ -69,8 +67,7 @@ fn run_on(runs: &[(&str, Vec<&str>)], how: &str) -> Vec<(String, Value)> {
         let pid = target.pid().to_string();
         let mut command = isotherm(["run", "--json", "--duration", "12s", "--pid", &pid, "-o"]);
         let record = folder.path().join(format!("{at}.isotherm"));
-        let done = run(command.arg(&record).args(flags)).success();
-        let summary = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
+        let summary = run(command.arg(&record).args(flags)).success().json();
         let mut summaries = summaries.lock().expect("no test panics with it");
         summaries.push(((*kind).to_owned(), summary));
     });
@@ -87,8 +84,7 @@ const IDLE_2S: [&str; 4] = [
 #[test]
 fn a_neighbour_that_swaps_stops_no_scheme() {
     let Some(_turn) = with_swap() else { return };
-    let mut neighbour = Running::start(&mut python(NEIGHBOUR));
-    neighbour.line("ready");
+    let neighbour = Running::ready(&mut python(NEIGHBOUR));
     let dry = [IDLE_2S.as_slice(), &["--dry-run"]].concat();
     let runs = KINDS.map(|kind| (kind, IDLE_2S.to_vec()));
     let runs = [runs.as_slice(), &[("anonymous", dry)]].concat();

@@ -2,11 +2,10 @@
 
 use isotherm_linux::host::split_gives_back;
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::common::{
-    Record, Running, isotherm, pause, proc_bytes, python, record_until, run, scratch, shared, skip,
-    until,
+    Record, Running, isotherm, pause, proc_bytes, python, record_file, record_until, run, shared,
+    skip, until,
 };
 
 /// Maps 64 MiB of huge pages of which every fourth page is written; all but the first 16 MiB then stay idle. Prints a
@@ -71,9 +70,7 @@ fn nohugepage_gives_back_exactly_what_was_never_written() {
     });
     // More would follow at once.
     pause(2.0);
-    runner.signal(Signal::SIGINT);
-    let done = runner.finish().success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = runner.interrupt().json();
     let applied = summary["schemes"][0]["sz_applied"].as_u64();
     // Its own heap may also have huge pages, if the system gives them everywhere.
     let applied = applied.expect("a count");
@@ -102,8 +99,7 @@ fn the_waste_of_huge_pages_is_told_by_process() {
     let Some((program, _)) = waster() else {
         return;
     };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "--all"]);
     record_until(
         "a program's huge pages to be read",
@@ -111,9 +107,9 @@ fn the_waste_of_huge_pages_is_told_by_process() {
         &path,
         |record| huge_bytes_read(record, program.pid()) > 0,
     );
-    let mut command = isotherm(["report", "machine", "--json"]);
-    let report = run(command.arg(&path)).success();
-    let report: Value = serde_json::from_str(&report.stdout).expect("JSON");
+    let report = run(isotherm(["report", "machine", "--json"]).arg(&path))
+        .success()
+        .json();
     let pid = program.pid();
     let huge = report["huge_pages"].as_array().expect("a list");
     let ours = huge

@@ -57,8 +57,7 @@ impl Pod {
         if inner.is_empty() {
             return None;
         }
-        let mut process = Running::start(python(IDLE).env("PROCS", inner.join(":")));
-        process.line("ready");
+        let process = Running::ready(python(IDLE).env("PROCS", inner.join(":")));
         Some(Self {
             uid,
             process,

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 
 use crate::common::{
-    Finished, Record, Running, at_once, isotherm, owning_swap, pause, python, range, record_pid,
-    run, scratch, seen, shared, skip, until_written,
+    Finished, Record, Running, at_once, isotherm, owning_swap, pause, python, range, record_file,
+    record_pid, run, seen, shared, skip, until_written,
 };
 
 /// Maps 64 MiB, touches them once, and starts a KVM guest that may use them at any time.
@@ -39,8 +39,7 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
         (&[], u64::MAX),
     ];
     at_once(&ways, |&(flags, idle_max)| {
-        let directory = scratch();
-        let path = directory.path().join("record");
+        let (_directory, path) = record_file();
         let flags = [&["--duration", "4s"], flags].concat();
         record_pid(guest.pid(), &path, &flags).finish().success();
         let record = Record::whole(&path);
@@ -76,10 +75,8 @@ time.sleep(30)
 #[test]
 fn a_name_reaches_no_terminal_as_it_is() {
     let Some(_turn) = shared() else { return };
-    let mut target = Running::start(&mut python(NAMED));
-    target.line("ready");
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let target = Running::ready(&mut python(NAMED));
+    let (directory, path) = record_file();
     record_pid(target.pid(), &path, &["--duration", "2s"])
         .finish()
         .success();
@@ -260,11 +257,9 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
     {
         return skip("root with CAP_SYS_ADMIN is needed");
     }
-    let mut target = Running::start(&mut python(ANOTHERS));
-    target.line("ready");
+    let target = Running::ready(&mut python(ANOTHERS));
     at_once(&["--children", "--pages", "--faithful"], |flag| {
-        let directory = scratch();
-        let path = directory.path().join("record");
+        let (_directory, path) = record_file();
         let flags = ["--duration", "4s", flag];
         let recorder = record_pid(target.pid(), &path, &flags);
         until_written(&path, 1);
@@ -304,8 +299,7 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
 #[test]
 fn a_command_keeps_its_callers_capabilities() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "-o"]);
     let script = "sleep 2; sh -c 'grep CapEff /proc/self/status'";
     let done = run(command.arg(&path).args(["--", "sh", "-c", script])).success();

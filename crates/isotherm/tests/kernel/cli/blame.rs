@@ -163,8 +163,7 @@ fn what_was_touched_before_is_nobodys() {
     let Some(program) = pools(directory.path()) else {
         return;
     };
-    let mut running = Running::start(&mut Command::new(&program));
-    running.line("ready");
+    let running = Running::ready(&mut Command::new(&program));
     let path = program.with_file_name("record");
     let pid = running.pid().to_string();
     let mut command = isotherm(["record", "--stacks", "--duration", "9s", "--pid", &pid]);

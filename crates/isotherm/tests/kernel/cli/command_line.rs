@@ -6,11 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use isotherm_record::Item;
-use nix::sys::signal::Signal;
 
 use crate::common::{
-    Record, Running, Workload, at_once, isotherm, paced_workload, pause, run, scratch, shared,
-    until,
+    Record, Running, Workload, at_once, isotherm, paced_workload, pause, record_file, run, scratch,
+    shared, until,
 };
 
 #[test]
@@ -59,8 +58,7 @@ fn a_command_that_ends_at_once_is_recorded() {
 
 /// Runs `record ARGS -o FILE`, which must fail with a message that holds `words`, and leave no file.
 fn check_refused(args: &[&str], words: &[&str]) {
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let (flags, command) =
         args.split_at(args.iter().position(|a| *a == "--").unwrap_or(args.len()));
     let mut recorder = isotherm(["record"]);
@@ -149,8 +147,7 @@ fn an_output_that_cannot_be_written_is_refused_before_the_command_runs() {
 #[test]
 fn a_refused_recording_leaves_an_older_record_as_it_was() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     fs::write(&path, "an older record").expect("a file");
     let targets: [&[&str]; 3] = [
         &["--pid", &nobody()],
@@ -215,7 +212,7 @@ fn completions_are_generated() {
 #[test]
 fn doctor_prints_json() {
     let done = run(&mut isotherm(["doctor", "--json"]));
-    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let report = done.json();
     for key in ["host", "kernel", "checks", "abilities"] {
         assert!(!report[key].is_null(), "no {key} in {report}");
     }
@@ -252,7 +249,7 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
 
     let doctor = unprivileged(&["doctor", "--json"]);
     assert_eq!(doctor.code(), 1, "{doctor:?}");
-    let report: serde_json::Value = serde_json::from_str(&doctor.stdout).expect("JSON");
+    let report = doctor.json();
     let missing = report["checks"]
         .as_array()
         .expect("checks")
@@ -301,8 +298,7 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
 #[test]
 fn a_command_is_waited_for_or_ended() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "-d", "1s", "-o"]);
     let waited = run(command.arg(&path).args(["--", "sleep", "3"])).success();
     assert!(
@@ -322,8 +318,7 @@ fn children_that_nobody_watches_are_told() {
     at_once(
         &[(&[][..], true), (&["--children"], false)],
         |&(flags, expected)| {
-            let directory = scratch();
-            let path = directory.path().join("record");
+            let (_directory, path) = record_file();
             let mut command = isotherm(["record", "-o"]);
             let script = ["--", "sh", "-c", "sleep 4 & sleep 4"];
             let done = run(command.arg(&path).args(flags).args(script)).success();
@@ -338,8 +333,7 @@ fn children_that_nobody_watches_are_told() {
 #[test]
 fn processes_are_found_by_name() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (directory, path) = record_file();
     // The name is unique, so that no other process has it.
     let program = directory.path().join(format!("n{}", std::process::id()));
     std::fs::copy("/bin/sleep", &program).expect("copied");
@@ -379,8 +373,7 @@ fn a_dry_run_counts_each_byte_once() {
     let workload = Workload::start(&paced_workload(128, 4), &[]);
     let pid = workload.pid().to_string();
     let scheme = "4K max 0 0 1s max pageout";
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm([
         "run",
         "--dry-run",
@@ -400,9 +393,7 @@ fn a_dry_run_counts_each_byte_once() {
     });
     // The memory stays idle, and would be counted again and again.
     pause(4.0);
-    runner.signal(Signal::SIGINT);
-    let done = runner.finish().success();
-    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = runner.interrupt().json();
     let tried = summary["schemes"][0]["sz_tried"].as_u64().expect("bytes");
     let rss = summary["rss_bytes"].as_u64().expect("bytes");
     let after = summary["rss_bytes_after_dry_run"].as_u64().expect("bytes");

@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, Workload, is_alive, isotherm, paced_workload, pause, python, record_pid, run,
-    scratch, seen, shared, skip, stop_once, until, until_snapshot, until_written,
+    Record, Running, Workload, is_alive, isotherm, paced_workload, pause, python, record_file,
+    record_pid, run, scratch, seen, shared, skip, stop_once, until, until_snapshot, until_written,
 };
 
 /// Holds 64 MiB of known content, touches it all the time, and prints at the end whether it is unchanged.
@@ -31,9 +31,7 @@ print("whole" if zlib.crc32(memory) == before else "changed")
 
 /// Starts a keeper, and returns when its memory is populated.
 pub(crate) fn keeper() -> Running {
-    let mut keeper = Running::start(&mut python(KEEPER));
-    keeper.line("ready");
-    keeper
+    Running::ready(&mut python(KEEPER))
 }
 
 /// Ends a keeper, which must have run until now with its memory unchanged.
@@ -52,8 +50,7 @@ fn ctrl_c_ends_cleanly() {
         let mut command = isotherm(["record", "--pid", &keeper.pid().to_string(), "-o"]);
         let recorder = Running::start(command.arg(&path).args(*flags));
         until_snapshot(&path);
-        recorder.signal(Signal::SIGINT);
-        let done = recorder.finish().success();
+        let done = recorder.interrupt();
         assert!(
             done.stderr.contains("recorded") && done.stderr.contains("wrote"),
             "{done:?}"
@@ -146,8 +143,7 @@ fn a_target_that_ends_ends_the_recording() {
 #[test]
 fn the_other_targets_are_recorded_on() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let (first, second) = (keeper(), keeper());
     let pids = format!("{},{}", first.pid(), second.pid());
     let recorder = Running::start(isotherm(["record", "--pid", &pids, "-o"]).arg(&path));

@@ -62,8 +62,7 @@ impl Hostile {
         let mut command = isotherm(["record", "--quiet", "-o"]);
         command.arg(&path).args(flags).arg("--");
         command.arg(self.path("hostile")).args(arguments);
-        let mut recorder = Running::start(&mut command);
-        recorder.line("ready");
+        let recorder = Running::ready(&mut command);
         until_old(&path);
         recorder.signal(Signal::SIGINT);
         let done = recorder.finish();
@@ -149,8 +148,7 @@ fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_to
     target.signal(Signal::SIGUSR1);
     target.line("ready");
     until_old(&path);
-    recorder.signal(Signal::SIGINT);
-    recorder.finish().success();
+    recorder.interrupt();
     let report = hostile.blame();
     expect(&report, "touch_after", 64);
     assert_eq!(bytes_of(&report, "touch_before"), 0, "{report}");
@@ -263,8 +261,7 @@ fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
 
 /// Returns the bytes of huge pages that the program gets for its request.
 fn huge_bytes(hostile: &Hostile) -> u64 {
-    let mut target = Running::start(&mut hostile.command(&["huge"]));
-    target.line("ready");
+    let target = Running::ready(&mut hostile.command(&["huge"]));
     let path = format!("/proc/{}/smaps_rollup", target.pid());
     let text = fs::read_to_string(path).expect("a process");
     let line = text

@@ -27,12 +27,11 @@ while True:
 fn what_acting_costs_is_measured_and_replayed() {
     let Some(_turn) = owning_swap() else { return };
     let Some(_swap) = Swap::set_up() else { return };
-    let mut target = Running::start(&mut python(SAME));
-    target.line("ready");
+    let mut target = Running::ready(&mut python(SAME));
     let (folder, pid) = (scratch(), target.pid().to_string());
     let (costs, trace) = (folder.path().join("costs"), folder.path().join("trace"));
     let done = run(isotherm(["calibrate", "--json", "--pid", &pid, "-o"]).arg(&costs)).success();
-    let said: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let said = done.json();
     let written: Value =
         serde_json::from_str(&fs::read_to_string(&costs).expect("written")).expect("JSON");
     assert_eq!(said, written);
@@ -65,8 +64,7 @@ fn what_acting_costs_is_measured_and_replayed() {
     let acting = |more: &[&str]| {
         let mut simulate = isotherm(["simulate", "--json", "--no-guard"]);
         simulate.args(["--scheme", "4K max 0 0 1s max pageout", "--trace"]);
-        let done = run(simulate.arg(&trace).args(more)).success();
-        let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        let report = run(simulate.arg(&trace).args(more)).success().json();
         report["acting_cpu_seconds"].as_f64().expect("a number")
     };
     let mut dear = written.clone();

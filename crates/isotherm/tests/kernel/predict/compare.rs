@@ -27,7 +27,7 @@ fn worlds_are_compared_between_exact_scans() {
     command.args(["--scan-stall", "1s", "--pid", &workload.pid().to_string()]);
     let done = run(command.arg("-o").arg(&page));
     assert_eq!(done.status.code(), Some(i32::from(is_in_use)), "{done:?}");
-    let compared: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let compared = done.json();
     for world in &compared["worlds"].as_array().expect("a list")[..2] {
         let turn = &world["turns"][0];
         for share in ["accessed_recall", "idle_precision", "idle_recall"] {

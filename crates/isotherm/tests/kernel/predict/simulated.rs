@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::common::{Workload, isotherm, run, scratch, shared, skip, until};
 
@@ -65,8 +65,9 @@ fn simulated(huge: &str) -> (u64, u64) {
         "processes": [{"masim": config, "sparse": true}],
     });
     fs::write(&scenario, text.to_string()).expect("written");
-    let done = run(isotherm(["simulate", "--json"]).arg(&scenario)).success();
-    let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let report = run(isotherm(["simulate", "--json"]).arg(&scenario))
+        .success()
+        .json();
     let of = |name: &str| report["processes"][0][name].as_u64().expect("bytes");
     (of("rss_max_bytes"), of("huge_bytes"))
 }

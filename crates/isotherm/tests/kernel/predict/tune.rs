@@ -111,8 +111,7 @@ fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
     let Some(_turn) = with_swap() else { return };
     let folder = scratch();
     let count = folder.path().join("count");
-    let mut service = Running::start(python(PROGRAM).arg("1000000").arg(&count));
-    service.line("ready");
+    let mut service = Running::ready(python(PROGRAM).arg("1000000").arg(&count));
     let pid = service.pid().to_string();
     let rss = proc_bytes(service.pid(), "status", "VmRSS:");
     let tune = |progress: &str, pid: &str| {

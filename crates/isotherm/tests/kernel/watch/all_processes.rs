@@ -4,11 +4,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use isotherm_engine::Nanos;
-use nix::sys::signal::Signal;
 
 use crate::common::{
-    Record, Running, isotherm, pause, proc_bytes, python, record_until, run, scratch, stop_once,
-    until, until_snapshot, watching,
+    Record, Running, isotherm, pause, proc_bytes, python, record_file, record_until, run, scratch,
+    stop_once, until, until_snapshot, watching,
 };
 
 const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
@@ -16,14 +15,9 @@ const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
 #[test]
 fn all_processes_are_watched_but_those_left_out() {
     let Some(_turn) = watching() else { return };
-    let start = || {
-        let mut process = Running::start(&mut python(WAIT));
-        process.line("ready");
-        process
-    };
+    let start = || Running::ready(&mut python(WAIT));
     let (early, excluded) = (start(), start());
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     // A busy machine does not use up this budget by listing processes.
     let mut command = isotherm(["record", "--all", "--cpu-budget", "5%", "--exclude"]);
     let excluded_pid = excluded.pid().to_string();
@@ -92,8 +86,7 @@ fn a_name_is_left_out_whenever_it_comes() {
     });
     // Processes are listed once a second: by then the program would have been found.
     pause(2.5);
-    recorder.signal(Signal::SIGINT);
-    recorder.finish().success();
+    recorder.interrupt();
     let record = Record::whole(&path);
     let starts = record.starts();
     let of_shell: Vec<_> = starts
@@ -148,17 +141,15 @@ fn idle_for_5s(record: &Record, pid: u32) -> u64 {
 #[test]
 fn the_machines_memory_is_told_by_who_uses_it() {
     let Some(_turn) = watching() else { return };
-    let mut process = Running::start(&mut python(IDLE));
-    process.line("ready");
+    let process = Running::ready(&mut python(IDLE));
     let rss = proc_bytes(process.pid(), "status", "RssAnon:");
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--all", "--cpu-budget", "5%"]);
     record_until("memory that idles for 5 s", &mut command, &path, |record| {
         idle_for_5s(record, process.pid()) > rss / 10 * 9
     });
     let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
-    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let report = done.json();
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
     let classes = report["classes"].as_array().expect("classes");
     let sum: u64 = classes.iter().map(|class| number(&class["bytes"])).sum();
@@ -191,8 +182,7 @@ fn the_machines_memory_is_told_by_who_uses_it() {
 #[test]
 fn metrics_say_whose_memory_is_how_old() {
     let Some(_turn) = watching() else { return };
-    let mut process = Running::start(&mut python(IDLE));
-    process.line("ready");
+    let process = Running::ready(&mut python(IDLE));
     let rss = proc_bytes(process.pid(), "status", "RssAnon:");
     let directory = scratch();
     let schemes = directory.path().join("schemes.damos");

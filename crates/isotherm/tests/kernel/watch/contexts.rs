@@ -69,7 +69,7 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
             && acted_on("kdamond 1", |action| action.sz_tried) > 32 * MIB
             && record.snapshots().filter(|s| s.target.0 == 2).count() > 3
     });
-    let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = done.json();
     let schemes = summary["schemes"].as_array().expect("a list");
     let names: Vec<_> = schemes.iter().map(|s| s["context"].as_str()).collect();
     let wanted = ["kdamond 0", "kdamond 1", "kdamond 2"];
@@ -263,7 +263,7 @@ fn what_hmsdk_writes_for_two_nodes_is_run_dry_on_one_machine() {
         };
         of(0) && of(1)
     });
-    let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = done.json();
     let schemes = summary["schemes"].as_array().expect("a list");
     let said: Vec<_> = schemes
         .iter()

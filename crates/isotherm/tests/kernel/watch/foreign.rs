@@ -4,7 +4,8 @@
 use serde_json::Value;
 
 use crate::common::{
-    Running, isotherm, proc_bytes, python, record_pid, run, scratch, shared, skip, until, with_swap,
+    Running, isotherm, proc_bytes, python, record_file, record_pid, run, scratch, shared, skip,
+    until, with_swap,
 };
 
 const MIB: u64 = 1 << 20;
@@ -15,8 +16,7 @@ fn report(pid: u32, name: &str) -> Value {
 }
 
 fn report_with(pid: u32, flags: &[&str], name: &str) -> Value {
-    let folder = scratch();
-    let path = folder.path().join("record");
+    let (_folder, path) = record_file();
     let recorder = record_pid(pid, &path, &[&["--duration", "9s"], flags].concat());
     recorder.finish().success();
     let done = run(isotherm(["report", name, "--json"]).arg(&path)).success();
@@ -38,8 +38,7 @@ fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
     command
         .args(["--scheme", "4K max 0 0 2s max pageout"])
         .args(flags);
-    let done = run(&mut command).success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
+    let summary = run(&mut command).success().json();
     let scheme = &summary["schemes"][0];
     let refused = scheme["refused"].as_object().into_iter().flatten();
     let refused: u64 = refused.filter_map(|(_, bytes)| bytes.as_u64()).sum();
@@ -73,8 +72,7 @@ time.sleep(600)
 #[test]
 fn locked_memory_is_not_promised_and_not_touched() {
     let Some(_turn) = with_swap() else { return };
-    let mut target = Running::start(&mut python(LOCKED));
-    target.line("ready");
+    let target = Running::ready(&mut python(LOCKED));
     let pid = target.pid();
     assert_eq!(proc_bytes(pid, "status", "VmLck:"), 32 * MIB);
 
@@ -128,8 +126,7 @@ ctypes.CDLL(None).syscall(60, 0)
 #[test]
 fn threads_that_outlive_the_main_thread_are_watched() {
     let Some(_turn) = with_swap() else { return };
-    let mut target = Running::start(&mut python(ENDED_MAIN));
-    target.line("ready");
+    let target = Running::ready(&mut python(ENDED_MAIN));
     let pid = target.pid();
     until("the main thread to end", || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -158,17 +155,16 @@ fn threads_that_outlive_the_main_thread_are_watched() {
 #[test]
 fn what_was_paged_out_is_read_back_at_a_pace() {
     let Some(_turn) = with_swap() else { return };
-    let mut target = Running::start(&mut python(LOCKED));
-    target.line("ready");
+    let target = Running::ready(&mut python(LOCKED));
     let (pid, text) = (target.pid(), target.pid().to_string());
     page_out(pid, "6s", &[]);
     let out = proc_bytes(pid, "status", "VmSwap:");
     assert!(out >= 28 * MIB, "{out}");
-    let done = run(&mut isotherm([
+    let report = run(&mut isotherm([
         "restore", "--json", "--rate", "16M", "--pid", &text,
     ]))
-    .success();
-    let report: Value = serde_json::from_str(&done.stdout).expect("restore --json prints JSON");
+    .success()
+    .json();
     assert_eq!(proc_bytes(pid, "status", "VmSwap:"), 0, "{report}");
     assert_eq!(report["end"], "complete");
     assert_eq!(report["processes"][0]["swapped_before_bytes"], out);
@@ -199,8 +195,7 @@ while True:
 #[test]
 fn memory_that_is_mapped_several_times_counts_once() {
     let Some(_turn) = with_swap() else { return };
-    let mut target = Running::start(&mut python(MAPPED_THRICE));
-    target.line("ready");
+    let target = Running::ready(&mut python(MAPPED_THRICE));
     let pid = target.pid();
     let frames = proc_bytes(pid, "smaps_rollup", "Pss:");
     let summary = report(pid, "summary");
@@ -253,8 +248,7 @@ time.sleep(600)
 #[test]
 fn memory_that_a_group_shares_counts_once() {
     let Some(_turn) = with_swap() else { return };
-    let mut target = Running::start(&mut python(GROUP));
-    target.line("ready");
+    let target = Running::ready(&mut python(GROUP));
     let pid = target.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
         .expect("the kernel lists children");
@@ -327,8 +321,7 @@ fn pages_that_ksm_has_merged_count_once() {
         skip("this kernel has no KSM");
         return;
     };
-    let mut target = Running::start(&mut python(MERGEABLE));
-    target.line("ready");
+    let target = Running::ready(&mut python(MERGEABLE));
     let pid = target.pid();
     until("KSM to merge the pages", || {
         let merged = std::fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages")).ok()?;
@@ -358,8 +351,7 @@ os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "again"])
 #[test]
 fn what_lives_for_no_whole_interval_is_unknown() {
     let Some(_turn) = shared() else { return };
-    let mut target = Running::start(python(EXECS).env("PROGRAM", EXECS));
-    target.line("ready");
+    let target = Running::ready(python(EXECS).env("PROGRAM", EXECS));
     let summary = report(target.pid(), "summary");
     let total = &summary["total"];
     let bytes = |of: &str| total[of].as_u64();
@@ -380,13 +372,13 @@ fn what_lives_for_no_whole_interval_is_unknown() {
 #[test]
 fn a_command_that_becomes_another_is_named_after_that() {
     let Some(_turn) = shared() else { return };
-    let folder = scratch();
-    let path = folder.path().join("record");
+    let (_folder, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "-o"]);
     command.arg(&path);
     run(command.args(["--", "sh", "-c", "sleep 0.2; exec sleep 3"])).success();
-    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let summary = run(isotherm(["report", "summary", "--json"]).arg(&path))
+        .success()
+        .json();
     let targets = summary["targets"].as_array().expect("a list");
     assert_eq!(targets.len(), 1, "{summary}");
     assert_eq!(targets[0]["name"], "sleep", "{summary}");

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::common::{
-    Record, Running, at_once, isotherm, pause, record_until, scratch, shared, skip, stop_once,
+    Record, Running, at_once, isotherm, pause, record_file, record_until, shared, skip, stop_once,
     until_written,
 };
 
@@ -63,8 +63,7 @@ pub(crate) fn hierarchies() -> Vec<PathBuf> {
 }
 
 fn check_followed(group: &Group, name: &Path) {
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let script = "echo $$ > \"$PROCS\"; while :; do sleep 1.7; done";
     let mut command = Command::new("sh");
     let shell = Running::start(command.args(["-c", script]).env("PROCS", group.procs()));
@@ -129,8 +128,7 @@ fn a_group_may_be_empty_at_first() {
     let Some(group) = group else {
         return skip("no control group can be made here");
     };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--cgroup"]);
     let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));
     until_written(&path, 1);

@@ -137,8 +137,9 @@ fn kinds_of_programs_are_told_as_they_are() {
         command.args(["--pid", &truth.pid.to_string()]);
     }
     run(&mut command).success();
-    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let summary = run(isotherm(["report", "summary", "--json"]).arg(&path))
+        .success()
+        .json();
     let base = truths
         .iter()
         .find(|(kind, _)| *kind == "nothing")

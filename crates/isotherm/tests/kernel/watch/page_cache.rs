@@ -5,7 +5,6 @@ use std::process::Command;
 
 use isotherm_engine::page_cache::CachedBytes;
 use isotherm_record::CachedFile;
-use nix::sys::signal::Signal;
 
 use crate::common::{
     Running, alone, isotherm, pause, python, python_path, record_until, run, skip, until, watching,
@@ -54,8 +53,7 @@ fn is_idle(of: Option<&CachedBytes>) -> bool {
 fn files_that_are_read_are_told_from_those_that_are_not() {
     let Some(_turn) = watching() else { return };
     let directory = on_disk();
-    let mut reader = Running::start(python(READER).arg(directory.path()));
-    reader.line("ready");
+    let reader = Running::ready(python(READER).arg(directory.path()));
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "--all", "--cpu-budget", "100%"]);
     let what = "half of a file to be used again, the rest to be idle";
@@ -71,8 +69,9 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
         let (used, idle) = (of("used"), of("idle"));
         is_half_used(used.as_ref()) && is_idle(idle.as_ref())
     });
-    let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
-    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let report = run(isotherm(["report", "machine", "--json"]).arg(&path))
+        .success()
+        .json();
     let files = report["page_cache"]["files"].as_array().expect("files");
     let bytes_of = |name: &str| -> CachedBytes {
         let path = directory.path().join(name);
@@ -151,8 +150,7 @@ fn idle_pages_of_files_are_dropped() {
     let script = "echo $$ > \"$PROCS\"; exec \"$@\"";
     reader.args(["-c", script, "sh"]).arg(python_path());
     reader.args(["-c", READER]).arg(directory.path());
-    let mut reader = Running::start(reader.env("PROCS", group.procs()));
-    reader.line("ready");
+    let reader = Running::ready(reader.env("PROCS", group.procs()));
     let name = group.directory.file_name().expect("a name");
     let config = directory.path().join("schemes.yaml");
     std::fs::write(&config, schemes(&format!("/{}", name.display()))).expect("a file");
@@ -171,9 +169,7 @@ fn idle_pages_of_files_are_dropped() {
     });
     // Pages in use would become old enough, too, if their accesses were not seen.
     pause(6.0);
-    runner.signal(Signal::SIGINT);
-    let done = runner.finish().success();
-    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = runner.interrupt().json();
     let applied = summary["schemes"][0]["sz_applied"].as_u64().expect("bytes");
     let (used, idle) = (cached("used"), cached("idle"));
     assert!(idle <= 2, "{idle} MiB of what is idle: {summary}");

@@ -6,14 +6,13 @@ use isotherm_engine::AddressRange;
 
 use crate::common::{
     Record, Running, Seen, Workload, isotherm, measuring, paced_workload, python, range,
-    record_pid, run, scratch, seen, shared, stop_once,
+    record_file, record_pid, run, seen, shared, stop_once,
 };
 
 #[test]
 fn a_scan_that_would_stall_the_target_is_refused() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut workload = Workload::start(&paced_workload(128, 32), &[]);
     for clear_by in ["auto", "madvise", "clear-refs"] {
         let flags = [
@@ -66,8 +65,7 @@ fn record_shared(
     flags: &[&str],
     is_reported: impl Fn(&Record, Seen, u64) -> bool,
 ) -> (Seen, Record, AddressRange) {
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     // The processes are another user's, which needs the capabilities that the recorder keeps.
     let mut sharers = Running::start(python(SHARERS).uid(65534));
     let memory = range(&sharers.line("range "));
@@ -116,8 +114,7 @@ fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
 #[test]
 fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (directory, path) = record_file();
     let workload = Workload::start(&paced_workload(256, 16), &[]);
     let flags = ["--pages", "--duration", "8s"];
     record_pid(workload.pid(), &path, &flags).finish().success();

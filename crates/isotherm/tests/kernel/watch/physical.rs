@@ -8,8 +8,8 @@ use isotherm_engine::{AddressRange, Snapshot, TargetId};
 use isotherm_record::{Item, MachineSample};
 
 use crate::common::{
-    Record, Running, Workload, isotherm, paced_workload, python, range, record_until, run, scratch,
-    shared, stop_once, watching,
+    Record, Running, Workload, isotherm, paced_workload, python, range, record_file, record_until,
+    run, scratch, shared, stop_once, watching,
 };
 
 const MIB: u64 = 1 << 20;
@@ -70,10 +70,8 @@ fn tells_of_two(record: &Record, pid: u32) -> bool {
 fn physical_memory_is_told_by_frame_and_what_two_share_once() {
     let Some(_turn) = watching() else { return };
     let others = shared_memory();
-    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
-    process.line("ready");
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let process = Running::ready(&mut python(TWO_THAT_SHARE));
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--physical", "--cpu-budget", "10%"]);
     let what = "the memory of two processes in the record";
     // The sample at the end is of an interval that was cut short.
@@ -171,8 +169,7 @@ fn meminfo(name: &str) -> u64 {
 #[test]
 fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
     let Some(_turn) = watching() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let _workload = Workload::start(&paced_workload(256, 128), &[]);
     let mut command = isotherm(["record", "--physical", "--faithful"]);
     let what = "a snapshot, and frames that are unknown";
@@ -203,8 +200,7 @@ fn some_ram() -> Option<AddressRange> {
 #[test]
 fn a_physical_range_is_recorded_alone() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (directory, path) = record_file();
     let ram = some_ram().expect("RAM, and its addresses for root");
     let start = ram.start.next_multiple_of(2 * MIB) + (64 << 20);
     let limit = AddressRange::new(start, start + (1 << 30).min(ram.len() / 2));
@@ -237,8 +233,7 @@ fn a_physical_range_is_recorded_alone() {
 #[test]
 fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let done = run(isotherm(["record", "--node", "1023", "-o"]).arg(&path));
     assert_eq!(done.code(), 2, "{done:?}");
     assert!(
@@ -246,8 +241,7 @@ fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
         "{done:?}"
     );
     assert!(!path.exists());
-    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
-    process.line("ready");
+    let process = Running::ready(&mut python(TWO_THAT_SHARE));
     let mut command = isotherm(["record", "--node", "0", "--cpu-budget", "10%"]);
     let has_several = fs::exists("/sys/devices/system/node/node1").unwrap_or(false);
     let mapped = |sample: &MachineSample| -> u64 {
@@ -278,10 +272,8 @@ fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
 #[test]
 fn every_page_of_all_processes_is_told_by_frame() {
     let Some(_turn) = watching() else { return };
-    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
-    process.line("ready");
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let process = Running::ready(&mut python(TWO_THAT_SHARE));
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--pages", "--physical"]);
     // The scan at the end is of an interval that was cut short.
     let mut nr_scans = 0;
@@ -309,8 +301,7 @@ fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
         \x20   for i in range(40):\n        pid = os.fork()\n\
         \x20       if pid == 0:\n            m = bytearray(1 << 20); time.sleep(i / 40); os._exit(0)\n\
         \x20       pids.append(pid)\n    for pid in pids: os.waitpid(pid, 0)";
-    let mut forks = Running::start(&mut python(script));
-    forks.line("ready");
+    let mut forks = Running::ready(&mut python(script));
     let directory = scratch();
     let children = |record: &Record| {
         let starts = record.starts();
@@ -350,10 +341,8 @@ pub(crate) fn applied(record: &Record, pid: u32) -> Option<u64> {
 #[test]
 fn pprcl_is_about_all_of_the_machine() {
     let Some(_turn) = watching() else { return };
-    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
-    process.line("ready");
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let process = Running::ready(&mut python(TWO_THAT_SHARE));
+    let (_directory, path) = record_file();
     let flags = [
         "run",
         "--preset",
@@ -387,8 +376,7 @@ fn pprcl_is_about_all_of_the_machine() {
 #[test]
 fn nothing_is_watched_while_schemes_rest() {
     let Some(_turn) = watching() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let scheme = "4K max 0 0 5s max stat 0 0 1s 0 0 0 free_mem_rate 5s 2 1 0";
     let mut command = isotherm(["run", "--all", "--duration", "5s", "--scheme", scheme]);
     run(command.arg("-o").arg(&path)).success();

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::{
-    Finished, Record, Running, at_once, isotherm, measuring, python, scratch, shared, skip,
+    Finished, Record, Running, at_once, isotherm, measuring, python, record_file, shared, skip,
     stop_once, until_written,
 };
 use crate::watch::groups::{Group, hierarchies};
@@ -39,8 +39,7 @@ signal.pause()
 fn a_group_that_forks_past_the_file_limit_is_watched_on() {
     let Some(_turn) = shared() else { return };
     let Some(group) = group("forks") else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = Command::new("prlimit");
     command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_isotherm")]);
     command.args(["record", "--cgroup"]);
@@ -81,8 +80,7 @@ fn fifty_processes_a_second_come_and_go() {
         &["--faithful"],
     ];
     at_once(&ways, |&flags| {
-        let directory = scratch();
-        let path = directory.path().join("record");
+        let (_directory, path) = record_file();
         let mut command = isotherm(["record", "--quiet", "--duration", "3s", "--cgroup"]);
         command
             .arg(&group.directory)
@@ -106,15 +104,14 @@ fn a_thousand_processes_cost_little() {
     let Some(group) = group("thousand") else {
         return;
     };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut parent = member(&group, &FORKS.replace("400", "999"));
     parent.line("ready");
     let mut command = isotherm(["record", "--json", "--duration", "10s", "--cgroup"]);
     let done: Finished = Running::start(command.arg(&group.directory).arg("-o").arg(&path))
         .finish()
         .success();
-    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = done.json();
     let record = Record::whole(&path);
     let (watched, notes) = (record.starts().len(), record.notes());
     let waiting = { notes.lines() }

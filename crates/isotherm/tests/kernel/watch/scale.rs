@@ -3,8 +3,8 @@
 use std::fs;
 
 use crate::common::{
-    Finished, Record, Running, Workload, measuring, paced_workload, python, record_pid, scratch,
-    shared, skip,
+    Finished, Record, Running, Workload, measuring, paced_workload, python, record_file,
+    record_pid, shared, skip,
 };
 
 const MONITOR_RSS_MAX: u64 = 32 << 20;
@@ -41,10 +41,8 @@ fn five_gib_in_ten_thousand_mappings() {
     {
         return skip("vm.max_map_count is below 12,000");
     }
-    let directory = scratch();
-    let path = directory.path().join("record");
-    let mut target = Running::start(&mut python(MANY_MAPPINGS));
-    target.line("ready");
+    let (_directory, path) = record_file();
+    let mut target = Running::ready(&mut python(MANY_MAPPINGS));
     let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("it runs");
     assert!(maps.lines().count() >= 10_000, "the mappings were merged");
     let done = record_pid(target.pid(), &path, &["--duration", "12s"])
@@ -68,8 +66,7 @@ fn five_gib_in_ten_thousand_mappings() {
 #[test]
 fn a_thousand_regions_fit_in_32_mib() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let workload = Workload::start(&paced_workload(512, 16), &[]);
     let flags = ["--faithful", "--regions", "1000-2000", "--duration", "6s"];
     let done = record_pid(workload.pid(), &path, &flags).finish().success();

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::common::{
     Record, Running, Seen, Workload, at_once, isotherm, now, paced_workload, pause, python,
-    python_path, range, record_pid, run, scratch, seen, shared, until,
+    python_path, range, record_file, record_pid, run, seen, shared, until,
 };
 
 /// Touches 32 MiB at one address for three seconds, then becomes a program that touches 32 MiB at another for four.
@@ -35,8 +35,7 @@ else:
 fn a_target_that_becomes_another_program_is_followed() {
     let Some(_turn) = shared() else { return };
     at_once(&[&[][..], &["--faithful"], &["--pages"]], |flags| {
-        let directory = scratch();
-        let path = directory.path().join("record");
+        let (_directory, path) = record_file();
         let mut target = Running::start(python(BECOMES_ANOTHER).env("PROGRAM", BECOMES_ANOTHER));
         let before = range(&target.line("range "));
         let recorder = record_pid(target.pid(), &path, flags);
@@ -93,8 +92,7 @@ time.sleep(1.5)
 "#;
 
 fn record_children(flags: &[&str]) -> Record {
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "-o"]);
     let done = run(command
         .arg(&path)
@@ -136,8 +134,7 @@ const LOSES_ITS_PARENT: &str = "(sleep 6 &); sleep 3";
 #[test]
 fn children_of_a_command_that_lose_their_parent_are_found() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm([
         "record",
         "--quiet",
@@ -170,8 +167,7 @@ fn children_of_a_command_that_lose_their_parent_are_found() {
 #[test]
 fn a_command_is_never_named_as_its_recorder() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     for _ in 0..20 {
         let mut command = isotherm(["record", "--quiet", "-o"]);
         run(command.arg(&path).args(["--", "true"])).success();
@@ -228,10 +224,8 @@ fn memory_may_vanish_while_it_is_sampled() {
         ],
     ];
     at_once(&ways, |flags| {
-        let directory = scratch();
-        let path = directory.path().join("record");
-        let mut target = Running::start(&mut python(UNMAPPER));
-        target.line("ready");
+        let (_directory, path) = record_file();
+        let target = Running::ready(&mut python(UNMAPPER));
         let recorder = record_pid(target.pid(), &path, flags);
         target.finish().success();
         recorder.finish().success();
@@ -255,8 +249,7 @@ fn memory_may_vanish_while_it_is_sampled() {
 #[test]
 fn a_stopped_targets_memory_is_idle_until_it_goes_on() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let workload = Workload::start(&paced_workload(128, 8), &[]);
     let recorder = record_pid(workload.pid(), &path, &[]);
     let hot = workload.hot();
@@ -283,8 +276,7 @@ fn a_stopped_targets_memory_is_idle_until_it_goes_on() {
     let continued = now();
     workload.process.signal(Signal::SIGCONT);
     until_seen(continued, &|seen| seen.accessed > bytes * 8 / 10);
-    recorder.signal(Signal::SIGINT);
-    recorder.finish().success();
+    recorder.interrupt();
     let in_time = |from, to| last(from, to).expect("a snapshot in that time");
     let during = in_time(stopped, continued);
     let after = in_time(continued, Nanos(u64::MAX));
