@@ -91,6 +91,13 @@ impl Finished {
             .expect("it ended")
     }
 
+    /// Asserts that it refused: by exit code 2, and a message that contains `words`.
+    #[track_caller]
+    pub(crate) fn refused(&self, words: &str) {
+        let has_words = self.stderr.contains(words);
+        assert!(self.code() == 2 && has_words, "no {words:?}: {self:?}");
+    }
+
     /// Returns its standard error, without messages about a kdamond of the system: some machines have one.
     pub(crate) fn complaints(&self) -> String {
         let lines = self.stderr.lines();

@@ -132,14 +132,10 @@ fn an_output_that_cannot_be_written_is_refused_before_the_command_runs() {
     let trace = directory.path().join("ran");
     let script = format!("touch {}", trace.display());
     for output in ["/no/such/directory/record", "/proc/record", "/"] {
-        let done = run(&mut isotherm([
+        run(&mut isotherm([
             "record", "-o", output, "--", "sh", "-c", &script,
-        ]));
-        assert_eq!(done.code(), 2, "{done:?}");
-        assert!(
-            done.stderr.contains(&format!("cannot create {output}")),
-            "{done:?}"
-        );
+        ]))
+        .refused(&format!("cannot create {output}"));
     }
     assert!(!trace.exists(), "the command ran, unrecorded");
 }
@@ -273,15 +269,12 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
         );
     }
     for args in [&["swap", "zram", "--size", "64M"][..], &["swap", "off"]] {
-        let refused = unprivileged(args);
-        assert_eq!(refused.code(), 2, "{refused:?}");
-        assert!(refused.stderr.contains("run as root"), "{refused:?}");
+        unprivileged(args).refused("run as root");
     }
 
     let target = Running::start(Command::new("sleep").arg("60"));
-    let refused = unprivileged(&["record", "-o", "mine", "--pid", &target.pid().to_string()]);
-    assert_eq!(refused.code(), 2, "{refused:?}");
-    assert!(refused.stderr.contains("isotherm doctor"), "{refused:?}");
+    unprivileged(&["record", "-o", "mine", "--pid", &target.pid().to_string()])
+        .refused("isotherm doctor");
     assert!(!directory.path().join("mine").exists());
 
     let path = record.to_str().expect("plain");

@@ -153,9 +153,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
     assert_eq!(before["paused"], false, "not all of it");
     assert_eq!(before["targets"][1]["context"], "kdamond 1");
     let one = write("one", &[kdamond(pids[0], "stat", false)]);
-    let refused = tune(one);
-    assert_eq!(refused.code(), 2);
-    assert!(refused.stderr.contains("2 are at work"), "{refused:?}");
+    tune(one).refused("2 are at work");
     let other = write(
         "other",
         &[
@@ -209,9 +207,7 @@ fn the_share_of_matching_memory_on_a_node_is_measured() {
     let socket = directory.path().join("socket");
     let file = directory.path().join("file");
     fs::write(&file, with_goal(workload.pid(), 3)).expect("a file");
-    let refused = run(isotherm(["run", "--duration", "1s", "-c"]).arg(&file));
-    assert_eq!(refused.code(), 2, "{refused:?}");
-    assert!(refused.stderr.contains("node 3"), "{refused:?}");
+    run(isotherm(["run", "--duration", "1s", "-c"]).arg(&file)).refused("node 3");
     fs::write(&file, with_goal(workload.pid(), 0)).expect("a file");
     let mut command = isotherm(["start", "--no-guard", "--socket"]);
     let _daemon = Running::start(command.arg(&socket).arg("-c").arg(&file));
