@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::{
-    Finished, Record, Running, at_once, isotherm, measuring, python, record_file, shared, skip,
+    Record, Running, at_once, isotherm, measuring, python, record_file, run, shared, skip,
     stop_once, until_written,
 };
 use crate::watch::groups::{Group, hierarchies};
@@ -18,11 +18,11 @@ fn group(test: &str) -> Option<Group> {
     made
 }
 
-/// Starts a Python program that is in the group from its first line on.
+/// Starts a Python program that is in the group from its first line on, and waits until it is ready.
 fn member(group: &Group, program: &str) -> Running {
     let first = "import os, signal, sys, time\n\
                  open(os.environ['PROCS'], 'w').write(str(os.getpid()))\n";
-    Running::start(python(&format!("{first}{program}")).env("PROCS", group.procs()))
+    Running::ready(python(&format!("{first}{program}")).env("PROCS", group.procs()))
 }
 
 const FORKS: &str = r#"
@@ -45,8 +45,7 @@ fn a_group_that_forks_past_the_file_limit_is_watched_on() {
     command.args(["record", "--cgroup"]);
     let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));
     until_written(&path, 1);
-    let mut parent = member(&group, FORKS);
-    parent.line("ready");
+    let _parent = member(&group, FORKS);
     let what = "some to be watched, and others left out";
     let done = stop_once(what, recorder, &path, |record| {
         record.notes().contains("left out") && record.snapshots().next().is_some()
@@ -72,8 +71,7 @@ while True:
 fn fifty_processes_a_second_come_and_go() {
     let Some(_turn) = shared() else { return };
     let Some(group) = group("churn") else { return };
-    let mut parent = member(&group, CHURN);
-    parent.line("ready");
+    let _parent = member(&group, CHURN);
     let ways = [
         &[][..],
         &["--pages", "--aggregation-interval", "50ms"],
@@ -87,7 +85,7 @@ fn fifty_processes_a_second_come_and_go() {
             .arg("-o")
             .arg(&path)
             .args(flags);
-        Running::start(&mut command).finish().success();
+        run(&mut command).success();
         let record = Record::whole(&path);
         assert!(
             record.starts().len() >= 2,
@@ -105,13 +103,11 @@ fn a_thousand_processes_cost_little() {
         return;
     };
     let (_directory, path) = record_file();
-    let mut parent = member(&group, &FORKS.replace("400", "999"));
-    parent.line("ready");
+    let _parent = member(&group, &FORKS.replace("400", "999"));
     let mut command = isotherm(["record", "--json", "--duration", "10s", "--cgroup"]);
-    let done: Finished = Running::start(command.arg(&group.directory).arg("-o").arg(&path))
-        .finish()
-        .success();
-    let summary = done.json();
+    let summary = run(command.arg(&group.directory).arg("-o").arg(&path))
+        .success()
+        .json();
     let record = Record::whole(&path);
     let (watched, notes) = (record.starts().len(), record.notes());
     let waiting = { notes.lines() }

@@ -3,8 +3,8 @@
 use std::fs;
 
 use crate::common::{
-    Finished, Record, Running, Workload, measuring, paced_workload, python, record_file,
-    record_pid, shared, skip,
+    Record, Running, Workload, measuring, paced_workload, python, record_file, record_pid, shared,
+    skip,
 };
 
 const MONITOR_RSS_MAX: u64 = 32 << 20;
@@ -26,10 +26,6 @@ while True:
     time.sleep(0.01)
 "#;
 
-fn summary(done: &Finished) -> serde_json::Value {
-    serde_json::from_str(&done.stdout).expect("--json prints JSON")
-}
-
 #[test]
 fn five_gib_in_ten_thousand_mappings() {
     let Some(_turn) = measuring() else { return };
@@ -45,10 +41,8 @@ fn five_gib_in_ten_thousand_mappings() {
     let mut target = Running::ready(&mut python(MANY_MAPPINGS));
     let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("it runs");
     assert!(maps.lines().count() >= 10_000, "the mappings were merged");
-    let done = record_pid(target.pid(), &path, &["--duration", "12s"])
-        .finish()
-        .success();
-    let summary = summary(&done);
+    let recorder = record_pid(target.pid(), &path, &["--duration", "12s"]);
+    let summary = recorder.finish().success().json();
     let record = Record::whole(&path);
     let (rss, _) = record.peak_rss_and_unknown();
     eprintln!("{summary}");
@@ -74,6 +68,6 @@ fn a_thousand_regions_fit_in_32_mib() {
     let most = record.snapshots().map(|s| s.regions.len()).max();
     assert!(most >= Some(1000), "only {most:?} regions");
     let (rss, _) = record.peak_rss_and_unknown();
-    eprintln!("{most:?} regions, {rss} bytes, {}", summary(&done));
+    eprintln!("{most:?} regions, {rss} bytes, {}", done.json());
     assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
 }
