@@ -1,4 +1,4 @@
-//! Stacks of page faults (`record --stacks`) in hard cases: recorders that are killed, forged files, code that is
+//! Functions that made idle memory (`record --stacks`), also in hard cases: recorders that are killed, forged files, code that is
 //! loaded late, and more stacks than the recorder can keep. The programs are in tests/blame/programs/hostile.c.
 
 use std::fs;
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use isotherm_engine::Nanos;
+use isotherm_record::Item;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -78,6 +79,18 @@ impl Hostile {
         record
     }
 
+    /// Starts it, and a recorder once it has touched half of its memory; returns when it has touched the rest.
+    fn record_from_its_middle(&self) -> (Running, Running) {
+        let mut target = Running::start(&mut self.command(&["asked"]));
+        target.line("waiting");
+        let path = self.path("record");
+        let recorder = record_pid(target.pid(), &path, &["--stacks"]);
+        until_snapshot(&path);
+        target.signal(Signal::SIGUSR1);
+        target.line("ready");
+        (target, recorder)
+    }
+
     fn report(&self, flags: &[&str]) -> String {
         let mut command = isotherm(["report", "blame", "--idle", "2s"]);
         let done = run(command.arg(self.path("record")).args(flags));
@@ -88,7 +101,11 @@ impl Hostile {
 
     /// Returns the report by function.
     fn blame(&self) -> Value {
-        serde_json::from_str(&self.report(&["--json"])).expect("JSON")
+        self.blame_of("idle")
+    }
+
+    fn blame_of(&self, which: &str) -> Value {
+        serde_json::from_str(&self.report(&["--json", "--of", which])).expect("JSON")
     }
 }
 
@@ -135,19 +152,34 @@ fn expect(report: &Value, function: &str, mib: u64) {
 }
 
 #[test]
+fn idle_memory_is_laid_to_who_touched_it_first() {
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = Hostile::build() else {
+        return;
+    };
+    let record = hostile.record(&["--stacks"], &["hot"]);
+    let is_symbols = |item: &Item| matches!(item, Item::Symbols(_));
+    assert!(record.items.iter().any(is_symbols), "names are recorded");
+    let report = hostile.blame();
+    expect(&report, "touch_before", 40);
+    let hot = bytes_of(&report, "touch_again");
+    assert!(hot < MIB, "it is in use: {}", report["blamed"]);
+    let unknown = |key: &str| report["unknown"][key].as_u64().expect("a number");
+    let bytes = |key: &str| report[key].as_u64().expect("a number");
+    assert_eq!(unknown("before_sampling"), 0);
+    let blamed = bytes("blamed_bytes") + unknown("not_sampled");
+    assert_eq!(bytes("total_bytes"), blamed, "{report}");
+    expect(&hostile.blame_of("resident"), "touch_again", 24);
+}
+
+#[test]
 fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_told() {
     let Some(_turn) = shared() else { return };
     let Some(hostile) = Hostile::build() else {
         return;
     };
-    let mut target = Running::start(&mut hostile.command(&["asked"]));
-    target.line("waiting");
-    let path = hostile.path("record");
-    let recorder = record_pid(target.pid(), &path, &["--stacks"]);
-    until_snapshot(&path);
-    target.signal(Signal::SIGUSR1);
-    target.line("ready");
-    until_old(&path);
+    let (_target, recorder) = hostile.record_from_its_middle();
+    until_old(&hostile.path("record"));
     recorder.interrupt();
     let report = hostile.blame();
     expect(&report, "touch_after", 64);
@@ -164,17 +196,11 @@ fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
     let Some(hostile) = Hostile::build() else {
         return;
     };
-    let mut target = Running::start(&mut hostile.command(&["asked"]));
-    target.line("waiting");
-    let path = hostile.path("record");
-    let recorder = record_pid(target.pid(), &path, &["--stacks"]);
-    until_snapshot(&path);
-    target.signal(Signal::SIGUSR1);
-    target.line("ready");
+    let (_target, recorder) = hostile.record_from_its_middle();
     pause(7.0);
     recorder.signal(Signal::SIGKILL);
     assert_eq!(recorder.finish().code(), 128 + 9);
-    assert!(Record::read(&path).truncated.is_some());
+    assert!(Record::read(&hostile.path("record")).truncated.is_some());
     expect(&hostile.blame(), "touch_after", 64);
     // The files are gone, too: only places in files remain.
     fs::remove_file(hostile.path("hostile")).expect("removed");
@@ -210,6 +236,10 @@ fn maps_of_names_that_lie_mislead_nobody() {
             record.peak_rss_and_unknown().0 / MIB
         );
         expect(&report, name, 32);
+        if *kind == "none" {
+            let stacks = report["stacks"].to_string();
+            assert!(stacks.contains("[code made at run time]"), "{stacks}");
+        }
         for flags in [&["--by", "stack"][..], &["--export", "folded"], &[]] {
             let text = hostile.report(flags);
             assert!(!has_raw_control(&text), "{kind} {flags:?}: {text:?}");
@@ -241,6 +271,9 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
             assert!(names.contains("hostile.so+0x"), "{names}");
         } else {
             expect(&report, function, mib);
+        }
+        if mode == "exec" {
+            assert_eq!(bytes_of(&report, "touch_before"), 0, "{report}");
         }
     });
 }
@@ -283,7 +316,7 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
     }
     hostile.record(&["--stacks"], &["huge"]);
     let of_waste = |flags: &[&str]| hostile.report(&[&["--of", "waste"], flags].concat());
-    let report: Value = serde_json::from_str(&of_waste(&["--json"])).expect("JSON");
+    let report = hostile.blame_of("waste");
     eprintln!("{} of {}", report["huge"], report["blamed"]);
     assert_eq!(report["huge"]["bytes"], 128 * MIB);
     // At the end of a recording there is time for more than these 64.
