@@ -262,16 +262,34 @@ fn shared_blocks_are_left_in_pages() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_done_and_does_nothing() {
+fn a_dry_run_says_once_what_would_be_done_and_does_nothing() {
     let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
-    let flags = ["--preset", "prcl", "--dry-run", "--no-guard"];
-    let Acted { summary, .. } =
-        act_until("80 MiB to be predicted", &holder.pid(), &flags, |record| {
-            acted(record, |action| action.sz_applied) > 80 * MIB
-        });
+    let (_directory, path) = record_file();
+    let mut command = isotherm([
+        "run",
+        "--json",
+        "--dry-run",
+        "--no-guard",
+        "--preset",
+        "prcl",
+    ]);
+    command.args(["--pid", &holder.pid(), "-o"]);
+    let runner = Running::start(command.arg(&path));
+    until("80 MiB to be predicted", || {
+        let record = Record::try_read(&path)?;
+        (acted(&record, |action| action.sz_applied) > 80 * MIB).then_some(())
+    });
+    // The memory stays idle, and would be counted again and again.
+    pause(4.0);
+    let summary = runner.interrupt().json();
     assert_eq!(summary["dry_run"], true);
     assert!(bytes(&summary, "sz_applied") > 80 * MIB, "{summary}");
+    let tried = bytes(&summary, "sz_tried");
+    let rss = summary["rss_bytes"].as_u64().expect("bytes");
+    let after = summary["rss_bytes_after_dry_run"].as_u64().expect("bytes");
+    assert!(tried < 2 * rss, "{tried} of {rss}");
+    assert!(after < rss && after + tried >= rss, "{after} of {rss}");
     assert_eq!(holder.status("VmSwap:"), 0);
 }
 
@@ -356,23 +374,6 @@ fn killed_in_the_middle_of_an_action_it_harms_no_target() {
 fn has_closed(record: &Record) -> bool {
     let is_closed = |item: &Item| matches!(item, Item::Guard(guard) if !guard.status.is_open);
     record.items.iter().any(is_closed)
-}
-
-#[test]
-fn the_guard_stops_schemes_that_hurt() {
-    let Some(_turn) = owning_swap() else { return };
-    let Some(_swap) = Swap::set_up() else { return };
-    let workload = Workload::start(&static_workload(128, 64), &[]);
-    // All memory is hot, and the scheme pages out all of it.
-    let flags = [
-        "--scheme",
-        "4K max min max min max pageout",
-        "--max-refaults",
-        "50/s",
-    ];
-    let pid = workload.pid().to_string();
-    let Acted { summary, .. } = act_until("the guard to close", &pid, &flags, has_closed);
-    assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
 }
 
 #[test]

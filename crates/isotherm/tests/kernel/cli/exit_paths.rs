@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, Workload, is_alive, isotherm, paced_workload, pause, python, record_file,
-    record_pid, run, scratch, seen, shared, skip, stop_once, until, until_snapshot, until_written,
+    Record, Running, is_alive, isotherm, pause, python, record_file, record_pid, run, scratch,
+    shared, skip, stop_once, until, until_snapshot,
 };
 
 /// Holds 64 MiB of known content, touches it all the time, and prints at the end whether it is unchanged.
@@ -275,45 +275,4 @@ fn a_full_disk_does_not_end_the_command() {
     assert_eq!(done.stderr.matches("readable").count(), 1, "{done:?}");
     assert!(trace.exists(), "the command was ended");
     check_readable(&disk.path());
-}
-
-/// Each clears bits that the other waits for, which is documented; neither may break.
-#[test]
-fn two_recorders_of_one_target_both_work() {
-    let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    let workload = Workload::start(&paced_workload(128, 8), &[]);
-    let paths = [directory.path().join("a"), directory.path().join("b")];
-    let hot = workload.hot();
-    // Each clears bits that the other samples: accesses are seen less often, but seen.
-    let found = |record: &Record| record.snapshots().map(|s| seen(s, &hot).accessed).max();
-    let recorders = [&[][..], &["--faithful"]];
-    let recorders = std::iter::zip(&paths, recorders)
-        .map(|(path, flags)| (path, record_pid(workload.pid(), path, flags)));
-    for (path, recorder) in recorders.collect::<Vec<_>>() {
-        stop_once("hot memory to be seen", recorder, path, |record| {
-            record.snapshots().count() > 3 && found(record) > Some(8 << 20)
-        });
-        let found = found(&Record::whole(path));
-        assert!(
-            found > Some(8 << 20),
-            "found only {found:?} bytes of 16 MiB"
-        );
-    }
-}
-
-#[test]
-fn a_record_in_progress_is_readable() {
-    let Some(_turn) = shared() else { return };
-    let (directory, keeper) = (scratch(), keeper());
-    let path = directory.path().join("record");
-    let _recorder = record_pid(keeper.pid(), &path, &[]);
-    until_written(&path, 1);
-    until("the first snapshot in the file", || {
-        let record = fs::metadata(&path)
-            .is_ok_and(|m| m.len() > 4096)
-            .then(|| Record::read(&path))?;
-        (record.snapshots().count() > 0).then_some(())
-    });
-    check_unharmed(keeper);
 }

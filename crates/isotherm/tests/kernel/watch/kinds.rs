@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{Running, isotherm, run, scratch, skip, with_swap};
+use crate::common::{Running, isotherm, run, scratch, skip, until, with_swap};
 
 const MIB: u64 = 1 << 20;
 /// Bytes that a figure may differ by.
@@ -53,7 +53,7 @@ struct Truth {
 
 /// Waits until the program is ready; returns `None` if this kernel does not permit it.
 fn truth(program: &Running) -> Option<Truth> {
-    let line = crate::common::until("the program to be ready or to fail", || {
+    let line = until("the program to be ready or to fail", || {
         let (out, failed) = (program.stdout(), program.stderr());
         let line = out
             .lines()

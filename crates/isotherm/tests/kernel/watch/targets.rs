@@ -164,31 +164,6 @@ fn children_of_a_command_that_lose_their_parent_are_found() {
     assert_eq!(record.exits().len(), last.len());
 }
 
-#[test]
-fn a_command_is_never_named_as_its_recorder() {
-    let Some(_turn) = shared() else { return };
-    let (_directory, path) = record_file();
-    for _ in 0..20 {
-        let mut command = isotherm(["record", "--quiet", "-o"]);
-        run(command.arg(&path).args(["--", "true"])).success();
-        for start in Record::read(&path).starts() {
-            assert_ne!(start.name, "isotherm");
-        }
-    }
-}
-
-#[test]
-fn without_being_asked_children_are_left_alone() {
-    let Some(_turn) = shared() else { return };
-    let record = record_children(&[]);
-    assert_eq!(record.starts().len(), 1);
-    assert!(
-        record
-            .snapshots()
-            .all(|s| s.target == record.starts()[0].target)
-    );
-}
-
 /// Maps, touches and unmaps memory of changing size for five seconds.
 const UNMAPPER: &str = r#"
 import mmap, time
