@@ -1,44 +1,39 @@
 //! Programs of kinds that other tools report wrongly: each is compared with the value of the kernel or of the program
 //! itself.
 
+use std::ops::RangeInclusive;
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::common::{
-    Running, isotherm, proc_bytes, python, record_file, record_pid, run, scratch, shared, skip,
-    until, with_swap,
+    Running, isotherm, proc_bytes, python, record_file, record_pid, run, shared, skip, until,
+    with_swap,
 };
 
 const MIB: u64 = 1 << 20;
 
-/// Records process `pid` for 9 s, and returns the report of this name.
-fn report(pid: u32, name: &str) -> Value {
-    report_with(pid, &[], name)
-}
-
-fn report_with(pid: u32, flags: &[&str], name: &str) -> Value {
+/// Records process `pid` for 9 s, and returns the summary.
+fn summary(pid: u32, flags: &[&str]) -> Value {
     let (_folder, path) = record_file();
     let recorder = record_pid(pid, &path, &[&["--duration", "9s"], flags].concat());
     recorder.finish().success();
-    let done = run(isotherm(["report", name, "--json"]).arg(&path)).success();
-    serde_json::from_str(&done.stdout).expect("a report in JSON")
+    report(&path)
+}
+
+fn report(path: &Path) -> Value {
+    run(isotherm(["report", "summary", "--json"]).arg(path))
+        .success()
+        .json()
 }
 
 /// Pages out for some seconds memory of process `pid` that is idle for 2 s, and returns the summary.
 fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
-    let (folder, pid) = (scratch(), pid.to_string());
-    let mut command = isotherm([
-        "run",
-        "--json",
-        "--no-guard",
-        "--duration",
-        duration,
-        "--pid",
-    ]);
-    command.arg(pid).arg("-o").arg(folder.path().join("record"));
-    command
-        .args(["--scheme", "4K max 0 0 2s max pageout"])
-        .args(flags);
-    let summary = run(&mut command).success().json();
+    let (_folder, path) = record_file();
+    let mut command = isotherm(["run", "--json", "--no-guard", "--duration", duration]);
+    command.args(["--scheme", "4K max 0 0 2s max pageout"]);
+    command.args(["--pid", &pid.to_string(), "-o"]).arg(path);
+    let summary = run(command.args(flags)).success().json();
     let scheme = &summary["schemes"][0];
     let refused = scheme["refused"].as_object().into_iter().flatten();
     let refused: u64 = refused.filter_map(|(_, bytes)| bytes.as_u64()).sum();
@@ -50,6 +45,17 @@ fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
         "{summary}"
     );
     summary
+}
+
+/// Asserts that the number of bytes at a pointer is within these MiB.
+#[track_caller]
+fn expect(report: &Value, pointer: &str, mib: RangeInclusive<u64>) {
+    let bytes = report.pointer(pointer).and_then(Value::as_u64);
+    let range = mib.start() * MIB..=mib.end().saturating_mul(MIB);
+    assert!(
+        bytes.is_some_and(|bytes| range.contains(&bytes)),
+        "{pointer}: {bytes:?} in {mib:?} MiB: {report}"
+    );
 }
 
 /// Maps 32 MiB twice and never touches them again; the first mapping is locked.
@@ -76,30 +82,15 @@ fn locked_memory_is_not_promised_and_not_touched() {
     let pid = target.pid();
     assert_eq!(proc_bytes(pid, "status", "VmLck:"), 32 * MIB);
 
-    let summary = report(pid, "summary");
-    let reclaim = &summary["reclaim"];
-    let kept = reclaim["unreclaimable_bytes"].as_u64();
-    assert!(
-        kept >= Some(31 * MIB) && kept <= Some(33 * MIB),
-        "{summary}"
-    );
-    let saved = reclaim["bytes"].as_u64();
-    assert!(
-        saved >= Some(30 * MIB) && saved <= Some(50 * MIB),
-        "{summary}"
-    );
+    let summary = summary(pid, &[]);
+    expect(&summary, "/reclaim/unreclaimable_bytes", 31..=33);
+    expect(&summary, "/reclaim/bytes", 30..=50);
 
     let huge = proc_bytes(pid, "smaps_rollup", "AnonHugePages:");
     for flags in [&["--dry-run"][..], &[]] {
         let summary = page_out(pid, "5s", flags);
-        let scheme = &summary["schemes"][0];
-        let applied = scheme["sz_applied"].as_u64();
-        assert!(
-            applied >= Some(30 * MIB) && applied <= Some(50 * MIB),
-            "{summary}"
-        );
-        let locked = scheme["refused"]["locked"].as_u64();
-        assert!(locked >= Some(31 * MIB), "{summary}");
+        expect(&summary, "/schemes/0/sz_applied", 30..=50);
+        expect(&summary, "/schemes/0/refused/locked", 31..=u64::MAX);
     }
     let huge_after = proc_bytes(pid, "smaps_rollup", "AnonHugePages:");
     assert!(huge_after <= huge + 2 * MIB, "{huge} {huge_after}");
@@ -132,24 +123,13 @@ fn threads_that_outlive_the_main_thread_are_watched() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.contains(") Z ").then_some(())
     });
-    let summary = report(pid, "summary");
-    let total = &summary["total"];
-    let resident = total["resident_bytes"].as_u64();
-    assert!(
-        resident >= Some(64 * MIB) && resident <= Some(90 * MIB),
-        "{summary}"
-    );
-    let used = total["working_set_bytes"].as_u64();
-    assert!(
-        used >= Some(16 * MIB) && used <= Some(30 * MIB),
-        "{summary}"
-    );
+    let summary = summary(pid, &[]);
+    expect(&summary, "/total/resident_bytes", 64..=90);
+    expect(&summary, "/total/working_set_bytes", 16..=30);
     let summary = page_out(pid, "5s", &[]);
     // The kernel accepts no advice about it, and the summary reports that.
-    let scheme = &summary["schemes"][0];
-    assert_eq!(scheme["sz_applied"], 0, "{summary}");
-    let refused = scheme["refused"]["unsupported"].as_u64();
-    assert!(refused >= Some(46 * MIB), "{summary}");
+    expect(&summary, "/schemes/0/sz_applied", 0..=0);
+    expect(&summary, "/schemes/0/refused/unsupported", 46..=u64::MAX);
 }
 
 #[test]
@@ -198,21 +178,16 @@ fn memory_that_is_mapped_several_times_counts_once() {
     let target = Running::ready(&mut python(MAPPED_THRICE));
     let pid = target.pid();
     let frames = proc_bytes(pid, "smaps_rollup", "Pss:");
-    let summary = report(pid, "summary");
-    let total = &summary["total"];
-    let resident = total["resident_bytes"].as_u64().expect("it is known");
+    let summary = summary(pid, &[]);
+    let resident = summary["total"]["resident_bytes"].as_u64();
+    let resident = resident.expect("it is known");
     // Pss contains a part of libraries that others map as well.
     assert!(
         (frames..frames + 16 * MIB).contains(&resident),
         "{frames} {summary}"
     );
-    let used = total["working_set_bytes"].as_u64();
-    assert!(used >= Some(7 * MIB) && used <= Some(16 * MIB), "{summary}");
-    let kept = summary["reclaim"]["unreclaimable_bytes"].as_u64();
-    assert!(
-        kept >= Some(36 * MIB) && kept <= Some(44 * MIB),
-        "{summary}"
-    );
+    expect(&summary, "/total/working_set_bytes", 7..=16);
+    expect(&summary, "/reclaim/unreclaimable_bytes", 36..=44);
 }
 
 /// Starts three children that share 48 MiB with their parent, as PostgreSQL does with its buffers. Each child reads the
@@ -258,24 +233,18 @@ fn memory_that_a_group_shares_counts_once() {
     let frames: u64 = { pids.chain([pid]) }
         .map(|pid: u32| proc_bytes(pid, "smaps_rollup", "Pss:"))
         .sum();
-    let summary = report_with(pid, &["--children"], "summary");
-    let total = &summary["total"];
-    let resident = total["resident_bytes"].as_u64().expect("it is known");
+    let summary = summary(pid, &["--children"]);
+    let resident = summary["total"]["resident_bytes"].as_u64();
+    let resident = resident.expect("it is known");
     // Pss contains a part of libraries that others map as well.
     assert!(
         (frames - MIB..frames + 20 * MIB).contains(&resident),
         "{frames} {summary}"
     );
-    let used = total["working_set_bytes"].as_u64();
-    assert!(used >= Some(6 * MIB) && used <= Some(12 * MIB), "{summary}");
+    expect(&summary, "/total/working_set_bytes", 6..=12);
     // The saved memory is the children's own, and the part of the interpreters that is idle.
-    let saved = summary["reclaim"]["bytes"].as_u64();
-    assert!(
-        saved >= Some(22 * MIB) && saved <= Some(46 * MIB),
-        "{summary}"
-    );
-    let kept = summary["reclaim"]["unreclaimable_bytes"].as_u64();
-    assert!(kept >= Some(36 * MIB), "{summary}");
+    expect(&summary, "/reclaim/bytes", 22..=46);
+    expect(&summary, "/reclaim/unreclaimable_bytes", 36..=u64::MAX);
 }
 
 /// Maps 32 MiB of identical pages, which KSM may merge.
@@ -328,7 +297,7 @@ fn pages_that_ksm_has_merged_count_once() {
         (merged.trim().parse::<u64>().ok()? > 8000).then_some(())
     });
     let frames = proc_bytes(pid, "smaps_rollup", "Pss:");
-    let summary = report(pid, "summary");
+    let summary = summary(pid, &[]);
     let resident = summary["total"]["resident_bytes"].as_u64();
     assert!(
         resident >= Some(frames - MIB) && resident <= Some(frames + 16 * MIB),
@@ -352,7 +321,7 @@ os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "again"])
 fn what_lives_for_no_whole_interval_is_unknown() {
     let Some(_turn) = shared() else { return };
     let target = Running::ready(python(EXECS).env("PROGRAM", EXECS));
-    let summary = report(target.pid(), "summary");
+    let summary = summary(target.pid(), &[]);
     let total = &summary["total"];
     let bytes = |of: &str| total[of].as_u64();
     assert!(bytes("resident_bytes") >= Some(MIB), "{summary}");
@@ -376,9 +345,7 @@ fn a_command_that_becomes_another_is_named_after_that() {
     let mut command = isotherm(["record", "--quiet", "-o"]);
     command.arg(&path);
     run(command.args(["--", "sh", "-c", "sleep 0.2; exec sleep 3"])).success();
-    let summary = run(isotherm(["report", "summary", "--json"]).arg(&path))
-        .success()
-        .json();
+    let summary = report(&path);
     let targets = summary["targets"].as_array().expect("a list");
     assert_eq!(targets.len(), 1, "{summary}");
     assert_eq!(targets[0]["name"], "sleep", "{summary}");
