@@ -353,23 +353,14 @@ pub trait Actuator {
 mod tests {
     use super::Refusal::{Exited, Locked, NotPresent, Unmapped};
     use super::*;
+    use crate::test_regions::page_out;
 
     #[test]
     fn holes_are_not_refused() {
         let check = |bytes: u64, applied: u64, refused: &[(Refusal, u64)], wanted: &[u64]| {
             let operation = Operation {
-                scheme: 0,
-                action: Action::Pageout,
-                destinations: [].into(),
-                target: TargetId(0),
-                range: AddressRange::new(0, 1000),
                 bytes,
-                age: Nanos(0),
-                filters: [].into(),
-                pass_unmatched: true,
-                idle_only: true,
-                pages: None,
-                blocks: None,
+                ..page_out(AddressRange::new(0, 1000))
             };
             let outcome = Outcome {
                 applied,

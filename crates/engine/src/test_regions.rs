@@ -1,8 +1,34 @@
 //! Regions and ranges as text, for tests: `[0,4)=9@3 [4,8)=?` is pages 0 to 3 with nine accesses of age 3, then four
-//! pages with unknown accesses. Addresses are in pages.
+//! pages with unknown accesses. Addresses are in pages. Also times and operations.
 
-use crate::address::{AddressRange, PAGE_SIZE};
+use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::monitor::region::Region;
+use crate::port::Operation;
+use crate::scheme::Action;
+use crate::snapshot::TargetId;
+
+/// Returns the time `n` seconds after the beginning.
+pub(crate) fn second(n: u64) -> Nanos {
+    Nanos(n * 1_000_000_000)
+}
+
+/// Returns an operation that pages out all of a range.
+pub(crate) fn page_out(range: AddressRange) -> Operation {
+    Operation {
+        scheme: 0,
+        action: Action::Pageout,
+        destinations: [].into(),
+        target: TargetId(0),
+        range,
+        bytes: range.len(),
+        age: Nanos(0),
+        filters: [].into(),
+        pass_unmatched: true,
+        idle_only: true,
+        pages: None,
+        blocks: None,
+    }
+}
 
 fn range_of(text: &str) -> AddressRange {
     let (start, end) = text

@@ -478,13 +478,12 @@ fn wild_snapshots() -> impl Strategy<Value = Vec<Snapshot>> {
     let regions = proptest::collection::vec(region, 0..20);
     let snapshot = (0_u32..3, any::<u64>(), any::<u64>(), any::<u32>(), regions);
     let snapshot = snapshot.prop_map(|(target, start, end, nr_samples, regions)| Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target: TargetId(target),
         start: Nanos(start),
         end: Nanos(end),
         nr_samples,
         regions,
+        ..Snapshot::default()
     });
     proptest::collection::vec(snapshot, 0..20)
 }

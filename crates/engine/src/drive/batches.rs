@@ -261,7 +261,7 @@ fn add(sum: &mut Outcome, part: &Outcome) {
 #[cfg(test)]
 mod tests {
     use crate::guard::{GuardLimits, STEP};
-    use crate::snapshot::TargetId;
+    use crate::test_regions::page_out;
 
     use super::*;
 
@@ -269,18 +269,8 @@ mod tests {
 
     fn operation(action: Action, start_mib: u64, end_mib: u64) -> Operation {
         Operation {
-            scheme: 0,
             action,
-            destinations: [].into(),
-            target: TargetId(0),
-            range: AddressRange::new(start_mib * MIB, end_mib * MIB),
-            bytes: (end_mib - start_mib) * MIB,
-            age: Nanos(0),
-            filters: [].into(),
-            pass_unmatched: true,
-            idle_only: true,
-            pages: None,
-            blocks: None,
+            ..page_out(AddressRange::new(start_mib * MIB, end_mib * MIB))
         }
     }
 

@@ -93,9 +93,8 @@ impl Context {
 mod tests {
     use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
     use crate::guard::{GuardLimits, GuardSignals, Pools};
-    use crate::port::Operation;
     use crate::scheme::{AccessPattern, Action, Scheme};
-    use crate::snapshot::TargetId;
+    use crate::test_regions::page_out;
 
     use super::*;
 
@@ -105,20 +104,7 @@ mod tests {
         let mut context = Context::new(vec![scheme], limits, false).expect("a valid scheme");
         context.queues[Pool::Processes as usize]
             .pending
-            .push_back(Operation {
-                scheme: 0,
-                action: Action::Pageout,
-                destinations: [].into(),
-                target: TargetId(0),
-                range: AddressRange::new(0, BLOCK_SIZE),
-                bytes: BLOCK_SIZE,
-                age: Nanos(0),
-                filters: [].into(),
-                pass_unmatched: true,
-                idle_only: true,
-                pages: None,
-                blocks: None,
-            });
+            .push_back(page_out(AddressRange::new(0, BLOCK_SIZE)));
         context
     }
 

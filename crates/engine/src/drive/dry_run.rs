@@ -264,6 +264,7 @@ mod tests {
     use crate::address::Nanos;
     use crate::monitor::idle_pages::IdlePages;
     use crate::snapshot::RegionMemory;
+    use crate::test_regions::page_out;
 
     const PAGE: u64 = 4096;
 
@@ -276,16 +277,8 @@ mod tests {
         Operation {
             scheme,
             action,
-            destinations: [].into(),
-            target: TargetId(0),
-            range,
             bytes: range.len() / 2,
-            age: Nanos(0),
-            filters: [].into(),
-            pass_unmatched: true,
-            idle_only: true,
-            pages: None,
-            blocks: None,
+            ..page_out(range)
         }
     }
 
