@@ -2,14 +2,17 @@
 //! reason if a test cannot run here.
 
 use std::fs::{self, File};
-use std::io::BufReader;
+use std::io::{BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, Nanos, Snapshot, TargetId};
-use isotherm_record::{Header, Item, MachineSample, Reader, TargetExit, TargetStart, Truncation};
+use isotherm_record::{
+    ActionSample, Header, Item, MachineSample, Reader, TargetExit, TargetStart, Truncation,
+};
 use isotherm_workload::truth::{self, Episode};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,7 +20,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub(crate) use crate::turns::{
-    acting_on_all, alone, measuring, owning_swap, shared, watching, with_swap,
+    acting_on_all, alone, measuring, owning_swap, shared, watching, with_swap, without_swap,
 };
 
 /// Time limit of all waits: only a hang takes longer.
@@ -200,6 +203,21 @@ impl Drop for Running {
     }
 }
 
+/// Returns a free address of this machine.
+pub(crate) fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").to_string()
+}
+
+/// Returns the answer of a server on this machine, with its head.
+pub(crate) fn http_get(address: &str, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
 /// Runs a command to its end.
 pub(crate) fn run(command: &mut Command) -> Finished {
     Running::start(command).finish()
@@ -358,6 +376,16 @@ pub(crate) fn paced_workload(total_mib: u64, piece_mib: u64) -> String {
     format!("{paced}\nrest\n20\nheap, 1, 64, 0\n")
 }
 
+/// Returns an iterator over a record's items of a kind.
+macro_rules! items {
+    ($record:expr, $kind:ident) => {
+        $record.items.iter().filter_map(|item| match item {
+            Item::$kind(of) => Some(of),
+            _ => None,
+        })
+    };
+}
+
 /// A record, read as far as possible.
 pub(crate) struct Record {
     pub(crate) header: Header,
@@ -391,18 +419,15 @@ impl Record {
     }
 
     pub(crate) fn snapshots(&self) -> impl DoubleEndedIterator<Item = &Snapshot> {
-        self.items.iter().filter_map(|item| match item {
-            Item::Snapshot(snapshot) => Some(snapshot),
-            _ => None,
-        })
+        items!(self, Snapshot)
+    }
+
+    pub(crate) fn actions(&self) -> impl Iterator<Item = &ActionSample> {
+        items!(self, Action)
     }
 
     pub(crate) fn starts(&self) -> Vec<&TargetStart> {
-        let starts = self.items.iter().filter_map(|item| match item {
-            Item::TargetStart(start) => Some(start),
-            _ => None,
-        });
-        starts.collect()
+        items!(self, TargetStart).collect()
     }
 
     /// Returns the target of a process, if it was found.
@@ -414,19 +439,11 @@ impl Record {
 
     /// Returns samples of the use of the machine's memory; none if only some processes were watched.
     pub(crate) fn machine(&self) -> Vec<&MachineSample> {
-        let samples = self.items.iter().filter_map(|item| match item {
-            Item::Machine(sample) => Some(sample),
-            _ => None,
-        });
-        samples.collect()
+        items!(self, Machine).collect()
     }
 
     pub(crate) fn exits(&self) -> Vec<&TargetExit> {
-        let exits = self.items.iter().filter_map(|item| match item {
-            Item::TargetExit(exit) => Some(exit),
-            _ => None,
-        });
-        exits.collect()
+        items!(self, TargetExit).collect()
     }
 
     /// Returns all notes, a line each.

@@ -48,15 +48,6 @@ impl Drop for Swap {
     }
 }
 
-fn there_is_swap() -> bool {
+pub(crate) fn there_is_swap() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
-}
-
-/// Returns whether a test about a machine without swap can run.
-pub(crate) fn is_without_swap() -> bool {
-    let is_without = !there_is_swap();
-    if !is_without {
-        skip("this machine has swap of its own");
-    }
-    is_without
 }

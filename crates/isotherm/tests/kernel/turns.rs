@@ -23,7 +23,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::common::{isotherm, run, skip, test_name};
-use crate::swap::Swap;
+use crate::swap::{Swap, there_is_swap};
 
 /// Shared tests for each processor: they sleep most of the time.
 const PLACES_PER_CPU: usize = 3;
@@ -209,6 +209,16 @@ pub(crate) fn with_swap() -> Option<Turn> {
 /// swap.
 pub(crate) fn owning_swap() -> Option<Turn> {
     Turn::take(Kind::OwningSwap)
+}
+
+/// Takes a turn for a test about a machine without swap.
+pub(crate) fn without_swap() -> Option<Turn> {
+    let turn = owning_swap()?;
+    if there_is_swap() {
+        skip("this machine has swap of its own");
+        return None;
+    }
+    Some(turn)
 }
 
 /// Takes a turn for a test that watches all processes, of which there should be few.

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::common::{
     Record, Running, Workload, alone, isotherm, owning_swap, pause, proc_bytes, python,
-    record_file, run, scratch, static_workload, stop_once, until, with_swap,
+    record_file, run, scratch, static_workload, stop_once, until, with_swap, without_swap,
 };
-use crate::swap::{Swap, is_without_swap};
+use crate::swap::Swap;
 
 /// Maps 128 MiB, every page with its own content, and touches the first eighth all the time. Prints a checksum of all
 /// of it whenever it gets SIGUSR1.
@@ -109,11 +109,7 @@ fn act_until(what: &str, pid: &str, flags: &[&str], enough: impl FnMut(&Record) 
 
 /// Sums a number over all actions of schemes.
 fn acted(record: &Record, number: impl Fn(&ActionSample) -> u64) -> u64 {
-    let numbers = record.items.iter().filter_map(|item| match item {
-        Item::Action(action) => Some(number(action)),
-        _ => None,
-    });
-    numbers.sum()
+    record.actions().map(number).sum()
 }
 
 fn refused(action: &ActionSample, why: Refusal) -> u64 {
@@ -295,10 +291,7 @@ fn a_dry_run_says_once_what_would_be_done_and_does_nothing() {
 
 #[test]
 fn without_swap_it_says_so_first_and_frees_nothing() {
-    let Some(_turn) = owning_swap() else { return };
-    if !is_without_swap() {
-        return;
-    }
+    let Some(_turn) = without_swap() else { return };
     let holder = Holder::start();
     let acted_on = act_until("50 MiB to be refused", &holder.pid(), &IDLE_2S, |record| {
         acted(record, |action| refused(action, Refusal::NoSwap)) > 50 * MIB
@@ -326,10 +319,7 @@ while True: time.sleep(1)
 
 #[test]
 fn copies_of_files_pages_leave_the_systems_part_of_swap() {
-    let Some(_turn) = owning_swap() else { return };
-    if !is_without_swap() {
-        return;
-    }
+    let Some(_turn) = without_swap() else { return };
     let Some(_swap) = Swap::of("64M") else {
         return;
     };

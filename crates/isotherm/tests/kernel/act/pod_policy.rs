@@ -12,8 +12,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::common::{
-    PATIENCE, Running, acting_on_all, isotherm, pause, proc_bytes, python, run, scratch, skip,
-    until,
+    PATIENCE, Running, acting_on_all, free_address, http_get, isotherm, pause, proc_bytes, python,
+    run, scratch, skip, until,
 };
 use crate::swap::Swap;
 use crate::watch::groups::{Group, hierarchies};
@@ -153,9 +153,7 @@ struct Daemon {
 impl Daemon {
     fn start(server: &ApiServer) -> Self {
         let directory = scratch();
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let metrics = listener.local_addr().expect("its address").to_string();
-        drop(listener);
+        let metrics = free_address();
         let url = format!("http://{}", server.address);
         let mut command = isotherm(["start", "--all", "--cpu-budget", "5%", "--scheme", SCHEME]);
         command.args(["--pod-policy", &url, "--node-name", "node-1"]);
@@ -204,11 +202,7 @@ impl Daemon {
     }
 
     fn metrics(&self) -> String {
-        let mut stream = TcpStream::connect(&self.metrics).expect("a connection");
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        text
+        http_get(&self.metrics, "/metrics").expect("an answer")
     }
 }
 

@@ -7,6 +7,7 @@ use crate::common::{
     Finished, Record, Running, at_once, isotherm, owning_swap, pause, python, range, record_file,
     record_pid, run, seen, shared, skip, until_written,
 };
+use crate::turns::Turn;
 
 /// Maps 64 MiB, touches them once, and starts a KVM guest that may use them at any time.
 const GUEST: &str = r#"
@@ -135,6 +136,12 @@ fn alone_with_state(mode: &str, script: &str) -> Finished {
     run(Command::new("unshare").args(["--mount", "sh", "-c", &script]))
 }
 
+/// Takes a turn for a test that sets up swap by a `/run/isotherm` of its own.
+fn making_swap() -> Option<Turn> {
+    let turn = owning_swap()?;
+    can_make_swap().then_some(turn)
+}
+
 fn can_make_swap() -> bool {
     let can = nix::unistd::Uid::effective().is_root()
         && fs::metadata("/sys/class/zram-control/hot_add").is_ok()
@@ -147,10 +154,7 @@ fn can_make_swap() -> bool {
 
 #[test]
 fn swap_is_set_up_and_taken_away_whole() {
-    let Some(_turn) = owning_swap() else { return };
-    if !can_make_swap() {
-        return;
-    }
+    let Some(_turn) = making_swap() else { return };
     let done = alone_with_state(
         "700",
         "$I swap zram --size 64M; d=$(cut -d' ' -f1 /run/isotherm/zram-swap); \
@@ -172,10 +176,7 @@ fn swap_is_set_up_and_taken_away_whole() {
 /// The state is that after a command was killed between two steps.
 #[test]
 fn swap_that_was_not_finished_is_cleaned_up() {
-    let Some(_turn) = owning_swap() else { return };
-    if !can_make_swap() {
-        return;
-    }
+    let Some(_turn) = making_swap() else { return };
     let begin = "n=$(cat /sys/class/zram-control/hot_add); \
                  echo zram$n 0123456789abcdef0123456789abcdef 67108864 added > /run/isotherm/zram-swap; ";
     for steps in ["", "echo 67108864 > /sys/block/zram$n/disksize; "] {
@@ -191,10 +192,7 @@ fn swap_that_was_not_finished_is_cleaned_up() {
 
 #[test]
 fn swap_of_somebody_else_is_left_alone() {
-    let Some(_turn) = owning_swap() else { return };
-    if !can_make_swap() {
-        return;
-    }
+    let Some(_turn) = making_swap() else { return };
     let done = alone_with_state(
         "700",
         "n=$(cat /sys/class/zram-control/hot_add); \

@@ -1,8 +1,7 @@
 //! The daemon: its permitted users, its answers and actions, and its remains after a kill.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -14,7 +13,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{
-    Finished, Running, Workload, isotherm, paced_workload, run, scratch, shared, skip, until,
+    Finished, Running, Workload, free_address, http_get, isotherm, paced_workload, run, scratch,
+    shared, skip, until,
 };
 
 /// A daemon, its target, and its files.
@@ -72,8 +72,7 @@ impl Daemon {
     }
 
     fn status(&self) -> Value {
-        let done = self.say("status", &["--json"]).success();
-        serde_json::from_str(&done.stdout).expect("JSON")
+        self.say("status", &["--json"]).success().json()
     }
 
     fn write(&self, name: &str, text: &str) -> String {
@@ -230,19 +229,9 @@ fn there_is_one_for_each_socket_and_each_process() {
 #[test]
 fn metrics_are_served_on_loopback_alone() {
     let Some(_turn) = shared() else { return };
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
-        .port();
-    let address = format!("127.0.0.1:{port}");
+    let address = free_address();
     let daemon = Daemon::start(IDLE, &["--dry-run", "--metrics", &address]);
-    let get = |path: &str| {
-        let mut stream = TcpStream::connect(&address).expect("a connection");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        text
-    };
+    let get = |path: &str| http_get(&address, path).expect("an answer");
     let text = get("/metrics");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");

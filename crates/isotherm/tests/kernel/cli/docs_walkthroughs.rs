@@ -10,8 +10,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{isotherm, owning_swap, run, scratch, skip};
-use crate::swap::is_without_swap;
+use crate::common::{isotherm, run, scratch, skip, without_swap};
 
 /// A time limit longer than any chapter.
 const SECONDS_MAX: &str = "420";
@@ -71,13 +70,10 @@ fn has(program: &str, path: &str) -> bool {
 
 /// Runs the commands of `chapter`.
 fn follow(chapter: &str, needs: &[&str]) {
-    let Some(_turn) = owning_swap() else { return };
+    let Some(_turn) = without_swap() else { return };
     let path = search_path();
     if let Some(program) = needs.iter().find(|program| !has(program, &path)) {
         return skip(&format!("there is no {program}"));
-    }
-    if !is_without_swap() {
-        return;
     }
     let folder = scratch();
     // PostgreSQL runs as another user.

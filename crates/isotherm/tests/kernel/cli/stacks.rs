@@ -27,26 +27,20 @@ struct Hostile {
     directory: TempDir,
 }
 
-impl Hostile {
-    /// Builds it; prints a skip and returns `None` without a compiler.
-    fn build() -> Option<Self> {
-        let hostile = Self {
-            directory: scratch(),
-        };
-        let built = [
-            compile(&["-fno-optimize-sibling-calls"], &hostile.path("hostile")),
-            compile(
-                &["-fPIC", "-shared", "-DLIBRARY"],
-                &hostile.path("hostile.so"),
-            ),
-        ];
-        if built.iter().all(|is_built| *is_built) {
-            return Some(hostile);
-        }
+/// Builds the program; prints a skip and returns `None` without a compiler.
+fn hostile() -> Option<Hostile> {
+    let directory = scratch();
+    let hostile = Hostile { directory };
+    let library = ["-fPIC", "-shared", "-DLIBRARY"];
+    let is_built = compile(&["-fno-optimize-sibling-calls"], &hostile.path("hostile"))
+        && compile(&library, &hostile.path("hostile.so"));
+    if !is_built {
         skip("there is no gcc to compile a program with");
-        None
     }
+    is_built.then_some(hostile)
+}
 
+impl Hostile {
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -154,9 +148,7 @@ fn expect(report: &Value, function: &str, mib: u64) {
 #[test]
 fn idle_memory_is_laid_to_who_touched_it_first() {
     let Some(_turn) = shared() else { return };
-    let Some(hostile) = Hostile::build() else {
-        return;
-    };
+    let Some(hostile) = hostile() else { return };
     let record = hostile.record(&["--stacks"], &["hot"]);
     let is_symbols = |item: &Item| matches!(item, Item::Symbols(_));
     assert!(record.items.iter().any(is_symbols), "names are recorded");
@@ -175,9 +167,7 @@ fn idle_memory_is_laid_to_who_touched_it_first() {
 #[test]
 fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_told() {
     let Some(_turn) = shared() else { return };
-    let Some(hostile) = Hostile::build() else {
-        return;
-    };
+    let Some(hostile) = hostile() else { return };
     let (_target, recorder) = hostile.record_from_its_middle();
     until_old(&hostile.path("record"));
     recorder.interrupt();
@@ -193,9 +183,7 @@ fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_to
 #[test]
 fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
     let Some(_turn) = shared() else { return };
-    let Some(hostile) = Hostile::build() else {
-        return;
-    };
+    let Some(hostile) = hostile() else { return };
     let (_target, recorder) = hostile.record_from_its_middle();
     pause(7.0);
     recorder.signal(Signal::SIGKILL);
@@ -226,9 +214,7 @@ fn maps_of_names_that_lie_mislead_nobody() {
         ),
     ];
     at_once(&kinds, |(kind, name)| {
-        let Some(hostile) = Hostile::build() else {
-            return;
-        };
+        let Some(hostile) = hostile() else { return };
         let record = hostile.record(&["--stacks"], &["code", kind]);
         let report = hostile.blame();
         eprintln!(
@@ -260,9 +246,7 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
         ("library", "", 0),
     ];
     at_once(&modes, |&(mode, function, mib)| {
-        let Some(hostile) = Hostile::build() else {
-            return;
-        };
+        let Some(hostile) = hostile() else { return };
         hostile.record(&["--stacks"], &[mode, &library(&hostile)]);
         let report = hostile.blame();
         if mode == "library" {
@@ -281,9 +265,7 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
 #[test]
 fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
     let Some(_turn) = shared() else { return };
-    let Some(hostile) = Hostile::build() else {
-        return;
-    };
+    let Some(hostile) = hostile() else { return };
     hostile.record(&["--stacks"], &["grow"]);
     let report = hostile.blame();
     expect(&report, "grow_alone", 96);
@@ -307,9 +289,7 @@ fn huge_bytes(hostile: &Hostile) -> u64 {
 #[test]
 fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_first() {
     let Some(_turn) = shared() else { return };
-    let Some(hostile) = Hostile::build() else {
-        return;
-    };
+    let Some(hostile) = hostile() else { return };
     if huge_bytes(&hostile) < 128 * MIB {
         skip("programs get no huge pages by asking for them");
         return;
@@ -337,9 +317,7 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
 
 /// Records faults that each have a unique stack of 35 frames; the last 64 MiB become idle.
 fn many_stacks(count: &str, flags: &[&str]) {
-    let Some(hostile) = Hostile::build() else {
-        return;
-    };
+    let Some(hostile) = hostile() else { return };
     let record = hostile.record(flags, &["stacks", count]);
     let rss = record.peak_rss_and_unknown().0;
     let size = fs::metadata(hostile.path("record"))

@@ -1,13 +1,12 @@
 //! All processes of the machine.
 
-use std::io::{Read, Write};
 use std::path::Path;
 
 use isotherm_engine::Nanos;
 
 use crate::common::{
-    Record, Running, isotherm, pause, proc_bytes, python, record_file, record_until, run, scratch,
-    stop_once, until, until_snapshot, watching,
+    Record, Running, free_address, http_get, isotherm, pause, proc_bytes, python, record_file,
+    record_until, run, scratch, stop_once, until, until_snapshot, watching,
 };
 
 const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
@@ -187,9 +186,7 @@ fn metrics_say_whose_memory_is_how_old() {
     let directory = scratch();
     let schemes = directory.path().join("schemes.damos");
     std::fs::write(&schemes, "4K max 0% 0% 30s max stat\n").expect("a file");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("its address").to_string();
-    drop(listener);
+    let address = free_address();
     let mut command = isotherm(["start", "--all", "--dry-run", "--cpu-budget", "5%"]);
     command
         .args(["--metrics", &address])
@@ -201,7 +198,7 @@ fn metrics_say_whose_memory_is_how_old() {
     let ages = ["5s-30s", "30s-2m", "2m-10m"];
     let ages = ages.map(|age| format!("class=\"anonymous\",age=\"{age}\""));
     let metrics = until("idle memory in the metrics", || {
-        let body = scrape(&address)?;
+        let body = http_get(&address, "/metrics")?;
         let lines = body.lines().filter(|line| {
             line.starts_with("isotherm_machine_mapped_bytes{cgroup=\"/")
                 && ages.iter().any(|age| line.contains(age))
@@ -211,12 +208,4 @@ fn metrics_say_whose_memory_is_how_old() {
         (bytes > rss / 10 * 9).then_some(body)
     });
     assert!(metrics.contains("isotherm_machine_node_bytes{node=\"0\",kind=\"free\"}"));
-}
-
-fn scrape(address: &str) -> Option<String> {
-    let mut stream = std::net::TcpStream::connect(address).ok()?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).ok()?;
-    Some(text)
 }

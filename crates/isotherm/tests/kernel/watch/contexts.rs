@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use isotherm_record::{ActionSample, Item};
+use isotherm_record::ActionSample;
 use serde_json::{Value, json};
 
 use crate::common::{
@@ -59,10 +59,8 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
     let what = "32 MiB to be acted on in two contexts, and looks at the third";
     let done = record_until(what, command.arg(&file), &output, |record| {
         let acted_on = |name: &str, number: fn(&ActionSample) -> u64| -> u64 {
-            let of = record.items.iter().filter_map(|item| match item {
-                Item::Action(action) if action.context.as_deref() == Some(name) => Some(action),
-                _ => None,
-            });
+            let of = record.actions();
+            let of = of.filter(|action| action.context.as_deref() == Some(name));
             of.map(number).sum()
         };
         acted_on("kdamond 0", |action| action.sz_applied) > 32 * MIB
@@ -93,13 +91,9 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
     );
     let seen: BTreeSet<u32> = record.snapshots().map(|s| s.target.0).collect();
     assert_eq!(seen, BTreeSet::from([0, 1, 2]), "a paused one is watched");
-    let acted: BTreeSet<_> = record
-        .items
-        .iter()
-        .filter_map(|item| match item {
-            Item::Action(action) => Some((action.context.clone(), action.action.clone())),
-            _ => None,
-        })
+    let acted = record.actions();
+    let acted: BTreeSet<_> = acted
+        .map(|action| (action.context.clone(), action.action.clone()))
         .collect();
     let by = |i: usize, action: &str| (Some(wanted[i].to_owned()), action.to_owned());
     assert_eq!(acted, BTreeSet::from([by(0, "cold"), by(1, "stat")]));

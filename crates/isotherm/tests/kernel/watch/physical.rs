@@ -323,11 +323,7 @@ fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
 /// Returns the bytes of a process that schemes acted on; `None` if it was not found.
 pub(crate) fn applied(record: &Record, pid: u32) -> Option<u64> {
     let target = record.target(pid)?;
-    let actions = record.items.iter().filter_map(|item| match item {
-        Item::Action(sample) => Some(sample),
-        _ => None,
-    });
-    let of = actions.flat_map(|sample| &sample.targets);
+    let of = record.actions().flat_map(|sample| &sample.targets);
     let of = of.filter(|of| of.target == target);
     Some(of.map(|of| of.sz_applied).sum())
 }
