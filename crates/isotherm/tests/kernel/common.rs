@@ -506,17 +506,19 @@ pub(crate) fn range(text: &str) -> AddressRange {
 
 /// Returns a field of `/proc/PID/FILE` that is in KiB, in bytes.
 pub(crate) fn proc_bytes(pid: u32, file: &str, field: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(field))
-        .expect("the field");
-    let kib: u64 = line
-        .split_whitespace()
-        .next()
-        .and_then(|n| n.parse().ok())
-        .expect("a number");
-    kib << 10
+    bytes_in(&format!("/proc/{pid}/{file}"), field)
+}
+
+/// Returns a field of `/proc/meminfo`, in bytes.
+pub(crate) fn meminfo(field: &str) -> u64 {
+    bytes_in("/proc/meminfo", field)
+}
+
+fn bytes_in(path: &str, field: &str) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let rest = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib = rest.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or_else(|| panic!("no {field} in {path}")) << 10
 }
 
 /// Returns whether a process exists and is not only waiting to be reaped.

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::act::compaction::{drop_caches, free};
-use crate::common::{isotherm, run, skip};
+use crate::act::compaction::drop_caches;
+use crate::common::{isotherm, meminfo, run, skip};
 
 /// With less free memory the kernel itself pages out, which tests would count as Isotherm's.
 const FREE_MIN: u64 = 3 << 30;
@@ -24,7 +24,7 @@ impl Swap {
 
     /// Sets up swap of a size, on a machine without any.
     pub(crate) fn of(size: &str) -> Option<Self> {
-        if free() < FREE_MIN {
+        if meminfo("MemFree:") < FREE_MIN {
             drop_caches();
         }
         let done = run(&mut isotherm(["swap", "zram", "--size", size]));

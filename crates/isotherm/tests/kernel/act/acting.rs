@@ -181,10 +181,16 @@ fn huge_pages_swapped_out() -> u64 {
 
 /// Paging out page by page would make the kernel interrupt a running target for each page.
 #[test]
-fn whole_blocks_are_paged_out_in_one_piece() {
+fn whole_blocks_are_paged_out_in_one_piece_unless_they_are_shared() {
     // The guards of other tests page out huge pages of their own, as samples.
     let Some(_turn) = alone() else { return };
     let Some(_swap) = Swap::set_up() else { return };
+    check_idle_blocks();
+    check_blocks_with_a_few_pages_in_use();
+    check_shared_blocks();
+}
+
+fn check_idle_blocks() {
     let holder = Holder::start();
     let before = huge_pages_swapped_out();
     let Acted { summary, .. } =
@@ -214,10 +220,7 @@ while True:
 "#;
 
 /// Pages in use are read back before the target misses them.
-#[test]
-fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
-    let Some(_turn) = alone() else { return };
-    let Some(_swap) = Swap::set_up() else { return };
+fn check_blocks_with_a_few_pages_in_use() {
     let target = Running::ready(&mut python(HEADERS));
     let pid = target.pid().to_string();
     let faults = || {
@@ -237,11 +240,7 @@ fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
 }
 
 /// Pages that a fork shares with its parent would be copied.
-#[test]
-fn shared_blocks_are_left_in_pages() {
-    // The guards of other tests page out huge pages of their own, as samples.
-    let Some(_turn) = alone() else { return };
-    let Some(_swap) = Swap::set_up() else { return };
+fn check_shared_blocks() {
     let forked = HOLDER.replace(
         "print(\"ready\"",
         "os.fork() or (time.sleep(100), os._exit(0))\nprint(\"ready\"",

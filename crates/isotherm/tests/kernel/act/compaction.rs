@@ -13,7 +13,7 @@ use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::common::{Running, alone, isotherm, pause, run, scratch, skip, until};
+use crate::common::{Running, alone, isotherm, meminfo, pause, run, scratch, skip, until};
 
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 const FRAGMENTER: &str = concat!(
@@ -227,31 +227,6 @@ fn check_extfrag(debugfs: &Debugfs) {
     until("our view of fragmentation to be the kernel's", agreed);
 }
 
-/// Returns MemFree, in bytes.
-pub(crate) fn free() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").expect("/proc");
-    let free = meminfo.lines().find_map(|line| {
-        let kib = line.strip_prefix("MemFree:")?.strip_suffix("kB")?;
-        kib.trim().parse::<u64>().ok()
-    });
-    free.expect("MemFree") << 10
-}
-
-#[test]
-fn memory_that_is_fragmented_is_seen_to_be() {
-    let Some(_turn) = alone() else { return };
-    let debugfs = match Debugfs::new() {
-        Ok(debugfs) => debugfs,
-        Err(error) => return skip(&format!("cannot mount debugfs: {error}")),
-    };
-    check_extfrag(&debugfs);
-    let Some(_fragmented) = Fragmented::enough() else {
-        return;
-    };
-    check_extfrag(&debugfs);
-    eprintln!("{:?}", extfrag());
-}
-
 /// Returns node 0's score.
 fn score() -> f64 {
     let report = json(&["--dry-run", "--node", "0"]);
@@ -276,10 +251,10 @@ struct Fragmented {
 impl Fragmented {
     fn enough() -> Option<Self> {
         let is_by_itself = score() > FRAGMENTED_BY_ITSELF;
-        if !is_by_itself && free() < FRAGMENTED + ROOM {
+        if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
             drop_caches();
         }
-        if !is_by_itself && free() < FRAGMENTED + ROOM {
+        if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
             let reason = "free memory is neither fragmented nor enough to fragment";
             skip(reason);
             return None;
@@ -324,11 +299,17 @@ impl Drop for Fragmented {
 }
 
 #[test]
-fn a_round_lowers_the_score_and_changes_no_setting() {
+fn a_round_lowers_the_score_that_is_the_kernels_and_changes_no_setting() {
     let Some(_turn) = alone() else { return };
+    let debugfs = Debugfs::new();
+    if let Err(error) = &debugfs {
+        skip(&format!("cannot mount debugfs: {error}"));
+    }
+    debugfs.iter().for_each(check_extfrag);
     let Some(fragmented) = Fragmented::enough() else {
         return;
     };
+    debugfs.iter().for_each(check_extfrag);
     let proactiveness = &fragmented.proactiveness;
     let setting = fs::read_to_string(PROACTIVENESS).ok();
     let directory = scratch();

@@ -12,8 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, at_once, isotherm, now, pause, record_pid, run, scratch, shared, skip, until,
-    until_snapshot,
+    Record, Running, at_once, isotherm, now, pause, proc_bytes, record_pid, run, scratch, shared,
+    skip, until, until_snapshot,
 };
 
 const MIB: u64 = 1 << 20;
@@ -277,13 +277,7 @@ fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
 /// Returns the bytes of huge pages that the program gets for its request.
 fn huge_bytes(hostile: &Hostile) -> u64 {
     let target = Running::ready(&mut hostile.command(&["huge"]));
-    let path = format!("/proc/{}/smaps_rollup", target.pid());
-    let text = fs::read_to_string(path).expect("a process");
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("AnonHugePages:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.map_or(0, |kib| kib.parse::<u64>().expect("a number") << 10)
+    proc_bytes(target.pid(), "smaps_rollup", "AnonHugePages:")
 }
 
 #[test]

@@ -8,8 +8,8 @@ use isotherm_engine::{AddressRange, Snapshot, TargetId};
 use isotherm_record::{Item, MachineSample};
 
 use crate::common::{
-    Record, Running, Workload, isotherm, paced_workload, python, range, record_file, record_until,
-    run, scratch, shared, stop_once, watching,
+    Record, Running, Workload, isotherm, meminfo, paced_workload, python, range, record_file,
+    record_until, run, scratch, shared, stop_once, watching,
 };
 
 const MIB: u64 = 1 << 20;
@@ -154,16 +154,6 @@ fn is_with_page_cache(all: u64, mapped: u64) {
 /// Returns the machine's shared memory, in bytes.
 fn shared_memory() -> u64 {
     meminfo("Shmem:")
-}
-
-/// Returns a field of /proc/meminfo, in bytes.
-fn meminfo(name: &str) -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").expect("readable");
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line
-        .and_then(|line| line.trim().strip_suffix(" kB"))
-        .expect("it is reported");
-    kib.trim().parse::<u64>().expect("a number") << 10
 }
 
 #[test]
