@@ -178,6 +178,11 @@ impl Running {
     /// Interrupts it, and waits for an end with success.
     pub(crate) fn interrupt(self) -> Finished {
         self.signal(Signal::SIGINT);
+        self.succeed()
+    }
+
+    /// Waits for an end with success.
+    pub(crate) fn succeed(self) -> Finished {
         self.finish().success()
     }
 
@@ -238,6 +243,12 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let pause = 9 * asked.elapsed();
         std::thread::sleep(pause.clamp(Duration::from_millis(20), Duration::from_secs(1)));
     }
+}
+
+/// Returns a report of a record.
+pub(crate) fn report(name: &str, record: &Path) -> Value {
+    let done = run(isotherm(["report", name, "--json"]).arg(record));
+    done.success().json()
 }
 
 /// Starts `command` with a record at `path` for its output, interrupts it once the record so far is `enough`, and

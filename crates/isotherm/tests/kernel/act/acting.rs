@@ -457,8 +457,8 @@ fn the_prediction_is_near_what_happens() {
     };
     let (_recorded, recorder) = watch(&["record", "--pages"], &trace);
     let (_acted_on, runner) = watch(&["run", "--preset", "prcl", "--no-guard"], &live);
-    recorder.finish().success();
-    runner.finish().success();
+    recorder.succeed();
+    runner.succeed();
     let report = run(&mut isotherm([
         "simulate",
         "--json",

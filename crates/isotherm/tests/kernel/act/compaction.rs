@@ -107,7 +107,7 @@ fn a_daemon_records_until_it_is_told_to_stop() {
     daemon.line("{\"version\":1,\"event\":\"start\"");
     pause(2.5);
     daemon.signal(Signal::SIGTERM);
-    let done = daemon.finish().success();
+    let done = daemon.succeed();
     let last = done.stdout.lines().last().expect("an end");
     let end: Value = serde_json::from_str(last).expect("JSON");
     assert_eq!(

@@ -4,8 +4,8 @@ use isotherm_linux::host::split_gives_back;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Record, Running, isotherm, pause, proc_bytes, python, record_file, record_until, run, shared,
-    skip, until,
+    Record, Running, isotherm, pause, proc_bytes, python, record_file, record_until, report,
+    shared, skip, until,
 };
 
 /// Maps 64 MiB of huge pages of which every fourth page is written; all but the first 16 MiB then stay idle. Prints a
@@ -107,9 +107,7 @@ fn the_waste_of_huge_pages_is_told_by_process() {
         &path,
         |record| huge_bytes_read(record, program.pid()) > 0,
     );
-    let report = run(isotherm(["report", "machine", "--json"]).arg(&path))
-        .success()
-        .json();
+    let report = report("machine", &path);
     let pid = program.pid();
     let huge = report["huge_pages"].as_array().expect("a list");
     let ours = huge

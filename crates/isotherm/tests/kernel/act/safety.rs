@@ -42,7 +42,7 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
     at_once(&ways, |&(flags, idle_max)| {
         let (_directory, path) = record_file();
         let flags = [&["--duration", "4s"], flags].concat();
-        record_pid(guest.pid(), &path, &flags).finish().success();
+        record_pid(guest.pid(), &path, &flags).succeed();
         let record = Record::whole(&path);
         assert!(
             record.notes().contains("it runs a KVM guest"),
@@ -78,9 +78,7 @@ fn a_name_reaches_no_terminal_as_it_is() {
     let Some(_turn) = shared() else { return };
     let target = Running::ready(&mut python(NAMED));
     let (directory, path) = record_file();
-    record_pid(target.pid(), &path, &["--duration", "2s"])
-        .finish()
-        .success();
+    record_pid(target.pid(), &path, &["--duration", "2s"]).succeed();
     for (what, format) in [
         ("access", "text"),
         ("heatmap", "svg"),
@@ -258,7 +256,7 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
         until_written(&path, 1);
         let kept = effective_of(recorder.pid());
         assert_eq!(kept & !MAY_KEEP, 0, "{flags:?} keeps {kept:x}");
-        recorder.finish().success();
+        recorder.succeed();
         // It still sees another user's memory.
         let record = Record::whole(&path);
         let last = record.snapshots().next_back().expect("a snapshot").totals();

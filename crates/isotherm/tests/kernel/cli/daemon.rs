@@ -145,7 +145,7 @@ fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
     let Daemon {
         process, directory, ..
     } = daemon;
-    process.finish().success();
+    process.succeed();
     assert!(!socket.exists());
     run(isotherm(["status", "--socket"]).arg(&socket)).refused("isotherm start");
     drop(directory);
@@ -220,7 +220,7 @@ fn there_is_one_for_each_socket_and_each_process() {
         directory,
         mut workload,
     } = daemon;
-    process.finish().success();
+    process.succeed();
     assert!(!directory.path().join("socket").exists());
     assert!(workload.process.is_running());
     run(&mut isotherm(beside)).success();

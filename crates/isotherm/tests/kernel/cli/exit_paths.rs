@@ -38,7 +38,7 @@ pub(crate) fn keeper() -> Running {
 pub(crate) fn check_unharmed(mut keeper: Running) {
     assert!(keeper.is_running(), "the target ended");
     keeper.signal(Signal::SIGTERM);
-    assert!(keeper.finish().success().stdout.ends_with("whole\n"));
+    assert!(keeper.succeed().stdout.ends_with("whole\n"));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_target_that_ends_ends_the_recording() {
         until_snapshot(&path);
         keeper.signal(Signal::SIGKILL);
         keeper.finish();
-        recorder.finish().success();
+        recorder.succeed();
         let record = Record::whole(&path);
         let exits = record.exits();
         assert_eq!(exits.len(), 1, "{exits:?}");

@@ -50,7 +50,7 @@ fn kernel_damon_is_left_as_it_is() {
         &["--duration", "3s", "--faithful"],
     ] {
         let path = directory.path().join("record");
-        record_pid(workload.pid(), &path, flags).finish().success();
+        record_pid(workload.pid(), &path, flags).succeed();
     }
     let after = damon();
     assert!(before.keys().eq(after.keys()), "files came or went");

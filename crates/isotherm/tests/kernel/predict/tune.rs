@@ -29,10 +29,6 @@ for number in range(rounds):
 
 const SCHEMES: [&str; 5] = ["--preset", "prcl", "--param", "age=500ms,1s", "--no-guard"];
 
-fn report(stdout: &str) -> Value {
-    serde_json::from_str(stdout).expect("JSON")
-}
-
 /// Returns the share that a live run under the recommended setting saved.
 fn saved_live(report: &Value) -> f64 {
     let settings = &report["recommended"]["settings"];
@@ -79,14 +75,14 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
     first.signal(Signal::SIGINT);
     let first = first.finish();
     assert_eq!(first.code(), 130, "{first:?}");
-    assert!(report(&first.stdout)["was_stopped"] == true);
+    assert!(first.json()["was_stopped"] == true);
     let second = run(&mut tune(folder.path())).success();
     assert!(second.stderr.contains("and 1 live runs made"), "{second:?}");
     assert!(
         !second.stderr.contains("is recorded"),
         "the trace was kept: {second:?}"
     );
-    let reported = report(&second.stdout);
+    let reported = second.json();
     assert_eq!(
         (&reported["live"]["nr_bases"], &reported["live"]["end"]),
         (&2.into(), &"all_made".into())
@@ -127,7 +123,7 @@ fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
         run(&mut tune)
     };
     let done = tune(&format!("cat {}", count.display()), &pid).success();
-    let reported = report(&done.stdout);
+    let reported = done.json();
     assert!(saved_live(&reported) > 0.05, "{reported}");
     assert!(service.is_running());
     assert_eq!(proc_bytes(service.pid(), "status", "VmSwap:"), 0);
@@ -170,7 +166,7 @@ fn a_workload_of_an_experiment_is_run_with_its_swap() {
     }
     let swaps = fs::read_to_string("/proc/swaps").expect("Linux");
     let done = tune(&["--workload", "w"]).success();
-    assert!(saved_live(&report(&done.stdout)) > 0.05, "{done:?}");
+    assert!(saved_live(&done.json()) > 0.05, "{done:?}");
     assert_eq!(
         fs::read_to_string("/proc/swaps").expect("Linux"),
         swaps,

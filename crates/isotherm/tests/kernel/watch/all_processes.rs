@@ -6,7 +6,7 @@ use isotherm_engine::Nanos;
 
 use crate::common::{
     Record, Running, free_address, http_get, isotherm, pause, proc_bytes, python, record_file,
-    record_until, run, scratch, stop_once, until, until_snapshot, watching,
+    record_until, report, run, scratch, stop_once, until, until_snapshot, watching,
 };
 
 const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
@@ -147,8 +147,7 @@ fn the_machines_memory_is_told_by_who_uses_it() {
     record_until("memory that idles for 5 s", &mut command, &path, |record| {
         idle_for_5s(record, process.pid()) > rss / 10 * 9
     });
-    let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
-    let report = done.json();
+    let report = report("machine", &path);
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
     let classes = report["classes"].as_array().expect("classes");
     let sum: u64 = classes.iter().map(|class| number(&class["bytes"])).sum();

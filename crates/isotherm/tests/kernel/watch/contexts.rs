@@ -172,7 +172,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
         (&json!(true), &json!(true))
     );
     say("stop").success();
-    daemon.finish().success();
+    daemon.succeed();
     assert!(!socket.exists());
 }
 

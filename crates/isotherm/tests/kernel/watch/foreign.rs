@@ -2,13 +2,12 @@
 //! itself.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
 
 use serde_json::Value;
 
 use crate::common::{
-    Running, isotherm, proc_bytes, python, record_file, record_pid, run, shared, skip, until,
-    with_swap,
+    Running, isotherm, proc_bytes, python, record_file, record_pid, report, run, shared, skip,
+    until, with_swap,
 };
 
 const MIB: u64 = 1 << 20;
@@ -17,14 +16,8 @@ const MIB: u64 = 1 << 20;
 fn summary(pid: u32, flags: &[&str]) -> Value {
     let (_folder, path) = record_file();
     let recorder = record_pid(pid, &path, &[&["--duration", "9s"], flags].concat());
-    recorder.finish().success();
-    report(&path)
-}
-
-fn report(path: &Path) -> Value {
-    run(isotherm(["report", "summary", "--json"]).arg(path))
-        .success()
-        .json()
+    recorder.succeed();
+    report("summary", &path)
 }
 
 /// Pages out for some seconds memory of process `pid` that is idle for 2 s, and returns the summary.
@@ -345,7 +338,7 @@ fn a_command_that_becomes_another_is_named_after_that() {
     let mut command = isotherm(["record", "--quiet", "-o"]);
     command.arg(&path);
     run(command.args(["--", "sh", "-c", "sleep 0.2; exec sleep 3"])).success();
-    let summary = report(&path);
+    let summary = report("summary", &path);
     let targets = summary["targets"].as_array().expect("a list");
     assert_eq!(targets.len(), 1, "{summary}");
     assert_eq!(targets[0]["name"], "sleep", "{summary}");

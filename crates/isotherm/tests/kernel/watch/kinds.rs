@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{Running, isotherm, run, scratch, skip, until, with_swap};
+use crate::common::{Running, isotherm, report, run, scratch, skip, until, with_swap};
 
 const MIB: u64 = 1 << 20;
 /// Bytes that a figure may differ by.
@@ -137,9 +137,7 @@ fn kinds_of_programs_are_told_as_they_are() {
         command.args(["--pid", &truth.pid.to_string()]);
     }
     run(&mut command).success();
-    let summary = run(isotherm(["report", "summary", "--json"]).arg(&path))
-        .success()
-        .json();
+    let summary = report("summary", &path);
     let base = truths
         .iter()
         .find(|(kind, _)| *kind == "nothing")

@@ -7,7 +7,8 @@ use isotherm_engine::page_cache::CachedBytes;
 use isotherm_record::CachedFile;
 
 use crate::common::{
-    Running, alone, isotherm, pause, python, python_path, record_until, run, skip, until, watching,
+    Running, alone, isotherm, pause, python, python_path, record_until, report, run, skip, until,
+    watching,
 };
 use crate::watch::groups::{Group, hierarchies};
 
@@ -69,9 +70,7 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
         let (used, idle) = (of("used"), of("idle"));
         is_half_used(used.as_ref()) && is_idle(idle.as_ref())
     });
-    let report = run(isotherm(["report", "machine", "--json"]).arg(&path))
-        .success()
-        .json();
+    let report = report("machine", &path);
     let files = report["page_cache"]["files"].as_array().expect("files");
     let bytes_of = |name: &str| -> CachedBytes {
         let path = directory.path().join(name);

@@ -113,7 +113,7 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
     let (directory, path) = record_file();
     let workload = Workload::start(&paced_workload(256, 16), &[]);
     let flags = ["--pages", "--duration", "8s"];
-    record_pid(workload.pid(), &path, &flags).finish().success();
+    record_pid(workload.pid(), &path, &flags).succeed();
     let hot: u64 = workload.hot().iter().map(|range| range.len()).sum();
     let curve = |flags: &[&str]| {
         let file = path.to_str().expect("a path of ours");
@@ -145,9 +145,7 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
 
     let regions = directory.path().join("regions");
     let flags = ["--duration", "2s"];
-    record_pid(workload.pid(), &regions, &flags)
-        .finish()
-        .success();
+    record_pid(workload.pid(), &regions, &flags).succeed();
     run(&mut isotherm([
         "reclaim-curve".as_ref(),
         regions.as_os_str(),

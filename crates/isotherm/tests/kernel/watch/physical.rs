@@ -123,7 +123,7 @@ fn a_record_ends_with_what_is_known_by_then() {
         (target, Running::start(command.arg(&path)), path)
     });
     for (target, recorder, path) in recorders {
-        recorder.finish().success();
+        recorder.succeed();
         let record = Record::whole(&path);
         let end = record.items.iter().filter_map(|item| match item {
             Item::Usage(usage) => Some(usage.time),

@@ -42,7 +42,7 @@ fn five_gib_in_ten_thousand_mappings() {
     let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("it runs");
     assert!(maps.lines().count() >= 10_000, "the mappings were merged");
     let recorder = record_pid(target.pid(), &path, &["--duration", "12s"]);
-    let summary = recorder.finish().success().json();
+    let summary = recorder.succeed().json();
     let record = Record::whole(&path);
     let (rss, _) = record.peak_rss_and_unknown();
     eprintln!("{summary}");
@@ -63,7 +63,7 @@ fn a_thousand_regions_fit_in_32_mib() {
     let (_directory, path) = record_file();
     let workload = Workload::start(&paced_workload(512, 16), &[]);
     let flags = ["--faithful", "--regions", "1000-2000", "--duration", "6s"];
-    let done = record_pid(workload.pid(), &path, &flags).finish().success();
+    let done = record_pid(workload.pid(), &path, &flags).succeed();
     let record = Record::whole(&path);
     let most = record.snapshots().map(|s| s.regions.len()).max();
     assert!(most >= Some(1000), "only {most:?} regions");

@@ -39,7 +39,7 @@ fn a_target_that_becomes_another_program_is_followed() {
         let mut target = Running::start(python(BECOMES_ANOTHER).env("PROGRAM", BECOMES_ANOTHER));
         let before = range(&target.line("range "));
         let recorder = record_pid(target.pid(), &path, flags);
-        let done = target.finish().success();
+        let done = target.succeed();
         let after = range(
             done.stdout
                 .lines()
@@ -47,7 +47,7 @@ fn a_target_that_becomes_another_program_is_followed() {
                 .and_then(|l| l.strip_prefix("range "))
                 .expect("a line"),
         );
-        recorder.finish().success();
+        recorder.succeed();
         let record = Record::whole(&path);
         let accessed = |what: AddressRange| {
             record
@@ -202,8 +202,8 @@ fn memory_may_vanish_while_it_is_sampled() {
         let (_directory, path) = record_file();
         let target = Running::ready(&mut python(UNMAPPER));
         let recorder = record_pid(target.pid(), &path, flags);
-        target.finish().success();
-        recorder.finish().success();
+        target.succeed();
+        recorder.succeed();
         let record = Record::whole(&path);
         let changes = record
             .items
