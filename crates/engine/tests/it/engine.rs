@@ -96,25 +96,14 @@ fn always(touch: Touch) -> impl FnMut(&Sample) -> Touch {
 
 #[test]
 fn snapshots_tell_how_often_and_since_when() {
-    check(
-        Attributes::faithful(),
-        1,
-        always(Touch::IDLE),
-        "[0,1000)=0@1",
-    );
-    check(
-        Attributes::faithful(),
-        5,
-        always(Touch::IDLE),
-        "[0,1000)=0@5",
-    );
     // From no access to full access is a change, which the first interval shows.
-    check(
-        Attributes::faithful(),
-        5,
-        always(Touch::ACCESSED),
-        "[0,1000)=20@4",
-    );
+    for (nr, touch, wanted) in [
+        (1, Touch::IDLE, "[0,1000)=0@1"),
+        (5, Touch::IDLE, "[0,1000)=0@5"),
+        (5, Touch::ACCESSED, "[0,1000)=20@4"),
+    ] {
+        check(Attributes::faithful(), nr, always(touch), wanted);
+    }
     let half = Touch::Seen {
         observed: 16,
         accessed: 8,

@@ -251,6 +251,12 @@ pub(crate) fn report(name: &str, record: &Path) -> Value {
     done.success().json()
 }
 
+/// Returns the status of the daemon at a socket, if it answers.
+pub(crate) fn daemon_status(socket: &Path) -> Option<Value> {
+    let done = run(isotherm(["status", "--json", "--socket"]).arg(socket));
+    serde_json::from_str(&done.stdout).ok()
+}
+
 /// Starts `command` with a record at `path` for its output, interrupts it once the record so far is `enough`, and
 /// waits for its end.
 pub(crate) fn record_until(

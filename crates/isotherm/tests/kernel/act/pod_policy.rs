@@ -12,8 +12,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::common::{
-    PATIENCE, Running, acting_on_all, free_address, http_get, isotherm, pause, proc_bytes, python,
-    run, scratch, skip, until,
+    PATIENCE, Running, acting_on_all, daemon_status, free_address, http_get, isotherm, pause,
+    proc_bytes, python, run, scratch, skip, until,
 };
 use crate::swap::Swap;
 use crate::watch::groups::{Group, hierarchies};
@@ -168,9 +168,7 @@ impl Daemon {
 
     fn status(&mut self) -> Option<Value> {
         assert!(self.process.is_running(), "{}", self.process.stderr());
-        let mut command = isotherm(["status", "--json", "--socket"]);
-        let done = run(command.arg(self.directory.path().join("socket")));
-        serde_json::from_str(&done.stdout).ok()
+        daemon_status(&self.directory.path().join("socket"))
     }
 
     /// Returns the bytes that it reports as paged out.

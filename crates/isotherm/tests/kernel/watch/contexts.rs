@@ -7,8 +7,8 @@ use isotherm_record::ActionSample;
 use serde_json::{Value, json};
 
 use crate::common::{
-    Record, Running, Workload, isotherm, paced_workload, range, record_until, run, scratch, shared,
-    skip, until,
+    Record, Running, Workload, daemon_status, isotherm, paced_workload, range, record_until, run,
+    scratch, shared, skip, until,
 };
 
 const MIB: u64 = 1 << 20;
@@ -132,11 +132,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
             .arg("-c")
             .arg(file))
     };
-    let status = || -> Option<Value> {
-        let done = run(isotherm(["status", "--json", "--socket"]).arg(&socket));
-        let done = done.status.success().then_some(done)?;
-        serde_json::from_str(&done.stdout).ok()
-    };
+    let status = || daemon_status(&socket);
     // The claims of siblings do not block each other.
     let before = until("something done by the first", || {
         status().filter(|s| applied(&s["contexts"][0]["schemes"][0]) > 16 * MIB)
@@ -206,9 +202,8 @@ fn the_share_of_matching_memory_on_a_node_is_measured() {
     let mut command = isotherm(["start", "--no-guard", "--socket"]);
     let _daemon = Running::start(command.arg(&socket).arg("-c").arg(&file));
     let goal = until("a measurement", || {
-        let done = run(isotherm(["status", "--json", "--socket"]).arg(&socket));
-        let status: Value = serde_json::from_str(&done.stdout).ok()?;
-        let goal = status["contexts"][0]["schemes"][0]["quota"]["goals"][0].clone();
+        let goal =
+            daemon_status(&socket)?["contexts"][0]["schemes"][0]["quota"]["goals"][0].clone();
         goal["current"].as_u64().map(|_| goal)
     });
     assert_eq!(goal["current"], 10_000, "there is one node: {goal}");
