@@ -380,14 +380,9 @@ fn the_guard_believes_the_targets_own_progress() {
          [ $calls -le 13 ] && total=$((total + 1000)) || total=$((total + 100)); \
          echo $calls $total > {counter}; echo $total"
     );
-    let flags = [
-        "--scheme",
-        "4K max 0 0 1s max pageout",
-        "--max-slowdown",
-        "10%",
-        "--progress-cmd",
-        &tell,
-    ];
+    let scheme = ["--scheme", "4K max 0 0 1s max pageout"];
+    let guard = ["--max-slowdown", "10%", "--progress-cmd", &tell];
+    let flags = [&scheme[..], &guard].concat();
     let pid = workload.pid().to_string();
     let Acted { summary, .. } = act_until("the guard to close", &pid, &flags, has_closed);
     assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
@@ -459,19 +454,9 @@ fn the_prediction_is_near_what_happens() {
     let (_acted_on, runner) = watch(&["run", "--preset", "prcl", "--no-guard"], &live);
     recorder.succeed();
     runner.succeed();
-    let report = run(&mut isotherm([
-        "simulate",
-        "--json",
-        "--trace",
-        &trace,
-        "--preset",
-        "prcl",
-        "--no-guard",
-        "--against",
-        &live,
-    ]))
-    .success()
-    .json();
+    let mut simulate = isotherm(["simulate", "--json", "--preset", "prcl", "--no-guard"]);
+    simulate.args(["--trace", &trace, "--against", &live]);
+    let report = run(&mut simulate).success().json();
     let against = &report["against"];
     let points = |name: &str| against[name].as_f64().expect("a number");
     assert!(points("live_saved_percent") > 20.0, "{report}");

@@ -13,7 +13,9 @@ use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::common::{Running, alone, isotherm, meminfo, pause, run, scratch, skip, until};
+use crate::common::{
+    Finished, Running, alone, isotherm, meminfo, pause, run, scratch, skip, until,
+};
 
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 const FRAGMENTER: &str = concat!(
@@ -34,8 +36,7 @@ const ROUND_MAX_NS: u64 = 60_000_000_000;
 fn json(args: &[&str]) -> Value {
     let mut all = vec!["compact", "--json"];
     all.extend(args);
-    let done = run(&mut isotherm(all)).success();
-    serde_json::from_str(&done.stdout).expect("compact --json prints JSON")
+    run(&mut isotherm(all)).success().json()
 }
 
 fn check_refused(args: &[&str], reason: &str) {
@@ -96,20 +97,14 @@ fn without_privilege_it_says_what_to_do_and_keeps_an_older_record() {
 fn a_daemon_records_until_it_is_told_to_stop() {
     let directory = scratch();
     let path = directory.path().join("compact.isotherm");
-    let mut command = isotherm([
-        "compact",
-        "--daemon",
-        "--dry-run",
-        "--check-interval",
-        "50ms",
-    ]);
-    let mut daemon = Running::start(command.arg("--json").arg("-o").arg(&path));
+    let mut command = isotherm(["compact", "--daemon", "--dry-run", "--json"]);
+    command.args(["--check-interval", "50ms", "-o"]).arg(&path);
+    let mut daemon = Running::start(&mut command);
     daemon.line("{\"version\":1,\"event\":\"start\"");
     pause(2.5);
     daemon.signal(Signal::SIGTERM);
     let done = daemon.succeed();
-    let last = done.stdout.lines().last().expect("an end");
-    let end: Value = serde_json::from_str(last).expect("JSON");
+    let end = last_line(&done);
     assert_eq!(
         (&end["event"], &end["rounds"]["count"]),
         (&"end".into(), &0.into())
@@ -126,6 +121,11 @@ fn a_daemon_records_until_it_is_told_to_stop() {
     let output = convert.expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("fragmentation"), "{said}");
+}
+
+fn last_line(done: &Finished) -> Value {
+    let last = done.stdout.lines().last().expect("an end");
+    serde_json::from_str(last).expect("JSON")
 }
 
 fn items(path: &Path) -> Vec<Item> {
@@ -315,15 +315,8 @@ fn a_round_lowers_the_score_that_is_the_kernels_and_changes_no_setting() {
     let directory = scratch();
     let path = directory.path().join("once.isotherm");
     let path_text = path.to_str().expect("UTF-8");
-    let args = [
-        "--node",
-        "0",
-        "--proactiveness",
-        proactiveness,
-        "-o",
-        path_text,
-    ];
-    let report = json(&args);
+    let node = ["--node", "0", "--proactiveness", proactiveness];
+    let report = json(&[&node[..], &["-o", path_text]].concat());
     let node = &report["nodes"][0];
     eprintln!("{}", node["round"]);
     if !node["decision"]["back_off"].is_null() {
@@ -363,8 +356,7 @@ fn a_daemon_sleeps_after_a_round() {
     let args = ["--daemon", "--duration", "2s", "--json"];
     let mut command = isotherm(["compact", "--node", "0", "--proactiveness", proactiveness]);
     let done = run(command.args(args)).success();
-    let end: Value =
-        serde_json::from_str(done.stdout.lines().last().expect("an end")).expect("JSON");
+    let end = last_line(&done);
     eprintln!("{end}");
     if end["rounds"]["count"] == 0 {
         return skip("there was no round");

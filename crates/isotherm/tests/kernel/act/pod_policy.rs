@@ -297,16 +297,8 @@ fn what_does_not_go_with_pods_is_refused() {
     check(&with(&["--all", "--preset", "ethp"]), "idle memory");
     let all = "4K max min max min max pageout";
     check(&with(&["--all", "--scheme", all]), "idle memory");
-    check(
-        &["--pod-policy", url, "--all", "--preset", "prcl"],
-        "--node-name",
-    );
-    let away = [
-        "--pod-policy",
-        "http://10.1.1.1:1",
-        "--node-name",
-        "n",
-        "--all",
-    ];
-    check(&away, "loopback");
+    let unnamed = ["--pod-policy", url, "--all", "--preset", "prcl"];
+    check(&unnamed, "--node-name");
+    let away = ["--all", "--pod-policy", "http://10.1.1.1:1"];
+    check(&[&away[..], &["--node-name", "n"]].concat(), "loopback");
 }

@@ -103,17 +103,9 @@ fn a_name_reaches_no_terminal_as_it_is() {
     // The daemon's status is escaped, too.
     let socket = directory.path().join("socket");
     let at = ["--socket", socket.to_str().expect("plain")];
-    let pid = target.pid().to_string();
-    let start = [
-        "start",
-        "--detach",
-        "--dry-run",
-        "--preset",
-        "prcl",
-        "--pid",
-        &pid,
-    ];
-    let started = run(isotherm(start).args(at)).success();
+    let mut start = isotherm(["start", "--detach", "--dry-run", "--preset", "prcl"]);
+    start.args(["--pid", &target.pid().to_string()]);
+    let started = run(start.args(at)).success();
     assert!(started.stdout.contains(&at.join(" ")), "{started:?}");
     let status = run(isotherm(["status"]).args(at)).success();
     run(isotherm(["stop"]).args(at)).success();
@@ -265,24 +257,12 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
     let pid = target.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
     // With this budget a busy machine also has a snapshot in time.
-    let run = isotherm([
-        "run",
-        "--duration",
-        "6s",
-        "--cpu-budget",
-        "20%",
-        "--pid",
-        &pid,
-    ])
-    .args(scheme)
-    .stderr(std::process::Stdio::piped())
-    .spawn();
-    let run = run.expect("it starts");
+    let mut command = isotherm(["run", "--duration", "6s", "--cpu-budget", "20%"]);
+    let run = Running::start(command.args(["--pid", &pid]).args(scheme));
     pause(2.0);
-    let kept = effective_of(run.id());
+    let kept = effective_of(run.pid());
     assert_eq!(kept & !MAY_KEEP, 0, "run keeps {kept:x}");
-    let done = run.wait_with_output().expect("our child");
-    let said = String::from_utf8_lossy(&done.stderr);
+    let said = run.finish().stderr;
     assert!(said.contains("scheme 0, cold: "), "{said}");
     assert!(!said.contains("cold: 0 B of"), "{said}");
 }

@@ -221,14 +221,8 @@ fn a_full_disk_is_named_and_what_was_written_is_readable() {
         Err(reason) => return skip(&reason),
     };
     // The sampling interval is fixed, so that the disk is full within seconds.
-    let fast = [
-        "--sample-interval",
-        "5ms",
-        "--aggregation-interval",
-        "20ms",
-        "--regions",
-        "500-1000",
-    ];
+    let fast = "--sample-interval 5ms --aggregation-interval 20ms --regions 500-1000";
+    let fast: Vec<&str> = fast.split(' ').collect();
     let keeper = keeper();
     let done = record_pid(keeper.pid(), &disk.path(), &fast).finish();
     let path = disk.path().display().to_string();
@@ -255,16 +249,9 @@ fn a_full_disk_does_not_end_the_command() {
         go.display(),
         trace.display()
     );
-    let mut command = isotherm([
-        "record",
-        "--sample-interval",
-        "2ms",
-        "--regions",
-        "500-1000",
-    ]);
-    command
-        .args(["--aggregation-interval", "4ms", "-o"])
-        .arg(disk.path());
+    let mut command = isotherm(["record", "--sample-interval", "2ms"]);
+    command.args(["--aggregation-interval", "4ms", "--regions", "500-1000"]);
+    command.arg("-o").arg(disk.path());
     let recorder = Running::start(command.args(["--", "sh", "-c", &script]));
     until("the recorder to give up", || {
         recorder.stderr().contains("goes on").then_some(())

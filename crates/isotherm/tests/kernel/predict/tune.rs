@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -27,7 +28,13 @@ for number in range(rounds):
     count.seek(0); count.write(str(number)); count.flush()
 ";
 
-const SCHEMES: [&str; 5] = ["--preset", "prcl", "--param", "age=500ms,1s", "--no-guard"];
+/// Returns a search among two ages with a live run.
+fn tune(flags: &[&str]) -> Command {
+    let mut command = isotherm(["tune", "--json", "--runs", "1", "--preset", "prcl"]);
+    command.args(["--param", "age=500ms,1s", "--no-guard"]);
+    command.args(["--max-slowdown", "50%"]).args(flags);
+    command
+}
 
 /// Returns the share that a live run under the recommended setting saved.
 fn saved_live(report: &Value) -> f64 {
@@ -45,19 +52,9 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
     let folder = scratch();
     fs::write(folder.path().join("it's a program.py"), PROGRAM).expect("ours");
     let tune = |folder: &Path| {
-        let mut tune = isotherm([
-            "tune",
-            "--live",
-            "--runs",
-            "1",
-            "-o",
-            "tuned.yaml",
-            "--json",
-        ]);
-        tune.args(SCHEMES)
-            .args(["--max-slowdown", "50%", "--"])
-            .current_dir(folder);
+        let mut tune = tune(&["--live", "-o", "tuned.yaml", "--"]);
         tune.args([&python_path(), "it's a program.py", "350", "count"]);
+        tune.current_dir(folder);
         tune
     };
     let lacks = run(&mut tune(folder.path()));
@@ -111,16 +108,8 @@ fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
     let pid = service.pid().to_string();
     let rss = proc_bytes(service.pid(), "status", "VmRSS:");
     let tune = |progress: &str, pid: &str| {
-        let mut tune = isotherm(["tune", "--live", "--runs", "1", "--json", "--window", "3s"]);
-        tune.args(SCHEMES).args([
-            "--max-slowdown",
-            "50%",
-            "--pid",
-            pid,
-            "--progress-cmd",
-            progress,
-        ]);
-        run(&mut tune)
+        let mut tune = tune(&["--live", "--window", "3s", "--pid", pid]);
+        run(tune.args(["--progress-cmd", progress]))
     };
     let done = tune(&format!("cat {}", count.display()), &pid).success();
     let reported = done.json();
@@ -145,14 +134,8 @@ fn a_workload_of_an_experiment_is_run_with_its_swap() {
     );
     fs::write(folder.path().join("x.toml"), experiment).expect("ours");
     let tune = |more: &[&str]| {
-        let mut tune = isotherm([
-            "tune", "--live", "trace", "--runs", "1", "--json", "--eval", "x.toml",
-        ]);
-        tune.args(SCHEMES)
-            .args(["--max-slowdown", "50%"])
-            .args(more)
-            .current_dir(folder.path());
-        run(&mut tune)
+        let mut tune = tune(&["--live", "trace", "--eval", "x.toml"]);
+        run(tune.args(more).current_dir(folder.path()))
     };
     for (more, words) in [
         (&[][..], "choose one by --workload: other, w"),

@@ -54,7 +54,7 @@ fn is_idle(of: Option<&CachedBytes>) -> bool {
 fn files_that_are_read_are_told_from_those_that_are_not() {
     let Some(_turn) = watching() else { return };
     let directory = on_disk();
-    let reader = Running::ready(python(READER).arg(directory.path()));
+    let _reader = Running::ready(python(READER).arg(directory.path()));
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "--all", "--cpu-budget", "100%"]);
     let what = "half of a file to be used again, the rest to be idle";
@@ -153,15 +153,9 @@ fn idle_pages_of_files_are_dropped() {
     let name = group.directory.file_name().expect("a name");
     let config = directory.path().join("schemes.yaml");
     std::fs::write(&config, schemes(&format!("/{}", name.display()))).expect("a file");
-    let flags = [
-        "run",
-        "--all",
-        "--cpu-budget",
-        "100%",
-        "--no-guard",
-        "--json",
-    ];
-    let runner = Running::start(isotherm(flags).arg("-c").arg(&config));
+    let mut command = isotherm(["run", "--json", "--all", "--no-guard"]);
+    command.args(["--cpu-budget", "100%", "-c"]);
+    let runner = Running::start(command.arg(&config));
     let cached = |name: &str| cached(&directory.path().join(name)) / MIB;
     until("what is idle to be dropped", || {
         (cached("idle") <= 2 && cached("used") <= 34).then_some(())

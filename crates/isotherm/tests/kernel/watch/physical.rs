@@ -226,7 +226,7 @@ fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
     done.refused("no NUMA node 1023");
     done.refused("has 0");
     assert!(!path.exists());
-    let process = Running::ready(&mut python(TWO_THAT_SHARE));
+    let _process = Running::ready(&mut python(TWO_THAT_SHARE));
     let mut command = isotherm(["record", "--node", "0", "--cpu-budget", "10%"]);
     let has_several = fs::exists("/sys/devices/system/node/node1").unwrap_or(false);
     let mapped = |sample: &MachineSample| -> u64 {
@@ -257,7 +257,7 @@ fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
 #[test]
 fn every_page_of_all_processes_is_told_by_frame() {
     let Some(_turn) = watching() else { return };
-    let process = Running::ready(&mut python(TWO_THAT_SHARE));
+    let _process = Running::ready(&mut python(TWO_THAT_SHARE));
     let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--pages", "--physical"]);
     // The scan at the end is of an interval that was cut short.
@@ -324,17 +324,10 @@ fn pprcl_is_about_all_of_the_machine() {
     let Some(_turn) = watching() else { return };
     let process = Running::ready(&mut python(TWO_THAT_SHARE));
     let (_directory, path) = record_file();
-    let flags = [
-        "run",
-        "--preset",
-        "pprcl",
-        "--dry-run",
-        "--no-guard",
-        "--cpu-budget",
-        "10%",
-    ];
+    let mut command = isotherm(["run", "--preset", "pprcl", "--dry-run", "--no-guard"]);
+    command.args(["--cpu-budget", "10%"]);
     let what = "116 MiB of the process to be predicted";
-    let done = record_until(what, &mut isotherm(flags), &path, |record| {
+    let done = record_until(what, &mut command, &path, |record| {
         applied(record, process.pid()) > Some(115 * MIB)
     });
     assert!(done.stderr.contains("would be acted on"), "{done:?}");

@@ -135,18 +135,9 @@ const LOSES_ITS_PARENT: &str = "(sleep 6 &); sleep 3";
 fn children_of_a_command_that_lose_their_parent_are_found() {
     let Some(_turn) = shared() else { return };
     let (_directory, path) = record_file();
-    let mut command = isotherm([
-        "record",
-        "--quiet",
-        "--children",
-        "--cpu-budget",
-        "20%",
-        "-o",
-    ]);
-    let done = run(command
-        .arg(&path)
-        .args(["--", "sh", "-c", LOSES_ITS_PARENT]))
-    .success();
+    let mut command = isotherm(["record", "--quiet", "--children", "-o"]);
+    command.arg(&path).args(["--cpu-budget", "20%", "--"]);
+    let done = run(command.args(["sh", "-c", LOSES_ITS_PARENT])).success();
     let record = Record::read(&path);
     // The shell, and both that sleep. One that was found before it became `sleep` starts again by that name.
     let lived_long = |start: &&TargetStart| {
