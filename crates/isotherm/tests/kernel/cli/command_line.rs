@@ -155,32 +155,6 @@ fn a_refused_recording_leaves_an_older_record_as_it_was() {
 }
 
 #[test]
-fn every_subcommand_has_help_with_an_example() {
-    let help = run(&mut isotherm(["--help"])).success().stdout;
-    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let commands: Vec<&str> = commands
-        .take_while(|line| !line.is_empty())
-        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
-        .filter(|name| !name.is_empty() && *name != "help")
-        .collect();
-    assert!(
-        commands.contains(&"record") && commands.contains(&"doctor"),
-        "{help}"
-    );
-    let without: Vec<&str> = commands
-        .into_iter()
-        .filter(|name| {
-            let help = run(&mut isotherm([name, "--help"])).success().stdout;
-            let example = format!("isotherm {name} ");
-            !help
-                .split_once("Example")
-                .is_some_and(|(_, examples)| examples.contains(&example))
-        })
-        .collect();
-    assert!(without.is_empty(), "without an example: {without:?}");
-}
-
-#[test]
 fn completions_are_generated() {
     let directory = scratch();
     for shell in ["bash", "zsh", "fish"] {
