@@ -248,24 +248,23 @@ struct Fragmented {
     proactiveness: String,
 }
 
-impl Fragmented {
-    fn enough() -> Option<Self> {
-        let is_by_itself = score() > FRAGMENTED_BY_ITSELF;
-        if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
-            drop_caches();
-        }
-        if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
-            let reason = "free memory is neither fragmented nor enough to fragment";
-            skip(reason);
-            return None;
-        }
-        let fragmenter = (!is_by_itself).then(fragment);
-        let proactiveness = until("the score to rise", || proactiveness_at(score()));
-        Some(Self {
-            fragmenter,
-            proactiveness,
-        })
+/// Returns fragmented memory; prints a skip and returns `None` if there is not enough memory to fragment.
+fn fragmented() -> Option<Fragmented> {
+    let is_by_itself = score() > FRAGMENTED_BY_ITSELF;
+    if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
+        drop_caches();
     }
+    if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
+        let reason = "free memory is neither fragmented nor enough to fragment";
+        skip(reason);
+        return None;
+    }
+    let fragmenter = (!is_by_itself).then(fragment);
+    let proactiveness = until("the score to rise", || proactiveness_at(score()));
+    Some(Fragmented {
+        fragmenter,
+        proactiveness,
+    })
 }
 
 /// Drops the page cache: builds before the tests fill memory with files, and dropping them frees it.
@@ -306,11 +305,9 @@ fn a_round_lowers_the_score_that_is_the_kernels_and_changes_no_setting() {
         skip(&format!("cannot mount debugfs: {error}"));
     }
     debugfs.iter().for_each(check_extfrag);
-    let Some(fragmented) = Fragmented::enough() else {
-        return;
-    };
+    let Some(memory) = fragmented() else { return };
     debugfs.iter().for_each(check_extfrag);
-    let proactiveness = &fragmented.proactiveness;
+    let proactiveness = &memory.proactiveness;
     let setting = fs::read_to_string(PROACTIVENESS).ok();
     let directory = scratch();
     let path = directory.path().join("once.isotherm");
@@ -349,10 +346,8 @@ fn a_round_lowers_the_score_that_is_the_kernels_and_changes_no_setting() {
 #[test]
 fn a_daemon_sleeps_after_a_round() {
     let Some(_turn) = alone() else { return };
-    let Some(fragmented) = Fragmented::enough() else {
-        return;
-    };
-    let proactiveness = &fragmented.proactiveness;
+    let Some(memory) = fragmented() else { return };
+    let proactiveness = &memory.proactiveness;
     let args = ["--daemon", "--duration", "2s", "--json"];
     let mut command = isotherm(["compact", "--node", "0", "--proactiveness", proactiveness]);
     let done = run(command.args(args)).success();
@@ -367,9 +362,7 @@ fn a_daemon_sleeps_after_a_round() {
 #[test]
 fn compacting_ends_with_us_however_we_end() {
     let Some(_turn) = alone() else { return };
-    let Some(_fragmented) = Fragmented::enough() else {
-        return;
-    };
+    let Some(_memory) = fragmented() else { return };
     let mut seen = 0;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         // The first round may have left little to do.

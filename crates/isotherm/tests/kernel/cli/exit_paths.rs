@@ -172,22 +172,21 @@ struct SmallDisk {
     directory: TempDir,
 }
 
-impl SmallDisk {
-    fn mount(kib: u32) -> Result<Self, String> {
-        let directory = scratch();
-        let options = format!("size={kib}k");
-        let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
-            .arg(directory.path());
-        let done = run(&mut mount);
-        if done.status.success() {
-            Ok(Self { directory })
-        } else {
-            Err(done.stderr)
-        }
+/// Mounts a small disk; prints a skip and returns `None` where that is not possible.
+fn small_disk(kib: u32) -> Option<SmallDisk> {
+    let directory = scratch();
+    let options = format!("size={kib}k");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]);
+    let done = run(mount.arg(directory.path()));
+    if done.code() != 0 {
+        skip(&done.stderr);
+        return None;
     }
+    Some(SmallDisk { directory })
+}
 
+impl SmallDisk {
     fn path(&self) -> PathBuf {
         self.directory.path().join("record")
     }
@@ -216,10 +215,7 @@ fn check_readable(path: &Path) {
 #[test]
 fn a_full_disk_is_named_and_what_was_written_is_readable() {
     let Some(_turn) = shared() else { return };
-    let disk = match SmallDisk::mount(512) {
-        Ok(disk) => disk,
-        Err(reason) => return skip(&reason),
-    };
+    let Some(disk) = small_disk(512) else { return };
     // The sampling interval is fixed, so that the disk is full within seconds.
     let fast = "--sample-interval 5ms --aggregation-interval 20ms --regions 500-1000";
     let fast: Vec<&str> = fast.split(' ').collect();
@@ -238,10 +234,7 @@ fn a_full_disk_is_named_and_what_was_written_is_readable() {
 #[test]
 fn a_full_disk_does_not_end_the_command() {
     let Some(_turn) = shared() else { return };
-    let disk = match SmallDisk::mount(64) {
-        Ok(disk) => disk,
-        Err(reason) => return skip(&reason),
-    };
+    let Some(disk) = small_disk(64) else { return };
     let directory = scratch();
     let (go, trace) = (directory.path().join("go"), directory.path().join("done"));
     let script = format!(

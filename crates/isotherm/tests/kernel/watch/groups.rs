@@ -62,6 +62,17 @@ pub(crate) fn hierarchies() -> Vec<PathBuf> {
     mounts.lines().filter_map(mount).collect()
 }
 
+/// Makes a group of a name; prints a skip and returns `None` where that is not possible.
+pub(crate) fn group(name: &str) -> Option<Group> {
+    let hierarchies = hierarchies();
+    let mut made = hierarchies.iter();
+    let made = made.find_map(|hierarchy| Group::create(hierarchy, name));
+    if made.is_none() {
+        skip("no control group can be made here");
+    }
+    made
+}
+
 fn check_followed(group: &Group, name: &Path) {
     let (_directory, path) = record_file();
     let script = "echo $$ > \"$PROCS\"; while :; do sleep 1.7; done";
@@ -122,12 +133,7 @@ fn processes_of_a_group_are_followed_as_they_come_and_go() {
 #[test]
 fn a_group_may_be_empty_at_first() {
     let Some(_turn) = shared() else { return };
-    let group = hierarchies()
-        .iter()
-        .find_map(|hierarchy| Group::create(hierarchy, "empty"));
-    let Some(group) = group else {
-        return skip("no control group can be made here");
-    };
+    let Some(group) = group("empty") else { return };
     let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--cgroup"]);
     let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));

@@ -3,20 +3,10 @@
 use std::process::Command;
 
 use crate::common::{
-    Record, Running, at_once, isotherm, measuring, python, record_file, run, shared, skip,
-    stop_once, until_written,
+    Record, Running, at_once, isotherm, measuring, python, record_file, run, shared, stop_once,
+    until_written,
 };
-use crate::watch::groups::{Group, hierarchies};
-
-fn group(test: &str) -> Option<Group> {
-    let made = hierarchies()
-        .iter()
-        .find_map(|hierarchy| Group::create(hierarchy, test));
-    if made.is_none() {
-        skip("no control group can be made here");
-    }
-    made
-}
+use crate::watch::groups::{Group, group};
 
 /// Starts a Python program that is in the group from its first line on, and waits until it is ready.
 fn member(group: &Group, program: &str) -> Running {
