@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, is_alive, isotherm, pause, python, record_file, record_pid, run, scratch,
-    shared, skip, stop_once, until, until_snapshot,
+    Record, Running, at_once, is_alive, isotherm, pause, python, record_file, record_pid, run,
+    scratch, shared, skip, stop_once, until, until_snapshot,
 };
 
 /// Holds 64 MiB of known content, touches it all the time, and prints at the end whether it is unchanged.
@@ -116,13 +116,9 @@ fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
 #[test]
 fn a_target_that_ends_ends_the_recording() {
     let Some(_turn) = shared() else { return };
-    let directory = scratch();
-    for (i, flags) in [&[][..], &["--pages"], &["--strategy", "all"]]
-        .iter()
-        .enumerate()
-    {
-        let path = directory.path().join(format!("record {i}"));
-        let keeper = keeper();
+    let ways = [&[][..], &["--pages"], &["--strategy", "all"]];
+    at_once(&ways, |flags| {
+        let ((_directory, path), keeper) = (record_file(), keeper());
         let recorder = record_pid(keeper.pid(), &path, flags);
         until_snapshot(&path);
         keeper.signal(Signal::SIGKILL);
@@ -130,13 +126,14 @@ fn a_target_that_ends_ends_the_recording() {
         recorder.succeed();
         let record = Record::whole(&path);
         let exits = record.exits();
-        assert_eq!(exits.len(), 1, "{exits:?}");
-        let late = record
-            .snapshots()
-            .filter(|s| s.start > exits[0].time)
-            .count();
-        assert_eq!(late, 0, "snapshots of a process that is no more");
-    }
+        assert_eq!(exits.len(), 1, "{flags:?}: {exits:?}");
+        let mut starts = record.snapshots().map(|snapshot| snapshot.start);
+        let is_late = starts.any(|start| start > exits[0].time);
+        assert!(
+            !is_late,
+            "{flags:?}: snapshots of a process that is no more"
+        );
+    });
 }
 
 /// If one of several targets ends, the recording of the others continues.
