@@ -78,6 +78,17 @@ fn replays(plan: &TuningPlan, of: Replay) -> Replays {
     replays.expect("not stopped")
 }
 
+fn planned<'a>(replays: &'a Replays, plan: &'a TuningPlan) -> PlannedReplays<'a> {
+    PlannedReplays { replays, plan }
+}
+
+/// Returns a space for the trace of [`replay`].
+fn space(plan: &TuningPlan, params: &[&str]) -> Space {
+    let (times, _) = trace_facts(&replay()).expect("a trace");
+    let params: Vec<String> = params.iter().map(|param| (*param).to_owned()).collect();
+    Space::new(&params, plan.contexts(), times).expect("a space")
+}
+
 const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
 /// Returns the result of a search of ages and sizes, as JSON.
@@ -99,25 +110,17 @@ fn tuned_of(
 ) -> (Tuned, SearchCompletion) {
     let (plan, stop) = (plan(), Arc::new(AtomicBool::new(false)));
     let (times, _) = trace_facts(&replay()).expect("a trace");
-    let replays = Replays::new(
-        &plan.watching().expect("a session"),
-        replay(),
-        Arc::clone(&stop),
-    )
-    .expect("it runs")
-    .expect("not stopped");
-    let params = ["age=1s..30s".to_owned(), "size=4K..64K".to_owned()];
-    let space = Space::new(&params, plan.contexts(), times).expect("a space");
+    let watching = plan.watching().expect("a session");
+    let replays = Replays::new(&watching, replay(), Arc::clone(&stop)).expect("it runs");
+    let replays = replays.expect("not stopped");
+    let space = space(&plan, &["age=1s..30s", "size=4K..64K"]);
     let mut search = Search::new(space, OBJECTIVE, 24, 1, plan.contexts());
     let mut on_event = |event: SearchEvent<'_>| {
         if matches!(event, SearchEvent::Evaluated(nr) if nr >= stop_after) {
             stop.store(true, Ordering::Relaxed);
         }
     };
-    let planned = PlannedReplays {
-        replays: &replays,
-        plan: &plan,
-    };
+    let planned = planned(&replays, &plan);
     let completion = run(&mut search, &planned, journal, jobs, &stop, &mut on_event).expect("runs");
     let base = replays.base();
     let subject = Subject {
@@ -179,14 +182,9 @@ fn a_page_needs_nothing_else_and_names_are_harmless() {
 #[test]
 fn an_older_age_saves_less_and_loses_less() {
     let plan = plan();
-    let (times, _) = trace_facts(&replay()).expect("a trace");
     let replays = replays(&plan, replay());
-    let space =
-        Space::new(&["age=3s,18s,40s".to_owned()], plan.contexts(), times).expect("a space");
-    let planned = PlannedReplays {
-        replays: &replays,
-        plan: &plan,
-    };
+    let space = space(&plan, &["age=3s,18s,40s"]);
+    let planned = planned(&replays, &plan);
     let predicted = |n| {
         let settings = space.settings(&space.point(n));
         planned
@@ -291,10 +289,7 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
     let plan = TuningPlan::new(Vec::new(), request, None).expect("a plan");
     let replays = replays(&plan, replay());
-    let planned = PlannedReplays {
-        replays: &replays,
-        plan: &plan,
-    };
+    let planned = planned(&replays, &plan);
     let error = planned
         .evaluate(&Settings::default())
         .expect_err("one node");
@@ -314,10 +309,7 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
         memory_bound: 0.5,
     });
     let replays = replays(&plan, tiered);
-    let planned = PlannedReplays {
-        replays: &replays,
-        plan: &plan,
-    };
+    let planned = planned(&replays, &plan);
     let spec = planned.evaluate(&Settings::default()).expect("it runs");
     let moved = spec.expect("not stopped");
     assert!((0.3..0.7).contains(&moved.saved_share.value), "{moved:?}");
@@ -378,9 +370,7 @@ fn a_search_that_is_stopped_on_the_sample_gives_its_best_so_far() {
 #[test]
 fn what_is_written_is_what_was_tried_under_its_guard() {
     let plan = plan();
-    let (times, _) = trace_facts(&replay()).expect("a trace");
-    let params = ["age=7s", "size=8K", "quota=3M", "rate=1.5%"].map(str::to_owned);
-    let space = Space::new(&params, plan.contexts(), times).expect("a space");
+    let space = space(&plan, &["age=7s", "size=8K", "quota=3M", "rate=1.5%"]);
     let configuration = plan.configuration(&space.settings(&space.point(0)));
     let read = load(&to_yaml(&configuration), ConfigFormat::Detect).expect("read again");
     assert_eq!(read.contexts, configuration.contexts);
@@ -424,8 +414,7 @@ fn an_evaluation_that_fails_ends_the_search_and_says_which() {
         }
     }
     let plan = plan();
-    let (times, _) = trace_facts(&replay()).expect("a trace");
-    let space = Space::new(&["age".to_owned()], plan.contexts(), times).expect("a space");
+    let space = space(&plan, &["age"]);
     let mut search = Search::new(space, OBJECTIVE, 24, 1, plan.contexts());
     let fails = Fails(Mutex::new(0));
     let stop = AtomicBool::new(false);

@@ -181,12 +181,9 @@ fn blocks_of(range: AddressRange) -> (u64, u64) {
 mod tests {
     use super::*;
     use crate::snapshot::RegionSnapshot;
+    use crate::test_regions::second;
 
     const TARGET: TargetId = TargetId(0);
-
-    fn second(n: u64) -> Nanos {
-        Nanos(n * 1_000_000_000)
-    }
 
     fn operation(first: u64, end: u64) -> Operation {
         let range = AddressRange::new(first * BLOCK_SIZE, end * BLOCK_SIZE);

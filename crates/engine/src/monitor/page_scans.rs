@@ -197,16 +197,13 @@ impl Block {
 mod tests {
     use super::*;
     use crate::monitor::bits::{NONE, mask_of};
+    use crate::test_regions::second;
 
     const TARGET: TargetId = TargetId(3);
 
     /// Returns a wall-clock time.
     fn time(n: u64) -> Nanos {
         Nanos(1_795_525_045_354_631_477) + second(n)
-    }
-
-    fn second(n: u64) -> Nanos {
-        Nanos(n * 1_000_000_000)
     }
 
     fn scan(scans: &mut PageScans, n: u64, accessed: [Bitmap; 2]) -> Snapshot {

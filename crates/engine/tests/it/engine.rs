@@ -93,25 +93,14 @@ fn always(touch: Touch) -> impl FnMut(&Sample) -> Touch {
 
 #[test]
 fn snapshots_tell_how_often_and_since_when() {
-    check(
-        Attributes::default(),
-        1,
-        always(Touch::Idle),
-        "[0,1000)=0@1",
-    );
-    check(
-        Attributes::default(),
-        5,
-        always(Touch::Idle),
-        "[0,1000)=0@5",
-    );
     // From no access to full access is a change, which the first interval shows.
-    check(
-        Attributes::default(),
-        5,
-        always(Touch::Accessed),
-        "[0,1000)=20@4",
-    );
+    for (nr, touch, wanted) in [
+        (1, Touch::Idle, "[0,1000)=0@1"),
+        (5, Touch::Idle, "[0,1000)=0@5"),
+        (5, Touch::Accessed, "[0,1000)=20@4"),
+    ] {
+        check(Attributes::default(), nr, always(touch), wanted);
+    }
 }
 
 #[test]

@@ -160,10 +160,7 @@ fn of_two_hundred_programs_a_search_of_a_part_finds_what_there_is() {
             replays.base().saved_mean_bytes.abs() < 1.0,
             "trace {number}"
         );
-        let planned = PlannedReplays {
-            replays: &replays,
-            plan: &plan,
-        };
+        let planned = super::planned(&replays, &plan);
         let known = Known(&planned, Mutex::default());
         let params = ["age=2s..14s:6".to_owned(), "size=4K,1M".to_owned()];
         let space = Space::new(&params, plan.contexts(), times).expect("a space");

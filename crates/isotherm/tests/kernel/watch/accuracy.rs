@@ -83,8 +83,7 @@ fn shortfall(way: &Way, record: &Path, workload: &Workload) -> Option<String> {
 /// yet to read, but the workload sets them again within milliseconds.
 #[test]
 fn each_way_of_watching_finds_what_is_hot() {
-    let test = "each_way_of_watching_finds_what_is_hot";
-    let Some(_turn) = alone(test) else { return };
+    let Some(_turn) = alone() else { return };
     let directory = scratch();
     let path = |nr: usize| directory.path().join(format!("record {nr}"));
     let workload = Workload::start(&static_workload(256, 16), &[]);

@@ -2,9 +2,7 @@
 
 use std::fs;
 
-use serde_json::Value;
-
-use crate::common::{Running, isotherm, python, record_pid, run, scratch, shared, skip};
+use crate::common::{Running, python, record_file, record_pid, report, shared, skip};
 
 const MIB: u64 = 1 << 20;
 const SETTING: &str = "/proc/sys/vm/nr_hugepages";
@@ -44,19 +42,14 @@ impl Drop for Reserved {
 
 #[test]
 fn huge_pages_of_hugetlbfs_are_unknown_and_never_idle() {
-    const TEST: &str = "huge_pages_of_hugetlbfs_are_unknown_and_never_idle";
-    let Some(_turn) = shared(TEST) else { return };
+    let Some(_turn) = shared() else { return };
     let Some(_reserved) = Reserved::new(8) else {
-        return skip(TEST, "the kernel finds no 8 huge pages");
+        return skip("the kernel finds no 8 huge pages");
     };
-    let mut target = Running::start(&mut python(PROGRAM));
-    target.line("ready");
-    let folder = scratch();
-    let path = folder.path().join("record");
-    let recorder = record_pid(target.pid(), &path, &["--duration", "9s"]);
-    recorder.finish().success();
-    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let target = Running::ready(&mut python(PROGRAM));
+    let (_folder, path) = record_file();
+    record_pid(target.pid(), &path, &["--duration", "9s"]).succeed();
+    let summary = report("summary", &path);
     let target = &summary["targets"][0];
     let idle = target["idle"].as_array().expect("idle times");
     let idle = idle
