@@ -8,14 +8,83 @@ use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{CsvWriter, ReportFormat, Style, or_empty, page};
+use super::{ReportFormat, Style, page};
 use crate::access::{AccessReport, AccessTable, MappingTotals, Row, Totals};
 use crate::context::RecordInfo;
+use crate::rows::ColumnType::{Address, F64, Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::{TARGET, Tabulate};
 
 /// The largest number of regions in a picture; with more, rows would be thinner than their text.
 const MAX_BARS: usize = 200;
 /// The largest number of mappings in the text's totals.
 const MAX_MAPPINGS: usize = 12;
+
+impl Tabulate for AccessTable {
+    /// The columns of a row for each region.
+    const COLUMNS: &'static [Column] = &[
+        TARGET,
+        column("snapshot", U64, "Number of the target's snapshot."),
+        column("start_ns", U64, "When its interval began."),
+        column("end_ns", U64, "When it ended."),
+        column("address_start", Address, "First address."),
+        column("address_end", Address, "First address behind it."),
+        column("size_bytes", U64, "Length of the region."),
+        nullable(
+            "access_rate",
+            F64,
+            "Share of checks that found an access, 0 to 1; null: not known.",
+        ),
+        column("age_ns", U64, "For how long it has been accessed so often."),
+        column("age_intervals", U32, "The same in intervals."),
+        column("nr_samples", U32, "Checks in the interval."),
+        nullable("mapping", Name, "What lies there."),
+        nullable("mapping_others", U64, "Other names that lie there."),
+        nullable("resident_bytes", U64, "Bytes in memory."),
+        nullable("touched_bytes", U64, "Of these, accessed in the interval."),
+        nullable(
+            "unknown_bytes",
+            U64,
+            "Of these, those of which that is not known.",
+        ),
+        nullable("swapped_bytes", U64, "Bytes swapped out."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for region in &self.regions {
+            let (mapping, memory) = (region.mapping.as_ref(), region.memory);
+            push(&[
+                self.target.target.into(),
+                self.snapshot.into(),
+                self.start_ns.into(),
+                self.end_ns.into(),
+                region.start.into(),
+                region.end.into(),
+                region.size_bytes.into(),
+                region.access_rate.into(),
+                region.age_ns.into(),
+                region.age_intervals.into(),
+                self.nr_samples.into(),
+                mapping.map(|label| &*label.name).into(),
+                mapping.map(|label| label.others as u64).into(),
+                memory.map(|memory| memory.resident).into(),
+                memory.map(|memory| memory.touched).into(),
+                memory.map(|memory| memory.unknown).into(),
+                memory.map(|memory| memory.swapped).into(),
+            ]);
+        }
+    }
+}
+
+impl Tabulate for AccessReport {
+    const COLUMNS: &'static [Column] = AccessTable::COLUMNS;
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for table in &self.snapshots {
+            table.rows(push);
+        }
+    }
+}
 
 impl AccessReport {
     /// Writes all tables.
@@ -59,7 +128,7 @@ impl<'a> AccessWriter<'a> {
                 }
                 text(table, &self.style, self.out)
             }
-            ReportFormat::Csv => csv(table, self.out),
+            ReportFormat::Csv => table.csv_rows(self.out),
             ReportFormat::Json => {
                 if !first {
                     self.out.write_all(b",\n")?;
@@ -110,11 +179,7 @@ impl<'a> AccessWriter<'a> {
             return Ok(());
         }
         match self.format {
-            ReportFormat::Csv => {
-                let mut rows = CsvWriter::from_writer(&mut *self.out);
-                rows.write_record(CSV_HEAD)?;
-                rows.flush()
-            }
+            ReportFormat::Csv => AccessTable::csv_head(self.out),
             ReportFormat::Html => {
                 let start = page::start("Access by region", record);
                 self.out.write_all(start.as_bytes())
@@ -131,26 +196,6 @@ impl<'a> AccessWriter<'a> {
         }
     }
 }
-
-const CSV_HEAD: [&str; 17] = [
-    "target",
-    "snapshot",
-    "start_ns",
-    "end_ns",
-    "address_start",
-    "address_end",
-    "size_bytes",
-    "access_rate",
-    "age_ns",
-    "age_intervals",
-    "nr_samples",
-    "mapping",
-    "mapping_others",
-    "resident_bytes",
-    "touched_bytes",
-    "unknown_bytes",
-    "swapped_bytes",
-];
 
 fn title(table: &AccessTable) -> String {
     let (start, end) = (
@@ -254,33 +299,6 @@ fn mapping(row: &Row) -> String {
     row.mapping
         .as_ref()
         .map_or_else(|| "-".into(), ToString::to_string)
-}
-
-fn csv(table: &AccessTable, out: &mut dyn Write) -> io::Result<()> {
-    let mut rows = CsvWriter::from_writer(out);
-    for row in &table.regions {
-        let fields = [
-            or_empty(table.target.target.map(|t| t.0)),
-            table.snapshot.to_string(),
-            table.start_ns.0.to_string(),
-            table.end_ns.0.to_string(),
-            format!("{:#x}", row.start),
-            format!("{:#x}", row.end),
-            row.size_bytes.to_string(),
-            or_empty(row.access_rate),
-            row.age_ns.0.to_string(),
-            row.age_intervals.to_string(),
-            table.nr_samples.to_string(),
-            or_empty(row.mapping.as_ref().map(|m| &m.name)),
-            or_empty(row.mapping.as_ref().map(|m| m.others)),
-            or_empty(row.memory.map(|m| m.resident)),
-            or_empty(row.memory.map(|m| m.touched)),
-            or_empty(row.memory.map(|m| m.unknown)),
-            or_empty(row.memory.map(|m| m.swapped)),
-        ];
-        rows.write_record(&fields)?;
-    }
-    rows.flush()
 }
 
 fn picture(table: &AccessTable) -> String {

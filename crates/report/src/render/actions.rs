@@ -2,18 +2,74 @@
 
 use std::io::{self, Write};
 
-use isotherm_engine::{Refusal, units};
+use isotherm_engine::{Nanos, Refusal, units};
 
 use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table};
 use super::wss::spark;
-use super::{CsvWriter, Render, Style, page};
+use super::{Render, Style, or_empty, page};
 use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
+use crate::rows::ColumnType::{Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 24;
 /// Number of processes that text and pages show; JSON has all.
 const PROCESSES_SHOWN: usize = 20;
+
+impl Tabulate for ActionsReport {
+    /// The columns of a row for each metric of each scheme, counter of the kernel, process and context.
+    const COLUMNS: &'static [Column] = &[
+        nullable("context", Name, "Context, in a record of several."),
+        nullable("scheme", U32, "Place of the scheme in its context."),
+        nullable("action", Name, "Its action, or whose counter it is."),
+        column("metric", Name, "Name of the metric."),
+        nullable("time_ns", U64, "When; null: at the end."),
+        column("value", U64, "Value of the metric."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        let none = ColumnValue::Null;
+        for scheme in &self.schemes {
+            let context = scheme.context.as_deref().into();
+            let [number, action] = [scheme.scheme.into(), scheme.action.as_str().into()];
+            let mut row = |metric: &str, time: Option<Nanos>, value: u64| {
+                let [time, value] = [time.into(), value.into()];
+                push(&[context, number, action, metric.into(), time, value]);
+            };
+            row("tried_bytes", None, scheme.tried_bytes);
+            for way in &scheme.moved {
+                let metric = format!("moved_bytes: node {} to {}", way.from, way.to);
+                row(&metric, None, way.bytes);
+            }
+            for (why, n) in &scheme.refused_bytes {
+                row(&format!("refused_bytes: {}", reason(*why)), None, *n);
+            }
+            for point in &scheme.series {
+                row("applied_bytes_sum", Some(point.time_ns), point.max);
+            }
+        }
+        for (node, counter, pages) in self.kernel_counters() {
+            let metric = format!("kernel_pages: {counter}");
+            let [node, metric] = [node.as_str(), metric.as_str()].map(Into::into);
+            push(&[none, none, node, metric, none, pages.into()]);
+        }
+        for of in &self.processes {
+            let metric = format!("applied_bytes: pid {}", or_empty(of.target.pid));
+            let metric = metric.as_str().into();
+            push(&[none, none, none, metric, none, of.applied_bytes.into()]);
+        }
+        for guard in &self.guards {
+            let context = guard.context.as_deref().into();
+            let metric = "guard_allowed_bytes_per_s".into();
+            for point in &guard.allowed {
+                let (time, mean) = (point.time_ns.into(), point.mean.into());
+                push(&[context, none, none, metric, time, mean]);
+            }
+        }
+    }
+}
 
 impl Render for ActionsReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -53,47 +109,6 @@ impl Render for ActionsReport {
         self.moves_text(style, out)?;
         for guard in &self.guards {
             writeln!(out, "\n{}", guard_text(guard))?;
-        }
-        Ok(())
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["context", "scheme", "action", "metric", "time_ns", "value"];
-        out.write_record(head)?;
-        for scheme in &self.schemes {
-            let context = scheme.context.clone().unwrap_or_default();
-            let mut line = |metric: &str, time: Option<u64>, value: u64| {
-                out.serialize((&context, scheme.scheme, &scheme.action, metric, time, value))
-            };
-            line("tried_bytes", None, scheme.tried_bytes)?;
-            for way in &scheme.moved {
-                let metric = format!("moved_bytes: node {} to {}", way.from, way.to);
-                line(&metric, None, way.bytes)?;
-            }
-            for (why, n) in &scheme.refused_bytes {
-                line(&format!("refused_bytes: {}", reason(*why)), None, *n)?;
-            }
-            for point in &scheme.series {
-                line("applied_bytes_sum", Some(point.time_ns.0), point.max)?;
-            }
-        }
-        for (node, counter, pages) in self.kernel_counters() {
-            let metric = format!("kernel_pages: {counter}");
-            out.serialize(("", "", node, metric, "", pages))?;
-        }
-        for of in &self.processes {
-            let pid = of
-                .target
-                .pid
-                .map_or_else(String::new, |pid| pid.to_string());
-            let metric = format!("applied_bytes: pid {pid}");
-            out.serialize(("", "", "", metric, None::<u64>, of.applied_bytes))?;
-        }
-        for guard in &self.guards {
-            for point in &guard.allowed {
-                let metric = "guard_allowed_bytes_per_s";
-                out.serialize((&guard.context, "", "", metric, point.time_ns.0, point.mean))?;
-            }
         }
         Ok(())
     }

@@ -7,13 +7,51 @@ use isotherm_engine::{Nanos, units};
 
 use super::flame::Flame;
 use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, page};
+use super::{Render, Style, page};
 use crate::blame::{BlameReport, Blamed, By, FlameNode, HugeBytes, Measure};
+use crate::rows::ColumnType::{Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 /// Number of rows of the table, and of children of a node, that text shows.
 const ROWS: usize = 20;
 /// Share of all bytes below which tree nodes are merged.
 const SHARE_MIN: f64 = 0.01;
+
+impl Tabulate for BlameReport {
+    /// The columns of a row for each stack, and for the bytes without one.
+    const COLUMNS: &'static [Column] = &[
+        nullable("target", U32, "Number of the target."),
+        nullable("thread", Name, "Name of the thread."),
+        nullable("mapping", Name, "Name of the mapping."),
+        column("function", Name, "The function, or why it is unknown."),
+        column("bytes", U64, "Bytes that it touched first."),
+        column("likely_bytes", U64, "Of these, the likely ones."),
+        nullable("stack", Name, "Callers first, separated by semicolons."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for stack in &self.stacks {
+            push(&[
+                stack.target.into(),
+                stack.thread.as_str().into(),
+                (&*stack.mapping).into(),
+                stack.function.as_str().into(),
+                stack.bytes.into(),
+                stack.likely_bytes.into(),
+                stack.stack.join(";").as_str().into(),
+            ]);
+        }
+        let none = ColumnValue::Null;
+        for (what, bytes) in [
+            ("[before sampling]", self.unknown.before_sampling),
+            ("[not sampled]", self.unknown.not_sampled),
+        ] {
+            let nothing = 0_u64.into();
+            push(&[none, none, none, what.into(), bytes.into(), nothing, none]);
+        }
+    }
+}
 
 impl Render for BlameReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -44,36 +82,6 @@ impl Render for BlameReport {
             branch(child, 0, self.total_bytes, style, out)?;
         }
         writeln!(out, "\n{}", self.facts(style))
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        out.write_record([
-            "target",
-            "thread",
-            "mapping",
-            "function",
-            "bytes",
-            "likely_bytes",
-            "stack",
-        ])?;
-        for stack in &self.stacks {
-            out.write_record([
-                &stack.target.0.to_string(),
-                &stack.thread,
-                &*stack.mapping,
-                &stack.function,
-                &stack.bytes.to_string(),
-                &stack.likely_bytes.to_string(),
-                &stack.stack.join(";"),
-            ])?;
-        }
-        for (what, bytes) in [
-            ("[before sampling]", self.unknown.before_sampling),
-            ("[not sampled]", self.unknown.not_sampled),
-        ] {
-            out.write_record(["", "", "", what, &bytes.to_string(), "0", ""])?;
-        }
-        Ok(())
     }
 
     fn svg(&self) -> String {

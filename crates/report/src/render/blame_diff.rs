@@ -6,11 +6,32 @@ use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, page};
+use super::{Render, Style, page};
 use crate::blame::{BlameDiffReport, BlameTotals, HugeBytes};
+use crate::rows::ColumnType::{Name, U64};
+use crate::rows::{Column, ColumnValue, column};
+use crate::table::Tabulate;
 
 /// Number of rows that text and pictures show.
 const ROWS: usize = 20;
+
+impl Tabulate for BlameDiffReport {
+    /// The columns of a row for each stack.
+    const COLUMNS: &'static [Column] = &[
+        column("stack", Name, "Callers first, separated by semicolons."),
+        column("before_bytes", U64, "Bytes in the first record."),
+        column("after_bytes", U64, "Bytes in the second."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for stack in &self.stacks {
+            let [before, after] = [stack.before_bytes, stack.after_bytes].map(Into::into);
+            push(&[stack.stack.join(";").as_str().into(), before, after]);
+        }
+        let [before, after] = [&self.before, &self.after].map(unknown);
+        push(&["[unknown]".into(), before.into(), after.into()]);
+    }
+}
 
 impl Render for BlameDiffReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -52,20 +73,6 @@ impl Render for BlameDiffReport {
             }
         }
         table.write(out)
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        out.write_record(["stack", "before_bytes", "after_bytes"])?;
-        for stack in &self.stacks {
-            out.write_record([
-                &stack.stack.join(";"),
-                &stack.before_bytes.to_string(),
-                &stack.after_bytes.to_string(),
-            ])?;
-        }
-        let [before, after] = [&self.before, &self.after].map(|of| unknown(of).to_string());
-        out.write_record(["[unknown]", &before, &after])?;
-        Ok(())
     }
 
     fn svg(&self) -> String {

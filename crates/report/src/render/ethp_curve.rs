@@ -7,8 +7,11 @@ use isotherm_engine::units;
 
 use super::plot::{self, LINES, WIDTH};
 use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, page};
+use super::{Render, Style, page};
 use crate::ethp_curve::{EthpCurveReport, EthpPoint};
+use crate::rows::ColumnType::{F64, Name, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 const HEIGHT: f64 = 380.0;
 const LEFT: f64 = 64.0;
@@ -28,6 +31,42 @@ const HEAD: [&str; 6] = [
 const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
      covered: what the TLB is spared at most. It is not time; measure that (`isotherm eval`, `isotherm-bench huge`)";
 
+impl Tabulate for EthpCurveReport {
+    /// The columns of a row for each policy and each bound of the waste.
+    const COLUMNS: &'static [Column] = &[
+        column("policy", Name, "Name of the policy, or `bound`."),
+        nullable("max_waste", F64, "Bound, as a share of resident memory."),
+        column(
+            "huge_mean_bytes",
+            U64,
+            "Bytes in huge pages, mean over time.",
+        ),
+        column("waste_mean_bytes", U64, "Of these, untouched."),
+        column(
+            "waste_share",
+            F64,
+            "The same as a share of resident memory.",
+        ),
+        column("waste_of_always", F64, "The same as a share of `always`."),
+        column("coverage", F64, "Covered share of touched translations."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        let bounds = self.points.iter().map(|point| ("bound", point));
+        for (policy, point) in self.named().into_iter().chain(bounds) {
+            push(&[
+                policy.into(),
+                point.max_waste.into(),
+                point.huge_mean_bytes.into(),
+                point.waste_mean_bytes.into(),
+                point.waste_share.into(),
+                point.waste_of_always.into(),
+                point.coverage.into(),
+            ]);
+        }
+    }
+}
+
 impl Render for EthpCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.facts(style))?;
@@ -39,41 +78,11 @@ impl Render for EthpCurveReport {
             ("OF ALWAYS", Align::Right),
             ("COVERAGE", Align::Right),
         ]);
-        for (name, point) in self.rows() {
+        for (name, point) in self.shown() {
             table.row(fields(&name, &point, style).to_vec());
         }
         table.write(out)?;
         writeln!(out, "\n{}\n\n{COVERAGE}.", self.choice(style))
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = [
-            "policy",
-            "max_waste",
-            "huge_mean_bytes",
-            "waste_mean_bytes",
-            "waste_share",
-            "waste_of_always",
-            "coverage",
-        ];
-        out.write_record(head)?;
-        let named = self.named().into_iter().map(|(name, point)| (name, *point));
-        let bounds = self.points.iter().map(|point| ("bound", *point));
-        for (policy, point) in named.chain(bounds) {
-            out.write_record(&[
-                policy.to_owned(),
-                point
-                    .max_waste
-                    .map(|share| share.to_string())
-                    .unwrap_or_default(),
-                point.huge_mean_bytes.to_string(),
-                point.waste_mean_bytes.to_string(),
-                point.waste_share.to_string(),
-                point.waste_of_always.to_string(),
-                point.coverage.to_string(),
-            ])?;
-        }
-        Ok(())
     }
 
     fn svg(&self) -> String {
@@ -84,7 +93,7 @@ impl Render for EthpCurveReport {
         let style = Style::default();
         let mut html = page::start("Huge pages", &self.record);
         html += &page::figure(TITLE, &self.choice(&style), &self.picture());
-        let rows = self.rows().into_iter();
+        let rows = self.shown().into_iter();
         let rows: Vec<Vec<String>> = rows
             .map(|(name, point)| fields(&name, &point, &style).to_vec())
             .collect();
@@ -120,7 +129,7 @@ impl EthpCurveReport {
         ]
     }
 
-    fn rows(&self) -> Vec<(String, EthpPoint)> {
+    fn shown(&self) -> Vec<(String, EthpPoint)> {
         let bounds = self.points.iter().map(|point| {
             let name = point.max_waste.map_or_else(
                 || "any waste".to_owned(),

@@ -7,11 +7,34 @@ use isotherm_engine::units;
 use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table, series};
 use super::wss::spark;
-use super::{CsvWriter, Render, Style, page};
+use super::{Render, Style, page};
 use crate::footprint::{FootprintMetric, FootprintReport};
+use crate::rows::ColumnType::{Name, U64};
+use crate::rows::{Column, ColumnValue, column};
+use crate::table::Tabulate;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
+
+impl Tabulate for FootprintReport {
+    /// The columns of a row for each step of time.
+    const COLUMNS: &'static [Column] = &[
+        column("metric", Name, "Name of the metric."),
+        column("time_ns", U64, "When the step begins."),
+        column("min_bytes", U64, "Least value in the step."),
+        column("mean_bytes", U64, "Its mean."),
+        column("max_bytes", U64, "Its greatest."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for metric in &self.metrics {
+            for point in &metric.series {
+                let [min, mean, max] = [point.min, point.mean, point.max].map(Into::into);
+                push(&[metric.name.into(), point.time_ns.into(), min, mean, max]);
+            }
+        }
+    }
+}
 
 impl Render for FootprintReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -44,23 +67,6 @@ impl Render for FootprintReport {
             for metric in &self.metrics {
                 writeln!(out, "\n{}\n", named(metric.name))?;
                 series(&metric.series, style).write(out)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["metric", "time_ns", "min_bytes", "mean_bytes", "max_bytes"];
-        out.write_record(head)?;
-        for metric in &self.metrics {
-            for point in &metric.series {
-                out.serialize((
-                    metric.name,
-                    point.time_ns.0,
-                    point.min,
-                    point.mean,
-                    point.max,
-                ))?;
             }
         }
         Ok(())

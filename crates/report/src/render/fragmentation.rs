@@ -2,17 +2,53 @@
 
 use std::io::{self, Write};
 
-use isotherm_engine::{PAGE_SIZE, units};
+use isotherm_engine::{Nanos, PAGE_SIZE, units};
 
 use super::plot::{Line, PlotText, Unit, lines, lines_of};
 use super::table::{Align, Table};
 use super::wss::spark;
-use super::{CsvWriter, Render, Style, page, score};
+use super::{Render, Style, page, score};
 use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint};
+use crate::rows::ColumnType::{F64, Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
+use crate::table::Tabulate;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
+
+impl Tabulate for FragmentationReport {
+    /// The columns of a row for each step of time.
+    const COLUMNS: &'static [Column] = &[
+        column("node", U32, "Number of the node."),
+        column("metric", Name, "`score`, or `free_blocks_` and an order."),
+        column("time_ns", U64, "When the step begins."),
+        column("min", F64, "Least value in the step."),
+        column("mean", F64, "Its mean."),
+        column("max", F64, "Its greatest."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for node in &self.nodes {
+            let number = node.node.into();
+            let mut row = |metric: &str, time: Nanos, values: [ColumnValue<'_>; 3]| {
+                let [min, mean, max] = values;
+                push(&[number, metric.into(), time.into(), min, mean, max]);
+            };
+            for point in &node.score {
+                let values = [point.min, point.mean, point.max];
+                row("score", point.time_ns, values.map(Into::into));
+            }
+            for order in &node.orders {
+                let metric = format!("free_blocks_{}", order.order);
+                for point in &order.series {
+                    let values = [point.min, point.mean, point.max];
+                    row(&metric, point.time_ns, values.map(Into::into));
+                }
+            }
+        }
+    }
+}
 
 impl Render for FragmentationReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -34,32 +70,6 @@ impl Render for FragmentationReport {
                 "\n{} samples of more nodes are left out",
                 self.left_out_samples
             )?;
-        }
-        Ok(())
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["node", "metric", "time_ns", "min", "mean", "max"];
-        out.write_record(head)?;
-        for node in &self.nodes {
-            for point in &node.score {
-                let fields = [
-                    node.node.to_string(),
-                    "score".into(),
-                    point.time_ns.0.to_string(),
-                    point.min.to_string(),
-                    point.mean.to_string(),
-                    point.max.to_string(),
-                ];
-                out.write_record(&fields)?;
-            }
-            for order in &node.orders {
-                for point in &order.series {
-                    let metric = format!("free_blocks_{}", order.order);
-                    let (time, min, max) = (point.time_ns.0, point.min, point.max);
-                    out.serialize((node.node, metric, time, min, point.mean, max))?;
-                }
-            }
         }
         Ok(())
     }

@@ -7,8 +7,51 @@ use isotherm_engine::{Nanos, units};
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, or_empty, page};
+use super::{Render, Style, page};
 use crate::idle::{IdleMemory, IdleReport};
+use crate::rows::ColumnType::{F64, Name, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::{TARGET_OR_TOTAL, Tabulate};
+
+impl Tabulate for IdleReport {
+    /// The columns of a row for each minimum idle time, each percentile and each total.
+    const COLUMNS: &'static [Column] = &[
+        TARGET_OR_TOTAL,
+        column("time_ns", U64, "When."),
+        column(
+            "kind",
+            Name,
+            "`idle_at_least`: `bytes` were idle for `idle_ns` or longer. `percentile`: `percent` of the known bytes \
+             were idle for `idle_ns` at most. Others: `bytes` of this kind.",
+        ),
+        nullable("percent", F64, "Of the bytes, 0 to 100."),
+        nullable("idle_ns", U64, "How long."),
+        nullable("bytes", U64, "How many; null: not watched for so long."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for memory in self.memories() {
+            let [target, time] = [memory.target.target.into(), memory.time_ns.into()];
+            let mut line =
+                |kind: &str, percent: Option<f64>, idle: Option<Nanos>, n: Option<u64>| {
+                    let [percent, idle, bytes] = [percent.into(), idle.into(), n.into()];
+                    push(&[target, time, kind.into(), percent, idle, bytes]);
+                };
+            for idle in &memory.idle {
+                line("idle_at_least", None, Some(idle.at_least_ns), idle.bytes);
+            }
+            for p in &memory.percentiles {
+                line("percentile", Some(p.percent), Some(Nanos(p.value)), None);
+            }
+            line("accessed", None, None, Some(memory.accessed_bytes));
+            line("unknown", None, None, Some(memory.unknown_bytes));
+            line("monitored", None, None, Some(memory.monitored_bytes));
+            line("resident", None, None, memory.resident_bytes);
+            line("swapped", None, None, memory.swapped_bytes);
+            line("rss", None, None, memory.rss_bytes);
+        }
+    }
+}
 
 impl Render for IdleReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -28,46 +71,6 @@ impl Render for IdleReport {
                 "\n{n} targets had ended before; --target or --at show them"
             ),
         }
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["target", "time_ns", "kind", "percent", "idle_ns", "bytes"];
-        out.write_record(head)?;
-        for memory in self.memories() {
-            let target = memory
-                .target
-                .target
-                .map_or("total".into(), |t| t.0.to_string());
-            let mut line = |kind: &str, percent: String, idle: String, bytes: String| {
-                let time = memory.time_ns.0.to_string();
-                out.write_record([target.as_str(), &time, kind, &percent, &idle, &bytes])
-            };
-            let none = String::new;
-            for idle in &memory.idle {
-                let least = idle.at_least_ns.0.to_string();
-                line("idle_at_least", none(), least, or_empty(idle.bytes))?;
-            }
-            for p in &memory.percentiles {
-                line(
-                    "percentile",
-                    p.percent.to_string(),
-                    p.value.to_string(),
-                    none(),
-                )?;
-            }
-            let totals = [
-                ("accessed", Some(memory.accessed_bytes)),
-                ("unknown", Some(memory.unknown_bytes)),
-                ("monitored", Some(memory.monitored_bytes)),
-                ("resident", memory.resident_bytes),
-                ("swapped", memory.swapped_bytes),
-                ("rss", memory.rss_bytes),
-            ];
-            for (kind, bytes) in totals {
-                line(kind, none(), none(), or_empty(bytes))?;
-            }
-        }
-        Ok(())
     }
 
     fn svg(&self) -> String {

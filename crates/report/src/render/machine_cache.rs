@@ -3,15 +3,11 @@
 use std::io::{self, Write};
 
 use isotherm_engine::Nanos;
-use isotherm_engine::frames::AgeBytes;
 
 use super::Style;
 use super::machine::{SHOWN, ages_of, table, tell_more};
 use super::table::{Align, Table};
 use crate::machine::MachineCache;
-
-/// The fields of a CSV row before its ages: kind, name, process, group, node and bytes.
-type RowStart = [String; 6];
 
 /// Number of scans after which most ages are known: two rounds, and one that the record may end in.
 const NR_LOOKS: u64 = 3;
@@ -76,35 +72,5 @@ impl MachineCache {
             table.row(row);
         }
         table
-    }
-
-    pub(super) fn rows(&self) -> impl Iterator<Item = (RowStart, AgeBytes)> + '_ {
-        let none = String::new;
-        let groups = self.groups.iter().map(move |of| {
-            let (group, bytes) = (of.group.clone(), of.bytes.total().to_string());
-            let group = group.unwrap_or_default();
-            let start = [
-                "page cache group".into(),
-                none(),
-                none(),
-                group,
-                none(),
-                bytes,
-            ];
-            (start, of.bytes.ages)
-        });
-        let files = self.files.iter().map(move |file| {
-            let bytes = file.bytes.total().to_string();
-            let start = [
-                "page cache file".into(),
-                file.name(),
-                none(),
-                none(),
-                none(),
-                bytes,
-            ];
-            (start, file.bytes.ages)
-        });
-        groups.chain(files)
     }
 }

@@ -7,15 +7,53 @@ use isotherm_engine::{Nanos, units};
 
 use super::plot::{self, LINES, WIDTH};
 use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, or_empty, page};
+use super::{Render, Style, page};
 use crate::reclaim_curve::backoff::THRESHOLDS;
 use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint, RefaultCostSource};
+use crate::rows::ColumnType::{F64, Name, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 78.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 44.0;
+
+impl Tabulate for ReclaimCurveReport {
+    /// The columns of a row for each threshold.
+    const COLUMNS: &'static [Column] = &[
+        column(
+            "policy",
+            Name,
+            "`idle`: each page is taken once it was idle for this time. `backoff`: refaulted pages later.",
+        ),
+        column("threshold_ns", U64, "Idle for so long."),
+        column("saved_byte_seconds", F64, "Bytes times seconds."),
+        column("saved_mean_bytes", U64, "Mean over time."),
+        column("saved_share", F64, "Share of mean resident memory, 0 to 1."),
+        nullable("steady_share", F64, "The same without the beginning."),
+        column("refaults_per_s", F64, "Pages read back per second."),
+        column("slowdown", F64, "Share of the program's time that is lost."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        let first = self.points.iter().map(|point| ("idle", point));
+        let second = self.backoff_points.iter().map(|point| ("backoff", point));
+        for (policy, point) in first.chain(second) {
+            push(&[
+                policy.into(),
+                point.threshold_ns.into(),
+                point.saved_byte_seconds.into(),
+                point.saved_mean_bytes.into(),
+                point.saved_share.into(),
+                point.steady_share.into(),
+                point.refaults_per_s.into(),
+                point.slowdown.into(),
+            ]);
+        }
+    }
+}
 
 impl Render for ReclaimCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -27,36 +65,6 @@ impl Render for ReclaimCurveReport {
         }
         if let Some(sentence) = self.choice(style) {
             writeln!(out, "\n{sentence}")?;
-        }
-        Ok(())
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = [
-            "policy",
-            "threshold_ns",
-            "saved_byte_seconds",
-            "saved_mean_bytes",
-            "saved_share",
-            "steady_share",
-            "refaults_per_s",
-            "slowdown",
-        ];
-        out.write_record(head)?;
-        let first = self.points.iter().map(|point| ("idle", point));
-        let second = self.backoff_points.iter().map(|point| ("backoff", point));
-        for (policy, point) in first.chain(second) {
-            let fields = [
-                policy.to_owned(),
-                point.threshold_ns.0.to_string(),
-                point.saved_byte_seconds.to_string(),
-                point.saved_mean_bytes.to_string(),
-                point.saved_share.to_string(),
-                or_empty(point.steady_share),
-                point.refaults_per_s.to_string(),
-                point.slowdown.to_string(),
-            ];
-            out.write_record(&fields)?;
         }
         Ok(())
     }

@@ -7,15 +7,49 @@ use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
 use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, or_empty, page};
+use super::{Render, Style, or_empty, page};
 use isotherm_record::machine::ChargedMemory;
 
 use crate::diff::{DiffReport, Figures};
 use crate::overview::{IDLE, MappingOverview, TargetOverview};
+use crate::rows::ColumnType::{Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::summary::SummaryReport;
+use crate::table::{TARGET, Tabulate};
 
 /// Number of targets that text lists.
 const TARGETS: usize = 20;
+
+impl Tabulate for SummaryReport {
+    /// The columns of a row for each target.
+    const COLUMNS: &'static [Column] = &[
+        TARGET,
+        nullable("pid", U32, "Process id."),
+        nullable("name", Name, "Name of the process."),
+        nullable("resident_bytes", U64, "Bytes in memory."),
+        nullable("working_set_bytes", U64, "Working set, mean over time."),
+        nullable("idle_bytes", U64, "Bytes idle for 5 s or longer."),
+        nullable("swapped_bytes", U64, "Bytes swapped out."),
+        column("unknown_bytes", U64, "Bytes of unknown use."),
+        column("monitored_bytes", U64, "Bytes of monitored addresses."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for target in &self.overview.targets {
+            push(&[
+                target.target.target.into(),
+                target.target.pid.into(),
+                target.target.name.as_deref().into(),
+                target.resident_bytes.into(),
+                target.working_set_bytes.into(),
+                target.idle_bytes().into(),
+                target.swapped_bytes.into(),
+                target.unknown_bytes.into(),
+                target.monitored_bytes.into(),
+            ]);
+        }
+    }
+}
 
 impl Render for SummaryReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -80,35 +114,6 @@ impl Render for SummaryReport {
             )?;
         }
         writeln!(out, "Next: {}", self.next)
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = [
-            "target",
-            "pid",
-            "name",
-            "resident_bytes",
-            "working_set_bytes",
-            "idle_bytes",
-            "swapped_bytes",
-            "unknown_bytes",
-            "monitored_bytes",
-        ];
-        out.write_record(head)?;
-        for target in &self.overview.targets {
-            out.serialize((
-                target.target.target.map(|t| t.0),
-                target.target.pid,
-                target.target.name.as_deref(),
-                target.resident_bytes,
-                target.working_set_bytes,
-                target.idle_bytes(),
-                target.swapped_bytes,
-                target.unknown_bytes,
-                target.monitored_bytes,
-            ))?;
-        }
-        Ok(())
     }
 
     fn svg(&self) -> String {
@@ -224,6 +229,31 @@ fn target_row(target: &TargetOverview, style: &Style) -> [String; 7] {
     ]
 }
 
+impl Tabulate for DiffReport {
+    /// The columns of a row for each figure.
+    const COLUMNS: &'static [Column] = &[
+        column("name", Name, "Name of the targets."),
+        nullable("mapping", Name, "Name of the mapping; null: all."),
+        column("what", Name, "Name of the figure."),
+        nullable("a_bytes", U64, "Bytes in the first record."),
+        nullable("b_bytes", U64, "Bytes in the second."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for (name, what, a, b) in self.figures() {
+            let [name, what] = [name.as_str(), what.as_str()].map(Into::into);
+            push(&[name, ColumnValue::Null, what, a.into(), b.into()]);
+        }
+        for mapping in &self.mappings {
+            let [name, label] = [mapping.name.as_str(), mapping.mapping.as_str()].map(Into::into);
+            let [a, b] = mapping.resident_bytes.map(Into::into);
+            push(&[name, label, "resident".into(), a, b]);
+            let [a, b] = mapping.idle_bytes.map(Into::into);
+            push(&[name, label, "idle 5 s".into(), a, b]);
+        }
+    }
+}
+
 impl Render for DiffReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         let mut table = Table::new(&[
@@ -261,24 +291,6 @@ impl Render for DiffReport {
             table.row(vec![a, b, idle_a, idle_b, name]);
         }
         table.write(out)
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["name", "mapping", "what", "a_bytes", "b_bytes"];
-        out.write_record(head)?;
-        for (name, what, a, b) in self.figures() {
-            out.serialize((name, "", what, a, b))?;
-        }
-        for mapping in &self.mappings {
-            let pairs = [
-                ("resident", mapping.resident_bytes),
-                ("idle 5 s", mapping.idle_bytes.map(Some)),
-            ];
-            for (what, [a, b]) in pairs {
-                out.serialize((&mapping.name, &mapping.mapping, what, a, b))?;
-            }
-        }
-        Ok(())
     }
 
     fn svg(&self) -> String {

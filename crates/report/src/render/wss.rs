@@ -7,9 +7,33 @@ use isotherm_engine::units;
 
 use super::plot::{Line, PlotText, lines};
 use super::table::{Align, Table, series, sparkline};
-use super::{CsvWriter, Render, Style, page};
+use super::{Render, Style, page};
+use crate::rows::ColumnType::U64;
+use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
+use crate::table::{TARGET_OR_TOTAL, Tabulate};
 use crate::wss::{WorkingSet, WssReport};
+
+impl Tabulate for WssReport {
+    /// The columns of a row for each step of time.
+    const COLUMNS: &'static [Column] = &[
+        TARGET_OR_TOTAL,
+        column("time_ns", U64, "When the step begins."),
+        column("min_bytes", U64, "Least working set in the step."),
+        column("mean_bytes", U64, "Its mean over time."),
+        column("max_bytes", U64, "Its greatest."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for set in self.sets() {
+            let target = set.target.target.into();
+            for point in &set.series {
+                let [min, mean, max] = [point.min, point.mean, point.max].map(Into::into);
+                push(&[target, point.time_ns.into(), min, mean, max]);
+            }
+        }
+    }
+}
 
 impl Render for WssReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -21,21 +45,6 @@ impl Render for WssReport {
                 writeln!(out)?;
             }
             self.text_of(set, style, out)?;
-        }
-        Ok(())
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["target", "time_ns", "min_bytes", "mean_bytes", "max_bytes"];
-        out.write_record(head)?;
-        for set in self.sets() {
-            let target = set
-                .target
-                .target
-                .map_or("total".into(), |t| t.0.to_string());
-            for point in &set.series {
-                out.serialize((&target, point.time_ns.0, point.min, point.mean, point.max))?;
-            }
         }
         Ok(())
     }
