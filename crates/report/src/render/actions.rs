@@ -114,13 +114,25 @@ impl Render for ActionsReport {
     }
 
     fn svg(&self) -> String {
-        self.picture()
+        let plots: Vec<Line> = self
+            .schemes
+            .iter()
+            .map(|scheme| Line {
+                name: name(scheme),
+                points: &scheme.series,
+            })
+            .collect();
+        let text = PlotText {
+            title: "Memory acted on since the beginning",
+            note: "The sum of bytes that each scheme acted on.",
+        };
+        lines(&text, &plots)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Actions", &self.record);
-        html += &page::figure("Acted on, over time", "", &self.picture());
+        html += &page::figure("Acted on, over time", "", &self.svg());
         if self.guards.iter().any(|guard| !guard.allowed.is_empty()) {
             html += &page::figure("What the guard allowed", "", &self.allowed());
         }
@@ -160,8 +172,7 @@ impl Render for ActionsReport {
         if !rows.is_empty() {
             html += &page::table("Guard", "", &[""], &rows);
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -245,22 +256,6 @@ impl ActionsReport {
             ]);
         }
         table
-    }
-
-    fn picture(&self) -> String {
-        let plots: Vec<Line> = self
-            .schemes
-            .iter()
-            .map(|scheme| Line {
-                name: name(scheme),
-                points: &scheme.series,
-            })
-            .collect();
-        let text = PlotText {
-            title: "Memory acted on since the beginning",
-            note: "The sum of bytes that each scheme acted on.",
-        };
-        lines(&text, &plots)
     }
 
     fn allowed(&self) -> String {

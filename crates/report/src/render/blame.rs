@@ -88,7 +88,7 @@ impl Render for BlameReport {
         self.flame(false)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let title = title(self.measure, self.at_least_ns, &style);
         let mut html = page::start(&title, &self.record);
@@ -103,8 +103,7 @@ impl Render for BlameReport {
         let rows: Vec<Vec<String>> = rows.collect();
         let heads = [by_name(self.by), "Bytes", "Of these, likely"];
         html += &page::table("Touched first by", &self.facts(&style), &heads, &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 

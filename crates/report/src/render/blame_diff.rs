@@ -95,7 +95,7 @@ impl Render for BlameDiffReport {
         )
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let title = self.title(&style);
         let mut html = page::start(&title, &self.after.record);
@@ -112,8 +112,7 @@ impl Render for BlameDiffReport {
         let heads = [super::blame::by_name(self.by), "Change", "Before", "After"];
         let note = format!("Before: {}", page::subject(&self.before.record));
         html += &page::table("Touched first by", &note, &heads, &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 

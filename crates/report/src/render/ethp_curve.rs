@@ -85,22 +85,72 @@ impl Render for EthpCurveReport {
         writeln!(out, "\n{}\n\n{COVERAGE}.", self.choice(style))
     }
 
+    /// Draws coverage over waste.
     fn svg(&self) -> String {
-        self.picture()
+        let note = "Translations covered by huge pages (not time), by their waste as a share of resident memory.";
+        let mut svg = plot::open_titled(HEIGHT, TITLE, note);
+        let most = self.always.waste_share;
+        let most = self
+            .points
+            .iter()
+            .fold(most, |most, p| most.max(p.waste_share));
+        let most = if most > 0.0 { most } else { 1.0 };
+        let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / most;
+        for quarter in 0..=4 {
+            let share = f64::from(quarter) / 4.0;
+            let _ = writeln!(
+                svg,
+                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{:.1}\"/>\
+                 <text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{:.0} %</text>\
+                 <text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{:.1} %</text>",
+                WIDTH - RIGHT,
+                LEFT - 8.0,
+                y(share) + 4.0,
+                100.0 * share,
+                x(share * most),
+                HEIGHT - BOTTOM + 18.0,
+                100.0 * share * most,
+                up = y(share),
+            );
+        }
+        let path = plot::path(
+            self.points
+                .iter()
+                .map(|p| (x(p.waste_share), y(p.coverage))),
+        );
+        let _ = writeln!(
+            svg,
+            "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" d=\"{path}\"/>",
+            LINES[0].0
+        );
+        for (index, (name, point)) in self.named().into_iter().enumerate() {
+            let (colour, _) = LINES[index + 1];
+            let at = LEFT + 200.0 * index as f64;
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"{colour}\"/>\
+                 <circle cx=\"{:.1}\" cy=\"62\" r=\"5\" fill=\"{colour}\"/>\
+                 <text x=\"{:.1}\" y=\"66\">{name}</text>",
+                x(point.waste_share),
+                y(point.coverage),
+                at + 6.0,
+                at + 18.0,
+            );
+        }
+        svg + "</svg>\n"
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Huge pages", &self.record);
-        html += &page::figure(TITLE, &self.choice(&style), &self.picture());
+        html += &page::figure(TITLE, &self.choice(&style), &self.svg());
         let rows = self.shown().into_iter();
         let rows: Vec<Vec<String>> = rows
             .map(|(name, point)| fields(&name, &point, &style).to_vec())
             .collect();
         html += &page::table("By policy", &self.facts(&style), &HEAD, &rows);
         let _ = writeln!(html, "<p>{COVERAGE}.</p>");
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -188,61 +238,6 @@ impl EthpCurveReport {
              everywhere waste) and cover {coverage} of touched translations",
             units::format_share(bound)
         )
-    }
-
-    /// Draws coverage over waste.
-    fn picture(&self) -> String {
-        let note = "Translations covered by huge pages (not time), by their waste as a share of resident memory.";
-        let mut svg = plot::open_titled(HEIGHT, TITLE, note);
-        let most = self.always.waste_share;
-        let most = self
-            .points
-            .iter()
-            .fold(most, |most, p| most.max(p.waste_share));
-        let most = if most > 0.0 { most } else { 1.0 };
-        let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / most;
-        for quarter in 0..=4 {
-            let share = f64::from(quarter) / 4.0;
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{:.1}\"/>\
-                 <text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{:.0} %</text>\
-                 <text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{:.1} %</text>",
-                WIDTH - RIGHT,
-                LEFT - 8.0,
-                y(share) + 4.0,
-                100.0 * share,
-                x(share * most),
-                HEIGHT - BOTTOM + 18.0,
-                100.0 * share * most,
-                up = y(share),
-            );
-        }
-        let path = plot::path(
-            self.points
-                .iter()
-                .map(|p| (x(p.waste_share), y(p.coverage))),
-        );
-        let _ = writeln!(
-            svg,
-            "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" d=\"{path}\"/>",
-            LINES[0].0
-        );
-        for (index, (name, point)) in self.named().into_iter().enumerate() {
-            let (colour, _) = LINES[index + 1];
-            let at = LEFT + 200.0 * index as f64;
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"{colour}\"/>\
-                 <circle cx=\"{:.1}\" cy=\"62\" r=\"5\" fill=\"{colour}\"/>\
-                 <text x=\"{:.1}\" y=\"66\">{name}</text>",
-                x(point.waste_share),
-                y(point.coverage),
-                at + 6.0,
-                at + 18.0,
-            );
-        }
-        svg + "</svg>\n"
     }
 }
 

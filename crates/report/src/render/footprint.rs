@@ -76,7 +76,7 @@ impl Render for FootprintReport {
         self.picture(&self.heading(), |_| true)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("Memory footprint", &self.record);
         let of_system = |name: &str| name.starts_with("system");
         html += &page::figure(
@@ -97,8 +97,7 @@ impl Render for FootprintReport {
         };
         let rows: Vec<Vec<String>> = self.metrics.iter().map(row).collect();
         html += &page::table("Summary", "", &["", "Least", "Mean", "Most"], &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 

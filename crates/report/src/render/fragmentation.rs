@@ -75,40 +75,6 @@ impl Render for FragmentationReport {
     }
 
     fn svg(&self) -> String {
-        self.scores()
-    }
-
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut html = page::start("Fragmentation", &self.record);
-        html += &page::figure("Score", "", &self.scores());
-        for node in &self.nodes {
-            let title = format!(
-                "Free memory of node {} by the size of its blocks",
-                node.node
-            );
-            html += &page::figure(&title, "", &free_memory(&title, node));
-            let rows: Vec<Vec<String>> = node.zones.iter().map(zone_row).collect();
-            let head = [
-                "Zone",
-                "Size",
-                "Free",
-                "Too small for the order, %",
-                "Score",
-            ];
-            html += &page::table(
-                &format!("Zones of node {} at the end", node.node),
-                &rounds(&node.rounds),
-                &head,
-                &rows,
-            );
-        }
-        html += page::END;
-        out.write_all(html.as_bytes())
-    }
-}
-
-impl FragmentationReport {
-    fn scores(&self) -> String {
         let mut series: Vec<(String, Vec<Point>)> = Vec::new();
         for node in &self.nodes {
             series.push((format!("node {}", node.node), in_steps(&node.score)));
@@ -140,7 +106,36 @@ impl FragmentationReport {
         };
         lines_of(Unit::Score, &text, &plots)
     }
+
+    fn html(&self) -> String {
+        let mut html = page::start("Fragmentation", &self.record);
+        html += &page::figure("Score", "", &self.svg());
+        for node in &self.nodes {
+            let title = format!(
+                "Free memory of node {} by the size of its blocks",
+                node.node
+            );
+            html += &page::figure(&title, "", &free_memory(&title, node));
+            let rows: Vec<Vec<String>> = node.zones.iter().map(zone_row).collect();
+            let head = [
+                "Zone",
+                "Size",
+                "Free",
+                "Too small for the order, %",
+                "Score",
+            ];
+            html += &page::table(
+                &format!("Zones of node {} at the end", node.node),
+                &rounds(&node.rounds),
+                &head,
+                &rows,
+            );
+        }
+        html
+    }
 }
+
+impl FragmentationReport {}
 
 fn in_steps(score: &[ScorePoint]) -> Vec<Point> {
     let steps = |points: f64| (points * 1e3).round() as u64;

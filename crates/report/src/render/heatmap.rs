@@ -94,11 +94,10 @@ impl Render for HeatmapReport {
         heatmap_svg::draw(self)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("Heatmap", &self.record);
         html += &page::figure("Access rate over time and address", "", &self.svg());
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 

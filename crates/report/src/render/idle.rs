@@ -81,7 +81,7 @@ impl Render for IdleReport {
         }
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("Idle memory", &self.record);
         for memory in self.memories() {
             let title = memory.target.label();
@@ -99,8 +99,7 @@ impl Render for IdleReport {
             let note = "This share of the known bytes has been idle for at most so long.";
             html += &page::table("Idle time by bytes", note, &["Bytes", "Idle for"], &rows);
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 

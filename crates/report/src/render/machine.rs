@@ -133,7 +133,7 @@ impl Render for MachineReport {
         treemap("The machine's memory", &self.picture_note(), &self.tiles())
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("The machine's memory", &self.record);
         let style = Style::default();
         let _ = write!(html, "<p>{}</p>", escape(&self.headline(&style)));
@@ -162,8 +162,7 @@ impl Render for MachineReport {
                 .file_table(&style)
                 .html("Page cache by file", "The largest.");
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 

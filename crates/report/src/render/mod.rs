@@ -114,8 +114,8 @@ pub trait Render: serde::Serialize + Tabulate {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()>;
     /// Returns the report as SVG.
     fn svg(&self) -> String;
-    /// Writes the report as an HTML page.
-    fn html(&self, out: &mut dyn Write) -> io::Result<()>;
+    /// Returns the report as an HTML page, up to its closing tags.
+    fn html(&self) -> String;
 }
 
 /// Writes a report in the given format.
@@ -132,7 +132,7 @@ pub fn write<R: Render>(
             report.csv_rows(out)
         }
         ReportFormat::Svg => out.write_all(report.svg().as_bytes()),
-        ReportFormat::Html => report.html(out),
+        ReportFormat::Html => write!(out, "{}{}", report.html(), page::END),
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)

@@ -69,19 +69,42 @@ impl Render for ReclaimCurveReport {
         Ok(())
     }
 
+    /// Draws the savings (left axis) and the losses (right axis) over the threshold on a logarithmic axis.
     fn svg(&self) -> String {
-        self.picture()
+        let title = "What reclaiming would save and cost";
+        let note = "By how long memory has to be idle before it is reclaimed.";
+        let mut svg = plot::open_titled(HEIGHT, title, note);
+        let points: Vec<&ReclaimPoint> = self
+            .points
+            .iter()
+            .filter(|p| p.threshold_ns >= self.scan_interval_ns.max(Nanos(1)))
+            .collect();
+        if let Some(frame) = Frame::of(&points) {
+            frame.grid(&mut svg);
+            let slowest = frame.slowest;
+            let saved = |point: &ReclaimPoint| point.saved_share;
+            let slowdown = |point: &ReclaimPoint| point.slowdown / slowest;
+            let ends = (
+                points[0].threshold_ns,
+                points[points.len() - 1].threshold_ns,
+            );
+            let backed_off = self.backoff_points.iter();
+            let backed_off: Vec<&ReclaimPoint> = backed_off
+                .filter(|p| (ends.0..=ends.1).contains(&p.threshold_ns))
+                .collect();
+            frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
+            frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
+            frame.line(&mut svg, 2, "saved, if returned wait", &backed_off, saved);
+            frame.line(&mut svg, 3, "slowdown, if they do", &backed_off, slowdown);
+        }
+        svg + "</svg>\n"
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Reclaim curve", &self.record);
         let note = self.choice(&style).unwrap_or_default();
-        html += &page::figure(
-            "What reclaiming would save and cost",
-            &note,
-            &self.picture(),
-        );
+        html += &page::figure("What reclaiming would save and cost", &note, &self.svg());
         let rows: Vec<Vec<String>> = self
             .shown()
             .map(|point| fields(&point, &style).to_vec())
@@ -98,8 +121,7 @@ impl Render for ReclaimCurveReport {
         let backed_off = self.backoff_points.iter();
         let rows: Vec<Vec<String>> = backed_off.map(|p| fields(p, &style).to_vec()).collect();
         html += &page::table("Where returned pages wait", BACKOFF, &head, &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -197,37 +219,6 @@ impl ReclaimCurveReport {
                 format!("No threshold keeps the slowdown at {limit} or less; record for longer")
             }
         })
-    }
-
-    /// Draws the savings (left axis) and the losses (right axis) over the threshold on a logarithmic axis.
-    fn picture(&self) -> String {
-        let title = "What reclaiming would save and cost";
-        let note = "By how long memory has to be idle before it is reclaimed.";
-        let mut svg = plot::open_titled(HEIGHT, title, note);
-        let points: Vec<&ReclaimPoint> = self
-            .points
-            .iter()
-            .filter(|p| p.threshold_ns >= self.scan_interval_ns.max(Nanos(1)))
-            .collect();
-        if let Some(frame) = Frame::of(&points) {
-            frame.grid(&mut svg);
-            let slowest = frame.slowest;
-            let saved = |point: &ReclaimPoint| point.saved_share;
-            let slowdown = |point: &ReclaimPoint| point.slowdown / slowest;
-            let ends = (
-                points[0].threshold_ns,
-                points[points.len() - 1].threshold_ns,
-            );
-            let backed_off = self.backoff_points.iter();
-            let backed_off: Vec<&ReclaimPoint> = backed_off
-                .filter(|p| (ends.0..=ends.1).contains(&p.threshold_ns))
-                .collect();
-            frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
-            frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
-            frame.line(&mut svg, 2, "saved, if returned wait", &backed_off, saved);
-            frame.line(&mut svg, 3, "slowdown, if they do", &backed_off, slowdown);
-        }
-        svg + "</svg>\n"
     }
 }
 

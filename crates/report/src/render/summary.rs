@@ -117,14 +117,31 @@ impl Render for SummaryReport {
     }
 
     fn svg(&self) -> String {
-        self.picture()
+        let most = self.overview.mappings.iter().map(|m| m.idle_bytes).max();
+        let most = most.unwrap_or(0).max(1) as f64;
+        let rows: Vec<Bar> = self
+            .overview
+            .mappings
+            .iter()
+            .map(|mapping| Bar {
+                label: self.mapping_name(mapping),
+                value: format!(
+                    "{} of {} resident",
+                    units::format_bytes(mapping.idle_bytes),
+                    Style::default().maybe_bytes(mapping.resident_bytes)
+                ),
+                share: mapping.idle_bytes as f64 / most,
+                colour: None,
+            })
+            .collect();
+        bars("Most idle memory, by mapping", &self.verdict, &rows)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Summary", &self.overview.record);
         let next = format!("{} Next: {}", self.savings(&style), self.next);
-        html += &page::figure(&self.verdict, &next, &self.picture());
+        html += &page::figure(&self.verdict, &next, &self.svg());
         let targets = self.overview.targets.iter();
         let rows: Vec<Vec<String>> = targets.map(|t| target_row(t, &style).to_vec()).collect();
         let head = [
@@ -137,8 +154,7 @@ impl Render for SummaryReport {
             "Unknown",
         ];
         html += &page::table("Targets", &self.verdict, &head, &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -175,27 +191,6 @@ impl SummaryReport {
             name += " (cannot be paged out)";
         }
         name
-    }
-
-    fn picture(&self) -> String {
-        let most = self.overview.mappings.iter().map(|m| m.idle_bytes).max();
-        let most = most.unwrap_or(0).max(1) as f64;
-        let rows: Vec<Bar> = self
-            .overview
-            .mappings
-            .iter()
-            .map(|mapping| Bar {
-                label: self.mapping_name(mapping),
-                value: format!(
-                    "{} of {} resident",
-                    units::format_bytes(mapping.idle_bytes),
-                    Style::default().maybe_bytes(mapping.resident_bytes)
-                ),
-                share: mapping.idle_bytes as f64 / most,
-                colour: None,
-            })
-            .collect();
-        bars("Most idle memory, by mapping", &self.verdict, &rows)
     }
 }
 
@@ -294,13 +289,39 @@ impl Render for DiffReport {
     }
 
     fn svg(&self) -> String {
-        self.picture()
+        let both = |m: &crate::diff::MappingDiff| m.resident_bytes.map(Option::unwrap_or_default);
+        let most = self
+            .mappings
+            .iter()
+            .flat_map(both)
+            .max()
+            .unwrap_or(0)
+            .max(1) as f64;
+        let mut rows = Vec::new();
+        for mapping in &self.mappings {
+            for (side, n) in ["A", "B"]
+                .iter()
+                .zip(mapping.resident_bytes.map(Option::unwrap_or_default))
+            {
+                rows.push(Bar {
+                    label: format!("{side} {}", mapping.mapping),
+                    value: units::format_bytes(n),
+                    share: n as f64 / most,
+                    colour: None,
+                });
+            }
+        }
+        bars(
+            "Resident memory of the mappings that changed most",
+            "",
+            &rows,
+        )
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::begin("Two records compared", &page::subject(&self.b));
-        html += &page::figure("Resident memory of mappings", "", &self.picture());
+        html += &page::figure("Resident memory of mappings", "", &self.svg());
         let rows: Vec<Vec<String>> = self
             .figures()
             .into_iter()
@@ -315,8 +336,7 @@ impl Render for DiffReport {
             })
             .collect();
         html += &page::table("Targets", "", &["Name", "", "A", "B", "Change"], &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -350,36 +370,6 @@ impl DiffReport {
             }
         }
         rows
-    }
-
-    fn picture(&self) -> String {
-        let both = |m: &crate::diff::MappingDiff| m.resident_bytes.map(Option::unwrap_or_default);
-        let most = self
-            .mappings
-            .iter()
-            .flat_map(both)
-            .max()
-            .unwrap_or(0)
-            .max(1) as f64;
-        let mut rows = Vec::new();
-        for mapping in &self.mappings {
-            for (side, n) in ["A", "B"]
-                .iter()
-                .zip(mapping.resident_bytes.map(Option::unwrap_or_default))
-            {
-                rows.push(Bar {
-                    label: format!("{side} {}", mapping.mapping),
-                    value: units::format_bytes(n),
-                    share: n as f64 / most,
-                    colour: None,
-                });
-            }
-        }
-        bars(
-            "Resident memory of the mappings that changed most",
-            "",
-            &rows,
-        )
     }
 }
 

@@ -50,12 +50,23 @@ impl Render for WssReport {
     }
 
     fn svg(&self) -> String {
-        self.picture()
+        let mut plots: Vec<Line> = Vec::new();
+        for set in self.sets() {
+            plots.push(Line {
+                name: set.target.label(),
+                points: &set.series,
+            });
+        }
+        let text = PlotText {
+            title: "Working set over time",
+            note: &self.counted(),
+        };
+        lines(&text, &plots)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("Working set", &self.record);
-        html += &page::figure("Working set over time", "", &self.picture());
+        html += &page::figure("Working set over time", "", &self.svg());
         for set in self.sets() {
             let rows: Vec<Vec<String>> = set
                 .percentiles
@@ -69,8 +80,7 @@ impl Render for WssReport {
                 &rows,
             );
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -123,21 +133,6 @@ impl WssReport {
             series(&set.series, style).write(out)?;
         }
         Ok(())
-    }
-
-    fn picture(&self) -> String {
-        let mut plots: Vec<Line> = Vec::new();
-        for set in self.sets() {
-            plots.push(Line {
-                name: set.target.label(),
-                points: &set.series,
-            });
-        }
-        let text = PlotText {
-            title: "Working set over time",
-            note: &self.counted(),
-        };
-        lines(&text, &plots)
     }
 }
 
