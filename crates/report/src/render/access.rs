@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
-use super::table::{Align, Table};
+use super::table::Table;
 use super::{ReportFormat, Style, page};
 use crate::access::{AccessReport, AccessTable, MappingTotals, Row, Totals};
 use crate::context::RecordInfo;
@@ -145,11 +145,9 @@ impl<'a> AccessWriter<'a> {
                 );
                 self.out.write_all(section.as_bytes())?;
                 let shown = table.mappings.iter().take(MAX_MAPPINGS);
-                let rows: Vec<Vec<String>> = shown
-                    .map(|mapping| mapping_row(mapping, &self.style).to_vec())
-                    .collect();
+                let rows = shown.map(|mapping| mapping_row(mapping, &self.style));
                 let head = ["Regions", "Hot", "Cold", "Idle", "Unknown", "Mapping"];
-                let section = page::table("By mapping", "", &head, &rows);
+                let section = page::table("By mapping", "", &head, rows);
                 self.out.write_all(section.as_bytes())
             }
         }
@@ -217,46 +215,26 @@ fn title(table: &AccessTable) -> String {
 fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}\n", title(table))?;
     let is_exact = table.totals.resident_bytes.is_some();
-    let mut columns = vec![("ADDRESS", Align::Right), ("SIZE", Align::Right)];
-    if is_exact {
-        columns.push(("RESIDENT", Align::Right));
-    }
-    columns.extend([
-        ("ACCESS", Align::Right),
-        ("AGE", Align::Right),
-        ("MAPPING", Align::Left),
-    ]);
-    let mut rows = Table::new(&columns);
-    for row in &table.regions {
-        let age = style.duration(row.age_ns);
+    let resident = if is_exact { "RESIDENT>|" } else { "" };
+    let rows = table.regions.iter().map(|row| {
         let mut fields = vec![format!("{:#014x}", row.start), style.bytes(row.size_bytes)];
         if is_exact {
-            fields.push(
-                row.memory
-                    .map_or_else(|| "?".into(), |m| style.bytes(m.resident)),
-            );
+            fields.push(style.maybe_bytes(row.memory.map(|m| m.resident)));
         }
+        let age = style.duration(row.age_ns);
         fields.extend([units::format_rate(row.access_rate), age, mapping(row)]);
-        rows.row(fields);
-    }
-    rows.write(out)?;
+        fields
+    });
+    let heads = format!("ADDRESS>|SIZE>|{resident}ACCESS>|AGE>|MAPPING");
+    Table::of(&heads, rows).write(out)?;
     writeln!(out, "\n{}", totals(&table.totals, style))?;
     if table.mappings.len() < 2 {
         return Ok(());
     }
     writeln!(out, "\nBy mapping:")?;
-    let mut rows = Table::new(&[
-        ("REGIONS", Align::Right),
-        ("HOT", Align::Right),
-        ("COLD", Align::Right),
-        ("IDLE", Align::Right),
-        ("UNKNOWN", Align::Right),
-        ("MAPPING", Align::Left),
-    ]);
-    for mapping in table.mappings.iter().take(MAX_MAPPINGS) {
-        rows.row(mapping_row(mapping, style).to_vec());
-    }
-    rows.write(out)?;
+    let shown = table.mappings.iter().take(MAX_MAPPINGS);
+    let rows = shown.map(|mapping| mapping_row(mapping, style));
+    Table::of("REGIONS>|HOT>|COLD>|IDLE>|UNKNOWN>|MAPPING", rows).write(out)?;
     match table.mappings.len().saturating_sub(MAX_MAPPINGS) {
         0 => Ok(()),
         n => writeln!(out, "and {n} smaller ones; --format json has all"),

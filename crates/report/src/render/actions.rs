@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, Refusal, units};
 
 use super::plot::{Line, PlotText, lines};
-use super::table::{Align, Table};
+use super::table::Table;
 use super::wss::spark;
 use super::{Render, Style, or_empty, page};
 use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
@@ -73,26 +73,19 @@ impl Tabulate for ActionsReport {
 
 impl Render for ActionsReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("SCHEME", Align::Left),
-            ("TRIED", Align::Right),
-            ("APPLIED", Align::Right),
-            ("TOOK", Align::Right),
-            ("OVER TIME", Align::Left),
-        ]);
-        for scheme in &self.schemes {
-            table.row(vec![
+        let rows = self.schemes.iter().map(|scheme| {
+            [
                 name(scheme),
                 style.bytes(scheme.tried_bytes),
                 style.bytes(scheme.applied_bytes),
                 units::format_time(scheme.took_ns),
                 spark(&scheme.series, SPARK_WIDTH),
-            ]);
-        }
+            ]
+        });
         if self.schemes.is_empty() {
             writeln!(out, "no scheme tried anything")?;
         } else {
-            table.write(out)?;
+            Table::of("SCHEME|TRIED>|APPLIED>|TOOK>|OVER TIME", rows).write(out)?;
         }
         if self.processes.len() > 1 {
             writeln!(out)?;
@@ -100,11 +93,9 @@ impl Render for ActionsReport {
         }
         for scheme in self.schemes.iter().filter(|s| !s.refused_bytes.is_empty()) {
             writeln!(out, "\nNot acted on by {}:", name(scheme))?;
-            let mut table = Table::new(&[("BYTES", Align::Right), ("WHY", Align::Left)]);
-            for (why, n) in &scheme.refused_bytes {
-                table.row(vec![style.bytes(*n), reason(*why)]);
-            }
-            table.write(out)?;
+            let refused = scheme.refused_bytes.iter();
+            let rows = refused.map(|(why, n)| [style.bytes(*n), reason(*why)]);
+            Table::of("BYTES>|WHY", rows).write(out)?;
         }
         self.moves_text(style, out)?;
         for guard in &self.guards {
@@ -151,26 +142,18 @@ impl Render for ActionsReport {
                 rows.push(vec![name(scheme), what, style.bytes(*n)]);
             }
         }
-        html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], &rows);
-        let counters = self.kernel_counters();
-        let rows: Vec<Vec<String>> = counters
-            .into_iter()
-            .map(|(node, counter, pages)| vec![node, counter.to_owned(), pages.to_string()])
-            .collect();
+        html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], rows);
+        let rows = self.counter_rows();
         if !rows.is_empty() {
-            html += &page::table(
-                "Moved by the kernel itself",
-                "",
-                &["Of", "Counter", "Pages"],
-                &rows,
-            );
+            let heads = ["Of", "Counter", "Pages"];
+            html += &page::table("Moved by the kernel itself", "", &heads, rows);
         }
         if self.processes.len() > 1 {
             html += &self.process_table(&style).html("By process", "");
         }
-        let rows: Vec<Vec<String>> = self.guards.iter().map(|g| vec![guard_text(g)]).collect();
-        if !rows.is_empty() {
-            html += &page::table("Guard", "", &[""], &rows);
+        if !self.guards.is_empty() {
+            let rows = self.guards.iter().map(|guard| [guard_text(guard)]);
+            html += &page::table("Guard", "", &[""], rows);
         }
         html
     }
@@ -179,40 +162,32 @@ impl Render for ActionsReport {
 impl ActionsReport {
     /// Writes the memory that schemes and the kernel moved between nodes.
     fn moves_text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("SCHEME", Align::Left),
-            ("FROM NODE", Align::Right),
-            ("TO NODE", Align::Right),
-            ("BYTES", Align::Right),
-        ]);
+        let mut rows = Vec::new();
         for scheme in &self.schemes {
             for way in &scheme.moved {
-                let nodes = [way.from, way.to].map(|node| node.to_string());
-                let [from, to] = nodes;
-                table.row(vec![name(scheme), from, to, style.bytes(way.bytes)]);
+                let [from, to] = [way.from, way.to].map(|node| node.to_string());
+                rows.push([name(scheme), from, to, style.bytes(way.bytes)]);
             }
         }
-        if self.schemes.iter().any(|scheme| !scheme.moved.is_empty()) {
+        if !rows.is_empty() {
             writeln!(out, "\nFrom node to node:")?;
-            table.write(out)?;
+            Table::of("SCHEME|FROM NODE>|TO NODE>|BYTES>", rows).write(out)?;
         }
-        let counters = self.kernel_counters();
-        if counters.is_empty() {
+        let rows = self.counter_rows();
+        if rows.is_empty() {
             return Ok(());
         }
         writeln!(
             out,
             "\nMoved by the kernel itself meanwhile, by its counters:"
         )?;
-        let mut table = Table::new(&[
-            ("OF", Align::Left),
-            ("COUNTER", Align::Left),
-            ("PAGES", Align::Right),
-        ]);
-        for (node, counter, pages) in counters {
-            table.row(vec![node, counter.to_owned(), pages.to_string()]);
-        }
-        table.write(out)
+        Table::of("OF|COUNTER|PAGES>", rows).write(out)
+    }
+
+    fn counter_rows(&self) -> Vec<[String; 3]> {
+        let counters = self.kernel_counters().into_iter();
+        let rows = counters.map(|(of, name, pages)| [of, name.to_owned(), pages.to_string()]);
+        rows.collect()
     }
 
     /// Returns the kernel's counters that grew: scope, name and growth in pages.
@@ -233,29 +208,18 @@ impl ActionsReport {
 
     /// Builds the table of the processes with the most applied bytes.
     fn process_table(&self, style: &Style) -> Table {
-        let mut table = Table::new(&[
-            ("PID", Align::Right),
-            ("NAME", Align::Left),
-            ("TRIED", Align::Right),
-            ("APPLIED", Align::Right),
-            ("NOT ACTED ON, MOSTLY", Align::Left),
-        ]);
-        for of in self.processes.iter().take(PROCESSES_SHOWN) {
-            table.row(vec![
-                of.target
-                    .pid
-                    .map_or_else(String::new, |pid| pid.to_string()),
+        let rows = self.processes.iter().take(PROCESSES_SHOWN).map(|of| {
+            let refused = { of.refused_bytes.iter() }.max_by_key(|(_, bytes)| **bytes);
+            let refused = refused.map(|(why, n)| format!("{} {}", style.bytes(*n), reason(*why)));
+            [
+                or_empty(of.target.pid),
                 of.target.name.clone().unwrap_or_default(),
                 style.bytes(of.tried_bytes),
                 style.bytes(of.applied_bytes),
-                { of.refused_bytes.iter() }
-                    .max_by_key(|(_, bytes)| **bytes)
-                    .map_or_else(String::new, |(why, bytes)| {
-                        format!("{} {}", style.bytes(*bytes), reason(*why))
-                    }),
-            ]);
-        }
-        table
+                refused.unwrap_or_default(),
+            ]
+        });
+        Table::of("PID>|NAME|TRIED>|APPLIED>|NOT ACTED ON, MOSTLY", rows)
     }
 
     fn allowed(&self) -> String {

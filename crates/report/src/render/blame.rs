@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::flame::Flame;
-use super::table::{Align, Table};
+use super::table::Table;
 use super::{Render, Style, page};
-use crate::blame::{BlameReport, Blamed, By, FlameNode, HugeBytes, Measure};
+use crate::blame::{BlameReport, By, FlameNode, HugeBytes, Measure};
 use crate::rows::ColumnType::{Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
@@ -94,16 +94,11 @@ impl Render for BlameReport {
         let mut html = page::start(&title, &self.record);
         html += &self.flame(true);
         let rows = self.blamed.iter().take(200).map(|blamed| {
-            vec![
-                blamed.name.clone(),
-                units::format_bytes(blamed.bytes),
-                units::format_bytes(blamed.likely_bytes),
-            ]
+            let [bytes, likely] = [blamed.bytes, blamed.likely_bytes].map(units::format_bytes);
+            [blamed.name.clone(), bytes, likely]
         });
-        let rows: Vec<Vec<String>> = rows.collect();
         let heads = [by_name(self.by), "Bytes", "Of these, likely"];
-        html += &page::table("Touched first by", &self.facts(&style), &heads, &rows);
-        html
+        html + &page::table("Touched first by", &self.facts(&style), &heads, rows)
     }
 }
 
@@ -144,57 +139,29 @@ impl BlameReport {
     }
 
     fn table(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("BYTES", Align::Right),
-            ("SHARE", Align::Right),
-            ("LIKELY", Align::Right),
-            ("WITH CALLED", Align::Right),
-            (by_name(self.by), Align::Left),
-        ]);
         let share = |bytes: u64| units::format_share(bytes as f64 / self.total_bytes as f64);
-        for Blamed {
-            name,
-            bytes,
-            likely_bytes,
-            inclusive_bytes,
-        } in self.blamed.iter().take(ROWS)
-        {
-            let inclusive = inclusive_bytes.map(|bytes| style.bytes(bytes));
-            table.row(vec![
-                style.bytes(*bytes),
-                share(*bytes),
-                style.bytes(*likely_bytes),
-                inclusive.unwrap_or_default(),
-                name.clone(),
-            ]);
+        let row = |bytes: u64, parts: [Option<u64>; 2], name: &str| {
+            let [likely, inclusive] = parts.map(|n| n.map_or_else(String::new, |n| style.bytes(n)));
+            let (bytes, share) = (style.bytes(bytes), share(bytes));
+            vec![bytes, share, likely, inclusive, name.to_owned()]
+        };
+        let rows = self.blamed.iter().take(ROWS).map(|of| {
+            let parts = [Some(of.likely_bytes), of.inclusive_bytes];
+            row(of.bytes, parts, &of.name)
+        });
+        let by = by_name(self.by);
+        let mut table = Table::of(&format!("BYTES>|SHARE>|LIKELY>|WITH CALLED>|{by}"), rows);
+        if let Some(rest) = self.blamed.get(ROWS..).filter(|rest| !rest.is_empty()) {
+            let bytes = rest.iter().map(|blamed| blamed.bytes).sum();
+            table.row(row(bytes, [None; 2], &format!("({} others)", rest.len())));
         }
-        if self.blamed.len() > ROWS {
-            let rest = self.blamed[ROWS..].iter().map(|blamed| blamed.bytes).sum();
-            let others = format!("({} others)", self.blamed.len() - ROWS);
-            table.row(vec![
-                style.bytes(rest),
-                share(rest),
-                String::new(),
-                String::new(),
-                others,
-            ]);
-        }
+        let unknown = &self.unknown;
         for (bytes, what) in [
-            (
-                self.unknown.before_sampling,
-                "? touched before sampling began",
-            ),
-            (self.unknown.not_sampled, "? far from any sample"),
+            (unknown.before_sampling, "? touched before sampling began"),
+            (unknown.not_sampled, "? far from any sample"),
         ] {
             if bytes > 0 {
-                let none = String::new;
-                table.row(vec![
-                    style.bytes(bytes),
-                    share(bytes),
-                    none(),
-                    none(),
-                    what.to_owned(),
-                ]);
+                table.row(row(bytes, [None; 2], what));
             }
         }
         table.write(out)

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
-use super::table::{Align, Table};
+use super::table::Table;
 use super::{Render, Style, page};
 use crate::blame::{BlameDiffReport, BlameTotals, HugeBytes};
 use crate::rows::ColumnType::{Name, U64};
@@ -36,19 +36,10 @@ impl Tabulate for BlameDiffReport {
 impl Render for BlameDiffReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.title(style))?;
-        let mut table = Table::new(&[
-            ("CHANGE", Align::Right),
-            ("BEFORE", Align::Right),
-            ("AFTER", Align::Right),
-            (super::blame::by_name(self.by), Align::Left),
-        ]);
+        let mut rows = Vec::new();
         let mut row = |before: u64, after: u64, name: &str| {
-            table.row(vec![
-                change(before, after, style),
-                style.bytes(before),
-                style.bytes(after),
-                name.to_owned(),
-            ]);
+            let [old, new] = [before, after].map(|bytes| style.bytes(bytes));
+            rows.push([change(before, after, style), old, new, name.to_owned()]);
         };
         for one in self.blamed.iter().take(ROWS) {
             row(one.before_bytes, one.after_bytes, &one.name);
@@ -72,7 +63,8 @@ impl Render for BlameDiffReport {
                 row(bytes(before), bytes(after), name);
             }
         }
-        table.write(out)
+        let by = super::blame::by_name(self.by);
+        Table::of(&format!("CHANGE>|BEFORE>|AFTER>|{by}"), rows).write(out)
     }
 
     fn svg(&self) -> String {
@@ -101,18 +93,13 @@ impl Render for BlameDiffReport {
         let mut html = page::start(&title, &self.after.record);
         html += &page::figure(&title, "", &self.svg());
         let rows = self.blamed.iter().take(200).map(|one| {
-            vec![
-                one.name.clone(),
-                change(one.before_bytes, one.after_bytes, &style),
-                units::format_bytes(one.before_bytes),
-                units::format_bytes(one.after_bytes),
-            ]
+            let change = change(one.before_bytes, one.after_bytes, &style);
+            let [before, after] = [one.before_bytes, one.after_bytes].map(units::format_bytes);
+            [one.name.clone(), change, before, after]
         });
-        let rows: Vec<Vec<String>> = rows.collect();
         let heads = [super::blame::by_name(self.by), "Change", "Before", "After"];
         let note = format!("Before: {}", page::subject(&self.before.record));
-        html += &page::table("Touched first by", &note, &heads, &rows);
-        html
+        html + &page::table("Touched first by", &note, &heads, rows)
     }
 }
 

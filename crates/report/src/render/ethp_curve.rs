@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{self, LINES, WIDTH};
-use super::table::{Align, Table};
+use super::table::Table;
 use super::{Render, Style, page};
 use crate::ethp_curve::{EthpCurveReport, EthpPoint};
 use crate::rows::ColumnType::{F64, Name, U64};
@@ -70,18 +70,10 @@ impl Tabulate for EthpCurveReport {
 impl Render for EthpCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.facts(style))?;
-        let mut table = Table::new(&[
-            ("POLICY", Align::Left),
-            ("HUGE", Align::Right),
-            ("WASTE", Align::Right),
-            ("OF RESIDENT", Align::Right),
-            ("OF ALWAYS", Align::Right),
-            ("COVERAGE", Align::Right),
-        ]);
-        for (name, point) in self.shown() {
-            table.row(fields(&name, &point, style).to_vec());
-        }
-        table.write(out)?;
+        let rows = self.shown().into_iter();
+        let rows = rows.map(|(name, point)| fields(&name, &point, style));
+        let heads = "POLICY|HUGE>|WASTE>|OF RESIDENT>|OF ALWAYS>|COVERAGE>";
+        Table::of(heads, rows).write(out)?;
         writeln!(out, "\n{}\n\n{COVERAGE}.", self.choice(style))
     }
 
@@ -145,10 +137,8 @@ impl Render for EthpCurveReport {
         let mut html = page::start("Huge pages", &self.record);
         html += &page::figure(TITLE, &self.choice(&style), &self.svg());
         let rows = self.shown().into_iter();
-        let rows: Vec<Vec<String>> = rows
-            .map(|(name, point)| fields(&name, &point, &style).to_vec())
-            .collect();
-        html += &page::table("By policy", &self.facts(&style), &HEAD, &rows);
+        let rows = rows.map(|(name, point)| fields(&name, &point, &style));
+        html += &page::table("By policy", &self.facts(&style), &HEAD, rows);
         let _ = writeln!(html, "<p>{COVERAGE}.</p>");
         html
     }

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Line, PlotText, lines};
-use super::table::{Align, Table, series};
+use super::table::{Table, series};
 use super::wss::spark;
 use super::{Render, Style, page};
-use crate::footprint::{FootprintMetric, FootprintReport};
+use crate::footprint::FootprintReport;
 use crate::rows::ColumnType::{Name, U64};
 use crate::rows::{Column, ColumnValue, column};
 use crate::table::Tabulate;
@@ -43,23 +43,13 @@ impl Render for FootprintReport {
             return writeln!(out, "the record says nothing about it in this part");
         }
         let bytes = |n: u64| style.bytes(n);
-        let mut table = Table::new(&[
-            ("", Align::Left),
-            ("MIN", Align::Right),
-            ("MEAN", Align::Right),
-            ("MAX", Align::Right),
-            ("OVER TIME", Align::Left),
-        ]);
-        for metric in &self.metrics {
-            table.row(vec![
-                named(metric.name).into(),
-                bytes(metric.min_bytes),
-                bytes(metric.mean_bytes),
-                bytes(metric.max_bytes),
-                spark(&metric.series, SPARK_WIDTH),
-            ]);
-        }
-        table.write(out)?;
+        let rows = self.metrics.iter().map(|metric| {
+            let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];
+            let [min, mean, max] = numbers.map(bytes);
+            let over_time = spark(&metric.series, SPARK_WIDTH);
+            [named(metric.name).into(), min, mean, max, over_time]
+        });
+        Table::of("|MIN>|MEAN>|MAX>|OVER TIME", rows).write(out)?;
         if let Some(total) = self.system_total_bytes {
             writeln!(out, "\nthe machine has {}", bytes(total))?;
         }
@@ -89,15 +79,12 @@ impl Render for FootprintReport {
             "",
             &self.picture("Memory of the machine", of_system),
         );
-        let row = |metric: &FootprintMetric| {
-            let mut row = vec![named(metric.name).to_string()];
+        let rows = self.metrics.iter().map(|metric| {
             let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];
-            row.extend(numbers.map(units::format_bytes));
-            row
-        };
-        let rows: Vec<Vec<String>> = self.metrics.iter().map(row).collect();
-        html += &page::table("Summary", "", &["", "Least", "Mean", "Most"], &rows);
-        html
+            let [min, mean, max] = numbers.map(units::format_bytes);
+            [named(metric.name).to_owned(), min, mean, max]
+        });
+        html + &page::table("Summary", "", &["", "Least", "Mean", "Most"], rows)
     }
 }
 

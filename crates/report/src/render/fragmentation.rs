@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, PAGE_SIZE, units};
 
 use super::plot::{Line, PlotText, Unit, lines, lines_of};
-use super::table::{Align, Table};
+use super::table::Table;
 use super::wss::spark;
 use super::{Render, Style, page, score};
-use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint};
+use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint, ZoneState};
 use crate::rows::ColumnType::{F64, Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
@@ -109,6 +109,7 @@ impl Render for FragmentationReport {
 
     fn html(&self) -> String {
         let mut html = page::start("Fragmentation", &self.record);
+        let style = Style::default();
         html += &page::figure("Score", "", &self.svg());
         for node in &self.nodes {
             let title = format!(
@@ -116,7 +117,7 @@ impl Render for FragmentationReport {
                 node.node
             );
             html += &page::figure(&title, "", &free_memory(&title, node));
-            let rows: Vec<Vec<String>> = node.zones.iter().map(zone_row).collect();
+            let rows = node.zones.iter().map(|zone| zone_row(zone, &style));
             let head = [
                 "Zone",
                 "Size",
@@ -128,7 +129,7 @@ impl Render for FragmentationReport {
                 &format!("Zones of node {} at the end", node.node),
                 &rounds(&node.rounds),
                 &head,
-                &rows,
+                rows,
             );
         }
         html
@@ -191,38 +192,27 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
         score(node.high),
         score(node.low),
     )?;
-    let mut table = Table::new(&[
-        ("", Align::Left),
-        ("MIN", Align::Right),
-        ("MEAN", Align::Right),
-        ("MAX", Align::Right),
-        ("LAST", Align::Right),
-        ("OVER TIME", Align::Left),
-    ]);
-    let mut row = vec!["score".to_string()];
     let scores = [
         node.score_min,
         node.score_mean,
         node.score_max,
         node.score_last,
     ];
-    row.extend(scores.map(score));
-    row.push(spark(&in_steps(&node.score), SPARK_WIDTH));
-    table.row(row);
-    for order in &node.orders {
-        let size = if style.raw {
-            order.block_bytes.to_string()
-        } else {
-            units::format_bytes(order.block_bytes)
-        };
-        let mut row = vec![format!("free blocks of {size}")];
-        row.extend([order.min, order.mean, order.max, order.last].map(|n| n.to_string()));
-        row.push(spark(&order.series, SPARK_WIDTH));
-        table.row(row);
-    }
-    table.write(out)?;
+    let [min, mean, max, last] = scores.map(score);
+    let over_time = spark(&in_steps(&node.score), SPARK_WIDTH);
+    let first = ["score".to_owned(), min, mean, max, last, over_time];
+    let orders = node.orders.iter().map(|order| {
+        let name = format!("free blocks of {}", style.bytes(order.block_bytes));
+        let numbers = [order.min, order.mean, order.max, order.last];
+        let [min, mean, max, last] = numbers.map(|n| n.to_string());
+        let over_time = spark(&order.series, SPARK_WIDTH);
+        [name, min, mean, max, last, over_time]
+    });
+    let rows = std::iter::once(first).chain(orders);
+    Table::of("|MIN>|MEAN>|MAX>|LAST>|OVER TIME", rows).write(out)?;
     writeln!(out)?;
-    zones(node, style, out)?;
+    let rows = node.zones.iter().map(|zone| zone_row(zone, style));
+    Table::of("ZONE AT THE END|SIZE>|FREE>|EXTFRAG>|SCORE>", rows).write(out)?;
     writeln!(out, "\n{}", rounds(&node.rounds))?;
     let status = &node.status;
     writeln!(
@@ -236,30 +226,11 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
     Ok(())
 }
 
-fn zones(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(&[
-        ("ZONE AT THE END", Align::Left),
-        ("SIZE", Align::Right),
-        ("FREE", Align::Right),
-        ("EXTFRAG", Align::Right),
-        ("SCORE", Align::Right),
-    ]);
-    for zone in &node.zones {
-        let mut row = zone_row(zone);
-        if style.raw {
-            row[1] = zone.present_bytes.to_string();
-            row[2] = zone.free_bytes.to_string();
-        }
-        table.row(row);
-    }
-    table.write(out)
-}
-
-fn zone_row(zone: &crate::fragmentation::ZoneState) -> Vec<String> {
-    vec![
+fn zone_row(zone: &ZoneState, style: &Style) -> [String; 5] {
+    [
         zone.name.clone(),
-        units::format_bytes(zone.present_bytes),
-        units::format_bytes(zone.free_bytes),
+        style.bytes(zone.present_bytes),
+        style.bytes(zone.free_bytes),
         score(zone.extfrag),
         score(zone.score),
     ]
@@ -288,22 +259,10 @@ fn rounds(rounds: &Rounds) -> String {
 }
 
 fn over_time(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(&[
-        ("TIME", Align::Right),
-        ("MIN", Align::Right),
-        ("MEAN", Align::Right),
-        ("MAX", Align::Right),
-    ]);
-    for point in &node.score {
-        let time = if style.raw {
-            point.time_ns.0.to_string()
-        } else {
-            units::format_time(point.time_ns)
-        };
-        let mut row = vec![time];
-        row.extend([point.min, point.mean, point.max].map(score));
-        table.row(row);
-    }
+    let rows = node.score.iter().map(|point| {
+        let [min, mean, max] = [point.min, point.mean, point.max].map(score);
+        [style.duration(point.time_ns), min, mean, max]
+    });
     writeln!(out, "\nscore\n")?;
-    table.write(out)
+    Table::of("TIME>|MIN>|MEAN>|MAX>", rows).write(out)
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::plot::{Bar, bars};
-use super::table::{Align, Table};
+use super::table::Table;
 use super::{Render, Style, page};
 use crate::idle::{IdleMemory, IdleReport};
 use crate::rows::ColumnType::{F64, Name, U64};
@@ -82,22 +82,14 @@ impl Render for IdleReport {
     }
 
     fn html(&self) -> String {
+        let style = Style::default();
         let mut html = page::start("Idle memory", &self.record);
         for memory in self.memories() {
             let title = memory.target.label();
             html += &page::figure(&title, "", &picture(memory));
-            let rows: Vec<Vec<String>> = memory
-                .percentiles
-                .iter()
-                .map(|p| {
-                    vec![
-                        format!("{} %", p.percent),
-                        units::format_time(Nanos(p.value)),
-                    ]
-                })
-                .collect();
             let note = "This share of the known bytes has been idle for at most so long.";
-            html += &page::table("Idle time by bytes", note, &["Bytes", "Idle for"], &rows);
+            let rows = percentiles(memory, &style);
+            html += &page::table("Idle time by bytes", note, &["Bytes", "Idle for"], rows);
         }
         html
     }
@@ -110,53 +102,30 @@ impl IdleReport {
 }
 
 fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let time = |t: Nanos| {
-        if style.raw {
-            t.0.to_string()
-        } else {
-            units::format_time(t)
-        }
-    };
-    let bytes = |n: u64| {
-        if style.raw {
-            n.to_string()
-        } else {
-            units::format_bytes(n)
-        }
-    };
-    let (label, at) = (memory.target.label(), time(memory.time_ns));
+    let (label, at) = (memory.target.label(), style.duration(memory.time_ns));
     writeln!(out, "Idle memory of {label}, at {at}\n")?;
-    let mut table = Table::new(&[
-        ("IDLE FOR", Align::Right),
-        ("BYTES", Align::Right),
-        ("OF KNOWN", Align::Right),
-        ("", Align::Left),
-    ]);
     let known = known_bytes(memory);
-    for idle in &memory.idle {
-        let least = format!(">= {}", time(idle.at_least_ns));
+    let rows = memory.idle.iter().map(|idle| {
+        let least = format!(">= {}", style.duration(idle.at_least_ns));
         let Some(n) = idle.bytes else {
-            table.row(vec![
-                least,
-                "?".into(),
-                "?".into(),
-                "not watched for so long".into(),
-            ]);
-            continue;
+            let why = "not watched for so long".to_owned();
+            return [least, "?".into(), "?".into(), why];
         };
         // The share is at most 1: the sums saturate where a foreign record claims more memory than exists.
         let share = (n as f32 / known.max(1) as f32).min(1.0);
         let bar = "#".repeat((share * 40.0).round() as usize);
-        table.row(vec![least, bytes(n), units::format_rate(Some(share)), bar]);
-    }
-    table.write(out)?;
-    let mut table = Table::new(&[("BYTES", Align::Right), ("IDLE FOR AT MOST", Align::Right)]);
-    for p in &memory.percentiles {
-        table.row(vec![format!("{} %", p.percent), time(Nanos(p.value))]);
-    }
+        [least, style.bytes(n), units::format_rate(Some(share)), bar]
+    });
+    Table::of("IDLE FOR>|BYTES>|OF KNOWN>|", rows).write(out)?;
     writeln!(out)?;
-    table.write(out)?;
+    Table::of("BYTES>|IDLE FOR AT MOST>", percentiles(memory, style)).write(out)?;
     writeln!(out, "\n{}", facts(memory, style))
+}
+
+/// Returns a row for each percentile.
+fn percentiles(memory: &IdleMemory, style: &Style) -> impl Iterator<Item = [String; 2]> {
+    let percentiles = memory.percentiles.iter();
+    percentiles.map(move |p| [format!("{} %", p.percent), style.duration(Nanos(p.value))])
 }
 
 /// Returns the bytes with a known idle time.
@@ -166,13 +135,7 @@ fn known_bytes(memory: &IdleMemory) -> u64 {
 }
 
 fn facts(memory: &IdleMemory, style: &Style) -> String {
-    let bytes = |n: u64| {
-        if style.raw {
-            n.to_string()
-        } else {
-            units::format_bytes(n)
-        }
-    };
+    let bytes = |n: u64| style.bytes(n);
     if let (Some(resident), Some(swapped)) = (memory.resident_bytes, memory.swapped_bytes) {
         return format!(
             "resident {}: accessed {}, unknown {}; swapped out {}; in {} of addresses",

@@ -8,7 +8,7 @@ use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes, NR_AGES};
 use isotherm_engine::units::{format_bytes, format_share};
 
 use super::page::escape;
-use super::table::{Align, Table};
+use super::table::Table;
 use super::treemap::{Tile, treemap};
 use super::{Render, Style, or_empty, page};
 use crate::machine::{ClassMemory, MachineReport, MemoryClass};
@@ -174,19 +174,12 @@ pub(super) fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The heads of the cells from [`ages_of`].
-const AGE_HEADS: [(&str, Align); 6] = [
-    ("TOUCHED", Align::Right),
-    ("IDLE >= 5 s", Align::Right),
-    (">= 30 s", Align::Right),
-    (">= 2 min", Align::Right),
-    (">= 10 min", Align::Right),
-    ("UNKNOWN", Align::Right),
-];
+const AGE_HEADS: &str = "TOUCHED>|IDLE >= 5 s>|>= 30 s>|>= 2 min>|>= 10 min>|UNKNOWN>";
 
 /// Returns table cells of bytes by idle time. Idle times longer than `watched` are unknown, not 0.
-pub(super) fn ages_of(ages: Option<&AgeBytes>, watched: Nanos, style: &Style) -> Vec<String> {
+fn ages_of(ages: Option<AgeBytes>, watched: Nanos, style: &Style) -> Vec<String> {
     let Some(ages) = ages else {
-        return vec!["-".into(); AGE_HEADS.len()];
+        return vec!["-".into(); BOUNDS.len() + 2];
     };
     let mut fields = vec![style.bytes(ages.touched)];
     fields.extend(BOUNDS.map(|bound| match ages.idle_from(bound) {
@@ -197,9 +190,18 @@ pub(super) fn ages_of(ages: Option<&AgeBytes>, watched: Nanos, style: &Style) ->
     fields
 }
 
-pub(super) fn table(first: &[(&'static str, Align)]) -> Table {
-    let heads: Vec<_> = first.iter().copied().chain(AGE_HEADS).collect();
-    Table::new(&heads)
+/// Builds a table whose rows end in bytes by idle time.
+pub(super) fn table(
+    heads: &str,
+    rows: impl IntoIterator<Item = (Vec<String>, Option<AgeBytes>)>,
+    watched: Nanos,
+    style: &Style,
+) -> Table {
+    let rows = rows.into_iter().map(|(mut row, ages)| {
+        row.extend(ages_of(ages, watched, style));
+        row
+    });
+    Table::of(&format!("{heads}|{AGE_HEADS}"), rows)
 }
 
 impl MachineReport {
@@ -235,49 +237,29 @@ impl MachineReport {
     }
 
     fn class_table(&self, style: &Style) -> Table {
-        let mut table = table(&[("CLASS", Align::Left), ("BYTES", Align::Right)]);
-        for of in &self.classes {
-            if of.bytes == 0 && !of.class.is_user() {
-                continue;
-            }
-            let mut row = vec![of.class.name().to_owned(), style.bytes(of.bytes)];
-            row.extend(ages_of(of.ages.as_ref(), self.time_ns, style));
-            table.row(row);
-        }
-        table
+        let rows = self.classes.iter();
+        let rows = rows.filter(|of| of.bytes > 0 || of.class.is_user());
+        let rows = rows.map(|of| {
+            let row = vec![of.class.name().to_owned(), style.bytes(of.bytes)];
+            (row, of.ages)
+        });
+        table("CLASS|BYTES>", rows, self.time_ns, style)
     }
 
     fn node_table(&self, style: &Style) -> Table {
-        let heads = [
-            ("NODE", Align::Right),
-            ("TOTAL", Align::Right),
-            ("USED", Align::Right),
-        ];
-        let mut table = table(&heads);
-        for node in &self.nodes {
+        let rows = self.nodes.iter().map(|node| {
             let mut all = AgeBytes::default();
             for ages in node.classes.iter().filter_map(|class| class.ages.as_ref()) {
                 all.add(ages);
             }
             let (total, used) = (style.bytes(node.total_bytes), style.bytes(node.used_bytes));
-            let mut row = vec![node.node.to_string(), total, used];
-            row.extend(ages_of(Some(&all), self.time_ns, style));
-            table.row(row);
-        }
-        table
+            (vec![node.node.to_string(), total, used], Some(all))
+        });
+        table("NODE>|TOTAL>|USED>", rows, self.time_ns, style)
     }
 
     fn zone_table(&self, style: &Style) -> Table {
-        let heads = [
-            ("NODE", Align::Right),
-            ("ZONE", Align::Left),
-            ("BYTES", Align::Right),
-            ("RESERVED", Align::Right),
-            ("FREE", Align::Right),
-            ("MAPPED", Align::Right),
-        ];
-        let mut table = table(&heads);
-        for zone in &self.zones {
+        let rows = self.zones.iter().map(|zone| {
             let bytes = [
                 zone.present_bytes,
                 zone.reserved_bytes,
@@ -286,80 +268,48 @@ impl MachineReport {
             ];
             let mut row = vec![zone.node.to_string(), zone.zone.clone()];
             row.extend(bytes.map(|bytes| style.bytes(bytes)));
-            row.extend(ages_of(Some(&zone.mapped), self.time_ns, style));
-            table.row(row);
-        }
-        table
+            (row, Some(zone.mapped))
+        });
+        let heads = "NODE>|ZONE|BYTES>|RESERVED>|FREE>|MAPPED>";
+        table(heads, rows, self.time_ns, style)
     }
 
     fn process_table(&self, style: &Style) -> Table {
-        let heads = [
-            ("PID", Align::Right),
-            ("NAME", Align::Left),
-            ("BYTES", Align::Right),
-        ];
-        let mut table = table(&heads);
-        for process in self.processes.iter().take(SHOWN) {
+        let rows = self.processes.iter().take(SHOWN).map(|process| {
             let name = process.target.name.clone().unwrap_or_default();
-            let mut row = vec![
-                or_empty(process.target.pid),
-                name,
-                style.bytes(process.bytes),
-            ];
-            row.extend(ages_of(Some(&process.ages), self.time_ns, style));
-            table.row(row);
-        }
-        let mut row = vec![String::new(), "several processes".into()];
-        row.push(style.bytes(self.several.total()));
-        row.extend(ages_of(Some(&self.several), self.time_ns, style));
-        table.row(row);
-        table
+            let (pid, bytes) = (or_empty(process.target.pid), style.bytes(process.bytes));
+            (vec![pid, name, bytes], Some(process.ages))
+        });
+        let several = style.bytes(self.several.total());
+        let last = vec![String::new(), "several processes".into(), several];
+        let rows = rows.chain([(last, Some(self.several))]);
+        table("PID>|NAME|BYTES>", rows, self.time_ns, style)
     }
 
     fn group_table(&self, style: &Style) -> Table {
-        let heads = [
-            ("GROUP", Align::Left),
-            ("PROCESSES", Align::Right),
-            ("BYTES", Align::Right),
-        ];
-        let mut table = table(&heads);
-        for group in self.groups.iter().take(SHOWN) {
-            let nr = group.nr_processes.to_string();
-            let mut row = vec![group.group.clone(), nr, style.bytes(group.bytes)];
-            row.extend(ages_of(Some(&group.ages), self.time_ns, style));
-            table.row(row);
-        }
-        table
+        let rows = self.groups.iter().take(SHOWN).map(|group| {
+            let (nr, bytes) = (group.nr_processes.to_string(), style.bytes(group.bytes));
+            (vec![group.group.clone(), nr, bytes], Some(group.ages))
+        });
+        table("GROUP|PROCESSES>|BYTES>", rows, self.time_ns, style)
     }
 
     fn huge_table(&self, style: &Style) -> Table {
-        let mut table = Table::new(&[
-            ("PID", Align::Right),
-            ("NAME", Align::Left),
-            ("HUGE", Align::Right),
-            ("READ", Align::Right),
-            ("WASTE", Align::Right),
-        ]);
-        for huge in self.huge_pages.iter().take(SHOWN) {
+        let rows = self.huge_pages.iter().take(SHOWN).map(|huge| {
             // The waste is an estimate if only a part was read.
-            let about = if huge.read_bytes < huge.bytes {
-                "~"
-            } else {
-                ""
-            };
-            let waste = huge.waste_bytes.map_or_else(
-                || "unknown".to_owned(),
-                |waste| format!("{about}{}", style.bytes(waste)),
-            );
-            table.row(vec![
+            let is_estimate = huge.read_bytes < huge.bytes;
+            let about = if is_estimate { "~" } else { "" };
+            let waste = huge.waste_bytes;
+            let waste = waste.map(|waste| format!("{about}{}", style.bytes(waste)));
+            [
                 or_empty(huge.target.pid),
                 huge.target.name.clone().unwrap_or_default(),
                 style.bytes(huge.bytes),
                 style.bytes(huge.read_bytes),
-                waste,
-            ]);
-        }
-        table
+                waste.unwrap_or_else(|| "unknown".to_owned()),
+            ]
+        });
+        Table::of("PID>|NAME|HUGE>|READ>|WASTE>", rows)
     }
 
     fn picture_note(&self) -> String {

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use isotherm_engine::Nanos;
 
 use super::Style;
-use super::machine::{SHOWN, ages_of, table, tell_more};
-use super::table::{Align, Table};
+use super::machine::{SHOWN, table, tell_more};
+use super::table::Table;
 use crate::machine::MachineCache;
 
 /// Number of scans after which most ages are known: two rounds, and one that the record may end in.
@@ -54,23 +54,21 @@ impl MachineCache {
     }
 
     pub(super) fn group_table(&self, style: &Style) -> Table {
-        let mut table = table(&[("GROUP", Align::Left), ("BYTES", Align::Right)]);
-        for of in self.groups.iter().take(SHOWN) {
+        let rows = self.groups.iter().take(SHOWN).map(|of| {
             let name = of.group.clone().unwrap_or_else(|| "not known".into());
-            let mut row = vec![name, style.bytes(of.bytes.total())];
-            row.extend(ages_of(Some(&of.bytes.ages), self.time_ns, style));
-            table.row(row);
-        }
-        table
+            (
+                vec![name, style.bytes(of.bytes.total())],
+                Some(of.bytes.ages),
+            )
+        });
+        table("GROUP|BYTES>", rows, self.time_ns, style)
     }
 
     pub(super) fn file_table(&self, style: &Style) -> Table {
-        let mut table = table(&[("FILE", Align::Left), ("BYTES", Align::Right)]);
-        for file in self.files.iter().take(SHOWN) {
-            let mut row = vec![file.name(), style.bytes(file.bytes.total())];
-            row.extend(ages_of(Some(&file.bytes.ages), self.time_ns, style));
-            table.row(row);
-        }
-        table
+        let rows = self.files.iter().take(SHOWN).map(|file| {
+            let row = vec![file.name(), style.bytes(file.bytes.total())];
+            (row, Some(file.bytes.ages))
+        });
+        table("FILE|BYTES>", rows, self.time_ns, style)
     }
 }

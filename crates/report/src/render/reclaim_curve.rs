@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::plot::{self, LINES, WIDTH};
-use super::table::{Align, Table};
+use super::table::Table;
 use super::{Render, Style, page};
 use crate::reclaim_curve::backoff::THRESHOLDS;
 use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint, RefaultCostSource};
@@ -105,10 +105,7 @@ impl Render for ReclaimCurveReport {
         let mut html = page::start("Reclaim curve", &self.record);
         let note = self.choice(&style).unwrap_or_default();
         html += &page::figure("What reclaiming would save and cost", &note, &self.svg());
-        let rows: Vec<Vec<String>> = self
-            .shown()
-            .map(|point| fields(&point, &style).to_vec())
-            .collect();
+        let rows = self.shown().map(|point| fields(&point, &style));
         let head = [
             "Idle for",
             "Saved, mean",
@@ -117,11 +114,9 @@ impl Render for ReclaimCurveReport {
             "Refaults/s",
             "Slowdown",
         ];
-        html += &page::table("By threshold", &self.facts(&style), &head, &rows);
-        let backed_off = self.backoff_points.iter();
-        let rows: Vec<Vec<String>> = backed_off.map(|p| fields(p, &style).to_vec()).collect();
-        html += &page::table("Where returned pages wait", BACKOFF, &head, &rows);
-        html
+        html += &page::table("By threshold", &self.facts(&style), &head, rows);
+        let rows = self.backoff_points.iter().map(|p| fields(p, &style));
+        html + &page::table("Where returned pages wait", BACKOFF, &head, rows)
     }
 }
 
@@ -130,18 +125,8 @@ const BACKOFF: &str = "Where a refaulted page waits four times as long, then six
      the guard of `run`";
 
 fn table(points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
-    let mut table = Table::new(&[
-        ("IDLE FOR", Align::Right),
-        ("SAVED, MEAN", Align::Right),
-        ("OF RESIDENT", Align::Right),
-        ("STEADY", Align::Right),
-        ("REFAULTS/S", Align::Right),
-        ("SLOWDOWN", Align::Right),
-    ]);
-    for point in points {
-        table.row(fields(&point, style).to_vec());
-    }
-    table
+    let heads = "IDLE FOR>|SAVED, MEAN>|OF RESIDENT>|STEADY>|REFAULTS/S>|SLOWDOWN>";
+    Table::of(heads, points.map(|point| fields(&point, style)))
 }
 
 fn fields(point: &ReclaimPoint, style: &Style) -> [String; 6] {

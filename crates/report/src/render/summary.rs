@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
-use super::table::{Align, Table};
+use super::table::Table;
 use super::{Render, Style, or_empty, page};
 use isotherm_record::machine::ChargedMemory;
 
@@ -55,22 +55,11 @@ impl Render for SummaryReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         let overview = &self.overview;
         writeln!(out, "{}.\n", self.verdict)?;
-        let mut table = Table::new(&[
-            ("PID", Align::Right),
-            ("NAME", Align::Left),
-            ("RESIDENT", Align::Right),
-            ("WORKING SET", Align::Right),
-            ("IDLE >= 5 s", Align::Right),
-            ("SWAPPED", Align::Right),
-            ("UNKNOWN", Align::Right),
-        ]);
-        for target in overview.targets.iter().take(TARGETS) {
-            table.row(target_row(target, style).to_vec());
-        }
-        if overview.targets.len() > 1 {
-            table.row(target_row(&overview.total, style).to_vec());
-        }
-        table.write(out)?;
+        let total = (overview.targets.len() > 1).then_some(&overview.total);
+        let shown = overview.targets.iter().take(TARGETS).chain(total);
+        let rows = shown.map(|target| target_row(target, style));
+        let heads = "PID>|NAME|RESIDENT>|WORKING SET>|IDLE >= 5 s>|SWAPPED>|UNKNOWN>";
+        Table::of(heads, rows).write(out)?;
         if overview.counts_pages_once && overview.targets.len() > 1 {
             writeln!(
                 out,
@@ -89,21 +78,12 @@ impl Render for SummaryReport {
         }
         if !overview.mappings.is_empty() {
             writeln!(out, "\nMost idle memory:")?;
-            let mut table = Table::new(&[
-                ("IDLE >= 5 s", Align::Right),
-                ("RESIDENT", Align::Right),
-                ("MAPPING", Align::Left),
-            ]);
-            for mapping in &overview.mappings {
-                let [idle, resident] = [Some(mapping.idle_bytes), mapping.resident_bytes];
-                let name = self.mapping_name(mapping);
-                table.row(vec![
-                    style.maybe_bytes(idle),
-                    style.maybe_bytes(resident),
-                    name,
-                ]);
-            }
-            table.write(out)?;
+            let rows = overview.mappings.iter().map(|mapping| {
+                let resident = style.maybe_bytes(mapping.resident_bytes);
+                let idle = style.bytes(mapping.idle_bytes);
+                [idle, resident, self.mapping_name(mapping)]
+            });
+            Table::of("IDLE >= 5 s>|RESIDENT>|MAPPING", rows).write(out)?;
         }
         writeln!(out, "\n{}", self.savings(style))?;
         if let Some(share) = overview.monitor_cpu_share {
@@ -143,7 +123,7 @@ impl Render for SummaryReport {
         let next = format!("{} Next: {}", self.savings(&style), self.next);
         html += &page::figure(&self.verdict, &next, &self.svg());
         let targets = self.overview.targets.iter();
-        let rows: Vec<Vec<String>> = targets.map(|t| target_row(t, &style).to_vec()).collect();
+        let rows = targets.map(|target| target_row(target, &style));
         let head = [
             "PID",
             "Name",
@@ -153,8 +133,7 @@ impl Render for SummaryReport {
             "Swapped",
             "Unknown",
         ];
-        html += &page::table("Targets", &self.verdict, &head, &rows);
-        html
+        html + &page::table("Targets", &self.verdict, &head, rows)
     }
 }
 
@@ -251,41 +230,18 @@ impl Tabulate for DiffReport {
 
 impl Render for DiffReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("NAME", Align::Left),
-            ("", Align::Left),
-            ("A", Align::Right),
-            ("B", Align::Right),
-            ("CHANGE", Align::Right),
-        ]);
-        for (name, what, a, b) in self.figures() {
-            table.row(vec![
-                name,
-                what,
-                style.maybe_bytes(a),
-                style.maybe_bytes(b),
-                signed(style, a, b),
-            ]);
-        }
-        table.write(out)?;
+        Table::of("NAME||A>|B>|CHANGE>", self.figure_rows(style)).write(out)?;
         if self.mappings.is_empty() {
             return writeln!(out, "\nno mapping changed");
         }
         writeln!(out, "\nMappings that changed most:")?;
-        let mut table = Table::new(&[
-            ("RESIDENT A", Align::Right),
-            ("B", Align::Right),
-            ("IDLE >= 5 s A", Align::Right),
-            ("B", Align::Right),
-            ("MAPPING", Align::Left),
-        ]);
-        for mapping in &self.mappings {
+        let rows = self.mappings.iter().map(|mapping| {
             let [a, b] = mapping.resident_bytes.map(|n| style.maybe_bytes(n));
             let [idle_a, idle_b] = mapping.idle_bytes.map(|n| style.bytes(n));
             let name = format!("{}: {}", mapping.name, mapping.mapping);
-            table.row(vec![a, b, idle_a, idle_b, name]);
-        }
-        table.write(out)
+            [a, b, idle_a, idle_b, name]
+        });
+        Table::of("RESIDENT A>|B>|IDLE >= 5 s A>|B>|MAPPING", rows).write(out)
     }
 
     fn svg(&self) -> String {
@@ -322,21 +278,8 @@ impl Render for DiffReport {
         let style = Style::default();
         let mut html = page::begin("Two records compared", &page::subject(&self.b));
         html += &page::figure("Resident memory of mappings", "", &self.svg());
-        let rows: Vec<Vec<String>> = self
-            .figures()
-            .into_iter()
-            .map(|(name, what, a, b)| {
-                vec![
-                    name,
-                    what,
-                    style.maybe_bytes(a),
-                    style.maybe_bytes(b),
-                    signed(&style, a, b),
-                ]
-            })
-            .collect();
-        html += &page::table("Targets", "", &["Name", "", "A", "B", "Change"], &rows);
-        html
+        let rows = self.figure_rows(&style);
+        html + &page::table("Targets", "", &["Name", "", "A", "B", "Change"], rows)
     }
 }
 
@@ -344,6 +287,15 @@ impl Render for DiffReport {
 type Pair = (String, String, Option<u64>, Option<u64>);
 
 impl DiffReport {
+    fn figure_rows(&self, style: &Style) -> impl Iterator<Item = [String; 5]> {
+        let figures = self.figures().into_iter();
+        figures.map(move |(name, what, a, b)| {
+            let change = signed(style, a, b);
+            let [a, b] = [a, b].map(|n| style.maybe_bytes(n));
+            [name, what, a, b, change]
+        })
+    }
+
     fn figures(&self) -> Vec<Pair> {
         let mut rows = Vec::new();
         for target in &self.targets {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Line, PlotText, lines};
-use super::table::{Align, Table, series, sparkline};
+use super::table::{Table, series, sparkline};
 use super::{Render, Style, page};
 use crate::rows::ColumnType::U64;
 use crate::rows::{Column, ColumnValue, column};
@@ -68,16 +68,13 @@ impl Render for WssReport {
         let mut html = page::start("Working set", &self.record);
         html += &page::figure("Working set over time", "", &self.svg());
         for set in self.sets() {
-            let rows: Vec<Vec<String>> = set
-                .percentiles
-                .iter()
-                .map(|p| vec![format!("{} %", p.percent), units::format_bytes(p.value)])
-                .collect();
+            let rows = set.percentiles.iter();
+            let rows = rows.map(|p| [format!("{} %", p.percent), units::format_bytes(p.value)]);
             html += &page::table(
                 &set.target.label(),
                 &facts(set, &Style::default()),
                 &["Percentile", "Working set"],
-                &rows,
+                rows,
             );
         }
         html
@@ -108,11 +105,6 @@ impl WssReport {
         )?;
         writeln!(out, "{}\n", self.counted())?;
         let bytes = |n: u64| style.bytes(n);
-        let mut table = Table::new(&[
-            ("PERCENTILE", Align::Right),
-            ("WORKING SET", Align::Right),
-            ("", Align::Left),
-        ]);
         let max = set
             .percentiles
             .iter()
@@ -120,11 +112,11 @@ impl WssReport {
             .max()
             .unwrap_or(0)
             .max(1);
-        for p in &set.percentiles {
+        let rows = set.percentiles.iter().map(|p| {
             let bar = (p.value as f64 / max as f64 * 40.0).round() as usize;
-            table.row(vec![p.percent.to_string(), bytes(p.value), "#".repeat(bar)]);
-        }
-        table.write(out)?;
+            [p.percent.to_string(), bytes(p.value), "#".repeat(bar)]
+        });
+        Table::of("PERCENTILE>|WORKING SET>|", rows).write(out)?;
         writeln!(out, "\n{}", facts(set, style))?;
         if style.over_time {
             writeln!(out, "\nover time, 0 to {}:", bytes(max))?;
