@@ -34,7 +34,7 @@ impl Table {
     }
 
     /// Creates a table of rows. `|` separates the heads; a column whose head ends in `>` is right-aligned.
-    pub(super) fn of(heads: &str, rows: impl IntoIterator<Item = impl Into<Vec<String>>>) -> Self {
+    pub fn of(heads: &str, rows: impl IntoIterator<Item = impl Into<Vec<String>>>) -> Self {
         let columns = heads.split('|').map(|head| match head.strip_suffix('>') {
             Some(head) => (head, Align::Right),
             None => (head, Align::Left),
