@@ -18,6 +18,7 @@ pub(crate) const TARGET: Column = nullable(
 /// The number of a target; the sum of all targets has a word for it in CSV.
 pub(crate) const TARGET_OR_TOTAL: Column = Column {
     absent: "total",
+    about: "Number of the target; null, in CSV `total`: all of them.",
     ..TARGET
 };
 

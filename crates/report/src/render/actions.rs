@@ -23,9 +23,9 @@ impl Tabulate for ActionsReport {
     const COLUMNS: &'static [Column] = &[
         nullable("context", Name, "Context, in a record of several."),
         nullable("scheme", U32, "Place of the scheme in its context."),
-        nullable("action", Name, "Its action, or whose counter it is."),
+        nullable("action", Name, "Its action, or the counter's node."),
         column("metric", Name, "Name of the metric."),
-        nullable("time_ns", U64, "When; null: at the end."),
+        nullable("time_ns", U64, "Time; null: the end of the record."),
         column("value", U64, "Value of the metric."),
     ];
 

@@ -26,7 +26,7 @@ impl Tabulate for BlameReport {
         nullable("mapping", Name, "Name of the mapping."),
         column("function", Name, "The function, or why it is unknown."),
         column("bytes", U64, "Bytes that it touched first."),
-        column("likely_bytes", U64, "Of these, the likely ones."),
+        column("likely_bytes", U64, "Likely ones of these bytes."),
         nullable("stack", Name, "Callers first, separated by semicolons."),
     ];
 

@@ -41,7 +41,7 @@ impl Tabulate for EthpCurveReport {
             U64,
             "Bytes in huge pages, mean over time.",
         ),
-        column("waste_mean_bytes", U64, "Of these, untouched."),
+        column("waste_mean_bytes", U64, "Untouched bytes of these."),
         column(
             "waste_share",
             F64,

@@ -22,10 +22,10 @@ impl Tabulate for FragmentationReport {
     const COLUMNS: &'static [Column] = &[
         column("node", U32, "Number of the node."),
         column("metric", Name, "`score`, or `free_blocks_` and an order."),
-        column("time_ns", U64, "When the step begins."),
+        column("time_ns", U64, "Start of the step."),
         column("min", F64, "Least value in the step."),
-        column("mean", F64, "Its mean."),
-        column("max", F64, "Its greatest."),
+        column("mean", F64, "Mean over the step."),
+        column("max", F64, "Greatest value in the step."),
     ];
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {

@@ -23,14 +23,14 @@ impl Tabulate for HeatmapReport {
     /// The columns of a row for each watched cell.
     const COLUMNS: &'static [Column] = &[
         TARGET,
-        column("time_ns", U64, "When the column begins."),
+        column("time_ns", U64, "Start of the column."),
         column("address_start", Address, "First address of the row."),
         column("address_end", Address, "First address behind it."),
         column("state", Name, "`known`, or `unknown`: no access rate."),
         nullable(
             "access_rate",
             F64,
-            "Mean access rate of what is known, 0 to 1; null where most is unknown.",
+            "Mean access rate of the known bytes, 0 to 1; null where most are unknown.",
         ),
         column("age_ns", U64, "Mean age, by bytes."),
         column(
@@ -38,7 +38,7 @@ impl Tabulate for HeatmapReport {
             F64,
             "Share of bytes and time that was watched, above 0 to 1.",
         ),
-        nullable("mapping", Name, "What was last known to lie there."),
+        nullable("mapping", Name, "Last known mapping there."),
     ];
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {

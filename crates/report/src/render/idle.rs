@@ -17,16 +17,16 @@ impl Tabulate for IdleReport {
     /// The columns of a row for each minimum idle time, each percentile and each total.
     const COLUMNS: &'static [Column] = &[
         TARGET_OR_TOTAL,
-        column("time_ns", U64, "When."),
+        column("time_ns", U64, "Time of the count."),
         column(
             "kind",
             Name,
             "`idle_at_least`: `bytes` were idle for `idle_ns` or longer. `percentile`: `percent` of the known bytes \
              were idle for `idle_ns` at most. Others: `bytes` of this kind.",
         ),
-        nullable("percent", F64, "Of the bytes, 0 to 100."),
-        nullable("idle_ns", U64, "How long."),
-        nullable("bytes", U64, "How many; null: not watched for so long."),
+        nullable("percent", F64, "Share of the bytes, 0 to 100."),
+        nullable("idle_ns", U64, "Idle time."),
+        nullable("bytes", U64, "Bytes; null: not watched for so long."),
     ];
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {

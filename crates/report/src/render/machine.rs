@@ -26,7 +26,7 @@ const COLD: usize = 1;
 impl Tabulate for MachineReport {
     /// The columns of a row for each class, zone, process, control group and cached file, and of huge pages.
     const COLUMNS: &'static [Column] = &[
-        column("kind", Name, "The kind of what the row is about."),
+        column("kind", Name, "Kind of memory."),
         nullable("name", Name, "Its name."),
         nullable("pid", U32, "Process id."),
         nullable("group", Name, "Control group."),

@@ -28,7 +28,7 @@ impl Tabulate for ReclaimCurveReport {
             Name,
             "`idle`: each page is taken once it was idle for this time. `backoff`: refaulted pages later.",
         ),
-        column("threshold_ns", U64, "Idle for so long."),
+        column("threshold_ns", U64, "Minimum idle time."),
         column("saved_byte_seconds", F64, "Bytes times seconds."),
         column("saved_mean_bytes", U64, "Mean over time."),
         column("saved_share", F64, "Share of mean resident memory, 0 to 1."),

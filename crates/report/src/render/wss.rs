@@ -18,10 +18,10 @@ impl Tabulate for WssReport {
     /// The columns of a row for each step of time.
     const COLUMNS: &'static [Column] = &[
         TARGET_OR_TOTAL,
-        column("time_ns", U64, "When the step begins."),
-        column("min_bytes", U64, "Least working set in the step."),
-        column("mean_bytes", U64, "Its mean over time."),
-        column("max_bytes", U64, "Its greatest."),
+        column("time_ns", U64, "Start of the step."),
+        column("min_bytes", U64, "Least value in the step."),
+        column("mean_bytes", U64, "Mean over the step."),
+        column("max_bytes", U64, "Greatest value in the step."),
     ];
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
