@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, Refusal, units};
 
-use super::plot::{Line, PlotText, lines};
+use super::plot::{Line, lines};
 use super::table::Table;
 use super::wss::spark;
 use super::{Render, Style, or_empty, page};
@@ -105,19 +105,10 @@ impl Render for ActionsReport {
     }
 
     fn svg(&self) -> String {
-        let plots: Vec<Line> = self
-            .schemes
-            .iter()
-            .map(|scheme| Line {
-                name: name(scheme),
-                points: &scheme.series,
-            })
-            .collect();
-        let text = PlotText {
-            title: "Memory acted on since the beginning",
-            note: "The sum of bytes that each scheme acted on.",
-        };
-        lines(&text, &plots)
+        let schemes = self.schemes.iter();
+        let plots = schemes.map(|scheme| Line::new(name(scheme), &scheme.series));
+        let note = "The sum of bytes that each scheme acted on.";
+        lines("Memory acted on since the beginning", note, plots)
     }
 
     fn html(&self) -> String {
@@ -223,19 +214,12 @@ impl ActionsReport {
     }
 
     fn allowed(&self) -> String {
-        let plots: Vec<Line> = self
-            .guards
-            .iter()
-            .map(|guard| Line {
-                name: guard.context.clone().unwrap_or_else(|| "guard".into()),
-                points: &guard.allowed,
-            })
-            .collect();
-        let text = PlotText {
-            title: "Bytes per second that the guard allowed",
-            note: "0 while the schemes were stopped.",
-        };
-        lines(&text, &plots)
+        let plots = self.guards.iter().map(|guard| {
+            let name = guard.context.as_deref().unwrap_or("guard");
+            Line::new(name, &guard.allowed)
+        });
+        let title = "Bytes per second that the guard allowed";
+        lines(title, "0 while the schemes were stopped.", plots)
     }
 }
 

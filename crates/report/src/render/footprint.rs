@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Line, PlotText, lines};
+use super::plot::{Line, lines};
 use super::table::{Table, series};
 use super::wss::spark;
 use super::{Render, Style, page};
@@ -98,14 +98,8 @@ impl FootprintReport {
 
     fn picture(&self, title: &str, admit: impl Fn(&str) -> bool) -> String {
         let admitted = self.metrics.iter().filter(|metric| admit(metric.name));
-        let plots: Vec<Line> = admitted
-            .map(|metric| Line {
-                name: named(metric.name).into(),
-                points: &metric.series,
-            })
-            .collect();
-        let text = PlotText { title, note: "" };
-        lines(&text, &plots)
+        let plots = admitted.map(|metric| Line::new(named(metric.name), &metric.series));
+        lines(title, "", plots)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, PAGE_SIZE, units};
 
-use super::plot::{Line, PlotText, Unit, lines, lines_of};
+use super::plot::{Line, Unit, lines, lines_of};
 use super::table::Table;
 use super::wss::spark;
 use super::{Render, Style, page, score};
@@ -75,13 +75,12 @@ impl Render for FragmentationReport {
     }
 
     fn svg(&self) -> String {
-        let mut series: Vec<(String, Vec<Point>)> = Vec::new();
-        for node in &self.nodes {
-            series.push((format!("node {}", node.node), in_steps(&node.score)));
-        }
+        let nodes = self.nodes.iter();
+        let nodes =
+            nodes.map(|node| Line::new(format!("node {}", node.node), in_steps(&node.score)));
+        let mut plots: Vec<Line> = nodes.collect();
         if let Some(node) = self.nodes.first() {
             for (name, threshold) in [("starts above", node.high), ("ends at", node.low)] {
-                let name = format!("{name} {}", score(threshold));
                 let level = |point: &ScorePoint| ScorePoint {
                     time_ns: point.time_ns,
                     min: threshold,
@@ -90,21 +89,13 @@ impl Render for FragmentationReport {
                 };
                 let ends = [node.score.first(), node.score.last()];
                 let points: Vec<ScorePoint> = ends.into_iter().flatten().map(level).collect();
-                series.push((name, in_steps(&points)));
+                let name = format!("{name} {}", score(threshold));
+                plots.push(Line::new(name, in_steps(&points)));
             }
         }
-        let plots: Vec<Line> = series
-            .iter()
-            .map(|(name, points)| Line {
-                name: name.clone(),
-                points,
-            })
-            .collect();
-        let text = PlotText {
-            title: "Fragmentation score",
-            note: "Share of the free memory that lies in blocks too small for the order; 0 is best.",
-        };
-        lines_of(Unit::Score, &text, &plots)
+        let note =
+            "Share of the free memory that lies in blocks too small for the order; 0 is best.";
+        lines_of(Unit::Score, "Fragmentation score", note, plots)
     }
 
     fn html(&self) -> String {
@@ -136,8 +127,6 @@ impl Render for FragmentationReport {
     }
 }
 
-impl FragmentationReport {}
-
 fn in_steps(score: &[ScorePoint]) -> Vec<Point> {
     let steps = |points: f64| (points * 1e3).round() as u64;
     let points = score.iter().map(|point| Point {
@@ -150,35 +139,18 @@ fn in_steps(score: &[ScorePoint]) -> Vec<Point> {
 }
 
 fn free_memory(title: &str, node: &NodeFragmentation) -> String {
-    let in_bytes = |points: &[Point], size: u64| -> Vec<Point> {
-        let points = points.iter().map(|point| Point {
+    let plots = node.orders.iter().map(|order| {
+        let size = order.block_bytes;
+        let points = order.series.iter().map(|point| Point {
             time_ns: point.time_ns,
             min: point.min.saturating_mul(size),
             mean: point.mean.saturating_mul(size),
             max: point.max.saturating_mul(size),
         });
-        points.collect()
-    };
-    let series: Vec<(String, Vec<Point>)> = node
-        .orders
-        .iter()
-        .map(|order| {
-            let name = format!(
-                "order {}: {}",
-                order.order,
-                units::format_bytes(order.block_bytes)
-            );
-            (name, in_bytes(&order.series, order.block_bytes))
-        })
-        .collect();
-    let plots: Vec<Line> = series
-        .iter()
-        .map(|(name, points)| Line {
-            name: name.clone(),
-            points,
-        })
-        .collect();
-    lines(&PlotText { title, note: "" }, &plots)
+        let name = format!("order {}: {}", order.order, units::format_bytes(size));
+        Line::new(name, points.collect::<Vec<_>>())
+    });
+    lines(title, "", plots)
 }
 
 fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Line, PlotText, lines};
+use super::plot::{Line, lines};
 use super::table::{Table, series, sparkline};
 use super::{Render, Style, page};
 use crate::rows::ColumnType::U64;
@@ -50,18 +50,10 @@ impl Render for WssReport {
     }
 
     fn svg(&self) -> String {
-        let mut plots: Vec<Line> = Vec::new();
-        for set in self.sets() {
-            plots.push(Line {
-                name: set.target.label(),
-                points: &set.series,
-            });
-        }
-        let text = PlotText {
-            title: "Working set over time",
-            note: &self.counted(),
-        };
-        lines(&text, &plots)
+        let plots = self
+            .sets()
+            .map(|set| Line::new(set.target.label(), &set.series));
+        lines("Working set over time", &self.counted(), plots)
     }
 
     fn html(&self) -> String {
