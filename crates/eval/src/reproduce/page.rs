@@ -45,14 +45,13 @@ fn notes(notes: &[String]) -> String {
 fn numbers(all: &Reproduction) -> String {
     let mut html = String::new();
     if !all.summaries.is_empty() {
-        let summaries: Vec<Vec<String>> = all.summaries.iter().map(summary_fields).collect();
         html += &table(
             "What the numbers come to",
             "Means over cells, and their mean absolute difference, beside what that would be if nothing were \
              said to change. Predicted: it follows. Arithmetic: it follows from inputs by adding sizes up. \
              Calibrated: numbers were chosen so that it comes out. Input: it was put in.",
             &SUMMARY_HEAD,
-            &summaries,
+            all.summaries.iter().map(summary_fields),
         );
     }
     for (title, cells) in cell_tables(&all.comparisons) {

@@ -246,12 +246,6 @@ fn html(comparison: &Comparison) -> String {
         cells.extend(row.cells);
         cells
     });
-    let rows: Vec<Vec<String>> = rows.collect();
-    html += &page::table(
-        "Side by side",
-        &comparison.remarks().join(" "),
-        &head,
-        &rows,
-    );
+    html += &page::table("Side by side", &comparison.remarks().join(" "), &head, rows);
     html + page::END
 }

@@ -36,18 +36,10 @@ impl Tabulate for EthpCurveReport {
     const COLUMNS: &'static [Column] = &[
         column("policy", Name, "Name of the policy, or `bound`."),
         nullable("max_waste", F64, "Bound, as a share of resident memory."),
-        column(
-            "huge_mean_bytes",
-            U64,
-            "Bytes in huge pages, mean over time.",
-        ),
+        column("huge_mean_bytes", U64, "Bytes in huge pages, mean."),
         column("waste_mean_bytes", U64, "Untouched bytes of these."),
-        column(
-            "waste_share",
-            F64,
-            "The same as a share of resident memory.",
-        ),
-        column("waste_of_always", F64, "The same as a share of `always`."),
+        column("waste_share", F64, "Waste by resident memory, 0 to 1."),
+        column("waste_of_always", F64, "Waste by that of `always`, 0 to 1."),
         column("coverage", F64, "Covered share of touched translations."),
     ];
 

@@ -171,14 +171,14 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
         node.score_last,
     ];
     let [min, mean, max, last] = scores.map(score);
-    let over_time = spark(&in_steps(&node.score), SPARK_WIDTH);
-    let first = ["score".to_owned(), min, mean, max, last, over_time];
+    let course = spark(&in_steps(&node.score), SPARK_WIDTH);
+    let first = ["score".to_owned(), min, mean, max, last, course];
     let orders = node.orders.iter().map(|order| {
         let name = format!("free blocks of {}", style.bytes(order.block_bytes));
         let numbers = [order.min, order.mean, order.max, order.last];
         let [min, mean, max, last] = numbers.map(|n| n.to_string());
-        let over_time = spark(&order.series, SPARK_WIDTH);
-        [name, min, mean, max, last, over_time]
+        let course = spark(&order.series, SPARK_WIDTH);
+        [name, min, mean, max, last, course]
     });
     let rows = std::iter::once(first).chain(orders);
     Table::of("|MIN>|MEAN>|MAX>|LAST>|OVER TIME", rows).write(out)?;
