@@ -48,8 +48,10 @@ fn compare(name: &str, output: &str) {
     );
 }
 
-/// Compares text, JSON and CSV; checks that pictures are complete and need nothing from elsewhere.
+/// Compares text, JSON and CSV; checks that pictures are complete and need nothing from elsewhere, and that the table
+/// has values of its columns' types.
 fn check(name: &str, report: &impl Render) {
+    assert!(report.table().num_rows() > 0, "{name} has no rows");
     for (format, extension) in ALL {
         let style = Style {
             over_time: true,

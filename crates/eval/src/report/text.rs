@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use isotherm_report::render::table::{Align, Table};
+
 use super::summary_rows;
 use crate::metric::METRICS;
 use crate::suite::Suite;
@@ -15,9 +17,12 @@ pub fn tables(suite: &Suite) -> String {
     }
     for words in summary_rows::summary(suite) {
         let _ = write!(text, "\n\n{}\n{}\n\n", words.title, words.note);
-        let mut rows = vec![words.head];
-        rows.extend(words.rows);
-        text += &columns(&rows);
+        let heads = words.head.iter().map(|head| (head.as_str(), Align::Left));
+        let mut table = Table::new(&heads.collect::<Vec<_>>());
+        for row in words.rows {
+            table.row(row);
+        }
+        text += &table.text();
     }
     for (metric, about) in METRICS.iter().enumerate() {
         let table = suite.table(metric);
@@ -30,28 +35,6 @@ pub fn tables(suite: &Suite) -> String {
                 table.text()
             );
         }
-    }
-    text
-}
-
-/// Returns fields in columns, left-aligned, two spaces apart.
-fn columns(rows: &[Vec<String>]) -> String {
-    let nr = rows.first().map_or(0, Vec::len);
-    let widths: Vec<usize> = (0..nr)
-        .map(|column| {
-            let fields = rows.iter().map(|row| row[column].chars().count());
-            fields.max().unwrap_or(0) + 2
-        })
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        let fields = row.iter().zip(&widths);
-        let mut line = String::new();
-        for (field, &width) in fields {
-            let _ = write!(line, "{field:<width$}");
-        }
-        text += line.trim_end();
-        text.push('\n');
     }
     text
 }
