@@ -279,20 +279,18 @@ fn picture(table: &AccessTable) -> String {
     let largest = table.regions.iter().map(|row| row.size_bytes).max();
     let largest = largest.unwrap_or(1) as f64;
     let shown = table.regions.iter().take(MAX_BARS);
-    let rows: Vec<Bar> = shown
-        .map(|row| Bar {
-            label: format!("{:#x}", row.start),
-            value: format!(
-                "{} · {} · {} · {}",
-                units::format_bytes(row.size_bytes),
-                units::format_rate(row.access_rate),
-                units::format_time(row.age_ns),
-                mapping(row)
-            ),
-            share: row.size_bytes as f64 / largest,
-            colour: Some(super::colour::of(row.access_rate)),
-        })
-        .collect();
+    let rows = shown.map(|row| Bar {
+        label: format!("{:#x}", row.start),
+        value: format!(
+            "{} · {} · {} · {}",
+            units::format_bytes(row.size_bytes),
+            units::format_rate(row.access_rate),
+            units::format_time(row.age_ns),
+            mapping(row)
+        ),
+        share: row.size_bytes as f64 / largest,
+        colour: Some(super::colour::of(row.access_rate)),
+    });
     let left_out = table.regions.len().saturating_sub(MAX_BARS);
     let note = match left_out {
         0 => "Length: size. Colour: access rate.".to_string(),
@@ -300,5 +298,5 @@ fn picture(table: &AccessTable) -> String {
             "Length: size. Colour: access rate. {n} more regions: --limit, --sort and the filters choose."
         ),
     };
-    bars(&title(table), &note, &rows)
+    bars(&title(table), &note, rows)
 }

@@ -77,13 +77,12 @@ impl Render for BlameDiffReport {
             share: one.before_bytes.abs_diff(one.after_bytes) as f64 / largest as f64,
             colour: None,
         });
-        let rows: Vec<Bar> = rows.collect();
         let [before, after] =
             [&self.before, &self.after].map(|of| units::format_bytes(of.total_bytes));
         bars(
             &self.title(&style),
             &format!("{before} before, {after} after"),
-            &rows,
+            rows,
         )
     }
 

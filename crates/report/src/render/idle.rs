@@ -77,7 +77,7 @@ impl Render for IdleReport {
         // One file has one picture: the sum, or the only target.
         match self.memories().last() {
             Some(memory) => picture(memory),
-            None => bars("Idle memory", "no snapshot", &[]),
+            None => bars("Idle memory", "no snapshot", []),
         }
     }
 
@@ -163,7 +163,7 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
 
 fn picture(memory: &IdleMemory) -> String {
     let known = known_bytes(memory).max(1) as f64;
-    let idle = memory.idle.iter().map(|idle| Bar {
+    let rows = memory.idle.iter().map(|idle| Bar {
         label: format!("≥ {}", units::format_time(idle.at_least_ns)),
         value: idle.bytes.map_or_else(
             || "unknown: not watched for so long".into(),
@@ -178,11 +178,10 @@ fn picture(memory: &IdleMemory) -> String {
         share: idle.bytes.unwrap_or(0) as f64 / known,
         colour: None,
     });
-    let rows: Vec<Bar> = idle.collect();
     let title = format!(
         "Idle memory of {}, at {}",
         memory.target.label(),
         units::format_time(memory.time_ns)
     );
-    bars(&title, &facts(memory, &Style::default()), &rows)
+    bars(&title, &facts(memory, &Style::default()), rows)
 }

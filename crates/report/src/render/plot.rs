@@ -121,9 +121,10 @@ pub(super) fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
 }
 
 /// Draws horizontal bars.
-pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
+pub(super) fn bars(title: &str, note: &str, bars: impl IntoIterator<Item = Bar>) -> String {
     const ROW: f64 = 22.0;
     const TOP: f64 = 58.0;
+    let bars: Vec<Bar> = bars.into_iter().collect();
     let longest = |text: fn(&Bar) -> &str| {
         let lengths = bars.iter().map(|bar| text(bar).chars().count());
         lengths.max().unwrap_or(0) as f64 * CHARACTER

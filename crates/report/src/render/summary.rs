@@ -99,22 +99,17 @@ impl Render for SummaryReport {
     fn svg(&self) -> String {
         let most = self.overview.mappings.iter().map(|m| m.idle_bytes).max();
         let most = most.unwrap_or(0).max(1) as f64;
-        let rows: Vec<Bar> = self
-            .overview
-            .mappings
-            .iter()
-            .map(|mapping| Bar {
-                label: self.mapping_name(mapping),
-                value: format!(
-                    "{} of {} resident",
-                    units::format_bytes(mapping.idle_bytes),
-                    Style::default().maybe_bytes(mapping.resident_bytes)
-                ),
-                share: mapping.idle_bytes as f64 / most,
-                colour: None,
-            })
-            .collect();
-        bars("Most idle memory, by mapping", &self.verdict, &rows)
+        let rows = self.overview.mappings.iter().map(|mapping| Bar {
+            label: self.mapping_name(mapping),
+            value: format!(
+                "{} of {} resident",
+                units::format_bytes(mapping.idle_bytes),
+                Style::default().maybe_bytes(mapping.resident_bytes)
+            ),
+            share: mapping.idle_bytes as f64 / most,
+            colour: None,
+        });
+        bars("Most idle memory, by mapping", &self.verdict, rows)
     }
 
     fn html(&self) -> String {
@@ -245,33 +240,20 @@ impl Render for DiffReport {
     }
 
     fn svg(&self) -> String {
-        let both = |m: &crate::diff::MappingDiff| m.resident_bytes.map(Option::unwrap_or_default);
-        let most = self
-            .mappings
-            .iter()
-            .flat_map(both)
-            .max()
-            .unwrap_or(0)
-            .max(1) as f64;
-        let mut rows = Vec::new();
-        for mapping in &self.mappings {
-            for (side, n) in ["A", "B"]
-                .iter()
-                .zip(mapping.resident_bytes.map(Option::unwrap_or_default))
-            {
-                rows.push(Bar {
-                    label: format!("{side} {}", mapping.mapping),
-                    value: units::format_bytes(n),
-                    share: n as f64 / most,
-                    colour: None,
-                });
-            }
-        }
-        bars(
-            "Resident memory of the mappings that changed most",
-            "",
-            &rows,
-        )
+        let sides = self.mappings.iter().flat_map(|mapping| {
+            let [a, b] = mapping.resident_bytes.map(Option::unwrap_or_default);
+            [("A", a, mapping), ("B", b, mapping)]
+        });
+        let most = sides.clone().map(|(_, n, _)| n).max();
+        let most = most.unwrap_or(0).max(1) as f64;
+        let rows = sides.map(|(side, n, mapping)| Bar {
+            label: format!("{side} {}", mapping.mapping),
+            value: units::format_bytes(n),
+            share: n as f64 / most,
+            colour: None,
+        });
+        let title = "Resident memory of the mappings that changed most";
+        bars(title, "", rows)
     }
 
     fn html(&self) -> String {
