@@ -60,8 +60,10 @@ fn rendered(report: &impl Render, format: ReportFormat, style: &Style) -> String
     String::from_utf8(out).expect("UTF-8")
 }
 
-/// Compares text, JSON and CSV; checks that pictures are complete and need nothing from elsewhere.
+/// Compares text, JSON and CSV; checks that pictures are complete and need nothing from elsewhere, and that the table
+/// has values of its columns' types.
 fn check(name: &str, report: &impl Render) {
+    assert!(report.table().num_rows() > 0, "{name} has no rows");
     let style = Style {
         over_time: true,
         ..Style::default()

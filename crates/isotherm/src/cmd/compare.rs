@@ -241,11 +241,7 @@ fn html(comparison: &Comparison) -> String {
     let mut html = page::begin("Worlds compared", &subject);
     let names = comparison.worlds.iter().map(|world| world.world.name());
     let head: Vec<&str> = std::iter::once("").chain(names).collect();
-    html += &page::table(
-        "Side by side",
-        &comparison.remarks().join(" "),
-        &head,
-        &comparison.rows(),
-    );
+    let remarks = comparison.remarks().join(" ");
+    html += &page::table("Side by side", &remarks, &head, comparison.rows());
     html + page::END
 }

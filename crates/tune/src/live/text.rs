@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use isotherm_engine::units::{format_bytes, format_share};
-use isotherm_report::render::table::{Align, Table};
+use isotherm_report::render::table::Table;
 
 use super::{Compared, Live, LiveEnd};
 use crate::format::{percent, signed};
@@ -37,22 +37,10 @@ impl Live {
         if self.compared.is_empty() {
             return text;
         }
-        let right = |head| (head, Align::Right);
-        let mut table = Table::new(&[
-            ("", Align::Left),
-            ("LIVE", Align::Left),
-            right("SAVED"),
-            right("OF IT"),
-            right("FORETOLD"),
-            right("BETWEEN"),
-            right("SLOWER"),
-            right("FORETOLD"),
-            right("BETWEEN"),
-            right("ACTING"),
-        ]);
-        for (number, one) in (1..).zip(&self.compared) {
-            table.row(row(number, one));
-        }
+        let rows = (1..).zip(&self.compared);
+        let rows = rows.map(|(number, one)| row(number, one));
+        let heads = "|LIVE|SAVED>|OF IT>|FORETOLD>|BETWEEN>|SLOWER>|FORETOLD>|BETWEEN>|ACTING>";
+        let table = Table::of(heads, rows);
         text + &table.text() + "what follows is corrected by these\n"
     }
 }
