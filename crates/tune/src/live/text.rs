@@ -39,7 +39,7 @@ impl Live {
         }
         let rows = (1..).zip(&self.compared);
         let rows = rows.map(|(number, one)| row(number, one));
-        let heads = "|LIVE|SAVED>|OF IT>|FORETOLD>|BETWEEN>|SLOWER>|FORETOLD>|BETWEEN>|ACTING>";
+        let heads = "|LIVE|SAVED>|OF IT>|PREDICTED>|BETWEEN>|SLOWER>|PREDICTED>|BETWEEN>|ACTING>";
         let table = Table::of(heads, rows);
         text + &table.text() + "what follows is corrected by these\n"
     }
