@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::published::{Difference, PublishedComparison, Summary};
 use isotherm_report::render::csv_text;
 use isotherm_report::render::table::{Align, Table};
-use crate::published::{Difference, PublishedComparison, Summary};
 
 use super::Reproduction;
 
