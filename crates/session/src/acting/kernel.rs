@@ -42,7 +42,7 @@ use crate::kernel::held;
 use crate::monitor::Force;
 use crate::session::Session;
 use effect::Effect;
-use grant::{ChargeRatio, Grant, are_in_force, longest_window};
+use grant::{ChargeRatio, Grant, Limits, are_in_force, longest_window};
 
 /// Interval of the guard's measurements, as where Isotherm acts.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
@@ -353,11 +353,11 @@ impl KernelContext {
         }
         if self.is_dry_run || !self.guard.limits().is_limited() {
             let time_per_s = (!self.is_dry_run).then(|| self.meters.time_per_s(&self.guard));
-            return Grant::Some {
+            return Grant::Some(Limits {
                 bytes_per_s: None,
                 time_per_s: time_per_s.flatten(),
                 backoff: 1,
-            };
+            });
         }
         let status = self.guard.status();
         let charged = status.bytes_per_s.map(|bytes| self.charged.charge(bytes));
@@ -373,8 +373,8 @@ impl KernelContext {
         let mut in_force = grant.limit(&self.schemes, self.guard.limits().is_limited());
         let mut force = match grant {
             Grant::Nothing => Force::Held,
-            Grant::Some { .. } if self.is_dry_run => Force::Pretends,
-            Grant::Some { .. } => Force::Acts,
+            Grant::Some(_) if self.is_dry_run => Force::Pretends,
+            Grant::Some(_) => Force::Acts,
         };
         let was_held = matches!(self.granted, None | Some(Grant::Nothing));
         let waits = self

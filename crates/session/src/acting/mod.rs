@@ -44,34 +44,16 @@ pub struct Acting {
     by: Box<dyn Acts>,
 }
 
-/// An executor of a session's schemes.
+/// An executor of a session's schemes; [`Acting`] documents its methods.
 trait Acts {
-    /// Returns remarks for the user on the guard, one sentence each.
     fn warnings(&self) -> Vec<String>;
-
-    /// Acts on `items`, which the session has just yielded, and appends the results.
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()>;
-
-    /// Takes the session's last items: there is nothing to do any more.
     fn finish(&mut self, _session: &mut Session, _items: &[Item]) {}
-
-    /// Returns the time of the next work that needs no new snapshot: to continue an unfinished plan, or to check
-    /// watermarks.
     fn wake_at(&self, now: Nanos) -> Option<Nanos>;
-
-    /// Returns the state of acting.
     fn status(&self) -> ActingStatus<'_>;
-
-    /// Returns the CPU time that acting has taken.
     fn cpu(&self) -> Nanos;
-
-    /// Exchanges the schemes and limits of all contexts; if this fails, everything stays as it is.
     fn tune(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()>;
-
-    /// Stops acting in the context at this place, or resumes it.
     fn set_paused(&mut self, at: usize, is_paused: bool);
-
-    /// Limits acting to processes of these pods.
     fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()>;
 }
 

@@ -87,6 +87,7 @@ pub(super) struct Waited {
 }
 
 /// Accounts of the targets' waits.
+#[derive(Default)]
 pub(super) struct Waits {
     delays: Option<Delays>,
     /// Costs of a refault in the last samples, the latest last.
@@ -119,18 +120,7 @@ impl Waits {
         Self {
             delays: Delays::open().ok(),
             costs: refault_cost_now().into_iter().collect(),
-            sampled: Nanos(0),
-            sample: None,
-            sampled_pages: 0,
-            taken: Taken::default(),
-            before: BTreeMap::new(),
-            paged_out: BTreeMap::new(),
-            out: BTreeMap::new(),
-            flows: BTreeMap::new(),
-            running: BTreeMap::new(),
-            turn: None,
-            pressure_us: None,
-            machine: None,
+            ..Self::default()
         }
     }
 
