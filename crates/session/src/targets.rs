@@ -496,35 +496,29 @@ impl TargetSet {
         } else {
             without_aliases(&live.areas)
         };
-        let areas = areas.into_iter();
-        if self.limits.is_empty() {
-            return areas.map(|range| MappedRange { range }).collect();
-        }
-        areas
-            .flat_map(|area| {
-                self.limits
-                    .iter()
-                    .filter_map(move |limit| area.intersection(*limit))
-            })
-            .map(|range| MappedRange { range })
-            .collect()
+        let watched = self.watched(areas.into_iter()).into_iter();
+        watched.map(|range| MappedRange { range }).collect()
     }
 
     /// Private anonymous memory of the target, as far as it is watched, in address order.
     pub(crate) fn anonymous(&self, id: TargetId) -> Vec<AddressRange> {
         let areas = self.areas(id).iter();
         let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
-        let ranges = anonymous.map(|area| area.range);
+        let mut parts = self.watched(anonymous.map(|area| area.range));
+        parts.sort_unstable();
+        parts
+    }
+
+    /// Returns the watched parts of mappings.
+    fn watched(&self, areas: impl Iterator<Item = AddressRange>) -> Vec<AddressRange> {
         if self.limits.is_empty() {
-            return ranges.collect();
+            return areas.collect();
         }
-        let parts = ranges.flat_map(|area| {
+        let parts = areas.flat_map(|area| {
             let limits = self.limits.iter();
             limits.filter_map(move |limit| area.intersection(*limit))
         });
-        let mut parts: Vec<AddressRange> = parts.collect();
-        parts.sort_unstable();
-        parts
+        parts.collect()
     }
 
     /// Ranges that watching is limited to, if there is a limit.

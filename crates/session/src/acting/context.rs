@@ -138,7 +138,7 @@ impl Platform for ThisMachine<'_> {
         let (session, is_physical) = (&*self.session, self.is_physical);
         SystemFacts {
             eligible_bp: eligible::shares(wanted, schemes, snapshots, session, is_physical),
-            returned: self.meters.returned(self.session.now()),
+            returned: self.meters.waits.returned(self.session.now()),
             least_age: self.least_age.cloned().unwrap_or_default(),
             left_alone: self.executor.left_alone(),
             ..system::facts(wanted)
@@ -190,7 +190,7 @@ impl Platform for ThisMachine<'_> {
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
         // The paged-out pages of processes are known one by one.
         if matches!(self.executor, Executor::Physical(_)) {
-            self.meters.paged_out(target, bytes);
+            self.meters.waits.paged_out(target, bytes);
         }
     }
 }
@@ -297,7 +297,7 @@ impl ContextActing {
         if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor {
             actuator.remove(target);
         }
-        self.meters.forget(target);
+        self.meters.waits.forget(target);
         self.context.forget(target);
         self.scans.forget(target);
     }
@@ -374,7 +374,7 @@ impl ContextActing {
             let out = if self.context.is_dry_run() {
                 self.context.would_be_out()
             } else {
-                self.meters.out()
+                self.meters.waits.out()
             };
             // A goal that cannot be read counts as reached: acting must not go on for ever.
             goal.room(out).unwrap_or(0)
@@ -403,7 +403,7 @@ impl ContextActing {
         if let Executor::Processes(actuator) = &mut self.executor {
             times = actuator.take_interrupted();
             for (target, block, pages) in actuator.take_paged_out() {
-                self.meters.pages_paged_out(target, block, &pages);
+                self.meters.waits.pages_paged_out(target, block, &pages);
             }
         }
         let guard = self.context.guard_mut();
@@ -414,7 +414,8 @@ impl ContextActing {
 
     /// Returns the time at which a pending plan continues, if there is one.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
-        self.context.has_pending().then(|| self.meters.next_step())
+        let next = || self.meters.acting.next_step();
+        self.context.has_pending().then(next)
     }
 
     /// Whether the schemes apply to the page cache as well, which can only be dropped. It belongs to no pod.

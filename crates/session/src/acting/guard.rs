@@ -10,7 +10,6 @@ use isotherm_engine::drive::{BoundBy, Context};
 use isotherm_engine::guard::{
     ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
 };
-use isotherm_engine::monitor::bits::Bitmap;
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::act::ProcessActuator;
 use isotherm_linux::load::CpuTimes;
@@ -42,13 +41,13 @@ pub(super) struct Meters {
     is_physical: bool,
     needs_psi: bool,
     group: Option<PathBuf>,
-    waits: Waits,
+    pub(super) waits: Waits,
     /// Waits for pages of files, where the page cache is dropped as well.
     file_waits: FileWaits,
     /// Remark for the user on the measurement of waits.
     pub(super) lacks: Option<String>,
     progress: Option<Progress>,
-    acting: ActMeter,
+    pub(super) acting: ActMeter,
     idle: IdleMeter,
     times: Option<(Nanos, CpuTimes)>,
     next: Nanos,
@@ -126,30 +125,6 @@ impl Meters {
         self.acting.set_share(act_budget);
     }
 
-    pub(super) fn forget(&mut self, target: TargetId) {
-        self.waits.forget(target);
-    }
-
-    /// Adds pages of a block of `target` that were paged out.
-    pub(super) fn pages_paged_out(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
-        self.waits.pages_paged_out(target, block, pages);
-    }
-
-    /// Adds bytes that were paged out of `target`, if the pages are not known.
-    pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
-        self.waits.paged_out(target, bytes);
-    }
-
-    /// Returns the part of each target's recently paged-out memory that was read back.
-    pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
-        self.waits.returned(now)
-    }
-
-    /// Returns the bytes of live targets that were paged out and have not been read back.
-    pub(super) fn out(&self) -> u64 {
-        self.waits.out()
-    }
-
     /// Begins a step of acting. Returns the time that it may take.
     pub(super) fn begin(&mut self, now: Nanos, guard: &Guard) -> Nanos {
         let idle_cpus = self.idle.stop(now);
@@ -170,11 +145,6 @@ impl Meters {
         self.idle.start(now);
     }
 
-    /// Returns the time at which an unfinished plan continues.
-    pub(super) fn next_step(&self) -> Nanos {
-        self.acting.next_step()
-    }
-
     /// Adds the CPU time `cpu` that the kernel took for acting in the time that has `elapsed`.
     pub(super) fn kernel_took(
         &mut self,
@@ -189,11 +159,6 @@ impl Meters {
         let idle_cpus = self.idle.stop(now).map(|idle| idle + acted);
         self.acting.others_acted(now, cpu, idle_cpus, guard);
         self.idle.start(now);
-    }
-
-    /// Returns the CPU time that the kernel may take for acting in the next second; `None` for any.
-    pub(super) fn time_per_s(&self, guard: &Guard) -> Option<Nanos> {
-        self.acting.time_per_s(guard)
     }
 
     /// Reads the meters, if a second has passed, and passes the signals to the guard. Returns the guard's state if it

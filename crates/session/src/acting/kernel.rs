@@ -80,7 +80,7 @@ impl KernelActing {
                 }
                 Item::TargetExit(exit) => {
                     let context = &mut self.contexts[session.context_of(exit.target)];
-                    context.meters.forget(exit.target);
+                    context.meters.waits.forget(exit.target);
                     self.locks.release(exit.target);
                 }
                 _ => {}
@@ -269,9 +269,10 @@ impl KernelContext {
         let parts = samples.iter().flat_map(|sample| &sample.targets);
         let most = parts.max_by_key(|part| part.sz_tried);
         let most = most.map_or(TargetId(0), |part| part.target);
-        self.meters.paged_out(most, paged.out.saturating_sub(known));
+        let rest = paged.out.saturating_sub(known);
+        self.meters.waits.paged_out(most, rest);
         for (target, bytes) in paged.by_target {
-            self.meters.paged_out(target, bytes);
+            self.meters.waits.paged_out(target, bytes);
         }
     }
 
@@ -352,7 +353,7 @@ impl KernelContext {
             return Grant::Nothing;
         }
         if self.is_dry_run || !self.guard.limits().is_limited() {
-            let time_per_s = (!self.is_dry_run).then(|| self.meters.time_per_s(&self.guard));
+            let time_per_s = (!self.is_dry_run).then(|| self.meters.acting.time_per_s(&self.guard));
             return Grant::Some(Limits {
                 bytes_per_s: None,
                 time_per_s: time_per_s.flatten(),
@@ -361,7 +362,7 @@ impl KernelContext {
         }
         let status = self.guard.status();
         let charged = status.bytes_per_s.map(|bytes| self.charged.charge(bytes));
-        Grant::of(&status, charged, self.meters.time_per_s(&self.guard))
+        Grant::of(&status, charged, self.meters.acting.time_per_s(&self.guard))
     }
 
     /// Applies the schemes to the kernel as far as is granted. Held schemes act once their quotas are in force, in the

@@ -82,8 +82,8 @@ pub(crate) struct Stacks {
     beside: Nanos,
     next_drain: Nanos,
     adapted: Adapted,
-    /// State at the last adaptation of the period.
-    counted: Adapted,
+    /// Time of the last adaptation of the period, and the number of the sampler's calls by then.
+    counted: (Nanos, u64),
     counting: Counting,
     huge: HugePages,
     /// Faults that were missed while counting was off; each of the next samples represents them as well.
@@ -155,10 +155,7 @@ impl Stacks {
                 at: clock.now(),
                 ..Adapted::default()
             },
-            counted: Adapted {
-                at: clock.now(),
-                ..Adapted::default()
-            },
+            counted: (clock.now(), 0),
             counting: Counting::new(budget.cpu_budget * COUNTING_SHARE, clock.now()),
             huge: HugePages::new(budget.cpu_budget * HUGE_PAGES_SHARE, clock.now()),
             missed: 0,
@@ -306,18 +303,12 @@ impl Stacks {
             let mut names = self.unwinder.jit_names(*pid, &addresses).into_iter();
             unnamed.retain(|(frame, _)| {
                 let name = names.next().flatten();
-                let is_unnamed = name.is_none();
-                if let Some(name) = name {
-                    let name = name.to_string();
-                    symbols.insert(
-                        *frame,
-                        FrameSymbol {
-                            name,
-                            ..FrameSymbol::default()
-                        },
-                    );
-                }
-                is_unnamed
+                let symbol = name.as_ref().map(|name| FrameSymbol {
+                    name: name.to_string(),
+                    ..FrameSymbol::default()
+                });
+                symbols.extend(symbol.map(|symbol| (*frame, symbol)));
+                name.is_none()
             });
         }
         let symbols = FrameSymbols { time: now, symbols };
@@ -378,14 +369,11 @@ impl Stacks {
 
     fn push(&mut self, time: Nanos, fault: &Fault) {
         let chain = self.unwinder.unwind(fault);
-        let Some(target) = self.targets.get(&fault.pid) else {
+        let Some(target) = self.targets.get_mut(&fault.pid) else {
             return;
         };
         let stack = self.tables.stack(target.id, fault.pid, &chain);
         let thread = self.tables.thread(&fault.thread);
-        let Some(target) = self.targets.get_mut(&fault.pid) else {
-            return;
-        };
         if target.space != fault.space {
             target.space_number += u32::from(target.space != 0);
             target.space = fault.space;
@@ -415,12 +403,13 @@ impl Stacks {
 
     /// Sets the period by the present number of faults a second.
     fn set_period(&mut self, now: Nanos) {
-        let totals = self.sampler.totals();
-        let seconds = now.since(self.counted.at).0 as f64 / 1e9;
-        let calls =
-            totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) as f64 / seconds.max(0.01);
+        let nr_calls = self.sampler.totals().nr_calls;
+        let (before, nr_before) = std::mem::replace(&mut self.counted, (now, nr_calls));
+        let nr_calls = nr_calls.saturating_sub(nr_before);
+        let seconds = now.since(before).0 as f64 / 1e9;
+        let calls = nr_calls as f64 / seconds.max(0.01);
         self.missed = 0;
-        let faults = totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) * self.period;
+        let faults = nr_calls * self.period;
         if let Some(counts) = self.counting.update(now, faults) {
             // If the kernel refuses, faults stay counted.
             self.sampler.set_counting(counts).ok();
@@ -428,12 +417,6 @@ impl Stacks {
                 self.missed = self.counting.missed(now);
             }
         }
-        self.counted = Adapted {
-            at: now,
-            cpu: self.cpu,
-            beside: self.beside,
-            totals,
-        };
         if faults == 0 && self.counting.off() > Nanos(0) {
             // The rate of faults may be as high as before the pause.
             return;
