@@ -1,5 +1,8 @@
 //! Words that reports of sessions and of simulations share.
 
+use std::collections::BTreeSet;
+
+use isotherm_config::SessionSpec;
 use isotherm_engine::Refusal;
 #[cfg(feature = "live")]
 use isotherm_engine::guard::Limit;
@@ -39,4 +42,11 @@ pub fn refusal_words(why: Refusal) -> &'static str {
         Refusal::Unobservable => "as not all accesses to it can be seen (KVM guest, device)",
         Refusal::Other => "for other reasons",
     }
+}
+
+/// Returns the operations of all contexts, each once, for a header.
+pub(crate) fn operations(spec: &SessionSpec) -> String {
+    let contexts = spec.contexts.iter();
+    let names: BTreeSet<&str> = contexts.map(|of| of.targets.operations()).collect();
+    names.into_iter().collect::<Vec<_>>().join("+")
 }

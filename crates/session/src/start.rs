@@ -15,6 +15,7 @@ use isotherm_linux::{cgroup, host};
 use isotherm_record::Header;
 use isotherm_record::stacks::STACKS_SETTING;
 
+use crate::messages::operations;
 use crate::monitor::{
     ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Monitor, Pages, Physical, Simulated,
     VirtualMemory,
@@ -220,14 +221,12 @@ pub(crate) fn header(
 ) -> Header {
     let intervals = monitor.intervals();
     let mut settings = std::collections::BTreeMap::new();
-    let mut operations: Vec<&str> = Vec::new();
     for context in &spec.contexts {
         // A single context is not named, so that its records look as they always did.
         let name = context.name.as_ref();
         let prefix = name.map_or_else(String::new, |name| format!("{name}: "));
         let of_it = settings_of(context, spec);
         settings.extend(of_it.map(|(key, value)| (prefix.clone() + key, value)));
-        operations.push(context.targets.operations());
     }
     let is_by_page = |context: &ContextSpec| matches!(context.monitor, MonitorSpec::Pages(_));
     if spec.contexts.iter().any(is_by_page) {
@@ -236,15 +235,13 @@ pub(crate) fn header(
     if let Some(stacks) = &spec.stacks {
         settings.insert(STACKS_SETTING.to_owned(), stacks.cpu_budget.to_string());
     }
-    operations.sort_unstable();
-    operations.dedup();
     Header {
         writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
         host: host::hostname(),
         kernel: host::kernel_release(),
         command: command_line,
         started: now,
-        operations: operations.join("+"),
+        operations: operations(spec),
         sample_interval: intervals.sample,
         aggregation_interval: intervals.aggregation,
         update_interval: intervals.update,

@@ -10,6 +10,8 @@ use isotherm_engine::{AddressRange, Attributes};
 use isotherm_linux::host::split_gives_back;
 use isotherm_linux::{cgroup, swap};
 
+use super::is_dry_run;
+
 /// Returns warnings for the user of a session before it starts, one sentence each.
 pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     if spec.world == World::Kernel {
@@ -52,9 +54,8 @@ pub(crate) fn without_group(spec: &SessionSpec) -> Vec<String> {
 /// Returns warnings for the user of the kernel's DAMON.
 fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
     let schemes = all_schemes(spec);
-    let is_dry = |c: &ContextSpec| c.acting.as_ref().is_none_or(|acting| acting.is_dry_run);
     let mut warnings = between(&spec.contexts);
-    if !schemes.is_empty() && !spec.contexts.iter().all(is_dry) {
+    if !schemes.is_empty() && !is_dry_run(spec) {
         warnings.extend(warnings_without_damon(Path::new("/sys"), &schemes));
         warnings.extend(for_want_of_swap(&schemes));
         warnings.extend(without_bound_on_waste(&schemes));

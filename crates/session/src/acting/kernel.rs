@@ -33,11 +33,11 @@ use isotherm_record::{ActionSample, GuardSample, Item};
 mod effect;
 mod grant;
 
-use super::Acts;
 use super::guard::{Meters, lacks_of};
 use super::locks::Locks;
 use super::permits::PodPermits;
 use super::summary::{ActingStatus, ContextStatus};
+use super::{Acts, is_dry_run};
 use crate::kernel::held;
 use crate::monitor::Force;
 use crate::session::Session;
@@ -58,15 +58,13 @@ pub(super) struct KernelActing {
 
 impl KernelActing {
     pub(super) fn new(spec: &SessionSpec) -> anyhow::Result<Self> {
-        let is_dry = |c: &ContextSpec| c.acting.as_ref().is_none_or(|acting| acting.is_dry_run);
-        let dry_run = spec.contexts.iter().all(is_dry);
         let locks = Locks::of(spec)?;
         let contexts = spec.contexts.iter().enumerate();
         let contexts = contexts.map(|(at, context)| KernelContext::new(at, context));
         Ok(Self {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
             locks,
-            dry_run,
+            dry_run: is_dry_run(spec),
         })
     }
 

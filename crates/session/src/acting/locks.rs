@@ -21,6 +21,7 @@ use isotherm_engine::TargetId;
 use isotherm_linux::state;
 use isotherm_record::{Item, TargetStart};
 
+use super::is_dry_run;
 use crate::lock::{Lock, lock};
 
 /// Name of the directory within the state directory.
@@ -50,8 +51,7 @@ struct HeldLock {
 impl Locks {
     /// Takes the locks on the machine that a session needs.
     pub(super) fn of(spec: &SessionSpec) -> anyhow::Result<Self> {
-        let mut acting = spec.contexts.iter().filter_map(|c| c.acting.as_ref());
-        if acting.all(|acting| acting.is_dry_run) {
+        if is_dry_run(spec) {
             return Ok(Self::default());
         }
         let is_physical = spec.contexts.iter().any(ContextSpec::samples_frames);

@@ -39,6 +39,12 @@ pub use summary::bounds::BoundTime;
 pub(crate) use summary::bounds::words as bound_words;
 pub use summary::{ActingStatus, ActingSummary, ContextStatus, SchemeSummary};
 
+/// Whether no context of the session acts, but in a dry run.
+pub(crate) fn is_dry_run(spec: &SessionSpec) -> bool {
+    let mut acting = spec.contexts.iter().filter_map(|c| c.acting.as_ref());
+    acting.all(|acting| acting.is_dry_run)
+}
+
 /// Schemes at work on a session: those of all its contexts.
 pub struct Acting {
     by: Box<dyn Acts>,

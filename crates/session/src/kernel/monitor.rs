@@ -72,19 +72,22 @@ impl Watched {
         Ok(self.pids())
     }
 
-    /// Returns the ids of the live processes, as of the last update.
-    fn pids(&self) -> Vec<u32> {
+    fn set(&self) -> Option<&TargetSet> {
         match self {
-            Self::Processes { set, .. } => set.pids().map(|(_, pid)| pid).collect(),
-            Self::Physical { .. } => Vec::new(),
+            Self::Processes { set, .. } => Some(set),
+            Self::Physical { .. } => None,
         }
     }
 
+    /// Returns the ids of the live processes, as of the last update.
+    fn pids(&self) -> Vec<u32> {
+        let pids = self.set().into_iter().flat_map(TargetSet::pids);
+        pids.map(|(_, pid)| pid).collect()
+    }
+
     fn ids(&self) -> Vec<TargetId> {
-        match self {
-            Self::Processes { set, .. } => set.ids().collect(),
-            Self::Physical { .. } => vec![MEMORY],
-        }
+        let set = self.set();
+        set.map_or_else(|| vec![MEMORY], |set| set.ids().collect())
     }
 
     /// Returns the targets that live right now, with their process ids. Some may have ended since the last update, and
@@ -100,17 +103,11 @@ impl Watched {
     }
 
     fn is_live(&self, id: TargetId) -> bool {
-        match self {
-            Self::Processes { set, .. } => set.is_live(id),
-            Self::Physical { .. } => true,
-        }
+        self.set().is_none_or(|set| set.is_live(id))
     }
 
     fn is_over(&self) -> bool {
-        match self {
-            Self::Processes { set, .. } => set.is_over(),
-            Self::Physical { .. } => false,
-        }
+        self.set().is_some_and(TargetSet::is_over)
     }
 }
 

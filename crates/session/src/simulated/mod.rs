@@ -24,6 +24,8 @@ use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 
 use summary::Summary;
 
+use crate::messages::operations;
+
 pub use far::FarMemory;
 pub use occupancy::{Occupancy, Occupied};
 pub use scenario::{Scenario, parse_scenario, read_scenario, read_scenario_or_trace};
@@ -146,17 +148,13 @@ fn header(spec: &SessionSpec, simulation: &Simulation) -> Header {
         ("method", "simulated".to_owned()),
         ("seed", spec.seed.to_string()),
     ];
-    let operations = spec.contexts.iter().map(|c| c.targets.operations());
-    let mut operations: Vec<&str> = operations.collect();
-    operations.sort_unstable();
-    operations.dedup();
     Header {
         writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
         host: "simulated".to_owned(),
         kernel: "simulated".to_owned(),
         command: Vec::new(),
         started: Nanos(0),
-        operations: operations.join("+"),
+        operations: operations(spec),
         sample_interval: intervals.sample,
         aggregation_interval: intervals.aggregation,
         update_interval: intervals.update,
