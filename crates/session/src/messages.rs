@@ -9,7 +9,7 @@ use isotherm_engine::guard::Limit;
 
 /// Returns a limit in a word or two.
 #[cfg(feature = "live")]
-pub fn limit_words(limit: Limit) -> &'static str {
+pub(crate) fn limit_words(limit: Limit) -> &'static str {
     match limit {
         Limit::Slowdown => "slowdown",
         Limit::Refaults => "refaults",
@@ -19,7 +19,7 @@ pub fn limit_words(limit: Limit) -> &'static str {
 }
 
 /// Returns a reason as the end of a sentence.
-pub fn refusal_words(why: Refusal) -> &'static str {
+pub(crate) fn refusal_words(why: Refusal) -> &'static str {
     match why {
         Refusal::NoSwap => "for want of swap",
         Refusal::SwapFull => "as swap is full",

@@ -20,7 +20,9 @@ pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     if !spec.acts() {
         return of_damon(Path::new("/sys"));
     }
-    let mut warnings = warnings_of_schemes(&all_schemes(spec));
+    let schemes = all_schemes(spec);
+    let mut warnings = warnings_below(Path::new("/sys"), &schemes);
+    warnings.extend(for_want_of_swap(&schemes));
     warnings.extend(between(&spec.contexts));
     warnings.extend(without_group(spec));
     warnings
@@ -68,13 +70,6 @@ fn without_bound_on_waste(schemes: &[Scheme]) -> Option<String> {
     schemes.iter().any(is_huge).then(|| {
         "kernel DAMON makes huge pages whatever memory they waste; `--world linux` keeps to --max-waste".into()
     })
-}
-
-/// Returns warnings for the user of schemes on this machine, one sentence each.
-pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
-    let mut warnings = warnings_below(Path::new("/sys"), schemes);
-    warnings.extend(for_want_of_swap(schemes));
-    warnings
 }
 
 /// Warns of schemes that need swap on a machine without.

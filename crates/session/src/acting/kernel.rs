@@ -186,8 +186,8 @@ struct KernelContext {
     /// Acting's CPU time so far.
     cpu: Nanos,
     looked: Option<Nanos>,
-    stats: Vec<Stats>,
-    quotas: Vec<QuotaState>,
+    /// Counts of each scheme, and the state of its quota.
+    results: Vec<(Stats, QuotaState)>,
     /// Process id of the kdamond, while it runs.
     kdamond: Option<u32>,
 }
@@ -216,8 +216,7 @@ impl KernelContext {
             next: Nanos(0),
             cpu: Nanos(0),
             looked: None,
-            stats: vec![Stats::default(); nr],
-            quotas: vec![QuotaState::default(); nr],
+            results: vec![Default::default(); nr],
             kdamond: None,
         })
     }
@@ -229,7 +228,7 @@ impl KernelContext {
             if sample.context != self.name {
                 continue;
             }
-            let Some(stats) = self.stats.get_mut(sample.scheme as usize) else {
+            let Some((stats, _)) = self.results.get_mut(sample.scheme as usize) else {
                 continue;
             };
             for (why, bytes) in &sample.refused {
@@ -328,8 +327,7 @@ impl KernelContext {
             (self.granted, self.armed) = (None, None);
         }
         self.kdamond = kdamond.pid();
-        let known = self.stats.iter_mut().zip(&mut self.quotas);
-        for ((stats, quota), counted) in known.zip(kdamond.totals()) {
+        for ((stats, quota), counted) in self.results.iter_mut().zip(kdamond.totals()) {
             stats.nr_tried = counted.nr_tried;
             stats.sz_tried = counted.sz_tried;
             stats.nr_applied = counted.nr_applied;
@@ -419,8 +417,7 @@ impl KernelContext {
         // As after a hold, new quotas must come into force first.
         let grant = self.granted.take().unwrap_or_else(|| self.grant());
         self.set(now, grant, session)?;
-        self.stats.resize_with(nr, Stats::default);
-        self.quotas.resize_with(nr, QuotaState::default);
+        self.results.resize_with(nr, Default::default);
         Ok(())
     }
 
@@ -428,8 +425,7 @@ impl KernelContext {
         let Some(former) = self.former.take() else {
             return;
         };
-        self.stats.resize_with(former.len(), Stats::default);
-        self.quotas.resize_with(former.len(), QuotaState::default);
+        self.results.resize_with(former.len(), Default::default);
         self.schemes = former;
         let grant = self.granted.unwrap_or(Grant::Nothing);
         if self.set(now, grant, session).is_err() {
@@ -455,8 +451,8 @@ impl KernelContext {
     }
 
     fn status(&self) -> ContextStatus<'_> {
-        let schemes = { self.schemes.iter() }.zip(&self.stats).zip(&self.quotas);
-        let schemes = schemes.map(|((scheme, stats), quota)| SchemeStatus {
+        let schemes = self.schemes.iter().zip(&self.results);
+        let schemes = schemes.map(|(scheme, (stats, quota))| SchemeStatus {
             action: scheme.action,
             pattern: &scheme.pattern,
             is_active: true,

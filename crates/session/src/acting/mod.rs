@@ -31,8 +31,8 @@ use crate::session::Session;
 use kernel::KernelActing;
 use own::OwnActing;
 
+pub use conflicts::warnings;
 pub(crate) use conflicts::{all_schemes, for_want_of_swap, without_group};
-pub use conflicts::{warnings, warnings_of_schemes};
 pub use lacking::lacking;
 pub use permits::PodPermits;
 pub use summary::bounds::BoundTime;

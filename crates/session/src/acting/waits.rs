@@ -221,9 +221,7 @@ impl Waits {
         let before = std::mem::replace(&mut self.pressure_us, stalled);
         if let Some((stalled, before)) = stalled.zip(before) {
             let stalled = Nanos::from_micros(stalled.saturating_sub(before));
-            let stalled = waited.due_to_refaults(stalled);
-            waited.together = waited.together.max(Some(stalled));
-            note(&mut waited, stalled, WaitSource::Pressure);
+            waited.stall(waited.due_to_refaults(stalled));
         }
         waited
     }
@@ -270,9 +268,8 @@ impl Waits {
             note(&mut waited, counted, WaitSource::Refaults);
         }
         if let Some(stalled) = grown(seen.pressure_us, before.pressure_us) {
-            let stalled = Nanos((Nanos::from_micros(stalled).0 as f64 * part) as u64);
-            waited.together = waited.together.max(Some(stalled));
-            note(&mut waited, stalled, WaitSource::Pressure);
+            let stalled = Nanos::from_micros(stalled).0 as f64 * part;
+            waited.stall(Nanos(stalled as u64));
         }
         waited
     }
@@ -460,6 +457,12 @@ impl Waited {
     fn due_to_refaults(&self, wait: Nanos) -> Nanos {
         let faults = self.major_faults.max(self.refaults).max(1);
         Nanos((wait.0 as f64 * self.refaults as f64 / faults as f64) as u64)
+    }
+
+    /// Raises the waits to the time that pressure shows.
+    fn stall(&mut self, time: Nanos) {
+        self.together = self.together.max(Some(time));
+        note(self, time, WaitSource::Pressure);
     }
 
     /// Adds pages of files that were read back. Returns their part of the total wait, or of all pages read back if no

@@ -18,6 +18,7 @@ use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::units::{format_bytes, format_time};
 
 use super::Occupancy;
+use crate::messages::refusal_words;
 
 /// Sums that a simulation collects as it runs.
 #[derive(Default)]
@@ -449,7 +450,7 @@ impl SchemeReport {
         let refused = self
             .refused_bytes
             .iter()
-            .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), crate::refusal_words(*why)));
+            .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)));
         let refused: Vec<String> = refused.collect();
         let _ = writeln!(
             text,
