@@ -20,7 +20,7 @@ use crate::monitor::{
     ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Monitor, Pages, Physical, Simulated,
     VirtualMemory,
 };
-use crate::targets::{TargetSet, Wanted};
+use crate::targets::TargetSet;
 use parts::{Started, ram, wanted};
 
 /// Starts the monitors of all contexts, combined into one.
@@ -84,10 +84,9 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     };
     let probe = PageTableProbe::new().map_err(host::explain)?;
     let (mut child, mut notes) = (None, Vec::new());
-    let wanted = wanted(&context.targets, group, &mut child, &mut notes)?;
+    let wanted = wanted(&context.targets, group.clone(), &mut child, &mut notes)?;
     // The limit is raised after the start of the command, which must keep its own.
     let files = raise_file_limit() / nr.max(1) as u64;
-    let charged = group_directory(&wanted);
     let set = match &memory {
         Some(_) => TargetSet::new(wanted, Vec::new(), files).numbered_from(FIRST_PROCESS),
         None => TargetSet::new(wanted, context.ranges.clone(), files),
@@ -131,7 +130,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         machine_view(context, memory.as_deref(), now, &mut notes)?
     } else if nr == 1 && matches!(context.monitor, MonitorSpec::Tables(_)) {
         // A sample does not name its context.
-        frames_once(&context.targets, charged, now, &mut notes)
+        frames_once(&context.targets, group, now, &mut notes)
     } else {
         None
     };
@@ -164,12 +163,12 @@ fn may_share(targets: &TargetSpec) -> bool {
 /// Returns a view that counts each frame of the targets once; `None` if frames cannot be read.
 fn frames_once(
     targets: &TargetSpec,
-    charged: Option<PathBuf>,
+    group: Option<PathBuf>,
     now: Nanos,
     notes: &mut Vec<String>,
 ) -> Option<MachineView> {
     match MachineView::new(now) {
-        Ok(view) => Some(view.of_group(charged)),
+        Ok(view) => Some(view.of_group(group)),
         Err(error) if may_share(targets) => {
             notes.push(format!(
                 "memory that several processes map counts for each: {error:#}"
@@ -177,14 +176,6 @@ fn frames_once(
             None
         }
         Err(_) => None,
-    }
-}
-
-/// Returns the directory of the watched control group.
-fn group_directory(wanted: &Wanted) -> Option<PathBuf> {
-    match wanted {
-        Wanted::Cgroup(directory) => Some(directory.clone()),
-        Wanted::Processes { .. } | Wanted::All { .. } => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The guard's measurements: waits, refaults, pressure and the targets' own speed, once a second; and the budget of
 //! acting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
@@ -58,10 +58,8 @@ pub(super) struct Meters {
 
 /// Returns the remarks for the user on the measurement of waits, without repetitions.
 pub(super) fn lacks_of<'a>(meters: impl Iterator<Item = &'a Meters>) -> Vec<String> {
-    let mut lacks: Vec<String> = meters.filter_map(|meters| meters.lacks.clone()).collect();
-    lacks.sort();
-    lacks.dedup();
-    lacks
+    let lacks: BTreeSet<String> = meters.filter_map(|meters| meters.lacks.clone()).collect();
+    lacks.into_iter().collect()
 }
 
 impl Meters {
