@@ -7,7 +7,6 @@ use isotherm_engine::Refusal;
 #[cfg(feature = "live")]
 use isotherm_engine::guard::Limit;
 
-/// Returns a limit in a word or two.
 #[cfg(feature = "live")]
 pub(crate) fn limit_words(limit: Limit) -> &'static str {
     match limit {

@@ -145,7 +145,6 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     })
 }
 
-/// Returns the division of the budget for these targets.
 fn shares(targets: &TargetSpec) -> BudgetShares {
     match targets {
         TargetSpec::Physical { .. } => BudgetShares::FRAMES,
@@ -203,7 +202,6 @@ fn machine_view(
     Ok(Some(view.told_by_frame(ram, by_frame, is_part)))
 }
 
-/// Returns the header of the session's record.
 pub(crate) fn header(
     spec: &SessionSpec,
     command_line: Vec<String>,

@@ -28,7 +28,6 @@ pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     warnings
 }
 
-/// Returns the schemes of all contexts.
 pub(crate) fn all_schemes(spec: &SessionSpec) -> Vec<Scheme> {
     let schemes = spec.contexts.iter().flat_map(|c| c.schemes().to_vec());
     schemes.collect()

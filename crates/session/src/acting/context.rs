@@ -280,7 +280,6 @@ impl ContextActing {
         until
     }
 
-    /// Adds a target to act on.
     pub(super) fn add(&mut self, target: TargetId, session: &Session) -> anyhow::Result<()> {
         if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor
             && let Some(process) = session.process(target)
@@ -292,7 +291,6 @@ impl ContextActing {
         Ok(())
     }
 
-    /// Removes a target that has ended.
     pub(super) fn remove(&mut self, target: TargetId) {
         if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor {
             actuator.remove(target);
@@ -323,12 +321,10 @@ impl ContextActing {
         }));
     }
 
-    /// Returns the state of the guard.
     pub(super) fn guard_status(&self) -> GuardStatus {
         self.meters.status(self.context.guard())
     }
 
-    /// Returns the limit that binds its schemes now.
     pub(super) fn bound_by(&self) -> BoundBy {
         self.meters.bound_by(&self.context)
     }

@@ -140,7 +140,6 @@ impl Locks {
         self.anothers.contains(&target)
     }
 
-    /// Releases the lock of a target that has ended.
     pub(super) fn release(&mut self, target: TargetId) {
         self.anothers.remove(&target);
         self.processes.retain(|_, held| {

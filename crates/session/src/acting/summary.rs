@@ -72,7 +72,6 @@ pub struct ActingStatus<'a> {
 }
 
 impl<'a> ActingStatus<'a> {
-    /// Returns the state of these contexts.
     pub(super) fn of(
         dry_run: bool,
         would_be_out_bytes: Option<u64>,

@@ -74,7 +74,6 @@ pub(super) struct Waited {
     pub(super) refaults: u64,
     /// Major faults of all targets, for any reason.
     pub(super) major_faults: u64,
-    /// CPU seconds of all targets.
     pub(super) cpu_s: f64,
     /// Bytes that the targets have in memory.
     pub(super) resident: u64,
@@ -179,7 +178,6 @@ impl Waits {
         RefaultRate::returned_of(&self.flows, now)
     }
 
-    /// Removes a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.out.remove(&target);
         self.taken.forget(target);

@@ -141,7 +141,6 @@ struct Present {
 }
 
 impl Roster {
-    /// Takes an item of the session.
     fn push(&mut self, item: &Item) {
         match item {
             Item::TargetStart(start) => {

@@ -61,12 +61,10 @@ impl Machine {
         self.sample.huge.retain(|of| of.target != target);
     }
 
-    /// Huge pages of each target.
     pub(super) fn huge(&self) -> &[HugeMemory] {
         &self.sample.huge
     }
 
-    /// Kernel's counts of each node's memory.
     pub(super) fn nodes(&self) -> &[NodeMemory] {
         &self.sample.nodes
     }

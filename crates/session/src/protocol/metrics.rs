@@ -25,7 +25,6 @@ use crate::{ActingStatus, ContextStatus};
 /// Limit of the processes that have series of their own.
 const TARGETS_MAX: usize = 100;
 
-/// Labels of a series.
 type Labels<const N: usize> = [(&'static str, String); N];
 
 fn borrowed<const N: usize>(labels: &Labels<N>) -> [(&str, &str); N] {
@@ -82,7 +81,6 @@ fn label(owner: Owner<'_>) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Returns bytes by age, each with its label.
 fn by_age(ages: &AgeBytes) -> impl Iterator<Item = (&'static str, u64)> {
     let idle = AGES.into_iter().zip(ages.idle);
     let others = [("accessed", ages.touched), ("unknown", ages.unknown)];
@@ -296,7 +294,6 @@ impl Metrics<'_> {
         }
     }
 
-    /// Returns every scheme with its labels.
     fn labelled_schemes(&self) -> Vec<(Labels<3>, &SchemeStatus<'_>)> {
         let mut schemes = Vec::new();
         for (context, of_context) in with_names(&self.acting.contexts) {

@@ -199,7 +199,6 @@ pub struct SimulationReport {
     oom_kills: u64,
     /// Longest minimum age of the schemes: no memory can reach it earlier.
     idle_for_seconds: f64,
-    /// Mean resident memory of all processes.
     resident_mean_bytes: f64,
     /// `resident_mean_bytes` without the first `idle_for_seconds`; `null` if these are more than half of the time.
     steady_resident_mean_bytes: Option<f64>,

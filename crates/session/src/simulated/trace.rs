@@ -270,7 +270,6 @@ fn counted(area: &AreaSpec, of: fn(&Trace, Range<u32>) -> u64) -> u64 {
     }
 }
 
-/// Splits a traced area into blocks.
 fn blocks_of(area: &AreaSpec) -> impl Iterator<Item = AreaSpec> {
     let blocks = area.range.start / BLOCK_SIZE..area.range.end.div_ceil(BLOCK_SIZE);
     blocks.filter_map(|block| {

@@ -36,7 +36,6 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// Admits within a budget of `share` of one CPU.
     pub(super) fn new(share: f64) -> Self {
         Self {
             share,
