@@ -16,7 +16,7 @@ use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::node;
 use isotherm_linux::probe::ProbeError;
-use isotherm_record::{ActionSample, GuardSample, Item, PageSnapshot};
+use isotherm_record::{ActionSample, Item, PageSnapshot};
 
 use super::goal::GoalMeter;
 use super::guard::Meters;
@@ -198,7 +198,6 @@ impl Platform for ThisMachine<'_> {
 /// One context at work.
 pub(super) struct ContextActing {
     at: usize,
-    pub(super) name: Option<String>,
     pub(super) context: Context,
     pub(super) meters: Meters,
     executor: Executor,
@@ -243,7 +242,6 @@ impl ContextActing {
         context.set_max_waste(acting.max_waste);
         Ok(Self {
             at,
-            name: spec.name.clone(),
             context,
             meters: Meters::new(at, spec, &acting)?,
             executor,
@@ -352,15 +350,8 @@ impl ContextActing {
         }
         let guard = self.context.guard_mut();
         let actuator = self.executor.of_processes();
-        if let Some(status) =
-            { &mut self.meters }.observe(now, session, guard, drops_cache, actuator)
-        {
-            items.push(Item::Guard(GuardSample {
-                time: now,
-                context: self.name.clone(),
-                status,
-            }));
-        }
+        let meters = &mut self.meters;
+        items.extend(meters.observe(now, session, guard, drops_cache, actuator));
         let is_due = self.goes_on_at().is_some_and(|at| at <= now);
         if self.snapshots.is_empty() && !is_due {
             self.bounds.note(now, self.bound_by());
@@ -431,7 +422,7 @@ impl ContextActing {
         outcomes: &[Outcome],
         spent: Nanos,
     ) -> Vec<Item> {
-        let (name, dry_run) = (self.name.as_deref(), self.context.is_dry_run());
+        let (name, dry_run) = (self.meters.name.as_deref(), self.context.is_dry_run());
         let mut samples = ActionSample::of_schemes(now, name, dry_run, done, outcomes);
         // The schemes share the CPU time of a step by their parts of the elapsed time.
         let total: u64 = samples.iter().map(|sample| sample.took.0).sum();

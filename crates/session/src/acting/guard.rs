@@ -14,6 +14,7 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::act::ProcessActuator;
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::{cgroup, pressure};
+use isotherm_record::{GuardSample, Item};
 
 use super::file_waits::{FileWaits, FilesRead};
 use super::idle::IdleMeter;
@@ -38,6 +39,8 @@ fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> 
 /// Meters for a context's guard.
 pub(super) struct Meters {
     context: usize,
+    /// Name of the context.
+    pub(super) name: Option<String>,
     is_physical: bool,
     needs_psi: bool,
     group: Option<PathBuf>,
@@ -82,6 +85,7 @@ impl Meters {
         let lacks = waits.lacks().filter(|_| bounds_waits && !acting.is_dry_run);
         Ok(Self {
             context: at,
+            name: context.name.clone(),
             is_physical: context.samples_frames(),
             needs_psi: limits.max_psi.is_some(),
             group,
@@ -168,7 +172,7 @@ impl Meters {
         guard: &mut Guard,
         drops_cache: bool,
         actuator: Option<&mut ProcessActuator>,
-    ) -> Option<GuardStatus> {
+    ) -> Option<Item> {
         if now < self.next {
             return None;
         }
@@ -188,7 +192,11 @@ impl Meters {
             return None;
         }
         self.next_told = now + TOLD_EVERY;
-        Some(self.status(guard))
+        Some(Item::Guard(GuardSample {
+            time: now,
+            context: self.name.clone(),
+            status: self.status(guard),
+        }))
     }
 
     fn signals(

@@ -28,7 +28,7 @@ use isotherm_engine::drive::BoundBy;
 use isotherm_engine::guard::{Guard, Pool};
 use isotherm_engine::scheme::{Action, QuotaState, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Nanos, TargetId};
-use isotherm_record::{ActionSample, GuardSample, Item};
+use isotherm_record::{ActionSample, Item};
 
 mod effect;
 mod grant;
@@ -163,7 +163,6 @@ impl Acts for KernelActing {
 /// One context.
 struct KernelContext {
     at: usize,
-    name: Option<String>,
     schemes: Vec<Scheme>,
     /// Schemes before a tuning that may fail in another context.
     former: Option<Vec<Scheme>>,
@@ -199,7 +198,6 @@ impl KernelContext {
         let nr = acting.schemes.len();
         Ok(Self {
             at,
-            name: spec.name.clone(),
             guard: Guard::new(acting.limits),
             meters: Meters::new(at, spec, &acting)?,
             schemes: acting.schemes,
@@ -225,7 +223,7 @@ impl KernelContext {
     fn take(&mut self, items: &[Item]) {
         for item in items {
             let Item::Action(sample) = item else { continue };
-            if sample.context != self.name {
+            if sample.context != self.meters.name {
                 continue;
             }
             let Some((stats, _)) = self.results.get_mut(sample.scheme as usize) else {
@@ -288,13 +286,7 @@ impl KernelContext {
         self.charged.learn();
         self.read_counters(now, session);
         let guard = &mut self.guard;
-        if let Some(status) = self.meters.observe(now, session, guard, false, None) {
-            items.push(Item::Guard(GuardSample {
-                time: now,
-                context: self.name.clone(),
-                status,
-            }));
-        }
+        items.extend(self.meters.observe(now, session, guard, false, None));
         let grant = self.grant();
         let kdamond = session.kdamond(self.at);
         let may_commit = kdamond.is_none_or(|kdamond| kdamond.may_commit(now));
@@ -464,7 +456,7 @@ impl KernelContext {
             stats,
         });
         ContextStatus {
-            name: self.name.as_deref(),
+            name: self.meters.name.as_deref(),
             paused: self.is_paused,
             schemes: schemes.collect(),
             limits: self.guard.limits(),

@@ -197,7 +197,7 @@ impl Acts for OwnActing {
 
     fn status(&self) -> ActingStatus<'_> {
         let contexts = self.contexts.iter().map(|context| ContextStatus {
-            name: context.name.as_deref(),
+            name: context.meters.name.as_deref(),
             paused: context.context.schemes().is_paused(),
             schemes: context.context.schemes().status().collect(),
             limits: context.context.guard().limits(),
