@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use isotherm_config::ProcessSpec;
-use isotherm_engine::table::MappedRange;
 use isotherm_engine::units::format_bytes;
 use isotherm_engine::{AddressRange, Nanos, TargetId};
 use isotherm_linux::areas::{MappedArea, Names};
@@ -482,7 +481,7 @@ impl TargetSet {
     }
 
     /// Mappings of the target, as far as they are watched.
-    pub(crate) fn mappings(&self, id: TargetId) -> Vec<MappedRange> {
+    pub(crate) fn mappings(&self, id: TargetId) -> Vec<AddressRange> {
         let Some(live) = self.live.get(&id) else {
             return Vec::new();
         };
@@ -491,29 +490,17 @@ impl TargetSet {
         } else {
             without_aliases(&live.areas)
         };
-        let watched = self.watched(areas.into_iter()).into_iter();
-        watched.map(|range| MappedRange { range }).collect()
+        AddressRange::within(areas, &self.limits)
     }
 
     /// Private anonymous memory of the target, as far as it is watched, in address order.
     pub(crate) fn anonymous(&self, id: TargetId) -> Vec<AddressRange> {
         let areas = self.areas(id).iter();
         let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
-        let mut parts = self.watched(anonymous.map(|area| area.range));
+        let ranges = anonymous.map(|area| area.range);
+        let mut parts = AddressRange::within(ranges, &self.limits);
         parts.sort_unstable();
         parts
-    }
-
-    /// Returns the watched parts of mappings.
-    fn watched(&self, areas: impl Iterator<Item = AddressRange>) -> Vec<AddressRange> {
-        if self.limits.is_empty() {
-            return areas.collect();
-        }
-        let parts = areas.flat_map(|area| {
-            let limits = self.limits.iter();
-            limits.filter_map(move |limit| area.intersection(*limit))
-        });
-        parts.collect()
     }
 
     /// Ranges that watching is limited to, if there is a limit.

@@ -1,19 +1,19 @@
-//! The machine's memory of the last sample, by control group.
+//! The machine's memory of each context's last sample, by control group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use isotherm_engine::TargetId;
 use isotherm_engine::frames::{AgeBytes, MappedClass};
 use isotherm_record::machine::NodeMemory;
-use isotherm_record::{CacheSample, HugeMemory, MachineSample};
+use isotherm_record::{CacheSample, HugeMemory, MachineSample, MappedMemory};
 
 /// Limit of the control groups that are listed one by one; it bounds the number of series.
 const GROUPS_MAX: usize = 100;
 
-/// Last sample of the machine's memory, with the control groups of the targets.
+/// Last samples of the machine's memory, by context, with the control groups of the targets.
 #[derive(Debug, Default)]
 pub(super) struct Machine {
-    sample: MachineSample,
+    samples: BTreeMap<Option<String>, MachineSample>,
     groups: BTreeMap<TargetId, String>,
     page_cache: CacheSample,
 }
@@ -51,32 +51,45 @@ impl Machine {
         if let Some(page_cache) = sample.page_cache.take() {
             self.page_cache = page_cache;
         }
-        self.sample = sample;
+        self.samples.insert(sample.context.clone(), sample);
     }
 
     /// Removes a target that has ended: its memory is free.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.groups.remove(&target);
-        self.sample.mapped.retain(|of| of.target != Some(target));
-        self.sample.huge.retain(|of| of.target != target);
+        for sample in self.samples.values_mut() {
+            sample.mapped.retain(|of| of.target != Some(target));
+            sample.huge.retain(|of| of.target != target);
+        }
     }
 
-    pub(super) fn huge(&self) -> &[HugeMemory] {
-        &self.sample.huge
+    pub(super) fn huge(&self) -> Vec<&HugeMemory> {
+        self.samples.values().flat_map(|of| &of.huge).collect()
     }
 
     pub(super) fn nodes(&self) -> &[NodeMemory] {
-        &self.sample.nodes
+        let mut nodes = self.samples.values().map(|of| &of.nodes[..]);
+        nodes.find(|nodes| !nodes.is_empty()).unwrap_or_default()
     }
 
-    /// All mapped memory, each page once; `None` before the first sample.
-    pub(super) fn mapped_once(&self) -> Option<AgeBytes> {
-        (!self.sample.mapped.is_empty()).then(|| self.sample.mapped_once())
+    /// Memory that these contexts map, each page once; `None` before the first sample of each.
+    pub(super) fn mapped_once<'a>(
+        &self,
+        mut contexts: impl Iterator<Item = &'a Option<String>>,
+    ) -> Option<AgeBytes> {
+        let has_memory = |of: &MachineSample| !of.mapped.is_empty();
+        let is_known = contexts.all(|context| self.samples.get(context).is_some_and(has_memory));
+        let mapped = self.mapped().map(|memory| &memory.bytes);
+        is_known.then(|| mapped.sum())
+    }
+
+    fn mapped(&self) -> impl Iterator<Item = &MappedMemory> + Clone {
+        self.samples.values().flat_map(|of| &of.mapped)
     }
 
     /// Returns mapped memory of all nodes by owner, class and age; each page counts once.
     pub(super) fn by_owner(&self) -> BTreeMap<(Owner<'_>, MappedClass), AgeBytes> {
-        sums(self.sample.mapped.iter().map(|memory| {
+        sums(self.mapped().map(|memory| {
             let owner = match memory.target.map(|target| self.groups.get(&target)) {
                 None => Owner::Several,
                 Some(None) => Owner::Unknown,
@@ -125,7 +138,7 @@ fn sums<'a, C: Ord>(
 #[cfg(test)]
 mod tests {
     use isotherm_engine::page_cache::CachedBytes;
-    use isotherm_record::{CachedMemory, MappedMemory, TargetGroup};
+    use isotherm_record::{CachedMemory, TargetGroup};
 
     use super::*;
 

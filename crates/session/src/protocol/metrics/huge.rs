@@ -12,7 +12,7 @@ impl Metrics<'_> {
         if all.is_empty() {
             return;
         }
-        let listed = all.iter().take(TARGETS_MAX).filter_map(|huge| {
+        let listed = all.into_iter().take(TARGETS_MAX).filter_map(|huge| {
             let target = self.live.targets.get(&huge.target.0)?;
             Some((labels_of(target), huge))
         });
