@@ -20,7 +20,7 @@ use crate::error::{DamonError, Lack};
 use crate::modules::Module;
 use crate::note::{Note, NotePlace, UNKNOWN_PID};
 use crate::tree::{EntryKind, Tree, TreePath};
-use crate::writes::{Layout, Write, goals, skeleton, values};
+use crate::writes::{Layout, Write, skeleton, values};
 
 /// Upper bound of the tree's depth.
 const DEPTH_MAX: usize = 16;
@@ -312,19 +312,6 @@ impl<T: Tree> Claim<T> {
         } else {
             Err(DamonError::Lacks(lacks))
         }
-    }
-
-    /// Passes the current values of users' goals to a running kdamond.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses a write.
-    pub fn commit_goals(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
-        for write in goals(&TreePath::kdamond(at), context) {
-            if self.tree.kind(&write.path).is_some() {
-                self.write(&write.path, &write.value)?;
-            }
-        }
-        self.command(at, "commit_schemes_quota_goals")
     }
 
     /// Turns everything off and restores the former tree. Returns the errors of files that could not be restored.

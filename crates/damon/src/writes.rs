@@ -101,17 +101,6 @@ pub(crate) fn values(kdamond: &TreePath, context: &DamonContext, layout: Layout)
     writer.writes
 }
 
-/// Returns the writes of quota goals with their current values, for `commit_schemes_quota_goals`.
-pub(crate) fn goals(kdamond: &TreePath, context: &DamonContext) -> Vec<Write> {
-    let mut writer = Writer::default();
-    for (at, scheme) in context.schemes.iter().enumerate() {
-        let path = kdamond.join("contexts/0/schemes").at(at);
-        writer.in_scheme = format!("scheme {at}: ");
-        write_goals(&mut writer, &path.join("quotas/goals"), &scheme.quota.goals);
-    }
-    writer.writes
-}
-
 #[derive(Default)]
 struct Writer {
     writes: Vec<Write>,

@@ -11,6 +11,8 @@ use isotherm_engine::GroupCharge;
 use isotherm_engine::scheme::OpsFilter;
 use thiserror::Error;
 
+use crate::text;
+
 /// Maximum number of groups below the named one that are read.
 const MAX_GROUPS: usize = 100_000;
 /// Time for which a group's number is cached: another group may take its name.
@@ -107,10 +109,7 @@ pub fn memory(directory: &Path) -> Option<GroupMemory> {
 /// Reads version 2's files, or version 1's, whose value for no limit is that of all possible pages.
 fn own_memory(group: &Path) -> Option<GroupMemory> {
     const UNLIMITED: u64 = 1 << 62;
-    let read = |name: &str| {
-        let text = fs::read_to_string(group.join(name)).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
+    let read = |name: &str| text::number::<u64>(group.join(name));
     let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
     let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
     (limit < UNLIMITED).then_some(GroupMemory { limit, used })
@@ -119,19 +118,12 @@ fn own_memory(group: &Path) -> Option<GroupMemory> {
 /// Returns the charge of the group at `directory`. In version 1 the sums over the groups below it are the fields that
 /// begin with `total_` (Documentation/admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst).
 pub fn charge(directory: &Path) -> GroupCharge {
-    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
-    let number = |name: &str| read(name).trim().parse().ok();
-    charge_of(&read("memory.stat"), number)
+    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    charge_of(&stat, |name| text::number(directory.join(name)))
 }
 
 fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
-    let fields: BTreeMap<&str, u64> = stat
-        .lines()
-        .filter_map(|line| {
-            let (name, value) = line.split_once(' ')?;
-            Some((name, value.trim().parse().ok()?))
-        })
-        .collect();
+    let fields: BTreeMap<&str, u64> = text::counters(stat).collect();
     let get = |v2: &str, v1: &str| fields.get(v1).or_else(|| fields.get(v2)).copied();
     let shared = get("shmem", "total_shmem");
     GroupCharge {
@@ -302,13 +294,12 @@ fn headroom_up_to(group: &Path, top: &Path) -> Option<u64> {
         ("memory.high", "memory.current"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     ];
-    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let ancestors = group.ancestors().take_while(|path| path.starts_with(top));
     let rooms = ancestors.flat_map(|path| FILES.map(|files| (path, files)));
     rooms
         .filter_map(|(path, (limit, used))| {
-            let limit = number(path.join(limit))?;
-            Some(limit.saturating_sub(number(path.join(used))?))
+            let limit: u64 = text::number(path.join(limit))?;
+            Some(limit.saturating_sub(text::number(path.join(used))?))
         })
         .min()
 }

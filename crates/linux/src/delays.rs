@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use isotherm_engine::Nanos;
 
+use crate::text;
+
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -32,7 +34,7 @@ pub struct Delays {
 
 /// Whether the kernel keeps these accounts.
 pub fn is_on() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/task_delayacct").is_ok_and(|on| on.trim() == "1")
+    text::number("/proc/sys/kernel/task_delayacct") == Some(1)
 }
 
 impl Delays {

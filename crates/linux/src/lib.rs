@@ -37,4 +37,5 @@ pub mod process;
 pub mod refault_cost;
 pub mod state;
 pub mod swap;
+mod text;
 pub mod thp;

@@ -4,6 +4,8 @@ use std::fs;
 
 use isotherm_engine::Nanos;
 
+use crate::text;
+
 /// Idle time of the processors since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
@@ -21,8 +23,7 @@ impl CpuTimes {
 }
 
 fn parse(stat: &str) -> Option<CpuTimes> {
-    let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<u64> = all
+    let ticks: Vec<u64> = text::value(stat, "cpu ")?
         .split_whitespace()
         .filter_map(|word| word.parse().ok())
         .collect();

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::areas::MappedArea;
 use crate::page_map::PageMap;
+use crate::text;
 use worker::Worker;
 
 pub use worker::resident_bytes;
@@ -129,12 +130,9 @@ impl Process {
     pub fn usage(&self) -> Result<ProcessUsage, ProcessError> {
         let status = self.read("status", "read the memory use")?;
         let kib = |name: &str| {
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .and_then(|rest| rest.split_whitespace().next())
-                .and_then(|number| number.parse::<u64>().ok())
-                .unwrap_or(0)
+            let words = text::value(&status, name).map(str::split_whitespace);
+            let number = words.and_then(|mut words| words.next()?.parse::<u64>().ok());
+            number.unwrap_or(0)
         };
         Ok(ProcessUsage {
             rss: kib("VmRSS:") << 10,
@@ -404,8 +402,7 @@ pub fn ancestors() -> Vec<u32> {
 /// Returns the parent of process `pid`.
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    line.trim().parse().ok()
+    text::value(&status, "PPid:")?.parse().ok()
 }
 
 /// Iterates over the ids of all processes except this one, kernel threads included.
@@ -425,8 +422,7 @@ pub fn named(name: &str) -> Vec<u32> {
 /// Returns the number of pages of a process that KSM has merged with equal pages; 0 where the kernel does not report
 /// them (Documentation/admin-guide/mm/ksm.rst).
 pub fn merged_pages(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages")).unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+    text::number(format!("/proc/{pid}/ksm_merging_pages")).unwrap_or(0)
 }
 
 /// Whether process `pid` has this command name (`/proc/PID/comm`, which the kernel cuts after 15 bytes).

@@ -276,10 +276,7 @@ impl Symbolizer {
 }
 
 /// Returns the build id of a file, as hexadecimal digits, if it has one.
-///
-/// # Errors
-/// Fails if it is no ELF file.
-pub fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
+fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
     let found = catch_unwind(|| read_elf_build_id(path));
     let found = found.map_err(|_| SymbolError::Broken("its notes make no sense".to_owned()))?;
     let found = found.map_err(|error| SymbolError::Broken(error.to_string()))?;

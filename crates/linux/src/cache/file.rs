@@ -17,6 +17,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::memmap::FileFacts;
+use crate::text;
 
 /// Types of file systems (include/uapi/linux/magic.h).
 mod magic {
@@ -249,10 +250,7 @@ pub fn device_number(device: u64) -> String {
 pub fn device_name(device: u64) -> Option<PathBuf> {
     let number = device_number(device);
     let facts = fs::read_to_string(format!("/sys/dev/block/{number}/uevent")).ok()?;
-    let name = facts
-        .lines()
-        .find_map(|line| line.strip_prefix("DEVNAME="))?;
-    Some(Path::new("/dev").join(name))
+    Some(Path::new("/dev").join(text::value(&facts, "DEVNAME=")?))
 }
 
 #[cfg(test)]

@@ -70,11 +70,6 @@ impl Trigger {
         &self.path
     }
 
-    /// Whether it compacts all nodes, as this kernel cannot compact one.
-    pub fn is_of_all_nodes(&self) -> bool {
-        self.path == Path::new(WHOLE)
-    }
-
     /// Starts compacting. Compaction stops when the calling thread ends, at the latest.
     pub fn start(&self) -> Result<Compacting, CompactionError> {
         let file = self.file()?;

@@ -4,16 +4,14 @@ use isotherm_engine::AddressRange;
 
 use super::Process;
 use crate::areas::MappedArea;
+use crate::text;
 
 impl Process {
     /// Whether the process disables huge pages for its memory (`THP_enabled` of `/proc/PID/status`, since Linux 5.0);
     /// `None` where that is unknown.
     pub fn refuses_huge(&self) -> Option<bool> {
         let status = self.read("status", "read the status").ok()?;
-        let enabled = status
-            .lines()
-            .find_map(|line| line.strip_prefix("THP_enabled:"))?;
-        Some(enabled.trim() == "0")
+        Some(text::value(&status, "THP_enabled:")? == "0")
     }
 
     /// Returns the mappings that other processes map for the most part as well, according to `/proc/PID/smaps`. Takes

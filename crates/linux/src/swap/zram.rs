@@ -26,6 +26,7 @@ use thiserror::Error;
 use crate::meminfo::Meminfo;
 use crate::privileges;
 use crate::state::{self, StateError};
+use crate::text;
 
 /// Name of the file in the state directory that lists our devices.
 const NOTE: &str = "zram-swap";
@@ -165,8 +166,7 @@ impl Noted {
     }
 
     fn state(&self) -> State {
-        let disksize = fs::read_to_string(self.sys("disksize"));
-        let Some(bytes) = disksize.ok().and_then(|text| text.trim().parse().ok()) else {
+        let Some(bytes) = text::number(self.sys("disksize")) else {
             return State::Gone;
         };
         let first = File::open(self.device()).and_then(|file| {
@@ -433,10 +433,7 @@ fn unused() -> Result<Option<String>, SwapError> {
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| name.starts_with("zram"))
-        .filter(|name| {
-            fs::read_to_string(format!("/sys/block/{name}/disksize"))
-                .is_ok_and(|size| size.trim() == "0")
-        })
+        .filter(|name| text::number(format!("/sys/block/{name}/disksize")) == Some(0))
         .collect();
     names.sort();
     Ok(names.into_iter().next())
