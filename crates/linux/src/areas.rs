@@ -46,6 +46,11 @@ impl Permissions {
         self.0[1] == b'w'
     }
 
+    /// Whether the process may run code there.
+    pub fn is_executable(self) -> bool {
+        self.0[2] == b'x'
+    }
+
     /// Whether writes stay private to the process.
     pub fn is_private(self) -> bool {
         self.0[3] == b'p'
@@ -136,6 +141,7 @@ mod tests {
         let area = MappedArea::parse(line).expect("a mapping");
         assert_eq!(area.range, AddressRange::new(0x7f00_a000, 0x7f00_b000));
         assert_eq!(area.permissions.to_string(), "r-xp");
+        assert!(area.permissions.is_executable());
         assert_eq!(&*area.name, "/tmp/a b (deleted)");
         let part = FilePart {
             device: 8 << 32 | 1,
@@ -145,6 +151,7 @@ mod tests {
         assert_eq!(area.file, Some(part));
         let anonymous = MappedArea::parse("1000-2000 rw-p 00000000 00:00 0 ").expect("a mapping");
         assert_eq!(&*anonymous.name, "");
+        assert!(!anonymous.permissions.is_executable());
         let vsyscall = "ffffffffff600000-ffffffffff601000 --xp 0 00:00 0 [vsyscall]";
         for bad in [
             vsyscall,

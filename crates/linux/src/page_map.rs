@@ -14,17 +14,13 @@ const PRESENT: u64 = 1 << 63;
 /// Mask of the frame number in an entry.
 const FRAME: u64 = (1 << 55) - 1;
 
-/// Returns the frame at an address of this process; an error if the kernel does not show it.
-pub(crate) fn frame_of(address: u64) -> io::Result<u64> {
+/// Returns the frame at an address of this process; `None` if the kernel does not show it.
+pub(crate) fn frame_of(address: u64) -> io::Result<Option<u64>> {
     let mut entry = [0; 8];
     File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, address / PAGE_SIZE * 8)?;
     let entry = u64::from_ne_bytes(entry);
-    if entry & PRESENT == 0 || entry & FRAME == 0 {
-        return Err(io::Error::other(
-            "/proc/self/pagemap shows no frame number; run as root or with CAP_SYS_ADMIN",
-        ));
-    }
-    Ok(entry & FRAME)
+    let is_shown = entry & PRESENT != 0 && entry & FRAME != 0;
+    Ok(is_shown.then_some(entry & FRAME))
 }
 
 /// The open page map of a process, for the address space that it had when opened.

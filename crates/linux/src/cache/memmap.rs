@@ -407,7 +407,11 @@ fn path(names: &[u8]) -> Option<Vec<u8>> {
 fn frame_of_first_page(file: &File) -> io::Result<u64> {
     let window = Window::new(file, 0, 1)?;
     Toucher::new()?.touch(std::iter::once(window.range().start))?;
-    frame_of(window.range().start)
+    frame_of(window.range().start)?.ok_or_else(|| {
+        io::Error::other(
+            "/proc/self/pagemap shows no frame number; run as root or with CAP_SYS_ADMIN",
+        )
+    })
 }
 
 #[cfg(test)]
