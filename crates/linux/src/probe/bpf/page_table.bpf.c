@@ -78,49 +78,17 @@ struct table {
 	__u64 entries[512];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct control);
-} control SEC(".maps");
+#include "arrays.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_SLOTS);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, __u64);
-} slots SEC(".maps");
+ARRAY(slots, __u64, MAX_SLOTS);
 
 /* Entries of neighbouring pages. */
 struct run {
 	__u64 entries[PAGES_PER_RUN];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_RUNS);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct run);
-} runs SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_TABLES);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct table);
-} tables SEC(".maps");
-
-static __always_inline struct control *get_control(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&control, &zero);
-}
+ARRAY(runs, struct run, MAX_RUNS);
+ARRAY(tables, struct table, MAX_TABLES);
 
 /* A leaf entry in a slot's words: its frame address and flags. */
 static __always_inline __u64 describe(const struct control *c, __u64 entry, __u64 size_flag)
@@ -351,60 +319,36 @@ static __always_inline void tell_facts(struct control *c)
 		c->notified = BPF_CORE_READ(mm, notifier_subscriptions) != 0;
 }
 
-/* Replaces the addresses in the slots by what is there. */
-SEC("syscall")
-int walk(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	if (!still_there(c)) {
-		c->gone = 1;
-		return 0;
+/* A program that calls `one` for each slot, and then `finish`, while the target is still there. */
+#define SLOT_PROGRAM(name, one, finish)                    \
+	SEC("syscall")                                     \
+	int name(void *ctx)                                \
+	{                                                  \
+		struct control *c = get_control();         \
+		__u32 unused = 0;                          \
+                                                           \
+		if (!c)                                    \
+			return 1;                          \
+		if (!still_there(c)) {                     \
+			c->gone = 1;                       \
+			return 0;                          \
+		}                                          \
+		bpf_loop(c->nr_slots, one, &unused, 0);    \
+		finish(c);                                 \
+		if (!still_there(c))                       \
+			c->gone = 1;                       \
+		return 0;                                  \
 	}
-	bpf_loop(c->nr_slots, walk_one, &unused, 0);
-	tell_facts(c);
-	if (!still_there(c))
-		c->gone = 1;
-	return 0;
+
+static __always_inline void tell_nothing(struct control *c)
+{
 }
+
+/* Replaces the addresses in the slots by what is there. */
+SLOT_PROGRAM(walk, walk_one, tell_facts)
 
 /* Copies, for the address in each slot, the table of the level asked for. */
-SEC("syscall")
-int copy_tables(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	if (!still_there(c)) {
-		c->gone = 1;
-		return 0;
-	}
-	bpf_loop(c->nr_slots, copy_one, &unused, 0);
-	if (!still_there(c))
-		c->gone = 1;
-	return 0;
-}
+SLOT_PROGRAM(copy_tables, copy_one, tell_nothing)
 
 /* Says, for the page at the address in each slot, whether it holds nothing but zeros. */
-SEC("syscall")
-int find_zeros(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	if (!still_there(c)) {
-		c->gone = 1;
-		return 0;
-	}
-	bpf_loop(c->nr_slots, look_for_zeros, &unused, 0);
-	if (!still_there(c))
-		c->gone = 1;
-	return 0;
-}
+SLOT_PROGRAM(find_zeros, look_for_zeros, tell_nothing)
