@@ -60,8 +60,7 @@ impl ProcessActuator {
             .map(Block::range)
             .collect();
         self.advise(target, &ranges, MADV_COLLAPSE, blocks)?;
-        let mut huge = vec![false; blocks.len()];
-        self.look_again(target, blocks, |i, facts| huge[i] = facts.huge)?;
+        let huge = self.look_again(target, blocks, false, |facts| facts.huge)?;
         for (block, huge) in blocks.iter_mut().zip(huge) {
             let whole = block.wanted;
             if huge {
@@ -102,12 +101,8 @@ impl ProcessActuator {
             self.advise(target, &ranges, libc::MADV_PAGEOUT, blocks)?;
             self.swap = swap::facts();
         }
-        let mut left = vec![[u64::MAX; 8]; blocks.len()];
-        self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
-        for (block, left) in blocks.iter_mut().zip(&left) {
-            block.applied = bits::and_not(&block.wanted, left);
-        }
-        self.ask_frames(target, blocks, &left, Refusal::Kept)
+        let left = self.look_again(target, blocks, bits::ALL, |facts| facts.present)?;
+        self.settle(target, blocks, &left, Refusal::Kept)
     }
 
     /// Limits the wanted pages of huge pages to those of zeros, where there are enough of them.
@@ -161,13 +156,14 @@ impl ProcessActuator {
                 }
             }
         }
-        let mut unsplit = vec![bits::NONE; blocks.len()];
-        self.look_again(target, blocks, |i, facts| {
+        let unsplit = self.look_again(target, blocks, bits::NONE, |facts| {
             if facts.huge {
-                unsplit[i] = facts.present;
+                facts.present
+            } else {
+                bits::NONE
             }
         })?;
-        self.ask_frames(target, blocks, &unsplit, Refusal::Kept)
+        self.settle(target, blocks, &unsplit, Refusal::Kept)
     }
 }
 
