@@ -5,6 +5,7 @@ use std::path::Path;
 
 use isotherm_engine::{Nanos, PAGE_SIZE};
 
+use crate::clock;
 use crate::process::Process;
 use crate::text::{counter, value};
 
@@ -42,12 +43,10 @@ pub(crate) fn stat_fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
 fn parse_stat(stat: &str) -> Option<Progress> {
     let words: Vec<&str> = stat_fields(stat)?.collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
-    // SAFETY: no preconditions.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     Some(Progress {
         minor_faults: number(7)?,
         major_faults: number(9)?,
-        cpu: Nanos((number(11)? + number(12)?).saturating_mul(1_000_000_000 / ticks)),
+        cpu: clock::of_ticks(number(11)? + number(12)?),
         resident: number(21)?.saturating_mul(PAGE_SIZE),
     })
 }

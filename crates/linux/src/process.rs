@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use isotherm_engine::AddressRange;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use thiserror::Error;
 
 use crate::areas::MappedArea;
@@ -105,19 +107,10 @@ impl Process {
 
     /// Whether the process still runs (a zombie does not).
     pub fn is_alive(&self) -> bool {
-        let mut poll = libc::pollfd {
-            fd: self.pidfd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        loop {
-            // SAFETY: one valid pollfd.
-            let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-            // A pending signal interrupts even a call that does not wait.
-            if ready >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return ready == 0;
-            }
-        }
+        let now = Timespec::default();
+        let mut polls = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        // A pending signal interrupts even a call that does not wait.
+        retry_on_intr(|| poll(&mut polls, Some(&now))) == Ok(0)
     }
 
     /// Returns the mappings in address order, without the kernel's own (`[vsyscall]`).

@@ -25,6 +25,6 @@ pub(crate) fn counters(text: &str) -> impl Iterator<Item = (&str, u64)> {
 
 /// Returns the number in the line of `name`.
 pub(crate) fn counter(text: &str, name: &str) -> Option<u64> {
-    let mut found = counters(text).filter(|(of, _)| *of == name);
-    found.next().map(|(_, value)| value)
+    let found = counters(text).find(|(of, _)| *of == name);
+    Some(found?.1)
 }

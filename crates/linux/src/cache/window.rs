@@ -6,9 +6,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::mapped::Mapping;
 
@@ -69,13 +70,7 @@ impl Toucher {
 
 /// Creates a file in memory, without a name.
 pub(crate) fn file_in_memory() -> io::Result<File> {
-    // SAFETY: a name that ends with a 0; a non-negative result is a descriptor without another owner.
-    unsafe {
-        match libc::memfd_create(c"isotherm".as_ptr(), libc::MFD_CLOEXEC) {
-            fd if fd >= 0 => Ok(File::from_raw_fd(fd)),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
+    Ok(memfd_create("isotherm", MemfdFlags::CLOEXEC)?.into())
 }
 
 /// A part of a file, mapped for reading.
