@@ -141,31 +141,26 @@ fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
 /// meanwhile has none.
 pub fn processes(directory: &Path) -> Vec<u32> {
     let mut found = BTreeSet::new();
-    let mut to_visit = vec![directory.to_path_buf()];
-    let mut visited = 0;
-    while let Some(group) = to_visit.pop() {
-        visited += 1;
+    for group in with_those_below(directory) {
         let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let pids = procs.lines().filter_map(|line| line.parse::<u32>().ok());
         // 0 denotes processes of another pid namespace.
-        found.extend(
-            procs
-                .lines()
-                .filter_map(|line| line.parse::<u32>().ok())
-                .filter(|&pid| pid != 0),
-        );
-        let Ok(entries) = fs::read_dir(&group) else {
-            continue;
-        };
-        let below = entries
-            .filter_map(Result::ok)
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
-        to_visit.extend(
-            below
-                .map(|entry| entry.path())
-                .take(MAX_GROUPS.saturating_sub(visited)),
-        );
+        found.extend(pids.filter(|&pid| pid != 0));
     }
     found.into_iter().collect()
+}
+
+/// Iterates over the group at `directory` and all below it.
+fn with_those_below(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let mut to_visit = vec![directory.to_path_buf()];
+    let next = move || {
+        let group = to_visit.pop()?;
+        let entries = fs::read_dir(&group).into_iter().flatten().flatten();
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        to_visit.extend(below.map(|entry| entry.path()).take(MAX_GROUPS));
+        Some(group)
+    };
+    std::iter::from_fn(next).take(MAX_GROUPS)
 }
 
 /// Returns the inode number of a group's directory, by which the kernel's memory map knows it.
@@ -214,21 +209,12 @@ pub fn by_inode() -> BTreeMap<u64, String> {
     let Some(root) = cgroup_mounts(&mounts).find(has_memory) else {
         return BTreeMap::new();
     };
-    let mut found = BTreeMap::new();
-    let mut to_visit = vec![PathBuf::from(root)];
-    while let Some(group) = to_visit.pop()
-        && found.len() < MAX_GROUPS
-    {
-        if let Ok(facts) = fs::metadata(&group) {
-            let name = group.strip_prefix(root).unwrap_or(&group);
-            found.insert(facts.ino(), format!("/{}", name.display()));
-        }
-        let entries = fs::read_dir(&group).into_iter().flatten();
-        let entries = entries.filter_map(Result::ok);
-        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        to_visit.extend(below.map(|entry| entry.path()));
-    }
-    found
+    let groups = with_those_below(Path::new(root)).filter_map(|group| {
+        let inode = fs::metadata(&group).ok()?.ino();
+        let name = group.strip_prefix(root).unwrap_or(&group);
+        Some((inode, format!("/{}", name.display())))
+    });
+    groups.collect()
 }
 
 /// Returns the control group to which a process's memory is charged, as in `/proc/PID/cgroup`: that of version 2, else

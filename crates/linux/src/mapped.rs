@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 
 use isotherm_engine::AddressRange;
 
+use crate::system_call::checked;
+
 /// A mapping of this process, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -55,10 +57,7 @@ impl Mapping {
     /// Gives the kernel `advice` about the whole mapping: one that changes no content.
     pub(crate) fn advise(&self, advice: i32) -> io::Result<()> {
         // SAFETY: our own mapping, whose content stays.
-        match unsafe { libc::madvise(self.start.as_ptr(), self.bytes, advice) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        checked(unsafe { libc::madvise(self.start.as_ptr(), self.bytes, advice) }).map(drop)
     }
 }
 

@@ -6,7 +6,7 @@ mod worker;
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use isotherm_engine::AddressRange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use crate::areas::MappedArea;
 use crate::page_map::PageMap;
+use crate::system_call::{checked, owned};
 use crate::text;
 use worker::Worker;
 
@@ -79,23 +80,18 @@ impl Process {
     /// Opens a pidfd for process `pid`.
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         // SAFETY: pidfd_open(2) takes plain numbers; a non-negative result is a new descriptor.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        if fd < 0 {
-            let source = io::Error::last_os_error();
-            return Err(match source.raw_os_error() {
-                Some(libc::ESRCH | libc::EINVAL) => ProcessError::NoSuchProcess { pid },
-                _ => ProcessError::Refused {
-                    what: "take hold",
-                    pid,
-                    source,
-                },
-            });
-        }
-        // SAFETY: as above.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let pidfd = unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid, 0)) };
+        let error = |source: io::Error| match source.raw_os_error() {
+            Some(libc::ESRCH | libc::EINVAL) => ProcessError::NoSuchProcess { pid },
+            _ => ProcessError::Refused {
+                what: "take hold",
+                pid,
+                source,
+            },
+        };
         Ok(Self {
             pid,
-            pidfd,
+            pidfd: pidfd.map_err(error)?,
             worker: Worker::default(),
         })
     }
@@ -355,11 +351,7 @@ impl Process {
                 0,
             )
         };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(result as u64)
-        }
+        checked(result).map(|bytes| bytes as u64)
     }
 }
 

@@ -72,8 +72,8 @@ pub struct PageTableProbe {
     leaves: Vec<Leaf>,
     ranges: Vec<AddressRange>,
     outcomes: Vec<Advised>,
-    induced: Induced,
-    clear_refs: ClearRefs,
+    pub(super) induced: Induced,
+    pub(super) clear_refs: ClearRefs,
     pub(super) cost: Cost,
     /// CPU time of this process that was not spent on watching.
     other_cpu: Nanos,
@@ -224,22 +224,6 @@ impl PageTableProbe {
     /// unknown.
     pub fn hides_accesses(&self, target: TargetId) -> bool {
         self.secondary_page_tables(target).is_some()
-    }
-
-    /// Clears the accessed bits of all memory that `target` maps, by `/proc/PID/clear_refs`. Returns `false` if that is
-    /// refused, or would stall the target for longer than `hold_max`.
-    pub fn clear_space(&mut self, target: TargetId, nr_pages: u64, hold_max: Nanos) -> bool {
-        let Some(watched) = self.targets.get(&target) else {
-            return false;
-        };
-        let is_cleared = self.clear_refs.clear(&watched.process, nr_pages, hold_max);
-        self.cost.clears += u64::from(is_cleared);
-        is_cleared
-    }
-
-    /// Adds the time that targets lose by setting `nr_bits` cleared bits again.
-    pub(super) fn add_set_again(&mut self, nr_bits: u64) {
-        self.induced.add_set_again(nr_bits);
     }
 
     /// Clears the accessed bits of `ranges`, and continues after those that are refused.
