@@ -383,10 +383,7 @@ impl<T: Tree> Claim<T> {
         depth: usize,
         saved: &mut Vec<(String, String)>,
     ) -> Result<(), DamonError> {
-        let entries = self.tree.list(path).map_err(|source| DamonError::Read {
-            path: path.clone(),
-            source,
-        })?;
+        let entries = self.tree.list(path).map_err(DamonError::read(path))?;
         for entry in entries {
             let Some(below) = TreePath::parse(&format!("{path}/{}", entry.name)) else {
                 continue;
@@ -435,19 +432,12 @@ impl<T: Tree> Claim<T> {
     }
 
     pub(crate) fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N, DamonError> {
-        let text = self.read(path)?;
-        text.parse().map_err(|_| DamonError::NotANumber {
-            path: path.clone(),
-            found: text,
-        })
+        DamonError::number(path, self.read(path)?)
     }
 
     pub(crate) fn read(&self, path: &TreePath) -> Result<String, DamonError> {
         let read = retry_while_busy(self.busy_retry(), || self.tree.read(path));
-        read.map_err(|source| DamonError::Read {
-            path: path.clone(),
-            source,
-        })
+        read.map_err(DamonError::read(path))
     }
 
     fn busy_retry(&self) -> BusyRetry {
