@@ -332,13 +332,8 @@ impl Process {
     }
 
     fn advise_batch(&self, batch: &[AddressRange], advice: i32) -> io::Result<u64> {
-        let vectors: Vec<libc::iovec> = batch
-            .iter()
-            .map(|r| libc::iovec {
-                iov_base: r.start as *mut libc::c_void,
-                iov_len: r.len() as usize,
-            })
-            .collect();
+        let vectors = batch.iter().map(|r| vector(r.start, r.len() as usize));
+        let vectors: Vec<libc::iovec> = vectors.collect();
         // SAFETY: process_madvise(2) reads the vectors; the addresses in them are another
         // process's and are not dereferenced here.
         let result = unsafe {
@@ -352,6 +347,14 @@ impl Process {
             )
         };
         checked(result).map(|bytes| bytes as u64)
+    }
+}
+
+/// Returns a part of memory as system calls take it; its address need not be ours.
+pub(crate) fn vector(address: u64, length: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: length,
     }
 }
 

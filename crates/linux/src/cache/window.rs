@@ -12,6 +12,7 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::mapped::Mapping;
+use crate::process::vector;
 
 /// Buffers in one system call (UIO_MAXIOV).
 const MAX_BUFFERS: usize = 1024;
@@ -41,10 +42,8 @@ impl Toucher {
     /// disk.
     pub(crate) fn touch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         self.buffers.clear();
-        self.buffers.extend(addresses.map(|address| libc::iovec {
-            iov_base: address as *mut libc::c_void,
-            iov_len: 1,
-        }));
+        self.buffers
+            .extend(addresses.map(|address| vector(address, 1)));
         let mut at = 0;
         while at < self.buffers.len() {
             let buffers = &self.buffers[at..];
