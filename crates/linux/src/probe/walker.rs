@@ -40,23 +40,18 @@ const DIRECT_MAP_ALIGNMENT: u64 = 1 << 30;
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Control {
-    task: u64,
-    mm: u64,
-    pgd: u64,
+    space: AddressSpace,
     page_offset: u64,
     frame_mask: u64,
-    tgid: u32,
     nr_slots: u32,
     top_shift: u32,
     table_shift: u32,
     found: u32,
     gone: u32,
-    seen: u32,
     notified: u32,
     total_vm: u64,
     map_count: u64,
     locked_vm: u64,
-    exec_id: u64,
 }
 const _: () = assert!(
     size_of::<Control>() == 104,
@@ -140,6 +135,7 @@ pub enum TableLookup<'a> {
 }
 
 /// Location of a process's page tables. Valid until the process exits or calls exec, which every use checks.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSpace {
     task: u64,
@@ -243,9 +239,8 @@ impl Walker {
         for limit in limits {
             let expected = if self.sees_all_ids { pid } else { 0 };
             let control = self.control();
-            control.tgid = expected;
+            control.space.tgid = expected;
             control.found = 0;
-            control.seen = 0;
             match run_iterator(self.locate.as_fd(), limit) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(source) => return Err(bpf("look for the process with a BPF iterator", source)),
@@ -253,21 +248,7 @@ impl Walker {
             }
             let control = self.control();
             if control.found != 0 {
-                let Control {
-                    task,
-                    mm,
-                    pgd,
-                    exec_id,
-                    tgid,
-                    ..
-                } = *control;
-                return Ok(AddressSpace {
-                    task,
-                    mm,
-                    pgd,
-                    exec_id,
-                    tgid,
-                });
+                return Ok(control.space);
             }
         }
         Err(WalkerError::NoAddressSpace { pid })
@@ -415,11 +396,7 @@ impl Walker {
 
     pub(super) fn select(&mut self, space: &AddressSpace, nr_slots: usize) {
         let control = self.control();
-        control.task = space.task;
-        control.mm = space.mm;
-        control.pgd = space.pgd;
-        control.exec_id = space.exec_id;
-        control.tgid = space.tgid;
+        control.space = *space;
         control.gone = 0;
         control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");
     }

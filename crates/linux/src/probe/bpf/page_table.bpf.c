@@ -45,20 +45,20 @@ struct control {
 	__u64 task;        /* task_struct of a thread of the target, found by locate */
 	__u64 mm;          /* its mm_struct */
 	__u64 pgd;         /* its top-level table (direct-map address) */
+	__u64 exec_id;     /* how often the task had called exec: an mm_struct's address may be used again */
+	__u32 tgid;        /* whom locate looks for (0: whom the iterator was limited to) */
+	__u32 unused;
 	__u64 page_offset; /* where the direct map starts */
 	__u64 frame_mask;  /* address bits of an entry */
-	__u32 tgid;        /* whom locate looks for (0: whom the iterator was limited to) */
 	__u32 nr_slots;    /* slots in use */
 	__u32 top_shift;   /* 39 with 4 levels, 48 with 5 */
 	__u32 table_shift; /* copy_tables: 12, 21 or 30: which level's tables */
 	__u32 found;       /* locate: found the target with an address space */
 	__u32 gone;        /* walk, copy_tables: the target has exited or called exec */
-	__u32 seen;        /* locate: how many tasks were looked at */
 	__u32 notified;    /* walk: others are told of changes to the tables, so have tables of their own */
 	__u64 total_vm;    /* walk: pages mapped */
 	__u64 map_count;   /* walk: mappings */
 	__u64 locked_vm;   /* walk: pages that are locked, or pinned on the target's account */
-	__u64 exec_id;     /* how often the task had called exec: an mm_struct's address may be used again */
 };
 
 /* A mapping of which no page can be reclaimed: mirrored in ../unreclaimable.rs. */
@@ -273,7 +273,6 @@ int locate(struct bpf_iter__task *ctx)
 
 	if (!task || !c)
 		return 0;
-	c->seen++;
 	if (c->found || (c->tgid && task->tgid != (__s32)c->tgid))
 		return 0;
 	mm = task->mm;
