@@ -72,6 +72,11 @@ impl MappedArea {
         self.name.starts_with('/') && !shared_memory.iter().any(|p| self.name.starts_with(p))
     }
 
+    /// Whether it is private memory that no file backs.
+    pub fn is_private_anonymous(&self) -> bool {
+        self.permissions.is_private() && !self.is_file()
+    }
+
     /// Parses a line of `/proc/PID/maps`; returns `None` if it is not the process's own memory.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::ops::Range;
 
 use isotherm_engine::scheme::OpsFilter;
-use isotherm_engine::{BLOCK_SIZE, Operation, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_engine::{BLOCK_SIZE, Operation, PAGE_SIZE, TargetId};
 
 use super::batch::{self, Block};
 use super::bits;
@@ -81,9 +81,7 @@ pub(super) fn apply(
                 }
             }
             // Advice about a part of a huge page would split it.
-            if !bits::is_empty(&young)
-                && (!block.huge || u64::from(bits::count(&young)) == PAGES_PER_BLOCK as u64)
-            {
+            if !bits::is_empty(&young) && (!block.huge || young == bits::ALL) {
                 all_young.push(Block {
                     wanted: young,
                     ..block.clone()

@@ -514,7 +514,7 @@ fn areas_of(
 
 fn refuse_all(blocks: &mut [Block], why: Refusal) {
     for block in blocks {
-        block.refuse(&[u64::MAX; 8], why);
+        block.refuse(&bits::ALL, why);
     }
 }
 
