@@ -224,20 +224,17 @@ pub fn of_process(pid: u32) -> Option<String> {
 }
 
 fn group_in(groups: &str) -> Option<String> {
+    let charged = of_memory(groups).min_by_key(|(controllers, _)| controllers.is_empty());
+    Some(charged?.1.to_owned())
+}
+
+/// Iterates over the lines of `/proc/PID/cgroup` of groups to which memory may be charged: controllers (none in version
+/// 2) and path.
+fn of_memory(groups: &str) -> impl Iterator<Item = (&str, &str)> {
     let fields = groups
         .lines()
         .filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    let of_memory = |controllers: &str| controllers.split(',').any(|name| name == "memory");
-    let groups: Vec<(&str, &str)> = fields.collect();
-    let charged = groups
-        .iter()
-        .find(|(controllers, _)| of_memory(controllers));
-    let charged = charged.or_else(|| {
-        groups
-            .iter()
-            .find(|(controllers, _)| controllers.is_empty())
-    });
-    charged.map(|(_, path)| (*path).to_owned())
+    fields.filter(|(names, _)| names.is_empty() || names.split(',').any(|name| name == "memory"))
 }
 
 /// Returns the bytes that the control groups of a process may still charge: the smallest headroom of its own group and
@@ -254,14 +251,7 @@ pub fn headroom(pid: u32) -> Option<u64> {
 /// Returns the groups to which a process's memory may be charged, from the lines of `/proc/PID/cgroup`, and the top of
 /// each one's hierarchy.
 fn memory_groups(groups: &str, mounts: &str) -> Vec<(PathBuf, PathBuf)> {
-    let has_memory = |controllers: &str| {
-        controllers.is_empty() || controllers.split(',').any(|name| name == "memory")
-    };
-    let paths = groups.lines().filter_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        has_memory(controllers).then_some(path)
-    });
-    let paths: Vec<&str> = paths.collect();
+    let paths: Vec<&str> = of_memory(groups).map(|(_, path)| path).collect();
     let below = |top: &str| {
         let top = PathBuf::from(top);
         let inside = paths.iter().map(|path| path.trim_start_matches('/'));

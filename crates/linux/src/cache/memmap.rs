@@ -56,16 +56,11 @@ struct Control {
     unit: u32,
     nr: u32,
     nr_read: u32,
-    nr_unreadable: u32,
     most: u32,
     tried: u32,
-    unused: u32,
     anonymous: [u64; 4],
 }
-const _: () = assert!(
-    size_of::<Control>() == 104,
-    "the layout in page_cache.bpf.c"
-);
+const _: () = assert!(size_of::<Control>() == 96, "the layout in page_cache.bpf.c");
 
 /// `struct folio_words`.
 #[repr(C)]

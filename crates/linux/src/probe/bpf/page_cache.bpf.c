@@ -49,10 +49,8 @@ struct control {
 	__u32 unit;     /* find: bytes of a struct page */
 	__u32 nr;       /* scan: folios found; describe: files asked for */
 	__u32 nr_read;  /* scan: descriptions read */
-	__u32 nr_unreadable; /* scan */
 	__u32 most;     /* list: folios wanted at once */
 	__u32 tried;    /* scan: which of the frames of a chunk speaks for them */
-	__u32 unused;
 	/* scan: a bit for each CHUNK frames, by their number's lowest bits, that are taken to be all anonymous */
 	__u64 anonymous[4];
 };
@@ -231,10 +229,8 @@ static __always_inline int read_frame(struct control *c, __u64 frame, __u64 want
 	void *at = (void *)(c->memmap + frame * bpf_core_type_size(struct page));
 
 	*nr = 1;
-	if (bpf_probe_read_kernel(words, sizeof(words) / 2, at)) {
-		c->nr_unreadable++;
+	if (bpf_probe_read_kernel(words, sizeof(words) / 2, at))
 		return 0;
-	}
 	if (words[0] & FLAG(PG_head) && bpf_probe_read_kernel(words, sizeof(words), at))
 		return 0;
 	return tell_frame(c, frame, words, words, wanted, found, nr);
@@ -295,7 +291,6 @@ static long scan_chunk(__u32 i, void *unused)
 	}
 	if (bpf_probe_read_kernel(read, sizeof(*read), (void *)(c->memmap + first * bpf_core_type_size(struct page)))) {
 		/* A hole is as large as a section at least, whose descriptions fill 512 pages. */
-		c->nr_unreadable++;
 		c->next = end;
 		return 0;
 	}
