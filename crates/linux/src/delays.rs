@@ -35,7 +35,7 @@ pub struct Delays {
 
 /// Whether the kernel keeps these accounts.
 pub fn is_on() -> bool {
-    text::number("/proc/sys/kernel/task_delayacct") == Some(1)
+    text::number::<u32>("/proc/sys/kernel/task_delayacct") == Some(1)
 }
 
 impl Delays {

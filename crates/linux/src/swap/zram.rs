@@ -167,7 +167,7 @@ impl Noted {
     }
 
     fn state(&self) -> State {
-        let Some(bytes) = text::number(self.sys("disksize")) else {
+        let Some(bytes) = text::number::<u64>(self.sys("disksize")) else {
             return State::Gone;
         };
         let first = File::open(self.device()).and_then(|file| {
@@ -434,7 +434,7 @@ fn unused() -> Result<Option<String>, SwapError> {
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| name.starts_with("zram"))
-        .filter(|name| text::number(format!("/sys/block/{name}/disksize")) == Some(0))
+        .filter(|name| text::number::<u64>(format!("/sys/block/{name}/disksize")) == Some(0))
         .collect();
     names.sort();
     Ok(names.into_iter().next())
