@@ -12,6 +12,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -85,7 +86,7 @@ struct group_words {
 	__u64 id; /* of its directory: the inode's number; 0: not readable */
 };
 
-#include "arrays.h"
+#include "control.h"
 
 ARRAY(folios, struct folio_words, MAX_FOLIOS);
 ARRAY(files, struct file_words, MAX_FILES);
@@ -98,12 +99,7 @@ struct descriptions {
 	__u64 words[CHUNK * UNIT_WORDS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct descriptions);
-} descriptions SEC(".maps");
+MAP(descriptions, ARRAY, struct descriptions, 1);
 
 /* A program that calls `one` so many times, after `prepare`. */
 #define PROGRAM(name, one, prepare, times)           \

@@ -11,6 +11,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -78,7 +79,7 @@ struct table {
 	__u64 entries[512];
 };
 
-#include "arrays.h"
+#include "control.h"
 
 ARRAY(slots, __u64, MAX_SLOTS);
 
@@ -199,12 +200,7 @@ struct chunk {
 	__u64 words[CHUNK_WORDS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct chunk);
-} content SEC(".maps");
+MAP(content, ARRAY, struct chunk, 1);
 
 /* Replaces a page's address in the slot by what it is, and whether all of it is zeros. */
 static long look_for_zeros(__u32 i, void *unused)
