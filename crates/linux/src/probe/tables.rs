@@ -291,6 +291,7 @@ impl TableProbe for PageTableProbe {
         self.is_clearable(target, address, method)
     }
 
+    /// Clears by `/proc/PID/clear_refs`.
     fn clear_space(
         &mut self,
         target: TargetId,
