@@ -468,7 +468,7 @@ impl ProcessActuator {
             let part = operation.part(AddressRange::new(start, end.min(operation.range.end)));
             start = part.range.end;
             for outcome in self.act_on(std::slice::from_ref(&part))? {
-                add(&mut whole, outcome);
+                whole.add(&outcome);
             }
         }
         Ok(whole)
@@ -545,15 +545,5 @@ fn share_time(operations: &[Operation], outcomes: &mut [Outcome], took: Nanos) {
         let share =
             u128::from(took.0) * u128::from(operation.range.len()) / u128::from(total.max(1));
         outcome.took = Nanos(share as u64);
-    }
-}
-
-fn add(whole: &mut Outcome, part: Outcome) {
-    whole.applied += part.applied;
-    whole.filter_passed += part.filter_passed;
-    whole.took = whole.took + part.took;
-    whole.moved.merge(&part.moved);
-    for (why, bytes) in part.refused {
-        *whole.refused.entry(why).or_default() += bytes;
     }
 }
