@@ -1,20 +1,19 @@
-//! Parses any text as /proc/buddyinfo and /proc/zoneinfo, separated by a line of dashes. The scores of parsed text are
-//! between 0 and 100.
+//! Parses any text as /proc/buddyinfo. The scores of parsed text are between 0 and 100, also with fewer pages than are
+//! free: a line of dashes ends the text, and the rest is as long as each zone has pages.
 #![no_main]
 
 use isotherm_engine::compaction::{NodeFacts, ZoneFacts, node_score};
-use isotherm_linux::compaction::{parse_buddyinfo, parse_zoneinfo};
+use isotherm_linux::compaction::parse_buddyinfo;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    let (buddyinfo, zoneinfo) = text.split_once("\n--\n").unwrap_or((text, text));
-    let sizes = parse_zoneinfo(zoneinfo).unwrap_or_default();
+    let (buddyinfo, rest) = text.split_once("\n--\n").unwrap_or((text, text));
     let Ok(zones) = parse_buddyinfo(buddyinfo) else {
         return;
     };
-    let zones = zones.into_iter().enumerate().map(|(index, zone)| ZoneFacts {
+    let zones = zones.into_iter().map(|zone| ZoneFacts {
         name: zone.name,
-        present_pages: sizes.get(index).map_or(1, |size| size.present),
+        present_pages: rest.len() as u64,
         free_blocks: zone.free_blocks,
         contended: false,
     });

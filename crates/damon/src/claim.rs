@@ -20,7 +20,7 @@ use crate::error::{DamonError, Lack};
 use crate::modules::Module;
 use crate::note::{Note, NotePlace, UNKNOWN_PID};
 use crate::tree::{EntryKind, Tree, TreePath};
-use crate::writes::{Layout, Write, goals, skeleton, values};
+use crate::writes::{Layout, Write, skeleton, values};
 
 /// Upper bound of the tree's depth.
 const DEPTH_MAX: usize = 16;
@@ -314,19 +314,6 @@ impl<T: Tree> Claim<T> {
         }
     }
 
-    /// Passes the current values of users' goals to a running kdamond.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses a write.
-    pub fn commit_goals(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
-        for write in goals(&TreePath::kdamond(at), context) {
-            if self.tree.kind(&write.path).is_some() {
-                self.write(&write.path, &write.value)?;
-            }
-        }
-        self.command(at, "commit_schemes_quota_goals")
-    }
-
     /// Turns everything off and restores the former tree. Returns the errors of files that could not be restored.
     ///
     /// # Errors
@@ -396,10 +383,7 @@ impl<T: Tree> Claim<T> {
         depth: usize,
         saved: &mut Vec<(String, String)>,
     ) -> Result<(), DamonError> {
-        let entries = self.tree.list(path).map_err(|source| DamonError::Read {
-            path: path.clone(),
-            source,
-        })?;
+        let entries = self.tree.list(path).map_err(DamonError::read(path))?;
         for entry in entries {
             let Some(below) = TreePath::parse(&format!("{path}/{}", entry.name)) else {
                 continue;
@@ -448,19 +432,12 @@ impl<T: Tree> Claim<T> {
     }
 
     pub(crate) fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N, DamonError> {
-        let text = self.read(path)?;
-        text.parse().map_err(|_| DamonError::NotANumber {
-            path: path.clone(),
-            found: text,
-        })
+        DamonError::number(path, self.read(path)?)
     }
 
     pub(crate) fn read(&self, path: &TreePath) -> Result<String, DamonError> {
         let read = retry_while_busy(self.busy_retry(), || self.tree.read(path));
-        read.map_err(|source| DamonError::Read {
-            path: path.clone(),
-            source,
-        })
+        read.map_err(DamonError::read(path))
     }
 
     fn busy_retry(&self) -> BusyRetry {

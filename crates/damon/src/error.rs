@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use thiserror::Error;
 
@@ -78,6 +79,22 @@ fn list(lacks: &[Lack]) -> String {
 }
 
 impl DamonError {
+    /// Returns the error of reading a file or directory.
+    pub(crate) fn read(path: &TreePath) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Read {
+            path: path.clone(),
+            source,
+        }
+    }
+
+    /// Parses the number that a file holds.
+    pub(crate) fn number<N: FromStr>(path: &TreePath, found: String) -> Result<N, Self> {
+        found.parse().map_err(|_| Self::NotANumber {
+            path: path.clone(),
+            found,
+        })
+    }
+
     /// Returns whether a kdamond ended before it executed its command.
     pub fn is_of_the_end(&self) -> bool {
         const ECANCELED: i32 = 125;

@@ -354,7 +354,7 @@ impl State {
                 self.running.remove(&kdamond);
                 Ok(())
             }
-            "commit" | "commit_schemes_quota_goals" if is_on => {
+            "commit" if is_on => {
                 self.check(kdamond)?;
                 self.nr_commits += 1;
                 Ok(())

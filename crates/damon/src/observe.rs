@@ -162,10 +162,7 @@ impl<T: Tree> Claim<T> {
             .join("contexts/0/schemes")
             .at(scheme)
             .join("tried_regions");
-        let entries = self.tree.list(&path).map_err(|source| DamonError::Read {
-            path: path.clone(),
-            source,
-        })?;
+        let entries = self.tree.list(&path).map_err(DamonError::read(&path))?;
         let mut regions = Vec::new();
         for entry in entries {
             if entry.kind == EntryKind::Directory {

@@ -56,18 +56,11 @@ struct TreeReader<'a, T> {
 
 impl<T: Tree> TreeReader<'_, T> {
     fn text(&self, path: &TreePath) -> Result<String, DamonError> {
-        self.tree.read(path).map_err(|source| DamonError::Read {
-            path: path.clone(),
-            source,
-        })
+        self.tree.read(path).map_err(DamonError::read(path))
     }
 
     fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N, DamonError> {
-        let found = self.text(path)?;
-        found.parse().map_err(|_| DamonError::NotANumber {
-            path: path.clone(),
-            found,
-        })
+        DamonError::number(path, self.text(path)?)
     }
 
     /// Reads a number from a file that not every kernel has.

@@ -109,6 +109,18 @@ pub enum EntryKind {
     Writable,
 }
 
+impl EntryKind {
+    fn of(metadata: &fs::Metadata) -> Self {
+        if metadata.is_dir() {
+            Self::Directory
+        } else if metadata.permissions().mode() & 0o200 == 0 {
+            Self::ReadOnly
+        } else {
+            Self::Writable
+        }
+    }
+}
+
 /// Access to the tree, the kernel's or one that behaves like it.
 pub trait Tree {
     /// Returns a file's text, without the end of its line.
@@ -134,24 +146,6 @@ pub trait Tree {
         let entries = self.list(&path.parent()).ok()?;
         let entry = entries.into_iter().find(|entry| entry.name == path.name());
         entry.map(|entry| entry.kind)
-    }
-}
-
-impl<T: Tree + ?Sized> Tree for Box<T> {
-    fn read(&self, path: &TreePath) -> io::Result<String> {
-        (**self).read(path)
-    }
-
-    fn write(&mut self, path: &TreePath, value: &str) -> io::Result<()> {
-        (**self).write(path, value)
-    }
-
-    fn list(&self, path: &TreePath) -> io::Result<Vec<TreeEntry>> {
-        (**self).list(path)
-    }
-
-    fn kind(&self, path: &TreePath) -> Option<EntryKind> {
-        (**self).kind(path)
     }
 }
 
@@ -209,14 +203,7 @@ impl Tree for DirectoryTree {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            let metadata = entry.metadata()?;
-            let kind = if metadata.is_dir() {
-                EntryKind::Directory
-            } else if metadata.permissions().mode() & 0o200 == 0 {
-                EntryKind::ReadOnly
-            } else {
-                EntryKind::Writable
-            };
+            let kind = EntryKind::of(&entry.metadata()?);
             entries.push(TreeEntry { name, kind });
         }
         sort(&mut entries);
@@ -225,13 +212,7 @@ impl Tree for DirectoryTree {
 
     fn kind(&self, path: &TreePath) -> Option<EntryKind> {
         let metadata = fs::symlink_metadata(self.place(path)).ok()?;
-        Some(if metadata.is_dir() {
-            EntryKind::Directory
-        } else if metadata.permissions().mode() & 0o200 == 0 {
-            EntryKind::ReadOnly
-        } else {
-            EntryKind::Writable
-        })
+        Some(EntryKind::of(&metadata))
     }
 }
 

@@ -85,29 +85,13 @@ pub(crate) fn values(kdamond: &TreePath, context: &DamonContext, layout: Layout)
     writer.about("a unit of addresses of 1 byte");
     writer.set_if_there(&of_context, "addr_unit", 1, true);
     writer.about("a context that begins paused");
-    writer.set_if_there(
-        &of_context,
-        "pause",
-        flag(context.is_paused),
-        !context.is_paused,
-    );
+    writer.set_flag(&of_context, "pause", context.is_paused);
     attributes(&mut writer, &of_context.join("monitoring_attrs"), context);
     targets(&mut writer, &of_context.join("targets"), &context.targets);
     for (at, scheme) in context.schemes.iter().enumerate() {
         let path = of_context.join("schemes").at(at);
         writer.in_scheme = format!("scheme {at}: ");
         write_scheme(&mut writer, &path, scheme, context, layout);
-    }
-    writer.writes
-}
-
-/// Returns the writes of quota goals with their current values, for `commit_schemes_quota_goals`.
-pub(crate) fn goals(kdamond: &TreePath, context: &DamonContext) -> Vec<Write> {
-    let mut writer = Writer::default();
-    for (at, scheme) in context.schemes.iter().enumerate() {
-        let path = kdamond.join("contexts/0/schemes").at(at);
-        writer.in_scheme = format!("scheme {at}: ");
-        write_goals(&mut writer, &path.join("quotas/goals"), &scheme.quota.goals);
     }
     writer.writes
 }
@@ -128,6 +112,16 @@ impl Writer {
 
     fn set(&mut self, directory: &TreePath, file: &str, value: impl ToString) {
         self.set_if_there(directory, file, value, false);
+    }
+
+    /// Sets a number whose default is 0.
+    fn set_number(&mut self, directory: &TreePath, file: &str, value: u64) {
+        self.set_if_there(directory, file, value, value == 0);
+    }
+
+    /// Sets a flag whose default is off.
+    fn set_flag(&mut self, directory: &TreePath, file: &str, value: bool) {
+        self.set_if_there(directory, file, flag(value), !value);
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "they are numbers and words")]
@@ -159,21 +153,13 @@ fn attributes(writer: &mut Writer, path: &TreePath, context: &DamonContext) {
     let intervals = path.join("intervals");
     writer.about("intervals");
     // The kernel checks the intervals against each other only when the kdamond is turned on.
-    writer.set(
-        &intervals,
-        "sample_us",
-        microseconds(context.intervals.sample),
-    );
-    writer.set(
-        &intervals,
-        "aggr_us",
-        microseconds(context.intervals.aggregation),
-    );
-    writer.set(
-        &intervals,
-        "update_us",
-        microseconds(context.intervals.update),
-    );
+    for (file, time) in [
+        ("sample_us", context.intervals.sample),
+        ("aggr_us", context.intervals.aggregation),
+        ("update_us", context.intervals.update),
+    ] {
+        writer.set(&intervals, file, microseconds(time));
+    }
     let none = IntervalsGoal {
         access_bp: 0,
         aggregations: 0,
@@ -204,27 +190,13 @@ fn targets(writer: &mut Writer, path: &TreePath, targets: &[DamonTarget]) {
     for (at, target) in targets.iter().enumerate() {
         let path = path.at(at);
         writer.about(format!("target {at}"));
-        writer.set_if_there(
-            &path,
-            "pid_target",
-            target.pid.unwrap_or(0),
-            target.pid.is_none(),
-        );
+        let pid = target.pid.unwrap_or(0);
+        writer.set_if_there(&path, "pid_target", pid, target.pid.is_none());
         writer.about(format!("target {at}, which is obsolete"));
-        writer.set_if_there(
-            &path,
-            "obsolete_target",
-            flag(target.is_obsolete),
-            !target.is_obsolete,
-        );
+        writer.set_flag(&path, "obsolete_target", target.is_obsolete);
         let regions = path.join("regions");
         writer.about(format!("target {at}'s regions"));
-        writer.set_if_there(
-            &regions,
-            "nr_regions",
-            target.regions.len(),
-            target.regions.is_empty(),
-        );
+        writer.set_number(&regions, "nr_regions", target.regions.len() as u64);
         for (at, region) in target.regions.iter().enumerate() {
             writer.set(&regions.at(at), "start", region.start);
             writer.set(&regions.at(at), "end", region.end);
@@ -245,10 +217,10 @@ fn write_scheme(
     write_pattern(writer, &path.join("access_pattern"), scheme, context);
     let apply_us = microseconds(scheme.apply_interval);
     writer.about("an apply interval");
-    writer.set_if_there(path, "apply_interval_us", apply_us, apply_us == 0);
+    writer.set_number(path, "apply_interval_us", apply_us);
     writer.about("a largest number of snapshots");
     let max = scheme.max_nr_snapshots;
-    writer.set_if_there(&path.join("stats"), "max_nr_snapshots", max, max == 0);
+    writer.set_number(&path.join("stats"), "max_nr_snapshots", max);
     write_quota(writer, &path.join("quotas"), &scheme.quota);
     write_watermarks(writer, &path.join("watermarks"), scheme.watermarks.as_ref());
     if layout.splits_filters {
@@ -332,19 +304,16 @@ fn write_quota(writer: &mut Writer, path: &TreePath, quota: &Quota) {
     writer.about("a quota");
     writer.set(path, "ms", quota.time.0 / 1_000_000);
     writer.set(path, "bytes", quota.bytes);
-    writer.set(
-        path,
-        "reset_interval_ms",
-        quota.reset_interval.0 / 1_000_000,
-    );
-    let weights = path.join("weights");
-    writer.set(&weights, "sz_permil", quota.weights.size_permil);
-    writer.set(
-        &weights,
-        "nr_accesses_permil",
-        quota.weights.nr_accesses_permil,
-    );
-    writer.set(&weights, "age_permil", quota.weights.age_permil);
+    let reset_ms = quota.reset_interval.0 / 1_000_000;
+    writer.set(path, "reset_interval_ms", reset_ms);
+    let (path_of_weights, weights) = (path.join("weights"), &quota.weights);
+    for (file, permil) in [
+        ("sz_permil", weights.size_permil),
+        ("nr_accesses_permil", weights.nr_accesses_permil),
+        ("age_permil", weights.age_permil),
+    ] {
+        writer.set(&path_of_weights, file, permil);
+    }
     let (tuner, is_default) = (quota.tuner.name(), quota.tuner == Tuner::default());
     writer.about(format!("quota tuner `{tuner}`"));
     writer.set_if_there(path, "goal_tuner", tuner, is_default);
@@ -358,12 +327,7 @@ fn write_quota(writer: &mut Writer, path: &TreePath, quota: &Quota) {
     writer.set_if_there(path, "fail_charge_denom", charge.denominator, is_default);
     let goals = path.join("goals");
     writer.about("quota goals");
-    writer.set_if_there(
-        &goals,
-        "nr_goals",
-        quota.goals.len(),
-        quota.goals.is_empty(),
-    );
+    writer.set_number(&goals, "nr_goals", quota.goals.len() as u64);
     write_goals(writer, &goals, &quota.goals);
 }
 
@@ -403,7 +367,7 @@ fn write_watermarks(writer: &mut Writer, path: &TreePath, watermarks: Option<&Wa
 
 fn write_filters(writer: &mut Writer, path: &TreePath, filters: &[&Filter]) {
     writer.about("filters");
-    writer.set_if_there(path, "nr_filters", filters.len(), filters.is_empty());
+    writer.set_number(path, "nr_filters", filters.len() as u64);
     for (at, filter) in filters.iter().enumerate() {
         let path = path.at(at);
         let name = filter.kind.name();
@@ -412,7 +376,7 @@ fn write_filters(writer: &mut Writer, path: &TreePath, filters: &[&Filter]) {
         writer.set(&path, "matching", flag(filter.matching));
         writer.about(format!("filter `{name}` that allows"));
         // Before filters could allow, each rejected.
-        writer.set_if_there(&path, "allow", flag(filter.allow), !filter.allow);
+        writer.set_flag(&path, "allow", filter.allow);
         writer.about(format!("filter `{name}`"));
         match &filter.kind {
             FilterKind::Addr(range) => {

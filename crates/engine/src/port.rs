@@ -311,6 +311,17 @@ impl Outcome {
         }
     }
 
+    /// Adds the result of another part of the operation.
+    pub fn add(&mut self, part: &Self) {
+        self.filter_passed += part.filter_passed;
+        self.applied += part.applied;
+        for (why, bytes) in &part.refused {
+            *self.refused.entry(*why).or_default() += bytes;
+        }
+        self.took = self.took + part.took;
+        self.moved.merge(&part.moved);
+    }
+
     /// Returns the refused bytes without the range's holes. Actuators account for whole ranges; holes were never tried.
     pub fn refused_of_tried(&self, operation: &Operation) -> BTreeMap<Refusal, u64> {
         let sum = |refused: &BTreeMap<Refusal, u64>| {

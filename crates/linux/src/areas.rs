@@ -46,6 +46,11 @@ impl Permissions {
         self.0[1] == b'w'
     }
 
+    /// Whether the process may run code there.
+    pub fn is_executable(self) -> bool {
+        self.0[2] == b'x'
+    }
+
     /// Whether writes stay private to the process.
     pub fn is_private(self) -> bool {
         self.0[3] == b'p'
@@ -65,6 +70,11 @@ impl MappedArea {
     pub fn is_file(&self) -> bool {
         let shared_memory = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
         self.name.starts_with('/') && !shared_memory.iter().any(|p| self.name.starts_with(p))
+    }
+
+    /// Whether it is private memory that no file backs.
+    pub fn is_private_anonymous(&self) -> bool {
+        self.permissions.is_private() && !self.is_file()
     }
 
     /// Parses a line of `/proc/PID/maps`; returns `None` if it is not the process's own memory.
@@ -136,6 +146,7 @@ mod tests {
         let area = MappedArea::parse(line).expect("a mapping");
         assert_eq!(area.range, AddressRange::new(0x7f00_a000, 0x7f00_b000));
         assert_eq!(area.permissions.to_string(), "r-xp");
+        assert!(area.permissions.is_executable());
         assert_eq!(&*area.name, "/tmp/a b (deleted)");
         let part = FilePart {
             device: 8 << 32 | 1,
@@ -145,6 +156,7 @@ mod tests {
         assert_eq!(area.file, Some(part));
         let anonymous = MappedArea::parse("1000-2000 rw-p 00000000 00:00 0 ").expect("a mapping");
         assert_eq!(&*anonymous.name, "");
+        assert!(!anonymous.permissions.is_executable());
         let vsyscall = "ffffffffff600000-ffffffffff601000 --xp 0 00:00 0 [vsyscall]";
         for bad in [
             vsyscall,

@@ -11,6 +11,8 @@ use isotherm_engine::GroupCharge;
 use isotherm_engine::scheme::OpsFilter;
 use thiserror::Error;
 
+use crate::text;
+
 /// Maximum number of groups below the named one that are read.
 const MAX_GROUPS: usize = 100_000;
 /// Time for which a group's number is cached: another group may take its name.
@@ -107,10 +109,7 @@ pub fn memory(directory: &Path) -> Option<GroupMemory> {
 /// Reads version 2's files, or version 1's, whose value for no limit is that of all possible pages.
 fn own_memory(group: &Path) -> Option<GroupMemory> {
     const UNLIMITED: u64 = 1 << 62;
-    let read = |name: &str| {
-        let text = fs::read_to_string(group.join(name)).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
+    let read = |name: &str| text::number::<u64>(group.join(name));
     let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
     let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
     (limit < UNLIMITED).then_some(GroupMemory { limit, used })
@@ -119,19 +118,12 @@ fn own_memory(group: &Path) -> Option<GroupMemory> {
 /// Returns the charge of the group at `directory`. In version 1 the sums over the groups below it are the fields that
 /// begin with `total_` (Documentation/admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst).
 pub fn charge(directory: &Path) -> GroupCharge {
-    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
-    let number = |name: &str| read(name).trim().parse().ok();
-    charge_of(&read("memory.stat"), number)
+    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    charge_of(&stat, |name| text::number(directory.join(name)))
 }
 
 fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
-    let fields: BTreeMap<&str, u64> = stat
-        .lines()
-        .filter_map(|line| {
-            let (name, value) = line.split_once(' ')?;
-            Some((name, value.trim().parse().ok()?))
-        })
-        .collect();
+    let fields: BTreeMap<&str, u64> = text::counters(stat).collect();
     let get = |v2: &str, v1: &str| fields.get(v1).or_else(|| fields.get(v2)).copied();
     let shared = get("shmem", "total_shmem");
     GroupCharge {
@@ -149,31 +141,26 @@ fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
 /// meanwhile has none.
 pub fn processes(directory: &Path) -> Vec<u32> {
     let mut found = BTreeSet::new();
-    let mut to_visit = vec![directory.to_path_buf()];
-    let mut visited = 0;
-    while let Some(group) = to_visit.pop() {
-        visited += 1;
+    for group in with_those_below(directory) {
         let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let pids = procs.lines().filter_map(|line| line.parse::<u32>().ok());
         // 0 denotes processes of another pid namespace.
-        found.extend(
-            procs
-                .lines()
-                .filter_map(|line| line.parse::<u32>().ok())
-                .filter(|&pid| pid != 0),
-        );
-        let Ok(entries) = fs::read_dir(&group) else {
-            continue;
-        };
-        let below = entries
-            .filter_map(Result::ok)
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
-        to_visit.extend(
-            below
-                .map(|entry| entry.path())
-                .take(MAX_GROUPS.saturating_sub(visited)),
-        );
+        found.extend(pids.filter(|&pid| pid != 0));
     }
     found.into_iter().collect()
+}
+
+/// Iterates over the group at `directory` and all below it.
+fn with_those_below(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let mut to_visit = vec![directory.to_path_buf()];
+    let next = move || {
+        let group = to_visit.pop()?;
+        let entries = fs::read_dir(&group).into_iter().flatten().flatten();
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        to_visit.extend(below.map(|entry| entry.path()).take(MAX_GROUPS));
+        Some(group)
+    };
+    std::iter::from_fn(next).take(MAX_GROUPS)
 }
 
 /// Returns the inode number of a group's directory, by which the kernel's memory map knows it.
@@ -222,21 +209,12 @@ pub fn by_inode() -> BTreeMap<u64, String> {
     let Some(root) = cgroup_mounts(&mounts).find(has_memory) else {
         return BTreeMap::new();
     };
-    let mut found = BTreeMap::new();
-    let mut to_visit = vec![PathBuf::from(root)];
-    while let Some(group) = to_visit.pop()
-        && found.len() < MAX_GROUPS
-    {
-        if let Ok(facts) = fs::metadata(&group) {
-            let name = group.strip_prefix(root).unwrap_or(&group);
-            found.insert(facts.ino(), format!("/{}", name.display()));
-        }
-        let entries = fs::read_dir(&group).into_iter().flatten();
-        let entries = entries.filter_map(Result::ok);
-        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        to_visit.extend(below.map(|entry| entry.path()));
-    }
-    found
+    let groups = with_those_below(Path::new(root)).filter_map(|group| {
+        let inode = fs::metadata(&group).ok()?.ino();
+        let name = group.strip_prefix(root).unwrap_or(&group);
+        Some((inode, format!("/{}", name.display())))
+    });
+    groups.collect()
 }
 
 /// Returns the control group to which a process's memory is charged, as in `/proc/PID/cgroup`: that of version 2, else
@@ -246,20 +224,17 @@ pub fn of_process(pid: u32) -> Option<String> {
 }
 
 fn group_in(groups: &str) -> Option<String> {
+    let charged = of_memory(groups).min_by_key(|(controllers, _)| controllers.is_empty());
+    Some(charged?.1.to_owned())
+}
+
+/// Iterates over the lines of `/proc/PID/cgroup` of groups to which memory may be charged: controllers (none in version
+/// 2) and path.
+fn of_memory(groups: &str) -> impl Iterator<Item = (&str, &str)> {
     let fields = groups
         .lines()
         .filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    let of_memory = |controllers: &str| controllers.split(',').any(|name| name == "memory");
-    let groups: Vec<(&str, &str)> = fields.collect();
-    let charged = groups
-        .iter()
-        .find(|(controllers, _)| of_memory(controllers));
-    let charged = charged.or_else(|| {
-        groups
-            .iter()
-            .find(|(controllers, _)| controllers.is_empty())
-    });
-    charged.map(|(_, path)| (*path).to_owned())
+    fields.filter(|(names, _)| names.is_empty() || names.split(',').any(|name| name == "memory"))
 }
 
 /// Returns the bytes that the control groups of a process may still charge: the smallest headroom of its own group and
@@ -276,14 +251,7 @@ pub fn headroom(pid: u32) -> Option<u64> {
 /// Returns the groups to which a process's memory may be charged, from the lines of `/proc/PID/cgroup`, and the top of
 /// each one's hierarchy.
 fn memory_groups(groups: &str, mounts: &str) -> Vec<(PathBuf, PathBuf)> {
-    let has_memory = |controllers: &str| {
-        controllers.is_empty() || controllers.split(',').any(|name| name == "memory")
-    };
-    let paths = groups.lines().filter_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        has_memory(controllers).then_some(path)
-    });
-    let paths: Vec<&str> = paths.collect();
+    let paths: Vec<&str> = of_memory(groups).map(|(_, path)| path).collect();
     let below = |top: &str| {
         let top = PathBuf::from(top);
         let inside = paths.iter().map(|path| path.trim_start_matches('/'));
@@ -302,13 +270,12 @@ fn headroom_up_to(group: &Path, top: &Path) -> Option<u64> {
         ("memory.high", "memory.current"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     ];
-    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let ancestors = group.ancestors().take_while(|path| path.starts_with(top));
     let rooms = ancestors.flat_map(|path| FILES.map(|files| (path, files)));
     rooms
         .filter_map(|(path, (limit, used))| {
-            let limit = number(path.join(limit))?;
-            Some(limit.saturating_sub(number(path.join(used))?))
+            let limit: u64 = text::number(path.join(limit))?;
+            Some(limit.saturating_sub(text::number(path.join(used))?))
         })
         .min()
 }

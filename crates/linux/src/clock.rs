@@ -1,9 +1,11 @@
 //! Clocks: the only module that reads the time.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use isotherm_engine::Nanos;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 thread_local! {
     /// Whether only this thread's CPU time counts, and not that of the rest of the process.
@@ -63,23 +65,23 @@ impl Clock {
 
     /// Sleeps until `time`, or until one of `wakes` is readable.
     pub fn sleep_until(self, time: Nanos, wakes: &[BorrowedFd<'_>]) {
-        let left = time.since(self.now()).0;
-        let timeout = libc::timespec {
-            tv_sec: (left / 1_000_000_000) as _,
-            tv_nsec: (left % 1_000_000_000) as libc::c_long,
-        };
-        let mut polls: Vec<libc::pollfd> = wakes
-            .iter()
-            .map(|wake| libc::pollfd {
-                fd: wake.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            })
-            .collect();
-        let nr = polls.len() as libc::nfds_t;
-        // SAFETY: `nr` valid pollfds, a valid time, and no signal mask.
-        unsafe { libc::ppoll(polls.as_mut_ptr(), nr, &raw const timeout, std::ptr::null()) };
+        wait(wakes, time.since(self.now()));
     }
+}
+
+/// Waits until one of `wakes` is readable, for no longer than `at_most`. Returns whether one is.
+pub(crate) fn wait(wakes: &[BorrowedFd<'_>], at_most: Nanos) -> bool {
+    let wakes = wakes.iter();
+    let mut polls: Vec<PollFd<'_>> = wakes.map(|wake| PollFd::new(wake, PollFlags::IN)).collect();
+    let time = Timespec::try_from(Duration::from_nanos(at_most.0)).ok();
+    poll(&mut polls, time.as_ref()).is_ok_and(|nr_ready| nr_ready > 0)
+}
+
+/// Returns the time of some ticks of the kernel's statistics.
+pub(crate) fn of_ticks(ticks: u64) -> Nanos {
+    // SAFETY: no preconditions.
+    let per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    Nanos(ticks.saturating_mul(1_000_000_000 / per_s))
 }
 
 fn read(clock: libc::clockid_t) -> Nanos {

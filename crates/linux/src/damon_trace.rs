@@ -15,9 +15,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use isotherm_engine::{AddressRange, Nanos};
-use libbpf_rs::{
-    Link, MapCore as _, MapFlags, Object, RingBuffer, RingBufferBuilder, TracepointCategory,
-};
+use libbpf_rs::{Link, MapCore as _, MapFlags, Object, RingBuffer, TracepointCategory};
 use thiserror::Error;
 
 use crate::probe::object;
@@ -133,19 +131,10 @@ impl DamonTrace {
             links.push(link.map_err(|source| TraceError::Attach { event, source })?);
         }
         let taken = Rc::new(RefCell::new(Vec::new()));
-        let map = object.maps().find(|map| map.name() == "events");
-        let map = map.expect("a map of our object");
-        let mut builder = RingBufferBuilder::new();
-        let sink = Rc::clone(&taken);
-        builder
-            .add(&map, move |bytes: &[u8]| {
-                sink.borrow_mut().extend_from_slice(bytes);
-                0
-            })
-            .map_err(TraceError::Buffer)?;
-        let buffer = builder.build().map_err(TraceError::Buffer)?;
+        let sink: Rc<RefCell<Vec<u8>>> = Rc::clone(&taken);
+        let keep = move |bytes: &[u8]| sink.borrow_mut().extend_from_slice(bytes);
         Ok(Self {
-            buffer,
+            buffer: object::ring_buffer(&object, keep).map_err(TraceError::Buffer)?,
             taken,
             layouts,
             object,
@@ -158,10 +147,9 @@ impl DamonTrace {
     /// # Errors
     /// Fails if the kernel has no memory for it.
     pub fn follow(&self, kdamond: u32) -> Result<(), TraceError> {
-        let map = self.object.maps().find(|map| map.name() == "kdamonds");
-        let map = map.expect("a map of our object");
         let one = 1_u32.to_ne_bytes();
-        map.update(&kdamond.to_ne_bytes(), &one, MapFlags::ANY)
+        object::map(&self.object, "kdamonds")
+            .update(&kdamond.to_ne_bytes(), &one, MapFlags::ANY)
             .map_err(TraceError::Buffer)
     }
 
@@ -180,10 +168,8 @@ impl DamonTrace {
 
     /// Returns the number of events so far that did not fit into the buffer.
     pub fn nr_lost(&self) -> u64 {
-        let map = self.object.maps().find(|map| map.name() == "lost");
-        let value = map
-            .expect("a map of our object")
-            .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+        let map = object::map(&self.object, "lost");
+        let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let bytes: Option<[u8; 8]> = value.ok().flatten().and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u64::from_ne_bytes)
     }

@@ -5,9 +5,12 @@
 //! kernel reports zero. This program never switches it on. Needs CAP_NET_ADMIN.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use isotherm_engine::Nanos;
+
+use crate::system_call::owned;
+use crate::text;
 
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
@@ -32,7 +35,7 @@ pub struct Delays {
 
 /// Whether the kernel keeps these accounts.
 pub fn is_on() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/task_delayacct").is_ok_and(|on| on.trim() == "1")
+    text::number::<u32>("/proc/sys/kernel/task_delayacct") == Some(1)
 }
 
 impl Delays {
@@ -48,18 +51,13 @@ impl Delays {
             ));
         }
         // SAFETY: plain numbers; a non-negative result is a new descriptor.
-        let fd = unsafe {
-            libc::socket(
+        let socket = unsafe {
+            owned(libc::socket(
                 libc::AF_NETLINK,
                 libc::SOCK_RAW | libc::SOCK_CLOEXEC,
                 libc::NETLINK_GENERIC,
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: as above.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            ))
+        }?;
         let request = message(
             GENL_ID_CTRL,
             CTRL_CMD_GETFAMILY,

@@ -13,6 +13,7 @@ use crate::node;
 use crate::probe::{PageTableProbe, ProbeError, Walker, WalkerError};
 use crate::process::Process;
 use crate::refault_cost::refault_cost_now;
+use crate::text::value;
 
 mod ability;
 
@@ -182,10 +183,8 @@ fn unread(path: &str, error: &io::Error, absent: &str) -> String {
 
 fn ok(name: &'static str, found: impl Into<String>) -> Check {
     Check {
-        name,
         outcome: CheckOutcome::Ok,
-        found: found.into(),
-        remedy: None,
+        ..note(name, found)
     }
 }
 
@@ -200,10 +199,9 @@ fn note(name: &'static str, found: impl Into<String>) -> Check {
 
 fn missing(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
     Check {
-        name,
         outcome: CheckOutcome::Missing,
-        found: found.into(),
         remedy: Some(remedy.into()),
+        ..note(name, found)
     }
 }
 
@@ -274,11 +272,9 @@ fn capabilities() -> Check {
         );
     }
     let status = read("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
+    let effective = value(&status, "CapEff:");
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    let effective = effective.unwrap_or(0);
     let lacking: Vec<&str> = NEEDED
         .iter()
         // CAP_SYS_ADMIN includes the two that were once a part of it, which have the highest numbers.
@@ -449,23 +445,14 @@ fn kernel_damon() -> Check {
             return note("kernel DAMON", unread(&path, &error, absent));
         }
     };
-    let running = running_kdamonds();
-    let found = match running {
+    let entries = fs::read_dir(admin).into_iter().flatten().flatten();
+    let states = entries.map(|entry| read(&format!("{}/state", entry.path().display())));
+    let running = states.filter(|state| state.as_deref().is_ok_and(|state| state == "on"));
+    let found = match running.count() {
         0 => "there, not running".to_owned(),
         n => format!("there; {n} of {count} kdamonds run, which another program owns: left alone"),
     };
     note("kernel DAMON", found)
-}
-
-/// Returns the number of running kdamonds, as far as the kernel's sysfs interface runs them and this user may read it.
-/// Only reads.
-pub fn running_kdamonds() -> usize {
-    let entries = fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds");
-    let states = entries.into_iter().flatten().flatten();
-    states
-        .filter_map(|entry| fs::read_to_string(entry.path().join("state")).ok())
-        .filter(|state| state.trim() == "on")
-        .count()
 }
 
 fn swap() -> Check {

@@ -37,4 +37,6 @@ pub mod process;
 pub mod refault_cost;
 pub mod state;
 pub mod swap;
+mod system_call;
+mod text;
 pub mod thp;

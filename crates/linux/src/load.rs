@@ -4,6 +4,8 @@ use std::fs;
 
 use isotherm_engine::Nanos;
 
+use crate::{clock, text};
+
 /// Idle time of the processors since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
@@ -21,20 +23,17 @@ impl CpuTimes {
 }
 
 fn parse(stat: &str) -> Option<CpuTimes> {
-    let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<u64> = all
+    let ticks: Vec<u64> = text::value(stat, "cpu ")?
         .split_whitespace()
         .filter_map(|word| word.parse().ok())
         .collect();
-    // SAFETY: no preconditions.
-    let per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     let is_cpu = |line: &&str| {
         let number = line.strip_prefix("cpu");
         number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     let idle = ticks.get(3)? + ticks.get(4).copied().unwrap_or(0);
     Some(CpuTimes {
-        idle: Nanos(idle.saturating_mul(1_000_000_000 / per_s)),
+        idle: clock::of_ticks(idle),
         nr: stat.lines().filter(is_cpu).count() as u32,
     })
 }

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use crate::text;
+
 /// Statistics from one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meminfo {
@@ -31,8 +33,8 @@ impl Meminfo {
             let kib: u64 = { name.strip_prefix("hugepages-")?.strip_suffix("kB")? }
                 .parse()
                 .ok()?;
-            let nr = fs::read_to_string(size.path().join("nr_hugepages")).ok()?;
-            Some(nr.trim().parse::<u64>().ok()? * kib * 1024)
+            let nr: u64 = text::number(size.path().join("nr_hugepages"))?;
+            Some(nr * kib * 1024)
         });
         bytes.sum()
     }

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use crate::text;
+
 /// Prefixes of the kernel's counter names.
 const PREFIXES: [&str; 4] = [
     "pgpromote_",
@@ -42,14 +44,11 @@ pub fn read() -> (MigrationCounters, BTreeMap<u32, MigrationCounters>) {
 }
 
 fn counters(text: &str) -> MigrationCounters {
-    let lines = text
-        .lines()
-        .filter(|line| PREFIXES.iter().any(|of| line.starts_with(of)));
-    let pairs = lines.filter_map(|line| {
-        let (name, value) = line.split_once(' ')?;
-        Some((name.to_owned(), value.trim().parse().ok()?))
-    });
-    pairs.collect()
+    let moves =
+        text::counters(text).filter(|(name, _)| PREFIXES.iter().any(|of| name.starts_with(of)));
+    moves
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! The node of each page is asked for separately, which costs a quarter of a microsecond or more. So a [`Tally`]
 //! samples pages, spread evenly: one in every stride of all its ranges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 
@@ -145,14 +145,12 @@ pub fn lacks(node: u32) -> Option<String> {
     (!zones.iter().any(|(of, _)| *of == node)).then(|| no_node.to_string())
 }
 
-fn read(path: &'static str) -> Result<String, MemoryMapError> {
+pub(crate) fn read(path: &'static str) -> Result<String, MemoryMapError> {
     fs::read_to_string(path).map_err(|source| MemoryMapError::Unreadable { path, source })
 }
 
 fn no_node(node: u32, zones: &[(u32, AddressRange)]) -> MemoryMapError {
-    let mut present: Vec<u32> = zones.iter().map(|(of, _)| *of).collect();
-    present.dedup();
-    let present: Vec<String> = present.iter().map(ToString::to_string).collect();
+    let present: Vec<String> = nodes_of(zones).iter().map(ToString::to_string).collect();
     MemoryMapError::NoNode {
         node,
         present: present.join(", "),
@@ -161,14 +159,11 @@ fn no_node(node: u32, zones: &[(u32, AddressRange)]) -> MemoryMapError {
 
 /// Returns the number of nodes with memory; 1 if that cannot be read.
 pub fn count() -> usize {
-    let zones = fs::read_to_string("/proc/zoneinfo").map(|text| zone_ranges(&text));
-    let mut nodes: Vec<u32> = zones
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(node, _)| node)
-        .collect();
-    nodes.dedup();
-    nodes.len().max(1)
+    nodes_of(&Zones::read().0).len().max(1)
+}
+
+fn nodes_of(zones: &[(u32, AddressRange)]) -> BTreeSet<u32> {
+    zones.iter().map(|(node, _)| *node).collect()
 }
 
 /// Returns the ranges of physical RAM in address order, from `/proc/iomem`; those of one node only, if given.
@@ -194,14 +189,8 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
 
 /// Returns every node's ranges of physical RAM, in order of nodes and addresses.
 pub fn all() -> Result<Vec<(u32, AddressRange)>, MemoryMapError> {
-    let mut nodes: Vec<u32> = zone_ranges(&read("/proc/zoneinfo")?)
-        .into_iter()
-        .map(|(node, _)| node)
-        .collect();
-    nodes.sort_unstable();
-    nodes.dedup();
     let mut found = Vec::new();
-    for node in nodes {
+    for node in nodes_of(&zone_ranges(&read("/proc/zoneinfo")?)) {
         found.extend(ram(Some(node))?.into_iter().map(|range| (node, range)));
     }
     Ok(found)
@@ -263,7 +252,8 @@ fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
     zones.map(|zone| (zone.node, zone.range)).collect()
 }
 
-fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
+/// Parses the zones of `/proc/zoneinfo` that have memory.
+pub(crate) fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
     let mut found = Vec::new();
     // The address comes last in a zone's text.
     let nothing = Zone {

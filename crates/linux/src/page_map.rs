@@ -14,17 +14,11 @@ const PRESENT: u64 = 1 << 63;
 /// Mask of the frame number in an entry.
 const FRAME: u64 = (1 << 55) - 1;
 
-/// Returns the frame at an address of this process; an error if the kernel does not show it.
-pub(crate) fn frame_of(address: u64) -> io::Result<u64> {
-    let mut entry = [0; 8];
-    File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, address / PAGE_SIZE * 8)?;
-    let entry = u64::from_ne_bytes(entry);
-    if entry & PRESENT == 0 || entry & FRAME == 0 {
-        return Err(io::Error::other(
-            "/proc/self/pagemap shows no frame number; run as root or with CAP_SYS_ADMIN",
-        ));
-    }
-    Ok(entry & FRAME)
+/// Returns the frame at an address of this process; `None` if the kernel does not show it.
+pub(crate) fn frame_of(address: u64) -> io::Result<Option<u64>> {
+    let entry = PageMap(File::open("/proc/self/pagemap")?).entries(address, 1)?[0];
+    let is_shown = entry & PRESENT != 0 && entry & FRAME != 0;
+    Ok(is_shown.then_some(entry & FRAME))
 }
 
 /// The open page map of a process, for the address space that it had when opened.
@@ -32,36 +26,33 @@ pub(crate) fn frame_of(address: u64) -> io::Result<u64> {
 pub(crate) struct PageMap(pub(crate) File);
 
 impl PageMap {
+    /// Returns the entries of `nr` pages from `start` on.
+    fn entries(&self, start: u64, nr: u64) -> io::Result<Vec<u64>> {
+        let mut bytes = vec![0; (nr * 8) as usize];
+        self.0.read_exact_at(&mut bytes, start / PAGE_SIZE * 8)?;
+        let entries = bytes.as_chunks::<8>().0.iter();
+        Ok(entries.map(|entry| u64::from_ne_bytes(*entry)).collect())
+    }
+
     /// Whether all pages of `range` are in memory, and none is mapped by another process.
     pub(crate) fn is_exclusive(&self, range: AddressRange) -> bool {
-        let mut entries = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
-        let read = self
-            .0
-            .read_exact_at(&mut entries, range.start / PAGE_SIZE * 8);
-        let (entries, _) = entries.as_chunks::<8>();
-        read.is_ok()
-            && entries.iter().all(|entry| {
-                let wanted = EXCLUSIVE | PRESENT;
-                u64::from_ne_bytes(*entry) & wanted == wanted
-            })
+        let wanted = EXCLUSIVE | PRESENT;
+        let entries = self.entries(range.start, range.len() / PAGE_SIZE);
+        entries.is_ok_and(|entries| entries.iter().all(|entry| entry & wanted == wanted))
     }
 
     /// Whether the page at an address is in memory; `false` if that cannot be read.
     pub(crate) fn is_present(&self, address: u64) -> bool {
-        let mut entry = [0; 8];
-        let read = self.0.read_exact_at(&mut entry, address / PAGE_SIZE * 8);
-        read.is_ok() && u64::from_ne_bytes(entry) & PRESENT != 0
+        let entries = self.entries(address, 1);
+        entries.is_ok_and(|entries| entries[0] & PRESENT != 0)
     }
 
     /// Appends the addresses of those of `nr` pages from `start` on that are in swap.
     pub(crate) fn swapped(&self, start: u64, nr: u64, pages: &mut Vec<u64>) -> io::Result<()> {
-        let mut entries = vec![0; (nr * 8) as usize];
-        self.0.read_exact_at(&mut entries, start / PAGE_SIZE * 8)?;
-        let (entries, _) = entries.as_chunks::<8>();
         let addresses = (start..).step_by(PAGE_SIZE as usize);
         let found = addresses
-            .zip(entries)
-            .filter(|(_, entry)| u64::from_ne_bytes(**entry) & (SWAPPED | PRESENT) == SWAPPED);
+            .zip(self.entries(start, nr)?)
+            .filter(|(_, entry)| entry & (SWAPPED | PRESENT) == SWAPPED);
         pages.extend(found.map(|(address, _)| address));
         Ok(())
     }

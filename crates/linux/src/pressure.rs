@@ -5,7 +5,9 @@ use std::path::Path;
 
 use isotherm_engine::{Nanos, PAGE_SIZE};
 
+use crate::clock;
 use crate::process::Process;
+use crate::text::{counter, value};
 
 /// Counters of one process; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,12 +43,10 @@ pub(crate) fn stat_fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
 fn parse_stat(stat: &str) -> Option<Progress> {
     let words: Vec<&str> = stat_fields(stat)?.collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
-    // SAFETY: no preconditions.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     Some(Progress {
         minor_faults: number(7)?,
         major_faults: number(9)?,
-        cpu: Nanos((number(11)? + number(12)?).saturating_mul(1_000_000_000 / ticks)),
+        cpu: clock::of_ticks(number(11)? + number(12)?),
         resident: number(21)?.saturating_mul(PAGE_SIZE),
     })
 }
@@ -59,25 +59,18 @@ pub fn some_memory_us(group: Option<&Path>) -> Option<u64> {
         |group| group.join("memory.pressure"),
     );
     let text = fs::read_to_string(path).ok()?;
-    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
-    let total = some.split("total=").nth(1)?;
+    let total = value(&text, "some ")?.split("total=").nth(1)?;
     total.trim().parse().ok()
 }
 
 /// Returns the number of pages that the whole system has read from swap since boot, including read-ahead.
 pub fn swapped_in() -> Option<u64> {
-    counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpin ")
+    counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpin")
 }
 
 /// Returns the number of pages that the whole system has written to swap since boot.
 pub fn swapped_out() -> Option<u64> {
-    counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpout ")
-}
-
-/// Returns the value of a line of `/proc/vmstat`, by its name and the space after it.
-fn counter(vmstat: &str, name: &str) -> Option<u64> {
-    let value = vmstat.lines().find_map(|line| line.strip_prefix(name))?;
-    value.trim().parse().ok()
+    counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpout")
 }
 
 /// Counters of the kernel's page cache reclaim since boot.
@@ -93,11 +86,11 @@ impl FileReclaim {
     /// Reads `/proc/vmstat`; `None` if the counters are missing.
     pub fn now() -> Option<Self> {
         let vmstat = fs::read_to_string("/proc/vmstat").ok()?;
-        let refaulted = counter(&vmstat, "workingset_refault_file ");
+        let refaulted = counter(&vmstat, "workingset_refault_file");
         Some(Self {
-            reclaimed: counter(&vmstat, "pgsteal_kswapd ")?,
+            reclaimed: counter(&vmstat, "pgsteal_kswapd")?,
             // A single counter until 5.9.
-            refaulted: refaulted.or_else(|| counter(&vmstat, "workingset_refault "))?,
+            refaulted: refaulted.or_else(|| counter(&vmstat, "workingset_refault"))?,
         })
     }
 }

@@ -56,35 +56,23 @@ pub struct PrivilegeError(#[from] io::Error);
 /// Reduces this thread's capabilities to those that `work` needs. Neither the thread nor a program that it starts gains
 /// others.
 pub fn keep_only(work: Work) -> Result<(), PrivilegeError> {
-    let set = || -> rustix::io::Result<()> {
-        let kept = capabilities(None)?.permitted & needed(work);
-        set_no_new_privs(true)?;
-        set_capabilities(
-            None,
-            CapabilitySets {
-                effective: kept,
-                permitted: kept,
-                inheritable: CapabilitySet::empty(),
-            },
-        )
-    };
-    Ok(set().map_err(io::Error::from)?)
+    let permitted = capabilities(None).map_err(io::Error::from)?.permitted;
+    keep(permitted & needed(work))
 }
 
 /// Drops all capabilities of this thread, and of programs that it starts.
 pub fn keep_none() -> Result<(), PrivilegeError> {
-    let set = || -> rustix::io::Result<()> {
-        set_no_new_privs(true)?;
-        set_capabilities(
-            None,
-            CapabilitySets {
-                effective: CapabilitySet::empty(),
-                permitted: CapabilitySet::empty(),
-                inheritable: CapabilitySet::empty(),
-            },
-        )
+    keep(CapabilitySet::empty())
+}
+
+fn keep(kept: CapabilitySet) -> Result<(), PrivilegeError> {
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
     };
-    Ok(set().map_err(io::Error::from)?)
+    let set = set_no_new_privs(true).and_then(|()| set_capabilities(None, sets));
+    Ok(set.map_err(io::Error::from)?)
 }
 
 /// Whether this thread may set up swap and remove it.

@@ -6,13 +6,17 @@ mod worker;
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use isotherm_engine::AddressRange;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use thiserror::Error;
 
 use crate::areas::MappedArea;
 use crate::page_map::PageMap;
+use crate::system_call::{checked, owned};
+use crate::text;
 use worker::Worker;
 
 pub use worker::resident_bytes;
@@ -76,23 +80,18 @@ impl Process {
     /// Opens a pidfd for process `pid`.
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         // SAFETY: pidfd_open(2) takes plain numbers; a non-negative result is a new descriptor.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        if fd < 0 {
-            let source = io::Error::last_os_error();
-            return Err(match source.raw_os_error() {
-                Some(libc::ESRCH | libc::EINVAL) => ProcessError::NoSuchProcess { pid },
-                _ => ProcessError::Refused {
-                    what: "take hold",
-                    pid,
-                    source,
-                },
-            });
-        }
-        // SAFETY: as above.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let pidfd = unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid, 0)) };
+        let error = |source: io::Error| match source.raw_os_error() {
+            Some(libc::ESRCH | libc::EINVAL) => ProcessError::NoSuchProcess { pid },
+            _ => ProcessError::Refused {
+                what: "take hold",
+                pid,
+                source,
+            },
+        };
         Ok(Self {
             pid,
-            pidfd,
+            pidfd: pidfd.map_err(error)?,
             worker: Worker::default(),
         })
     }
@@ -104,19 +103,10 @@ impl Process {
 
     /// Whether the process still runs (a zombie does not).
     pub fn is_alive(&self) -> bool {
-        let mut poll = libc::pollfd {
-            fd: self.pidfd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        loop {
-            // SAFETY: one valid pollfd.
-            let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-            // A pending signal interrupts even a call that does not wait.
-            if ready >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return ready == 0;
-            }
-        }
+        let now = Timespec::default();
+        let mut polls = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        // A pending signal interrupts even a call that does not wait.
+        retry_on_intr(|| poll(&mut polls, Some(&now))) == Ok(0)
     }
 
     /// Returns the mappings in address order, without the kernel's own (`[vsyscall]`).
@@ -129,12 +119,9 @@ impl Process {
     pub fn usage(&self) -> Result<ProcessUsage, ProcessError> {
         let status = self.read("status", "read the memory use")?;
         let kib = |name: &str| {
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .and_then(|rest| rest.split_whitespace().next())
-                .and_then(|number| number.parse::<u64>().ok())
-                .unwrap_or(0)
+            let words = text::value(&status, name).map(str::split_whitespace);
+            let number = words.and_then(|mut words| words.next()?.parse::<u64>().ok());
+            number.unwrap_or(0)
         };
         Ok(ProcessUsage {
             rss: kib("VmRSS:") << 10,
@@ -345,13 +332,8 @@ impl Process {
     }
 
     fn advise_batch(&self, batch: &[AddressRange], advice: i32) -> io::Result<u64> {
-        let vectors: Vec<libc::iovec> = batch
-            .iter()
-            .map(|r| libc::iovec {
-                iov_base: r.start as *mut libc::c_void,
-                iov_len: r.len() as usize,
-            })
-            .collect();
+        let vectors = batch.iter().map(|r| vector(r.start, r.len() as usize));
+        let vectors: Vec<libc::iovec> = vectors.collect();
         // SAFETY: process_madvise(2) reads the vectors; the addresses in them are another
         // process's and are not dereferenced here.
         let result = unsafe {
@@ -364,11 +346,15 @@ impl Process {
                 0,
             )
         };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(result as u64)
-        }
+        checked(result).map(|bytes| bytes as u64)
+    }
+}
+
+/// Returns a part of memory as system calls take it; its address need not be ours.
+pub(crate) fn vector(address: u64, length: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: length,
     }
 }
 
@@ -404,8 +390,7 @@ pub fn ancestors() -> Vec<u32> {
 /// Returns the parent of process `pid`.
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    line.trim().parse().ok()
+    text::value(&status, "PPid:")?.parse().ok()
 }
 
 /// Iterates over the ids of all processes except this one, kernel threads included.
@@ -425,8 +410,7 @@ pub fn named(name: &str) -> Vec<u32> {
 /// Returns the number of pages of a process that KSM has merged with equal pages; 0 where the kernel does not report
 /// them (Documentation/admin-guide/mm/ksm.rst).
 pub fn merged_pages(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages")).unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+    text::number(format!("/proc/{pid}/ksm_merging_pages")).unwrap_or(0)
 }
 
 /// Whether process `pid` has this command name (`/proc/PID/comm`, which the kernel cuts after 15 bytes).

@@ -93,8 +93,7 @@ pub fn make_private(path: &Path) -> Result<(), StateError> {
 }
 
 fn effective_user() -> u32 {
-    // SAFETY: takes no arguments, and cannot fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 #[cfg(test)]

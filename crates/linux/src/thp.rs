@@ -15,6 +15,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::host;
+use crate::system_call::checked;
 
 const PR_SET_THP_DISABLE: i32 = 41;
 const PR_GET_THP_DISABLE: i32 = 42;
@@ -75,11 +76,7 @@ pub fn started_with<T>(policy: ProcessThpPolicy, start: impl FnOnce() -> T) -> R
 fn set((is_disabled, flags): (u64, u64)) -> io::Result<()> {
     // SAFETY: no pointers; it concerns this process only.
     let done = unsafe { libc::prctl(PR_SET_THP_DISABLE, is_disabled, flags, 0_u64, 0_u64) };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    checked(done).map(drop)
 }
 
 fn get() -> io::Result<u64> {

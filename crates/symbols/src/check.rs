@@ -55,11 +55,7 @@ fn check_links(
 ) -> Result<(), SymbolError> {
     let left = files_left.get().checked_sub(1);
     files_left.set(left.ok_or(SymbolError::TooMany)?);
-    let unreadable = |source| SymbolError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = File::open(path).map_err(super::unreadable(path))?;
     let (cache, left) = (ReadCache::new(&file), Cell::new(READ_MAX));
     let bounded = Bounded {
         cache: &cache,

@@ -103,17 +103,7 @@ impl Symbolizer {
         build_id: Option<&str>,
         offsets: &[u64],
     ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
-        let metadata = std::fs::metadata(path);
-        let metadata = metadata.and_then(|metadata| {
-            let is_file = metadata.is_file();
-            is_file
-                .then_some(metadata)
-                .ok_or_else(|| io::Error::other("it is no regular file"))
-        });
-        metadata.map_err(|source| SymbolError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        require_file(path)?;
         self.check(path)?;
         if let Some(recorded) = build_id {
             let found = build_id_of(path)?.unwrap_or_default();
@@ -145,17 +135,9 @@ impl Symbolizer {
         build_id: Option<&str>,
         offsets: &[u64],
     ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
-        let unreadable = |source| SymbolError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let is_file = std::fs::metadata(path).map_err(unreadable)?.is_file();
-        if !is_file {
-            return Err(unreadable(io::Error::other("it is no regular file")));
-        }
-        let copy = copy(&File::open(path).map_err(unreadable)?)?;
-        let copied = PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
-        self.path_names(&copied, build_id, offsets)
+        require_file(path)?;
+        let copy = copy(&File::open(path).map_err(unreadable(path))?)?;
+        self.path_names(&path_of(&copy), build_id, offsets)
     }
 
     /// Returns the names of the code at these offsets of another user's file, which is copied first.
@@ -168,7 +150,7 @@ impl Symbolizer {
         offsets: &[u64],
     ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
         let copy = copy(file)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+        let path = path_of(&copy);
         self.check(&path)?;
         self.names(&path, offsets)
     }
@@ -238,37 +220,28 @@ impl Symbolizer {
         let mut named = Named::default();
         for (module, places_in_it) in frames.in_files(naming) {
             let offsets: Vec<u64> = places_in_it.iter().map(|(_, offset)| *offset).collect();
-            let mut found = None;
             let mut failure = None;
-            for path in places.candidates(module) {
+            let found = places.candidates(module).iter().find_map(|path| {
                 let names = if places.copies {
-                    self.copied_names(&path, module.build_id.as_deref(), &offsets)
+                    self.copied_names(path, module.build_id.as_deref(), &offsets)
                 } else {
-                    self.path_names(&path, module.build_id.as_deref(), &offsets)
+                    self.path_names(path, module.build_id.as_deref(), &offsets)
                 };
                 match names {
-                    Ok(names) => {
-                        found = Some(names);
-                        break;
-                    }
+                    Ok(names) => return Some(names),
                     // Another build is more informative than a missing file elsewhere.
-                    Err(error) => match failure {
-                        Some(SymbolError::OtherBuild { .. }) => {}
-                        _ => failure = Some(error),
-                    },
+                    Err(_) if matches!(failure, Some(SymbolError::OtherBuild { .. })) => {}
+                    Err(error) => failure = Some(error),
                 }
-            }
-            match (found, failure) {
-                (Some(names), _) => {
-                    let names = places_in_it.iter().zip(names);
-                    let names = names.filter_map(|((frame, _), name)| Some((*frame, name?)));
-                    named.symbols.symbols.extend(names);
-                }
-                (None, Some(failure)) => {
-                    let path = printable(&module.path).into_owned();
-                    named.failures.push((path, failure, offsets.len()));
-                }
-                (None, None) => {}
+                None
+            });
+            if let Some(names) = found {
+                let names = places_in_it.iter().zip(names);
+                let names = names.filter_map(|((frame, _), name)| Some((*frame, name?)));
+                named.symbols.symbols.extend(names);
+            } else if let Some(failure) = failure {
+                let path = printable(&module.path).into_owned();
+                named.failures.push((path, failure, offsets.len()));
             }
         }
         named
@@ -276,10 +249,7 @@ impl Symbolizer {
 }
 
 /// Returns the build id of a file, as hexadecimal digits, if it has one.
-///
-/// # Errors
-/// Fails if it is no ELF file.
-pub fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
+fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
     let found = catch_unwind(|| read_elf_build_id(path));
     let found = found.map_err(|_| SymbolError::Broken("its notes make no sense".to_owned()))?;
     let found = found.map_err(|error| SymbolError::Broken(error.to_string()))?;
@@ -290,6 +260,24 @@ pub fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
 fn digits(bytes: &[u8]) -> String {
     let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
     digits.collect()
+}
+
+fn unreadable(path: &Path) -> impl Fn(io::Error) -> SymbolError {
+    move |source| SymbolError::Read {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn require_file(path: &Path) -> Result<(), SymbolError> {
+    let is_file = std::fs::metadata(path).map_err(unreadable(path))?.is_file();
+    let error = || unreadable(path)(io::Error::other("it is no regular file"));
+    is_file.then_some(()).ok_or_else(error)
+}
+
+/// Returns a path of an open file.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Returns a copy in memory, which no other process can truncate.

@@ -227,7 +227,7 @@ impl<'a> Batches<'a> {
             {
                 let range = AddressRange::new(operation.range.start, part.end);
                 *operation = self.plan[which].part(range);
-                add(sum, outcome);
+                sum.add(outcome);
                 continue;
             }
             self.done.push(self.plan[which].part(*part));
@@ -246,16 +246,6 @@ fn cut(start: u64, bytes: u64) -> u64 {
     } else {
         (start / BLOCK_SIZE + 1) * BLOCK_SIZE - start
     }
-}
-
-fn add(sum: &mut Outcome, part: &Outcome) {
-    sum.filter_passed += part.filter_passed;
-    sum.applied += part.applied;
-    for (why, bytes) in &part.refused {
-        *sum.refused.entry(*why).or_default() += bytes;
-    }
-    sum.took = sum.took + part.took;
-    sum.moved.merge(&part.moved);
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::ops::Range;
 
 use isotherm_engine::scheme::OpsFilter;
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_engine::{BLOCK_SIZE, Operation, PAGE_SIZE, TargetId};
 
 use super::batch::{self, Block};
 use super::bits;
@@ -69,10 +69,7 @@ pub(super) fn apply(
                     frame,
                     facts: OnceCell::new(),
                     group: OnceCell::new(),
-                    accessed: u64::from(bits::count(&bits::and(
-                        &block.accessed,
-                        &bits::mask(block.address, page_at(block.address, *page)),
-                    ))) > 0,
+                    accessed: bits::has(&block.accessed, *page),
                     huge: block.huge,
                     frames,
                 };
@@ -84,9 +81,7 @@ pub(super) fn apply(
                 }
             }
             // Advice about a part of a huge page would split it.
-            if !bits::is_empty(&young)
-                && (!block.huge || u64::from(bits::count(&young)) == PAGES_PER_BLOCK as u64)
-            {
+            if !bits::is_empty(&young) && (!block.huge || young == bits::ALL) {
                 all_young.push(Block {
                     wanted: young,
                     ..block.clone()
@@ -135,11 +130,6 @@ pub(super) fn keep_frames(
         block.passed = bits::and(&block.passed, within);
     }
     Ok(())
-}
-
-fn page_at(block: u64, page: usize) -> AddressRange {
-    let start = block + page as u64 * PAGE_SIZE;
-    AddressRange::new(start, start + PAGE_SIZE)
 }
 
 /// Whether the page passes: the first matching filter decides, and a filter that cannot be evaluated excludes the page.

@@ -21,13 +21,9 @@ impl ProcessActuator {
         let mut outcomes = Vec::with_capacity(operations.len());
         for operation in operations {
             let target = operation.target;
-            if operation.idle_only && self.probe.hides_accesses(target) {
-                outcomes.push(refused(operation, Refusal::Unobservable));
-                continue;
-            }
             self.read_areas(std::slice::from_ref(operation))?;
-            if self.cannot_advise(target, operation.action) {
-                outcomes.push(refused(operation, Refusal::Unsupported));
+            if let Some(why) = self.impossible(operation) {
+                outcomes.push(refused(operation, why));
                 continue;
             }
             let blocks = self.blocks(target, std::slice::from_ref(operation))?;
@@ -97,14 +93,20 @@ impl ProcessActuator {
         &self.left_alone.ranges
     }
 
-    /// Whether `action` needs process_madvise(2), and `target` does not accept it.
-    pub(super) fn cannot_advise(&self, target: TargetId, action: Action) -> bool {
+    /// Returns the reason why nothing can be done to the whole target: not all accesses to idle memory are seen, or the
+    /// action needs process_madvise(2), which the target does not accept.
+    pub(super) fn impossible(&self, operation: &Operation) -> Option<Refusal> {
+        let target = operation.target;
+        if operation.idle_only && self.probe.hides_accesses(target) {
+            return Some(Refusal::Unobservable);
+        }
         let is_advice = !matches!(
-            action,
+            operation.action,
             Action::Stat | Action::MigrateHot | Action::MigrateCold
         );
-        let process = self.probe.process(target);
-        is_advice && process.is_some_and(|process| !process.takes_advice())
+        let process = self.probe.process(target).filter(|_| is_advice);
+        let is_refused = process.is_some_and(|process| !process.takes_advice());
+        is_refused.then_some(Refusal::Unsupported)
     }
 }
 

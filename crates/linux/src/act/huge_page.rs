@@ -41,18 +41,20 @@ impl ProcessActuator {
         let areas = super::areas_of(&self.areas, target);
         let least = self.options.collapse_min_present * PAGES_PER_BLOCK as f64;
         for block in &mut *blocks {
-            let whole = block.wanted;
             let is_meant = operations[0].means_block(block.address);
-            if block.huge {
+            let why = if block.huge {
                 // The block is a huge page already.
-                block.refuse(&whole, Refusal::NotPresent);
+                Refusal::NotPresent
             } else if batch::mapping_around(block.range(), areas).is_none_or(MappedArea::is_file) {
-                block.refuse(&whole, Refusal::Unsupported);
+                Refusal::Unsupported
             } else if is_meant == Some(false) {
-                block.refuse(&whole, Refusal::Wasteful);
+                Refusal::Wasteful
             } else if is_meant.is_none() && f64::from(bits::count(&block.wanted)) < least {
-                block.refuse(&whole, Refusal::Sparse);
-            }
+                Refusal::Sparse
+            } else {
+                continue;
+            };
+            block.refuse(&bits::ALL, why);
         }
         let ranges: Vec<AddressRange> = blocks
             .iter()
@@ -60,14 +62,12 @@ impl ProcessActuator {
             .map(Block::range)
             .collect();
         self.advise(target, &ranges, MADV_COLLAPSE, blocks)?;
-        let mut huge = vec![false; blocks.len()];
-        self.look_again(target, blocks, |i, facts| huge[i] = facts.huge)?;
+        let huge = self.look_again(target, blocks, false, |facts| facts.huge)?;
         for (block, huge) in blocks.iter_mut().zip(huge) {
-            let whole = block.wanted;
             if huge {
-                block.applied = whole;
+                block.applied = block.wanted;
             } else {
-                block.refuse(&whole, Refusal::NoRoom);
+                block.refuse(&bits::ALL, Refusal::NoRoom);
             }
         }
         Ok(())
@@ -82,11 +82,12 @@ impl ProcessActuator {
     ) -> Result<(), ProbeError> {
         let areas = super::areas_of(&self.areas, target);
         for block in &mut *blocks {
-            let whole = block.wanted;
-            if !block.huge || u64::from(bits::count(&whole)) < PAGES_PER_BLOCK as u64 {
-                block.refuse(&whole, Refusal::NotPresent);
-            } else if !is_private(batch::mapping_around(block.range(), areas)) {
-                block.refuse(&whole, Refusal::Unsupported);
+            let is_private = batch::mapping_around(block.range(), areas)
+                .is_some_and(MappedArea::is_private_anonymous);
+            if !block.huge || block.wanted != bits::ALL {
+                block.refuse(&bits::ALL, Refusal::NotPresent);
+            } else if !is_private {
+                block.refuse(&bits::ALL, Refusal::Unsupported);
             }
         }
         if !split_gives_back()
@@ -102,12 +103,8 @@ impl ProcessActuator {
             self.advise(target, &ranges, libc::MADV_PAGEOUT, blocks)?;
             self.swap = swap::facts();
         }
-        let mut left = vec![[u64::MAX; 8]; blocks.len()];
-        self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
-        for (block, left) in blocks.iter_mut().zip(&left) {
-            block.applied = bits::and_not(&block.wanted, left);
-        }
-        self.ask_frames(target, blocks, &left, Refusal::Kept)
+        let left = self.look_again(target, blocks, bits::ALL, |facts| facts.present)?;
+        self.settle(target, blocks, &left, Refusal::Kept)
     }
 
     /// Limits the wanted pages of huge pages to those of zeros, where there are enough of them.
@@ -156,21 +153,18 @@ impl ProcessActuator {
                     |(_, pages): &(_, &bits::Bitmap)| !bits::is_empty(&bits::and(pages, &page));
                 // The advice was refused for the whole block.
                 if let Some((why, _)) = block.refused.iter().find(refused_it) {
-                    let (why, rest) = (*why, block.wanted);
-                    block.refuse(&rest, why);
+                    let why = *why;
+                    block.refuse(&bits::ALL, why);
                 }
             }
         }
-        let mut unsplit = vec![bits::NONE; blocks.len()];
-        self.look_again(target, blocks, |i, facts| {
+        let unsplit = self.look_again(target, blocks, bits::NONE, |facts| {
             if facts.huge {
-                unsplit[i] = facts.present;
+                facts.present
+            } else {
+                bits::NONE
             }
         })?;
-        self.ask_frames(target, blocks, &unsplit, Refusal::Kept)
+        self.settle(target, blocks, &unsplit, Refusal::Kept)
     }
-}
-
-fn is_private(area: Option<&MappedArea>) -> bool {
-    area.is_some_and(|area| area.permissions.is_private() && !area.is_file())
 }

@@ -33,6 +33,7 @@ use isotherm_engine::{AddressRange, PAGES_PER_BLOCK, TargetId};
 use super::batch::{self, Block};
 use super::huge_page::MADV_COLLAPSE;
 use super::{ProcessActuator, bits};
+use crate::areas::MappedArea;
 use crate::probe::ProbeError;
 use crate::process::Advised;
 use crate::{cgroup, compaction, host};
@@ -159,8 +160,7 @@ impl ProcessActuator {
     /// Whether `range` lies in one mapping of private anonymous memory.
     fn is_private(&self, target: TargetId, range: AddressRange) -> bool {
         let areas = super::areas_of(&self.areas, target);
-        batch::mapping_around(range, areas)
-            .is_some_and(|area| area.permissions.is_private() && !area.is_file())
+        batch::mapping_around(range, areas).is_some_and(MappedArea::is_private_anonymous)
     }
 
     /// Collapses a block. The reason of a failure does not matter: the block is paged out page by page then, which
@@ -178,7 +178,7 @@ impl ProcessActuator {
 fn rest_of(block: &Block) -> Option<bits::Bitmap> {
     let there = bits::and(&block.there, &block.anonymous);
     let rest = bits::and_not(&there, &block.wanted);
-    let is_all_there = u64::from(bits::count(&there)) == PAGES_PER_BLOCK as u64;
+    let is_all_there = there == bits::ALL;
     (!block.huge && is_all_there && u64::from(bits::count(&rest)) <= REST_MAX).then_some(rest)
 }
 

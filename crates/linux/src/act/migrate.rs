@@ -41,7 +41,7 @@ impl ProcessActuator {
                 .iter()
                 .map(|(i, page)| blocks[*i].address + *page as u64 * PAGE_SIZE)
                 .collect();
-            let before = match process.nodes_of(&addresses) {
+            let mut status = match process.nodes_of(&addresses) {
                 Ok(nodes) => nodes,
                 Err(ProcessError::NoSuchProcess { .. }) => {
                     refuse_all(blocks, Refusal::Exited);
@@ -53,18 +53,7 @@ impl ProcessActuator {
                 .iter()
                 .map(|address| node_for(*address, destinations))
                 .collect();
-            let moving: Vec<usize> = (0..chunk.len())
-                .filter(|&i| before[i] != wanted[i])
-                .collect();
-            let from: Vec<u64> = moving.iter().map(|&i| addresses[i]).collect();
-            let to: Vec<i32> = moving.iter().map(|&i| wanted[i]).collect();
-            let after = match process.move_pages(&from, &to) {
-                Ok(status) => status,
-                Err(ProcessError::NoSuchProcess { .. }) => vec![-libc::ESRCH; from.len()],
-                Err(error) => return Err(error.into()),
-            };
-            let mut status = before;
-            for (&i, now) in moving.iter().zip(after) {
+            for (i, now) in move_elsewhere(process, &addresses, &wanted, &status)? {
                 let (block, page) = chunk[i];
                 let pages = pages_of(&blocks[block], page);
                 if now == wanted[i] {
@@ -128,12 +117,15 @@ impl ProcessActuator {
             return Ok(());
         };
         process.fault_in(&addresses);
-        let moved = move_what_is_elsewhere(process, &hidden, &addresses);
-        let status = match moved {
-            Ok(status) => status,
+        let wanted: Vec<i32> = hidden.iter().map(|page| page.node).collect();
+        let mut status = match process.nodes_of(&addresses) {
+            Ok(nodes) => nodes,
             Err(ProcessError::NoSuchProcess { .. }) => vec![-libc::ESRCH; hidden.len()],
             Err(error) => return Err(error.into()),
         };
+        for (i, now) in move_elsewhere(process, &addresses, &wanted, &status)? {
+            status[i] = now;
+        }
         if !self.probe.leaves(target, &spans(&hidden), &mut after)? {
             refuse_all(blocks, Refusal::Exited);
             return Ok(());
@@ -179,21 +171,23 @@ struct Hidden {
     node: i32,
 }
 
-/// Moves those pages that are not on the wanted node. Returns the node of each page afterwards, or a negative errno.
-fn move_what_is_elsewhere(
+/// Moves those pages that are not on the wanted node. Returns the place of each among `addresses`, and its node
+/// afterwards or a negative errno.
+fn move_elsewhere(
     process: &Process,
-    hidden: &[Hidden],
     addresses: &[u64],
-) -> Result<Vec<i32>, ProcessError> {
-    let mut status = process.nodes_of(addresses)?;
-    let places = 0..hidden.len();
-    let left: Vec<usize> = places.filter(|&i| status[i] != hidden[i].node).collect();
-    let from: Vec<u64> = left.iter().map(|&i| addresses[i]).collect();
-    let to: Vec<i32> = left.iter().map(|&i| hidden[i].node).collect();
-    for (&i, moved) in left.iter().zip(process.move_pages(&from, &to)?) {
-        status[i] = moved;
-    }
-    Ok(status)
+    wanted: &[i32],
+    now: &[i32],
+) -> Result<Vec<(usize, i32)>, ProcessError> {
+    let places = 0..addresses.len();
+    let moving: Vec<usize> = places.filter(|&i| now[i] != wanted[i]).collect();
+    let from: Vec<u64> = moving.iter().map(|&i| addresses[i]).collect();
+    let to: Vec<i32> = moving.iter().map(|&i| wanted[i]).collect();
+    let after = match process.move_pages(&from, &to) {
+        Err(ProcessError::NoSuchProcess { .. }) => vec![-libc::ESRCH; from.len()],
+        after => after?,
+    };
+    Ok(moving.into_iter().zip(after).collect())
 }
 
 /// Returns the pages that move with `page`.

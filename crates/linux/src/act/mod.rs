@@ -223,7 +223,8 @@ impl ProcessActuator {
         let started = Instant::now();
         let target = operations[0].target;
         let Some(mut blocks) = self.blocks(target, operations)? else {
-            return Ok(operations.iter().map(exited).collect());
+            let exited = operations.iter().map(|o| refused(o, Refusal::Exited));
+            return Ok(exited.collect());
         };
         self.keep_frames(target, &mut blocks)?;
         let mut young = {
@@ -318,20 +319,23 @@ impl ProcessActuator {
         Ok(alive.then_some(blocks))
     }
 
-    /// Reads the page tables of `blocks` again. Skips a block that cannot be read.
-    fn look_again(
+    /// Reads the page tables of `blocks` again, and returns what `see` finds in each; `unread` for a block that cannot
+    /// be read.
+    fn look_again<R: Clone>(
         &mut self,
         target: TargetId,
         blocks: &[Block],
-        mut see: impl FnMut(usize, &BlockFacts),
-    ) -> Result<(), ProbeError> {
+        unread: R,
+        see: impl Fn(&BlockFacts) -> R,
+    ) -> Result<Vec<R>, ProbeError> {
         let addresses: Vec<u64> = blocks.iter().map(|block| block.address).collect();
+        let mut seen = vec![unread; blocks.len()];
         self.probe.read_blocks(target, &addresses, |facts| {
             if let Ok(i) = addresses.binary_search(&facts.address) {
-                see(i, &facts);
+                seen[i] = see(&facts);
             }
         })?;
-        Ok(())
+        Ok(seen)
     }
 
     /// Returns the ranges of `target`'s wanted pages.
@@ -415,18 +419,10 @@ impl Actuator for ProcessActuator {
         let kind = |operation: &Operation| (operation.target, operation.scheme, operation.action);
         for places in batch::gather(operations, kind, BATCH_OPERATIONS, BATCH_BYTES) {
             let batch = batch::pick(operations, &places);
-            let done = if !self.areas.contains_key(&batch[0].target) {
-                batch.iter().map(exited).collect()
-            } else if batch[0].idle_only && self.probe.hides_accesses(batch[0].target) {
-                batch
-                    .iter()
-                    .map(|o| refused(o, Refusal::Unobservable))
-                    .collect()
-            } else if self.cannot_advise(batch[0].target, batch[0].action) {
-                batch
-                    .iter()
-                    .map(|o| refused(o, Refusal::Unsupported))
-                    .collect()
+            let is_there = self.areas.contains_key(&batch[0].target);
+            let gone = (!is_there).then_some(Refusal::Exited);
+            let done = if let Some(why) = gone.or_else(|| self.impossible(&batch[0])) {
+                batch.iter().map(|o| refused(o, why)).collect()
             } else if let Some(outcomes) = self.never_reclaimed(&batch) {
                 outcomes
             } else if batch.len() == 1 && batch[0].range.len() > BATCH_BYTES {
@@ -472,7 +468,7 @@ impl ProcessActuator {
             let part = operation.part(AddressRange::new(start, end.min(operation.range.end)));
             start = part.range.end;
             for outcome in self.act_on(std::slice::from_ref(&part))? {
-                add(&mut whole, outcome);
+                whole.add(&outcome);
             }
         }
         Ok(whole)
@@ -518,12 +514,8 @@ fn areas_of(
 
 fn refuse_all(blocks: &mut [Block], why: Refusal) {
     for block in blocks {
-        block.refuse(&[u64::MAX; 8], why);
+        block.refuse(&bits::ALL, why);
     }
-}
-
-fn exited(operation: &Operation) -> Outcome {
-    refused(operation, Refusal::Exited)
 }
 
 fn refused(operation: &Operation, why: Refusal) -> Outcome {
@@ -553,15 +545,5 @@ fn share_time(operations: &[Operation], outcomes: &mut [Outcome], took: Nanos) {
         let share =
             u128::from(took.0) * u128::from(operation.range.len()) / u128::from(total.max(1));
         outcome.took = Nanos(share as u64);
-    }
-}
-
-fn add(whole: &mut Outcome, part: Outcome) {
-    whole.applied += part.applied;
-    whole.filter_passed += part.filter_passed;
-    whole.took = whole.took + part.took;
-    whole.moved.merge(&part.moved);
-    for (why, bytes) in part.refused {
-        *whole.refused.entry(why).or_default() += bytes;
     }
 }

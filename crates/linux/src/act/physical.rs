@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::scheme::Action;
 use isotherm_engine::{Actuator, AddressRange, Operation, Outcome, PAGE_SIZE, Refusal, TargetId};
 
-use super::{ActOptions, ProcessActuator, add, batch};
+use super::{ActOptions, ProcessActuator, batch};
 use crate::probe::{PhysicalProbe, ProbeError};
 use crate::process::Process;
 
@@ -128,7 +128,7 @@ impl PhysicalActuator {
         let mut mapped = vec![0; operations.len()];
         for (part, outcome) in parts.iter().zip(virtual_outcomes) {
             mapped[part.operation] += part.range.len();
-            add(&mut outcomes[part.operation], outcome);
+            outcomes[part.operation].add(&outcome);
         }
         for ((operation, outcome), mapped) in operations.iter().zip(&mut outcomes).zip(mapped) {
             // A frame may be mapped several times; each mapping was refused as shared then.

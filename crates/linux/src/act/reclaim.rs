@@ -38,14 +38,7 @@ impl ProcessActuator {
         }
         let ranges = batch::cut(&ranges, PAGEOUT_CALL_BYTES);
         self.page_out_singly(target, &ranges, blocks)?;
-        let mut left = vec![bits::NONE; blocks.len()];
-        self.look_again(target, blocks, |i, facts| left[i] = facts.present)?;
-        for (block, present) in blocks.iter_mut().zip(&left) {
-            block.applied = bits::and_not(&block.wanted, present);
-            if !bits::is_empty(&block.applied) {
-                self.paged_out.push((target, block.address, block.applied));
-            }
-        }
+        let left = self.look_again(target, blocks, bits::NONE, |facts| facts.present)?;
         // This very batch may have filled the swap.
         self.swap = swap::facts();
         let bytes_left: u64 = blocks
@@ -54,7 +47,11 @@ impl ProcessActuator {
             .map(|(block, left)| bits::bytes(&bits::and(&block.wanted, left)))
             .sum();
         let unswapped = self.swap.left_since(bytes_left);
-        self.ask_frames(target, blocks, &left, unswapped)
+        self.settle(target, blocks, &left, unswapped)?;
+        let paged_out = blocks.iter().filter(|b| !bits::is_empty(&b.applied));
+        let paged_out = paged_out.map(|block| (target, block.address, block.applied));
+        self.paged_out.extend(paged_out);
+        Ok(())
     }
 
     /// Pages out page by page, except huge pages, and records the time that it takes.
@@ -96,14 +93,10 @@ impl ProcessActuator {
     ) -> Result<(), ProbeError> {
         let ranges = self.wanted(target, blocks);
         self.advise(target, &ranges, libc::MADV_COLD, blocks)?;
-        let mut still = vec![bits::NONE; blocks.len()];
-        self.look_again(target, blocks, |i, facts| {
-            still[i] = bits::and(&facts.present, &facts.accessed);
+        let still = self.look_again(target, blocks, bits::NONE, |facts| {
+            bits::and(&facts.present, &facts.accessed)
         })?;
-        for (block, accessed) in blocks.iter_mut().zip(&still) {
-            block.applied = bits::and_not(&block.wanted, accessed);
-        }
-        self.ask_frames(target, blocks, &still, Refusal::Kept)
+        self.settle(target, blocks, &still, Refusal::Kept)
     }
 
     /// Reads ahead. Pages from swap go to the swap cache, which page tables do not show. So they count as applied where
@@ -126,22 +119,22 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Refuses the wanted pages in `left`, each for the reason that its frame shows. Without such a reason, anonymous
-    /// pages are refused as `unswapped`.
-    pub(super) fn ask_frames(
+    /// Counts the wanted pages as applied, and refuses those in `left`, each for the reason that its frame shows.
+    /// Without such a reason, anonymous pages are refused as `unswapped`.
+    pub(super) fn settle(
         &mut self,
         target: TargetId,
         blocks: &mut [Block],
         left: &[bits::Bitmap],
         unswapped: Refusal,
     ) -> Result<(), ProbeError> {
+        for (block, left) in blocks.iter_mut().zip(left) {
+            block.applied = bits::and_not(&block.wanted, left);
+        }
         let stayed = |(block, left): (&Block, &bits::Bitmap)| bits::and(&block.wanted, left);
         let stayed: Vec<bits::Bitmap> = blocks.iter().zip(left).map(stayed).collect();
         let Some(frames) = self.frames_of(target, blocks, &stayed)? else {
-            for block in blocks {
-                let all = block.wanted;
-                block.refuse(&all, Refusal::Exited);
-            }
+            super::refuse_all(blocks, Refusal::Exited);
             return Ok(());
         };
         for page in frames {

@@ -6,29 +6,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::num::NonZeroU64;
 
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::page_cache::CachedFolio;
+use rustix::fs::{Advice, fadvise};
 
 /// Asks the kernel to drop these folios of `file`, which are in order of their offsets.
 pub fn discard(file: &File, folios: &[CachedFolio]) -> io::Result<()> {
     let is_next = |a: &CachedFolio, b: &CachedFolio| a.index + a.nr_pages() == b.index;
     for run in folios.chunk_by(is_next) {
         let pages: u64 = run.iter().map(CachedFolio::nr_pages).sum();
-        let bytes = |pages: u64| i64::try_from(pages * PAGE_SIZE).map_err(io::Error::other);
-        // SAFETY: an open descriptor and plain numbers.
-        let error = unsafe {
-            libc::posix_fadvise(
-                file.as_raw_fd(),
-                bytes(run[0].index)?,
-                bytes(pages)?,
-                libc::POSIX_FADV_DONTNEED,
-            )
-        };
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
+        let bytes = NonZeroU64::new(pages * PAGE_SIZE);
+        fadvise(file, run[0].index * PAGE_SIZE, bytes, Advice::DontNeed)?;
     }
     Ok(())
 }

@@ -11,12 +11,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::memmap::FileFacts;
+use crate::system_call::owned;
+use crate::text;
 
 /// Types of file systems (include/uapi/linux/magic.h).
 mod magic {
@@ -216,17 +218,14 @@ fn by_handle(facts: &FileFacts, mounts: &Mounts) -> Option<File> {
     let mount = File::open(point).ok()?;
     // SAFETY: a handle of the size it says; a non-negative result is a descriptor without another owner.
     let file = unsafe {
-        let fd = libc::syscall(
+        owned(libc::syscall(
             libc::SYS_open_by_handle_at,
             mount.as_raw_fd(),
             &raw const handle,
             libc::O_RDONLY | libc::O_NOATIME | libc::O_NONBLOCK | libc::O_CLOEXEC,
-        );
-        if fd < 0 {
-            return None;
-        }
-        File::from_raw_fd(fd as i32)
+        ))
     };
+    let file = File::from(file.ok()?);
     is_it(facts, &file).then_some(file)
 }
 
@@ -249,10 +248,7 @@ pub fn device_number(device: u64) -> String {
 pub fn device_name(device: u64) -> Option<PathBuf> {
     let number = device_number(device);
     let facts = fs::read_to_string(format!("/sys/dev/block/{number}/uevent")).ok()?;
-    let name = facts
-        .lines()
-        .find_map(|line| line.strip_prefix("DEVNAME="))?;
-    Some(Path::new("/dev").join(name))
+    Some(Path::new("/dev").join(text::value(&facts, "DEVNAME=")?))
 }
 
 #[cfg(test)]

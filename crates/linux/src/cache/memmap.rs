@@ -56,16 +56,11 @@ struct Control {
     unit: u32,
     nr: u32,
     nr_read: u32,
-    nr_unreadable: u32,
     most: u32,
     tried: u32,
-    unused: u32,
     anonymous: [u64; 4],
 }
-const _: () = assert!(
-    size_of::<Control>() == 104,
-    "the layout in page_cache.bpf.c"
-);
+const _: () = assert!(size_of::<Control>() == 96, "the layout in page_cache.bpf.c");
 
 /// `struct folio_words`.
 #[repr(C)]
@@ -407,7 +402,11 @@ fn path(names: &[u8]) -> Option<Vec<u8>> {
 fn frame_of_first_page(file: &File) -> io::Result<u64> {
     let window = Window::new(file, 0, 1)?;
     Toucher::new()?.touch(std::iter::once(window.range().start))?;
-    frame_of(window.range().start)
+    frame_of(window.range().start)?.ok_or_else(|| {
+        io::Error::other(
+            "/proc/self/pagemap shows no frame number; run as root or with CAP_SYS_ADMIN",
+        )
+    })
 }
 
 #[cfg(test)]

@@ -6,9 +6,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::mapped::Mapping;
+use crate::process::vector;
 
 /// Buffers in one system call (UIO_MAXIOV).
 const MAX_BUFFERS: usize = 1024;
@@ -38,10 +42,8 @@ impl Toucher {
     /// disk.
     pub(crate) fn touch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         self.buffers.clear();
-        self.buffers.extend(addresses.map(|address| libc::iovec {
-            iov_base: address as *mut libc::c_void,
-            iov_len: 1,
-        }));
+        self.buffers
+            .extend(addresses.map(|address| vector(address, 1)));
         let mut at = 0;
         while at < self.buffers.len() {
             let buffers = &self.buffers[at..];
@@ -67,82 +69,25 @@ impl Toucher {
 
 /// Creates a file in memory, without a name.
 pub(crate) fn file_in_memory() -> io::Result<File> {
-    // SAFETY: a name that ends with a 0; a non-negative result is a descriptor without another owner.
-    unsafe {
-        match libc::memfd_create(c"isotherm".as_ptr(), libc::MFD_CLOEXEC) {
-            fd if fd >= 0 => Ok(File::from_raw_fd(fd)),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
+    Ok(memfd_create("isotherm", MemfdFlags::CLOEXEC)?.into())
 }
 
-/// A mapping that is removed on drop.
+/// A part of a file, mapped for reading.
 #[derive(Debug)]
-pub(crate) struct Window {
-    range: AddressRange,
-}
+pub(crate) struct Window(Mapping);
 
 impl Window {
     /// Maps `nr_pages` of `file` from page `first` on.
     pub(crate) fn new(file: &File, first: u64, nr_pages: u64) -> io::Result<Self> {
-        let bytes = nr_pages * PAGE_SIZE;
+        let bytes = (nr_pages * PAGE_SIZE) as usize;
         let offset = i64::try_from(first * PAGE_SIZE).map_err(io::Error::other)?;
-        // SAFETY: a new mapping at an address of the kernel's choice; nothing but this value refers to it.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes as usize,
-                libc::PROT_READ,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                file.as_raw_fd(),
-                offset,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = start as u64;
-        let window = Self {
-            range: AddressRange::new(start, start + bytes),
-        };
-        window.advise(0, nr_pages, libc::MADV_RANDOM)?;
-        Ok(window)
+        let mapping = Mapping::of_file(file.as_fd(), offset, bytes, libc::PROT_READ)?;
+        mapping.advise(libc::MADV_RANDOM)?;
+        Ok(Self(mapping))
     }
 
     /// Returns the addresses of the window.
     pub(crate) fn range(&self) -> AddressRange {
-        self.range
-    }
-
-    fn advise(&self, first: u64, nr_pages: u64, advice: i32) -> io::Result<()> {
-        let start = self.range.start + first * PAGE_SIZE;
-        assert!(
-            start + nr_pages * PAGE_SIZE <= self.range.end,
-            "within the window"
-        );
-        // SAFETY: our own mapping, which is not read or written through a reference.
-        let result = unsafe {
-            libc::madvise(
-                start as *mut libc::c_void,
-                (nr_pages * PAGE_SIZE) as usize,
-                advice,
-            )
-        };
-        match result {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, unmapped once.
-        unsafe {
-            libc::munmap(
-                self.range.start as *mut libc::c_void,
-                self.range.len() as usize,
-            )
-        };
+        self.0.range()
     }
 }

@@ -15,9 +15,7 @@ pub const PAGES: usize = 512;
 pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
     let process = Process::open(pid)?;
     let mappings = process.mappings()?;
-    let private = mappings
-        .iter()
-        .filter(|area| area.permissions.is_private() && !area.is_file());
+    let private = mappings.iter().filter(|area| area.is_private_anonymous());
     let ranges: Vec<AddressRange> = private.map(|area| area.range).collect();
     let bytes: u64 = ranges.iter().map(|range| range.len()).sum();
     // Much of an address space may be empty: more addresses are tried than are wanted.

@@ -152,6 +152,13 @@ struct Acted {
     applied_pages: f64,
 }
 
+impl Acted {
+    /// Returns the CPU time of acting on one page; `None` if it was done to none.
+    fn ns_per_page(&self) -> Option<f64> {
+        (self.applied_pages > 0.0).then(|| self.cpu.0 as f64 / self.applied_pages)
+    }
+}
+
 /// The subject, and the actuator that acts on it.
 struct Bench {
     subject: Subject,
@@ -178,14 +185,11 @@ impl Bench {
         let before = swap::held_and_taken();
         let acted = self.act(&operations)?;
         let after = swap::held_and_taken();
-        if acted.applied_pages > 0.0 {
-            sums.whole.push(acted.cpu.0 as f64 / acted.applied_pages);
-        }
+        sums.whole.extend(acted.ns_per_page());
         self.come_back(false, acted.applied_pages, sums)?;
         let (acted, lost) = self.beside_work(&operations)?;
-        if acted.applied_pages > 0.0 {
-            sums.whole_lost.extend(lost);
-        }
+        sums.whole_lost
+            .extend(lost.filter(|_| acted.applied_pages > 0.0));
         self.come_back(false, acted.applied_pages, sums)?;
         Ok(ratio(before, after))
     }
@@ -194,21 +198,17 @@ impl Bench {
     fn page_out_alone(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
         let mut pages = bits::NONE;
         (0..512).step_by(2).for_each(|i| bits::set(&mut pages, i));
-        let memory = self.subject.memory;
-        let blocks = (memory.start..memory.end).step_by(BLOCK_SIZE as usize);
-        let block = |start| AddressRange::new(start, start + BLOCK_SIZE);
+        let blocks = self.ranges(HELD / BLOCK_SIZE, BLOCK_SIZE).into_iter();
         let operations: Vec<Operation> = blocks
-            .map(|start| operation(block(start), Some(Box::new(pages))))
+            .map(|block| operation(block, Some(Box::new(pages))))
             .collect();
         self.subject.touch(false)?;
         let acted = self.act(&operations)?;
-        if acted.applied_pages > 0.0 {
-            sums.alone.push(acted.cpu.0 as f64 / acted.applied_pages);
-        }
+        sums.alone.extend(acted.ns_per_page());
         self.come_back(true, acted.applied_pages, sums)?;
         let (acted, lost) = self.beside_work(&operations)?;
-        if let Some(lost) = lost.filter(|_| acted.applied_pages > 0.0) {
-            sums.running.push(acted.cpu.0 as f64 / acted.applied_pages);
+        if let Some((ns_per_page, lost)) = acted.ns_per_page().zip(lost) {
+            sums.running.push(ns_per_page);
             sums.running_lost.push(lost);
         }
         self.come_back(true, acted.applied_pages, sums)
@@ -240,17 +240,10 @@ impl Bench {
     fn clears(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
         self.subject.touch(false)?;
         self.subject.work(true)?;
-        let start = self.subject.memory.start;
         let nr = HELD / BLOCK_SIZE;
-        let ranges = |length: u64| -> Vec<AddressRange> {
-            let blocks = (0..nr).map(|i| start + i * BLOCK_SIZE);
-            blocks
-                .map(|block| AddressRange::new(block, block + length))
-                .collect()
-        };
-        let single = self.advise(&ranges(PAGE_SIZE), libc::MADV_COLD)?;
+        let single = self.advise(&self.ranges(nr, PAGE_SIZE), libc::MADV_COLD)?;
         self.subject.touch(false)?;
-        let whole = self.advise(&ranges(BLOCK_SIZE), libc::MADV_COLD)?;
+        let whole = self.advise(&self.ranges(nr, BLOCK_SIZE), libc::MADV_COLD)?;
         self.subject.work(false)?;
         let (Some(single), Some(whole)) = (single, whole) else {
             return Ok(());
@@ -267,19 +260,24 @@ impl Bench {
 
     fn collapses(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
         self.subject.touch(false)?;
-        let start = self.subject.memory.start;
-        let blocks = (0..COLLAPSED).map(|i| start + i * BLOCK_SIZE);
-        let ranges: Vec<AddressRange> = blocks
-            .map(|block| AddressRange::new(block, block + BLOCK_SIZE))
-            .collect();
+        let ranges = self.ranges(COLLAPSED, BLOCK_SIZE);
         let took = self.advise(&ranges, crate::act::MADV_COLLAPSE)?;
         sums.collapse.extend(took);
         Ok(())
     }
 
+    /// Returns the first `length` bytes of each of the first `nr` blocks.
+    fn ranges(&self, nr: u64, length: u64) -> Vec<AddressRange> {
+        let start = self.subject.memory.start;
+        let blocks = (0..nr).map(|i| start + i * BLOCK_SIZE);
+        blocks
+            .map(|block| AddressRange::new(block, block + length))
+            .collect()
+    }
+
     /// Returns the CPU time of advising about one of `ranges`; `None` if any is refused.
     fn advise(
-        &mut self,
+        &self,
         ranges: &[AddressRange],
         advice: i32,
     ) -> Result<Option<f64>, CalibrationError> {

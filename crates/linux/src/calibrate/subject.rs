@@ -13,6 +13,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 
 use super::CalibrationError;
 use crate::clock::thread_cpu;
+use crate::mapped::Mapping;
 
 /// Argument that makes this command the subject.
 pub const SUBJECT: &str = "calibration-subject";
@@ -228,29 +229,20 @@ impl Held {
 /// Touches 16 MiB of new memory. Returns the number of pages, or of huge pages; 0 if the memory cannot be mapped.
 fn fresh(is_huge: bool) -> u64 {
     let bytes = 16 << 20;
-    let length = bytes + BLOCK_SIZE as usize;
-    let (protection, flags) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-    );
-    // SAFETY: new memory of our own, not from the allocator, which keeps freed memory.
-    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
-    if mapped == libc::MAP_FAILED {
+    // Not from the allocator, which keeps freed memory.
+    let Ok(memory) = Mapping::anonymous(bytes + BLOCK_SIZE as usize, 0) else {
         return 0;
-    }
-    let start = (mapped as u64).next_multiple_of(BLOCK_SIZE) as *mut u8;
+    };
+    let start = memory.range().start.next_multiple_of(BLOCK_SIZE) as *mut u8;
     let (advice, unit) = if is_huge {
         (libc::MADV_HUGEPAGE, BLOCK_SIZE)
     } else {
         (libc::MADV_NOHUGEPAGE, PAGE_SIZE)
     };
-    // SAFETY: all of it lies within the new mapping, and is not used afterwards.
-    unsafe {
-        libc::madvise(start.cast(), bytes, advice);
-        for at in (0..bytes).step_by(unit as usize) {
-            start.add(at).write_volatile(1);
-        }
-        libc::munmap(mapped, length);
+    memory.advise(advice).ok();
+    for at in (0..bytes).step_by(unit as usize) {
+        // SAFETY: all of it lies within the new mapping, to which nothing else refers.
+        unsafe { start.add(at).write_volatile(1) };
     }
     bytes as u64 / unit
 }

@@ -13,8 +13,11 @@
 use std::fs;
 use std::time::Instant;
 
+use isotherm_engine::Nanos;
+
 use crate::cpu::task_cpu;
 use crate::pressure::stat_fields;
+use crate::{process, text};
 
 /// Process id of kthreadd, the parent of all kernel threads.
 const KTHREADD: u32 = 2;
@@ -71,7 +74,7 @@ impl Kswapd {
 
     fn is_thread_active(&mut self, pid: u32, now: Instant) -> bool {
         let is_running = state(pid).is_some_and(|state| matches!(state, 'R' | 'D'));
-        let Some(cpu) = cpu_ns(pid) else {
+        let Some(Nanos(cpu)) = task_cpu(pid) else {
             return is_running;
         };
         let (then, cpu_then) = *self.last.get_or_insert((now, cpu));
@@ -86,47 +89,21 @@ impl Kswapd {
 }
 
 fn find(name: &str) -> Option<u32> {
-    let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| {
-        let name = entry.ok()?.file_name();
-        name.to_str()?.parse::<u32>().ok()
-    });
-    pids.filter(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
-    })
+    let mut named = process::named(name).into_iter();
     // Any program may have this name.
-    .find(|pid| {
-        stat(*pid).is_some_and(|fields| {
-            fields
-                .get(1)
-                .is_some_and(|parent| parent == &KTHREADD.to_string())
-        })
-    })
-}
-
-/// Returns the fields of `/proc/PID/stat` after the name: state, parent...
-fn stat(pid: u32) -> Option<Vec<String>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(stat_fields(&text)?.take(2).map(str::to_owned).collect())
+    named.find(|pid| process::parent_of(*pid) == Some(KTHREADD))
 }
 
 fn state(pid: u32) -> Option<char> {
-    stat(pid)?.first()?.chars().next()
-}
-
-fn cpu_ns(pid: u32) -> Option<u64> {
-    Some(task_cpu(pid)?.0)
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat_fields(&text)?.next()?.chars().next()
 }
 
 fn pages_scanned() -> u64 {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            line.strip_prefix("pgscan_kswapd")?
-                .rsplit(' ')
-                .next()?
-                .parse::<u64>()
-                .ok()
-        })
+    text::counters(&text)
+        .filter(|(name, _)| name.starts_with("pgscan_kswapd"))
+        .map(|(_, pages)| pages)
         .sum()
 }
 

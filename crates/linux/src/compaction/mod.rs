@@ -36,35 +36,30 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::compaction::{NodeFacts, ZoneFacts};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::node::{self, MemoryMapError, Zone};
+use crate::text;
+
 pub use kswapd::{Evidence, Kswapd};
-pub use parse::{BuddyZone, ParseError, ZonePages, parse_buddyinfo, parse_zoneinfo};
+pub use parse::{BuddyZone, ParseError, parse_buddyinfo};
 pub use trigger::{Compacted, Compacting, Trigger};
 
 const BUDDYINFO: &str = "/proc/buddyinfo";
-const ZONEINFO: &str = "/proc/zoneinfo";
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 
 /// Reason why fragmentation cannot be measured, or memory cannot be compacted.
 #[derive(Debug, Error)]
 pub enum CompactionError {
     /// A file could not be read.
-    #[error("cannot read {path}: {source}; is /proc mounted?")]
-    Unreadable {
-        path: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    #[error("{0}; is /proc mounted?")]
+    Unreadable(#[from] MemoryMapError),
     /// A file does not have the expected format.
-    #[error("{path} is not as expected: {source}")]
-    Malformed {
-        path: &'static str,
-        /// Line and reason.
-        source: ParseError,
-    },
+    #[error("{BUDDYINFO} is not as expected: {0}")]
+    Malformed(#[from] ParseError),
     /// The node does not exist, or has no memory.
     #[error("there is no NUMA node {node} with memory; this machine has {present}")]
     NoNode {
@@ -106,35 +101,23 @@ pub enum CompactionError {
     },
 }
 
-fn read(path: &'static str) -> Result<String, CompactionError> {
-    fs::read_to_string(path).map_err(|source| CompactionError::Unreadable { path, source })
-}
-
 /// Reads nodes, zones and their free memory. Keep it: zones do not change meanwhile, and their sizes take longer to
 /// read than free blocks.
 #[derive(Clone, Debug)]
 pub struct FragmentationReader {
-    zones: Vec<ZonePages>,
+    zones: Vec<Zone>,
 }
 
 impl FragmentationReader {
     /// Reads the sizes of zones.
     pub fn open() -> Result<Self, CompactionError> {
-        let malformed = |source| CompactionError::Malformed {
-            path: ZONEINFO,
-            source,
-        };
-        let zones = parse_zoneinfo(&read(ZONEINFO)?).map_err(malformed)?;
+        let zones = node::zones()?;
         Ok(Self { zones })
     }
 
     /// Returns the current state of all nodes with memory, in order. kswapd is not checked, and so shown as inactive.
     pub fn nodes(&self) -> Result<Vec<NodeFacts>, CompactionError> {
-        let malformed = |source| CompactionError::Malformed {
-            path: BUDDYINFO,
-            source,
-        };
-        let buddies = parse_buddyinfo(&read(BUDDYINFO)?).map_err(malformed)?;
+        let buddies = parse_buddyinfo(&node::read(BUDDYINFO)?)?;
         Ok(join(buddies, &self.zones))
     }
 
@@ -153,7 +136,7 @@ impl FragmentationReader {
 }
 
 /// Joins free blocks with sizes. A zone that was added since the sizes were read has size 0.
-fn join(buddies: Vec<BuddyZone>, sizes: &[ZonePages]) -> Vec<NodeFacts> {
+fn join(buddies: Vec<BuddyZone>, sizes: &[Zone]) -> Vec<NodeFacts> {
     let mut nodes: Vec<NodeFacts> = Vec::new();
     for buddy in buddies {
         let size = sizes
@@ -161,7 +144,7 @@ fn join(buddies: Vec<BuddyZone>, sizes: &[ZonePages]) -> Vec<NodeFacts> {
             .find(|zone| zone.node == buddy.node && zone.name == buddy.name);
         let zone = ZoneFacts {
             name: buddy.name,
-            present_pages: size.map_or(0, |zone| zone.present),
+            present_pages: size.map_or(0, |zone| zone.present / PAGE_SIZE),
             free_blocks: buddy.free_blocks,
             contended: false,
         };
@@ -180,7 +163,7 @@ fn join(buddies: Vec<BuddyZone>, sizes: &[ZonePages]) -> Vec<NodeFacts> {
 
 /// Returns the kernel's own setting, 0 to 100; `None` before 5.9, and if it cannot be read.
 pub fn kernel_proactiveness() -> Option<u32> {
-    fs::read_to_string(PROACTIVENESS).ok()?.trim().parse().ok()
+    text::number(PROACTIVENESS)
 }
 
 /// Work of compaction since boot, whatever caused it: `/proc/vmstat`.
@@ -206,19 +189,15 @@ impl CompactionCounters {
 
     fn of(vmstat: &str) -> Self {
         let mut counters = Self::default();
-        for line in vmstat.lines() {
-            let Some((name, value)) = line.split_once(' ') else {
-                continue;
-            };
-            let counter = match name {
-                "compact_migrate_scanned" => &mut counters.migrate_scanned,
-                "compact_free_scanned" => &mut counters.free_scanned,
-                "compact_isolated" => &mut counters.isolated,
-                "compact_stall" => &mut counters.stalls,
-                "compact_daemon_migrate_scanned" => &mut counters.daemon_migrate_scanned,
-                _ => continue,
-            };
-            *counter = value.trim().parse().unwrap_or(0);
+        for (name, value) in text::counters(vmstat) {
+            match name {
+                "compact_migrate_scanned" => counters.migrate_scanned = value,
+                "compact_free_scanned" => counters.free_scanned = value,
+                "compact_isolated" => counters.isolated = value,
+                "compact_stall" => counters.stalls = value,
+                "compact_daemon_migrate_scanned" => counters.daemon_migrate_scanned = value,
+                _ => {}
+            }
         }
         counters
     }
@@ -249,10 +228,14 @@ mod tests {
         let buddies = parse_buddyinfo(
             "Node 1, zone   Normal      1      0      2\nNode 0, zone      DMA      0      0      1\nNode 0, zone   Normal      5      0      0\n",
         );
-        let sizes = parse_zoneinfo(
-            "Node 0, zone      DMA\n        present  3998\n        managed  3840\nNode 0, zone   Normal\n        present  500\nNode 1, zone   Normal\n        present  700\n",
+        let sizes = [(0, "DMA", 3998), (0, "Normal", 500), (1, "Normal", 700)];
+        let sizes = sizes.map(|(node, name, pages)| {
+            format!("Node {node}, zone {name}\nspanned {pages}\npresent {pages}\nstart_pfn: 1\n")
+        });
+        let nodes = join(
+            buddies.expect("parses"),
+            &node::parse_zones(&sizes.concat()),
         );
-        let nodes = join(buddies.expect("parses"), &sizes.expect("parses"));
         let seen: Vec<(u32, &str, u64, u64)> = nodes
             .iter()
             .flat_map(|node| node.zones.iter().map(move |zone| (node.node, zone)))

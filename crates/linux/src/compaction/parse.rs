@@ -1,4 +1,4 @@
-//! Parses `/proc/buddyinfo` and `/proc/zoneinfo` (Documentation/filesystems/proc.rst), without trust.
+//! Parses `/proc/buddyinfo` (Documentation/filesystems/proc.rst), without trust.
 //!
 //! Limits: numbers beyond any machine (2^40 pages are 4 PiB) are refused, so that no sum overflows.
 //! Kernels built for larger blocks than order 10 exist; their blocks are counted as several of 10.
@@ -32,19 +32,6 @@ pub struct BuddyZone {
     pub name: String,
     /// Free blocks of each order.
     pub free_blocks: [u64; NR_ORDERS],
-}
-
-/// A zone in `/proc/zoneinfo`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ZonePages {
-    /// Node of the zone.
-    pub node: u32,
-    /// Name of the zone: `DMA32`, `Normal`...
-    pub name: String,
-    /// Present pages, including those that the kernel reserves.
-    pub present: u64,
-    /// Pages that the buddy allocator manages.
-    pub managed: u64,
 }
 
 /// Parses `/proc/buddyinfo`.
@@ -81,49 +68,6 @@ pub fn parse_buddyinfo(text: &str) -> Result<Vec<BuddyZone>, ParseError> {
             name: name.to_owned(),
             free_blocks,
         });
-    }
-    Ok(zones)
-}
-
-/// Parses the sizes of zones in `/proc/zoneinfo` and skips everything else.
-pub fn parse_zoneinfo(text: &str) -> Result<Vec<ZonePages>, ParseError> {
-    let mut zones: Vec<ZonePages> = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let wrong = |why| ParseError {
-            line: index + 1,
-            why,
-        };
-        if let Some((node, name)) = node_of(line) {
-            let name = name.trim();
-            if name.is_empty() {
-                return Err(wrong("names no zone"));
-            }
-            if zones.len() >= MAX_ZONES {
-                return Err(wrong("is one zone more than a machine can have"));
-            }
-            zones.push(ZonePages {
-                node,
-                name: name.to_owned(),
-                present: 0,
-                managed: 0,
-            });
-            continue;
-        }
-        let mut fields = line.split_whitespace();
-        let (Some(key @ ("present" | "managed")), Some(value), None) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let value = pages(value).ok_or_else(|| wrong("has a size that is no such number"))?;
-        let zone = zones
-            .last_mut()
-            .ok_or_else(|| wrong("gives a size before any zone"))?;
-        if key == "present" {
-            zone.present = value;
-        } else {
-            zone.managed = value;
-        }
     }
     Ok(zones)
 }
@@ -189,24 +133,6 @@ mod tests {
             &format!("Node 0, zone DMA{}", " 1".repeat(21)),
             1,
             "has more orders than a kernel can have",
-        );
-    }
-
-    #[test]
-    fn zoneinfo_is_read() {
-        let text = "Node 0, zone      DMA\n  per-node stats\n      nr_inactive_anon 45\n  pages free     3840\n        boost    0\n        spanned  4095\n        present  3998\n        managed  3840\n        protection: (0, 2983, 23996, 23996)\nNode 0, zone   Normal\n        present  5505024\n        managed  5394266\n";
-        let zones = parse_zoneinfo(text).expect("parses");
-        let seen: Vec<(&str, u64, u64)> = zones
-            .iter()
-            .map(|zone| (&*zone.name, zone.present, zone.managed))
-            .collect();
-        assert_eq!(
-            seen,
-            [("DMA", 3998, 3840), ("Normal", 5_505_024, 5_394_266)]
-        );
-        assert_eq!(
-            parse_zoneinfo("  present 5").map_err(|error| error.line),
-            Err(1)
         );
     }
 }

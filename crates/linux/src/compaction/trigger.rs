@@ -6,13 +6,15 @@
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use isotherm_engine::Nanos;
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::CompactionError;
+use crate::clock;
 
 /// File that compacts all nodes; the only way on a kernel without nodes.
 const WHOLE: &str = "/proc/sys/vm/compact_memory";
@@ -70,15 +72,11 @@ impl Trigger {
         &self.path
     }
 
-    /// Whether it compacts all nodes, as this kernel cannot compact one.
-    pub fn is_of_all_nodes(&self) -> bool {
-        self.path == Path::new(WHOLE)
-    }
-
     /// Starts compacting. Compaction stops when the calling thread ends, at the latest.
     pub fn start(&self) -> Result<Compacting, CompactionError> {
         let file = self.file()?;
-        let (result, theirs) = pipe().map_err(CompactionError::NoProcess)?;
+        let pipe = pipe_with(PipeFlags::CLOEXEC);
+        let (result, theirs) = pipe.map_err(|error| CompactionError::NoProcess(error.into()))?;
         // SAFETY: takes nothing and cannot fail.
         let parent = unsafe { libc::getpid() };
         // SAFETY: the child has only this thread, so it must not wait for another's lock: it calls async-signal-safe
@@ -90,7 +88,7 @@ impl Trigger {
             _ => Ok(Compacting {
                 path: self.path.clone(),
                 pid,
-                result,
+                result: result.into(),
                 started: Instant::now(),
                 is_reaped: false,
             }),
@@ -109,18 +107,7 @@ impl Trigger {
 impl Compacting {
     /// Waits for the end, for no longer than `at_most`. Returns whether the end has come.
     pub fn wait(&mut self, at_most: Nanos) -> bool {
-        let mut poll = libc::pollfd {
-            fd: self.result.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let time = libc::timespec {
-            tv_sec: (at_most.0 / 1_000_000_000) as _,
-            tv_nsec: (at_most.0 % 1_000_000_000) as libc::c_long,
-        };
-        // SAFETY: one valid pollfd, a valid time, and no signal mask.
-        let nr_ready = unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
-        nr_ready > 0
+        clock::wait(&[self.result.as_fd()], at_most)
     }
 
     /// Stops the compaction, if it still runs.
@@ -204,17 +191,6 @@ fn compact(file: c_int, result: c_int, parent: libc::pid_t) -> ! {
         }
         libc::_exit(0)
     }
-}
-
-/// Creates a pipe: read and write end, closed in executed programs.
-fn pipe() -> io::Result<(File, OwnedFd)> {
-    let mut ends: [c_int; 2] = [0; 2];
-    // SAFETY: space for two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, and without another owner.
-    Ok(unsafe { (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
 #[cfg(test)]

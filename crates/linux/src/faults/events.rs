@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 
 use isotherm_engine::{AddressRange, Nanos};
-use libbpf_rs::{Link, MapCore as _, MapFlags, Object, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Link, MapCore as _, MapFlags, Object, RingBuffer};
 use thiserror::Error;
 
 use super::perf_event::{self, Counted};
@@ -154,19 +154,11 @@ impl FaultSampler {
         };
         let walker = walker.as_mut().ok();
         let taken = Rc::new(RefCell::new(Vec::new()));
-        let mut builder = RingBufferBuilder::new();
-        let sink = Rc::clone(&taken);
-        let map = object.maps().find(|map| map.name() == "events");
-        let map = map.expect("a map of our object");
-        builder
-            .add(&map, move |bytes: &[u8]| {
-                sink.borrow_mut().extend(parse(bytes));
-                0
-            })
-            .map_err(FaultError::bpf("use the buffer"))?;
-        let buffer = builder.build().map_err(FaultError::bpf("use the buffer"))?;
+        let sink: Rc<RefCell<Vec<Fault>>> = Rc::clone(&taken);
+        let keep = move |bytes: &[u8]| sink.borrow_mut().extend(parse(bytes));
+        let buffer = object::ring_buffer(&object, keep);
         let mut sampler = Self {
-            buffer,
+            buffer: buffer.map_err(FaultError::bpf("use the buffer"))?,
             taken,
             object,
             minor: Vec::new(),
@@ -337,8 +329,7 @@ impl FaultSampler {
     }
 
     fn map(&self, name: &str) -> libbpf_rs::Map<'_> {
-        let map = self.object.maps().find(|map| map.name() == name);
-        map.expect("a map of our object")
+        object::map(&self.object, name)
     }
 }
 

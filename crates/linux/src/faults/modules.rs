@@ -14,6 +14,7 @@ use framehop::{ExplicitModuleSectionInfo, Module};
 use isotherm_engine::AddressRange;
 
 use super::elf::{ElfFacts, Segment};
+use crate::areas::{FilePart, MappedArea};
 
 /// Maximum number of known files.
 const MODULES_MAX: usize = 16 << 10;
@@ -43,40 +44,6 @@ pub(super) struct CodeArea {
     pub(super) module: Option<ModuleId>,
 }
 
-/// A line of `/proc/PID/maps` that maps code.
-#[derive(Debug)]
-pub(super) struct CodeMapping<'a> {
-    pub(super) range: AddressRange,
-    offset: u64,
-    device: &'a str,
-    inode: u64,
-    path: &'a str,
-}
-
-impl<'a> CodeMapping<'a> {
-    /// Parses a line; returns `None` if it maps no code.
-    pub(super) fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.splitn(6, ' ');
-        let (start, end) = words.next()?.split_once('-')?;
-        let hex = |text| u64::from_str_radix(text, 16).ok();
-        let range = AddressRange::checked(hex(start)?, hex(end)?)?;
-        if words.next()?.as_bytes().get(2) != Some(&b'x') || range.end > 1 << 56 {
-            return None;
-        }
-        Some(Self {
-            range,
-            offset: hex(words.next()?)?,
-            device: words.next()?,
-            inode: words.next()?.parse().ok()?,
-            path: words.next().unwrap_or("").trim_start(),
-        })
-    }
-
-    fn is_file(&self) -> bool {
-        self.inode != 0 && self.path.starts_with('/')
-    }
-}
-
 /// Facts about a file.
 #[derive(Debug, Default)]
 struct Known {
@@ -92,7 +59,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct Modules {
     known: Vec<Known>,
-    by_file: HashMap<(String, u64, String), ModuleId>,
+    /// Files by device, inode and path.
+    by_file: HashMap<(u64, u64, Arc<str>), ModuleId>,
     section_bytes: u64,
 }
 
@@ -118,21 +86,17 @@ impl Modules {
     }
 
     /// Returns the area of a mapping of process `pid`, and reads its file if that is new.
-    pub(super) fn area(&mut self, pid: u32, mapping: &CodeMapping<'_>) -> CodeArea {
-        let module = mapping.is_file().then(|| self.find(pid, mapping)).flatten();
+    pub(super) fn area(&mut self, pid: u32, mapping: &MappedArea) -> CodeArea {
+        let file = mapping.file.filter(|_| mapping.name.starts_with('/'));
         CodeArea {
             range: mapping.range,
-            offset: mapping.offset,
-            module,
+            offset: file.map_or(0, |file| file.offset),
+            module: file.and_then(|file| self.find(pid, &mapping.name, file)),
         }
     }
 
-    fn find(&mut self, pid: u32, mapping: &CodeMapping<'_>) -> Option<ModuleId> {
-        let key = (
-            mapping.device.to_owned(),
-            mapping.inode,
-            mapping.path.to_owned(),
-        );
+    fn find(&mut self, pid: u32, path: &Arc<str>, file: FilePart) -> Option<ModuleId> {
+        let key = (file.device, file.inode, Arc::clone(path));
         if let Some(id) = self.by_file.get(&key) {
             return Some(*id);
         }
@@ -140,21 +104,21 @@ impl Modules {
             return None;
         }
         let id = ModuleId(self.known.len() as u32);
-        let known = self.read(pid, mapping);
+        let known = self.read(pid, path, file.inode);
         self.known.push(known);
         self.by_file.insert(key, id);
         Some(id)
     }
 
-    fn read(&mut self, pid: u32, mapping: &CodeMapping<'_>) -> Known {
+    fn read(&mut self, pid: u32, path: &str, inode: u64) -> Known {
         let mut known = Known {
             name: ModuleName {
-                path: mapping.path.to_owned(),
+                path: path.to_owned(),
                 build_id: None,
             },
             ..Known::default()
         };
-        let Ok(file) = open(pid, mapping) else {
+        let Ok(file) = open(pid, path, inode) else {
             return known;
         };
         let room = SECTIONS_MAX.saturating_sub(self.section_bytes);
@@ -212,14 +176,13 @@ impl Modules {
 }
 
 /// Opens the file that a process maps, as the process sees it. A file that was replaced since is a different one.
-fn open(pid: u32, mapping: &CodeMapping<'_>) -> io::Result<File> {
-    let deleted = " (deleted)";
-    let path = mapping.path.strip_suffix(deleted).unwrap_or(mapping.path);
+fn open(pid: u32, path: &str, inode: u64) -> io::Result<File> {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     let is_it = |file: &File| -> io::Result<bool> {
         let metadata = file.metadata()?;
         // On overlays and btrfs the inode number of a mapping is not the file's.
         let is_plain = libc::major(metadata.dev()) != 0;
-        Ok(metadata.is_file() && (metadata.ino() == mapping.inode || !is_plain))
+        Ok(metadata.is_file() && (metadata.ino() == inode || !is_plain))
     };
     for path in [
         format!("/proc/{pid}/root{path}"),
@@ -247,39 +210,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_told_from_data() {
-        let line = "7f00a000-7f00b000 r-xp 00001000 08:01 1234      /tmp/a b";
-        let code = CodeMapping::parse(line).expect("code");
-        assert_eq!(
-            (code.offset, code.inode, code.path),
-            (0x1000, 1234, "/tmp/a b")
-        );
-        assert!(code.is_file());
-        let data = "7f00a000-7f00b000 rw-p 00001000 08:01 1234      /tmp/a";
-        assert!(CodeMapping::parse(data).is_none());
-        let jit = CodeMapping::parse("1000-2000 rwxp 0 00:00 0 ").expect("code");
-        assert!(!jit.is_file());
-        for broken in [
-            "",
-            "1000-2000",
-            "2000-1000 r-xp 0 08:01 1 /a",
-            "1000-2000 r-xp x 08:01 1 /a",
-        ] {
-            assert!(CodeMapping::parse(broken).is_none(), "{broken}");
-        }
-    }
-
-    #[test]
     fn our_own_program_says_what_build_it_is_and_how_its_frames_look() {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("ours");
         let mut modules = Modules::default();
-        let code = maps.lines().filter_map(CodeMapping::parse);
-        let code: Vec<CodeMapping<'_>> = code.filter(CodeMapping::is_file).collect();
-        let own = std::env::current_exe().expect("a path");
-        let own = code.iter().find(|area| area.path == own.to_string_lossy());
-        let area = modules.area(std::process::id(), own.expect("we run"));
+        let path = std::env::current_exe().expect("a path");
+        let path = path.to_string_lossy();
+        let is_own = |area: &MappedArea| area.permissions.is_executable() && *area.name == *path;
+        let mut areas = maps.lines().filter_map(MappedArea::parse);
+        let own = areas.find(is_own).expect("we run");
+        let area = modules.area(std::process::id(), &own);
         assert!(modules.unwinding(&area).is_some());
-        assert_eq!(modules.area(std::process::id(), own.expect("we run")), area);
+        assert_eq!(modules.area(std::process::id(), &own), area);
         assert_eq!(modules.len(), 1);
     }
 }

@@ -1,12 +1,14 @@
 //! Software events of perf, one for each processor: they count page faults, and run a program once per sampling period.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys::{
     PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_TYPE_SOFTWARE,
     perf_event_attr,
 };
+
+use crate::system_call::{checked, owned};
 
 /// `PERF_EVENT_IOC_PERIOD`: `_IOW('$', 4, __u64)`.
 const IOC_PERIOD: libc::Ioctl = 0x4008_2404;
@@ -44,31 +46,23 @@ pub(super) fn open(what: Counted, cpu: u32, period: u64) -> io::Result<OwnedFd> 
     let (everybody, no_group) = (-1, -1);
     // SAFETY: perf_event_open(2) reads an attribute of the size that it says; the rest are numbers, and a
     // result that is not negative is a new descriptor.
-    let fd = unsafe {
-        libc::syscall(
+    unsafe {
+        owned(libc::syscall(
             libc::SYS_perf_event_open,
             &raw const attributes,
             everybody,
             cpu as libc::c_int,
             no_group,
             FD_CLOEXEC,
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+        ))
     }
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Runs the program at every `period`-th fault from now on.
 pub(super) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     // SAFETY: this ioctl reads one number (perf_event_set_period in kernel/events/core.c).
     let done = unsafe { libc::ioctl(event.as_raw_fd(), IOC_PERIOD, &raw const period) };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(done).map(drop)
 }
 
 /// Turns counting on or off.
@@ -76,8 +70,5 @@ pub(super) fn set_counting(event: &OwnedFd, counts: bool) -> io::Result<()> {
     let what = if counts { IOC_ENABLE } else { IOC_DISABLE };
     // SAFETY: these ioctls take a flag, here none.
     let done = unsafe { libc::ioctl(event.as_raw_fd(), what, 0) };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(done).map(drop)
 }

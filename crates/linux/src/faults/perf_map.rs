@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::text::value;
+
 /// Maximum bytes of a map that are read, and the bytes of one read.
 const BYTES_MAX: u64 = 128 << 20;
 const PART: u64 = 1 << 20;
@@ -209,9 +211,9 @@ impl Place {
     /// Returns the place in the process's own `/tmp`, by the pid in its own namespace.
     fn of(pid: u32) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        let inner = field("NSpid:")?.split_whitespace().last()?;
-        let user = field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?;
+        let inner = value(&status, "NSpid:")?.split_whitespace().last()?;
+        let user = value(&status, "Uid:")?.split_whitespace().nth(1)?;
+        let user = user.parse().ok()?;
         let name = format!("tmp/perf-{inner}.map");
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let same = |a: &Path, b: &Path| {

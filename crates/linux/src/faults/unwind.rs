@@ -18,8 +18,9 @@ use framehop::{FrameAddress, Unwinder as _};
 use isotherm_engine::Nanos;
 
 use super::events::Fault;
-use super::modules::{CodeArea, CodeMapping, ModuleId, Modules};
+use super::modules::{CodeArea, ModuleId, Modules};
 use super::perf_map::PerfMap;
+use crate::areas::MappedArea;
 use crate::clock::monotonic;
 
 /// Maximum number of frames of a chain, as in perf.
@@ -206,7 +207,8 @@ impl Unwinder {
         if let Some(before) = jit {
             (space.jit, space.jit_read) = (before.jit, before.jit_read);
         }
-        for mapping in maps.lines().filter_map(CodeMapping::parse) {
+        let mappings = maps.lines().filter_map(MappedArea::parse);
+        for mapping in mappings.filter(|area| area.permissions.is_executable()) {
             let area = self.modules.area(fault.pid, &mapping);
             space.add(area, &self.modules);
         }

@@ -1,6 +1,5 @@
 //! Derives from the checks the commands that work here, and the remedies for others.
 
-use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -104,14 +103,7 @@ fn nodes_lack() -> Option<String> {
 
 /// Checks the permission without opening the file: opening some files for writing has an effect already.
 fn may_write(path: &str) -> io::Result<()> {
-    let path = CString::new(path).map_err(io::Error::other)?;
-    // SAFETY: a valid path; access(2) changes nothing.
-    let result = unsafe { libc::access(path.as_ptr(), libc::W_OK) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
 }
 
 #[cfg(test)]

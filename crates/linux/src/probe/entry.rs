@@ -136,15 +136,8 @@ impl TableCopy<'_> {
 
     /// Returns the frame number of page `index`, if it is present.
     pub fn frame(&self, index: usize) -> Option<u64> {
-        let entry = self.entries[index];
-        if entry & 1 != 0 {
-            Some((entry & self.frame_mask) >> 12)
-        } else if entry & 0x100 != 0 {
-            // The kernel inverts the frame bits of PROT_NONE entries (L1TF).
-            Some((!entry & self.frame_mask) >> 12)
-        } else {
-            None
-        }
+        let leaf = Leaf::of_entry(self.entries[index], self.frame_mask);
+        leaf.is_present().then(|| leaf.frame())
     }
 }
 

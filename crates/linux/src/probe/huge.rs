@@ -10,7 +10,6 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
 
 use super::page_table::{PageTableProbe, ProbeError};
 use super::tables::BLOCK_SHIFT;
-use super::walker::WalkerError;
 
 /// Bits of an entry (arch/x86/include/asm/pgtable_types.h): `_PAGE_RW`, `_PAGE_DIRTY`, `_PAGE_PSE`,
 /// `_PAGE_SPECIAL`, `_PAGE_SAVED_DIRTY`.
@@ -28,29 +27,20 @@ impl PageTableProbe {
         target: TargetId,
         ranges: &[AddressRange],
     ) -> Result<Option<Vec<u64>>, ProbeError> {
-        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(None);
-        };
         // Smaller ranges cannot hold a block.
         let mut ranges: Vec<AddressRange> = ranges.to_vec();
         ranges.retain(|range| first_block(*range) + BLOCK_SIZE <= range.end);
-        let mut found = Vec::new();
-        let walker = &mut self.walker;
-        let read = walker.gigabytes(&space, &ranges).and_then(|gigabytes| {
-            walker.entries(&space, BLOCK_SHIFT, &gigabytes, |block, entry| {
+        self.read_space(target, |walker, space| {
+            let mut found = Vec::new();
+            let gigabytes = walker.gigabytes(space, &ranges)?;
+            walker.entries(space, BLOCK_SHIFT, &gigabytes, |block, entry| {
                 if is_huge_page(entry) {
                     found.push(block);
                 }
-            })
-        });
-        match read {
-            Ok(()) => {
-                retain_within(&mut found, &ranges);
-                Ok(Some(found))
-            }
-            Err(WalkerError::Gone) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+            })?;
+            retain_within(&mut found, &ranges);
+            Ok(found)
+        })
     }
 }
 

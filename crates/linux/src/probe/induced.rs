@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use isotherm_engine::PAGE_SIZE;
 
 use crate::clock::thread_cpu;
+use crate::mapped::Mapping;
 
 /// Number of pages that are read: the capacity of a second-level TLB.
 const NR_PAGES: usize = 1024;
@@ -71,29 +72,11 @@ fn set_again_ns() -> f64 {
 }
 
 fn measure() -> Option<f64> {
-    let length = NR_PAGES * PAGE_SIZE as usize;
-    // SAFETY: a new mapping, to which nothing else refers.
-    let memory = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            length,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if memory == libc::MAP_FAILED {
-        return None;
-    }
-    let advise = |advice| {
-        // SAFETY: the memory above; neither advice changes what it holds.
-        unsafe { libc::madvise(memory, length, advice) == 0 }
-    };
-    advise(libc::MADV_NOHUGEPAGE);
-    let words = memory.cast::<usize>();
+    let memory = Mapping::anonymous(NR_PAGES * PAGE_SIZE as usize, 0).ok()?;
+    memory.advise(libc::MADV_NOHUGEPAGE).ok();
+    let words = memory.range().start as *mut usize;
     let page = |at: usize| {
-        // SAFETY: `at` is below `NR_PAGES`.
+        // SAFETY: within the mapping, as `at` is below `NR_PAGES`.
         unsafe { words.add(at * PAGE_SIZE as usize / size_of::<usize>()) }
     };
     for at in 0..NR_PAGES {
@@ -113,12 +96,10 @@ fn measure() -> Option<f64> {
         .filter_map(|_| {
             chase();
             let without = chase();
-            let with = advise(libc::MADV_COLD).then(chase)?;
+            let with = memory.advise(libc::MADV_COLD).is_ok().then(chase)?;
             Some((with - without) / NR_PAGES as f64)
         })
         .collect();
-    // SAFETY: nothing refers to the mapping any more.
-    unsafe { libc::munmap(memory, length) };
     differences.sort_unstable_by(f64::total_cmp);
     let median = differences.get(differences.len() / 2)?;
     Some(median.max(0.0))

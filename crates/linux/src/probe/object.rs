@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use libbpf_rs::libbpf_sys;
-use libbpf_rs::{MapCore, Object, ObjectBuilder};
+use libbpf_rs::{Map, MapCore, Object, ObjectBuilder, RingBuffer, RingBufferBuilder};
 
 use crate::mapped::MappedArray;
 
@@ -65,8 +65,27 @@ pub(crate) fn map_array<T: Copy>(
     name: &str,
     len: usize,
 ) -> io::Result<MappedArray<T>> {
+    MappedArray::new(map(object, name).as_fd(), len)
+}
+
+/// Returns a map of our own object.
+pub(crate) fn map<'a>(object: &'a Object, name: &str) -> Map<'a> {
     let map = object.maps().find(|map| map.name() == name);
-    MappedArray::new(map.expect("a map of our object").as_fd(), len)
+    map.expect("a map of our object")
+}
+
+/// Returns the ring buffer `events` of our own object. Consuming it passes each event to `sink`.
+pub(crate) fn ring_buffer(
+    object: &Object,
+    mut sink: impl FnMut(&[u8]) + 'static,
+) -> libbpf_rs::Result<RingBuffer<'static>> {
+    let events = map(object, "events");
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&events, move |bytes: &[u8]| {
+        sink(bytes);
+        0
+    })?;
+    builder.build()
 }
 
 /// Runs a program of type `syscall` on this thread, to its end.

@@ -69,7 +69,6 @@ pub struct PageTableProbe {
     /// Frames that the sampled pages must lie in to be valid; empty if there is no such condition.
     frames_wanted: Vec<u64>,
     states: Vec<PageState>,
-    spans: Vec<(u64, u32)>,
     leaves: Vec<Leaf>,
     ranges: Vec<AddressRange>,
     outcomes: Vec<Advised>,
@@ -92,7 +91,6 @@ impl PageTableProbe {
             armed: Vec::new(),
             frames_wanted: Vec::new(),
             states: Vec::new(),
-            spans: Vec::new(),
             leaves: Vec::new(),
             ranges: Vec::new(),
             outcomes: Vec::new(),
@@ -162,12 +160,22 @@ impl PageTableProbe {
         leaves: &mut Vec<Leaf>,
     ) -> Result<bool, ProbeError> {
         leaves.clear();
+        let read = self.read_space(target, |walker, space| walker.walk(space, spans, leaves));
+        Ok(read?.is_some())
+    }
+
+    /// Lets `read` read the target's address space. Returns `None` if the target is gone.
+    pub(super) fn read_space<R>(
+        &mut self,
+        target: TargetId,
+        read: impl FnOnce(&mut Walker, &AddressSpace) -> Result<R, WalkerError>,
+    ) -> Result<Option<R>, ProbeError> {
         let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(false);
+            return Ok(None);
         };
-        match self.walker.walk(&space, spans, leaves) {
-            Ok(()) => Ok(true),
-            Err(WalkerError::Gone) => Ok(false),
+        match read(&mut self.walker, &space) {
+            Ok(found) => Ok(Some(found)),
+            Err(WalkerError::Gone) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -247,9 +255,6 @@ impl PageTableProbe {
         address: u64,
         method: ClearMethod,
     ) -> Result<bool, ProbeError> {
-        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(false);
-        };
         // The page may be mapped at another of its addresses only.
         let mut spans = vec![(address, 1)];
         if let Some(aliases) = self.aliases.get(&target) {
@@ -261,12 +266,12 @@ impl PageTableProbe {
                     .map(|alias| (alias.start, 1)),
             );
         }
-        match self.walker.walk(&space, &spans, &mut self.leaves) {
-            Err(WalkerError::Gone) => return Ok(false),
-            result => result?,
+        let mut leaves = Vec::new();
+        if !self.leaves(target, &spans, &mut leaves)? {
+            return Ok(false);
         }
-        let there = self.leaves.iter().find(|leaf| leaf.is_present());
-        let frame = there.unwrap_or(&self.leaves[0]).frame();
+        let there = leaves.iter().find(|leaf| leaf.is_present());
+        let frame = there.unwrap_or(&leaves[0]).frame();
         let clearable = self.frames.as_ref().map(|frames| match method {
             ClearMethod::Madvise => frames.is_clearable(frame),
             ClearMethod::ClearRefs => frames.is_clearable_by_clear_refs(frame),
@@ -300,22 +305,28 @@ impl PageTableProbe {
     /// Starts `samples`, all of one target. `self.states` has been filled with `Excluded(Exited)` for their pages,
     /// starting at `first`.
     fn arm_target(&mut self, samples: &[Sample], first: usize) -> Result<(), ProbeError> {
-        let Some(space) = self.targets.get(&samples[0].target).and_then(|w| w.space) else {
+        if !self.read_samples(samples)? {
             return Ok(());
-        };
-        self.spans.clear();
-        self.spans.extend(samples.iter().map(|s| (s.address, 1)));
-        match self.walker.walk(&space, &self.spans, &mut self.leaves) {
-            Err(WalkerError::Gone) => return Ok(()),
-            result => result?,
         }
-        self.cost.checks += self.leaves.len() as u64;
         self.plan_clears(samples, first);
         let ranges = std::mem::take(&mut self.ranges);
         let cleared = self.clear(samples[0].target, &ranges);
         self.ranges = ranges;
         cleared?;
-        self.verify(&space, first)
+        self.verify(samples, first)
+    }
+
+    /// Reads the leaves of `samples`, all of one target. Returns `false` if the target is gone.
+    fn read_samples(&mut self, samples: &[Sample]) -> Result<bool, ProbeError> {
+        let spans: Vec<(u64, u32)> = samples.iter().map(|s| (s.address, 1)).collect();
+        let mut leaves = std::mem::take(&mut self.leaves);
+        let is_there = self.leaves(samples[0].target, &spans, &mut leaves);
+        self.leaves = leaves;
+        let is_there = is_there?;
+        if is_there {
+            self.cost.checks += self.leaves.len() as u64;
+        }
+        Ok(is_there)
     }
 
     /// Derives the state of each page and the ranges to clear from `self.leaves`.
@@ -346,17 +357,12 @@ impl PageTableProbe {
     }
 
     /// Reads the cleared bits again: a bit that is still set means "touched" or "cannot be cleared".
-    fn verify(&mut self, space: &AddressSpace, first: usize) -> Result<(), ProbeError> {
+    fn verify(&mut self, samples: &[Sample], first: usize) -> Result<(), ProbeError> {
         let before = std::mem::take(&mut self.leaves);
-        let result = self.walker.walk(space, &self.spans, &mut self.leaves);
-        match result {
-            Err(WalkerError::Gone) => {
-                self.states[first..].fill(PageState::Excluded(Gap::Exited));
-                return Ok(());
-            }
-            result => result?,
+        if !self.read_samples(samples)? {
+            self.states[first..].fill(PageState::Excluded(Gap::Exited));
+            return Ok(());
         }
-        self.cost.checks += self.leaves.len() as u64;
         let states = self.states[first..].iter_mut();
         for ((state, before), leaf) in states.zip(&before).zip(&self.leaves) {
             if *state == PageState::Armed && before.is_accessed() && leaf.is_accessed() {
@@ -373,21 +379,10 @@ impl PageTableProbe {
         first: usize,
         touches: &mut Vec<Touch>,
     ) -> Result<(), ProbeError> {
-        let space = self.targets.get(&samples[0].target).and_then(|w| w.space);
-        self.spans.clear();
-        self.spans.extend(samples.iter().map(|s| (s.address, 1)));
-        let walked = match space {
-            Some(space) => self.walker.walk(&space, &self.spans, &mut self.leaves),
-            None => Err(WalkerError::Gone),
-        };
-        match walked {
-            Err(WalkerError::Gone) => {
-                touches.extend(samples.iter().map(|_| Touch::Unknown(Gap::Exited)));
-                return Ok(());
-            }
-            result => result?,
+        if !self.read_samples(samples)? {
+            touches.extend(samples.iter().map(|_| Touch::Unknown(Gap::Exited)));
+            return Ok(());
         }
-        self.cost.checks += self.leaves.len() as u64;
         let hides = self.hides_accesses(samples[0].target);
         for (state, leaf) in self.states[first..].iter().zip(&self.leaves) {
             touches.push(match touch_of(*state, *leaf) {

@@ -11,7 +11,6 @@
 //! kept one of its block.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, PAGE_SIZE, Sample, TargetId, Touch,
@@ -19,7 +18,7 @@ use isotherm_engine::{
 
 use super::page_table::{PageTableProbe, ProbeError};
 use super::walker::WalkerError;
-use crate::process::{Process, ProcessError};
+use crate::process::{self, Process, ProcessError};
 
 /// Maximum number of runs kept: 12 MiB.
 const MAX_RUNS: usize = 1 << 19;
@@ -151,11 +150,7 @@ impl PhysicalProbe {
             }
         }
         let known: Vec<u32> = self.processes.values().copied().collect();
-        let entries = fs::read_dir("/proc")
-            .into_iter()
-            .flatten()
-            .filter_map(Result::ok);
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let pids = process::all().chain([std::process::id()]);
         for pid in pids.filter(|pid| !known.contains(pid)).collect::<Vec<_>>() {
             let Ok(process) = Process::open(pid) else {
                 continue;

@@ -28,6 +28,7 @@ use thiserror::Error;
 use super::clear_refs::ClearMethod;
 use super::page_table::{PageTableProbe, ProbeError};
 use crate::clock::process_cpu;
+use crate::process::resident_bytes;
 
 const BLOCK_PAGES: u64 = BLOCK_SIZE / PAGE_SIZE;
 /// Bytes of our own memory on which clear_refs is measured.
@@ -465,15 +466,6 @@ fn ranges_to_clear(seen: &[BlockFacts]) -> Vec<AddressRange> {
 
 /// Measures the nanoseconds per byte that clear_refs takes on this process.
 fn measure_clear_refs() -> f64 {
-    let rss = |()| {
-        let status = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-        let pages: u64 = status
-            .split_whitespace()
-            .nth(1)
-            .and_then(|p| p.parse().ok())
-            .unwrap_or(0);
-        (pages * PAGE_SIZE).max(CALIBRATION_BYTES as u64)
-    };
     let memory = vec![1u8; CALIBRATION_BYTES];
     black_box(
         memory
@@ -487,7 +479,7 @@ fn measure_clear_refs() -> f64 {
         return f64::INFINITY;
     }
     let elapsed = started.elapsed().as_nanos() as f64;
-    let bytes = rss(());
+    let bytes = resident_bytes(std::process::id()).max(CALIBRATION_BYTES as u64);
     drop(memory);
     elapsed / bytes as f64
 }

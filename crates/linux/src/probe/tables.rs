@@ -47,23 +47,13 @@ impl PageTableProbe {
         target: TargetId,
         ranges: &[AddressRange],
     ) -> Result<Option<Vec<u64>>, ProbeError> {
-        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(None);
-        };
-        let mut found = Vec::new();
-        let walker = &mut self.walker;
-        let mut collect = || -> Result<(), WalkerError> {
-            let gigabytes = walker.gigabytes(&space, ranges)?;
-            walker.occupied(&space, BLOCK_SHIFT, &gigabytes, |block| found.push(block))
-        };
-        match collect() {
-            Ok(()) => {
-                retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
-                Ok(Some(found))
-            }
-            Err(WalkerError::Gone) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        self.read_space(target, |walker, space| {
+            let mut found = Vec::new();
+            let gigabytes = walker.gigabytes(space, ranges)?;
+            walker.occupied(space, BLOCK_SHIFT, &gigabytes, |block| found.push(block))?;
+            retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
+            Ok(found)
+        })
     }
 
     /// Reads the tables of `blocks`, with those of other addresses of the same memory, and passes their facts to `see`.
@@ -99,10 +89,7 @@ impl PageTableProbe {
         blocks: &[u64],
         mut see: impl FnMut(BlockFacts),
     ) -> Result<bool, ProbeError> {
-        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(false);
-        };
-        let read = self.walker.tables(&space, blocks, |i, table| {
+        let mut look = |i: usize, table: TableLookup<'_>| {
             let address = blocks[i];
             let none = BlockFacts {
                 address,
@@ -137,13 +124,13 @@ impl PageTableProbe {
                 TableLookup::Changed => return,
             };
             see(facts);
+        };
+        let read = self.read_space(target, |walker, space| {
+            walker.tables(space, blocks, &mut look)
         });
-        self.cost.checks += blocks.len() as u64 * 512;
-        match read {
-            Ok(()) => Ok(true),
-            Err(WalkerError::Gone) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        let is_there = read?.is_some();
+        self.cost.checks += u64::from(is_there) * blocks.len() as u64 * 512;
+        Ok(is_there)
     }
 }
 
@@ -196,10 +183,7 @@ impl PageTableProbe {
         blocks: &[u64],
         mut see: impl FnMut(u64, u64, u32),
     ) -> Result<bool, ProbeError> {
-        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(false);
-        };
-        let read = self.walker.tables(&space, blocks, |i, table| match table {
+        let mut look = |i: usize, table: TableLookup<'_>| match table {
             TableLookup::Copy(copy) => {
                 for page in 0..512 {
                     if let Some(frame) = copy.frame(page) {
@@ -211,12 +195,11 @@ impl PageTableProbe {
                 see(blocks[i], leaf.frame() & !511, 512);
             }
             _ => {}
+        };
+        let read = self.read_space(target, |walker, space| {
+            walker.tables(space, blocks, &mut look)
         });
-        match read {
-            Ok(()) => Ok(true),
-            Err(WalkerError::Gone) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(read?.is_some())
     }
 }
 

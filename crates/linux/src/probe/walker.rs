@@ -14,7 +14,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use libbpf_rs::libbpf_sys;
@@ -23,7 +22,8 @@ use thiserror::Error;
 use super::entry::{ENTRIES_PER_TABLE, Leaf, RawTable, TableCopy};
 use super::object;
 use crate::cpu::CpuFacts;
-use crate::mapped::MappedArray;
+use crate::mapped::{MappedArray, Mapping};
+use crate::page_map::frame_of;
 use crate::process::in_initial_pid_namespace;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page_table.bpf.o"));
@@ -40,23 +40,18 @@ const DIRECT_MAP_ALIGNMENT: u64 = 1 << 30;
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Control {
-    task: u64,
-    mm: u64,
-    pgd: u64,
+    space: AddressSpace,
     page_offset: u64,
     frame_mask: u64,
-    tgid: u32,
     nr_slots: u32,
     top_shift: u32,
     table_shift: u32,
     found: u32,
     gone: u32,
-    seen: u32,
     notified: u32,
     total_vm: u64,
     map_count: u64,
     locked_vm: u64,
-    exec_id: u64,
 }
 const _: () = assert!(
     size_of::<Control>() == 104,
@@ -140,6 +135,7 @@ pub enum TableLookup<'a> {
 }
 
 /// Location of a process's page tables. Valid until the process exits or calls exec, which every use checks.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSpace {
     task: u64,
@@ -243,9 +239,8 @@ impl Walker {
         for limit in limits {
             let expected = if self.sees_all_ids { pid } else { 0 };
             let control = self.control();
-            control.tgid = expected;
+            control.space.tgid = expected;
             control.found = 0;
-            control.seen = 0;
             match run_iterator(self.locate.as_fd(), limit) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(source) => return Err(bpf("look for the process with a BPF iterator", source)),
@@ -253,21 +248,7 @@ impl Walker {
             }
             let control = self.control();
             if control.found != 0 {
-                let Control {
-                    task,
-                    mm,
-                    pgd,
-                    exec_id,
-                    tgid,
-                    ..
-                } = *control;
-                return Ok(AddressSpace {
-                    task,
-                    mm,
-                    pgd,
-                    exec_id,
-                    tgid,
-                });
+                return Ok(control.space);
             }
         }
         Err(WalkerError::NoAddressSpace { pid })
@@ -415,11 +396,7 @@ impl Walker {
 
     pub(super) fn select(&mut self, space: &AddressSpace, nr_slots: usize) {
         let control = self.control();
-        control.task = space.task;
-        control.mm = space.mm;
-        control.pgd = space.pgd;
-        control.exec_id = space.exec_id;
-        control.tgid = space.tgid;
+        control.space = *space;
         control.gone = 0;
         control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");
     }
@@ -436,54 +413,27 @@ impl Walker {
 
     /// Finds `page_offset`: see the module's documentation.
     fn calibrate(&mut self) -> Result<(), WalkerError> {
-        let page = CalibrationPage::new()?;
+        // A locked page of ours stays in its frame.
+        let page = Mapping::anonymous(PAGE_SIZE as usize, libc::MAP_POPULATE | libc::MAP_LOCKED)
+            .map_err(|source| bpf("lock a page of memory for calibration", source))?;
+        let address = page.range().start;
+        let hidden = |cause| WalkerError::NoFrameNumbers { cause };
+        let frame = frame_of(address).map_err(|error| hidden(error.to_string()))?;
+        let frame = frame.ok_or_else(|| hidden("the kernel shows frame number 0".into()))?;
         let space = self.locate(std::process::id())?;
         let highest = space.pgd & !(DIRECT_MAP_ALIGNMENT - 1);
         let candidates = (1u64 << self.cpu.physical_bits) / DIRECT_MAP_ALIGNMENT;
         let mut leaves = Vec::with_capacity(1);
         for candidate in 0..candidates.min(1 << 16) {
             self.control().page_offset = highest.wrapping_sub(candidate * DIRECT_MAP_ALIGNMENT);
-            self.walk(&space, &[(page.address(), 1)], &mut leaves)?;
-            if leaves[0].is_present() && page.holds_frame(leaves[0]) {
+            self.walk(&space, &[(address, 1)], &mut leaves)?;
+            if leaves[0].is_present() && leaves[0].frame() == frame {
                 return Ok(());
             }
         }
         Err(WalkerError::NoDirectMap {
             tried: candidates.min(1 << 16),
         })
-    }
-}
-
-/// A locked page of ours with a known frame number.
-struct CalibrationPage {
-    memory: MappedArray<u64>,
-    frame: u64,
-}
-
-impl CalibrationPage {
-    fn new() -> Result<Self, WalkerError> {
-        let memory = MappedArray::anonymous_locked(512)
-            .map_err(|source| bpf("lock a page of memory for calibration", source))?;
-        let address = memory.get().as_ptr() as u64;
-        let hidden = |cause: String| WalkerError::NoFrameNumbers { cause };
-        let pagemap = File::open("/proc/self/pagemap").map_err(|e| hidden(e.to_string()))?;
-        let mut entry = [0; 8];
-        pagemap
-            .read_exact_at(&mut entry, address / PAGE_SIZE * 8)
-            .map_err(|e| hidden(e.to_string()))?;
-        let frame = u64::from_ne_bytes(entry) & ((1 << 55) - 1);
-        if frame == 0 {
-            return Err(hidden("the kernel shows frame number 0".into()));
-        }
-        Ok(Self { memory, frame })
-    }
-
-    fn address(&self) -> u64 {
-        self.memory.get().as_ptr() as u64
-    }
-
-    fn holds_frame(&self, leaf: Leaf) -> bool {
-        leaf.frame() == self.frame
     }
 }
 

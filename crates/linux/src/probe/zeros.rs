@@ -67,14 +67,8 @@ impl PageTableProbe {
         blocks: &[u64],
         see: impl FnMut(BlockContents),
     ) -> Result<bool, ProbeError> {
-        let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
-            return Ok(false);
-        };
-        match self.walker.contents(&space, blocks, see) {
-            Ok(()) => Ok(true),
-            Err(WalkerError::Gone) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        let read = self.read_space(target, |walker, space| walker.contents(space, blocks, see));
+        Ok(read?.is_some())
     }
 }
 

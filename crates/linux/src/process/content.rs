@@ -2,18 +2,16 @@
 
 use isotherm_engine::AddressRange;
 
-use super::Process;
+use super::{Process, vector};
 use crate::areas::MappedArea;
+use crate::text;
 
 impl Process {
     /// Whether the process disables huge pages for its memory (`THP_enabled` of `/proc/PID/status`, since Linux 5.0);
     /// `None` where that is unknown.
     pub fn refuses_huge(&self) -> Option<bool> {
         let status = self.read("status", "read the status").ok()?;
-        let enabled = status
-            .lines()
-            .find_map(|line| line.strip_prefix("THP_enabled:"))?;
-        Some(enabled.trim() == "0")
+        Some(text::value(&status, "THP_enabled:")? == "0")
     }
 
     /// Returns the mappings that other processes map for the most part as well, according to `/proc/PID/smaps`. Takes
@@ -25,20 +23,23 @@ impl Process {
 
     /// Copies the memory at `address`. Returns whether all of it could be read.
     pub fn copy(&self, address: u64, into: &mut [u8]) -> bool {
+        let remote = vector(address, into.len());
+        self.read_memory(&[remote], into) == into.len() && self.is_alive()
+    }
+
+    /// Reads parts of the memory, one after the other, until one cannot be read. Returns the number of bytes read.
+    pub(super) fn read_memory(&self, parts: &[libc::iovec], into: &mut [u8]) -> usize {
         let local = libc::iovec {
             iov_base: into.as_mut_ptr().cast(),
             iov_len: into.len(),
         };
-        let remote = libc::iovec {
-            iov_base: address as *mut libc::c_void,
-            iov_len: into.len(),
-        };
         let pid = self.memory_thread() as libc::pid_t;
-        // SAFETY: process_vm_readv(2) writes no more than `iov_len` bytes to `into`; the other address is another
-        // process's and is not dereferenced here.
+        let nr = parts.len() as libc::c_ulong;
+        // SAFETY: process_vm_readv(2) writes no more than `iov_len` bytes to `into`; the other addresses are another
+        // process's and are not dereferenced here.
         let read =
-            unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-        read == into.len() as isize && self.is_alive()
+            unsafe { libc::process_vm_readv(pid, &raw const local, 1, parts.as_ptr(), nr, 0) };
+        usize::try_from(read).unwrap_or(0)
     }
 }
 

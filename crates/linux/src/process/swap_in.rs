@@ -2,7 +2,7 @@
 
 use isotherm_engine::PAGE_SIZE;
 
-use super::{MAX_VECTORS, Process, ProcessError};
+use super::{MAX_VECTORS, Process, ProcessError, vector};
 
 /// Pages whose page map entries are read at once (128 MiB).
 const PAGES_PER_READ: u64 = 32 << 10;
@@ -17,30 +17,10 @@ impl Process {
         let mut rest = pages;
         while !rest.is_empty() && self.is_alive() {
             let count = rest.len().min(MAX_VECTORS);
-            let remote: Vec<libc::iovec> = rest[..count]
-                .iter()
-                .map(|page| libc::iovec {
-                    iov_base: *page as *mut libc::c_void,
-                    iov_len: 1,
-                })
-                .collect();
-            let local = libc::iovec {
-                iov_base: bytes.as_mut_ptr().cast(),
-                iov_len: count,
-            };
-            // SAFETY: `local` is as long as all of `remote`, whose addresses are another process's.
-            let read = unsafe {
-                libc::process_vm_readv(
-                    self.memory_thread() as libc::pid_t,
-                    &raw const local,
-                    1,
-                    remote.as_ptr(),
-                    count as libc::c_ulong,
-                    0,
-                )
-            };
+            let parts = rest[..count].iter().map(|page| vector(*page, 1));
+            let parts: Vec<libc::iovec> = parts.collect();
             // The call stops at the first page that cannot be read.
-            let done = usize::try_from(read).unwrap_or(0);
+            let done = self.read_memory(&parts, &mut bytes[..count]);
             rest = &rest[count.min(done + usize::from(done < count))..];
         }
     }

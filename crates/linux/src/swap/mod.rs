@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use isotherm_engine::Refusal;
 
 use crate::meminfo::Meminfo;
+use crate::text;
 
 pub use zram::{
     SwapError, TakenDown, compression_of, set_up_zram, take_down_all_zram, take_down_zram,
@@ -85,10 +86,8 @@ pub(crate) fn is_in_memory() -> bool {
 pub fn pool_bytes() -> u64 {
     let (_, zram) = held_and_taken();
     // /proc/meminfo shows it from 5.19 on; before, only debugfs, which a locked-down machine hides.
-    let zswap = Meminfo::read().get("Zswap").or_else(|| {
-        let text = fs::read_to_string("/sys/kernel/debug/zswap/pool_total_size").ok()?;
-        text.trim().parse().ok()
-    });
+    let zswap = Meminfo::read().get("Zswap");
+    let zswap = zswap.or_else(|| text::number("/sys/kernel/debug/zswap/pool_total_size"));
     zram.saturating_add(zswap.unwrap_or(0))
 }
 

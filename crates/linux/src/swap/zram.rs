@@ -26,6 +26,8 @@ use thiserror::Error;
 use crate::meminfo::Meminfo;
 use crate::privileges;
 use crate::state::{self, StateError};
+use crate::system_call::checked;
+use crate::text;
 
 /// Name of the file in the state directory that lists our devices.
 const NOTE: &str = "zram-swap";
@@ -165,8 +167,7 @@ impl Noted {
     }
 
     fn state(&self) -> State {
-        let disksize = fs::read_to_string(self.sys("disksize"));
-        let Some(bytes) = disksize.ok().and_then(|text| text.trim().parse().ok()) else {
+        let Some(bytes) = text::number::<u64>(self.sys("disksize")) else {
             return State::Gone;
         };
         let first = File::open(self.device()).and_then(|file| {
@@ -433,10 +434,7 @@ fn unused() -> Result<Option<String>, SwapError> {
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| name.starts_with("zram"))
-        .filter(|name| {
-            fs::read_to_string(format!("/sys/block/{name}/disksize"))
-                .is_ok_and(|size| size.trim() == "0")
-        })
+        .filter(|name| text::number::<u64>(format!("/sys/block/{name}/disksize")) == Some(0))
         .collect();
     names.sort();
     Ok(names.into_iter().next())
@@ -477,12 +475,7 @@ fn swap_on(device: &Path) -> io::Result<()> {
     const PREFER: i32 = 0x8000;
     let path = c_path(device)?;
     // SAFETY: a valid path.
-    let result = unsafe { libc::swapon(path.as_ptr(), PREFER | PRIORITY) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    checked(unsafe { libc::swapon(path.as_ptr(), PREFER | PRIORITY) }).map(drop)
 }
 
 /// Takes a device out of use. The kernel reads its pages back. That may fail for want of memory while a process whose
@@ -492,10 +485,9 @@ fn swap_off(device: &Path) -> io::Result<()> {
     let mut nr_tries = 0;
     loop {
         // SAFETY: a valid path.
-        if unsafe { libc::swapoff(path.as_ptr()) } == 0 {
+        let Err(error) = checked(unsafe { libc::swapoff(path.as_ptr()) }) else {
             return Ok(());
-        }
-        let error = io::Error::last_os_error();
+        };
         nr_tries += 1;
         if error.raw_os_error() != Some(libc::ENOMEM) || nr_tries == SWAP_OFF_TRIES {
             return Err(error);

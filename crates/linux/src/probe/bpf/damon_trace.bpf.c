@@ -11,17 +11,12 @@
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
+#include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 #define EVENT_BYTES 96
 #define MAX_KDAMONDS 16384
-
-enum {
-	MAP_TYPE_HASH = 1,
-	MAP_TYPE_ARRAY = 2,
-	MAP_TYPE_RINGBUF = 27,
-};
 
 struct event {
 	__u64 time; /* CLOCK_MONOTONIC, nanoseconds */
@@ -30,24 +25,11 @@ struct event {
 	__u8 bytes[EVENT_BYTES];
 };
 
-struct {
-	__uint(type, MAP_TYPE_RINGBUF);
-	__uint(max_entries, 8 << 20);
-} events SEC(".maps");
+EVENTS(8 << 20);
 
-struct {
-	__uint(type, MAP_TYPE_HASH);
-	__uint(max_entries, MAX_KDAMONDS);
-	__type(key, __u32);
-	__type(value, __u32);
-} kdamonds SEC(".maps");
+MAP(kdamonds, HASH, __u32, MAX_KDAMONDS);
 
-struct {
-	__uint(type, MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} lost SEC(".maps");
+MAP(lost, ARRAY, __u64, 1);
 
 static __always_inline int hand_out(void *context, __u32 kind)
 {

@@ -19,6 +19,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -27,13 +28,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define BUFFER_BYTES (16 << 20)
 #define MAX_TARGETS 16384
 #define COMM 16
-
-enum {
-	MAP_TYPE_HASH = 1,
-	MAP_TYPE_ARRAY = 2,
-	MAP_TYPE_PERCPU_ARRAY = 6,
-	MAP_TYPE_RINGBUF = 27,
-};
 
 /* What struct bpf_perf_event_data is on x86-64: its registers are not used. */
 struct fault_event {
@@ -89,38 +83,15 @@ struct state {
 	__u64 calls;
 };
 
-struct {
-	__uint(type, MAP_TYPE_RINGBUF);
-	__uint(max_entries, BUFFER_BYTES);
-} events SEC(".maps");
+EVENTS(BUFFER_BYTES);
 
-struct {
-	__uint(type, MAP_TYPE_HASH);
-	__uint(max_entries, MAX_TARGETS);
-	__type(key, __u32);
-	__type(value, __u32);
-} targets SEC(".maps");
+MAP(targets, HASH, __u32, MAX_TARGETS);
 
-struct {
-	__uint(type, MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct config);
-} configuration SEC(".maps");
+MAP(configuration, ARRAY, struct config, 1);
 
-struct {
-	__uint(type, MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct state);
-} states SEC(".maps");
+MAP(states, PERCPU_ARRAY, struct state, 1);
 
-struct {
-	__uint(type, MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct fault);
-} scratch SEC(".maps");
+MAP(scratch, PERCPU_ARRAY, struct fault, 1);
 
 static __always_inline bool is_wanted(const struct config *config, __u32 tgid,
 				      struct task_struct *task)

@@ -12,6 +12,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -49,10 +50,8 @@ struct control {
 	__u32 unit;     /* find: bytes of a struct page */
 	__u32 nr;       /* scan: folios found; describe: files asked for */
 	__u32 nr_read;  /* scan: descriptions read */
-	__u32 nr_unreadable; /* scan */
 	__u32 most;     /* list: folios wanted at once */
 	__u32 tried;    /* scan: which of the frames of a chunk speaks for them */
-	__u32 unused;
 	/* scan: a bit for each CHUNK frames, by their number's lowest bits, that are taken to be all anonymous */
 	__u64 anonymous[4];
 };
@@ -87,37 +86,11 @@ struct group_words {
 	__u64 id; /* of its directory: the inode's number; 0: not readable */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct control);
-} control SEC(".maps");
+#include "control.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_FOLIOS);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct folio_words);
-} folios SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_FILES);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct file_words);
-} files SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_FILES);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct group_words);
-} groups SEC(".maps");
+ARRAY(folios, struct folio_words, MAX_FOLIOS);
+ARRAY(files, struct file_words, MAX_FILES);
+ARRAY(groups, struct group_words, MAX_FILES);
 
 /* The descriptions that the scan is at: those that fill a page of the kernel's, read in one go. */
 #define CHUNK 64
@@ -126,19 +99,27 @@ struct descriptions {
 	__u64 words[CHUNK * UNIT_WORDS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct descriptions);
-} descriptions SEC(".maps");
+MAP(descriptions, ARRAY, struct descriptions, 1);
 
-static __always_inline struct control *get_control(void)
-{
-	__u32 zero = 0;
+/* A program that calls `one` so many times, after `prepare`. */
+#define PROGRAM(name, one, prepare, times)           \
+	SEC("syscall")                               \
+	int name(void *ctx)                          \
+	{                                            \
+		struct control *c = get_control();   \
+		__u32 unused = 0;                    \
+                                                     \
+		if (!c)                              \
+			return 1;                    \
+		prepare;                             \
+		bpf_loop(times, one, &unused, 0);    \
+		return 0;                            \
+	}
 
-	return bpf_map_lookup_elem(&control, &zero);
-}
+/* A program that fills words from the first on, as long as `one` finds something. */
+#define FIND_PROGRAM(name, one) PROGRAM(name, one, c->nr = 0, MAX_STEPS)
+/* A program that tells of the first `nr` words. */
+#define TELL_PROGRAM(name, one) PROGRAM(name, one, (void)0, c->nr)
 
 #define FLAG(name) (1ULL << bpf_core_enum_value(enum pageflags, name))
 
@@ -244,10 +225,8 @@ static __always_inline int read_frame(struct control *c, __u64 frame, __u64 want
 	void *at = (void *)(c->memmap + frame * bpf_core_type_size(struct page));
 
 	*nr = 1;
-	if (bpf_probe_read_kernel(words, sizeof(words) / 2, at)) {
-		c->nr_unreadable++;
+	if (bpf_probe_read_kernel(words, sizeof(words) / 2, at))
 		return 0;
-	}
 	if (words[0] & FLAG(PG_head) && bpf_probe_read_kernel(words, sizeof(words), at))
 		return 0;
 	return tell_frame(c, frame, words, words, wanted, found, nr);
@@ -308,7 +287,6 @@ static long scan_chunk(__u32 i, void *unused)
 	}
 	if (bpf_probe_read_kernel(read, sizeof(*read), (void *)(c->memmap + first * bpf_core_type_size(struct page)))) {
 		/* A hole is as large as a section at least, whose descriptions fill 512 pages. */
-		c->nr_unreadable++;
 		c->next = end;
 		return 0;
 	}
@@ -319,18 +297,7 @@ static long scan_chunk(__u32 i, void *unused)
 }
 
 /* Looks for files' pages from frame `next` to `end`, as many as there is room for. */
-SEC("syscall")
-int scan(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	c->nr = 0;
-	bpf_loop(MAX_STEPS, scan_chunk, &unused, 0);
-	return 0;
-}
+FIND_PROGRAM(scan, scan_chunk)
 
 static long look_one(__u32 i, void *unused)
 {
@@ -347,17 +314,7 @@ static long look_one(__u32 i, void *unused)
 }
 
 /* Tells what is in the frames that stand in the first `nr` words; no mapping: no folio of a file. */
-SEC("syscall")
-int look(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	bpf_loop(c->nr, look_one, &unused, 0);
-	return 0;
-}
+TELL_PROGRAM(look, look_one)
 
 /* Levels of an xarray, and slots of its nodes. */
 #define MAX_LEVELS 11
@@ -420,18 +377,7 @@ static long list_one(__u32 i, void *unused)
 }
 
 /* Looks for the cached pages of a file from place `next` to `end`, at most `most`, as many as there is room for. */
-SEC("syscall")
-int list(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	c->nr = 0;
-	bpf_loop(MAX_STEPS, list_one, &unused, 0);
-	return 0;
-}
+FIND_PROGRAM(list, list_one)
 
 /* The names of a file and of the directories that it is in, up to the root of its file system. */
 static __always_inline void tell_path(struct file_words *f, struct inode *inode)
@@ -488,17 +434,7 @@ static long describe_one(__u32 i, void *unused)
 }
 
 /* Tells of the files whose mappings stand in the first `nr` words. */
-SEC("syscall")
-int describe(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	bpf_loop(c->nr, describe_one, &unused, 0);
-	return 0;
-}
+TELL_PROGRAM(describe, describe_one)
 
 static long tell_group(__u32 i, void *unused)
 {
@@ -513,17 +449,7 @@ static long tell_group(__u32 i, void *unused)
 }
 
 /* Tells of the control groups that stand in the first `nr` words. */
-SEC("syscall")
-int tell_groups(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	bpf_loop(c->nr, tell_group, &unused, 0);
-	return 0;
-}
+TELL_PROGRAM(tell_groups, tell_group)
 
 /* Finds the mapping of one of our own files, and its page where it has only the first. */
 SEC("syscall")

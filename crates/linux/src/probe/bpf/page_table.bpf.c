@@ -11,6 +11,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -45,20 +46,20 @@ struct control {
 	__u64 task;        /* task_struct of a thread of the target, found by locate */
 	__u64 mm;          /* its mm_struct */
 	__u64 pgd;         /* its top-level table (direct-map address) */
+	__u64 exec_id;     /* how often the task had called exec: an mm_struct's address may be used again */
+	__u32 tgid;        /* whom locate looks for (0: whom the iterator was limited to) */
+	__u32 unused;
 	__u64 page_offset; /* where the direct map starts */
 	__u64 frame_mask;  /* address bits of an entry */
-	__u32 tgid;        /* whom locate looks for (0: whom the iterator was limited to) */
 	__u32 nr_slots;    /* slots in use */
 	__u32 top_shift;   /* 39 with 4 levels, 48 with 5 */
 	__u32 table_shift; /* copy_tables: 12, 21 or 30: which level's tables */
 	__u32 found;       /* locate: found the target with an address space */
 	__u32 gone;        /* walk, copy_tables: the target has exited or called exec */
-	__u32 seen;        /* locate: how many tasks were looked at */
 	__u32 notified;    /* walk: others are told of changes to the tables, so have tables of their own */
 	__u64 total_vm;    /* walk: pages mapped */
 	__u64 map_count;   /* walk: mappings */
 	__u64 locked_vm;   /* walk: pages that are locked, or pinned on the target's account */
-	__u64 exec_id;     /* how often the task had called exec: an mm_struct's address may be used again */
 };
 
 /* A mapping of which no page can be reclaimed: mirrored in ../unreclaimable.rs. */
@@ -78,49 +79,17 @@ struct table {
 	__u64 entries[512];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct control);
-} control SEC(".maps");
+#include "control.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_SLOTS);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, __u64);
-} slots SEC(".maps");
+ARRAY(slots, __u64, MAX_SLOTS);
 
 /* Entries of neighbouring pages. */
 struct run {
 	__u64 entries[PAGES_PER_RUN];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_RUNS);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct run);
-} runs SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_TABLES);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct table);
-} tables SEC(".maps");
-
-static __always_inline struct control *get_control(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&control, &zero);
-}
+ARRAY(runs, struct run, MAX_RUNS);
+ARRAY(tables, struct table, MAX_TABLES);
 
 /* A leaf entry in a slot's words: its frame address and flags. */
 static __always_inline __u64 describe(const struct control *c, __u64 entry, __u64 size_flag)
@@ -231,12 +200,7 @@ struct chunk {
 	__u64 words[CHUNK_WORDS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct chunk);
-} content SEC(".maps");
+MAP(content, ARRAY, struct chunk, 1);
 
 /* Replaces a page's address in the slot by what it is, and whether all of it is zeros. */
 static long look_for_zeros(__u32 i, void *unused)
@@ -305,7 +269,6 @@ int locate(struct bpf_iter__task *ctx)
 
 	if (!task || !c)
 		return 0;
-	c->seen++;
 	if (c->found || (c->tgid && task->tgid != (__s32)c->tgid))
 		return 0;
 	mm = task->mm;
@@ -351,60 +314,36 @@ static __always_inline void tell_facts(struct control *c)
 		c->notified = BPF_CORE_READ(mm, notifier_subscriptions) != 0;
 }
 
-/* Replaces the addresses in the slots by what is there. */
-SEC("syscall")
-int walk(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	if (!still_there(c)) {
-		c->gone = 1;
-		return 0;
+/* A program that calls `one` for each slot, and then `finish`, while the target is still there. */
+#define SLOT_PROGRAM(name, one, finish)                    \
+	SEC("syscall")                                     \
+	int name(void *ctx)                                \
+	{                                                  \
+		struct control *c = get_control();         \
+		__u32 unused = 0;                          \
+                                                           \
+		if (!c)                                    \
+			return 1;                          \
+		if (!still_there(c)) {                     \
+			c->gone = 1;                       \
+			return 0;                          \
+		}                                          \
+		bpf_loop(c->nr_slots, one, &unused, 0);    \
+		finish(c);                                 \
+		if (!still_there(c))                       \
+			c->gone = 1;                       \
+		return 0;                                  \
 	}
-	bpf_loop(c->nr_slots, walk_one, &unused, 0);
-	tell_facts(c);
-	if (!still_there(c))
-		c->gone = 1;
-	return 0;
+
+static __always_inline void tell_nothing(struct control *c)
+{
 }
+
+/* Replaces the addresses in the slots by what is there. */
+SLOT_PROGRAM(walk, walk_one, tell_facts)
 
 /* Copies, for the address in each slot, the table of the level asked for. */
-SEC("syscall")
-int copy_tables(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	if (!still_there(c)) {
-		c->gone = 1;
-		return 0;
-	}
-	bpf_loop(c->nr_slots, copy_one, &unused, 0);
-	if (!still_there(c))
-		c->gone = 1;
-	return 0;
-}
+SLOT_PROGRAM(copy_tables, copy_one, tell_nothing)
 
 /* Says, for the page at the address in each slot, whether it holds nothing but zeros. */
-SEC("syscall")
-int find_zeros(void *ctx)
-{
-	struct control *c = get_control();
-	__u32 unused = 0;
-
-	if (!c)
-		return 1;
-	if (!still_there(c)) {
-		c->gone = 1;
-		return 0;
-	}
-	bpf_loop(c->nr_slots, look_for_zeros, &unused, 0);
-	if (!still_there(c))
-		c->gone = 1;
-	return 0;
-}
+SLOT_PROGRAM(find_zeros, look_for_zeros, tell_nothing)

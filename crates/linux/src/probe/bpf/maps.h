@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Maps of BPF, whose keys are numbers; the file that includes this includes bpf_helpers.h before. */
+#ifndef ISOTHERM_MAPS_H
+#define ISOTHERM_MAPS_H
+
+/* A map whose type is BPF_MAP_TYPE_ and `map_type`. */
+#define MAP(name, map_type, kind, nr)                  \
+	struct {                                       \
+		__uint(type, BPF_MAP_TYPE_##map_type); \
+		__uint(max_entries, nr);               \
+		__type(key, __u32);                    \
+		__type(value, kind);                   \
+	} name SEC(".maps")
+
+/* An array that user space maps as well. */
+#define ARRAY(name, kind, nr)                      \
+	struct {                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);  \
+		__uint(max_entries, nr);           \
+		__uint(map_flags, BPF_F_MMAPABLE); \
+		__type(key, __u32);                \
+		__type(value, kind);               \
+	} name SEC(".maps")
+
+/* The ring buffer of what is handed out. */
+#define EVENTS(bytes)                                \
+	struct {                                     \
+		__uint(type, BPF_MAP_TYPE_RINGBUF);  \
+		__uint(max_entries, bytes);          \
+	} events SEC(".maps")
+
+#endif
