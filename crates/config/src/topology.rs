@@ -228,7 +228,7 @@ fn read_nodes(root: &Cursor) -> Option<Topology> {
 
 fn read_node(item: &Cursor) -> Option<(u32, Vec<Extent>)> {
     let fields = item.map()?;
-    let id = fields.need("id").and_then(|c| c.count_u32());
+    let id = fields.required("id", Cursor::count_u32);
     let size = fields.get("size").map(|c| c.size());
     let regions = fields.get("regions").map(|c| c.list());
     fields.finish();

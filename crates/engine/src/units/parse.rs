@@ -393,7 +393,8 @@ mod tests {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
         for text in [
-            "", "K", "-1", "4 K 4", "17 EiB", "17000 P", "4Q", "4 Ki", "1e", "1e99999",
+            "", "K", "-1", "4 K 4", "17 EiB", "17000 P", "4Q", "4 Ki", "1e", "1e99999", "1..2",
+            ",1",
         ] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
@@ -440,7 +441,8 @@ mod tests {
     #[test]
     fn what_is_not_a_number_is_refused() {
         for text in [
-            "", " ", ".", ",", "1.2.3s", "1,5s", "1,,000s", ",5s", "-5s", "1s 2", "s", "1..2", "1e",
+            "", " ", ".", ",", "1.2.3s", "1,5s", "1,,000s", ",5s", "-5s", "1s 2", "s", "1..2",
+            "1e", "1 s -1 s",
         ] {
             assert!(parse_time(text).is_err(), "{text}");
         }
