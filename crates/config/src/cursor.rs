@@ -230,10 +230,7 @@ impl<'a> Cursor<'a> {
         let fields = self.map()?;
         let (min, max) = (fields.required("min", &read), fields.required("max", &read));
         fields.finish();
-        Some(Bounds {
-            min: min?,
-            max: max?,
-        })
+        Some(Bounds::new(min?, max?))
     }
 
     /// Reads a range of addresses, `{start, end}`. The other keys come from damo's snapshots.

@@ -196,10 +196,10 @@ impl Words {
             "null" => Ok(end),
             _ => read(word),
         };
-        Ok(Bounds {
-            min: self.read(|word| end(word, ends.0))?,
-            max: self.read(|word| end(word, ends.1))?,
-        })
+        Ok(Bounds::new(
+            self.read(|word| end(word, ends.0))?,
+            self.read(|word| end(word, ends.1))?,
+        ))
     }
 
     fn left(&self) -> usize {

@@ -106,18 +106,9 @@ const FOREVER: Nanos = Nanos(u64::MAX);
 
 fn pattern(min_size: u64, rate: (f64, f64), min_age: Nanos) -> AccessPattern {
     AccessPattern {
-        size: Bounds {
-            min: min_size,
-            max: u64::MAX,
-        },
-        nr_accesses: Bounds {
-            min: Frequency::Percent(rate.0),
-            max: Frequency::Percent(rate.1),
-        },
-        age: Bounds {
-            min: Age::Time(min_age),
-            max: Age::Time(FOREVER),
-        },
+        size: Bounds::new(min_size, u64::MAX),
+        nr_accesses: Bounds::new(Frequency::Percent(rate.0), Frequency::Percent(rate.1)),
+        age: Bounds::new(Age::Time(min_age), Age::Time(FOREVER)),
     }
 }
 

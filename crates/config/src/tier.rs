@@ -29,10 +29,7 @@ const HMSDK_INTERVALS: Intervals = Intervals {
     update: Nanos::from_millis(20_000),
 };
 /// HMSDK's `--monitoring_nr_regions_range 100 10000`.
-const HMSDK_NR_REGIONS: Bounds<u32> = Bounds {
-    min: 100,
-    max: 10_000,
-};
+const HMSDK_NR_REGIONS: Bounds<u32> = Bounds::new(100, 10_000);
 /// DAMON's intervals; damo's example begins with these and tunes them.
 const DAMON_INTERVALS: Intervals = Intervals {
     sample: Nanos::from_millis(5),
@@ -40,7 +37,7 @@ const DAMON_INTERVALS: Intervals = Intervals {
     update: Nanos::from_millis(1_000),
 };
 /// DAMON's number of regions.
-const DAMON_NR_REGIONS: Bounds<u32> = Bounds { min: 10, max: 1000 };
+const DAMON_NR_REGIONS: Bounds<u32> = Bounds::new(10, 1000);
 /// damo's example: `--damos_apply_interval 1s` and `--damos_quota_interval 1s`.
 const GOALS_INTERVAL: Nanos = Nanos::from_millis(1_000);
 /// damo's example: `--damos_quota_space 200MB`.
@@ -313,18 +310,9 @@ fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Sch
         ((5.0, 100.0), metric, GOALS_USED_BP)
     };
     let pattern = AccessPattern {
-        size: Bounds {
-            min: 0,
-            max: u64::MAX,
-        },
-        nr_accesses: Bounds {
-            min: Frequency::Percent(rate.0),
-            max: Frequency::Percent(rate.1),
-        },
-        age: Bounds {
-            min: Age::Time(Nanos(0)),
-            max: Age::Time(Nanos(u64::MAX)),
-        },
+        size: Bounds::new(0, u64::MAX),
+        nr_accesses: Bounds::new(Frequency::Percent(rate.0), Frequency::Percent(rate.1)),
+        age: Bounds::new(Age::Time(Nanos(0)), Age::Time(Nanos(u64::MAX))),
     };
     let outside = memcg.map(|path| Filter {
         kind: FilterKind::Ops(OpsFilter::Memcg {

@@ -229,10 +229,7 @@ mod tests {
     /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another.
     fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {
         let pattern = AccessPattern {
-            nr_accesses: Bounds {
-                min: Frequency::Percent(percent.0),
-                max: Frequency::Percent(percent.1),
-            },
+            nr_accesses: Bounds::new(Frequency::Percent(percent.0), Frequency::Percent(percent.1)),
             ..AccessPattern::ANY
         };
         let attributes = Attributes {

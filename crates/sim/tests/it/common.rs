@@ -14,14 +14,8 @@ pub(crate) fn seconds(n: u64) -> Nanos {
 /// A scheme for memory that has been accessed in this share of the checks for at least `age`.
 pub(crate) fn scheme(action: Action, percent: (f64, f64), age: Nanos) -> Scheme {
     let pattern = AccessPattern {
-        nr_accesses: Bounds {
-            min: Frequency::Percent(percent.0),
-            max: Frequency::Percent(percent.1),
-        },
-        age: Bounds {
-            min: Age::Time(age),
-            max: Age::Time(Nanos(u64::MAX)),
-        },
+        nr_accesses: Bounds::new(Frequency::Percent(percent.0), Frequency::Percent(percent.1)),
+        age: Bounds::new(Age::Time(age), Age::Time(Nanos(u64::MAX))),
         ..AccessPattern::ANY
     };
     Scheme::new(pattern, action)

@@ -106,25 +106,15 @@ fn check_refusal(change: impl FnOnce(&mut Scheme), wanted: &str) {
 #[test]
 fn patterns_that_nothing_has_are_refused() {
     check_refusal(
-        |s| s.pattern.size = Bounds { min: 2, max: 1 },
+        |s| s.pattern.size = Bounds::new(2, 1),
         "its least size is above its most, so that no memory matches; exchange the two",
     );
     check_refusal(
-        |s| {
-            s.pattern.nr_accesses = Bounds {
-                min: Frequency::Percent(50.0),
-                max: Frequency::Percent(5.0),
-            }
-        },
+        |s| s.pattern.nr_accesses = Bounds::new(Frequency::Percent(50.0), Frequency::Percent(5.0)),
         "its least access frequency is above its most, so that no memory matches; exchange the two",
     );
     check_refusal(
-        |s| {
-            s.pattern.age = Bounds {
-                min: Age::Time(SECOND),
-                max: Age::Time(Nanos(0)),
-            }
-        },
+        |s| s.pattern.age = Bounds::new(Age::Time(SECOND), Age::Time(Nanos(0))),
         "its least age is above its most, so that no memory matches; exchange the two",
     );
     let share = "its access frequency is not a share of 0 % to 100 %";
