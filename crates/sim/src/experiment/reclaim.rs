@@ -174,21 +174,16 @@ impl Program {
 
     fn processes(&self, with_translations: bool) -> Vec<SimProcessSpec> {
         let fill = Some((Nanos(0), nanos(self.fill_s)));
-        let area = |name: &str, start, length, purpose, rates| AreaSpec {
-            name: name.to_owned(),
-            range: AddressRange::new(start, start + length),
-            purpose,
-            huge: None,
-            pattern: Pattern::steady(rates),
-            fill,
-            filled_of_block: None,
-            released: None,
+        let area = |name: &str, start, length, purpose, rates| {
+            let range = AddressRange::new(start, start + length);
+            AreaSpec {
+                purpose,
+                fill,
+                ..AreaSpec::new(name, range, Pattern::steady(rates))
+            }
         };
         let process = |name: &str, areas| SimProcessSpec {
             name: name.to_owned(),
-            threads: 1,
-            work: None,
-            memory_bound: 0.0,
             areas,
             ..SimProcessSpec::default()
         };

@@ -195,24 +195,16 @@ impl TieringSetting {
 fn program(name: &str, areas: Vec<AreaSpec>) -> SimProcessSpec {
     SimProcessSpec {
         name: name.to_owned(),
-        threads: 1,
-        work: None,
-        memory_bound: 0.0,
         areas,
         ..SimProcessSpec::default()
     }
 }
 
 fn area(name: &str, start: u64, pages: u64, fill: (Nanos, Nanos), rates: Rates) -> AreaSpec {
+    let range = AddressRange::new(start, start + pages * PAGE_SIZE);
     AreaSpec {
-        name: name.to_owned(),
-        range: AddressRange::new(start, start + pages * PAGE_SIZE),
-        purpose: Use::Anon,
-        huge: None,
-        pattern: Pattern::steady(rates),
         fill: Some(fill),
-        filled_of_block: None,
-        released: None,
+        ..AreaSpec::new(name, range, Pattern::steady(rates))
     }
 }
 

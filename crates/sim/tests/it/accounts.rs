@@ -15,22 +15,18 @@ use crate::common::{MIB, context, seconds};
 
 /// A process with anonymous memory and files; each page of the first half of both is accessed at `rate`.
 fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> SimProcessSpec {
-    let area = |name: &str, start: u64, mib: u64, purpose| AreaSpec {
-        name: name.into(),
-        range: AddressRange::new(start, start + mib * MIB),
-        purpose,
-        huge: None,
-        pattern: Pattern::steady(Rates::Steps(vec![((mib * 128) as u32, rate)])),
-        fill: Some((Nanos(0), seconds(1))),
-        filled_of_block: None,
-        released: None,
+    let area = |name: &str, start: u64, mib: u64, purpose| {
+        let range = AddressRange::new(start, start + mib * MIB);
+        let rates = Rates::Steps(vec![((mib * 128) as u32, rate)]);
+        AreaSpec {
+            purpose,
+            fill: Some((Nanos(0), seconds(1))),
+            ..AreaSpec::new(name, range, Pattern::steady(rates))
+        }
     };
     SimProcessSpec {
         name: "program".into(),
-        threads: 1,
-        work: None,
         memory_bound: 0.3,
-        accesses_per_s: None,
         areas: vec![
             area("heap", 0x7f00_0000_0000, anon_mib, Use::Anon),
             area("file", 0x7f80_0000_0000, file_mib, Use::File),

@@ -4,7 +4,7 @@ use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{AddressRange, Attributes, Nanos};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine, SimProcess, SimProcessSpec,
-    SwapKind, Use,
+    SwapKind,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
 
@@ -13,21 +13,13 @@ use crate::common::{MIB, context, scheme, seconds};
 /// A process of 128 MiB: half of each block is filled within `fill`, and each page is accessed at `rate`.
 fn process(rate: f32, fill: Nanos) -> SimProcessSpec {
     let start = 0x7f00_0000_0000;
+    let range = AddressRange::new(start, start + 256 * MIB);
     SimProcessSpec {
         name: "program".into(),
-        threads: 1,
-        work: None,
-        memory_bound: 0.0,
-        accesses_per_s: None,
         areas: vec![AreaSpec {
-            name: "heap".into(),
-            range: AddressRange::new(start, start + 256 * MIB),
-            purpose: Use::Anon,
-            huge: None,
-            pattern: Pattern::steady(Rates::Even(rate)),
             fill: Some((Nanos(0), fill)),
             filled_of_block: Some(256),
-            released: None,
+            ..AreaSpec::new("heap", range, Pattern::steady(Rates::Even(rate)))
         }],
         ..SimProcessSpec::default()
     }

@@ -31,21 +31,15 @@ fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> Mac
 /// A process of `mib`; each page of its first `hot` MiB is accessed at `rate`.
 fn process(mib: u64, hot: u64, rate: f32) -> SimProcessSpec {
     let start = 0x7f00_0000_0000;
+    let range = AddressRange::new(start, start + mib * MIB);
+    let rates = Rates::Steps(vec![((hot * 256) as u32, rate)]);
     SimProcessSpec {
         name: "program".into(),
-        threads: 1,
-        work: None,
         memory_bound: 0.3,
         accesses_per_s: Some(1e7),
         areas: vec![AreaSpec {
-            name: "heap".into(),
-            range: AddressRange::new(start, start + mib * MIB),
-            purpose: Use::Anon,
-            huge: None,
-            pattern: Pattern::steady(Rates::Steps(vec![((hot * 256) as u32, rate)])),
             fill: Some((Nanos(0), seconds(1))),
-            filled_of_block: None,
-            released: None,
+            ..AreaSpec::new("heap", range, Pattern::steady(rates))
         }],
         ..SimProcessSpec::default()
     }
