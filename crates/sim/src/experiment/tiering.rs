@@ -46,6 +46,24 @@ pub enum Placement {
     Tiered,
 }
 
+impl Placement {
+    /// Returns its name in titles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Tiered => "tiered",
+        }
+    }
+
+    /// Returns the contexts of a run, where `tiered` monitor the nodes and migrate.
+    pub fn contexts(self, tiered: &[SimContextSpec]) -> Vec<SimContextSpec> {
+        match self {
+            Self::Default => Vec::new(),
+            Self::Tiered => tiered.to_vec(),
+        }
+    }
+}
+
 /// Outcome of an experiment, while clients read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TieringOutcome {
