@@ -53,24 +53,6 @@ fn exchanged_watermarks_are_looked_at_at_once() {
 }
 
 #[test]
-fn only_goals_that_the_user_feeds_can_be_set() {
-    let mut scheme = limited(Action::Cold, 0, SECOND);
-    let goal = |metric| Goal {
-        metric,
-        target_value: 5,
-        current_value: 0,
-    };
-    scheme.quota.goals = vec![goal(GoalMetric::UserInput), goal(GoalMetric::ActiveMemBp)];
-    let mut engine = Bench::new(&[scheme]).engine;
-    assert!(engine.set_goal_value(0, 0, 3));
-    assert!(!engine.set_goal_value(0, 1, 3));
-    assert!(!engine.set_goal_value(0, 2, 3));
-    assert!(!engine.set_goal_value(1, 0, 3));
-    let scheme = engine.schemes().next().expect("a scheme");
-    assert_eq!(scheme.quota.goals[0].current_value, 3);
-}
-
-#[test]
 fn outcomes_of_schemes_that_are_gone_do_no_harm() {
     let schemes = [
         limited(Action::Cold, 9, SECOND),
