@@ -120,13 +120,6 @@ impl RegionSnapshot {
             .saturating_sub(self.unknown())
     }
 
-    /// Returns the bytes that are neither in memory nor swapped out: addresses that never held anything.
-    pub fn holes(&self) -> u64 {
-        let held = |m: RegionMemory| m.resident.saturating_add(m.swapped);
-        self.memory
-            .map_or(0, |m| self.range.len().saturating_sub(held(m)))
-    }
-
     /// Returns the bytes that have been idle for the region's age; none while any of the region is accessed.
     pub fn idle(&self) -> u64 {
         if self.nr_accesses.is_some_and(|n| n <= 0.0) {
