@@ -54,6 +54,14 @@ pub struct RegionMemory {
 }
 
 impl RegionMemory {
+    /// Returns resident memory that was not touched.
+    pub fn resident(bytes: u64) -> Self {
+        Self {
+            resident: bytes,
+            ..Self::default()
+        }
+    }
+
     /// Returns the sum of two neighbours.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {

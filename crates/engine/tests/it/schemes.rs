@@ -347,10 +347,7 @@ fn quotas_and_counters_are_of_memory() {
         nr_accesses: Some(0.0),
         age: 9,
         age_ns: Nanos::from_millis(9_000),
-        memory: Some(RegionMemory {
-            resident: resident * PAGE_SIZE,
-            ..RegionMemory::default()
-        }),
+        memory: Some(RegionMemory::resident(resident * PAGE_SIZE)),
     };
     let snapshot = Snapshot {
         end: Nanos::from_millis(100),
