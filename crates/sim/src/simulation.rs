@@ -149,10 +149,10 @@ impl Watcher {
                     None => (0..machine.spec().nodes.len() as u32).collect(),
                 };
                 let ranges = nodes.into_iter().map(|node| machine.physical_range(node));
-                let ranges = joined(ranges);
+                let ranges = AddressRange::union(ranges, 0).into_iter();
                 (
                     MonitorLoop::regions(attributes)?,
-                    Followed::physical(within(&ranges, &spec.limits)),
+                    Followed::physical(within(ranges, &spec.limits)),
                 )
             }
         };
@@ -170,24 +170,15 @@ impl Watcher {
     }
 }
 
-fn joined(ranges: impl Iterator<Item = AddressRange>) -> Vec<AddressRange> {
-    let mut joined: Vec<AddressRange> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => joined.push(range),
-        }
-    }
-    joined
-}
-
-fn within(ranges: &[AddressRange], limits: &[AddressRange]) -> Vec<AddressRange> {
+/// Returns the parts of ranges within the limits, if there are any.
+fn within(
+    ranges: impl Iterator<Item = AddressRange>,
+    limits: &[AddressRange],
+) -> Vec<AddressRange> {
     if limits.is_empty() {
-        return ranges.to_vec();
+        return ranges.collect();
     }
-    let parts = ranges
-        .iter()
-        .flat_map(|range| limits.iter().filter_map(|limit| range.intersection(*limit)));
+    let parts = ranges.flat_map(|range| limits.iter().filter_map(move |l| range.intersection(*l)));
     parts.collect()
 }
 

@@ -11,7 +11,7 @@ use isotherm_engine::{
     Actuator, AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId,
 };
 
-use super::PHYSICAL;
+use super::{PHYSICAL, within};
 use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};
 use crate::memory::SimZone;
 
@@ -49,12 +49,9 @@ impl Followed {
     /// The monitored parts of a process's mappings.
     fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<MappedRange> {
         let ranges = machine.mappings(target).map(|(_, range, _)| range);
-        let Some(limits) = &self.limits else {
-            return ranges.map(|range| MappedRange { range }).collect();
-        };
-        let parts =
-            ranges.flat_map(|range| limits.iter().filter_map(move |l| range.intersection(*l)));
-        parts.map(|range| MappedRange { range }).collect()
+        let parts = within(ranges, self.limits.as_deref().unwrap_or_default());
+        let mapped = |range| MappedRange { range };
+        parts.into_iter().map(mapped).collect()
     }
 }
 
