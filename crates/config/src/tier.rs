@@ -8,15 +8,15 @@
 //! that are divided within a page.
 
 use isotherm_engine::scheme::{
-    AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, Goal,
-    GoalMetric, OpsFilter, Quota, Scheme, Tuner, Weights,
+    Action, Bounds, Destination, Filter, FilterKind, Goal, GoalMetric, OpsFilter, Quota, Scheme,
+    Tuner, Weights,
 };
 use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, PAGE_SIZE};
 use thiserror::Error;
 
 use crate::kdamonds::KDAMONDS_MAX;
 use crate::model::{Configuration, ConfiguredOperations, ContextConfig, TargetConfig};
-use crate::preset::{hmsdk_demote, hmsdk_promote};
+use crate::preset::{hmsdk_demote, hmsdk_promote, outside, pattern};
 use crate::topology::Topology;
 
 /// HMSDK's control group, below the root of cgroup2: it moves only the memory of processes in it.
@@ -31,7 +31,7 @@ const HMSDK_INTERVALS: Intervals = Intervals {
 /// HMSDK's `--monitoring_nr_regions_range 100 10000`.
 const HMSDK_NR_REGIONS: Bounds<u32> = Bounds::new(100, 10_000);
 /// DAMON's intervals; damo's example begins with these and tunes them.
-const DAMON_INTERVALS: Intervals = Intervals {
+pub(crate) const DAMON_INTERVALS: Intervals = Intervals {
     sample: Nanos::from_millis(5),
     aggregation: Nanos::from_millis(100),
     update: Nanos::from_millis(1_000),
@@ -309,29 +309,15 @@ fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Sch
         let metric = GoalMetric::NodeMemUsedBp { node: step.to };
         ((5.0, 100.0), metric, GOALS_USED_BP)
     };
-    let pattern = AccessPattern {
-        size: Bounds::new(0, u64::MAX),
-        nr_accesses: Bounds::new(Frequency::Percent(rate.0), Frequency::Percent(rate.1)),
-        age: Bounds::new(Age::Time(Nanos(0)), Age::Time(Nanos(u64::MAX))),
-    };
-    let outside = memcg.map(|path| Filter {
-        kind: FilterKind::Ops(OpsFilter::Memcg {
-            path: path.to_owned(),
-        }),
-        matching: false,
-        allow: false,
-    });
     // Young memory is not demoted, and other memory is not promoted.
     let young = Filter {
         kind: FilterKind::Ops(OpsFilter::Young),
         matching: true,
         allow: !is_cold,
     };
+    let node = step.to;
     Scheme {
-        destinations: vec![Destination {
-            node: step.to,
-            weight: 1,
-        }],
+        destinations: vec![Destination { node, weight: 1 }],
         apply_interval: GOALS_INTERVAL,
         quota: Quota {
             bytes: GOALS_BYTES,
@@ -345,7 +331,7 @@ fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Sch
             tuner,
             ..Quota::default()
         },
-        filters: outside.into_iter().chain([young]).collect(),
-        ..Scheme::new(pattern, action)
+        filters: outside(memcg).chain([young]).collect(),
+        ..Scheme::new(pattern(0, rate, Nanos(0)), action)
     }
 }

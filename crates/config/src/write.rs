@@ -9,12 +9,13 @@
 use isotherm_engine::scheme::{
     Bounds, Destination, Filter, FilterKind, Goal, OpsFilter, Quota, Scheme, Watermarks,
 };
-use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, Strategy};
+use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
 use serde::Serialize;
 
 use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_text, time_text};
 use crate::model::{Configuration, ContextConfig, Method, Own};
 use crate::node::{Node, Value, list, map, map_of};
+use crate::tier::DAMON_INTERVALS;
 
 /// Writes a configuration as damo's JSON.
 pub fn to_json(configuration: &Configuration) -> String {
@@ -118,11 +119,7 @@ const NO_GOAL: IntervalsGoal = IntervalsGoal {
 
 /// Writes the intervals. A goal is one of their keys, so DAMON's intervals are written if only a goal is set.
 fn intervals(context: &ContextConfig) -> Node {
-    let intervals = context.intervals.unwrap_or(Intervals {
-        sample: Nanos::from_millis(5),
-        aggregation: Nanos::from_millis(100),
-        update: Nanos::from_millis(1000),
-    });
+    let intervals = context.intervals.unwrap_or(DAMON_INTERVALS);
     let goal = context.intervals_goal.unwrap_or(NO_GOAL);
     map([
         ("sample_us", time_text(intervals.sample).into()),

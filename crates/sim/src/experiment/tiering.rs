@@ -236,8 +236,8 @@ mod tests {
     use crate::experiment::redis::reads;
     use crate::simulation::Watch;
 
-    /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another.
-    fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {
+    /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another, `node`.
+    fn context(from: u32, node: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {
         let pattern = AccessPattern {
             nr_accesses: Bounds::new(Frequency::Percent(percent.0), Frequency::Percent(percent.1)),
             ..AccessPattern::ANY
@@ -252,10 +252,7 @@ mod tests {
             watch: Watch::Physical(attributes, Some(from)),
             limits: Vec::new(),
             schemes: vec![Scheme {
-                destinations: vec![Destination {
-                    node: to,
-                    weight: 1,
-                }],
+                destinations: vec![Destination { node, weight: 1 }],
                 ..Scheme::new(pattern, action)
             }],
             guard: GuardLimits::default(),
