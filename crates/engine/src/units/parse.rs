@@ -5,28 +5,15 @@ use thiserror::Error;
 use super::{DAY, Decimal, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
 use crate::address::Nanos;
 
-const TIMES: &[(&str, Nanos)] = &[
-    ("ns", Nanos(1)),
-    ("nsec", Nanos(1)),
-    ("us", MICROSECOND),
-    ("µs", MICROSECOND),
-    ("usec", MICROSECOND),
-    ("ms", MILLISECOND),
-    ("msec", MILLISECOND),
-    ("s", SECOND),
-    ("sec", SECOND),
-    ("second", SECOND),
-    ("seconds", SECOND),
-    ("m", MINUTE),
-    ("min", MINUTE),
-    ("minute", MINUTE),
-    ("minutes", MINUTE),
-    ("h", HOUR),
-    ("hour", HOUR),
-    ("hours", HOUR),
-    ("d", DAY),
-    ("day", DAY),
-    ("days", DAY),
+/// Names of each unit of time.
+const TIMES: [(&[&str], Nanos); 7] = [
+    (&["ns", "nsec"], Nanos(1)),
+    (&["us", "µs", "usec"], MICROSECOND),
+    (&["ms", "msec"], MILLISECOND),
+    (&["s", "sec", "second", "seconds"], SECOND),
+    (&["m", "min", "minute", "minutes"], MINUTE),
+    (&["h", "hour", "hours"], HOUR),
+    (&["d", "day", "days"], DAY),
 ];
 
 /// Letters of binary units; each is 1024 of the one before.
@@ -315,7 +302,7 @@ fn size_unit(unit: &str) -> Option<u64> {
 
 fn time_unit(unit: &str) -> Option<Nanos> {
     let unit = unit.to_lowercase();
-    let found = TIMES.iter().find(|(name, _)| *name == unit);
+    let found = TIMES.iter().find(|(names, _)| names.contains(&&*unit));
     found.map(|(_, nanos)| *nanos)
 }
 
