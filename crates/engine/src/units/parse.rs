@@ -302,7 +302,9 @@ fn size_unit(unit: &str) -> Option<u64> {
 
 fn time_unit(unit: &str) -> Option<Nanos> {
     let unit = unit.to_lowercase();
-    let found = TIMES.iter().find(|(names, _)| names.contains(&unit.as_str()));
+    let found = TIMES
+        .iter()
+        .find(|(names, _)| names.contains(&unit.as_str()));
     found.map(|(_, nanos)| *nanos)
 }
 
