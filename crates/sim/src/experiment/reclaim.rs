@@ -20,7 +20,6 @@
 //! Limits: there are no phases. Nothing is known of the machine's own memory, which pprcl reclaims as well. Runs longer
 //! than [`WINDOW`] are taken to go on like the last third of it.
 
-use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::huge::MAX_WASTE;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE, Scheme};
@@ -337,13 +336,8 @@ impl ReclaimConfiguration {
             Watched::Physical => (Watch::Physical(faithful, None), Vec::new()),
         };
         Some(SimContextSpec {
-            name: None,
-            watch,
             limits,
-            schemes: self.schemes.clone(),
-            guard: GuardLimits::default(),
-            act_budget: None,
-            dry_run: false,
+            ..SimContextSpec::new(watch, self.schemes.clone())
         })
     }
 }

@@ -228,7 +228,6 @@ fn area(name: &str, start: u64, pages: u64, fill: (Nanos, Nanos), rates: Rates) 
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::guard::GuardLimits;
     use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Destination, Frequency};
     use isotherm_engine::{Attributes, Scheme};
 
@@ -247,18 +246,11 @@ mod tests {
             aggregation_interval: Nanos::from_millis(2_000),
             ..Attributes::faithful()
         };
-        SimContextSpec {
-            name: None,
-            watch: Watch::Physical(attributes, Some(from)),
-            limits: Vec::new(),
-            schemes: vec![Scheme {
-                destinations: vec![Destination { node, weight: 1 }],
-                ..Scheme::new(pattern, action)
-            }],
-            guard: GuardLimits::default(),
-            act_budget: None,
-            dry_run: false,
-        }
+        let scheme = Scheme {
+            destinations: vec![Destination { node, weight: 1 }],
+            ..Scheme::new(pattern, action)
+        };
+        SimContextSpec::new(Watch::Physical(attributes, Some(from)), vec![scheme])
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Shared by the tests: units, schemes and contexts.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Frequency, Scheme};
 use isotherm_sim::simulation::{SimContextSpec, Watch};
 
@@ -22,13 +21,5 @@ pub(crate) fn scheme(action: Action, percent: (f64, f64), age: Nanos) -> Scheme 
 }
 
 pub(crate) fn context(watch: Watch, schemes: Vec<Scheme>) -> SimContextSpec {
-    SimContextSpec {
-        name: None,
-        watch,
-        limits: Vec::new(),
-        schemes,
-        guard: GuardLimits::default(),
-        act_budget: None,
-        dry_run: false,
-    }
+    SimContextSpec::new(watch, schemes)
 }
