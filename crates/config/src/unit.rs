@@ -158,7 +158,7 @@ fn strip_percent(text: &str) -> (&str, bool) {
 
 fn misread_by(error: &UnitError, text: &str, expected: &'static str) -> Misread {
     match error {
-        UnitError::TooLarge { .. } => too_large(text, expected),
+        UnitError::TooLarge(..) => too_large(text, expected),
         _ => misread(text, expected),
     }
 }

@@ -68,40 +68,18 @@ impl Quantity {
 /// Reason why a text is not the requested quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnitError {
-    /// A number is missing.
-    #[error("`{text}` is not a {}: it has no number; write for example `{}`", .quantity.name(), .quantity.example())]
-    NoNumber {
-        /// Text that was given.
-        text: String,
-        /// Requested quantity.
-        quantity: Quantity,
-    },
-    /// A number has no unit, but several units are equally likely.
-    #[error("`{text}` has no unit; write for example `{}`", .quantity.example())]
-    NoUnit {
-        /// Text that was given.
-        text: String,
-        /// Requested quantity.
-        quantity: Quantity,
-    },
-    /// The unit does not belong to this quantity.
-    #[error("`{unit}` in `{text}` is not a unit of a {}; known are {}; write for example `{}`", .quantity.name(), .quantity.units(), .quantity.example())]
-    UnknownUnit {
-        /// Text that was given.
-        text: String,
-        /// Unknown part of the text.
-        unit: String,
-        /// Requested quantity.
-        quantity: Quantity,
-    },
-    /// The value exceeds the quantity's upper bound.
-    #[error("`{text}` is too large for a {}; the most is {}", .quantity.name(), .quantity.most())]
-    TooLarge {
-        /// Text that was given.
-        text: String,
-        /// Requested quantity.
-        quantity: Quantity,
-    },
+    /// A number is missing in the text.
+    #[error("`{}` is not a {}: it has no number; write for example `{}`", .0, .1.name(), .1.example())]
+    NoNumber(String, Quantity),
+    /// A number in the text has no unit, but several units are equally likely.
+    #[error("`{}` has no unit; write for example `{}`", .0, .1.example())]
+    NoUnit(String, Quantity),
+    /// The unit in the text does not belong to this quantity.
+    #[error("`{}` in `{}` is not a unit of a {}; known are {}; write for example `{}`", .0, .1, .2.name(), .2.units(), .2.example())]
+    UnknownUnit(String, String, Quantity),
+    /// The value of the text exceeds the quantity's upper bound.
+    #[error("`{}` is too large for a {}; the most is {}", .0, .1.name(), .1.most())]
+    TooLarge(String, Quantity),
     /// The time is zero, which is not allowed.
     #[error("nothing happens in no time; try 30s")]
     NoTime,
@@ -109,39 +87,15 @@ pub enum UnitError {
 
 /// Text and quantity that are being parsed, for errors.
 #[derive(Clone, Copy)]
-struct Reading<'a> {
-    text: &'a str,
-    quantity: Quantity,
-}
+struct Reading<'a>(&'a str, Quantity);
 
 impl Reading<'_> {
-    fn no_number(self) -> UnitError {
-        UnitError::NoNumber {
-            text: self.text.to_owned(),
-            quantity: self.quantity,
-        }
-    }
-
-    fn no_unit(self) -> UnitError {
-        UnitError::NoUnit {
-            text: self.text.to_owned(),
-            quantity: self.quantity,
-        }
+    fn fault(self, fault: fn(String, Quantity) -> UnitError) -> UnitError {
+        fault(self.0.to_owned(), self.1)
     }
 
     fn unknown(self, unit: &str) -> UnitError {
-        UnitError::UnknownUnit {
-            text: self.text.to_owned(),
-            unit: unit.to_owned(),
-            quantity: self.quantity,
-        }
-    }
-
-    fn too_large(self) -> UnitError {
-        UnitError::TooLarge {
-            text: self.text.to_owned(),
-            quantity: self.quantity,
-        }
+        UnitError::UnknownUnit(unit.to_owned(), self.0.to_owned(), self.1)
     }
 }
 
@@ -150,25 +104,24 @@ impl Reading<'_> {
 /// # Errors
 /// Fails if `text` is not a size. The error shows an example.
 pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
-    let reading = Reading {
-        text,
-        quantity: Quantity::Size,
-    };
+    let reading = Reading(text, Quantity::Size);
     if let Some(bound) = bound(text) {
         return Ok(bound);
     }
     let (number, unit) = Decimal::split(text);
-    let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+    let number = Decimal::parse(number).ok_or_else(|| reading.fault(UnitError::NoNumber))?;
     let factor = size_unit(unit).ok_or_else(|| reading.unknown(unit))?;
     if unit.is_empty() && number.is_max() {
         return Ok(u64::MAX);
     }
-    let (bytes, _) = number.times(factor).ok_or_else(|| reading.too_large())?;
+    let (bytes, _) = number
+        .times(factor)
+        .ok_or_else(|| reading.fault(UnitError::TooLarge))?;
     // damo rounds sizes just below the end of all addresses up to it.
     if bytes == 1 << 64 {
         return Ok(u64::MAX);
     }
-    u64::try_from(bytes).map_err(|_| reading.too_large())
+    u64::try_from(bytes).map_err(|_| reading.fault(UnitError::TooLarge))
 }
 
 /// Parses a time: `5ms`, `30s`, `2 min`, `1h 30m`, `1,000 us`, `min` (0), `max`. A number needs its unit (but `0` does
@@ -200,10 +153,7 @@ pub fn parse_time_span(text: &str) -> Result<Nanos, UnitError> {
 }
 
 fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
-    let reading = Reading {
-        text,
-        quantity: Quantity::Time,
-    };
+    let reading = Reading(text, Quantity::Time);
     if let Some(bound) = bound(text) {
         return Ok(Nanos(bound));
     }
@@ -212,7 +162,7 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
     let mut is_first = true;
     while is_first || !rest.is_empty() {
         let (number, tail) = Decimal::split(rest);
-        let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+        let number = Decimal::parse(number).ok_or_else(|| reading.fault(UnitError::NoNumber))?;
         let end = tail
             .find(|c: char| c.is_whitespace() || c.is_ascii_digit() || c == '.')
             .unwrap_or(tail.len());
@@ -226,7 +176,7 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
             Nanos(1)
         } else {
             let bare = bare.filter(|_| is_alone);
-            bare.ok_or_else(|| reading.no_unit())?
+            bare.ok_or_else(|| reading.fault(UnitError::NoUnit))?
         };
         if unit.is_empty() && number.is_max() {
             return Ok(Nanos(u64::MAX));
@@ -235,7 +185,7 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
             .times(factor.0)
             .and_then(|(n, _)| u64::try_from(n).ok());
         let sum = part.and_then(|part| total.checked_add(part));
-        total = sum.ok_or_else(|| reading.too_large())?;
+        total = sum.ok_or_else(|| reading.fault(UnitError::TooLarge))?;
     }
     Ok(Nanos(total))
 }
@@ -246,20 +196,17 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
 /// # Errors
 /// Fails if `text` is not a share. The error shows an example.
 pub fn parse_share(text: &str) -> Result<f64, UnitError> {
-    let reading = Reading {
-        text,
-        quantity: Quantity::Share,
-    };
+    let reading = Reading(text, Quantity::Share);
     let (number, unit) = Decimal::split(text);
-    let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+    let number = Decimal::parse(number).ok_or_else(|| reading.fault(UnitError::NoNumber))?;
     match unit.trim_end() {
         "%" | "percent" => {}
-        "" => return Err(reading.no_unit()),
+        "" => return Err(reading.fault(UnitError::NoUnit)),
         other => return Err(reading.unknown(other)),
     }
     let share = number.per_cent().to_f64();
     if share > 1.0 {
-        return Err(reading.too_large());
+        return Err(reading.fault(UnitError::TooLarge));
     }
     Ok(share)
 }
@@ -273,13 +220,10 @@ pub fn is_unit(word: &str) -> bool {
 
 /// Parses damo's words for the least and the greatest value.
 fn bound(text: &str) -> Option<u64> {
-    let text = text.trim();
-    if text.eq_ignore_ascii_case("max") {
-        Some(u64::MAX)
-    } else if text.eq_ignore_ascii_case("min") {
-        Some(0)
-    } else {
-        None
+    match text.trim().to_ascii_lowercase().as_str() {
+        "max" => Some(u64::MAX),
+        "min" => Some(0),
+        _ => None,
     }
 }
 
