@@ -3,23 +3,22 @@
 
 pub(crate) mod parts;
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec, World};
 use isotherm_engine::drive::MonitorLoop;
-use isotherm_engine::{AddressRange, BudgetShares, Nanos};
+use isotherm_engine::{AddressRange, BudgetShares, Intervals, Nanos};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host};
 use isotherm_record::Header;
 use isotherm_record::stacks::STACKS_SETTING;
 
+use crate::messages::operations;
 use crate::monitor::{
-    ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Monitor, Pages, Physical, Simulated,
+    ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Pages, Physical, Simulated,
     VirtualMemory,
 };
-use crate::targets::{TargetSet, Wanted};
+use crate::targets::TargetSet;
 use parts::{Started, ram, wanted};
 
 /// Starts the monitors of all contexts, combined into one.
@@ -83,10 +82,9 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     };
     let probe = PageTableProbe::new().map_err(host::explain)?;
     let (mut child, mut notes) = (None, Vec::new());
-    let wanted = wanted(&context.targets, group, &mut child, &mut notes)?;
+    let wanted = wanted(&context.targets, group.clone(), &mut child, &mut notes)?;
     // The limit is raised after the start of the command, which must keep its own.
     let files = raise_file_limit() / nr.max(1) as u64;
-    let charged = group_directory(&wanted);
     let set = match &memory {
         Some(_) => TargetSet::new(wanted, Vec::new(), files).numbered_from(FIRST_PROCESS),
         None => TargetSet::new(wanted, context.ranges.clone(), files),
@@ -103,9 +101,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
                 // The record holds no regions of processes.
                 attributes.max_nr_regions = 1;
             }
-            let mut monitor = MonitorLoop::tables(attributes, now);
-            monitor.divide_budget(shares(&context.targets));
-            monitor
+            MonitorLoop::tables(attributes, shares(&context.targets), now)
         }
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
         MonitorSpec::Pages(attributes) => {
@@ -128,16 +124,13 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     }
     let machine = if context.targets.is_machine() {
         machine_view(context, memory.as_deref(), now, &mut notes)?
-    } else if nr == 1 && matches!(context.monitor, MonitorSpec::Tables(_)) {
-        // A sample does not name its context.
-        frames_once(&context.targets, charged, now, &mut notes)
+    } else if matches!(context.monitor, MonitorSpec::Tables(_)) {
+        let view = frames_once(&context.targets, now, &mut notes);
+        view.map(|view| view.of_group(group, nr > 1))
     } else {
         None
     };
-    let mut monitor = VirtualMemory::new(probe, set, monitor, machine);
-    if acts {
-        monitor = monitor.acted_on();
-    }
+    let monitor = VirtualMemory::new(probe, set, monitor, machine, acts);
     Ok(Started {
         monitor: Box::new(monitor),
         child,
@@ -145,7 +138,6 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     })
 }
 
-/// Returns the division of the budget for these targets.
 fn shares(targets: &TargetSpec) -> BudgetShares {
     match targets {
         TargetSpec::Physical { .. } => BudgetShares::FRAMES,
@@ -161,14 +153,9 @@ fn may_share(targets: &TargetSpec) -> bool {
 }
 
 /// Returns a view that counts each frame of the targets once; `None` if frames cannot be read.
-fn frames_once(
-    targets: &TargetSpec,
-    charged: Option<PathBuf>,
-    now: Nanos,
-    notes: &mut Vec<String>,
-) -> Option<MachineView> {
+fn frames_once(targets: &TargetSpec, now: Nanos, notes: &mut Vec<String>) -> Option<MachineView> {
     match MachineView::new(now) {
-        Ok(view) => Some(view.of_group(charged)),
+        Ok(view) => Some(view),
         Err(error) if may_share(targets) => {
             notes.push(format!(
                 "memory that several processes map counts for each: {error:#}"
@@ -176,14 +163,6 @@ fn frames_once(
             None
         }
         Err(_) => None,
-    }
-}
-
-/// Returns the directory of the watched control group.
-fn group_directory(wanted: &Wanted) -> Option<PathBuf> {
-    match wanted {
-        Wanted::Cgroup(directory) => Some(directory.clone()),
-        Wanted::Processes { .. } | Wanted::All { .. } => None,
     }
 }
 
@@ -211,23 +190,19 @@ fn machine_view(
     Ok(Some(view.told_by_frame(ram, by_frame, is_part)))
 }
 
-/// Returns the header of the session's record.
 pub(crate) fn header(
     spec: &SessionSpec,
     command_line: Vec<String>,
-    monitor: &dyn Monitor,
+    intervals: Intervals,
     now: Nanos,
 ) -> Header {
-    let intervals = monitor.intervals();
     let mut settings = std::collections::BTreeMap::new();
-    let mut operations: Vec<&str> = Vec::new();
     for context in &spec.contexts {
         // A single context is not named, so that its records look as they always did.
         let name = context.name.as_ref();
         let prefix = name.map_or_else(String::new, |name| format!("{name}: "));
         let of_it = settings_of(context, spec);
         settings.extend(of_it.map(|(key, value)| (prefix.clone() + key, value)));
-        operations.push(context.targets.operations());
     }
     let is_by_page = |context: &ContextSpec| matches!(context.monitor, MonitorSpec::Pages(_));
     if spec.contexts.iter().any(is_by_page) {
@@ -236,15 +211,13 @@ pub(crate) fn header(
     if let Some(stacks) = &spec.stacks {
         settings.insert(STACKS_SETTING.to_owned(), stacks.cpu_budget.to_string());
     }
-    operations.sort_unstable();
-    operations.dedup();
     Header {
         writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
         host: host::hostname(),
         kernel: host::kernel_release(),
         command: command_line,
         started: now,
-        operations: operations.join("+"),
+        operations: operations(spec),
         sample_interval: intervals.sample,
         aggregation_interval: intervals.aggregation,
         update_interval: intervals.update,
@@ -266,7 +239,6 @@ fn settings_of(
     [
         ("method", method.to_owned()),
         ("seed", spec.seed.to_string()),
-        ("faithful", context.monitor.is_faithful().to_string()),
     ]
     .into_iter()
     .chain(budget)

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use isotherm_config::ProcessSpec;
-use isotherm_engine::table::MappedRange;
 use isotherm_engine::units::format_bytes;
 use isotherm_engine::{AddressRange, Nanos, TargetId};
 use isotherm_linux::areas::{MappedArea, Names};
@@ -78,9 +77,7 @@ pub(crate) struct TargetSet {
     live: BTreeMap<TargetId, Live>,
     /// Memory that a process maps several times is watched at each of its addresses.
     samples_addresses: bool,
-    /// Names of the mappings.
     names: Names,
-    /// Process ids of the live targets.
     pids: BTreeSet<u32>,
     /// Processes that cannot be watched (no rights, no address space); they are not tried again.
     given_up: BTreeSet<u32>,
@@ -123,7 +120,6 @@ impl TargetSet {
         self
     }
 
-    /// Sets the number of the first target.
     pub(crate) fn numbered_from(mut self, first: u32) -> Self {
         self.next = first;
         self
@@ -140,12 +136,10 @@ impl TargetSet {
         self.live.keys().copied()
     }
 
-    /// Whether the target is live, as far as known.
     pub(crate) fn is_live(&self, id: TargetId) -> bool {
         self.live.contains_key(&id)
     }
 
-    /// Process ids of the live targets.
     pub(crate) fn pids(&self) -> impl Iterator<Item = (TargetId, u32)> + '_ {
         self.live.iter().map(|(id, live)| (*id, live.pid))
     }
@@ -487,7 +481,7 @@ impl TargetSet {
     }
 
     /// Mappings of the target, as far as they are watched.
-    pub(crate) fn mappings(&self, id: TargetId) -> Vec<MappedRange> {
+    pub(crate) fn mappings(&self, id: TargetId) -> Vec<AddressRange> {
         let Some(live) = self.live.get(&id) else {
             return Vec::new();
         };
@@ -496,18 +490,7 @@ impl TargetSet {
         } else {
             without_aliases(&live.areas)
         };
-        let areas = areas.into_iter();
-        if self.limits.is_empty() {
-            return areas.map(|range| MappedRange { range }).collect();
-        }
-        areas
-            .flat_map(|area| {
-                self.limits
-                    .iter()
-                    .filter_map(move |limit| area.intersection(*limit))
-            })
-            .map(|range| MappedRange { range })
-            .collect()
+        AddressRange::within(areas, &self.limits)
     }
 
     /// Private anonymous memory of the target, as far as it is watched, in address order.
@@ -515,14 +498,7 @@ impl TargetSet {
         let areas = self.areas(id).iter();
         let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
         let ranges = anonymous.map(|area| area.range);
-        if self.limits.is_empty() {
-            return ranges.collect();
-        }
-        let parts = ranges.flat_map(|area| {
-            let limits = self.limits.iter();
-            limits.filter_map(move |limit| area.intersection(*limit))
-        });
-        let mut parts: Vec<AddressRange> = parts.collect();
+        let mut parts = AddressRange::within(ranges, &self.limits);
         parts.sort_unstable();
         parts
     }
@@ -544,7 +520,6 @@ fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
     })
 }
 
-/// Reads a target's mappings.
 fn read_mappings(
     id: TargetId,
     live: &mut Live,

@@ -268,20 +268,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn operation(action: Action, start_mib: u64, end_mib: u64) -> Operation {
-        Operation {
-            scheme: 0,
-            action,
-            destinations: [].into(),
-            target: TargetId(0),
-            range: AddressRange::new(start_mib * MIB, end_mib * MIB),
-            bytes: (end_mib - start_mib) * MIB,
-            age: Nanos(0),
-            filters: [].into(),
-            pass_unmatched: true,
-            idle_only: true,
-            pages: None,
-            blocks: None,
-        }
+        let range = AddressRange::new(start_mib * MIB, end_mib * MIB);
+        Operation::on(action, TargetId(0), range)
     }
 
     /// Returns the batches of a plan, in MiB, if each may have `bytes`.

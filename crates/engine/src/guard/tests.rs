@@ -22,7 +22,8 @@ fn second(n: u64) -> Nanos {
     Nanos(1_000_000_000 * (n + 1))
 }
 
-fn observe(guard: &mut Guard, n: u64, signals: GuardSignals) -> bool {
+/// Observes a process of 1 GiB in second `n`; returns whether the guard opened or closed.
+fn see(guard: &mut Guard, n: u64, signals: GuardSignals) -> bool {
     guard.observe(second(n), signals, Pools::processes(GIB))
 }
 
@@ -30,11 +31,15 @@ fn available(guard: &Guard) -> u64 {
     guard.available(Pool::Processes).expect("limited")
 }
 
+fn page_out(guard: &mut Guard, bytes: u64) {
+    guard.charge(Pool::Processes, Action::Pageout, bytes);
+}
+
 #[test]
 fn without_limits_nothing_is_limited() {
     let mut guard = Guard::default();
     assert_eq!(guard.available(Pool::Processes), None);
-    observe(&mut guard, 0, refaults(1e9));
+    see(&mut guard, 0, refaults(1e9));
     assert_eq!(guard.available(Pool::Processes), None);
     assert!(guard.status().is_open);
 }
@@ -43,7 +48,7 @@ fn without_limits_nothing_is_limited() {
 fn nothing_is_allowed_before_anything_was_observed() {
     let mut guard = guard(100.0);
     assert_eq!(available(&guard), 0);
-    assert!(observe(&mut guard, 0, GuardSignals::default()));
+    assert!(see(&mut guard, 0, GuardSignals::default()));
     assert_eq!(available(&guard), GIB / 20);
 }
 
@@ -52,15 +57,11 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
     let allowed_after = |limit_ratio: f64, used: bool| {
         let mut guard = guard(100.0);
         for n in 0..4 {
-            observe(&mut guard, n, refaults(100.0 * limit_ratio));
+            see(&mut guard, n, refaults(100.0 * limit_ratio));
             let allowed = available(&guard);
-            guard.charge(
-                Pool::Processes,
-                Action::Pageout,
-                if used { allowed + 1 } else { 0 },
-            );
+            page_out(&mut guard, if used { allowed + 1 } else { 0 });
         }
-        observe(&mut guard, 4, refaults(100.0 * limit_ratio));
+        see(&mut guard, 4, refaults(100.0 * limit_ratio));
         available(&guard) as f64 / GIB as f64
     };
     assert!((allowed_after(0.0, true) - 0.05 * 1.5f64.powi(4)).abs() < 1e-3);
@@ -71,9 +72,9 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
 #[test]
 fn what_was_taken_too_much_is_paid_off() {
     let mut guard = guard(100.0);
-    observe(&mut guard, 0, GuardSignals::default());
-    guard.charge(Pool::Processes, Action::Pageout, GIB / 10);
-    observe(&mut guard, 1, refaults(50.0));
+    see(&mut guard, 0, GuardSignals::default());
+    page_out(&mut guard, GIB / 10);
+    see(&mut guard, 1, refaults(50.0));
     let allowed = available(&guard) as f64 / GIB as f64;
     assert!((allowed - (0.05 * 1.25 - 0.05)).abs() < 1e-3, "{allowed}");
 }
@@ -81,8 +82,8 @@ fn what_was_taken_too_much_is_paid_off() {
 #[test]
 fn over_the_limit_it_stops_at_once_and_comes_back_slowly() {
     let mut guard = guard(100.0);
-    observe(&mut guard, 0, refaults(0.0));
-    assert!(observe(&mut guard, 1, refaults(100.0)));
+    see(&mut guard, 0, refaults(0.0));
+    assert!(see(&mut guard, 1, refaults(100.0)));
     assert_eq!(available(&guard), 0);
     let status = guard.status();
     assert_eq!(
@@ -90,12 +91,12 @@ fn over_the_limit_it_stops_at_once_and_comes_back_slowly() {
         (false, Some(Limit::Refaults), 1)
     );
     for n in 2..6 {
-        assert!(!observe(&mut guard, n, refaults(0.0)), "second {n}");
+        assert!(!see(&mut guard, n, refaults(0.0)), "second {n}");
     }
-    assert!(observe(&mut guard, 6, refaults(0.0)));
+    assert!(see(&mut guard, 6, refaults(0.0)));
     assert_eq!(available(&guard), GIB / 80);
     // The next stop is twice as long.
-    observe(&mut guard, 7, refaults(500.0));
+    see(&mut guard, 7, refaults(500.0));
     assert_eq!(guard.status().until, Some(second(17)));
 }
 
@@ -104,16 +105,16 @@ fn hold_offs_shorten_again_in_quiet_times_and_the_rate_has_a_floor() {
     let mut guard = guard(1.0);
     let mut n = 0;
     for _ in 0..12 {
-        observe(&mut guard, n, refaults(2.0));
+        see(&mut guard, n, refaults(2.0));
         n = guard.status().until.expect("closed").0 / 1_000_000_000;
-        observe(&mut guard, n, refaults(0.0));
+        see(&mut guard, n, refaults(0.0));
         n += 1;
     }
     let least = guard.status().bytes_per_s.expect("limited") as f64 / GIB as f64;
     assert!((least - rate::LEAST_PER_S).abs() < 1e-6, "{least}");
     assert_eq!(guard.rate(Pool::Processes).hold_off, rate::HOLD_OFF_MAX);
     for quiet in 0..700 {
-        observe(&mut guard, n + quiet, refaults(0.0));
+        see(&mut guard, n + quiet, refaults(0.0));
     }
     assert_eq!(guard.rate(Pool::Processes).hold_off, rate::HOLD_OFF_MIN);
 }
@@ -138,12 +139,12 @@ fn by_slowdown(share: f64) -> Guard {
 fn a_signal_that_is_missing_is_no_room() {
     let mut guard = guard(100.0);
     for n in 0..10 {
-        observe(&mut guard, n, GuardSignals::default());
+        see(&mut guard, n, GuardSignals::default());
         assert_eq!(available(&guard), GIB / 20, "it does not grow");
-        guard.charge(Pool::Processes, Action::Pageout, GIB / 20);
+        page_out(&mut guard, GIB / 20);
     }
     assert!(guard.status().is_blind);
-    observe(&mut guard, 10, refaults(0.0));
+    see(&mut guard, 10, refaults(0.0));
     assert!(!guard.status().is_blind);
 }
 
@@ -151,10 +152,10 @@ fn a_signal_that_is_missing_is_no_room() {
 fn a_burst_is_a_debt_that_must_be_paid_back() {
     let mut guard = by_slowdown(0.01);
     for n in 0..10 {
-        observe(&mut guard, n, slowed(0));
+        see(&mut guard, n, slowed(0));
     }
     // 0.1 s were allowed in 10 s, 0.6 s are lost: 50 s to pay.
-    observe(&mut guard, 10, slowed(600));
+    see(&mut guard, 10, slowed(600));
     let status = guard.status();
     assert!(status.is_in_debt && !status.is_open);
     assert_eq!(
@@ -164,11 +165,11 @@ fn a_burst_is_a_debt_that_must_be_paid_back() {
     let until = status.until.expect("foreseen").as_secs_f64();
     assert!((59.0..62.0).contains(&until), "{until}");
     for n in 11..59 {
-        observe(&mut guard, n, slowed(0));
+        see(&mut guard, n, slowed(0));
         assert_eq!(available(&guard), 0, "second {n}");
     }
-    observe(&mut guard, 59, slowed(0));
-    observe(&mut guard, 60, slowed(0));
+    see(&mut guard, 59, slowed(0));
+    see(&mut guard, 60, slowed(0));
     assert!(guard.status().is_open);
 }
 
@@ -185,9 +186,9 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
                 0
             };
             lost += waited * 15 / 4096 / 1000;
-            observe(&mut guard, n, slowed(waited * 15 / 4096 / 1000));
+            see(&mut guard, n, slowed(waited * 15 / 4096 / 1000));
             let more = available(&guard).min((200 << 20) - out);
-            guard.charge(Pool::Processes, Action::Pageout, more);
+            page_out(&mut guard, more);
             out += more;
         }
         // The last addend is the overdraft of one burst.
@@ -199,8 +200,8 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
 #[test]
 fn taken_cpu_is_a_loss_and_leaves_less_room() {
     let mut guard = by_slowdown(0.01);
-    observe(&mut guard, 0, slowed(0));
-    observe(&mut guard, 1, slowed(0));
+    see(&mut guard, 0, slowed(0));
+    see(&mut guard, 1, slowed(0));
     assert!((guard.available_loss_ns().expect("limited") - 20e6).abs() < 1e3);
     guard.charge_loss(second(1), Nanos::from_millis(15));
     assert!((guard.available_loss_ns().expect("limited") - 5e6).abs() < 1e3);
@@ -213,9 +214,9 @@ fn a_wait_that_is_too_long_stops_at_once() {
         max_refault_wait: Some(Nanos::from_millis(50)),
         ..GuardLimits::default()
     });
-    observe(&mut guard, 0, slowed(49));
+    see(&mut guard, 0, slowed(49));
     assert!(guard.status().is_open);
-    observe(&mut guard, 1, slowed(51));
+    see(&mut guard, 1, slowed(51));
     let status = guard.status();
     assert_eq!(
         (status.is_open, status.exceeded),

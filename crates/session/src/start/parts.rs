@@ -18,7 +18,6 @@ pub(crate) struct Started {
     pub(crate) monitor: Box<dyn Monitor>,
     /// Process of the command, if the session starts one.
     pub(crate) child: Option<Child>,
-    /// Notes for the user.
     pub(crate) notes: Vec<String>,
 }
 
@@ -26,10 +25,7 @@ pub(crate) struct Started {
 pub(crate) fn ram(node: Option<u32>, limits: &[AddressRange]) -> anyhow::Result<Vec<AddressRange>> {
     let mut ranges = node::ram(node)?;
     if !limits.is_empty() {
-        ranges = ranges
-            .iter()
-            .flat_map(|ram| limits.iter().filter_map(|l| ram.intersection(*l)))
-            .collect();
+        ranges = AddressRange::within(ranges, limits);
         ranges.sort_unstable();
         if ranges.is_empty() {
             bail!("there is no RAM within the ranges given; see /proc/iomem");

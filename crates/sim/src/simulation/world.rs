@@ -6,19 +6,18 @@ use std::convert::Infallible;
 use isotherm_engine::drive::{MonitorLoop, Platform, TargetSource};
 use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Metric, NodeUsage, SchemeEngine, SystemFacts};
-use isotherm_engine::table::MappedRange;
 use isotherm_engine::{
     Actuator, AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId,
 };
 
-use super::{PHYSICAL, within};
+use super::PHYSICAL;
 use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};
 use crate::memory::SimZone;
 
 /// The targets of a context.
 pub(super) struct Followed {
     is_physical: bool,
-    known: BTreeMap<TargetId, Vec<MappedRange>>,
+    known: BTreeMap<TargetId, Vec<AddressRange>>,
     /// The only monitored addresses, if any.
     limits: Option<Vec<AddressRange>>,
     /// Number of the machine's processes that were seen already.
@@ -47,11 +46,10 @@ impl Followed {
     }
 
     /// The monitored parts of a process's mappings.
-    fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<MappedRange> {
+    fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<AddressRange> {
         let ranges = machine.mappings(target).map(|(_, range, _)| range);
-        let parts = within(ranges, self.limits.as_deref().unwrap_or_default());
-        let mapped = |range| MappedRange { range };
-        parts.into_iter().map(mapped).collect()
+        let limits = self.limits.as_deref().unwrap_or_default();
+        AddressRange::within(ranges, limits)
     }
 }
 
@@ -88,7 +86,7 @@ impl TargetSource<SimProbe<'_>> for Followed {
         self.known.keys().copied().collect()
     }
 
-    fn mappings(&self, target: TargetId) -> Vec<MappedRange> {
+    fn mappings(&self, target: TargetId) -> Vec<AddressRange> {
         self.known.get(&target).cloned().unwrap_or_default()
     }
 

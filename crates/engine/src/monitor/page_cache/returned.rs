@@ -383,12 +383,9 @@ fn step_left(now: Nanos, (step, changed): (u8, Nanos)) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_regions::second;
 
     const FILE: FileId = (1, 2);
-
-    fn second(n: u64) -> Nanos {
-        Nanos::from_millis(n * 1000)
-    }
 
     /// Notes the first `nr` pages of a file as dropped.
     fn drop_first(files: &mut ReturnedFiles, file: FileId, group: u64, nr: u64) {
