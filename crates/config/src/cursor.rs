@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 
+use isotherm_engine::scheme::Bounds;
 use isotherm_engine::{AddressRange, Nanos};
 
 use crate::node::{Entry, Mark, Node, Value};
@@ -164,6 +165,11 @@ impl<'a> Cursor<'a> {
         items.iter().enumerate().map(item).collect()
     }
 
+    /// Returns the readable items of the list here.
+    pub(crate) fn items<T>(&self, read: impl Fn(&Cursor<'a>) -> Option<T>) -> Vec<T> {
+        self.list().iter().filter_map(read).collect()
+    }
+
     pub(crate) fn is_list(&self) -> bool {
         matches!(self.node.value, Value::List(_))
     }
@@ -219,11 +225,19 @@ impl<'a> Cursor<'a> {
         self.count(u64::from(u32::MAX)).map(|count| count as u32)
     }
 
+    /// Reads a least and a greatest value, `{min, max}`.
+    pub(crate) fn bounds<T>(&self, read: impl Fn(&Cursor<'a>) -> Option<T>) -> Option<Bounds<T>> {
+        let fields = self.map()?;
+        let (min, max) = (fields.required("min", &read), fields.required("max", &read));
+        fields.finish();
+        Some(Bounds::new(min?, max?))
+    }
+
     /// Reads a range of addresses, `{start, end}`. The other keys come from damo's snapshots.
     pub(crate) fn range(&self) -> Option<AddressRange> {
         let fields = self.map()?;
-        let start = fields.need("start").and_then(|c| c.count(u64::MAX));
-        let end = fields.need("end").and_then(|c| c.count(u64::MAX));
+        let start = fields.required("start", |c| c.count(u64::MAX));
+        let end = fields.required("end", |c| c.count(u64::MAX));
         fields.skip(&["nr_accesses", "age", "probe_hits", "sz_filter_passed"]);
         fields.finish();
         let (start, end) = (start?, end?);
@@ -318,6 +332,24 @@ impl<'a> Fields<'a> {
             return None;
         }
         Some(cursor)
+    }
+
+    /// Reads the value of `key`, if there is one.
+    pub(crate) fn optional<T>(
+        &self,
+        key: &'static str,
+        read: impl FnOnce(&Cursor<'a>) -> Option<T>,
+    ) -> Option<T> {
+        self.get(key).and_then(|cursor| read(&cursor))
+    }
+
+    /// Reads the value of `key`, which is required and must not be null.
+    pub(crate) fn required<T>(
+        &self,
+        key: &'static str,
+        read: impl FnOnce(&Cursor<'a>) -> Option<T>,
+    ) -> Option<T> {
+        self.need(key).and_then(|cursor| read(&cursor))
     }
 
     fn find(&self, key: &'static str) -> Option<Cursor<'a>> {

@@ -3,6 +3,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{Age, Frequency};
+use isotherm_engine::units::{HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
 
 /// Formats a number with commas.
 pub(crate) fn count_text(number: u64) -> String {
@@ -54,18 +55,16 @@ pub(crate) fn damo_size_text(bytes: u64) -> String {
 /// Formats a time.
 pub(crate) fn time_text(time: Nanos) -> String {
     const UNITS: [(u64, &str); 4] = [
-        (1_000_000_000, "s"),
-        (1_000_000, "ms"),
-        (1000, "us"),
+        (SECOND.0, "s"),
+        (MILLISECOND.0, "ms"),
+        (MICROSECOND.0, "us"),
         (1, "ns"),
     ];
-    const MINUTE: u64 = 60 * 1_000_000_000;
-    const HOUR: u64 = 60 * MINUTE;
     if time.0 == u64::MAX {
         return "max".to_owned();
     }
-    let (hours, rest) = (time.0 / HOUR, time.0 % HOUR);
-    let (minutes, rest) = (rest / MINUTE, rest % MINUTE);
+    let (hours, rest) = (time.0 / HOUR.0, time.0 % HOUR.0);
+    let (minutes, rest) = (rest / MINUTE.0, rest % MINUTE.0);
     let mut parts = Vec::new();
     if hours > 0 {
         parts.push(format!("{hours} h"));

@@ -1,7 +1,7 @@
 //! Reads the tree of a damo or HMSDK file into the model: kdamonds, contexts, targets, intervals.
 
 use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::scheme::{Bounds, Scheme};
+use isotherm_engine::scheme::Scheme;
 use isotherm_engine::units::{MICROSECOND, MILLISECOND};
 use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal};
 
@@ -22,10 +22,7 @@ pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
         return read_schemes_alone(root);
     }
     let fields = root.map()?;
-    let own = fields
-        .get("isotherm")
-        .and_then(|c| read_own(&c))
-        .unwrap_or_default();
+    let own = fields.optional("isotherm", read_own).unwrap_or_default();
     let kdamonds = fields.need("kdamonds");
     fields.finish();
     let kdamonds = kdamonds?;
@@ -109,33 +106,20 @@ fn bounded<'a>(list: &Cursor<'a>, max: usize) -> Vec<Cursor<'a>> {
 fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<ContextConfig> {
     let fields = cursor.map()?;
     let operations = fields
-        .need("ops")
-        .and_then(|c| c.word(&ConfiguredOperations::NAMES))
+        .required("ops", |c| c.word(&ConfiguredOperations::NAMES))
         .map(|index| ConfiguredOperations::ALL[index]);
     let (intervals, intervals_goal) = fields
         .get("intervals")
         .map_or((None, None), |c| read_intervals(&c));
-    let nr_regions = fields.get("nr_regions").and_then(|c| {
-        let fields = c.map()?;
-        let min = fields.need("min").and_then(|c| c.count_u32());
-        let max = fields.need("max").and_then(|c| c.count_u32());
-        fields.finish();
-        Some(Bounds {
-            min: min?,
-            max: max?,
-        })
-    });
+    let nr_regions = fields.optional("nr_regions", |c| c.bounds(Cursor::count_u32));
     let operations = operations.unwrap_or_default();
     let targets = fields.need("targets").map(|list| {
         let items = bounded(&list, KDAMONDS_MAX);
         let targets = items.iter().filter_map(|c| read_target(c, operations));
         targets.collect::<Vec<_>>()
     });
-    let own = fields
-        .get("isotherm")
-        .and_then(|c| read_own(&c))
-        .unwrap_or_default();
-    let paused = fields.get("pause").and_then(|c| c.flag()).unwrap_or(false);
+    let own = fields.optional("isotherm", read_own).unwrap_or_default();
+    let paused = fields.optional("pause", Cursor::flag).unwrap_or(false);
     read_unsupported(&fields);
     let schemes = fields.get("schemes").map(|list| read_schemes(&list));
     fields.finish();
@@ -171,8 +155,8 @@ fn read_unsupported(fields: &Fields) {
     {
         probes.wrong("probes, which Isotherm does not have", "an empty list");
     }
-    if let Some(control) = fields.get("sample_control").and_then(|c| c.map()) {
-        if let Some(primitives) = control.get("primitives_enabled").and_then(|c| c.map()) {
+    if let Some(control) = fields.optional("sample_control", Cursor::map) {
+        if let Some(primitives) = control.optional("primitives_enabled", Cursor::map) {
             for (key, wanted) in [("page_table", true), ("page_fault", false)] {
                 if let Some(flag) = primitives.get(key)
                     && flag.flag().is_some_and(|flag| flag != wanted)
@@ -202,10 +186,7 @@ fn read_target(cursor: &Cursor, operations: ConfiguredOperations) -> Option<Targ
         .get("pid")
         .filter(|_| pid)
         .and_then(|c| c.count(1 << 22));
-    let obsolete = fields
-        .get("obsolete")
-        .and_then(|c| c.flag())
-        .unwrap_or(false);
+    let obsolete = fields.optional("obsolete", Cursor::flag).unwrap_or(false);
     let list = fields.need("regions");
     fields.finish();
     let mut regions = Vec::new();
@@ -239,9 +220,9 @@ fn read_intervals(cursor: &Cursor) -> (Option<Intervals>, Option<IntervalsGoal>)
     let Some(fields) = cursor.map() else {
         return (None, None);
     };
-    let time = |key| fields.need(key).and_then(|c| c.time(MICROSECOND));
+    let time = |key| fields.required(key, |c| c.time(MICROSECOND));
     let (sample, aggregation, update) = (time("sample_us"), time("aggr_us"), time("ops_update_us"));
-    let goal = fields.get("intervals_goal").and_then(|c| read_goal(&c));
+    let goal = fields.optional("intervals_goal", read_goal);
     fields.finish();
     let intervals = sample.zip(aggregation).zip(update);
     let intervals = intervals.map(|((sample, aggregation), update)| Intervals {
@@ -255,14 +236,10 @@ fn read_intervals(cursor: &Cursor) -> (Option<Intervals>, Option<IntervalsGoal>)
 /// Reads an intervals goal; damo writes zero aggregations for no goal.
 fn read_goal(cursor: &Cursor) -> Option<IntervalsGoal> {
     let fields = cursor.map()?;
-    let access_bp = fields.need("access_bp").and_then(|c| c.parts(10_000));
-    let aggregations = fields.need("aggrs").and_then(|c| c.count_u32());
-    let min = fields
-        .need("min_sample_us")
-        .and_then(|c| c.time(MICROSECOND));
-    let max = fields
-        .need("max_sample_us")
-        .and_then(|c| c.time(MICROSECOND));
+    let access_bp = fields.required("access_bp", |c| c.parts(10_000));
+    let aggregations = fields.required("aggrs", Cursor::count_u32);
+    let min = fields.required("min_sample_us", |c| c.time(MICROSECOND));
+    let max = fields.required("max_sample_us", |c| c.time(MICROSECOND));
     fields.finish();
     let goal = IntervalsGoal {
         access_bp: access_bp?,
@@ -275,12 +252,12 @@ fn read_goal(cursor: &Cursor) -> Option<IntervalsGoal> {
 
 fn read_own(cursor: &Cursor) -> Option<Own> {
     let fields = cursor.map()?;
-    let cpu_budget = fields.get("cpu_budget").and_then(|c| share(&c));
-    let act_budget = fields.get("act_budget").and_then(|c| share(&c));
-    let max_waste = fields.get("max_waste").and_then(|c| share(&c));
-    let max_nr_regions = fields.get("max_nr_regions").and_then(|c| c.count_u32());
-    let method = fields.get("method").and_then(|c| read_method(&c));
-    let guard = fields.get("guard").and_then(|c| read_guard(&c));
+    let cpu_budget = fields.optional("cpu_budget", share);
+    let act_budget = fields.optional("act_budget", share);
+    let max_waste = fields.optional("max_waste", share);
+    let max_nr_regions = fields.optional("max_nr_regions", Cursor::count_u32);
+    let method = fields.optional("method", read_method);
+    let guard = fields.optional("guard", read_guard);
     fields.finish();
     Some(Own {
         cpu_budget,
@@ -296,14 +273,13 @@ fn read_guard(cursor: &Cursor) -> Option<GuardLimits> {
     let fields = cursor.map()?;
     let refaults = fields.get("max_refaults_per_s");
     let guard = GuardLimits {
-        max_slowdown: fields.get("max_slowdown").and_then(|c| share(&c)),
+        max_slowdown: fields.optional("max_slowdown", share),
         max_refaults_per_s: refaults
             .and_then(|c| c.read(unit::number))
             .filter(|n| n.is_finite()),
-        max_psi: fields.get("max_psi").and_then(|c| share(&c)),
+        max_psi: fields.optional("max_psi", share),
         max_refault_wait: fields
-            .get("max_refault_wait")
-            .and_then(|c| c.time(MILLISECOND))
+            .optional("max_refault_wait", |c| c.time(MILLISECOND))
             .filter(|time| time.0 > 0),
     };
     fields.finish();

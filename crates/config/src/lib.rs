@@ -151,6 +151,15 @@ fn too_long(len: usize) -> Problem {
 }
 
 fn read(text: &str, format: ConfigFormat, log: &Log) -> Option<Configuration> {
+    if text.len() <= TEXT_MAX && format.of(unmarked(text)) == ConfigFormat::Damos {
+        return line::read_file(unmarked(text), log);
+    }
+    let root = parse(text, format, log)?;
+    kdamonds::read(&Cursor::root(&root, log))
+}
+
+/// Parses a text in JSON or YAML to a tree. Logs a problem if that fails.
+fn parse(text: &str, format: ConfigFormat, log: &Log) -> Option<Node> {
     if text.len() > TEXT_MAX {
         log.add(too_long(text.len()));
         return None;
@@ -158,20 +167,9 @@ fn read(text: &str, format: ConfigFormat, log: &Log) -> Option<Configuration> {
     let text = unmarked(text);
     let parse = match format.of(text) {
         ConfigFormat::Json => json::parse,
-        ConfigFormat::Damos => return line::read_file(text, log),
-        ConfigFormat::Yaml | ConfigFormat::Detect => yaml::parse,
+        _ => yaml::parse,
     };
-    let root: Node = parse(text).map_err(|problem| log.add(problem)).ok()?;
-    kdamonds::read(&Cursor::root(&root, log))
-}
-
-/// Parses a text in JSON or YAML to a tree.
-fn parse(text: &str) -> Result<Node, Problem> {
-    let text = unmarked(text);
-    match ConfigFormat::Detect.of(text) {
-        ConfigFormat::Json => json::parse(text),
-        _ => yaml::parse(text),
-    }
+    parse(text).map_err(|problem| log.add(problem)).ok()
 }
 
 /// Removes the byte order mark that editors on some systems write first.

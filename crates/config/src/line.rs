@@ -26,7 +26,7 @@ use crate::cursor::Log;
 use crate::model::{Configuration, ContextConfig};
 use crate::problem::{Place, Problem, Severity, nearest, quoted};
 use crate::scheme::unknown_action;
-use crate::unit::{self, Misread};
+use crate::unit::{self, Misread, misread};
 use crate::validate;
 
 /// Names of the words, for messages.
@@ -196,10 +196,10 @@ impl Words {
             "null" => Ok(end),
             _ => read(word),
         };
-        Ok(Bounds {
-            min: self.read(|word| end(word, ends.0))?,
-            max: self.read(|word| end(word, ends.1))?,
-        })
+        Ok(Bounds::new(
+            self.read(|word| end(word, ends.0))?,
+            self.read(|word| end(word, ends.1))?,
+        ))
     }
 
     fn left(&self) -> usize {
@@ -294,10 +294,9 @@ fn read_destinations(words: &mut Words, action: Action) -> Result<Vec<Destinatio
 
 /// Reads `1`, or `1:3,2:1`; the default weight is 1.
 fn destinations(word: &str) -> Result<Vec<Destination>, Misread> {
-    let misread = |found: String| Misread {
+    let wrong = |found: String| Misread {
         found,
-        expected: DESTINATION,
-        suggestion: None,
+        ..misread(word, DESTINATION)
     };
     let mut all: Vec<Destination> = Vec::new();
     for part in word.split(',') {
@@ -307,13 +306,13 @@ fn destinations(word: &str) -> Result<Vec<Destination>, Misread> {
             is_plain.then(|| text.parse::<u32>().ok()).flatten()
         };
         let (Some(node), Some(weight)) = (number(node), number(weight)) else {
-            return Err(misread(quoted(word)));
+            return Err(misread(word, DESTINATION));
         };
         if node >= NODES_MAX {
-            return Err(misread(format!("node {node}, which no Linux has")));
+            return Err(wrong(format!("node {node}, which no Linux has")));
         }
         if all.iter().any(|before| before.node == node) {
-            return Err(misread(format!("node {node} twice in {}", quoted(word))));
+            return Err(wrong(format!("node {node} twice in {}", quoted(word))));
         }
         all.push(Destination { node, weight });
     }
@@ -325,9 +324,8 @@ fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {
         "none" => Ok(false),
         "free_mem_rate" => Ok(true),
         _ => Err(Misread {
-            found: quoted(word),
-            expected: "none or free_mem_rate",
             suggestion: nearest(word, &["none", "free_mem_rate"]),
+            ..misread(word, "none or free_mem_rate")
         }),
     })?;
     let watermarks = Watermarks {
@@ -342,20 +340,15 @@ fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {
 
 fn permil(word: &str) -> Result<u32, Misread> {
     let (parts, _) = unit::parts(word, 1000)?;
-    u32::try_from(parts).map_err(|_| Misread {
-        found: quoted(word),
-        expected: "a number of thousandths",
-        suggestion: None,
-    })
+    u32::try_from(parts).map_err(|_| misread(word, "a number of thousandths"))
 }
 
 fn age_with_unit(word: &str) -> Result<Age, Misread> {
     let age = unit::age(word)?;
     if age != Age::Time(Nanos(0)) && word.ends_with(is_digit) {
         return Err(Misread {
-            found: quoted(word),
-            expected: "a time with its unit",
             suggestion: Some(format!("{word}s")),
+            ..misread(word, "a time with its unit")
         });
     }
     Ok(age)

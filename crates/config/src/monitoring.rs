@@ -37,11 +37,7 @@ pub struct Monitoring {
 impl Monitoring {
     /// Whether it sets the method or the intervals, so that a file does not.
     fn says_how(&self) -> bool {
-        self.method.is_some()
-            || self.cpu_budget.is_some()
-            || self.sample_interval.is_some()
-            || self.aggregation_interval.is_some()
-            || self.intervals_goal.is_some()
+        self.method.is_some() || self.cpu_budget.is_some() || self.has_own_intervals()
     }
 
     /// Whether the intervals are given, or tuned to a goal: then no budget sets them.

@@ -99,6 +99,11 @@ impl<T: Into<Node>> From<Option<T>> for Node {
 
 /// Makes a map in the given order.
 pub(crate) fn map<const N: usize>(entries: [(&str, Node); N]) -> Node {
+    map_of(entries)
+}
+
+/// Makes a map of any number of entries.
+pub(crate) fn map_of<'a>(entries: impl IntoIterator<Item = (&'a str, Node)>) -> Node {
     let entry = |(key, value): (&str, Node)| Entry {
         key: key.to_owned(),
         mark: Mark::Nowhere,

@@ -6,28 +6,16 @@ use serde_json::Value as Plain;
 use crate::cursor::Log;
 use crate::node::{Node, Value};
 use crate::problem::Problems;
-use crate::{ConfigFormat, TEXT_MAX, too_long};
+use crate::{ConfigFormat, parse};
 
 /// Reads a text. Numbers stay text, as their units are not known here.
 ///
 /// # Errors
-/// Fails if the text is neither YAML nor JSON, or longer than [`TEXT_MAX`].
+/// Fails if the text is neither YAML nor JSON, or longer than [`crate::TEXT_MAX`].
 pub fn plain(text: &str) -> Result<Plain, Problems> {
     let log = Log::new(text);
-    let root = if text.len() > TEXT_MAX {
-        Err(too_long(text.len()))
-    } else if ConfigFormat::Detect.of(text) == ConfigFormat::Json {
-        crate::json::parse(text)
-    } else {
-        crate::yaml::parse(text)
-    };
-    match root {
-        Ok(root) => Ok(value(root)),
-        Err(problem) => {
-            log.add(problem);
-            Err(log.into_problems())
-        }
-    }
+    let root = parse(text, ConfigFormat::Detect, &log);
+    root.map(value).ok_or_else(|| log.into_problems())
 }
 
 fn value(node: Node) -> Plain {

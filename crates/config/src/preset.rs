@@ -104,20 +104,13 @@ const HMSDK_RESET: Nanos = Nanos::from_millis(20_000);
 
 const FOREVER: Nanos = Nanos(u64::MAX);
 
-fn pattern(min_size: u64, rate: (f64, f64), min_age: Nanos) -> AccessPattern {
+/// Returns the pattern of memory of this size or more, with a rate from one to the other in per cent, of this age or
+/// more.
+pub(crate) fn pattern(min_size: u64, rate: (f64, f64), min_age: Nanos) -> AccessPattern {
     AccessPattern {
-        size: Bounds {
-            min: min_size,
-            max: u64::MAX,
-        },
-        nr_accesses: Bounds {
-            min: Frequency::Percent(rate.0),
-            max: Frequency::Percent(rate.1),
-        },
-        age: Bounds {
-            min: Age::Time(min_age),
-            max: Age::Time(FOREVER),
-        },
+        size: Bounds::new(min_size, u64::MAX),
+        nr_accesses: Bounds::new(Frequency::Percent(rate.0), Frequency::Percent(rate.1)),
+        age: Bounds::new(Age::Time(min_age), Age::Time(FOREVER)),
     }
 }
 
@@ -152,9 +145,8 @@ fn damon_reclaim() -> Scheme {
             bytes: RECLAIM_BYTES,
             reset_interval: MODULE_RESET,
             weights: Weights {
-                size_permil: 0,
-                nr_accesses_permil: 0,
                 age_permil: 1,
+                ..Weights::default()
             },
             ..Quota::default()
         },
@@ -211,41 +203,44 @@ pub fn hmsdk_promote(destination: u32, memcg: Option<&str>) -> Scheme {
     )
 }
 
+/// Rejects memory outside of a control group, if there is one.
+pub(crate) fn outside(memcg: Option<&str>) -> impl Iterator<Item = Filter> {
+    let reject = |path: &str| Filter {
+        kind: FilterKind::Ops(OpsFilter::Memcg {
+            path: path.to_owned(),
+        }),
+        matching: false,
+        allow: false,
+    };
+    memcg.map(reject).into_iter()
+}
+
 fn hmsdk(
     pattern: AccessPattern,
     action: Action,
-    to: u32,
+    node: u32,
     memcg: Option<&str>,
     time: Nanos,
 ) -> Scheme {
-    let reject = |kind, matching| Filter {
-        kind: FilterKind::Ops(kind),
-        matching,
+    // Young memory is not demoted, and other memory is not promoted.
+    let young = Filter {
+        kind: FilterKind::Ops(OpsFilter::Young),
+        matching: action == Action::MigrateCold,
         allow: false,
     };
-    let outside = memcg.map(|path| {
-        let path = path.to_owned();
-        reject(OpsFilter::Memcg { path }, false)
-    });
-    // Young memory is not demoted, and other memory is not promoted.
-    let young = reject(OpsFilter::Young, action == Action::MigrateCold);
     Scheme {
-        destinations: vec![Destination {
-            node: to,
-            weight: 1,
-        }],
+        destinations: vec![Destination { node, weight: 1 }],
         quota: Quota {
             time,
             bytes: HMSDK_BYTES,
             reset_interval: HMSDK_RESET,
             weights: Weights {
-                size_permil: 0,
-                nr_accesses_permil: 0,
                 age_permil: 10,
+                ..Weights::default()
             },
             ..Quota::default()
         },
-        filters: outside.into_iter().chain([young]).collect(),
+        filters: outside(memcg).chain([young]).collect(),
         ..Scheme::new(pattern, action)
     }
 }

@@ -21,24 +21,15 @@ const METRICS: [&str; 9] = [
 
 pub(crate) fn read(cursor: &Cursor) -> Option<Quota> {
     let fields = cursor.map()?;
-    let time = fields.need("time_ms").and_then(|c| c.time(MILLISECOND));
-    let bytes = fields.need("sz_bytes").and_then(|c| c.size());
-    let reset = fields
-        .need("reset_interval_ms")
-        .and_then(|c| c.time(MILLISECOND));
-    let weights = match fields.get("weights") {
-        Some(weights) => read_weights(&weights),
-        None => Some(Weights::default()),
-    };
-    let numerator = fields.get("fail_charge_num").and_then(|c| c.count_u32());
-    let denominator = fields.get("fail_charge_denom").and_then(|c| c.count_u32());
-    let goals = fields.get("goals").map(|list| {
-        let items = list.list();
-        items.iter().filter_map(read_goal).collect::<Vec<_>>()
-    });
-    let tuner = fields
-        .get("goal_tuner")
-        .and_then(|c| c.word(&["consist", "temporal"]));
+    let time = fields.required("time_ms", |c| c.time(MILLISECOND));
+    let bytes = fields.required("sz_bytes", Cursor::size);
+    let reset = fields.required("reset_interval_ms", |c| c.time(MILLISECOND));
+    let weights = fields.get("weights");
+    let weights = weights.map_or(Some(Weights::default()), |c| read_weights(&c));
+    let numerator = fields.optional("fail_charge_num", Cursor::count_u32);
+    let denominator = fields.optional("fail_charge_denom", Cursor::count_u32);
+    let goals = fields.get("goals").map(|list| list.items(read_goal));
+    let tuner = fields.optional("goal_tuner", |c| c.word(&["consist", "temporal"]));
     fields.skip(&["effective_sz_bytes"]);
     fields.finish();
     let fail_charge = FailCharge {
@@ -64,7 +55,7 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Quota> {
 
 fn read_weights(cursor: &Cursor) -> Option<Weights> {
     let fields = cursor.map()?;
-    let permil = |key| fields.need(key).and_then(|c| c.parts(1000));
+    let permil = |key| fields.required(key, |c| c.parts(1000));
     let size = permil("sz_permil");
     let nr_accesses = permil("nr_accesses_permil");
     let age = permil("age_permil");
@@ -81,9 +72,7 @@ fn read_goal(cursor: &Cursor) -> Option<Goal> {
     // damo's oldest goals have only a number that the user feeds in.
     if let Some(target) = fields.get("target_value_bp") {
         let target_value = target.count(u64::MAX);
-        let current = fields
-            .get("current_value_bp")
-            .and_then(|c| c.count(u64::MAX));
+        let current = fields.optional("current_value_bp", |c| c.count(u64::MAX));
         fields.finish();
         return Some(Goal {
             metric: GoalMetric::UserInput,
@@ -91,15 +80,15 @@ fn read_goal(cursor: &Cursor) -> Option<Goal> {
             current_value: current.unwrap_or(0),
         });
     }
-    let name = fields.need("metric").and_then(|c| c.word(&METRICS));
+    let name = fields.required("metric", |c| c.word(&METRICS));
     let name = name.map(|index| METRICS[index]);
     let metric = name.and_then(|name| read_metric(name, &fields));
-    let target_value = fields.need("target_value").and_then(|c| match name {
+    let target_value = fields.required("target_value", |c| match name {
         Some("some_mem_psi_us") => c.time(MICROSECOND).map(|Nanos(ns)| ns / MICROSECOND.0),
         Some(name) if name.ends_with("_bp") => c.parts(10_000).map(u64::from),
         _ => c.count(u64::MAX),
     });
-    let current_value = fields.need("current_value").and_then(|c| c.count(u64::MAX));
+    let current_value = fields.required("current_value", |c| c.count(u64::MAX));
     if let Some(complement) = fields.get("complement")
         && complement.flag() == Some(true)
     {

@@ -1,15 +1,15 @@
 //! Reads the tree of one scheme into the engine's [`Scheme`].
 
 use isotherm_engine::scheme::{
-    AccessPattern, Action, Bounds, Destination, Filter, FilterKind, OpsFilter, Scheme,
-    WatermarkMetric, Watermarks,
+    AccessPattern, Action, Destination, Filter, FilterKind, OpsFilter, Scheme, WatermarkMetric,
+    Watermarks,
 };
 use isotherm_engine::snapshot::TargetId;
 use isotherm_engine::units::{Decimal, MICROSECOND};
 
 use crate::cursor::{Cursor, Fields};
 use crate::problem::{Problem, nearest, one_of, quoted};
-use crate::unit::{self, Misread};
+use crate::unit;
 use crate::{quota, validate};
 
 /// Names of filters, by DAMOS.
@@ -28,27 +28,19 @@ const FILTERS: [&str; 8] = [
 pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
     let nr_problems = cursor.nr_problems();
     let fields = cursor.map()?;
-    let action = match fields.get("action") {
-        Some(word) => read_action(&word),
-        None => Some(Action::Stat),
-    };
-    let pattern = match fields.get("access_pattern") {
-        Some(pattern) => read_pattern(&pattern),
-        None => Some(AccessPattern::ANY),
-    };
+    let action = fields.get("action");
+    let action = action.map_or(Some(Action::Stat), |c| read_action(&c));
+    let pattern = fields.get("access_pattern");
+    let pattern = pattern.map_or(Some(AccessPattern::ANY), |c| read_pattern(&c));
     let destinations = read_destinations(&fields);
-    let apply_interval = fields.get("apply_interval_us");
-    let apply_interval = apply_interval.and_then(|c| c.time(MICROSECOND));
-    let quota = fields.get("quotas").and_then(|c| quota::read(&c));
-    let watermarks = fields.get("watermarks").and_then(|c| read_watermarks(&c));
+    let apply_interval = fields.optional("apply_interval_us", |c| c.time(MICROSECOND));
+    let quota = fields.optional("quotas", quota::read);
+    let watermarks = fields.optional("watermarks", read_watermarks);
     // damo's newer keys name the layer of the kernel that applies the filters; the core's come first.
     let lists = ["core_filters", "ops_filters", "filters"].map(|key| fields.get(key));
-    let filters = lists.into_iter().flatten().flat_map(|list| {
-        let items = list.list();
-        items.iter().filter_map(read_filter).collect::<Vec<_>>()
-    });
-    let filters = filters.collect();
-    let max_nr_snapshots = fields.get("stats").and_then(|c| read_stats(&c));
+    let lists = lists.into_iter().flatten();
+    let filters = lists.flat_map(|list| list.items(read_filter)).collect();
+    let max_nr_snapshots = fields.optional("stats", read_stats);
     fields.skip(&["tried_regions", "tried_bytes"]);
     fields.finish();
     let scheme = Scheme {
@@ -93,11 +85,9 @@ pub(crate) fn unknown_action(word: &str) -> Problem {
 
 fn read_pattern(cursor: &Cursor) -> Option<AccessPattern> {
     let fields = cursor.map()?;
-    let size = fields.need("sz_bytes").and_then(|c| bounds(&c, unit::size));
-    let nr_accesses = fields
-        .need("nr_accesses")
-        .and_then(|c| bounds(&c, unit::frequency));
-    let age = fields.need("age").and_then(|c| bounds(&c, unit::age));
+    let size = fields.required("sz_bytes", |c| c.bounds(Cursor::size));
+    let nr_accesses = fields.required("nr_accesses", |c| c.bounds(|c| c.read(unit::frequency)));
+    let age = fields.required("age", |c| c.bounds(|c| c.read(unit::age)));
     refuse_bare(
         &fields,
         "nr_accesses",
@@ -121,9 +111,10 @@ fn refuse_bare(
     unit_key: &'static str,
     units: [&'static str; 2],
 ) {
-    let unit = fields.get(unit_key).and_then(|c| c.word(&units));
-    let bounds = fields.get(key).filter(|_| unit == Some(1));
-    let Some(bounds) = bounds.and_then(|c| c.map()) else {
+    if fields.optional(unit_key, |c| c.word(&units)) != Some(1) {
+        return;
+    }
+    let Some(bounds) = fields.optional(key, Cursor::map) else {
         return;
     };
     for bound in ["min", "max"].into_iter().filter_map(|end| bounds.get(end)) {
@@ -143,42 +134,25 @@ fn refuse_bare(
     }
 }
 
-fn bounds<T>(cursor: &Cursor, read: impl Fn(&str) -> Result<T, Misread>) -> Option<Bounds<T>> {
-    let fields = cursor.map()?;
-    let min = fields.need("min").and_then(|c| c.read(&read));
-    let max = fields.need("max").and_then(|c| c.read(&read));
-    fields.finish();
-    Some(Bounds {
-        min: min?,
-        max: max?,
-    })
-}
-
 /// Reads several destinations with weights, or one node. The former take precedence, as in the kernel.
 fn read_destinations(fields: &Fields) -> Vec<Destination> {
-    let node = fields.get("target_nid").and_then(|c| read_node(&c));
-    let list = fields
-        .get("dests")
-        .map(|list| list.list())
-        .unwrap_or_default();
-    let destinations: Vec<_> = list
-        .iter()
-        .filter_map(|item| {
-            let fields = item.map()?;
-            let node = fields.need("id").and_then(|c| c.count_u32());
-            let weight = fields.need("weight").and_then(|c| c.count_u32());
-            fields.finish();
-            Some(Destination {
-                node: node?,
-                weight: weight?,
-            })
-        })
-        .collect();
-    if destinations.is_empty() {
-        let alone = |node| Destination { node, weight: 1 };
-        return node.map(alone).into_iter().collect();
-    }
+    let node = fields.optional("target_nid", read_node);
+    let destinations = fields.get("dests").map(|list| list.items(read_destination));
+    let alone = |node| Destination { node, weight: 1 };
     destinations
+        .filter(|several| !several.is_empty())
+        .unwrap_or_else(|| node.map(alone).into_iter().collect())
+}
+
+fn read_destination(cursor: &Cursor) -> Option<Destination> {
+    let fields = cursor.map()?;
+    let node = fields.required("id", Cursor::count_u32);
+    let weight = fields.required("weight", Cursor::count_u32);
+    fields.finish();
+    Some(Destination {
+        node: node?,
+        weight: weight?,
+    })
 }
 
 /// Reads a node; the kernel's -1 is none.
@@ -191,11 +165,9 @@ fn read_node(cursor: &Cursor) -> Option<u32> {
 
 fn read_watermarks(cursor: &Cursor) -> Option<Watermarks> {
     let fields = cursor.map()?;
-    let metric = fields
-        .need("metric")
-        .and_then(|c| c.word(&["none", "free_mem_rate"]));
-    let interval = fields.need("interval_us").and_then(|c| c.time(MICROSECOND));
-    let permil = |key| fields.need(key).and_then(|c| c.parts(1000));
+    let metric = fields.required("metric", |c| c.word(&["none", "free_mem_rate"]));
+    let interval = fields.required("interval_us", |c| c.time(MICROSECOND));
+    let permil = |key| fields.required(key, |c| c.parts(1000));
     let (high, mid, low) = (
         permil("high_permil"),
         permil("mid_permil"),
@@ -216,8 +188,8 @@ fn read_watermarks(cursor: &Cursor) -> Option<Watermarks> {
 
 fn read_filter(cursor: &Cursor) -> Option<Filter> {
     let fields = cursor.map()?;
-    let name = fields.need("filter_type").and_then(|c| c.word(&FILTERS));
-    let matching = fields.need("matching").and_then(|c| c.flag());
+    let name = fields.required("filter_type", |c| c.word(&FILTERS));
+    let matching = fields.required("matching", Cursor::flag);
     // `filter_pass` is damo's old name.
     let allow = fields.get("allow").or(fields.get("filter_pass"));
     let allow = allow.map_or(Some(false), |c| c.flag());
@@ -276,9 +248,7 @@ fn read_kind(name: &str, fields: &Fields) -> Option<FilterKind> {
 /// Reads the only setting among a scheme's statistics, the limit of snapshots. (damo itself does not read it back.)
 fn read_stats(cursor: &Cursor) -> Option<u64> {
     let fields = cursor.map()?;
-    let max = fields
-        .get("max_nr_snapshots")
-        .and_then(|c| c.count(u64::MAX));
+    let max = fields.optional("max_nr_snapshots", |c| c.count(u64::MAX));
     fields.skip(&[
         "nr_tried",
         "sz_tried",

@@ -8,15 +8,15 @@
 //! that are divided within a page.
 
 use isotherm_engine::scheme::{
-    AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, Goal,
-    GoalMetric, OpsFilter, Quota, Scheme, Tuner, Weights,
+    Action, Bounds, Destination, Filter, FilterKind, Goal, GoalMetric, OpsFilter, Quota, Scheme,
+    Tuner, Weights,
 };
 use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, PAGE_SIZE};
 use thiserror::Error;
 
 use crate::kdamonds::KDAMONDS_MAX;
 use crate::model::{Configuration, ConfiguredOperations, ContextConfig, TargetConfig};
-use crate::preset::{hmsdk_demote, hmsdk_promote};
+use crate::preset::{hmsdk_demote, hmsdk_promote, outside, pattern};
 use crate::topology::Topology;
 
 /// HMSDK's control group, below the root of cgroup2: it moves only the memory of processes in it.
@@ -29,18 +29,15 @@ const HMSDK_INTERVALS: Intervals = Intervals {
     update: Nanos::from_millis(20_000),
 };
 /// HMSDK's `--monitoring_nr_regions_range 100 10000`.
-const HMSDK_NR_REGIONS: Bounds<u32> = Bounds {
-    min: 100,
-    max: 10_000,
-};
+const HMSDK_NR_REGIONS: Bounds<u32> = Bounds::new(100, 10_000);
 /// DAMON's intervals; damo's example begins with these and tunes them.
-const DAMON_INTERVALS: Intervals = Intervals {
+pub(crate) const DAMON_INTERVALS: Intervals = Intervals {
     sample: Nanos::from_millis(5),
     aggregation: Nanos::from_millis(100),
     update: Nanos::from_millis(1_000),
 };
 /// DAMON's number of regions.
-const DAMON_NR_REGIONS: Bounds<u32> = Bounds { min: 10, max: 1000 };
+const DAMON_NR_REGIONS: Bounds<u32> = Bounds::new(10, 1000);
 /// damo's example: `--damos_apply_interval 1s` and `--damos_quota_interval 1s`.
 const GOALS_INTERVAL: Nanos = Nanos::from_millis(1_000);
 /// damo's example: `--damos_quota_space 200MB`.
@@ -312,38 +309,15 @@ fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Sch
         let metric = GoalMetric::NodeMemUsedBp { node: step.to };
         ((5.0, 100.0), metric, GOALS_USED_BP)
     };
-    let pattern = AccessPattern {
-        size: Bounds {
-            min: 0,
-            max: u64::MAX,
-        },
-        nr_accesses: Bounds {
-            min: Frequency::Percent(rate.0),
-            max: Frequency::Percent(rate.1),
-        },
-        age: Bounds {
-            min: Age::Time(Nanos(0)),
-            max: Age::Time(Nanos(u64::MAX)),
-        },
-    };
-    let outside = memcg.map(|path| Filter {
-        kind: FilterKind::Ops(OpsFilter::Memcg {
-            path: path.to_owned(),
-        }),
-        matching: false,
-        allow: false,
-    });
     // Young memory is not demoted, and other memory is not promoted.
     let young = Filter {
         kind: FilterKind::Ops(OpsFilter::Young),
         matching: true,
         allow: !is_cold,
     };
+    let node = step.to;
     Scheme {
-        destinations: vec![Destination {
-            node: step.to,
-            weight: 1,
-        }],
+        destinations: vec![Destination { node, weight: 1 }],
         apply_interval: GOALS_INTERVAL,
         quota: Quota {
             bytes: GOALS_BYTES,
@@ -357,7 +331,7 @@ fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Sch
             tuner,
             ..Quota::default()
         },
-        filters: outside.into_iter().chain([young]).collect(),
-        ..Scheme::new(pattern, action)
+        filters: outside(memcg).chain([young]).collect(),
+        ..Scheme::new(pattern(0, rate, Nanos(0)), action)
     }
 }

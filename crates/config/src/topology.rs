@@ -25,7 +25,7 @@ use thiserror::Error;
 use crate::cursor::{Cursor, Log};
 use crate::problem::Problems;
 use crate::unit;
-use crate::{TEXT_MAX, parse, too_long};
+use crate::{ConfigFormat, parse};
 
 /// Limit of the ranges of a machine. Linux has at most 1024 nodes.
 const EXTENTS_MAX: usize = 1 << 14;
@@ -92,13 +92,8 @@ impl Topology {
     /// Fails with all errors of the text.
     pub fn read(text: &str) -> Result<Self, Problems> {
         let log = Log::new(text);
-        let topology = if text.len() > TEXT_MAX {
-            log.add(too_long(text.len()));
-            None
-        } else {
-            let root = parse(text).map_err(|problem| log.add(problem)).ok();
-            root.and_then(|root| read_nodes(&Cursor::root(&root, &log)))
-        };
+        let root = parse(text, ConfigFormat::Detect, &log);
+        let topology = root.and_then(|root| read_nodes(&Cursor::root(&root, &log)));
         let problems = log.into_problems();
         match topology {
             Some(topology) if !problems.has_errors() => Ok(topology),
@@ -228,7 +223,7 @@ fn read_nodes(root: &Cursor) -> Option<Topology> {
 
 fn read_node(item: &Cursor) -> Option<(u32, Vec<Extent>)> {
     let fields = item.map()?;
-    let id = fields.need("id").and_then(|c| c.count_u32());
+    let id = fields.required("id", Cursor::count_u32);
     let size = fields.get("size").map(|c| c.size());
     let regions = fields.get("regions").map(|c| c.list());
     fields.finish();

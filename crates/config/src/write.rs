@@ -6,16 +6,16 @@
 //!
 //! Source: `to_kvpairs` in damo 3.4.3's `_damon.py`; its YAML is PyYAML's `dump`.
 
-use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{
-    Action, Destination, Filter, FilterKind, Goal, OpsFilter, Quota, Scheme, Watermarks,
+    Bounds, Destination, Filter, FilterKind, Goal, OpsFilter, Quota, Scheme, Watermarks,
 };
-use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos};
+use isotherm_engine::{AddressRange, IntervalsGoal, Nanos};
 use serde::Serialize;
 
 use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_text, time_text};
 use crate::model::{Configuration, ContextConfig, Method, Own};
-use crate::node::{Node, Value, list, map};
+use crate::node::{Node, Value, list, map, map_of};
+use crate::tier::DAMON_INTERVALS;
 
 /// Writes a configuration as damo's JSON.
 pub fn to_json(configuration: &Configuration) -> String {
@@ -60,39 +60,32 @@ fn write_context(context: &ContextConfig) -> Node {
             ("regions", list(target.regions.iter().copied().map(range))),
         ])
     });
-    let mut node = map([
-        ("ops", context.operations.name().into()),
-        ("addr_unit", damo_size_text(1).into()),
-        ("targets", list(targets)),
-    ]);
-    if context.intervals.is_some() || context.intervals_goal.is_some() {
-        push(&mut node, "intervals", intervals(context));
-    }
-    if let Some(nr_regions) = context.nr_regions {
-        let bounds = [
-            ("min", count(nr_regions.min.into())),
-            ("max", count(nr_regions.max.into())),
-        ];
-        push(&mut node, "nr_regions", map(bounds));
-    }
-    push(&mut node, "probes", list([]));
-    push(&mut node, "sample_control", sample_control());
-    push(&mut node, "pause", context.paused.into());
-    push(
-        &mut node,
-        "schemes",
-        list(context.schemes.iter().map(write_scheme)),
-    );
-    if context.own != Own::default() {
-        push(&mut node, "isotherm", own(&context.own));
-    }
-    node
+    let has_intervals = context.intervals.is_some() || context.intervals_goal.is_some();
+    let regions = |b: Bounds<u32>| bounds(count(b.min.into()), count(b.max.into()));
+    let schemes = context.schemes.iter().map(write_scheme);
+    let has_own = context.own != Own::default();
+    given([
+        ("ops", Some(context.operations.name().into())),
+        ("addr_unit", Some(damo_size_text(1).into())),
+        ("targets", Some(list(targets))),
+        ("intervals", has_intervals.then(|| intervals(context))),
+        ("nr_regions", context.nr_regions.map(regions)),
+        ("probes", Some(list([]))),
+        ("sample_control", Some(sample_control())),
+        ("pause", Some(context.paused.into())),
+        ("schemes", Some(list(schemes))),
+        ("isotherm", has_own.then(|| own(&context.own))),
+    ])
 }
 
-fn push(node: &mut Node, key: &str, value: Node) {
-    if let (Value::Map(entries), Value::Map(one)) = (&mut node.value, map([(key, value)]).value) {
-        entries.extend(one);
-    }
+/// Makes a map of the entries that have a value.
+fn given<const N: usize>(entries: [(&str, Option<Node>); N]) -> Node {
+    let entries = entries.into_iter();
+    map_of(entries.filter_map(|(key, value)| Some((key, value?))))
+}
+
+fn bounds(min: impl Into<Node>, max: impl Into<Node>) -> Node {
+    map([("min", min.into()), ("max", max.into())])
 }
 
 /// Writes damo's choice of the kernel's sampling methods; Isotherm has one of them.
@@ -126,19 +119,14 @@ const NO_GOAL: IntervalsGoal = IntervalsGoal {
 
 /// Writes the intervals. A goal is one of their keys, so DAMON's intervals are written if only a goal is set.
 fn intervals(context: &ContextConfig) -> Node {
-    let intervals = context.intervals.unwrap_or(Intervals {
-        sample: Nanos::from_millis(5),
-        aggregation: Nanos::from_millis(100),
-        update: Nanos::from_millis(1000),
-    });
-    let mut node = map([
+    let intervals = context.intervals.unwrap_or(DAMON_INTERVALS);
+    let goal = context.intervals_goal.unwrap_or(NO_GOAL);
+    map([
         ("sample_us", time_text(intervals.sample).into()),
         ("aggr_us", time_text(intervals.aggregation).into()),
         ("ops_update_us", time_text(intervals.update).into()),
-    ]);
-    let goal = context.intervals_goal.unwrap_or(NO_GOAL);
-    push(&mut node, "intervals_goal", intervals_goal(&goal));
-    node
+        ("intervals_goal", intervals_goal(&goal)),
+    ])
 }
 
 fn intervals_goal(goal: &IntervalsGoal) -> Node {
@@ -151,10 +139,8 @@ fn intervals_goal(goal: &IntervalsGoal) -> Node {
 }
 
 fn write_scheme(scheme: &Scheme) -> Node {
-    let bounds = |min: String, max: String| map([("min", min.into()), ("max", max.into())]);
     let pattern = &scheme.pattern;
-    let rate = pattern.nr_accesses;
-    let mut node = map([("action", scheme.action.name().into())]);
+    let (size, rate, age) = (pattern.size, pattern.nr_accesses, pattern.age);
     // The older form, damo's and the kernel's, has one node.
     let (target, several) = match scheme.destinations.as_slice() {
         [Destination { node, weight: 1 }] => (Some(u64::from(*node)), [].as_slice()),
@@ -166,46 +152,27 @@ fn write_scheme(scheme: &Scheme) -> Node {
             ("weight", u64::from(destination.weight).into()),
         ])
     });
-    push(&mut node, "dests", list(destinations));
-    if matches!(scheme.action, Action::MigrateHot | Action::MigrateCold) || target.is_some() {
-        push(&mut node, "target_nid", target.into());
-    }
-    let pattern = map([
-        (
-            "sz_bytes",
-            bounds(
-                damo_size_text(pattern.size.min),
-                damo_size_text(pattern.size.max),
-            ),
-        ),
-        (
-            "nr_accesses",
-            bounds(frequency_text(rate.min), frequency_text(rate.max)),
-        ),
-        (
-            "age",
-            bounds(age_text(pattern.age.min), age_text(pattern.age.max)),
-        ),
-    ]);
-    push(&mut node, "access_pattern", pattern);
-    push(
-        &mut node,
-        "apply_interval_us",
-        time_text(scheme.apply_interval).into(),
-    );
-    push(&mut node, "quotas", quota(&scheme.quota));
+    let has_node = scheme.action.migrates() || target.is_some();
+    let size = bounds(damo_size_text(size.min), damo_size_text(size.max));
+    let rate = bounds(frequency_text(rate.min), frequency_text(rate.max));
+    let age = bounds(age_text(age.min), age_text(age.max));
+    let pattern = map([("sz_bytes", size), ("nr_accesses", rate), ("age", age)]);
+    let apply_interval = time_text(scheme.apply_interval);
     let watermarks = write_watermarks(scheme.watermarks.as_ref());
-    push(&mut node, "watermarks", watermarks);
-    push(
-        &mut node,
-        "filters",
-        list(scheme.filters.iter().map(filter)),
-    );
-    if scheme.max_nr_snapshots > 0 {
-        let stats = map([("max_nr_snapshots", scheme.max_nr_snapshots.into())]);
-        push(&mut node, "stats", stats);
-    }
-    node
+    let filters = scheme.filters.iter().map(filter);
+    let max = Some(scheme.max_nr_snapshots).filter(|max| *max > 0);
+    let stats = max.map(|max| map([("max_nr_snapshots", max.into())]));
+    given([
+        ("action", Some(scheme.action.name().into())),
+        ("dests", Some(list(destinations))),
+        ("target_nid", has_node.then(|| target.into())),
+        ("access_pattern", Some(pattern)),
+        ("apply_interval_us", Some(apply_interval.into())),
+        ("quotas", Some(quota(&scheme.quota))),
+        ("watermarks", Some(watermarks)),
+        ("filters", Some(list(filters))),
+        ("stats", stats),
+    ])
 }
 
 fn quota(quota: &Quota) -> Node {
@@ -283,58 +250,38 @@ fn filter(filter: &Filter) -> Node {
         ) => None,
     };
     let detail_of = |key| detail.iter().find(|(of, _)| *of == key);
-    let details = DETAILS.map(|key| (key, detail_of(key).map(|(_, value)| value.clone())));
-    let mut node = map([
+    let value_of = |key| Node::from(detail_of(key).map(|(_, value)| value.clone()));
+    let entries: [(&str, Node); 3] = [
         ("filter_type", filter.kind.name().into()),
         ("matching", filter.matching.into()),
         ("allow", filter.allow.into()),
-    ]);
-    for (key, value) in details {
-        push(&mut node, key, value.into());
-    }
-    node
+    ];
+    let details = DETAILS.map(|key| (key, value_of(key)));
+    map_of(entries.into_iter().chain(details))
 }
 
 fn own(own: &Own) -> Node {
-    let mut node = map([]);
-    let mut put = |key: &str, value: Option<Node>| {
-        if let Some(value) = value {
-            push(&mut node, key, value);
-        }
-    };
-    let share = |share: f64| format!("{} %", share * 100.0).into();
-    put("cpu_budget", own.cpu_budget.map(share));
-    put("act_budget", own.act_budget.map(share));
-    put("max_waste", own.max_waste.map(share));
-    put("method", own.method.map(method));
-    put(
-        "max_nr_regions",
-        own.max_nr_regions.map(|max| u64::from(max).into()),
-    );
-    let mut guard = map([]);
-    let refaults = own
-        .guard
-        .max_refaults_per_s
-        .map(|rate| rate.to_string().into());
-    for (key, value) in [
-        ("max_slowdown", own.guard.max_slowdown.map(share)),
-        ("max_refaults_per_s", refaults),
-        ("max_psi", own.guard.max_psi.map(share)),
-        (
-            "max_refault_wait",
-            own.guard
-                .max_refault_wait
-                .map(|wait| time_text(wait).into()),
-        ),
-    ] {
-        if let Some(value) = value {
-            push(&mut guard, key, value);
-        }
-    }
-    if own.guard != GuardLimits::default() {
-        put("guard", Some(guard));
-    }
-    node
+    let share = |share: f64| Node::from(format!("{} %", share * 100.0));
+    let number = |number: f64| Node::from(number.to_string());
+    let time = |time| Node::from(time_text(time));
+    let limits = &own.guard;
+    let guard = limits.is_limited().then(|| {
+        given([
+            ("max_slowdown", limits.max_slowdown.map(share)),
+            ("max_refaults_per_s", limits.max_refaults_per_s.map(number)),
+            ("max_psi", limits.max_psi.map(share)),
+            ("max_refault_wait", limits.max_refault_wait.map(time)),
+        ])
+    });
+    let max_nr_regions = own.max_nr_regions.map(u64::from);
+    given([
+        ("cpu_budget", own.cpu_budget.map(share)),
+        ("act_budget", own.act_budget.map(share)),
+        ("max_waste", own.max_waste.map(share)),
+        ("method", own.method.map(method)),
+        ("max_nr_regions", max_nr_regions.map(Node::from)),
+        ("guard", guard),
+    ])
 }
 
 fn method(method: Method) -> Node {

@@ -28,7 +28,7 @@
 //!   programs that share one.
 //!
 //! A debt above one step closes the guard until it is paid back. CPU time alone does not cause such a debt: a step is
-//! no longer than the ledger's balance ([`Guard::loss_room_ns`]).
+//! no longer than the ledger's balance ([`Guard::available_loss_ns`]).
 //!
 //! **Back-off.** Waits for processes' memory that is read back may take most of the allowed loss. Memory must then be
 //! idle twice, four times, ... as long as schemes ask before it is paged out ([`Guard::backoff`]).
@@ -61,7 +61,7 @@ use crate::scheme::Action;
 use rate::Rate;
 
 pub use act_meter::ActMeter;
-pub use budget::{ActBudget, ActBudgetStatus, STEP, room_of};
+pub use budget::{ActBudget, ActBudgetStatus, STEP};
 pub use flows::RefaultRate;
 pub use ledger::{Account, Ledger};
 pub use rate::{Pool, PoolStatus};
@@ -120,10 +120,7 @@ impl GuardLimits {
 
     /// Returns whether any limit is set.
     pub fn is_limited(&self) -> bool {
-        self.max_slowdown.is_some()
-            || self.max_refaults_per_s.is_some()
-            || self.max_psi.is_some()
-            || self.max_refault_wait.is_some()
+        *self != Self::default()
     }
 }
 
@@ -252,11 +249,11 @@ impl Pools {
 }
 
 /// Controller that limits how fast schemes act.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Guard {
     limits: GuardLimits,
-    processes: Rate,
-    page_cache: Rate,
+    /// Rates by the number of the pool.
+    rates: [Rate; Pool::ALL.len()],
     /// Whether schemes act on the page cache as well.
     has_page_cache: bool,
     last: Option<Nanos>,
@@ -268,7 +265,7 @@ pub struct Guard {
     ledger: Ledger,
     backoff: Backoff,
     is_in_debt: bool,
-    goal_room: Option<u64>,
+    goal_available: Option<u64>,
 }
 
 impl Guard {
@@ -276,25 +273,13 @@ impl Guard {
     pub fn new(limits: GuardLimits) -> Self {
         Self {
             limits,
-            processes: Rate::new(),
-            page_cache: Rate::new(),
-            has_page_cache: false,
-            last: None,
-            limit_ratio: None,
-            exceeded: None,
-            nr_stops: 0,
-            signals: GuardSignals::default(),
-            is_blind: false,
-            ledger: Ledger::default(),
-            backoff: Backoff::default(),
-            is_in_debt: false,
-            goal_room: None,
+            ..Self::default()
         }
     }
 
     /// Sets how many bytes may be paged out until a goal is reached; `None`: there is no goal.
-    pub fn set_goal_room(&mut self, bytes: Option<u64>) {
-        self.goal_room = bytes;
+    pub fn set_goal_limit(&mut self, bytes: Option<u64>) {
+        self.goal_available = bytes;
     }
 
     /// Returns the limits.
@@ -323,29 +308,30 @@ impl Guard {
         for pool in Pool::ALL {
             if limit_ratio.is_some_and(|limit_ratio| pools.is_over_limit_by(pool, limit_ratio)) {
                 self.exceeded = limit;
-                has_stopped |= self.rate_mut(pool).stop(now);
+                has_stopped |= self.rates[pool as usize].stop(now);
             } else {
-                self.rate_mut(pool).go_on(now, known);
+                self.rates[pool as usize].go_on(now, known);
             }
         }
         self.nr_stops += u64::from(has_stopped);
         self.update_debt(now, elapsed, signals.waited, pools);
-        self.processes.refill(elapsed, pools.resident);
-        self.page_cache
-            .refill(elapsed, pools.page_cache.unwrap_or(0));
+        let bytes = [pools.resident, pools.page_cache.unwrap_or(0)];
+        for (rate, bytes) in self.rates.iter_mut().zip(bytes) {
+            rate.refill(elapsed, bytes);
+        }
         were_open != Pool::ALL.map(|pool| self.is_open(pool))
     }
 
     /// Charges CPU time that acting took from the targets (on busy CPUs).
-    pub fn taken(&mut self, now: Nanos, lost: Nanos) {
+    pub fn charge_loss(&mut self, now: Nanos, lost: Nanos) {
         if self.limits.max_slowdown.is_some() {
             self.ledger.add(now, Nanos(0), lost);
         }
     }
 
     /// Returns the time that targets may still lose, in nanoseconds; `None`: no limit.
-    pub fn loss_room_ns(&self) -> Option<f64> {
-        self.limits.max_slowdown.map(|_| self.ledger.room_ns())
+    pub fn available_loss_ns(&self) -> Option<f64> {
+        self.limits.max_slowdown.map(|_| self.ledger.available_ns())
     }
 
     /// Returns whether nothing of `pool` may be acted on, as a limit was exceeded or a debt is being paid back.
@@ -354,12 +340,12 @@ impl Guard {
     }
 
     /// Returns the bytes of `pool` that may be acted on now; `None`: no limit.
-    pub fn allowance(&self, pool: Pool) -> Option<u64> {
+    pub fn available(&self, pool: Pool) -> Option<u64> {
         if !self.limits.is_limited() {
             return None;
         }
         Some(if self.is_open(pool) {
-            self.rate(pool).allowance()
+            self.rate(pool).available()
         } else {
             0
         })
@@ -372,18 +358,18 @@ impl Guard {
 
     /// Returns whether nothing may be acted on now.
     pub fn is_resting(&self) -> bool {
-        Pool::ALL.map(|pool| self.allowance(pool)) == [Some(0); 2]
+        Pool::ALL.map(|pool| self.available(pool)) == [Some(0); 2]
     }
 
     /// Returns whether the goal is reached: no bytes are left to page out.
     pub fn has_reached_goal(&self) -> bool {
-        self.goal_room == Some(0)
+        self.goal_available == Some(0)
     }
 
     /// Returns the bytes of `pool` that `action` may be applied to now; `None`: no limit.
-    pub fn allowance_of(&self, pool: Pool, action: Action) -> Option<u64> {
-        let goal = self.goal_room.filter(|_| action == Action::Pageout);
-        match (self.allowance(pool), goal) {
+    pub fn available_for(&self, pool: Pool, action: Action) -> Option<u64> {
+        let goal = self.goal_available.filter(|_| action == Action::Pageout);
+        match (self.available(pool), goal) {
             (Some(allowed), Some(goal)) => Some(allowed.min(goal)),
             (allowed, goal) => allowed.or(goal),
         }
@@ -391,14 +377,12 @@ impl Guard {
 
     /// Charges `bytes` of `pool` that `action` was applied to.
     pub fn charge(&mut self, pool: Pool, action: Action, bytes: u64) {
-        if let Some(room) = self
-            .goal_room
-            .as_mut()
-            .filter(|_| action == Action::Pageout)
+        if action == Action::Pageout
+            && let Some(available) = &mut self.goal_available
         {
-            *room = room.saturating_sub(bytes);
+            *available = available.saturating_sub(bytes);
         }
-        self.rate_mut(pool).charge(bytes);
+        self.rates[pool as usize].charge(bytes);
     }
 
     /// Returns the guard's state.
@@ -407,7 +391,7 @@ impl Guard {
         let page_cache = self.has_page_cache && is_limited;
         GuardStatus {
             is_open: !is_limited || self.is_open(Pool::Processes),
-            bytes_per_s: is_limited.then(|| self.processes.status().bytes_per_s),
+            bytes_per_s: is_limited.then(|| self.rate(Pool::Processes).status().bytes_per_s),
             limit_ratio: self.limit_ratio,
             exceeded: self.exceeded,
             nr_stops: self.nr_stops,
@@ -422,23 +406,13 @@ impl Guard {
             page_cache: page_cache.then(|| PoolStatus {
                 is_open: self.is_open(Pool::PageCache),
                 until: self.until(Pool::PageCache),
-                ..self.page_cache.status()
+                ..self.rate(Pool::PageCache).status()
             }),
         }
     }
 
     fn rate(&self, pool: Pool) -> &Rate {
-        match pool {
-            Pool::Processes => &self.processes,
-            Pool::PageCache => &self.page_cache,
-        }
-    }
-
-    fn rate_mut(&mut self, pool: Pool) -> &mut Rate {
-        match pool {
-            Pool::Processes => &mut self.processes,
-            Pool::PageCache => &mut self.page_cache,
-        }
+        &self.rates[pool as usize]
     }
 
     fn is_open(&self, pool: Pool) -> bool {
@@ -449,7 +423,7 @@ impl Guard {
     fn until(&self, pool: Pool) -> Option<Nanos> {
         let paid = self.last.zip(self.limits.max_slowdown);
         let paid = paid.filter(|_| self.is_in_debt).map(|(last, share)| {
-            let debt = (-self.ledger.room_ns()).max(0.0);
+            let debt = (-self.ledger.available_ns()).max(0.0);
             last + Nanos((debt / share.max(1e-9)) as u64)
         });
         self.rate(pool).status().until.max(paid)
@@ -468,12 +442,13 @@ impl Guard {
         let of_processes = 1.0 - pools.cache_share.unwrap_or(0.0);
         let lost = Nanos((lost.0 as f64 * of_processes) as u64);
         self.backoff.observe(now, elapsed, allowed, lost);
-        let room = self.ledger.room_ns();
+        let available = self.ledger.available_ns();
         if self.is_in_debt {
-            self.is_in_debt = room < 0.0;
-        } else if room < -(STEP.0 as f64) {
+            self.is_in_debt = available < 0.0;
+        } else if available < -(STEP.0 as f64) {
             self.is_in_debt = true;
-            if !self.processes.is_held() || self.has_page_cache && !self.page_cache.is_held() {
+            let [processes, page_cache] = Pool::ALL.map(|pool| !self.rate(pool).is_held());
+            if processes || self.has_page_cache && page_cache {
                 self.nr_stops += 1;
                 self.exceeded = Some(Limit::Slowdown);
             }
@@ -482,34 +457,30 @@ impl Guard {
 
     /// Returns whether any limited signal is missing.
     fn lacks_any(&self, signals: GuardSignals) -> bool {
-        let limits = &self.limits;
-        (limits.max_slowdown.is_some() && signals.slowdown.is_none())
-            || (limits.max_refaults_per_s.is_some() && signals.refaults_per_s.is_none())
-            || (limits.max_psi.is_some() && signals.psi.is_none())
-            || (limits.max_refault_wait.is_some() && signals.waited.is_none())
+        let mut all = self.limited(signals).into_iter();
+        all.any(|(signal, limit, _)| limit.is_some() && signal.is_none())
     }
 
+    /// Returns the largest of signal / limit, and its limit.
     fn strongest(&self, signals: GuardSignals) -> (Option<f64>, Option<Limit>) {
-        let all = [
-            (signals.slowdown, self.limits.max_slowdown, Limit::Slowdown),
-            (
-                signals.refaults_per_s,
-                self.limits.max_refaults_per_s,
-                Limit::Refaults,
-            ),
-            (signals.psi, self.limits.max_psi, Limit::Psi),
-            (
-                signals.waited.map(Nanos::as_secs_f64),
-                self.limits.max_refault_wait.map(Nanos::as_secs_f64),
-                Limit::RefaultWait,
-            ),
-        ];
-        all.into_iter()
-            .filter_map(|(signal, limit, which)| Some((signal? / limit?.max(1e-9), which)))
+        let all = self.limited(signals).into_iter();
+        all.filter_map(|(signal, limit, which)| Some((signal? / limit?.max(1e-9), which)))
             .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map_or((None, None), |(limit_ratio, which)| {
-                (Some(limit_ratio), Some(which))
-            })
+            .unzip()
+    }
+
+    /// Returns each signal with its limit.
+    fn limited(&self, signals: GuardSignals) -> [(Option<f64>, Option<f64>, Limit); 4] {
+        let limits = &self.limits;
+        let seconds = |time: Option<Nanos>| time.map(Nanos::as_secs_f64);
+        let (waited, wait_max) = (seconds(signals.waited), seconds(limits.max_refault_wait));
+        let (refaults, refaults_max) = (signals.refaults_per_s, limits.max_refaults_per_s);
+        [
+            (signals.slowdown, limits.max_slowdown, Limit::Slowdown),
+            (refaults, refaults_max, Limit::Refaults),
+            (signals.psi, limits.max_psi, Limit::Psi),
+            (waited, wait_max, Limit::RefaultWait),
+        ]
     }
 }
 

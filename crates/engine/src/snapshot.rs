@@ -54,6 +54,14 @@ pub struct RegionMemory {
 }
 
 impl RegionMemory {
+    /// Returns resident memory that was not touched.
+    pub fn resident(bytes: u64) -> Self {
+        Self {
+            resident: bytes,
+            ..Self::default()
+        }
+    }
+
     /// Returns the sum of two neighbours.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -129,13 +137,6 @@ impl RegionSnapshot {
         self.resident()
             .saturating_sub(self.touched())
             .saturating_sub(self.unknown())
-    }
-
-    /// Returns the bytes that are neither in memory nor swapped out: addresses that never held anything.
-    pub fn holes(&self) -> u64 {
-        let held = |m: RegionMemory| m.resident.saturating_add(m.swapped);
-        self.memory
-            .map_or(0, |m| self.range.len().saturating_sub(held(m)))
     }
 
     /// Returns the bytes that have been idle for the region's age; none while any of the region is accessed.

@@ -1,4 +1,4 @@
-//! A set of small numbers that finds its next and its last member fast, however sparse it is.
+//! A set of small numbers that finds its next member fast, however sparse it is.
 //!
 //! It is a tree of words: a bit of a level says whether the word below it is empty. A billion bits are five levels, so
 //! each operation touches at most five words.
@@ -95,33 +95,15 @@ impl Bits {
             let rest = word & (u64::MAX << (at % 64));
             if rest != 0 {
                 let found = at / 64 * 64 + u64::from(rest.trailing_zeros());
-                return Some(self.descend(height, found, |word| u64::from(word.trailing_zeros())));
+                let below = self.levels[..height].iter().rev();
+                let first = |at: u64, level: &Vec<u64>| {
+                    at * 64 + u64::from(level[at as usize].trailing_zeros())
+                };
+                return Some(below.fold(found, first));
             }
             at = at / 64 + 1;
         }
         None
-    }
-
-    /// The greatest member less than `before`.
-    #[cfg(test)]
-    pub(crate) fn last_before(&self, before: u64) -> Option<u64> {
-        let mut at = before.checked_sub(1)?;
-        for (height, level) in self.levels.iter().enumerate() {
-            let word = level.get((at / 64) as usize)?;
-            let rest = word & (u64::MAX >> (63 - at % 64));
-            if rest != 0 {
-                let found = at / 64 * 64 + 63 - u64::from(rest.leading_zeros());
-                let last = |word: u64| 63 - u64::from(word.leading_zeros());
-                return Some(self.descend(height, found, last));
-            }
-            at = (at / 64).checked_sub(1)?;
-        }
-        None
-    }
-
-    fn descend(&self, height: usize, found: u64, choose: impl Fn(u64) -> u64) -> u64 {
-        let below = self.levels[..height].iter().rev();
-        below.fold(found, |at, level| at * 64 + choose(level[at as usize]))
     }
 }
 
@@ -158,7 +140,6 @@ mod tests {
             }
             let at = at % length;
             prop_assert_eq!(bits.first_from(at), set.range(at..).next().copied());
-            prop_assert_eq!(bits.last_before(at), set.range(..at).next_back().copied());
         }
     }
 }

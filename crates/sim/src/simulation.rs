@@ -56,6 +56,21 @@ pub struct SimContextSpec {
     pub dry_run: bool,
 }
 
+impl SimContextSpec {
+    /// Returns a context without limits on addresses or on its schemes.
+    pub fn new(watch: Watch, schemes: Vec<Scheme>) -> Self {
+        Self {
+            name: None,
+            watch,
+            limits: Vec::new(),
+            schemes,
+            guard: GuardLimits::default(),
+            act_budget: None,
+            dry_run: false,
+        }
+    }
+}
+
 /// Why a context cannot be simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum ContextError {

@@ -7,7 +7,7 @@ use isotherm_engine::calibration::Calibration;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGES_PER_BLOCK};
 use isotherm_session::simulated::{FarMemory, Replay};
 use isotherm_sim::machine::{
-    AreaSpec, MachineSpec, NodeSpec, Pattern, SimProcessSpec, SwapKind, Trace, Use,
+    AreaSpec, MachineSpec, NodeSpec, Pattern, SimProcessSpec, SwapKind, Trace,
 };
 
 use super::*;
@@ -34,15 +34,10 @@ fn replay() -> Replay {
     }
     trace.finish();
     let start = 0x7f00_0000_0000;
+    let range = AddressRange::new(start, start + 4 * BLOCK_SIZE);
     let area = AreaSpec {
-        name: "heap".to_owned(),
-        range: AddressRange::new(start, start + 4 * BLOCK_SIZE),
-        purpose: Use::Anon,
         huge: Some(false),
-        pattern: Pattern::Trace(Arc::new(trace), 0),
-        fill: None,
-        filled_of_block: None,
-        released: None,
+        ..AreaSpec::new("heap", range, Pattern::Trace(Arc::new(trace), 0))
     };
     Replay {
         processes: vec![(

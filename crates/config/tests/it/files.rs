@@ -106,7 +106,7 @@ fn damos_prcl_is_read() {
     assert_eq!(context.operations, ConfiguredOperations::Vaddr);
     assert_eq!(context.targets[0].pid, Some(4242));
     assert_eq!(context.intervals_goal, None);
-    assert_eq!(context.nr_regions, Some(Bounds { min: 10, max: 1000 }));
+    assert_eq!(context.nr_regions, Some(Bounds::new(10, 1000)));
     let scheme = &context.schemes[0];
     assert_eq!(
         scheme.pattern,

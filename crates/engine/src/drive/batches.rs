@@ -99,7 +99,7 @@ pub fn execute<E>(
     let (mut batch, mut outcomes) = (Vec::new(), Vec::new());
     let mut spent = Nanos(0);
     while let Some(action) = batches.next_action() {
-        let allowed = guard.allowance_of(pool, action).unwrap_or(u64::MAX);
+        let allowed = guard.available_for(pool, action).unwrap_or(u64::MAX);
         let is_harmless = action == Action::Stat;
         if !is_harmless && (allowed == 0 || spent >= room) {
             break;

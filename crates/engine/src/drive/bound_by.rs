@@ -79,7 +79,7 @@ impl Context {
         let is_pending = |pool: &Pool| !self.queues[*pool as usize].pending.is_empty();
         match Pool::ALL.into_iter().find(is_pending) {
             Some(pool) if self.guard.has_stopped(pool) => BoundBy::Guard,
-            Some(pool) if self.guard.allowance(pool) == Some(0) => BoundBy::Rate,
+            Some(pool) if self.guard.available(pool) == Some(0) => BoundBy::Rate,
             Some(_) if meter.status().is_exhausted => BoundBy::CpuBudget,
             Some(_) if meter.is_used_up(&self.guard) => BoundBy::AllowedLoss,
             Some(_) => BoundBy::Speed,
@@ -152,8 +152,8 @@ mod tests {
         };
         let guard = context.guard_mut();
         guard.observe(Nanos(1), signals, Pools::processes(1 << 30));
-        let allowed_ns = guard.loss_room_ns().expect("a limit");
-        guard.taken(Nanos(1), Nanos(allowed_ns as u64));
+        let allowed_ns = guard.available_loss_ns().expect("a limit");
+        guard.charge_loss(Nanos(1), Nanos(allowed_ns as u64));
         let meter = ActMeter::new(None);
         assert_eq!(context.bound_by(&meter), BoundBy::AllowedLoss);
     }

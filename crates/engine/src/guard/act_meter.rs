@@ -2,7 +2,8 @@
 //!
 //! It serves this machine, where time and CPUs are measured, and simulated ones, where they are computed.
 
-use super::{ActBudget, ActBudgetStatus, Guard, STEP, room_of};
+use super::budget::available_time;
+use super::{ActBudget, ActBudgetStatus, Guard, STEP};
 use crate::address::Nanos;
 
 /// Time between two steps of acting, in which other threads run and idle CPUs are measured.
@@ -57,23 +58,24 @@ impl ActMeter {
     /// take.
     pub fn begin(&mut self, now: Nanos, idle_cpus: Option<f64>, guard: &Guard) -> Nanos {
         self.budget.refill(now, idle_cpus);
-        let room = self.room(guard);
-        self.next_step = now + if room < LITTLE { PAUSE } else { BETWEEN_STEPS };
-        room
+        let available = self.available(guard);
+        let is_little = available < LITTLE;
+        self.next_step = now + if is_little { PAUSE } else { BETWEEN_STEPS };
+        available
     }
 
     /// Returns how long a step may take now, by the budget and by what targets may still lose.
-    fn room(&self, guard: &Guard) -> Nanos {
+    fn available(&self, guard: &Guard) -> Nanos {
         let taken = self.budget.taken_share() * self.target_share;
         let taken = taken.max(self.interrupting);
-        let room = guard.loss_room_ns();
-        let room = room.map_or(STEP, |ns| room_of(ns, taken));
-        self.budget.room().min(room)
+        let by_loss = guard.available_loss_ns();
+        let by_loss = by_loss.map_or(STEP, |ns| available_time(ns, taken));
+        self.budget.available().min(by_loss)
     }
 
     /// Returns whether a step would be too short to achieve anything.
     pub fn is_used_up(&self, guard: &Guard) -> bool {
-        self.room(guard) < LITTLE
+        self.available(guard) < LITTLE
     }
 
     /// Ends a step that took `cpu` of CPU time, and during which targets lost `interrupted` of theirs.
@@ -82,7 +84,7 @@ impl ActMeter {
         let interrupted = interrupted.min(cpu).0 as f64;
         // The larger of the two counts: both happen at once, on the CPU that acting took and on those that it
         // interrupted.
-        guard.taken(now, Nanos(taken.max(interrupted) as u64));
+        guard.charge_loss(now, Nanos(taken.max(interrupted) as u64));
         let share = interrupted / (cpu.0 as f64).max(1.0);
         self.interrupting += (share - self.interrupting) / 2.0;
     }
@@ -97,7 +99,7 @@ impl ActMeter {
     ) {
         self.budget.refill(now, idle_cpus);
         let taken = self.budget.charge(cpu).0 as f64 * self.target_share;
-        guard.taken(now, Nanos(taken as u64));
+        guard.charge_loss(now, Nanos(taken as u64));
     }
 
     /// Returns the CPU time that other processes may take for acting in the next second; `None`: no limit.
@@ -106,7 +108,7 @@ impl ActMeter {
         let of_targets = of_busy * self.target_share;
         let share = self.budget.status().share;
         let by_budget = share.map(|share| share * 1e9 / of_busy);
-        let by_loss = guard.loss_room_ns().map(|room| room.max(0.0) / of_targets);
+        let by_loss = guard.available_loss_ns().map(|ns| ns.max(0.0) / of_targets);
         // Without a limit, the quotient exceeds a second or is not finite.
         let least = [by_budget, by_loss].into_iter().flatten();
         let least = least.filter(|ns| ns.is_finite() && *ns < 1e9);

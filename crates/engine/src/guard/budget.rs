@@ -87,10 +87,10 @@ impl ActBudget {
     }
 
     /// Returns how long acting may take now: at most [`STEP`].
-    pub fn room(&self) -> Nanos {
+    pub fn available(&self) -> Nanos {
         match self.share {
             None => STEP,
-            Some(_) => room_of(self.tokens_ns, self.taken_share()),
+            Some(_) => available_time(self.tokens_ns, self.taken_share()),
         }
     }
 
@@ -101,14 +101,14 @@ impl ActBudget {
             spent: self.spent,
             charged: self.charged,
             idle_cpus: self.idle_cpus,
-            is_exhausted: self.room() == Nanos(0),
+            is_exhausted: self.available() == Nanos(0),
         }
     }
 }
 
 /// Returns how long acting may take, at most [`STEP`], if it may take `ns` from others and takes `taken_share` of its
 /// time from them.
-pub fn room_of(ns: f64, taken_share: f64) -> Nanos {
+pub(super) fn available_time(ns: f64, taken_share: f64) -> Nanos {
     if taken_share <= 1e-3 {
         return STEP;
     }
@@ -128,10 +128,7 @@ mod tests {
         let mut budget = ActBudget::new(Some(share));
         for tick in 0..seconds * 20 {
             budget.refill(ms(tick * 50), idle_cpus);
-            let room = budget.room();
-            if room > Nanos(0) {
-                budget.charge(room);
-            }
+            budget.charge(budget.available());
         }
         budget.status().spent.as_secs_f64()
     }
@@ -151,21 +148,21 @@ mod tests {
     fn what_is_overdrawn_is_paid_back_and_little_is_saved_up() {
         let mut budget = ActBudget::new(Some(0.1));
         budget.refill(ms(0), Some(0.0));
-        assert_eq!(budget.room(), Nanos(0));
+        assert_eq!(budget.available(), Nanos(0));
         budget.refill(ms(3_600_000), Some(0.0));
-        assert_eq!(budget.room(), STEP);
+        assert_eq!(budget.available(), STEP);
         // Twice the amount of one second.
         budget.charge(ms(200));
         budget.refill(ms(3_600_900), Some(0.0));
         assert!(budget.status().is_exhausted);
         budget.refill(ms(3_601_100), Some(0.0));
-        assert_eq!(budget.room(), ms(10));
+        assert_eq!(budget.available(), ms(10));
     }
 
     #[test]
     fn without_a_budget_only_steps_are_bounded() {
         let mut budget = ActBudget::new(None);
         budget.charge(ms(100_000));
-        assert_eq!(budget.room(), STEP);
+        assert_eq!(budget.available(), STEP);
     }
 }

@@ -27,7 +27,7 @@ pub struct Account {
 
 impl Account {
     /// Returns the time that may still be lost, in nanoseconds; below zero it is a debt.
-    pub fn room_ns(self) -> f64 {
+    pub fn available_ns(self) -> f64 {
         self.allowed.0 as f64 - self.lost.0 as f64
     }
 
@@ -76,8 +76,10 @@ impl Ledger {
     }
 
     /// Returns the time that may still be lost by both accounts, in nanoseconds; below zero it is a debt.
-    pub fn room_ns(&self) -> f64 {
-        self.since_start.room_ns().min(self.recent().room_ns())
+    pub fn available_ns(&self) -> f64 {
+        self.since_start
+            .available_ns()
+            .min(self.recent().available_ns())
     }
 }
 
@@ -96,19 +98,19 @@ mod tests {
     fn what_was_overdrawn_is_paid_back_by_time() {
         let mut ledger = Ledger::default();
         ledger.add(second(1), Nanos::from_millis(10), second(1));
-        assert!(ledger.room_ns() < -0.98e9);
+        assert!(ledger.available_ns() < -0.98e9);
         quiet(&mut ledger, 2, 90);
-        assert!(ledger.room_ns() < 0.0);
+        assert!(ledger.available_ns() < 0.0);
         quiet(&mut ledger, 90, 102);
-        assert!(ledger.room_ns() >= 0.0);
+        assert!(ledger.available_ns() >= 0.0);
     }
 
     #[test]
     fn quiet_hours_are_not_spent_at_once() {
         let mut ledger = Ledger::default();
         quiet(&mut ledger, 0, 7200);
-        assert!(ledger.since_start().room_ns() > 71e9);
-        let room = ledger.room_ns();
-        assert!((5.8e9..6.2e9).contains(&room), "{room}");
+        assert!(ledger.since_start().available_ns() > 71e9);
+        let available = ledger.available_ns();
+        assert!((5.8e9..6.2e9).contains(&available), "{available}");
     }
 }

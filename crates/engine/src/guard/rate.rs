@@ -52,7 +52,7 @@ pub(super) struct Rate {
     /// Bytes of the pool.
     bytes: u64,
     /// Bytes that may be acted on before the next observation.
-    allowance: f64,
+    available: f64,
     was_used_up: bool,
     pub(super) hold_off: Nanos,
     closed_until: Option<Nanos>,
@@ -60,12 +60,12 @@ pub(super) struct Rate {
     nr_stops: u64,
 }
 
-impl Rate {
-    pub(super) fn new() -> Self {
+impl Default for Rate {
+    fn default() -> Self {
         Self {
             share_per_s: START_PER_S,
             bytes: 0,
-            allowance: 0.0,
+            available: 0.0,
             was_used_up: false,
             hold_off: HOLD_OFF_MIN,
             closed_until: None,
@@ -73,7 +73,9 @@ impl Rate {
             nr_stops: 0,
         }
     }
+}
 
+impl Rate {
     /// Closes the pool, as its limit ratio reached 1. Returns whether it was open before.
     pub(super) fn stop(&mut self, now: Nanos) -> bool {
         self.quiet_since = now;
@@ -110,27 +112,27 @@ impl Rate {
         }
     }
 
-    /// Sets the allowance for the next observation, after `elapsed` seconds; the pool has `bytes`.
+    /// Sets the available bytes until the next observation, after `elapsed` seconds; the pool has `bytes`.
     pub(super) fn refill(&mut self, elapsed: f64, bytes: u64) {
         self.bytes = bytes;
         self.was_used_up = false;
-        // An unused allowance is not saved up; an overdraft is paid off.
-        let debt = self.allowance.min(0.0);
-        self.allowance = debt + self.share_per_s * bytes as f64 * elapsed.clamp(0.0, 5.0);
+        // Unused bytes are not saved up; an overdraft is paid off.
+        let debt = self.available.min(0.0);
+        self.available = debt + self.share_per_s * bytes as f64 * elapsed.clamp(0.0, 5.0);
     }
 
     /// Returns the bytes that may be acted on.
-    pub(super) fn allowance(&self) -> u64 {
+    pub(super) fn available(&self) -> u64 {
         if self.is_held() {
             0
         } else {
-            self.allowance.max(0.0) as u64
+            self.available.max(0.0) as u64
         }
     }
 
     pub(super) fn charge(&mut self, bytes: u64) {
-        self.allowance -= bytes as f64;
-        self.was_used_up |= self.allowance <= 0.0;
+        self.available -= bytes as f64;
+        self.was_used_up |= self.available <= 0.0;
     }
 
     /// Returns whether it waits for its hold-off to pass.

@@ -1,4 +1,4 @@
-//! Tests of the guard in scripted seconds: the allowance after given signals.
+//! Tests of the guard in scripted seconds: the available bytes after given signals.
 
 use super::*;
 
@@ -27,25 +27,29 @@ fn see(guard: &mut Guard, n: u64, signals: GuardSignals) -> bool {
     guard.observe(second(n), signals, Pools::processes(GIB))
 }
 
+fn available(guard: &Guard) -> u64 {
+    guard.available(Pool::Processes).expect("limited")
+}
+
 fn page_out(guard: &mut Guard, bytes: u64) {
     guard.charge(Pool::Processes, Action::Pageout, bytes);
 }
 
 #[test]
 fn without_limits_nothing_is_limited() {
-    let mut guard = Guard::new(GuardLimits::default());
-    assert_eq!(guard.allowance(Pool::Processes), None);
+    let mut guard = Guard::default();
+    assert_eq!(guard.available(Pool::Processes), None);
     see(&mut guard, 0, refaults(1e9));
-    assert_eq!(guard.allowance(Pool::Processes), None);
+    assert_eq!(guard.available(Pool::Processes), None);
     assert!(guard.status().is_open);
 }
 
 #[test]
 fn nothing_is_allowed_before_anything_was_observed() {
     let mut guard = guard(100.0);
-    assert_eq!(guard.allowance(Pool::Processes), Some(0));
+    assert_eq!(available(&guard), 0);
     assert!(see(&mut guard, 0, GuardSignals::default()));
-    assert_eq!(guard.allowance(Pool::Processes), Some(GIB / 20));
+    assert_eq!(available(&guard), GIB / 20);
 }
 
 #[test]
@@ -54,11 +58,11 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
         let mut guard = guard(100.0);
         for n in 0..4 {
             see(&mut guard, n, refaults(100.0 * limit_ratio));
-            let allowed = guard.allowance(Pool::Processes).expect("limited");
+            let allowed = available(&guard);
             page_out(&mut guard, if used { allowed + 1 } else { 0 });
         }
         see(&mut guard, 4, refaults(100.0 * limit_ratio));
-        guard.allowance(Pool::Processes).expect("limited") as f64 / GIB as f64
+        available(&guard) as f64 / GIB as f64
     };
     assert!((allowed_after(0.0, true) - 0.05 * 1.5f64.powi(4)).abs() < 1e-3);
     assert!((allowed_after(0.5, true) - 0.05 * 1.25f64.powi(4)).abs() < 1e-3);
@@ -71,7 +75,7 @@ fn what_was_taken_too_much_is_paid_off() {
     see(&mut guard, 0, GuardSignals::default());
     page_out(&mut guard, GIB / 10);
     see(&mut guard, 1, refaults(50.0));
-    let allowed = guard.allowance(Pool::Processes).expect("limited") as f64 / GIB as f64;
+    let allowed = available(&guard) as f64 / GIB as f64;
     assert!((allowed - (0.05 * 1.25 - 0.05)).abs() < 1e-3, "{allowed}");
 }
 
@@ -80,7 +84,7 @@ fn over_the_limit_it_stops_at_once_and_comes_back_slowly() {
     let mut guard = guard(100.0);
     see(&mut guard, 0, refaults(0.0));
     assert!(see(&mut guard, 1, refaults(100.0)));
-    assert_eq!(guard.allowance(Pool::Processes), Some(0));
+    assert_eq!(available(&guard), 0);
     let status = guard.status();
     assert_eq!(
         (status.is_open, status.exceeded, status.nr_stops),
@@ -90,7 +94,7 @@ fn over_the_limit_it_stops_at_once_and_comes_back_slowly() {
         assert!(!see(&mut guard, n, refaults(0.0)), "second {n}");
     }
     assert!(see(&mut guard, 6, refaults(0.0)));
-    assert_eq!(guard.allowance(Pool::Processes), Some(GIB / 80));
+    assert_eq!(available(&guard), GIB / 80);
     // The next stop is twice as long.
     see(&mut guard, 7, refaults(500.0));
     assert_eq!(guard.status().until, Some(second(17)));
@@ -108,11 +112,11 @@ fn hold_offs_shorten_again_in_quiet_times_and_the_rate_has_a_floor() {
     }
     let least = guard.status().bytes_per_s.expect("limited") as f64 / GIB as f64;
     assert!((least - rate::LEAST_PER_S).abs() < 1e-6, "{least}");
-    assert_eq!(guard.processes.hold_off, rate::HOLD_OFF_MAX);
+    assert_eq!(guard.rate(Pool::Processes).hold_off, rate::HOLD_OFF_MAX);
     for quiet in 0..700 {
         see(&mut guard, n + quiet, refaults(0.0));
     }
-    assert_eq!(guard.processes.hold_off, rate::HOLD_OFF_MIN);
+    assert_eq!(guard.rate(Pool::Processes).hold_off, rate::HOLD_OFF_MIN);
 }
 
 fn slowed(waited_ms: u64) -> GuardSignals {
@@ -136,11 +140,7 @@ fn a_signal_that_is_missing_is_no_room() {
     let mut guard = guard(100.0);
     for n in 0..10 {
         see(&mut guard, n, GuardSignals::default());
-        assert_eq!(
-            guard.allowance(Pool::Processes),
-            Some(GIB / 20),
-            "it does not grow"
-        );
+        assert_eq!(available(&guard), GIB / 20, "it does not grow");
         page_out(&mut guard, GIB / 20);
     }
     assert!(guard.status().is_blind);
@@ -166,7 +166,7 @@ fn a_burst_is_a_debt_that_must_be_paid_back() {
     assert!((59.0..62.0).contains(&until), "{until}");
     for n in 11..59 {
         see(&mut guard, n, slowed(0));
-        assert_eq!(guard.allowance(Pool::Processes), Some(0), "second {n}");
+        assert_eq!(available(&guard), 0, "second {n}");
     }
     see(&mut guard, 59, slowed(0));
     see(&mut guard, 60, slowed(0));
@@ -187,10 +187,7 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
             };
             lost += waited * 15 / 4096 / 1000;
             see(&mut guard, n, slowed(waited * 15 / 4096 / 1000));
-            let more = guard
-                .allowance(Pool::Processes)
-                .expect("limited")
-                .min((200 << 20) - out);
+            let more = available(&guard).min((200 << 20) - out);
             page_out(&mut guard, more);
             out += more;
         }
@@ -205,14 +202,10 @@ fn taken_cpu_is_a_loss_and_leaves_less_room() {
     let mut guard = by_slowdown(0.01);
     see(&mut guard, 0, slowed(0));
     see(&mut guard, 1, slowed(0));
-    assert!((guard.loss_room_ns().expect("limited") - 20e6).abs() < 1e3);
-    guard.taken(second(1), Nanos::from_millis(15));
-    assert!((guard.loss_room_ns().expect("limited") - 5e6).abs() < 1e3);
-    assert_eq!(guard_without().loss_room_ns(), None);
-}
-
-fn guard_without() -> Guard {
-    Guard::new(GuardLimits::default())
+    assert!((guard.available_loss_ns().expect("limited") - 20e6).abs() < 1e3);
+    guard.charge_loss(second(1), Nanos::from_millis(15));
+    assert!((guard.available_loss_ns().expect("limited") - 5e6).abs() < 1e3);
+    assert_eq!(Guard::default().available_loss_ns(), None);
 }
 
 #[test]

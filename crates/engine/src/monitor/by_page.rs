@@ -262,10 +262,7 @@ mod tests {
 
     #[test]
     fn what_is_wholly_idle_or_touched_stays_whole() {
-        let idle = RegionMemory {
-            resident: 6 * PAGES,
-            ..RegionMemory::default()
-        };
+        let idle = RegionMemory::resident(6 * PAGES);
         let regions = vec![region(1..2, idle)];
         let expanded = snapshot(regions.clone(), vec![block(1)]).by_page();
         assert_eq!(expanded.regions, regions);

@@ -152,11 +152,11 @@ impl Charge {
     }
 
     pub(super) fn is_exhausted(&self) -> bool {
-        self.left().is_some_and(|left| left == 0)
+        self.available().is_some_and(|left| left == 0)
     }
 
     /// Returns the bytes that the window has left; `None` without a limit.
-    pub(super) fn left(&self) -> Option<u64> {
+    pub(super) fn available(&self) -> Option<u64> {
         self.state
             .effective
             .map(|effective| effective.saturating_sub(self.state.charged))

@@ -33,7 +33,7 @@ use super::check::{SchemeError, check};
 use super::facts::{Metric, SystemFacts, metrics_of};
 use super::state::State;
 use super::stats::{Stats, TriedRegion};
-use super::{AccessPattern, Action, GoalMetric, Scheme, walk};
+use super::{AccessPattern, Action, Scheme, walk};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
 use crate::port::{Operation, Outcome};
 use crate::snapshot::{Snapshot, TargetId};
@@ -50,7 +50,7 @@ use crate::snapshot::{Snapshot, TargetId};
 /// `tests/it/examples.rs` runs this.
 #[derive(Clone, Debug)]
 pub struct SchemeEngine {
-    states: Vec<State>,
+    pub(super) states: Vec<State>,
     is_paused: bool,
 }
 
@@ -286,22 +286,6 @@ impl SchemeEngine {
             }
         }
         Ok(())
-    }
-
-    /// Sets the current value of a `user_input` goal. Returns whether there is such a goal.
-    #[must_use = "there may be no such goal"]
-    pub fn set_goal_value(&mut self, scheme: usize, goal: usize, current_value: u64) -> bool {
-        let goals = self
-            .states
-            .get_mut(scheme)
-            .map(|s| &mut s.scheme.quota.goals);
-        match goals.and_then(|goals| goals.get_mut(goal)) {
-            Some(goal) if goal.metric == GoalMetric::UserInput => {
-                goal.current_value = current_value;
-                true
-            }
-            _ => false,
-        }
     }
 
     /// Stops or resumes planning. Windows and intervals continue in the meantime.

@@ -45,15 +45,12 @@ pub(super) fn idle_parts<'a>(
     (scheme, pattern): (&Scheme, &'a PatternForSamples),
 ) -> impl Iterator<Item = IdlePart> + 'a {
     let idle = if takes_pages(scheme) { idle } else { &[] };
-    let first = idle.partition_point(|block| block.range().end <= range.start);
-    let blocks = idle[first..]
-        .iter()
-        .take_while(move |b| b.block < range.end);
     let (min, max) = pattern.ages(interval);
     let has_size = move |block: &&IdlePages| {
         let pages = block.of_age(range, min, max);
         !bits::is_empty(&pages) && pattern.has_size(bits::bytes(&pages))
     };
+    let blocks = overlapping(idle, range).iter();
     blocks.filter(has_size).flat_map(move |block| {
         (0..CLASSES).filter_map(move |class| {
             let (from, to) = ages_of_class(class, min);
@@ -61,6 +58,13 @@ pub(super) fn idle_parts<'a>(
             IdlePart::new(block, pages, interval)
         })
     })
+}
+
+/// Returns the blocks that have pages in `range`.
+fn overlapping(idle: &[IdlePages], range: AddressRange) -> &[IdlePages] {
+    let first = idle.partition_point(|block| block.range().end <= range.start);
+    let end = idle.partition_point(|block| block.block < range.end);
+    &idle[first..end]
 }
 
 /// Number of age classes: up to twice, four and eight times the least age, and above.
@@ -95,10 +99,7 @@ impl IdlePart {
             nr_accesses: Some(0.0),
             age: u32::try_from(age).unwrap_or(u32::MAX),
             age_ns,
-            memory: Some(RegionMemory {
-                resident: bits::bytes(&pages),
-                ..RegionMemory::default()
-            }),
+            memory: Some(RegionMemory::resident(bits::bytes(&pages))),
         };
         Some(Self {
             block: block.block,
@@ -134,11 +135,7 @@ impl<'a> WalkedPages<'a> {
 
     /// Marks all of `range` as taken by a scheme.
     pub(super) fn take_range(&mut self, range: AddressRange) {
-        let first = self.idle.partition_point(|b| b.range().end <= range.start);
-        for block in self.idle[first..]
-            .iter()
-            .take_while(|b| b.block < range.end)
-        {
+        for block in overlapping(self.idle, range) {
             self.take(block.block, &bits::mask(block.block, range));
         }
     }

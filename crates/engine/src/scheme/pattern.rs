@@ -13,6 +13,13 @@ pub struct Bounds<T> {
     pub max: T,
 }
 
+impl<T> Bounds<T> {
+    /// Returns the interval from `min` to `max`.
+    pub const fn new(min: T, max: T) -> Self {
+        Self { min, max }
+    }
+}
+
 impl<T: PartialOrd> Bounds<T> {
     /// Returns whether `value` lies within.
     pub fn contains(&self, value: &T) -> bool {
@@ -67,18 +74,9 @@ pub struct AccessPattern {
 impl AccessPattern {
     /// All memory with a known access state.
     pub const ANY: Self = Self {
-        size: Bounds {
-            min: 0,
-            max: u64::MAX,
-        },
-        nr_accesses: Bounds {
-            min: Frequency::Samples(0),
-            max: Frequency::Samples(u32::MAX),
-        },
-        age: Bounds {
-            min: Age::Intervals(0),
-            max: Age::Intervals(u32::MAX),
-        },
+        size: Bounds::new(0, u64::MAX),
+        nr_accesses: Bounds::new(Frequency::Samples(0), Frequency::Samples(u32::MAX)),
+        age: Bounds::new(Age::Intervals(0), Age::Intervals(u32::MAX)),
     };
 
     /// Returns whether a region matches, in a snapshot whose regions were checked `nr_samples` times. A region with an
@@ -100,18 +98,9 @@ impl AccessPattern {
         };
         PatternForSamples {
             size: self.size,
-            nr_accesses: Bounds {
-                min: min.samples(nr_samples),
-                max: max.samples(nr_samples),
-            },
-            intervals: Bounds {
-                min: intervals_min,
-                max: intervals_max,
-            },
-            time: Bounds {
-                min: time_min,
-                max: time_max,
-            },
+            nr_accesses: Bounds::new(min.samples(nr_samples), max.samples(nr_samples)),
+            intervals: Bounds::new(intervals_min, intervals_max),
+            time: Bounds::new(time_min, time_max),
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::Nanos;
 
 /// A limit on a scheme's work in each reset interval. Zeros and no goal: no limit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Quota {
     /// Time that the action may take; zero for no such limit.
@@ -22,20 +22,6 @@ pub struct Quota {
     pub tuner: Tuner,
     /// Charge for bytes that the action failed on; `None`: as for any other.
     pub fail_charge: Option<FailCharge>,
-}
-
-impl Default for Quota {
-    fn default() -> Self {
-        Self {
-            time: Nanos(0),
-            bytes: 0,
-            reset_interval: Nanos(0),
-            weights: Weights::default(),
-            goals: Vec::new(),
-            tuner: Tuner::Consist,
-            fail_charge: None,
-        }
-    }
 }
 
 impl Quota {

@@ -150,7 +150,7 @@ impl Walk<'_> {
         if all == 0 {
             return;
         }
-        if let Some(left) = state.charge.left()
+        if let Some(left) = state.charge.available()
             && left < all
         {
             // Number of addresses that hold the rest of the quota, if memory is spread evenly.
@@ -236,7 +236,7 @@ impl Walk<'_> {
             if bits::is_empty(&pages) {
                 continue;
             }
-            if let Some(quota) = state.charge.left() {
+            if let Some(quota) = state.charge.available() {
                 pages = bits::first(&pages, quota / PAGE_SIZE);
             }
             let Some(span) = span(part.block, &pages) else {

@@ -5,28 +5,15 @@ use thiserror::Error;
 use super::{DAY, Decimal, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
 use crate::address::Nanos;
 
-const TIMES: &[(&str, Nanos)] = &[
-    ("ns", Nanos(1)),
-    ("nsec", Nanos(1)),
-    ("us", MICROSECOND),
-    ("µs", MICROSECOND),
-    ("usec", MICROSECOND),
-    ("ms", MILLISECOND),
-    ("msec", MILLISECOND),
-    ("s", SECOND),
-    ("sec", SECOND),
-    ("second", SECOND),
-    ("seconds", SECOND),
-    ("m", MINUTE),
-    ("min", MINUTE),
-    ("minute", MINUTE),
-    ("minutes", MINUTE),
-    ("h", HOUR),
-    ("hour", HOUR),
-    ("hours", HOUR),
-    ("d", DAY),
-    ("day", DAY),
-    ("days", DAY),
+/// Names of each unit of time.
+const TIMES: [(&[&str], Nanos); 7] = [
+    (&["ns", "nsec"], Nanos(1)),
+    (&["us", "µs", "usec"], MICROSECOND),
+    (&["ms", "msec"], MILLISECOND),
+    (&["s", "sec", "second", "seconds"], SECOND),
+    (&["m", "min", "minute", "minutes"], MINUTE),
+    (&["h", "hour", "hours"], HOUR),
+    (&["d", "day", "days"], DAY),
 ];
 
 /// Letters of binary units; each is 1024 of the one before.
@@ -81,40 +68,18 @@ impl Quantity {
 /// Reason why a text is not the requested quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnitError {
-    /// A number is missing.
-    #[error("`{text}` is not a {}: it has no number; write for example `{}`", .quantity.name(), .quantity.example())]
-    NoNumber {
-        /// Text that was given.
-        text: String,
-        /// Requested quantity.
-        quantity: Quantity,
-    },
-    /// A number has no unit, but several units are equally likely.
-    #[error("`{text}` has no unit; write for example `{}`", .quantity.example())]
-    NoUnit {
-        /// Text that was given.
-        text: String,
-        /// Requested quantity.
-        quantity: Quantity,
-    },
-    /// The unit does not belong to this quantity.
-    #[error("`{unit}` in `{text}` is not a unit of a {}; known are {}; write for example `{}`", .quantity.name(), .quantity.units(), .quantity.example())]
-    UnknownUnit {
-        /// Text that was given.
-        text: String,
-        /// Unknown part of the text.
-        unit: String,
-        /// Requested quantity.
-        quantity: Quantity,
-    },
-    /// The value exceeds the quantity's upper bound.
-    #[error("`{text}` is too large for a {}; the most is {}", .quantity.name(), .quantity.most())]
-    TooLarge {
-        /// Text that was given.
-        text: String,
-        /// Requested quantity.
-        quantity: Quantity,
-    },
+    /// A number is missing in the text.
+    #[error("`{}` is not a {}: it has no number; write for example `{}`", .0, .1.name(), .1.example())]
+    NoNumber(String, Quantity),
+    /// A number in the text has no unit, but several units are equally likely.
+    #[error("`{}` has no unit; write for example `{}`", .0, .1.example())]
+    NoUnit(String, Quantity),
+    /// The unit in the text does not belong to this quantity.
+    #[error("`{}` in `{}` is not a unit of a {}; known are {}; write for example `{}`", .0, .1, .2.name(), .2.units(), .2.example())]
+    UnknownUnit(String, String, Quantity),
+    /// The value of the text exceeds the quantity's upper bound.
+    #[error("`{}` is too large for a {}; the most is {}", .0, .1.name(), .1.most())]
+    TooLarge(String, Quantity),
     /// The time is zero, which is not allowed.
     #[error("nothing happens in no time; try 30s")]
     NoTime,
@@ -122,39 +87,15 @@ pub enum UnitError {
 
 /// Text and quantity that are being parsed, for errors.
 #[derive(Clone, Copy)]
-struct Reading<'a> {
-    text: &'a str,
-    quantity: Quantity,
-}
+struct Reading<'a>(&'a str, Quantity);
 
 impl Reading<'_> {
-    fn no_number(self) -> UnitError {
-        UnitError::NoNumber {
-            text: self.text.to_owned(),
-            quantity: self.quantity,
-        }
-    }
-
-    fn no_unit(self) -> UnitError {
-        UnitError::NoUnit {
-            text: self.text.to_owned(),
-            quantity: self.quantity,
-        }
+    fn fault(self, fault: fn(String, Quantity) -> UnitError) -> UnitError {
+        fault(self.0.to_owned(), self.1)
     }
 
     fn unknown(self, unit: &str) -> UnitError {
-        UnitError::UnknownUnit {
-            text: self.text.to_owned(),
-            unit: unit.to_owned(),
-            quantity: self.quantity,
-        }
-    }
-
-    fn too_large(self) -> UnitError {
-        UnitError::TooLarge {
-            text: self.text.to_owned(),
-            quantity: self.quantity,
-        }
+        UnitError::UnknownUnit(unit.to_owned(), self.0.to_owned(), self.1)
     }
 }
 
@@ -163,25 +104,24 @@ impl Reading<'_> {
 /// # Errors
 /// Fails if `text` is not a size. The error shows an example.
 pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
-    let reading = Reading {
-        text,
-        quantity: Quantity::Size,
-    };
+    let reading = Reading(text, Quantity::Size);
     if let Some(bound) = bound(text) {
         return Ok(bound);
     }
     let (number, unit) = Decimal::split(text);
-    let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+    let number = Decimal::parse(number).ok_or_else(|| reading.fault(UnitError::NoNumber))?;
     let factor = size_unit(unit).ok_or_else(|| reading.unknown(unit))?;
     if unit.is_empty() && number.is_max() {
         return Ok(u64::MAX);
     }
-    let (bytes, _) = number.times(factor).ok_or_else(|| reading.too_large())?;
+    let (bytes, _) = number
+        .times(factor)
+        .ok_or_else(|| reading.fault(UnitError::TooLarge))?;
     // damo rounds sizes just below the end of all addresses up to it.
     if bytes == 1 << 64 {
         return Ok(u64::MAX);
     }
-    u64::try_from(bytes).map_err(|_| reading.too_large())
+    u64::try_from(bytes).map_err(|_| reading.fault(UnitError::TooLarge))
 }
 
 /// Parses a time: `5ms`, `30s`, `2 min`, `1h 30m`, `1,000 us`, `min` (0), `max`. A number needs its unit (but `0` does
@@ -213,10 +153,7 @@ pub fn parse_time_span(text: &str) -> Result<Nanos, UnitError> {
 }
 
 fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
-    let reading = Reading {
-        text,
-        quantity: Quantity::Time,
-    };
+    let reading = Reading(text, Quantity::Time);
     if let Some(bound) = bound(text) {
         return Ok(Nanos(bound));
     }
@@ -225,7 +162,7 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
     let mut is_first = true;
     while is_first || !rest.is_empty() {
         let (number, tail) = Decimal::split(rest);
-        let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+        let number = Decimal::parse(number).ok_or_else(|| reading.fault(UnitError::NoNumber))?;
         let end = tail
             .find(|c: char| c.is_whitespace() || c.is_ascii_digit() || c == '.')
             .unwrap_or(tail.len());
@@ -239,7 +176,7 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
             Nanos(1)
         } else {
             let bare = bare.filter(|_| is_alone);
-            bare.ok_or_else(|| reading.no_unit())?
+            bare.ok_or_else(|| reading.fault(UnitError::NoUnit))?
         };
         if unit.is_empty() && number.is_max() {
             return Ok(Nanos(u64::MAX));
@@ -248,7 +185,7 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
             .times(factor.0)
             .and_then(|(n, _)| u64::try_from(n).ok());
         let sum = part.and_then(|part| total.checked_add(part));
-        total = sum.ok_or_else(|| reading.too_large())?;
+        total = sum.ok_or_else(|| reading.fault(UnitError::TooLarge))?;
     }
     Ok(Nanos(total))
 }
@@ -259,20 +196,17 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
 /// # Errors
 /// Fails if `text` is not a share. The error shows an example.
 pub fn parse_share(text: &str) -> Result<f64, UnitError> {
-    let reading = Reading {
-        text,
-        quantity: Quantity::Share,
-    };
+    let reading = Reading(text, Quantity::Share);
     let (number, unit) = Decimal::split(text);
-    let number = Decimal::parse(number).ok_or_else(|| reading.no_number())?;
+    let number = Decimal::parse(number).ok_or_else(|| reading.fault(UnitError::NoNumber))?;
     match unit.trim_end() {
         "%" | "percent" => {}
-        "" => return Err(reading.no_unit()),
+        "" => return Err(reading.fault(UnitError::NoUnit)),
         other => return Err(reading.unknown(other)),
     }
     let share = number.per_cent().to_f64();
     if share > 1.0 {
-        return Err(reading.too_large());
+        return Err(reading.fault(UnitError::TooLarge));
     }
     Ok(share)
 }
@@ -286,13 +220,10 @@ pub fn is_unit(word: &str) -> bool {
 
 /// Parses damo's words for the least and the greatest value.
 fn bound(text: &str) -> Option<u64> {
-    let text = text.trim();
-    if text.eq_ignore_ascii_case("max") {
-        Some(u64::MAX)
-    } else if text.eq_ignore_ascii_case("min") {
-        Some(0)
-    } else {
-        None
+    match text.trim().to_ascii_lowercase().as_str() {
+        "max" => Some(u64::MAX),
+        "min" => Some(0),
+        _ => None,
     }
 }
 
@@ -315,7 +246,9 @@ fn size_unit(unit: &str) -> Option<u64> {
 
 fn time_unit(unit: &str) -> Option<Nanos> {
     let unit = unit.to_lowercase();
-    let found = TIMES.iter().find(|(name, _)| *name == unit);
+    let found = TIMES
+        .iter()
+        .find(|(names, _)| names.contains(&unit.as_str()));
     found.map(|(_, nanos)| *nanos)
 }
 
@@ -393,7 +326,8 @@ mod tests {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
         for text in [
-            "", "K", "-1", "4 K 4", "17 EiB", "17000 P", "4Q", "4 Ki", "1e", "1e99999",
+            "", "K", "-1", "4 K 4", "17 EiB", "17000 P", "4Q", "4 Ki", "1e", "1e99999", "1..2",
+            ",1",
         ] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
@@ -440,7 +374,8 @@ mod tests {
     #[test]
     fn what_is_not_a_number_is_refused() {
         for text in [
-            "", " ", ".", ",", "1.2.3s", "1,5s", "1,,000s", ",5s", "-5s", "1s 2", "s", "1..2", "1e",
+            "", " ", ".", ",", "1.2.3s", "1,5s", "1,,000s", ",5s", "-5s", "1s 2", "s", "1..2",
+            "1e", "1 s -1 s",
         ] {
             assert!(parse_time(text).is_err(), "{text}");
         }

@@ -74,10 +74,7 @@ fn schemes_act_in_a_world_of_a_few_lines() {
         ..Snapshot::default()
     };
     let idle = AccessPattern {
-        nr_accesses: Bounds {
-            min: Frequency::Percent(0.0),
-            max: Frequency::Percent(0.0),
-        },
+        nr_accesses: Bounds::new(Frequency::Percent(0.0), Frequency::Percent(0.0)),
         age: Bounds {
             min: Age::Time(Nanos(5_000_000_000)),
             ..AccessPattern::ANY.age

@@ -23,25 +23,18 @@ fn any_range() -> impl Strategy<Value = AddressRange> {
 }
 
 fn any_pattern() -> impl Strategy<Value = AccessPattern> {
-    let bounds = |most: u32| {
-        (0..=most, 0..=most).prop_map(|(a, b)| Bounds {
-            min: a.min(b),
-            max: a.max(b),
-        })
-    };
+    let bounds =
+        |most: u32| (0..=most, 0..=most).prop_map(|(a, b)| Bounds::new(a.min(b), a.max(b)));
     (bounds(40), bounds(20), bounds(9)).prop_map(|(size, nr_accesses, age)| AccessPattern {
-        size: Bounds {
-            min: u64::from(size.min) * PAGE_SIZE,
-            max: u64::from(size.max) * PAGE_SIZE,
-        },
-        nr_accesses: Bounds {
-            min: Frequency::Samples(nr_accesses.min),
-            max: Frequency::Samples(nr_accesses.max),
-        },
-        age: Bounds {
-            min: Age::Intervals(age.min),
-            max: Age::Intervals(age.max),
-        },
+        size: Bounds::new(
+            u64::from(size.min) * PAGE_SIZE,
+            u64::from(size.max) * PAGE_SIZE,
+        ),
+        nr_accesses: Bounds::new(
+            Frequency::Samples(nr_accesses.min),
+            Frequency::Samples(nr_accesses.max),
+        ),
+        age: Bounds::new(Age::Intervals(age.min), Age::Intervals(age.max)),
     })
 }
 
@@ -353,10 +346,7 @@ fn quotas_and_counters_are_of_memory() {
         nr_accesses: Some(0.0),
         age: 9,
         age_ns: Nanos::from_millis(9_000),
-        memory: Some(RegionMemory {
-            resident: resident * PAGE_SIZE,
-            ..RegionMemory::default()
-        }),
+        memory: Some(RegionMemory::resident(resident * PAGE_SIZE)),
     };
     let snapshot = Snapshot {
         end: Nanos::from_millis(100),

@@ -377,10 +377,7 @@ mod tests {
             nr_accesses: Some(0.0),
             age: 0,
             age_ns: Nanos(0),
-            memory: Some(RegionMemory {
-                resident: resident * MIB,
-                ..RegionMemory::default()
-            }),
+            memory: Some(RegionMemory::resident(resident * MIB)),
         };
         Snapshot {
             target: TargetId(0),

@@ -184,10 +184,7 @@ mod tests {
                 nr_accesses: Some(0.0),
                 age: 0,
                 age_ns: Nanos(0),
-                memory: Some(RegionMemory {
-                    resident: range.len(),
-                    ..RegionMemory::default()
-                }),
+                memory: Some(RegionMemory::resident(range.len())),
             }],
             ..Snapshot::default()
         }));

@@ -366,7 +366,7 @@ impl ContextActing {
             // A goal that cannot be read counts as reached: acting must not go on for ever.
             goal.room(out).unwrap_or(0)
         });
-        self.context.guard_mut().set_goal_room(goal);
+        self.context.guard_mut().set_goal_limit(goal);
         let room = self.meters.begin(now, self.context.guard());
         let cpu_before = process_cpu();
         let mut world = ThisMachine {

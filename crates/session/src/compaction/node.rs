@@ -2,8 +2,8 @@
 
 use isotherm_engine::Nanos;
 use isotherm_engine::compaction::{
-    BackOff, CompactionAttributes, CompactionController, CompactionDecision, CompactionState,
-    CompactionStatus, NodeFacts, RoundEnd, Stop, node_score,
+    CompactionAttributes, CompactionController, CompactionDecision, CompactionState,
+    CompactionStatus, NodeFacts, RoundEnd, node_score,
 };
 use isotherm_linux::clock::Clock;
 use isotherm_linux::compaction::{
@@ -214,10 +214,9 @@ fn why_stop(
     let is_there = |zone: &&usize| **zone < facts.zones.len();
     let mut ended = RoundEnd::AtLow;
     for zone in zones.iter().filter(is_there) {
-        match controller.stop(facts, *zone)? {
-            Stop::AtLow => {}
-            Stop::BackOff(BackOff::Kswapd) => ended = RoundEnd::Kswapd,
-            Stop::BackOff(BackOff::Contended) => ended = RoundEnd::Contended,
+        let why = controller.stop(facts, *zone)?;
+        if why != RoundEnd::AtLow {
+            ended = why;
         }
     }
     Some(ended)

@@ -11,7 +11,7 @@ use isotherm_engine::{AddressRange, Attributes, CpuLedger, Nanos, PAGE_SIZE, Tar
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
-    AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec, Use,
+    AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec,
 };
 
 use super::{Monitor, MonitorStatus, NextStep};
@@ -114,19 +114,9 @@ fn program() -> SimProcessSpec {
     ]);
     SimProcessSpec {
         name: "simulated".to_owned(),
-        threads: 1,
-        work: None,
-        memory_bound: 0.0,
-        accesses_per_s: None,
         areas: vec![AreaSpec {
-            name: "[simulated]".to_owned(),
-            range: MEMORY,
-            purpose: Use::Anon,
-            huge: None,
-            pattern: Pattern::steady(rates),
             fill: Some((Nanos(0), Nanos(0))),
-            filled_of_block: None,
-            released: None,
+            ..AreaSpec::new("[simulated]", MEMORY, Pattern::steady(rates))
         }],
         ..SimProcessSpec::default()
     }

@@ -455,9 +455,6 @@ impl ProcessFile {
         } else {
             SimProcessSpec {
                 name: "process".to_owned(),
-                threads: 1,
-                work: None,
-                memory_bound: 0.0,
                 accesses_per_s: self.accesses_per_s,
                 areas: areas(self.mappings)?,
                 ..SimProcessSpec::default()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 
-use isotherm_sim::machine::{AreaSpec, Pattern, Rates, SimProcessSpec, Use};
+use isotherm_sim::machine::{AreaSpec, Pattern, Rates, SimProcessSpec};
 use isotherm_workload::Config;
 use isotherm_workload::layout::temperature;
 use serde::Deserialize;
@@ -174,23 +174,15 @@ pub(crate) fn masim(
     }
     let areas = config.regions.iter().zip(places).zip(phases);
     let areas = areas.map(|((region, range), phases)| AreaSpec {
-        name: region.name.clone(),
-        range,
-        purpose: Use::Anon,
-        huge: None,
-        pattern: Pattern::Phases(phases),
         fill: (!is_sparse).then_some((Nanos(0), Nanos(0))),
-        filled_of_block: None,
-        released: None,
+        ..AreaSpec::new(&region.name, range, Pattern::Phases(phases))
     });
     Ok(SimProcessSpec {
         name: path.file_stem().map_or_else(
             || "masim".to_owned(),
             |stem| stem.to_string_lossy().into_owned(),
         ),
-        threads: 1,
         work: Some(start),
-        memory_bound: 0.0,
         accesses_per_s: Some(per_second),
         areas: areas.collect(),
         ..SimProcessSpec::default()

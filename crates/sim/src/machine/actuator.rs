@@ -11,7 +11,7 @@ use isotherm_engine::{
 };
 
 use super::area::Use;
-use super::{Place, Rules, SimMachine};
+use super::{Place, Rules, SimMachine, block_start};
 use crate::memory::{BLOCK_PAGES, Page};
 
 /// An actuator with the machine that it acts on.
@@ -83,19 +83,9 @@ pub(super) fn refuse(outcome: &mut Outcome, why: Refusal, pages: u64) {
 impl SimActuator<'_> {
     fn act_on(&mut self, operation: &Operation) -> Outcome {
         let mut outcome = Outcome::default();
-        let target = operation.target.0 as usize;
-        let is_gone = !self.is_physical
-            && !self
-                .machine
-                .processes
-                .get(target)
-                .is_some_and(super::SimProcess::is_running);
-        if is_gone {
-            refuse(
-                &mut outcome,
-                Refusal::Exited,
-                operation.extent() / PAGE_SIZE,
-            );
+        if !self.is_physical && !self.machine.is_running(operation.target.0 as usize) {
+            let pages = operation.extent() / PAGE_SIZE;
+            refuse(&mut outcome, Refusal::Exited, pages);
             return outcome;
         }
         let advises = self.machine.spec.rules == Rules::KernelDamon && !self.is_physical;
@@ -272,11 +262,8 @@ impl SimActuator<'_> {
         pages: u64,
         outcome: &mut Outcome,
     ) -> Result<(), Refusal> {
-        let to = operation
-            .destinations
-            .first()
-            .ok_or(Refusal::Unsupported)?
-            .node;
+        let to = operation.destinations.first();
+        let to = to.ok_or(Refusal::Unsupported)?.node;
         if to as usize >= self.machine.spec.nodes.len() {
             return Err(Refusal::Unsupported);
         }
@@ -293,15 +280,11 @@ impl SimActuator<'_> {
                 return Err(Refusal::NotPresent);
             }
             outcome.took = outcome.took + self.machine.spec.costs.migrate_page;
-            let fails = self.machine.fails_to_migrate();
-            if fails {
+            if self.machine.fails_to_migrate() {
                 return Err(Refusal::Kept);
             }
-            if self
-                .machine
-                .move_to_node(page..page + 1, frame, to as usize)
-                == 0
-            {
+            let pages = page..page + 1;
+            if self.machine.move_to_node(pages, frame, to as usize) == 0 {
                 return Err(Refusal::NoRoom);
             }
             outcome.moved.add(from, to, PAGE_SIZE);
@@ -317,8 +300,10 @@ impl SimActuator<'_> {
         is_read: bool,
     ) -> Option<BlockUse> {
         let machine = &mut *self.machine;
-        let is_running = machine.processes.get(target.0 as usize)?.is_running();
-        let page = machine.page_in(target, block).filter(|_| is_running)?;
+        let page = machine.page_in(target, block)?;
+        if !machine.is_running(target.0 as usize) {
+            return None;
+        }
         let costs = &machine.spec.costs;
         let cost = if is_read {
             costs.read_contents
@@ -326,7 +311,7 @@ impl SimActuator<'_> {
             costs.read_block
         };
         machine.stats.acting_cpu = machine.stats.acting_cpu + cost;
-        let first = page / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
+        let first = block_start(page);
         let mut present = bits::NONE;
         for i in 0..PAGES_PER_BLOCK {
             if machine.place[first as usize + i] == Place::Memory {
@@ -388,7 +373,7 @@ impl SimActuator<'_> {
         if there.count() < least.min(pages.len()) || pages.len() < least {
             return Err(Refusal::Sparse);
         }
-        let first = pages.start / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
+        let first = block_start(pages.start);
         self.machine.collapse(first, 1)
     }
 

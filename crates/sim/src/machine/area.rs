@@ -44,6 +44,22 @@ pub struct AreaSpec {
     pub released: Option<(Nanos, f64)>,
 }
 
+impl AreaSpec {
+    /// Returns anonymous memory that is filled where it is first accessed, without advice about huge pages.
+    pub fn new(name: &str, range: AddressRange, pattern: Pattern) -> Self {
+        Self {
+            name: name.to_owned(),
+            range,
+            purpose: Use::Anon,
+            huge: None,
+            pattern,
+            fill: None,
+            filled_of_block: None,
+            released: None,
+        }
+    }
+}
+
 /// A mapping of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Area {

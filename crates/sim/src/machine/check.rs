@@ -1,6 +1,6 @@
 //! Checks that every page is in exactly one place.
 
-use super::{Place, SimMachine, SwapKind};
+use super::{BLOCK, Place, SimMachine};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 impl SimMachine {
@@ -33,10 +33,7 @@ impl SimMachine {
         let Some(swap) = &self.swap else {
             return Ok(());
         };
-        let wanted = match swap.kind() {
-            SwapKind::Zram { ratio } => (stored as f64 / ratio).ceil() as u64,
-            SwapKind::Disk { .. } => 0,
-        };
+        let wanted = swap.pool_wanted();
         let zones = self.memory.zones();
         let frames = zones.iter().flat_map(|zone| zone.start()..zone.end());
         let kernel = frames.filter(|frame| self.memory.owner(*frame) == Owner::Kernel);
@@ -80,7 +77,7 @@ impl SimMachine {
 
     fn check_huge(&self) -> Result<(), String> {
         for (block, _) in self.huge.iter().enumerate().filter(|(_, huge)| **huge) {
-            let first = block as Page * BLOCK_PAGES as Page;
+            let first = block as Page * BLOCK;
             let frame = self.memory.frame_of(first);
             let is_whole = (0..BLOCK_PAGES)
                 .all(|i| self.memory.frame_of(first + i as Page) == frame.map(|frame| frame + i));

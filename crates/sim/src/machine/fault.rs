@@ -56,21 +56,23 @@ impl SimMachine {
 
     /// Draws whether this migration fails.
     pub(super) fn fails_to_migrate(&mut self) -> bool {
-        let shares = self.at_fault().filter_map(|kind| match kind {
+        self.happens(|kind| match kind {
             FaultKind::Migration(share) => Some(share),
             _ => None,
-        });
-        let share = shares.fold(0.0, f64::max);
-        share > 0.0 && self.draw() < share
+        })
     }
 
     /// Draws whether this page is locked.
     pub(super) fn is_contended(&mut self) -> bool {
-        let shares = self.at_fault().filter_map(|kind| match kind {
+        self.happens(|kind| match kind {
             FaultKind::Contention(share) => Some(share),
             _ => None,
-        });
-        let share = shares.fold(0.0, f64::max);
+        })
+    }
+
+    /// Draws whether a fault happens, by the largest share that `share_of` finds; without one nothing is drawn.
+    fn happens(&mut self, share_of: impl Fn(FaultKind) -> Option<f64>) -> bool {
+        let share = self.at_fault().filter_map(share_of).fold(0.0, f64::max);
         share > 0.0 && self.draw() < share
     }
 
@@ -80,13 +82,7 @@ impl SimMachine {
             FaultKind::Exit(process) => Some(process as usize),
             _ => None,
         });
-        exits
-            .filter(|p| {
-                self.processes
-                    .get(*p)
-                    .is_some_and(super::SimProcess::is_running)
-            })
-            .collect()
+        exits.filter(|p| self.is_running(*p)).collect()
     }
 
     /// Returns the error of the monitors' clock, in nanoseconds.

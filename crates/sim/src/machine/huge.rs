@@ -3,8 +3,8 @@
 use isotherm_engine::{Nanos, Refusal};
 
 use super::area::Use;
-use super::{Defrag, Place, SimMachine};
-use crate::memory::{BLOCK_PAGES, Page};
+use super::{BLOCK, Defrag, Place, SimMachine, block_at};
+use crate::memory::Page;
 
 /// `/sys/kernel/mm/transparent_hugepage/enabled`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,13 +24,7 @@ pub(super) const SCAN_PERIOD: Nanos = Nanos::from_millis(10_000);
 /// khugepaged's max_ptes_swap.
 const SWAPPED_MAX: usize = 64;
 
-const BLOCK: Page = BLOCK_PAGES as Page;
-
 impl SimMachine {
-    fn pages_of_block(first: Page) -> std::ops::Range<Page> {
-        first..first + BLOCK
-    }
-
     /// Whether all of a block is one anonymous mapping, of a process that does not refuse huge pages.
     fn can_be_huge(&self, first: Page) -> bool {
         let Some(area) = self.areas.get(self.area_at(first)) else {
@@ -69,8 +63,7 @@ impl SimMachine {
     /// Fills an empty block with a huge page at its first fault, if one is free or compaction makes one. Returns
     /// whether it did, and the time that compaction took.
     pub(super) fn fill_huge(&mut self, first: Page) -> (bool, Nanos) {
-        let is_empty =
-            Self::pages_of_block(first).all(|page| self.place[page as usize] == Place::Nowhere);
+        let is_empty = block_at(first).all(|page| self.place[page as usize] == Place::Nowhere);
         if !is_empty {
             return (false, Nanos(0));
         }
@@ -85,7 +78,7 @@ impl SimMachine {
             self.stats.huge_fallbacks += 1;
             return (false, took);
         }
-        let block = Self::pages_of_block(first);
+        let block = block_at(first);
         self.set_places(block, Place::Nowhere, Place::Memory);
         self.map_huge(first);
         self.stats.huge_faults += 1;
@@ -93,7 +86,7 @@ impl SimMachine {
     }
 
     fn map_huge(&mut self, first: Page) {
-        self.note_in(Self::pages_of_block(first));
+        self.note_in(block_at(first));
         self.huge[(first / BLOCK) as usize] = true;
         self.set_accessed(first);
         let process = self.areas[self.area_at(first)].process;
@@ -109,7 +102,7 @@ impl SimMachine {
             return Err(Refusal::NotPresent);
         }
         let of = |wanted: Place| {
-            let pages = Self::pages_of_block(first);
+            let pages = block_at(first);
             let is = |page: &Page| self.place[*page as usize] == wanted;
             pages.filter(is).collect::<Vec<Page>>()
         };
@@ -130,12 +123,10 @@ impl SimMachine {
             }
             return Err(Refusal::NoRoom);
         }
-        for page in Self::pages_of_block(first) {
+        for page in block_at(first) {
             if self.place[page as usize] == Place::Swap {
                 self.stats.swapped_in += 1;
-                if let Some(swap) = &mut self.swap {
-                    swap.release(&mut self.memory);
-                }
+                self.release_swap();
             }
             self.set_place(page, Place::Memory);
         }
@@ -148,26 +139,22 @@ impl SimMachine {
 
     /// Splits a huge page; each of its pages takes over its accessed bit.
     pub(super) fn split(&mut self, first: Page) -> Nanos {
-        self.spread_bit(Self::pages_of_block(first));
+        self.spread_bit(block_at(first));
         self.huge[(first / BLOCK) as usize] = false;
         let process = self.areas[self.area_at(first)].process;
         self.processes[process].huge_blocks -= 1;
         self.spec.costs.split
     }
 
-    /// Returns the number of pages of a huge page that the program has never filled.
-    pub(super) fn unused_of(&self, pages: std::ops::Range<Page>) -> u64 {
-        self.unused_of_all(pages)
-    }
-
     /// Returns the number of a block's pages in memory that the program has never filled.
     pub(super) fn unused_in_memory(&self, first: Page) -> u64 {
-        let pages = Self::pages_of_block(first);
+        let pages = block_at(first);
         let is_there = |page: &Page| self.place[*page as usize] == Place::Memory;
-        self.unused_of_all(pages.filter(is_there))
+        self.unused_of(pages.filter(is_there))
     }
 
-    fn unused_of_all(&self, pages: impl Iterator<Item = Page>) -> u64 {
+    /// Returns the number of pages that the program has never filled.
+    pub(super) fn unused_of(&self, pages: impl Iterator<Item = Page>) -> u64 {
         pages.filter(|page| !self.filled.get(*page)).count() as u64
     }
 

@@ -245,6 +245,8 @@ pub struct SimMachine {
     random: Pcg64Mcg,
 }
 
+/// Pages of a block.
+const BLOCK: Page = BLOCK_PAGES as Page;
 /// Up to this number of mappings, counting them is faster than a search.
 const FEW_AREAS: usize = 16;
 
@@ -449,6 +451,12 @@ impl SimMachine {
         self.area_ends.partition_point(|end| *end <= page)
     }
 
+    /// Returns whether there is a process of this number, and it has not ended.
+    fn is_running(&self, process: usize) -> bool {
+        let process = self.processes.get(process);
+        process.is_some_and(SimProcess::is_running)
+    }
+
     /// Returns the page of a process at an address, if it maps that.
     fn page_at(&self, target: TargetId, address: u64) -> Option<Page> {
         let areas = self.processes.get(target.0 as usize)?.areas();
@@ -479,16 +487,22 @@ impl SimMachine {
     }
 
     fn is_huge(&self, page: Page) -> bool {
-        self.huge[(page / BLOCK_PAGES as Page) as usize]
+        self.huge[(page / BLOCK) as usize]
     }
 
     /// Returns the pages that share an accessed bit with `page`.
     fn unit(&self, page: Page) -> std::ops::Range<Page> {
         if self.is_huge(page) {
-            let first = page / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
-            first..first + BLOCK_PAGES as Page
+            block_at(block_start(page))
         } else {
             page..page + 1
+        }
+    }
+
+    /// Frees a page's place in swap.
+    fn release_swap(&mut self) {
+        if let Some(swap) = &mut self.swap {
+            swap.release(&mut self.memory);
         }
     }
 
@@ -508,6 +522,16 @@ impl SimMachine {
         self.processes[process].count(was, is, u64::from(pages.end - pages.start));
         self.place[pages.start as usize..pages.end as usize].fill(is);
     }
+}
+
+/// Returns the first page of the block of `page`.
+fn block_start(page: Page) -> Page {
+    page / BLOCK * BLOCK
+}
+
+/// Returns the pages of the block from `first` on.
+fn block_at(first: Page) -> std::ops::Range<Page> {
+    first..first + BLOCK
 }
 
 fn draw(random: &mut Pcg64Mcg) -> f64 {

@@ -14,16 +14,19 @@ use crate::memory::Page;
 impl SimMachine {
     /// Notes that pages of one mapping, in consecutive frames, are in memory now.
     pub(super) fn note_in(&mut self, pages: Range<Page>) {
-        let frame = self.memory.frame_of(pages.start);
-        let node = self.node_of(frame.expect("they are in memory"));
+        let node = self.node_holding(pages.start);
         self.note(pages, node, true);
     }
 
     /// Notes that pages of one mapping, in consecutive frames, are about to leave their frames.
     pub(super) fn note_out(&mut self, pages: Range<Page>) {
-        let frame = self.memory.frame_of(pages.start);
-        let node = self.node_of(frame.expect("they are in memory"));
+        let node = self.node_holding(pages.start);
         self.note(pages, node, false);
+    }
+
+    fn node_holding(&self, page: Page) -> u32 {
+        let frame = self.memory.frame_of(page);
+        self.node_of(frame.expect("it is in memory"))
     }
 
     /// Notes that pages of one mapping were on `from`, and are now in consecutive frames.
@@ -42,8 +45,8 @@ impl SimMachine {
             ..
         } = &mut self.areas[at];
         let count = u64::from(pages.end - pages.start);
-        let held = &mut holdings.pages[node];
-        *held = if is_in { *held + count } else { *held - count };
+        let update = |held: &mut u64| *held = if is_in { *held + count } else { *held - count };
+        update(&mut holdings.pages[node]);
         if let (Some((phase, lines)), Pattern::Phases(phases)) =
             (&mut holdings.lines, &spec.pattern)
         {
@@ -57,11 +60,7 @@ impl SimMachine {
         if let Some(first) = holdings.first_of_file {
             let first = first + u64::from(pages.start - all.start);
             let files = &mut self.files.nodes[node];
-            files.nr = if is_in {
-                files.nr + count
-            } else {
-                files.nr - count
-            };
+            update(&mut files.nr);
             for number in first..first + count {
                 if is_in {
                     files.pages.insert(number);
@@ -78,13 +77,12 @@ impl SimMachine {
         let work = self.processes[self.areas[at].process].work();
         let phase = match &self.areas[at].spec.pattern {
             Pattern::Phases(phases) => {
-                let Some(phase) = Pattern::phase(phases, work) else {
-                    return vec![0.0; self.spec.nodes.len()];
-                };
-                if phases[phase].1.are_none() {
+                let phase = Pattern::phase(phases, work);
+                let phase = phase.filter(|phase| !phases[*phase].1.are_none());
+                if phase.is_none() {
                     return vec![0.0; self.spec.nodes.len()];
                 }
-                Some(phase)
+                phase
             }
             Pattern::Trace(..) if self.spec.nodes.len() < 2 => return vec![0.0],
             Pattern::Trace(..) => None,

@@ -9,8 +9,8 @@ use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Ref
 
 use super::area::Use;
 use super::process::Losses;
-use super::{Place, Rules, SimActuator, SimMachine};
-use crate::memory::{BLOCK_PAGES, Page};
+use super::{BLOCK, Place, Rules, SimActuator, SimMachine, block_at};
+use crate::memory::Page;
 
 /// Maximum number of pages to keep in a block that is paged out whole, as in `isotherm_linux::act`.
 const REST_MAX: usize = 8;
@@ -19,20 +19,13 @@ impl SimActuator<'_> {
     /// Returns the number of a block's pages in memory; `None` if nothing is mapped there, or the process has ended.
     pub(crate) fn present_in(&self, target: TargetId, block: u64) -> Option<u32> {
         let machine = &*self.machine;
-        machine
-            .processes
-            .get(target.0 as usize)?
-            .ended()
-            .is_none()
-            .then_some(())?;
+        if !machine.is_running(target.0 as usize) {
+            return None;
+        }
         let pages = (0..PAGES_PER_BLOCK as u64).map(|i| block + i * PAGE_SIZE);
         let pages = pages.filter_map(|address| machine.page_at(target, address));
-        let mut present = None;
-        for page in pages {
-            let is_here = machine.place[page as usize] == Place::Memory;
-            *present.get_or_insert(0) += u32::from(is_here);
-        }
-        present
+        let present = pages.map(|page| u32::from(machine.place[page as usize] == Place::Memory));
+        present.reduce(|sum, is_here| sum + is_here)
     }
 
     /// Whether the block at `address` is paged out as one huge page. All of it has to be in memory, private and
@@ -47,12 +40,11 @@ impl SimActuator<'_> {
         };
         let area = &self.machine.areas[self.machine.area_at(first)];
         let process = &self.machine.processes[area.process];
-        let is_one = first.is_multiple_of(BLOCK_PAGES as Page)
-            && first + BLOCK_PAGES as Page <= area.pages.end;
+        let is_one = first.is_multiple_of(BLOCK) && first + BLOCK <= area.pages.end;
         if !is_one || area.spec.purpose != Use::Anon || process.refuses_huge {
             return false;
         }
-        let pages = first..first + BLOCK_PAGES as Page;
+        let pages = block_at(first);
         let places = &self.machine.place[pages.start as usize..pages.end as usize];
         if places.iter().any(|place| *place != Place::Memory) {
             return false;
@@ -137,10 +129,11 @@ impl SimMachine {
     /// Returns the CPUs that a process keeps busy now if nothing disturbs it.
     pub(crate) fn cpus_of(&self, process: usize) -> f64 {
         let process = &self.processes[process];
-        if !process.is_running() {
-            return 0.0;
+        if process.is_running() {
+            process.cpus()
+        } else {
+            0.0
         }
-        process.cpus()
     }
 
     /// Returns the CPUs that programs outside the simulation keep busy now.

@@ -180,12 +180,7 @@ impl Pattern {
                 }
                 is_drawn(expected, draw)
             }
-            Self::Trace(trace, first) => {
-                let span = trace.span(from, to);
-                pages
-                    .into_iter()
-                    .any(|page| trace.accessed_within(first + page, &span))
-            }
+            Self::Trace(trace, _) => self.accessed_within(pages, &trace.span(from, to), draw),
         }
     }
 
@@ -362,11 +357,8 @@ impl Trace {
 
     /// Returns the moment from which on a page was first in memory; `None` if it never was.
     pub fn present_from(&self, page: u32) -> Option<Nanos> {
-        match self.present_from[page as usize] {
-            NEVER => None,
-            0 => Some(Nanos(0)),
-            interval => Some(self.ends[usize::from(interval) - 1]),
-        }
+        let interval = self.present_from[page as usize];
+        (interval != NEVER).then(|| self.start_of(usize::from(interval)))
     }
 
     /// Returns the absences of `pages`, in page order: from when on, and until when if the page was in memory again.
@@ -374,15 +366,15 @@ impl Trace {
         &self,
         pages: Range<u32>,
     ) -> impl Iterator<Item = (u32, Nanos, Option<Nanos>)> + '_ {
-        let first = self
-            .absences
-            .partition_point(|(page, ..)| *page < pages.start);
-        let of_these = self.absences[first..].iter();
-        let of_these = of_these.take_while(move |(page, ..)| *page < pages.end);
-        of_these.map(|(page, from, until)| {
+        self.absences_of(pages).iter().map(|(page, from, until)| {
             let until = until.map(|until| self.start_of(usize::from(until)));
             (*page, self.start_of(usize::from(*from)), until)
         })
+    }
+
+    fn absences_of(&self, pages: Range<u32>) -> &[(u32, u16, Option<u16>)] {
+        let before = |end: u32| self.absences.partition_point(|(page, ..)| *page < end);
+        &self.absences[before(pages.start)..before(pages.end)]
     }
 
     /// Returns the number of scans that saw a page in memory, summed up over `pages`.
@@ -390,11 +382,7 @@ impl Trace {
         let all = self.ends.len() as u64;
         let lived = pages.clone().map(|page| self.present_from[page as usize]);
         let lived = lived.map(|from| all.saturating_sub(u64::from(from)));
-        let first = self
-            .absences
-            .partition_point(|(page, ..)| *page < pages.start);
-        let absences = self.absences[first..].iter();
-        let absences = absences.take_while(|(page, ..)| *page < pages.end);
+        let absences = self.absences_of(pages).iter();
         let away = absences.map(|(_, from, until)| until.map_or(all, u64::from) - u64::from(*from));
         lived.sum::<u64>() - away.sum::<u64>()
     }

@@ -11,7 +11,7 @@ use isotherm_engine::{
 };
 
 use super::process::Losses;
-use super::{Place, Rules, SimMachine};
+use super::{BLOCK, Place, Rules, SimMachine};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 /// State of a probe between two checks.
@@ -133,8 +133,7 @@ impl SimProbe<'_> {
 
     /// Returns the page of a sample, if the process runs and maps it.
     fn find(&self, sample: &Sample) -> Result<Page, Gap> {
-        let process = self.machine.processes.get(sample.target.0 as usize);
-        if !process.is_some_and(super::SimProcess::is_running) {
+        if !self.machine.is_running(sample.target.0 as usize) {
             return Err(Gap::Exited);
         }
         let page = self.machine.page_at(sample.target, sample.address);
@@ -304,8 +303,7 @@ impl TableProbe for SimProbe<'_> {
             let mut address = range.start / BLOCK_SIZE * BLOCK_SIZE;
             while address < range.end {
                 let page = self.machine.page_at(target, address.max(range.start));
-                let has_table = page
-                    .is_some_and(|p| self.machine.has_table[(p / BLOCK_PAGES as Page) as usize]);
+                let has_table = page.is_some_and(|p| self.machine.has_table[(p / BLOCK) as usize]);
                 if has_table && blocks.last() != Some(&address) {
                     blocks.push(address);
                 }

@@ -98,7 +98,7 @@ impl Losses {
 }
 
 /// A simulated process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SimProcess {
     name: String,
     pub(super) threads: u32,
@@ -148,26 +148,8 @@ impl SimProcess {
             memory_bound: spec.memory_bound,
             accesses_per_s: spec.accesses_per_s,
             started: now,
-            ended: None,
-            was_killed: false,
-            areas: Vec::new(),
-            work: 0.0,
             work_end: spec.work.map_or(f64::INFINITY, |work| work.0 as f64),
-            debt: 0.0,
-            slow_tiers: 0.0,
-            shares: Vec::new(),
-            slow_translations: 0.0,
-            returns: BinaryHeap::new(),
-            fills: VecDeque::new(),
-            returnings: VecDeque::new(),
-            cpu: 0.0,
-            losses: Losses::default(),
-            major_faults: 0,
-            minor_faults: 0,
-            huge_blocks: 0,
-            in_memory: 0,
-            in_swap: 0,
-            in_file: 0,
+            ..Self::default()
         }
     }
 

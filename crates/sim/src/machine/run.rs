@@ -6,7 +6,7 @@ use isotherm_engine::Nanos;
 
 use super::area::Use;
 use super::process::Losses;
-use super::{Place, SimMachine, SwapKind};
+use super::{BLOCK, Place, SimMachine, SwapKind, block_start};
 use crate::memory::{BLOCK_PAGES, Page, Pfn};
 
 /// Time within which processes and the kernel's threads have no effect on each other.
@@ -134,9 +134,7 @@ impl SimMachine {
         let frame = self.place_page(page)?;
         if self.place[page as usize] == Place::Swap {
             self.stats.swapped_in += 1;
-            if let Some(swap) = &mut self.swap {
-                swap.release(&mut self.memory);
-            }
+            self.release_swap();
         }
         self.set_place(page, Place::Memory);
         self.note_in(page..page + 1);
@@ -146,13 +144,13 @@ impl SimMachine {
 
     /// Fills a program's pages for the first time.
     pub(super) fn fill(&mut self, index: usize, pages: std::ops::Range<Page>) {
-        let first = pages.start / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
-        self.has_table[(first / BLOCK_PAGES as Page) as usize] = true;
+        let first = block_start(pages.start);
+        self.has_table[(first / BLOCK) as usize] = true;
         let mut next = pages.start;
         while next < pages.end {
-            let block = next / BLOCK_PAGES as Page * BLOCK_PAGES as Page;
-            let end = (block + BLOCK_PAGES as Page).min(pages.end);
-            self.has_table[(block / BLOCK_PAGES as Page) as usize] = true;
+            let block = block_start(next);
+            let end = (block + BLOCK).min(pages.end);
+            self.has_table[(block / BLOCK) as usize] = true;
             if self.wants_huge(block) {
                 let (is_huge, compacting) = self.fill_huge(block);
                 let process = &mut self.processes[index];
@@ -184,7 +182,7 @@ impl SimMachine {
                 continue;
             }
             if self.is_huge(page) {
-                self.split(page / BLOCK_PAGES as Page * BLOCK_PAGES as Page);
+                self.split(block_start(page));
             }
             self.drop_page(page);
         }
@@ -197,11 +195,7 @@ impl SimMachine {
                 self.note_out(page..page + 1);
                 self.memory.free_page(page);
             }
-            Place::Swap => {
-                if let Some(swap) = &mut self.swap {
-                    swap.release(&mut self.memory);
-                }
-            }
+            Place::Swap => self.release_swap(),
             Place::File | Place::Nowhere => {}
         }
         self.set_place(page, Place::Nowhere);
@@ -256,7 +250,7 @@ impl SimMachine {
             let pages = self.areas[area].pages.clone();
             pages.clone().for_each(|page| self.drop_page(page));
             for block in pages.step_by(BLOCK_PAGES as usize) {
-                self.huge[(block / BLOCK_PAGES as Page) as usize] = false;
+                self.huge[(block / BLOCK) as usize] = false;
             }
         }
         let now = self.now;

@@ -17,8 +17,8 @@
 
 use isotherm_engine::Nanos;
 
-use super::{Pattern, Place, SimMachine};
-use crate::memory::{BLOCK_PAGES, Page};
+use super::{BLOCK, Pattern, Place, SimMachine};
+use crate::memory::Page;
 
 /// Interval at which speeds are computed; it is longer if there are many pages.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
@@ -231,7 +231,7 @@ impl SimMachine {
         let pages = area.pages.clone();
         let mut first = pages.start;
         while first < pages.end {
-            let block_end = (first / BLOCK_PAGES as Page + 1) * BLOCK_PAGES as Page;
+            let block_end = (first / BLOCK + 1) * BLOCK;
             let end = block_end.min(pages.end);
             let is_huge = self.is_huge(first);
             let mut of_block = 0.0;

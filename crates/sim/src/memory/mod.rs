@@ -258,11 +258,6 @@ impl Memory {
         self.zones[zone].set_watermark(pages);
     }
 
-    /// Pages of a zone that are free above its watermark.
-    pub fn room(&self, zone: usize) -> u64 {
-        self.zones[zone].room()
-    }
-
     /// Moves the page at `frame` to another zone. Returns false if that zone has no free page above its watermark.
     pub fn migrate(&mut self, frame: Pfn, zone: usize) -> bool {
         let Some(to) = self.zones[zone].allocate(0, Kind::Movable) else {
@@ -399,17 +394,5 @@ impl Memory {
         (placed == owned)
             .then_some(())
             .ok_or_else(|| format!("{placed} pages are in memory, {owned} frames are theirs"))
-    }
-}
-
-impl Owner {
-    /// The owner's letter in messages.
-    pub fn letter(self) -> char {
-        match Self::from_word(self.word()) {
-            Self::Free => '.',
-            Self::Kernel => 'K',
-            Self::Isolated => 'i',
-            Self::Page(_) => 'p',
-        }
     }
 }

@@ -84,7 +84,7 @@ impl Acting {
             .begin(clock, Some(idle_cpus), self.context.guard());
         let room = if is_stepwise { room } else { Nanos(u64::MAX) };
         let cpu_before = machine.stats().acting_cpu;
-        let returned = self.waits.returned(now);
+        let returned = RefaultRate::returned_of(&self.waits.flows, now);
         let mut world = SimulatedWorld {
             actuator: SimActuator::new(machine, self.is_physical, self.spares_accessed),
             monitor,
@@ -96,7 +96,7 @@ impl Acting {
         let Ok((done, outcomes)) = self.context.step(clock, snapshots, room, &mut world);
         let interrupted = world.actuator.take_interrupted();
         for (target, bytes) in std::mem::take(&mut world.paged_out) {
-            self.waits.paged_out(target, bytes);
+            *self.waits.paged_out.entry(target).or_default() += bytes;
         }
         self.leave_alone(machine, &done);
         let cpu = machine.stats().acting_cpu.since(cpu_before);
@@ -159,18 +159,9 @@ struct Waits {
 }
 
 impl Waits {
-    fn paged_out(&mut self, target: TargetId, bytes: u64) {
-        *self.paged_out.entry(target).or_default() += bytes;
-    }
-
     fn forget(&mut self, target: TargetId) {
         self.paged_out.remove(&target);
         self.flows.remove(&target);
-    }
-
-    /// Share of each target's recently paged-out memory that was read back.
-    fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
-        RefaultRate::returned_of(&self.flows, now)
     }
 
     /// Returns the guard's signals since the last call, and the targets' share of the CPU time in use.
@@ -206,11 +197,10 @@ impl Waits {
         }
         let used = machine.cpu_used();
         let in_use = used - std::mem::replace(&mut self.used, used);
-        let share = if in_use > 0.0 { cpu / in_use } else { 1.0 };
-        let share = if is_physical {
+        let share = if is_physical || in_use <= 0.0 {
             1.0
         } else {
-            share.clamp(0.0, 1.0)
+            (cpu / in_use).clamp(0.0, 1.0)
         };
         let Some(seconds) = elapsed.map(Nanos::as_secs_f64).filter(|s| *s > 0.0) else {
             return (GuardSignals::default(), 1.0);

@@ -1,9 +1,8 @@
 //! Shared by the tests: units, programs, schemes and contexts.
 
-use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Frequency, Scheme};
 use isotherm_engine::{AddressRange, Nanos};
-use isotherm_sim::machine::{AreaSpec, Pattern, SimProcessSpec, Use};
+use isotherm_sim::machine::{AreaSpec, Pattern, SimProcessSpec};
 use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -15,42 +14,23 @@ pub(crate) fn seconds(n: u64) -> Nanos {
 /// A scheme for memory that has been accessed in this share of the checks for at least `age`.
 pub(crate) fn scheme(action: Action, percent: (f64, f64), age: Nanos) -> Scheme {
     let pattern = AccessPattern {
-        nr_accesses: Bounds {
-            min: Frequency::Percent(percent.0),
-            max: Frequency::Percent(percent.1),
-        },
-        age: Bounds {
-            min: Age::Time(age),
-            max: Age::Time(Nanos(u64::MAX)),
-        },
+        nr_accesses: Bounds::new(Frequency::Percent(percent.0), Frequency::Percent(percent.1)),
+        age: Bounds::new(Age::Time(age), Age::Time(Nanos(u64::MAX))),
         ..AccessPattern::ANY
     };
     Scheme::new(pattern, action)
 }
 
 pub(crate) fn context(watch: Watch, schemes: Vec<Scheme>) -> SimContextSpec {
-    SimContextSpec {
-        name: None,
-        watch,
-        limits: Vec::new(),
-        schemes,
-        guard: GuardLimits::default(),
-        act_budget: None,
-        dry_run: false,
-    }
+    SimContextSpec::new(watch, schemes)
 }
 
 /// Anonymous memory that is filled within the first second.
 pub(crate) fn area(start: u64, mib: u64, pattern: Pattern) -> AreaSpec {
+    let range = AddressRange::new(start, start + mib * MIB);
     AreaSpec {
-        name: "heap".into(),
-        range: AddressRange::new(start, start + mib * MIB),
-        purpose: Use::Anon,
-        huge: None,
-        pattern,
         fill: Some((Nanos(0), seconds(1))),
-        filled_of_block: None,
-        released: None,
+        ..AreaSpec::new("heap", range, pattern)
     }
 }
 
@@ -58,7 +38,6 @@ pub(crate) fn area(start: u64, mib: u64, pattern: Pattern) -> AreaSpec {
 pub(crate) fn program(areas: Vec<AreaSpec>) -> SimProcessSpec {
     SimProcessSpec {
         name: "program".into(),
-        threads: 1,
         memory_bound: 0.3,
         areas,
         ..SimProcessSpec::default()

@@ -275,10 +275,8 @@ fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
             scheme(action, 3)
         } else {
             let mut scheme = Scheme::new(AccessPattern::ANY, action);
-            scheme.pattern.nr_accesses = Bounds {
-                min: Frequency::Percent(5.0),
-                max: Frequency::Percent(100.0),
-            };
+            scheme.pattern.nr_accesses =
+                Bounds::new(Frequency::Percent(5.0), Frequency::Percent(100.0));
             scheme
         };
         scheme.destinations = vec![Destination { node, weight: 1 }];

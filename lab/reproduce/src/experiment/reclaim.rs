@@ -20,7 +20,6 @@
 //! Limits: there are no phases. Nothing is known of the machine's own memory, which pprcl reclaims as well. Runs longer
 //! than [`WINDOW`] are taken to go on like the last third of it.
 
-use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::huge::MAX_WASTE;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE, Scheme};
@@ -174,21 +173,16 @@ impl Program {
 
     fn processes(&self, with_translations: bool) -> Vec<SimProcessSpec> {
         let fill = Some((Nanos(0), nanos(self.fill_s)));
-        let area = |name: &str, start, length, purpose, rates| AreaSpec {
-            name: name.to_owned(),
-            range: AddressRange::new(start, start + length),
-            purpose,
-            huge: None,
-            pattern: Pattern::steady(rates),
-            fill,
-            filled_of_block: None,
-            released: None,
+        let area = |name: &str, start, length, purpose, rates| {
+            let range = AddressRange::new(start, start + length);
+            AreaSpec {
+                purpose,
+                fill,
+                ..AreaSpec::new(name, range, Pattern::steady(rates))
+            }
         };
         let process = |name: &str, areas| SimProcessSpec {
             name: name.to_owned(),
-            threads: 1,
-            work: None,
-            memory_bound: 0.0,
             areas,
             ..SimProcessSpec::default()
         };
@@ -342,13 +336,8 @@ impl ReclaimConfiguration {
             Watched::Physical => (Watch::Physical(faithful, None), Vec::new()),
         };
         Some(SimContextSpec {
-            name: None,
-            watch,
             limits,
-            schemes: self.schemes.clone(),
-            guard: GuardLimits::default(),
-            act_budget: None,
-            dry_run: false,
+            ..SimContextSpec::new(watch, self.schemes.clone())
         })
     }
 }

@@ -23,6 +23,7 @@
 use std::sync::Arc;
 
 use super::tiering::setting::{KeyDistribution, TieringSetting};
+use isotherm_sim::statistics::scramble;
 
 /// Bytes of a record in each class.
 const CLASSES: [f64; 4] = [11.0 * 128.0, 12.0 * 32.0, 11.0 * 16.0, 64.0];
@@ -94,14 +95,6 @@ fn record_rates(setting: &TieringSetting, distribution: KeyDistribution) -> Vec<
 /// Returns zeros that are written: fresh memory from the kernel would fault twice, as it is read first.
 fn zeros(count: usize) -> Vec<f32> {
     std::iter::repeat_n(0.0, count).collect()
-}
-
-/// Spreads ranks evenly (the finalizer of SplitMix64; Steele, Lea and Flood, 2014).
-fn scramble(rank: u64) -> u64 {
-    let mut z = rank.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// All pages; those from `next` on are unused.

@@ -46,6 +46,24 @@ pub enum Placement {
     Tiered,
 }
 
+impl Placement {
+    /// Returns its name in titles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Tiered => "tiered",
+        }
+    }
+
+    /// Returns the contexts of a run, where `tiered` monitor the nodes and migrate.
+    pub fn contexts(self, tiered: &[SimContextSpec]) -> Vec<SimContextSpec> {
+        match self {
+            Self::Default => Vec::new(),
+            Self::Tiered => tiered.to_vec(),
+        }
+    }
+}
+
 /// Outcome of an experiment, while clients read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TieringOutcome {
@@ -195,30 +213,21 @@ impl TieringSetting {
 fn program(name: &str, areas: Vec<AreaSpec>) -> SimProcessSpec {
     SimProcessSpec {
         name: name.to_owned(),
-        threads: 1,
-        work: None,
-        memory_bound: 0.0,
         areas,
         ..SimProcessSpec::default()
     }
 }
 
 fn area(name: &str, start: u64, pages: u64, fill: (Nanos, Nanos), rates: Rates) -> AreaSpec {
+    let range = AddressRange::new(start, start + pages * PAGE_SIZE);
     AreaSpec {
-        name: name.to_owned(),
-        range: AddressRange::new(start, start + pages * PAGE_SIZE),
-        purpose: Use::Anon,
-        huge: None,
-        pattern: Pattern::steady(rates),
         fill: Some(fill),
-        filled_of_block: None,
-        released: None,
+        ..AreaSpec::new(name, range, Pattern::steady(rates))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::guard::GuardLimits;
     use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Destination, Frequency};
     use isotherm_engine::{Attributes, Scheme};
 
@@ -226,13 +235,10 @@ mod tests {
     use crate::experiment::redis::reads;
     use isotherm_sim::simulation::Watch;
 
-    /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another.
-    fn context(from: u32, to: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {
+    /// Migrates memory that is accessed with a frequency in `percent` of the checks from one node to another, `node`.
+    fn context(from: u32, node: u32, action: Action, percent: (f64, f64)) -> SimContextSpec {
         let pattern = AccessPattern {
-            nr_accesses: Bounds {
-                min: Frequency::Percent(percent.0),
-                max: Frequency::Percent(percent.1),
-            },
+            nr_accesses: Bounds::new(Frequency::Percent(percent.0), Frequency::Percent(percent.1)),
             ..AccessPattern::ANY
         };
         let attributes = Attributes {
@@ -240,21 +246,11 @@ mod tests {
             aggregation_interval: Nanos::from_millis(2_000),
             ..Attributes::default()
         };
-        SimContextSpec {
-            name: None,
-            watch: Watch::Physical(attributes, Some(from)),
-            limits: Vec::new(),
-            schemes: vec![Scheme {
-                destinations: vec![Destination {
-                    node: to,
-                    weight: 1,
-                }],
-                ..Scheme::new(pattern, action)
-            }],
-            guard: GuardLimits::default(),
-            act_budget: None,
-            dry_run: false,
-        }
+        let scheme = Scheme {
+            destinations: vec![Destination { node, weight: 1 }],
+            ..Scheme::new(pattern, action)
+        };
+        SimContextSpec::new(Watch::Physical(attributes, Some(from)), vec![scheme])
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use isotherm_engine::Nanos;
 use serde::Serialize;
 
-use super::{PublishedComparison, Role};
+use super::{PublishedComparison, Role, published};
 use crate::experiment::compaction::{
     CompactionOutcome, CompactionSetting, driver, java, unmovable,
 };
@@ -99,12 +99,17 @@ pub fn comparisons(runs: &[(CompactionRun, CompactionOutcome)]) -> Vec<Published
         .collect()
 }
 
-fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedComparison> {
-    let column = match proactiveness {
+/// Returns the name of a proactiveness in the published tables that have it.
+fn name(proactiveness: u32) -> Option<&'static str> {
+    match proactiveness {
         0 => Some("vanilla_5.6"),
         20 => Some("proactiveness_20"),
         _ => None,
-    };
+    }
+}
+
+fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedComparison> {
+    let column = name(proactiveness);
     let latency = &outcome.latency_us;
     // Two of the costs were calibrated on these two numbers.
     let is_calibrated = |name: &str| proactiveness == 0 && (name == "p5" || name == "p95");
@@ -127,7 +132,7 @@ fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedCo
         configuration: "proactive compaction",
         case: format!("proactiveness {proactiveness}"),
         unit: if name == "count" { "huge pages" } else { "us" },
-        published: column.and_then(|column| published(LATENCIES, &name, column)),
+        published: column.and_then(|column| published(LATENCIES, &[name.as_str()], column)),
         role: if is_calibrated(&name) {
             Role::Calibrated
         } else if is_input(&name, simulated) {
@@ -142,11 +147,6 @@ fn of_driver(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedCo
 }
 
 fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedComparison> {
-    let row = match proactiveness {
-        0 => Some("vanilla_5.6"),
-        20 => Some("proactiveness_20"),
-        _ => None,
-    };
     vec![PublishedComparison {
         experiment: "java",
         configuration: "proactive compaction",
@@ -154,7 +154,7 @@ fn of_java(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<PublishedComp
         metric: "elapsed".into(),
         unit: "s",
         simulated: Some(outcome.elapsed.as_secs_f64()),
-        published: row.and_then(|row| published(JAVA, row, "elapsed")),
+        published: name(proactiveness).and_then(|row| published(JAVA, &[row], "elapsed")),
         // The cost of a fault's passes was calibrated on the first. The second is little but the faults themselves,
         // whose cost was calibrated on the times at higher proactiveness.
         role: Role::Calibrated,
@@ -186,25 +186,20 @@ fn of_unmovable(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Publishe
     ]
 }
 
-/// Returns a cell of a table whose first column names its rows.
-fn published(csv: &str, row: &str, column: &str) -> Option<f64> {
-    let mut lines = csv.lines().map(|line| line.split(','));
-    let at = lines.next()?.position(|name| name == column)?;
-    lines
-        .find_map(|mut fields| (fields.next()? == row).then(|| fields.nth(at - 1)))?
-        .and_then(|value| value.parse().ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn published_numbers_are_found() {
-        assert_eq!(published(LATENCIES, "mean", "vanilla_5.6"), Some(21_746.41));
-        assert_eq!(published(LATENCIES, "p95", "proactiveness_20"), Some(429.0));
-        assert_eq!(published(JAVA, "vanilla_5.6", "elapsed"), Some(1657.89));
-        assert_eq!(published(JAVA, "proactiveness_20", "elapsed"), Some(199.62));
-        assert_eq!(published(LATENCIES, "mean", "nothing"), None);
+        for (table, row, column, value) in [
+            (LATENCIES, "mean", "vanilla_5.6", Some(21_746.41)),
+            (LATENCIES, "p95", "proactiveness_20", Some(429.0)),
+            (JAVA, "vanilla_5.6", "elapsed", Some(1657.89)),
+            (JAVA, "proactiveness_20", "elapsed", Some(199.62)),
+            (LATENCIES, "mean", "nothing", None),
+        ] {
+            assert_eq!(published(table, &[row], column), value, "{row}, {column}");
+        }
     }
 }

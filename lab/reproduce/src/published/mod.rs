@@ -90,6 +90,14 @@ impl PublishedComparison {
     }
 }
 
+/// Returns a cell of a table whose first columns name its rows.
+fn published(csv: &str, row: &[&str], column: &str) -> Option<f64> {
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let at = lines.next()?.iter().position(|name| *name == column)?;
+    let fields = lines.find(|fields| fields.starts_with(row))?;
+    fields.get(at)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -65,24 +65,15 @@ pub fn setting(cold_gib: u64) -> TieringSetting {
 impl SecondRun {
     /// A short title of the run.
     pub fn title(&self) -> String {
-        let how = match self.placement {
-            Placement::Default => "default",
-            Placement::Tiered => "tiered",
-        };
+        let how = self.placement.name();
         format!("redis on 256 GB, {how}, {} GB cold", self.cold_gib)
     }
 
     /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate.
     pub fn make(&self, tiered: &[SimContextSpec]) -> TieringOutcome {
-        let contexts = match self.placement {
-            Placement::Default => Vec::new(),
-            Placement::Tiered => tiered.to_vec(),
-        };
-        run(
-            &setting(self.cold_gib),
-            contexts,
-            reads_of(KeyDistribution::Zipfian),
-        )
+        let contexts = self.placement.contexts(tiered);
+        let reads = reads_of(KeyDistribution::Zipfian);
+        run(&setting(self.cold_gib), contexts, reads)
     }
 }
 

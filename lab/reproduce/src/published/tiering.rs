@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use serde::Serialize;
 
-use super::{PublishedComparison, Role};
+use super::{PublishedComparison, Role, published};
 use crate::experiment::redis::{Reads, reads};
 use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
 use isotherm_sim::simulation::SimContextSpec;
@@ -58,15 +58,8 @@ pub fn runs() -> Vec<TieringRun> {
 impl TieringRun {
     /// A short title of the run.
     pub fn title(&self) -> String {
-        let how = match self.placement {
-            Placement::Default => "default",
-            Placement::Tiered => "tiered",
-        };
-        format!(
-            "redis, {}, {how}, {} GB cold",
-            name(self.distribution),
-            self.cold_gib
-        )
+        let (distribution, how) = (name(self.distribution), self.placement.name());
+        format!("redis, {distribution}, {how}, {} GB cold", self.cold_gib)
     }
 
     /// Runs it; where memory is tiered, the contexts `tiered` monitor the nodes and migrate. It takes some seconds and
@@ -76,10 +69,7 @@ impl TieringRun {
             all_slow: all_slow(self.distribution),
             ..TieringSetting::published(self.cold_gib)
         };
-        let contexts = match self.placement {
-            Placement::Default => Vec::new(),
-            Placement::Tiered => tiered.to_vec(),
-        };
+        let contexts = self.placement.contexts(tiered);
         run(&setting, contexts, reads_of(self.distribution))
     }
 }
@@ -89,7 +79,7 @@ fn all_slow(distribution: KeyDistribution) -> f64 {
     let row = [name(distribution), "normalized_time", "CXL-only"];
     let times = SOURCES
         .iter()
-        .filter_map(|(_, _, csv)| published(csv, row, "cold_0G"));
+        .filter_map(|(_, _, csv)| published(csv, &row, "cold_0G"));
     let times: Vec<f64> = times.collect();
     times.iter().sum::<f64>() / times.len() as f64 - 1.0
 }
@@ -144,7 +134,8 @@ fn of_run(
     };
     let column = format!("cold_{}G", run.cold_gib);
     let cell = |metric, configuration, column: &str| {
-        published(csv, [name(run.distribution), metric, configuration], column)
+        let row = [name(run.distribution), metric, configuration];
+        published(csv, &row, column)
     };
     // The time with everything on CXL memory is the publication's own.
     let all_slow = cell("normalized_time", "CXL-only", "cold_0G").unwrap_or(1.0);
@@ -230,11 +221,11 @@ fn lines(
     value: impl Fn(f64) -> f64,
 ) -> Vec<(&'static str, Vec<(f64, f64)>)> {
     let names = [
-        (Placement::Default, "default", "default, published"),
-        (Placement::Tiered, "tiered", "tiered, published"),
+        (Placement::Default, "default, published"),
+        (Placement::Tiered, "tiered, published"),
     ];
     let mut lines = Vec::new();
-    for (placement, simulated, published) in names {
+    for (placement, published) in names {
         let is_meant =
             |run: &TieringRun| run.placement == placement && run.distribution == distribution;
         let cells = runs.iter().filter(|(run, _)| is_meant(run));
@@ -252,21 +243,10 @@ fn lines(
             .collect();
         let simulation = points.iter().map(|(x, y, _)| (*x, *y)).collect();
         let publication = points.iter().filter_map(|(x, _, y)| Some((*x, (*y)?)));
-        lines.push((simulated, simulation));
+        lines.push((placement.name(), simulation));
         lines.push((published, publication.collect()));
     }
     lines
-}
-
-/// Returns a cell of a table whose first three columns name its rows.
-fn published(csv: &str, row: [&str; 3], column: &str) -> Option<f64> {
-    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let at = lines.next()?.iter().position(|name| *name == column)?;
-    lines
-        .find(|fields| fields.starts_with(&row))?
-        .get(at)?
-        .parse()
-        .ok()
 }
 
 #[cfg(test)]
@@ -275,7 +255,7 @@ mod tests {
 
     #[test]
     fn published_cells_are_found() {
-        let cell = |row, column| published(SOURCES[0].2, row, column);
+        let cell = |row: [&str; 3], column| published(SOURCES[0].2, &row, column);
         assert_eq!(
             cell(["zipfian", "normalized_time", "HMSDK 2.0"], "cold_450G"),
             Some(1.04)
@@ -286,7 +266,8 @@ mod tests {
         );
         assert_eq!(cell(["latest", "cxl_gb", "default"], "cold_0G"), None);
         for (_, tiered, csv) in SOURCES {
-            assert!(published(csv, ["zipfian", "normalized_time", tiered], "cold_440G").is_some());
+            let row = ["zipfian", "normalized_time", tiered];
+            assert!(published(csv, &row, "cold_440G").is_some());
         }
     }
 }

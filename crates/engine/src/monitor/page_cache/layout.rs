@@ -134,10 +134,7 @@ fn regions_of(
             nr_accesses: Some(0.0),
             age: u32::try_from(min_idle.0 / interval.0.max(1)).unwrap_or(u32::MAX),
             age_ns: min_idle,
-            memory: Some(RegionMemory {
-                resident,
-                ..RegionMemory::default()
-            }),
+            memory: Some(RegionMemory::resident(resident)),
         };
         add(region, reported);
     }

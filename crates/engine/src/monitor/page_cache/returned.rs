@@ -387,6 +387,11 @@ mod tests {
 
     const FILE: FileId = (1, 2);
 
+    /// Notes the first `nr` pages of a file as dropped.
+    fn drop_first(files: &mut ReturnedFiles, file: FileId, group: u64, nr: u64) {
+        files.dropped(second(0), file, group, std::slice::from_ref(&(0..nr)));
+    }
+
     /// Reports a check that found the first `nr_cached` pages cached.
     fn found(files: &mut ReturnedFiles, now: Nanos, mut file: DroppedFile, nr_cached: u64) {
         file.tell_cached(&(0..nr_cached));
@@ -396,29 +401,19 @@ mod tests {
     #[test]
     fn a_file_that_comes_back_waits_longer_for_a_while() {
         let mut files = ReturnedFiles::default();
-        let mut cycle = |at: u64, nr_cached: u64| {
-            files.dropped(second(at), FILE, 0, &[0..60, 64..104]);
-            let dropped = files.next(second(at + 1)).expect("it was dropped");
-            found(&mut files, second(at + 1), dropped, nr_cached);
-            (
-                files.take_returned(second(1)),
-                files.backoff(second(at + 1), FILE),
-            )
-        };
-        assert_eq!(cycle(0, 5), (5, 1), "less than an eighth");
+        files.dropped(second(0), FILE, 0, &[0..60, 64..104]);
+        let dropped = files.next(second(1)).expect("it was dropped");
+        found(&mut files, second(1), dropped, 5);
+        assert_eq!(files.take_returned(second(1)), 5);
+        assert_eq!(files.backoff(second(1), FILE), 1, "less than an eighth");
         assert_eq!(files.backoff(second(2), (1, 3)), 1);
         let mut files = ReturnedFiles::default();
-        files.dropped(second(0), FILE, 0, std::slice::from_ref(&(0..100)));
+        drop_first(&mut files, FILE, 0, 100);
         let dropped = files.next(second(1)).expect("it was dropped");
         assert_eq!(dropped.places(), vec![0..112; 1]);
         found(&mut files, second(1), dropped, 50);
-        assert_eq!(
-            (
-                files.take_returned(second(1)),
-                files.backoff(second(1), FILE)
-            ),
-            (50, 4)
-        );
+        assert_eq!(files.take_returned(second(1)), 50);
+        assert_eq!(files.backoff(second(1), FILE), 4);
         // The other half.
         let dropped = files.next(second(2)).expect("half is still out");
         found(&mut files, second(2), dropped, 100);
@@ -429,8 +424,8 @@ mod tests {
     #[test]
     fn files_are_looked_for_in_turns_and_forgotten_in_the_end() {
         let mut files = ReturnedFiles::default();
-        files.dropped(second(0), (0, 1), 0, std::slice::from_ref(&(0..8)));
-        files.dropped(second(0), (0, 2), 0, std::slice::from_ref(&(0..8)));
+        drop_first(&mut files, (0, 1), 0, 8);
+        drop_first(&mut files, (0, 2), 0, 8);
         for turn in [1, 2, 1, 2] {
             let next = files.next(second(5)).expect("two");
             assert_eq!(next.file.1, turn);
@@ -438,7 +433,7 @@ mod tests {
         }
         assert!(files.next(second(1801)).is_none());
         for file in 0..FILES_MAX as u64 + 10 {
-            files.dropped(second(0), (0, file), 0, std::slice::from_ref(&(0..8)));
+            drop_first(&mut files, (0, file), 0, 8);
         }
         assert_eq!(files.len(), FILES_MAX);
     }
@@ -447,7 +442,7 @@ mod tests {
     fn what_comes_back_of_many_files_is_presumed_before_all_are_looked_for() {
         let mut files = ReturnedFiles::default();
         for file in 0..1000 {
-            files.dropped(second(0), (0, file), 0, std::slice::from_ref(&(0..8)));
+            drop_first(&mut files, (0, file), 0, 8);
         }
         let mut reported = Vec::new();
         for turn in 1..=50 {
@@ -466,16 +461,13 @@ mod tests {
     #[test]
     fn nothing_is_presumed_of_files_that_are_forgotten() {
         let mut files = ReturnedFiles::default();
-        let dropped = |files: &mut ReturnedFiles, file| {
-            files.dropped(second(0), (0, file), 0, std::slice::from_ref(&(0..8)));
-        };
-        (0..100).for_each(|file| dropped(&mut files, file));
+        (0..100).for_each(|file| drop_first(&mut files, (0, file), 0, 8));
         let next = files.next(second(1)).expect("a hundred");
         found(&mut files, second(1), next, 8);
         assert_eq!(files.take_returned(second(1)), 800);
         assert!(files.next(second(1801)).is_none(), "all are forgotten");
         files.take_returned(second(1));
-        dropped(&mut files, 200);
+        drop_first(&mut files, (0, 200), 0, 8);
         let next = files.next(second(2)).expect("one");
         found(&mut files, second(2), next, 8);
         assert_eq!(files.take_returned(second(1)), 8, "it counts");
@@ -486,7 +478,7 @@ mod tests {
         let backoff_if_back = |nr_back: u64| {
             let mut files = ReturnedFiles::default();
             for file in 0..100 {
-                files.dropped(second(0), (0, file), 7, std::slice::from_ref(&(0..64)));
+                drop_first(&mut files, (0, file), 7, 64);
                 let next = files.next(second(1)).expect("one");
                 found(&mut files, second(1), next, nr_back);
             }
@@ -503,10 +495,10 @@ mod tests {
     #[test]
     fn what_is_presumed_is_by_group() {
         let mut files = ReturnedFiles::default();
-        files.dropped(second(0), (0, 1), 7, std::slice::from_ref(&(0..8)));
+        drop_first(&mut files, (0, 1), 7, 8);
         for file in 2..100 {
             let group = 7 + file % 2;
-            files.dropped(second(0), (0, file), group, std::slice::from_ref(&(0..8)));
+            drop_first(&mut files, (0, file), group, 8);
         }
         let next = files.next(second(1)).expect("a hundred");
         found(&mut files, second(1), next, 8);

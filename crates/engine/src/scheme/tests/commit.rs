@@ -53,24 +53,6 @@ fn exchanged_watermarks_are_looked_at_at_once() {
 }
 
 #[test]
-fn only_goals_that_the_user_feeds_can_be_set() {
-    let mut scheme = limited(Action::Cold, 0, SECOND);
-    let goal = |metric| Goal {
-        metric,
-        target_value: 5,
-        current_value: 0,
-    };
-    scheme.quota.goals = vec![goal(GoalMetric::UserInput), goal(GoalMetric::ActiveMemBp)];
-    let mut engine = Bench::new(&[scheme]).engine;
-    assert!(engine.set_goal_value(0, 0, 3));
-    assert!(!engine.set_goal_value(0, 1, 3));
-    assert!(!engine.set_goal_value(0, 2, 3));
-    assert!(!engine.set_goal_value(1, 0, 3));
-    let scheme = engine.schemes().next().expect("a scheme");
-    assert_eq!(scheme.quota.goals[0].current_value, 3);
-}
-
-#[test]
 fn outcomes_of_schemes_that_are_gone_do_no_harm() {
     let schemes = [
         limited(Action::Cold, 9, SECOND),
@@ -106,25 +88,15 @@ fn check_refusal(change: impl FnOnce(&mut Scheme), wanted: &str) {
 #[test]
 fn patterns_that_nothing_has_are_refused() {
     check_refusal(
-        |s| s.pattern.size = Bounds { min: 2, max: 1 },
+        |s| s.pattern.size = Bounds::new(2, 1),
         "its least size is above its most, so that no memory matches; exchange the two",
     );
     check_refusal(
-        |s| {
-            s.pattern.nr_accesses = Bounds {
-                min: Frequency::Percent(50.0),
-                max: Frequency::Percent(5.0),
-            }
-        },
+        |s| s.pattern.nr_accesses = Bounds::new(Frequency::Percent(50.0), Frequency::Percent(5.0)),
         "its least access frequency is above its most, so that no memory matches; exchange the two",
     );
     check_refusal(
-        |s| {
-            s.pattern.age = Bounds {
-                min: Age::Time(SECOND),
-                max: Age::Time(Nanos(0)),
-            }
-        },
+        |s| s.pattern.age = Bounds::new(Age::Time(SECOND), Age::Time(Nanos(0))),
         "its least age is above its most, so that no memory matches; exchange the two",
     );
     let share = "its access frequency is not a share of 0 % to 100 %";

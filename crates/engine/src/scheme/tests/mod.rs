@@ -105,6 +105,11 @@ impl Bench {
         self.engine.plan(now, &snapshots, &self.system)
     }
 
+    /// Feeds a value to the first goal.
+    fn set_goal_value(&mut self, current: u64) {
+        self.engine.states[0].scheme.quota.goals[0].current_value = current;
+    }
+
     fn stats(&self) -> &Stats {
         self.engine.stats(0).expect("a scheme")
     }

@@ -24,14 +24,11 @@ fn in_use() -> Snapshot {
 
 fn idle_for(seconds: u64, action: Action) -> Scheme {
     let pattern = AccessPattern {
-        nr_accesses: Bounds {
-            min: Frequency::Samples(0),
-            max: Frequency::Samples(0),
-        },
-        age: Bounds {
-            min: Age::Time(Nanos(seconds * SECOND.0)),
-            max: Age::Intervals(u32::MAX),
-        },
+        nr_accesses: Bounds::new(Frequency::Samples(0), Frequency::Samples(0)),
+        age: Bounds::new(
+            Age::Time(Nanos(seconds * SECOND.0)),
+            Age::Intervals(u32::MAX),
+        ),
         ..AccessPattern::ANY
     };
     Scheme::new(pattern, action)

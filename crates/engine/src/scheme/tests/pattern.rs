@@ -17,36 +17,24 @@ fn all_that_is_known_matches_without_bounds() {
 
 #[test]
 fn bounds_are_closed() {
-    let bytes = |min, max| Bounds {
-        min: pages(min),
-        max: pages(max),
-    };
+    let bytes = |min, max| Bounds::new(pages(min), pages(max));
     check(&with(|p| p.size = bytes(4, 4)), MEMORY, "[0,4) [5,9)");
     check(&with(|p| p.size = bytes(5, 99)), MEMORY, "[9,20)");
-    let samples = |min, max| Bounds {
-        min: Frequency::Samples(min),
-        max: Frequency::Samples(max),
-    };
+    let samples = |min, max| Bounds::new(Frequency::Samples(min), Frequency::Samples(max));
     let check_samples = |min, max, wanted| {
         check(&with(|p| p.nr_accesses = samples(min, max)), MEMORY, wanted);
     };
     check_samples(0, 0, "[0,4) [4,5)");
     check_samples(11, 20, "[5,9) [9,20)");
     check_samples(12, 19, "");
-    let ages = |min, max| Bounds {
-        min: Age::Intervals(min),
-        max: Age::Intervals(max),
-    };
+    let ages = |min, max| Bounds::new(Age::Intervals(min), Age::Intervals(max));
     check(&with(|p| p.age = ages(2, 5)), MEMORY, "[4,5) [5,9)");
     check(&with(|p| p.age = ages(6, 8)), MEMORY, "");
 }
 
 #[test]
 fn shares_and_times_mean_the_same_whatever_the_intervals_are() {
-    let shares = |min, max| Bounds {
-        min: Frequency::Percent(min),
-        max: Frequency::Percent(max),
-    };
+    let shares = |min, max| Bounds::new(Frequency::Percent(min), Frequency::Percent(max));
     let check_shares = |min, max, wanted| {
         check(&with(|p| p.nr_accesses = shares(min, max)), MEMORY, wanted);
     };
@@ -54,10 +42,7 @@ fn shares_and_times_mean_the_same_whatever_the_intervals_are() {
     check_shares(55.0, 100.0, "[5,9) [9,20)");
     check_shares(55.1, 100.0, "[9,20)");
     check_shares(1.0, 55.0, "[5,9)");
-    let times = Bounds {
-        min: Age::Time(Nanos(5 * SECOND.0)),
-        max: Age::Intervals(8),
-    };
+    let times = Bounds::new(Age::Time(Nanos(5 * SECOND.0)), Age::Intervals(8));
     check(&with(|p| p.age = times), MEMORY, "[5,9)");
 }
 

@@ -223,7 +223,7 @@ fn a_quota_follows_its_goal_from_one_byte_on() {
     let mut bench = Bench::new(&[tuned(Tuner::Consist, &[goal(GoalMetric::UserInput, 100)])]);
     let mut seen = Vec::new();
     let mut next = |bench: &mut Bench, current| {
-        assert!(bench.engine.set_goal_value(0, 0, current));
+        bench.set_goal_value(current);
         bench.plan("[0,100)=0");
         seen.push(bench.quota().effective.expect("a limit"));
     };
@@ -244,10 +244,10 @@ fn a_temporal_goal_is_all_or_nothing() {
     let run = |scheme: &Scheme, not_reached: &str| {
         let mut bench = Bench::new(std::slice::from_ref(scheme));
         bench.check("[0,100)=0", not_reached);
-        assert!(bench.engine.set_goal_value(0, 0, 100));
+        bench.set_goal_value(100);
         bench.check("[0,100)=0", "");
         assert_eq!(bench.quota().effective, Some(0));
-        assert!(bench.engine.set_goal_value(0, 0, 99));
+        bench.set_goal_value(99);
         bench.check("[0,100)=0 | [0,1)=0", "[0,100) | [0,1)");
     };
     run(&scheme, "[0,100)");
@@ -347,7 +347,7 @@ fn an_unknown_goal_does_not_raise_the_quota() {
         }
         bench.system.nodes.clear();
         if let Some(current) = known {
-            assert!(bench.engine.set_goal_value(0, 0, current));
+            bench.set_goal_value(current);
         }
         bench.plan("[0,1)=0");
         let quota = bench.quota();

@@ -58,10 +58,7 @@ pub(crate) fn stacks_record(path: &Path) {
             nr_accesses: Some(0.0),
             age: 600,
             age_ns: Nanos::from_millis(600_000),
-            memory: Some(RegionMemory {
-                resident: range.len(),
-                ..RegionMemory::default()
-            }),
+            memory: Some(RegionMemory::resident(range.len())),
         }],
         ..Snapshot::default()
     };

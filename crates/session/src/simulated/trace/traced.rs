@@ -114,15 +114,10 @@ fn specs(areas: &[(AddressRange, Use, String)], trace: &Arc<Trace>) -> Vec<AreaS
     let mut first = 0;
     let specs = areas.iter().map(|(range, purpose, name)| {
         let spec = AreaSpec {
-            name: name.clone(),
-            range: *range,
             purpose: *purpose,
             // Huge pages of the trace are not replayed as such.
             huge: Some(false),
-            pattern: Pattern::Trace(trace.clone(), first),
-            fill: None,
-            filled_of_block: None,
-            released: None,
+            ..AreaSpec::new(name, *range, Pattern::Trace(trace.clone(), first))
         };
         first += (range.len() / PAGE_SIZE) as u32;
         spec
