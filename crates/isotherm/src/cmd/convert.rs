@@ -26,6 +26,7 @@ use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
 use isotherm_report::Truncated;
 use serde::Serialize;
 
+use crate::flags::one_of;
 use crate::out::ResultArgs;
 use crate::progress::Watched;
 use crate::whole_file::{WholeFile, folder_of};
@@ -66,11 +67,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "from", "to"])]
     flat: Option<PathBuf>,
     /// Read this format [default: recognised by the input's content]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    from: Option<Name>,
+    #[arg(long, value_parser = one_of(FORMATS), value_name = "FORMAT")]
+    from: Option<Format>,
     /// Write this format [default: what the output's name ends in].
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    to: Option<Name>,
+    #[arg(long, value_parser = one_of(FORMATS), value_name = "FORMAT")]
+    to: Option<Format>,
     /// Convert what stands before the damage of a damaged record.
     #[arg(long)]
     salvage: bool,
@@ -78,28 +79,14 @@ pub(crate) struct Args {
     result: ResultArgs,
 }
 
-/// A format's name on the command line; damo's own names for damo's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Name {
-    Isotherm,
-    Json,
-    JsonCompressed,
-    PerfScript,
-    Parquet,
-}
-
-impl From<Name> for Format {
-    fn from(name: Name) -> Self {
-        match name {
-            Name::Isotherm => Self::Isotherm,
-            Name::Json => Self::Json,
-            Name::JsonCompressed => Self::JsonCompressed,
-            Name::PerfScript => Self::PerfScript,
-            Name::Parquet => Self::Parquet,
-        }
-    }
-}
+/// Names of formats on the command line; damo's own names for damo's.
+const FORMATS: &[(&str, &str, Format)] = &[
+    ("isotherm", "", Format::Isotherm),
+    ("json", "", Format::Json),
+    ("json_compressed", "", Format::JsonCompressed),
+    ("perf_script", "", Format::PerfScript),
+    ("parquet", "", Format::Parquet),
+];
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -135,11 +122,11 @@ fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
     let name = args.input.display();
     let mut input = File::open(&args.input).with_context(|| format!("cannot open {name}"))?;
     let from = match args.from {
-        Some(from) => from.into(),
+        Some(from) => from,
         None => detect(&mut input).with_context(|| format!("cannot convert {name}"))?,
     };
     let to = match args.to {
-        Some(to) => to.into(),
+        Some(to) => to,
         None => by_name(out)?,
     };
     ensure!(

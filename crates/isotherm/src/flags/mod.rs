@@ -5,12 +5,14 @@ mod acting;
 mod far;
 mod file;
 mod monitor;
+mod names;
 mod targets;
 
 pub(crate) use acting::{GuardArgs, SchemeArgs, acting};
 pub(crate) use far::FarArgs;
 pub(crate) use file::{load, parse};
 pub(crate) use monitor::MonitorArgs;
+pub(crate) use names::one_of;
 pub(crate) use targets::{ProcessList, TargetArgs, processes};
 
 use anyhow::ensure;
@@ -26,7 +28,7 @@ pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
         children: targets.children,
         monitoring: how.monitoring(),
         seed: how.seed,
-        world: targets.world.into(),
+        world: targets.world,
         stacks: how.stacks.map(|cpu_budget| StacksSpec { cpu_budget }),
         ..Request::default()
     }
