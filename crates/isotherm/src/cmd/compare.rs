@@ -13,7 +13,7 @@ use isotherm_session::compare::{
 };
 
 use crate::flags::{
-    GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, load, one_of, processes,
+    GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, contexts_of, one_of, processes,
 };
 use crate::out::{self, ResultArgs};
 use crate::progress::{self, Unit};
@@ -144,8 +144,7 @@ fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
             || names.contains(&ComparedWorld::Linux) && names.contains(&ComparedWorld::Kernel),
         "--equal-cpu needs both: --worlds linux,kernel"
     );
-    let configuration = args.schemes.config.as_deref().map(load).transpose()?;
-    let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
+    let contexts = contexts_of(args.schemes.config.as_deref())?;
     let worlds = names.iter().map(|name| {
         let spec = session(args, *name, &contexts);
         Ok((*name, spec?))

@@ -26,7 +26,7 @@ use command::{end_in_time, wait_for};
 use saved::Saved;
 use summary::{Summary, cpu_share};
 
-use crate::flags::{MonitorArgs, TargetArgs, watching};
+use crate::flags::WatchArgs;
 use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::{format_bytes, format_time, parse_time_span};
 use tracing::{debug, info, warn};
@@ -66,10 +66,7 @@ pub(crate) struct Args {
     result: crate::out::ResultArgs,
 
     #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
+    watch: WatchArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -82,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "--json and --output - both write to standard output; name a file"
     );
     let watch = Watch {
-        spec: watching(&args.targets, &args.how).watch()?,
+        spec: args.watch.request().watch()?,
         duration: args.duration,
         stop_command: args.stop_command,
         json: args.result.is_json(),

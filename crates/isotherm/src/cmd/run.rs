@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use isotherm_engine::Nanos;
 
 use super::record::Watch;
-use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, session};
+use crate::flags::{ActArgs, contexts_of, lower};
 use isotherm_engine::units::parse_time_span;
 
 /// Act on memory by its access pattern: reclaim what is cold, back what is hot with huge pages, ...
@@ -42,21 +42,13 @@ pub(crate) struct Args {
     result: crate::out::ResultArgs,
 
     #[command(flatten)]
-    schemes: SchemeArgs,
-
-    #[command(flatten)]
-    guard: GuardArgs,
-
-    #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
+    act: ActArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let contexts = contexts_of(args.act.schemes.config.as_deref())?;
     let watch = Watch {
-        spec: session(&args.schemes, &args.guard, &args.targets, &args.how)?,
+        spec: lower(&args.act.request(), &contexts)?,
         duration: args.duration,
         stop_command: args.stop_command,
         json: args.result.is_json(),

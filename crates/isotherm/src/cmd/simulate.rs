@@ -16,7 +16,7 @@ use isotherm_session::simulated::{
     Bounded, ProgramPrediction, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
 };
 
-use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, load};
+use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, contexts_of};
 use crate::log::is_quiet;
 use crate::progress::{Progress, Unit};
 use isotherm_engine::units::{SECOND, format_time, parse_time};
@@ -229,8 +229,7 @@ fn read_costs(path: &Path) -> anyhow::Result<Calibration> {
 }
 
 fn session(args: &Args) -> anyhow::Result<SessionSpec> {
-    let configuration = args.schemes.config.as_deref().map(load).transpose()?;
-    let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
+    let contexts = contexts_of(args.schemes.config.as_deref())?;
     let request = Request {
         targets: args.physical.then(TargetSpec::all_physical),
         monitoring: args.how.monitoring(),

@@ -8,12 +8,11 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use isotherm_config::Request;
 use isotherm_linux::state;
 use isotherm_record::printable_lines;
 
 use crate::daemon::{self, Config, PodPolicySource, SOCKET, client};
-use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, acting, watching};
+use crate::flags::ActArgs;
 
 /// Act on memory as `isotherm run` does, as a service that can be asked and tuned while it works.
 ///
@@ -60,21 +59,12 @@ pub(crate) struct Args {
     detached: bool,
 
     #[command(flatten)]
-    schemes: SchemeArgs,
-
-    #[command(flatten)]
-    guard: GuardArgs,
-
-    #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
+    act: ActArgs,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     ensure!(
-        args.targets.command.is_empty(),
+        args.act.watch.targets.command.is_empty(),
         "a daemon watches what runs already; `isotherm run -- COMMAND` starts a command"
     );
     let pod_policy = pod_policy(&args)?;
@@ -89,11 +79,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         metrics: args.metrics,
         pods: args.pods,
         pod_policy,
-        request: Request {
-            acting: acting(&args.schemes, &args.guard),
-            ..watching(&args.targets, &args.how)
-        },
-        file: args.schemes.config,
+        request: args.act.request(),
+        file: args.act.schemes.config,
     })?;
     Ok(ExitCode::SUCCESS)
 }

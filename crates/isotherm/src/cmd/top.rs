@@ -9,7 +9,7 @@ use anyhow::ensure;
 use isotherm_config::TargetSpec;
 use isotherm_session::Session;
 
-use crate::flags::{MonitorArgs, TargetArgs, watching};
+use crate::flags::WatchArgs;
 use crate::view::{self, LiveSource, ReplaySource};
 
 /// Watch live which memory is hot and which is cold, and what watching costs.
@@ -33,10 +33,7 @@ pub(crate) struct Args {
     speed: f64,
 
     #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
+    watch: WatchArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -54,7 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         view::run(&mut ReplaySource::open(path, args.speed)?, &title)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut request = watching(&args.targets, &args.how);
+    let mut request = args.watch.request();
     if let Some(TargetSpec::Command { is_silent, .. }) = &mut request.targets {
         *is_silent = true;
     }
