@@ -65,13 +65,12 @@ pub(crate) fn snapshot(target: u32, tenth: u64, picture: &str) -> Snapshot {
     });
     let start = Nanos(10 * SECOND) + Nanos::from_millis(100 * tenth);
     Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target: TargetId(target),
         start,
         end: start + Nanos::from_millis(100),
         nr_samples: 20,
         regions: regions.collect(),
+        ..Snapshot::default()
     }
 }
 
@@ -468,8 +467,6 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
         regions,
     )
         .prop_map(|(target, start, end, nr_samples, regions)| Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
             target: TargetId(target),
             start: Nanos(start),
             end: Nanos(end),
@@ -486,6 +483,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
                     },
                 )
                 .collect(),
+            ..Snapshot::default()
         })
 }
 

@@ -61,13 +61,12 @@ fn state() -> State {
         region(1 << 40, 16, None, 9),
     ];
     let snapshot = Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target,
         start: time,
         end: Nanos(400_000_000),
         nr_samples: 20,
         regions,
+        ..Snapshot::default()
     };
     state.update(&Item::Snapshot(snapshot));
     let rss = BTreeMap::from([(0, 80 * MIB)]);
@@ -164,13 +163,12 @@ fn the_past_stands_below_the_present() {
         let end = Nanos(second * 1_000_000_000);
         let hot = if second % 2 == 0 { 20.0 } else { 0.0 };
         state.update(&Item::Snapshot(Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
             target,
             start: end - Nanos(400_000_000),
             end,
             nr_samples: 20,
             regions: vec![region(64 * MIB, 32, Some(hot), 1)],
+            ..Snapshot::default()
         }));
     }
     let shown = picture(&state, 80, 40);
@@ -201,13 +199,12 @@ fn only_memory_is_shown_as_hot_or_idle() {
         ..region(1 << 40, 4096, Some(0.0), 99)
     };
     state.update(&Item::Snapshot(Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target: TargetId(0),
         start: Nanos(0),
         end: Nanos(400_000_000),
         nr_samples: 20,
         regions: vec![sparse, hole],
+        ..Snapshot::default()
     }));
     let shown = picture(&state, 120, 34);
     assert!(
@@ -253,8 +250,6 @@ fn several() -> State {
         }));
         for end in 2..=3 {
             state.update(&Item::Snapshot(Snapshot {
-                blocks: Vec::new(),
-                idle_pages: std::sync::Arc::default(),
                 target,
                 start: Nanos(0),
                 end: Nanos(end * 400_000_000),
@@ -263,6 +258,7 @@ fn several() -> State {
                     resident(region(64 * MIB, mib / end, Some(3.0), 1)),
                     resident(region(1 << 40, mib - mib / end, Some(0.0), 150)),
                 ],
+                ..Snapshot::default()
             }));
         }
     }
