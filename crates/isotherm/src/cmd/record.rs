@@ -7,7 +7,6 @@ mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::SessionSpec;
-use isotherm_engine::{Cost, MemoryTotals, Nanos};
+use isotherm_engine::{MemoryTotals, Nanos};
 use isotherm_record::{Item, Writer, printable};
 use isotherm_report::overview::Overviews;
 use isotherm_report::{Accumulate, Scope};
@@ -173,7 +172,7 @@ impl Watch {
         if goes_on && !is_stopped && self.stop_command {
             end_in_time(&mut child);
             // Its end was requested: not a failure of the command.
-            wait_for(Some(child), false);
+            wait_for(child, false);
             return ExitCode::SUCCESS;
         }
         if goes_on && !is_stopped {
@@ -183,7 +182,7 @@ impl Watch {
                 child.id()
             );
         }
-        wait_for(Some(child), is_stopped)
+        wait_for(child, is_stopped)
     }
 
     fn progress_bar(&self) -> ProgressBar {
@@ -251,13 +250,13 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
             printable(&cause)
         );
     }
-    wait_for(Some(child), session.is_stopped());
+    wait_for(child, session.is_stopped());
 }
 
 /// The items on the way to the file.
 #[derive(Default)]
 struct Recording {
-    writer: Option<Writer<BufWriter<File>>>,
+    writer: Option<Writer<File>>,
     path: PathBuf,
     items: Vec<Item>,
     nr_snapshots: u64,
@@ -282,7 +281,7 @@ struct Recording {
 
 impl Recording {
     fn new(session: &Session, file: File, path: &Path) -> anyhow::Result<Self> {
-        let writer = Writer::create(BufWriter::new(file), session.header())
+        let writer = Writer::create(file, session.header())
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {
             writer: Some(writer),
@@ -394,7 +393,8 @@ impl Recording {
         }
         let (_, totals) = self.total();
         let now = session.now();
-        let share = cpu_share(session.cost().0, now.since(started));
+        let cost = session.cost().0;
+        let share = cpu_share(cost.monitor_cpu + cost.induced_cpu, now.since(started));
         let left = if ends_at == Nanos(u64::MAX) {
             String::new()
         } else {
@@ -463,11 +463,7 @@ impl Recording {
         let Some(writer) = self.writer.take() else {
             return written;
         };
-        let finished = writer
-            .finish()
-            .map_err(anyhow::Error::from)
-            .and_then(|mut file| Ok(file.flush()?));
-        written.and(finished.with_context(|| {
+        written.and(writer.finish().map(drop).with_context(|| {
             format!(
                 "cannot finish {}; what was written until now is readable",
                 self.path.display()
@@ -518,20 +514,8 @@ impl Recording {
                 .zip(rss)
                 .map(|(out, rss): (u64, u64)| rss.saturating_sub(out)),
             children_not_watched: self.unwatched.len(),
-            monitor_cpu_percent: cpu_share(
-                Cost {
-                    induced_cpu: Nanos(0),
-                    ..cost
-                },
-                elapsed,
-            ),
-            induced_cpu_percent_estimated: cpu_share(
-                Cost {
-                    monitor_cpu: Nanos(0),
-                    ..cost
-                },
-                elapsed,
-            ),
+            monitor_cpu_percent: cpu_share(cost.monitor_cpu, elapsed),
+            induced_cpu_percent_estimated: cpu_share(cost.induced_cpu, elapsed),
             cpu_budget_percent: session.cpu_budget().map(|share| 100.0 * share),
             clears: cost.clears,
             checks: cost.checks,

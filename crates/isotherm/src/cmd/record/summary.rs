@@ -1,6 +1,6 @@
 //! The result of a recording, for people and as JSON.
 
-use isotherm_engine::{Cost, Nanos};
+use isotherm_engine::Nanos;
 
 use isotherm_engine::units::format_bytes;
 use isotherm_session::ActingSummary;
@@ -135,7 +135,7 @@ impl Summary {
     }
 }
 
-/// Returns the cost of monitoring, in percent of one CPU.
-pub(super) fn cpu_share(cost: Cost, elapsed: Nanos) -> f64 {
-    100.0 * (cost.monitor_cpu + cost.induced_cpu).as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
+/// Returns CPU time in percent of one CPU.
+pub(super) fn cpu_share(cpu: Nanos, elapsed: Nanos) -> f64 {
+    100.0 * cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
 }
