@@ -15,7 +15,7 @@ use isotherm_session::compare::{
 use crate::flags::{
     GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, contexts_of, one_of, processes,
 };
-use crate::out::{self, ResultArgs};
+use crate::out::ResultArgs;
 use crate::progress::{self, Unit};
 
 /// Compare worlds on the same processes: the results of Isotherm's own monitor, the kernel's DAMON and the simulated
@@ -117,11 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "nothing was compared"
         })
     })?;
-    if args.result.is_json() {
-        println!("{}", out::json(&comparison)?);
-    } else {
-        print!("{}", comparison.text());
-    }
+    args.result.print(&comparison, Comparison::text)?;
     if let Some(path) = &args.page {
         crate::whole_file::write(path, html(&comparison).as_bytes())?;
     }
