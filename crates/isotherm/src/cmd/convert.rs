@@ -22,7 +22,7 @@ use anyhow::{Context, bail, ensure};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use isotherm_record::convert::{Conversion, ConvertError, Format, LeftOut};
-use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
+use isotherm_record::{Reader, Truncation, Writer, damo, parquet};
 use isotherm_report::Truncated;
 use serde::Serialize;
 
@@ -267,17 +267,7 @@ fn rewrite(record: &mut Reader<impl Read>, output: impl Write) -> Result<Convers
     let mut writer = Writer::create(output, record.header())?;
     for item in record {
         let item = item?;
-        match &item {
-            Item::Snapshot(snapshot) => {
-                conversion.snapshots += 1;
-                conversion.regions += snapshot.regions.len() as u64;
-            }
-            Item::Pages(pages) => {
-                conversion.snapshots += 1;
-                conversion.regions += pages.blocks.len() as u64;
-            }
-            _ => conversion.items += 1,
-        }
+        conversion.count(&item);
         writer.write(&item)?;
     }
     writer.finish()?;
