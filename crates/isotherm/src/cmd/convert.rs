@@ -357,14 +357,10 @@ enum Destination {
 impl Output {
     fn create(input: &Path, path: &Path) -> anyhow::Result<Self> {
         let name = path.display();
-        let folder = if is_stdout(path) {
-            std::env::temp_dir()
-        } else {
-            folder_of(path).to_owned()
-        };
-        let cannot = || format!("cannot write into {}", folder.display());
+        let cannot = |folder: &Path| format!("cannot write into {}", folder.display());
         if is_stdout(path) {
-            let file = tempfile::tempfile_in(&folder).with_context(cannot)?;
+            let folder = std::env::temp_dir();
+            let file = tempfile::tempfile_in(&folder).with_context(|| cannot(&folder))?;
             let to = Destination::Standard(file);
             return Ok(Self { folder, to });
         }
@@ -375,7 +371,8 @@ impl Output {
                 .is_ok_and(|input| (input.dev(), input.ino()) == (found.dev(), found.ino()));
             ensure!(!same, "{name} is the input itself; name another output");
         }
-        let file = WholeFile::create(path).with_context(cannot)?;
+        let folder = folder_of(path).to_owned();
+        let file = WholeFile::create(path).with_context(|| cannot(&folder))?;
         let to = Destination::File(path.to_owned(), file);
         Ok(Self { folder, to })
     }

@@ -8,7 +8,6 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use isotherm_linux::state;
 use isotherm_record::printable_lines;
 
 use crate::daemon::{self, Config, PodPolicySource, SOCKET, client};
@@ -100,16 +99,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Starts this program again in the background, and waits until it answers or has failed.
 fn detach(args: &Args) -> anyhow::Result<ExitCode> {
     let log_path = client::log_of(&args.socket);
-    if let Some(directory) = log_path
-        .parent()
-        .filter(|path| !path.as_os_str().is_empty())
-    {
-        if state::path().is_ok_and(|ours| ours == directory) {
-            state::directory()?;
-        }
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-    }
+    daemon::make_folder_of(&log_path)?;
     let log = OpenOptions::new()
         .create(true)
         .append(true)

@@ -38,6 +38,7 @@ use isotherm_session::{Acting, PodPermits, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 pub(crate) use pod_policy::PodPolicySource;
+pub(crate) use socket::make_folder_of;
 
 use crate::blame::LiveBlame;
 use crate::flags::{contexts_of, ensure_doable, lower, parse};
