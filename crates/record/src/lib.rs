@@ -53,4 +53,5 @@ pub use stacks::{
     CodeModule, FaultSample, FrameSymbol, FrameSymbols, FrameTable, MovedMemory, Naming,
     StackFrame, StackId, StackNode, StackSamples,
 };
+pub use suggest::quoted;
 pub use writer::Writer;

@@ -57,15 +57,22 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
     duration: Option<Nanos>,
 
+    #[command(flatten)]
+    end: EndArgs,
+
+    #[command(flatten)]
+    watch: WatchArgs,
+}
+
+/// Options of the end of a recording.
+#[derive(clap::Args, Clone, Copy)]
+pub(super) struct EndArgs {
     /// End the command when the time is up: SIGTERM, after 5 s SIGKILL; else it is waited for
     #[arg(long, requires = "duration", requires = "command")]
     stop_command: bool,
 
     #[command(flatten)]
     result: crate::out::ResultArgs,
-
-    #[command(flatten)]
-    watch: WatchArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -74,14 +81,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => default_name()?,
     };
     anyhow::ensure!(
-        !(args.result.is_json() && path.as_os_str() == "-"),
+        !(args.end.result.is_json() && path.as_os_str() == "-"),
         "--json and --output - both write to standard output; name a file"
     );
     let watch = Watch {
         spec: args.watch.request().watch()?,
         duration: args.duration,
-        stop_command: args.stop_command,
-        json: args.result.is_json(),
+        end: args.end,
     };
     watch.run(Some(&path))
 }
@@ -90,9 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 pub(super) struct Watch {
     pub(super) spec: SessionSpec,
     pub(super) duration: Option<Nanos>,
-    /// Ends the command once the time is up.
-    pub(super) stop_command: bool,
-    pub(super) json: bool,
+    pub(super) end: EndArgs,
 }
 
 impl Watch {
@@ -154,7 +158,7 @@ impl Watch {
         let code = self.wait_for_command(&mut session);
         let acted = acting.as_ref().map(Acting::summary);
         let summary = recording.summary(&session, elapsed, path, acted);
-        if self.json {
+        if self.end.result.is_json() {
             println!("{}", crate::out::json(&summary)?);
         } else if !is_quiet() {
             eprintln!("{}", summary.text());
@@ -169,7 +173,7 @@ impl Watch {
             return ExitCode::SUCCESS;
         };
         let goes_on = matches!(child.try_wait(), Ok(None));
-        if goes_on && !is_stopped && self.stop_command {
+        if goes_on && !is_stopped && self.end.stop_command {
             end_in_time(&mut child);
             // Its end was requested: not a failure of the command.
             wait_for(child, false);

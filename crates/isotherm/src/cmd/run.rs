@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use isotherm_engine::Nanos;
 
-use super::record::Watch;
+use super::record::{EndArgs, Watch};
 use crate::flags::{ActArgs, contexts_of, lower};
 use isotherm_engine::units::parse_time_span;
 
@@ -34,12 +34,8 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
     duration: Option<Nanos>,
 
-    /// End the command when the time is up: SIGTERM, after 5 s SIGKILL; else it is waited for
-    #[arg(long, requires = "duration", requires = "command")]
-    stop_command: bool,
-
     #[command(flatten)]
-    result: crate::out::ResultArgs,
+    end: EndArgs,
 
     #[command(flatten)]
     act: ActArgs,
@@ -50,8 +46,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watch = Watch {
         spec: lower(&args.act.request(), &contexts)?,
         duration: args.duration,
-        stop_command: args.stop_command,
-        json: args.result.is_json(),
+        end: args.end,
     };
     watch.run(args.output.as_deref())
 }

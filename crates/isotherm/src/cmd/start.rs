@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use isotherm_record::printable_lines;
+use isotherm_record::{printable_lines, quoted};
 
 use crate::daemon::{self, Config, PodPolicySource, SOCKET, client};
 use crate::flags::ActArgs;
@@ -148,13 +148,7 @@ fn socket_flag(socket: &Path) -> String {
     if socket == Path::new(SOCKET) {
         return String::new();
     }
-    let path = socket.display().to_string();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
-    if path.chars().all(is_plain) {
-        format!(" --socket {path}")
-    } else {
-        format!(" --socket '{}'", path.replace('\'', "'\\''"))
-    }
+    format!(" --socket {}", quoted(&socket.display().to_string()))
 }
 
 fn background(log: File) -> anyhow::Result<Child> {
