@@ -176,7 +176,7 @@ impl Watch {
         if goes_on && !is_stopped && self.end.stop_command {
             end_in_time(&mut child);
             // Its end was requested: not a failure of the command.
-            wait_for(child, false);
+            wait_for(&mut child, false);
             return ExitCode::SUCCESS;
         }
         if goes_on && !is_stopped {
@@ -186,7 +186,7 @@ impl Watch {
                 child.id()
             );
         }
-        wait_for(child, is_stopped)
+        wait_for(&mut child, is_stopped)
     }
 
     fn progress_bar(&self) -> ProgressBar {
@@ -254,7 +254,7 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
             printable(&cause)
         );
     }
-    wait_for(child, session.is_stopped());
+    wait_for(&mut child, session.is_stopped());
 }
 
 /// The items on the way to the file.
