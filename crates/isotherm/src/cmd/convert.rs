@@ -15,7 +15,6 @@ use std::io::{self, BufReader, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail, ensure};
@@ -25,6 +24,7 @@ use isotherm_record::convert::{Conversion, ConvertError, Format, LeftOut};
 use isotherm_record::{Reader, Truncation, Writer, damo, parquet};
 use isotherm_report::Truncated;
 use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::flags::one_of;
 use crate::out::ResultArgs;
@@ -104,9 +104,9 @@ struct Summary<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let stop = Stop::on_signals()?;
+    let stop = crate::stop::by(&[SIGINT, SIGTERM])?;
     match convert(args, &stop) {
-        Err(_) if stop.is_set() => {
+        Err(_) if stop.load(Ordering::Relaxed) => {
             info!("stopped; nothing was written");
             Ok(ExitCode::from(130))
         }
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
+fn convert(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(path) = &args.flat {
         return flat::run(args, path, stop);
     }
@@ -176,7 +176,7 @@ struct Job<'a> {
     folder: PathBuf,
     /// Damage ends the record, and is no error.
     salvages: bool,
-    stop: &'a Stop,
+    stop: &'a AtomicBool,
 }
 
 /// The early end of a record.
@@ -400,44 +400,28 @@ impl Output {
     }
 }
 
-/// A flag that is set once the user has asked to stop.
-struct Stop(Arc<AtomicBool>);
+/// A file that fails once the user has asked to stop, so that the command ends in the usual way.
+struct Stoppable<'a, T>(T, &'a AtomicBool);
 
-impl Stop {
-    fn on_signals() -> anyhow::Result<Self> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&flag))
-                .context("cannot watch for signals")?;
-        }
-        Ok(Self(flag))
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
+impl<T> Stoppable<'_, T> {
     fn check(&self) -> io::Result<()> {
-        if self.is_set() {
+        if self.1.load(Ordering::Relaxed) {
             return Err(io::Error::other("stopped by a signal"));
         }
         Ok(())
     }
 }
 
-/// A file that fails once the user has asked to stop, so that the command ends in the usual way.
-struct Stoppable<'a, T>(T, &'a Stop);
-
 impl<T: Read> Read for Stoppable<'_, T> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.1.check()?;
+        self.check()?;
         self.0.read(buffer)
     }
 }
 
 impl<T: Write> Write for Stoppable<'_, T> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.1.check()?;
+        self.check()?;
         self.0.write(buffer)
     }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, ensure};
 use isotherm_record::Reader;
@@ -11,7 +12,7 @@ use isotherm_report::Truncated;
 use isotherm_report::flat::{Flat, TABLES, Written};
 use serde::Serialize;
 
-use super::{Args, Ended, Output, Stop, Stoppable, is_stdout, tell_end, tell_left_out};
+use super::{Args, Ended, Output, Stoppable, is_stdout, tell_end, tell_left_out};
 use crate::input;
 use crate::progress::Watched;
 
@@ -23,24 +24,25 @@ struct Flattened {
 }
 
 /// Writes the tables, and prints a summary.
-pub(super) fn run(args: &Args, path: &Path, stop: &Stop) -> anyhow::Result<()> {
-    let flattened = write(&args.input, path, args.salvage, stop)?;
+pub(super) fn run(args: &Args, path: &Path, stop: &AtomicBool) -> anyhow::Result<()> {
+    let flattened = write(args, path, stop)?;
     tell(args, &flattened)
 }
 
-/// Writes the tables of the record `input`: that of regions to `path`, the others beside it.
-fn write(input: &Path, path: &Path, salvages: bool, stop: &Stop) -> anyhow::Result<Flattened> {
+/// Writes the tables of the record: that of regions to `path`, the others beside it.
+fn write(args: &Args, path: &Path, stop: &AtomicBool) -> anyhow::Result<Flattened> {
     ensure!(
         !is_stdout(path),
         "--flat writes several files; name the first of them"
     );
+    let input = args.input.as_path();
     let name = input.display();
     let opened = input::open(input)?;
     let watched = Stoppable(Watched::new(opened.bytes, opened.length), stop);
     let mut record = Reader::open(watched)
         .with_context(|| format!("cannot read {name} as a record"))?
         .replay_pages();
-    if salvages {
+    if args.salvage {
         record = record.salvage();
     }
     let files: Vec<PathBuf> = files_of(path);
