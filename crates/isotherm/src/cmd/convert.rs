@@ -186,6 +186,15 @@ struct Ended {
     damaged: Option<String>,
 }
 
+impl Ended {
+    fn of(record: &Reader<impl Read>) -> Self {
+        Self {
+            truncated: record.truncated(),
+            damaged: record.damage().map(ToString::to_string),
+        }
+    }
+}
+
 type Converted = (Conversion, Ended);
 
 impl Job<'_> {
@@ -253,11 +262,7 @@ impl Job<'_> {
                 conversion
             }
         };
-        let ended = Ended {
-            truncated: record.truncated(),
-            damaged: record.damage().map(ToString::to_string),
-        };
-        Ok((conversion, ended))
+        Ok((conversion, Ended::of(&record)))
     }
 }
 

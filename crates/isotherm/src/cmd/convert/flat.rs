@@ -16,21 +16,8 @@ use super::{Args, Ended, Output, Stoppable, is_stdout, tell_end, tell_left_out};
 use crate::input;
 use crate::progress::Watched;
 
-/// The written tables and their files.
-struct Flattened {
-    files: Vec<PathBuf>,
-    written: Written,
-    ended: Ended,
-}
-
-/// Writes the tables, and prints a summary.
+/// Writes the tables of the record, that of regions to `path`, the others beside it, and prints a summary.
 pub(super) fn run(args: &Args, path: &Path, stop: &AtomicBool) -> anyhow::Result<()> {
-    let flattened = write(args, path, stop)?;
-    tell(args, &flattened)
-}
-
-/// Writes the tables of the record: that of regions to `path`, the others beside it.
-fn write(args: &Args, path: &Path, stop: &AtomicBool) -> anyhow::Result<Flattened> {
     ensure!(
         !is_stdout(path),
         "--flat writes several files; name the first of them"
@@ -56,14 +43,7 @@ fn write(args: &Args, path: &Path, stop: &AtomicBool) -> anyhow::Result<Flattene
     for output in outputs {
         output.keep()?;
     }
-    Ok(Flattened {
-        files,
-        written,
-        ended: Ended {
-            truncated: record.truncated(),
-            damaged: record.damage().map(ToString::to_string),
-        },
-    })
+    tell(args, &files, &written, Ended::of(&record))
 }
 
 fn rows(
@@ -96,7 +76,7 @@ pub(super) struct FlatSummary<'a> {
     tables: Vec<FlatTable<'a>>,
     left_out: &'a LeftOut,
     truncated: Option<Truncated>,
-    damaged: Option<&'a str>,
+    damaged: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -108,19 +88,18 @@ struct FlatTable<'a> {
     rows: u64,
 }
 
-fn tell(args: &Args, flattened: &Flattened) -> anyhow::Result<()> {
-    tell_end(args, &flattened.ended);
-    let written = &flattened.written;
+fn tell(args: &Args, files: &[PathBuf], written: &Written, ended: Ended) -> anyhow::Result<()> {
+    tell_end(args, &ended);
     let mut out = io::stdout();
-    let tables = TABLES.iter().zip(&flattened.files).zip(written.rows);
+    let tables = TABLES.iter().zip(files).zip(written.rows);
     let tables = tables.map(|(((name, _), path), rows)| FlatTable { name, path, rows });
     if args.result.is_json() {
         let summary = FlatSummary {
             input: &args.input,
             tables: tables.collect(),
             left_out: &written.left_out,
-            truncated: flattened.ended.truncated.map(Truncated::from),
-            damaged: flattened.ended.damaged.as_deref(),
+            truncated: ended.truncated.map(Truncated::from),
+            damaged: ended.damaged,
         };
         writeln!(out, "{}", crate::out::json_line(&summary)?)?;
         return Ok(());
