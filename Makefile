@@ -35,7 +35,7 @@ test-long: build-deps ## Everything, with the tests that take longer and a short
 	@scripts/install-deps test dist dist-test || echo "What needs these will be skipped."
 	@scripts/run-tests --long
 
-bench: build-deps ## Measure accuracy and cost, and compare with other tools.
+bench: build-deps ## Measure cost and speed, and compare with other tools.
 	@scripts/install-deps demo test || echo "What needs these will be skipped."
 	$(CARGO) run --release -p isotherm-bench
 

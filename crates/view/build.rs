@@ -19,7 +19,7 @@ use flate2::write::GzEncoder;
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The crates that the module consists of.
 const CRATES: [&str; 8] = [
-    "what-if", "eval", "session", "sim", "engine", "config", "record", "report",
+    "what-if", "tune", "session", "sim", "engine", "config", "record", "report",
 ];
 
 fn main() -> std::io::Result<()> {

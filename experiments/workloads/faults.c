@@ -1,4 +1,4 @@
-// Work that is mostly page faults, round after round, until it is stopped: `isotherm-bench stacks`.
+// Work that is mostly page faults, round after round, until it is stopped: `isotherm-bench watching`.
 //   faults map             maps, touches and unmaps 32 MiB: nothing else
 //   faults heap            fills, reads and frees blocks of a heap that goes back to the kernel again and again
 //   faults run COMMAND...  another program, from its start to its end

@@ -23,7 +23,7 @@ use pyo3::types::{PyDict, PyType};
 use crate::errors::{Doing, raise, warn};
 use crate::interrupt::Interrupt;
 use crate::quantity::{Bytes, Share, Time};
-use crate::report::{Pictured, Report, Whole};
+use crate::report::{Report, Whole};
 use crate::table::{Table, reader};
 
 /// An open record: one of Isotherm's, a Parquet file made of one, or a recording of damo.
@@ -437,7 +437,7 @@ impl Record {
         let (overviews, extent) = self.accumulate(py, scope, false, make)?;
         require(&extent, &scope, None)?;
         let report = SummaryReport::new(overviews.finish());
-        Ok(Report::new("summary", Pictured(report)))
+        Ok(Report::new("summary", Whole(report)))
     }
 
     /// Resident size, swap, working set and the machine's memory over time.
@@ -459,7 +459,7 @@ impl Record {
             let error = anyhow::anyhow!("the record says nothing of memory use in this part");
             return Err(raise(error, Doing::Reading));
         }
-        Ok(Report::new("footprint", Pictured(report)))
+        Ok(Report::new("footprint", Whole(report)))
     }
 
     /// The page of the record: one HTML file that needs no network, as `isotherm report heatmap -o page.html` writes

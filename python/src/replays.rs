@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use isotherm_eval::tune::{self, Prediction, trace_facts};
 use isotherm_record::input::RecordFile;
 use isotherm_session::simulated::{self, read_trace};
+use isotherm_tune::{self as tune, Prediction, trace_facts};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

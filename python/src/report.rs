@@ -32,7 +32,7 @@ pub(crate) trait Shown: Send + Sync {
 /// A report that has every form.
 pub(crate) struct Whole<R>(pub(crate) R);
 
-impl<R: Render + Tabulate + Send + Sync> Shown for Whole<R> {
+impl<R: Render + Send + Sync> Shown for Whole<R> {
     fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string(&self.0)
     }
@@ -44,20 +44,6 @@ impl<R: Render + Tabulate + Send + Sync> Shown for Whole<R> {
 
     fn table(&self) -> Option<RecordBatch> {
         Some(self.0.table())
-    }
-}
-
-/// A report that is no table.
-pub(crate) struct Pictured<R>(pub(crate) R);
-
-impl<R: Render + Send + Sync> Shown for Pictured<R> {
-    fn json(&self) -> serde_json::Result<String> {
-        serde_json::to_string(&self.0)
-    }
-
-    fn write(&self, format: ReportFormat, style: Style) -> Option<io::Result<Vec<u8>>> {
-        let mut out = Vec::new();
-        Some(render::write(&self.0, format, &style, &mut out).map(|()| out))
     }
 }
 

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use isotherm_eval::tune::{
-    self as library, Effort, Journal, MemoryLimit, Prices, PublishedMethod, SearchEvent, Seeks,
-    TuneRequest, Tuning, TuningPlan,
-};
 use isotherm_report::{ReportFormat, Style};
 use isotherm_session::Versioned;
 use isotherm_session::simulated::Replay;
+use isotherm_tune::{
+    self as library, Effort, Journal, MemoryLimit, Prices, PublishedMethod, SearchEvent, Seeks,
+    TuneRequest, Tuning, TuningPlan,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
@@ -42,7 +42,7 @@ impl Shown for TuneReport {
         let Result { tuned, plan } = &*self.0;
         match format {
             ReportFormat::Text => Some(Ok(tuned.text().into_bytes())),
-            ReportFormat::Html => Some(Ok(isotherm_eval::tune::page(tuned, plan).into_bytes())),
+            ReportFormat::Html => Some(Ok(isotherm_tune::page(tuned, plan).into_bytes())),
             _ => None,
         }
     }

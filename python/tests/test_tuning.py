@@ -144,7 +144,7 @@ def test_what_is_asked_for_wrongly_is_said(trace: isotherm.Record, record: isoth
 
 
 BATCH = 16
-"""Settings that a search tries before it chooses the next (crates/eval/src/tune/search.rs)."""
+"""Settings that a search tries before it chooses the next (crates/tune/src/search.rs)."""
 
 
 def test_ctrl_c_ends_a_search_and_a_journal_goes_on_with_it(trace: isotherm.Record, tmp_path: Path) -> None:

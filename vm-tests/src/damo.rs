@@ -3,12 +3,11 @@
 //! damo is pure Python and needs nothing but the standard library. Python is Debian's own package, so that it fits the
 //! shared libraries of the host, which come along.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::VmError;
-use crate::kernel::{cache_dir, lock};
+use crate::cache::{cache_dir, fetched, lock, unpack_packages};
+use crate::error::{self, VmError};
 use crate::vm::Vm;
 
 /// The version that everything is compared with, as in `tests/interop/requirements.txt`.
@@ -39,6 +38,7 @@ const PROGRAMS: [(&str, &str); 3] = [
 
 /// Returns the machine with damo added as `/bin/damo`.
 pub(crate) fn with_damo(vm: Vm) -> Result<Vm, VmError> {
+    let _guard = lock(&cache_dir()?.join("damo.lock"))?;
     let (damo, python) = (damo()?, python()?);
     let library = python.join("usr/lib/python3.11");
     let vm = vm
@@ -65,25 +65,14 @@ fn damo() -> Result<PathBuf, VmError> {
         let wheel = work.join(format!("damo-{VERSION}-py3-none-any.whl"));
         let mut unzip = Command::new("python3");
         output(unzip.args(["-m", "zipfile", "-e"]).arg(wheel).arg(tree))?;
-        output(&mut compile(tree, &python()?))
+        output(&mut compile(tree, &python()?)).map(drop)
     })
 }
 
 fn python() -> Result<PathBuf, VmError> {
     fetched("python3.11", |work, tree| {
-        let mut apt = Command::new("apt-get");
-        output(
-            apt.args(["download", "-q"])
-                .args(PACKAGES)
-                .current_dir(work),
-        )?;
-        for deb in fs::read_dir(work).map_err(VmError::io("list", work))? {
-            let deb = deb.map_err(VmError::io("list", work))?.path();
-            if deb.extension().is_some_and(|is| is == "deb") {
-                output(Command::new("dpkg-deb").arg("-x").arg(deb).arg(tree))?;
-            }
-        }
-        output(&mut compile(&tree.join("usr/lib/python3.11"), tree))
+        unpack_packages(&[], &PACKAGES.map(str::to_owned), work, tree, output)?;
+        output(&mut compile(&tree.join("usr/lib/python3.11"), tree)).map(drop)
     })
 }
 
@@ -104,42 +93,14 @@ fn compile(tree: &Path, python: &Path) -> Command {
     command
 }
 
-/// Returns the tree of this name in the cache, and makes it there first if it is missing.
-fn fetched(
-    name: &str,
-    make: impl FnOnce(&Path, &Path) -> Result<(), VmError>,
-) -> Result<PathBuf, VmError> {
-    let cache = cache_dir()?;
-    let _guard = lock(&cache.join(format!("{name}.lock")))?;
-    let dir = cache.join(name);
-    if dir.is_dir() {
-        return Ok(dir);
-    }
-    let work = tempfile::tempdir_in(&cache).map_err(VmError::io("make a directory in", &cache))?;
-    let tree = work.path().join("tree");
-    fs::create_dir(&tree).map_err(VmError::io("make", &tree))?;
-    make(work.path(), &tree)?;
-    // Only a complete tree gets the final name.
-    fs::rename(&tree, &dir).map_err(VmError::io("rename into place", &dir))?;
-    Ok(dir)
-}
-
-fn output(command: &mut Command) -> Result<(), VmError> {
-    let unavailable = |why: String| {
+fn output(command: &mut Command) -> Result<Vec<u8>, VmError> {
+    error::output(command).map_err(|error| {
         VmError::Unavailable {
         what: format!("damo {VERSION} with a Python"),
-        why,
+        why: error.to_string(),
         fix: "needed are Debian 12's apt-get and dpkg-deb, python3 with pip, and the network once; or unpack damo's \
               wheel to vm-tests/cache/damo_3.4.3/ and the packages to vm-tests/cache/python3.11/"
             .to_owned(),
     }
-    };
-    let output = command
-        .output()
-        .map_err(|error| unavailable(format!("{command:?}: {error}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(unavailable(format!("{command:?}: {words}")))
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 /// The reason why a virtual machine gave no usable answer.
@@ -81,6 +82,22 @@ impl VmError {
             source,
         }
     }
+}
+
+/// Runs a command, and returns its output if it succeeds.
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, VmError> {
+    let why = match command.output() {
+        Ok(output) if output.status.success() => return Ok(output.stdout),
+        Ok(output) => {
+            let words = String::from_utf8_lossy(&output.stderr);
+            format!("{}: {}", output.status, words.trim())
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(VmError::Command {
+        command: format!("{command:?}"),
+        why,
+    })
 }
 
 /// Returns the last `count` lines of `text`, each indented.

@@ -9,7 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::VmError;
+use crate::cache::{cache_dir, fetched, lock, unpack_packages};
+use crate::error::{self, VmError};
 
 /// A Debian kernel to boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,28 +130,11 @@ impl Kernel {
             .find_map(|l| l.trim().strip_prefix("Candidate: "))
             .ok_or_else(|| self.unavailable(format!("{package} has no candidate version")))?;
 
-        let dir = cache.join(format!("{package}_{}", version.replace(':', "%3a")));
-        if dir.is_dir() {
-            return unpacked(&dir);
-        }
-        let work =
-            tempfile::tempdir_in(cache).map_err(VmError::io("make a directory in", cache))?;
-        let debs = work.path().join("debs");
-        fs::create_dir(&debs).map_err(VmError::io("make", &debs))?;
-        self.output(
-            Command::new("apt-get")
-                .args(&apt)
-                .args(["download", "-q"])
-                .args(self.parts(&package, &apt))
-                .current_dir(&debs),
-        )?;
-        let tree = work.path().join("tree");
-        for deb in fs::read_dir(&debs).map_err(VmError::io("list", &debs))? {
-            let deb = deb.map_err(VmError::io("list", &debs))?.path();
-            self.output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree))?;
-        }
-        // Only a complete tree gets the final name.
-        fs::rename(&tree, &dir).map_err(VmError::io("rename into place", &dir))?;
+        let name = format!("{package}_{}", version.replace(':', "%3a"));
+        let dir = fetched(&name, |work, tree| {
+            let packages = self.parts(&package, &apt);
+            unpack_packages(&apt, &packages, work, tree, |command| self.output(command))
+        })?;
         unpacked(&dir)
     }
 
@@ -219,14 +203,9 @@ impl Kernel {
     }
 
     fn output(self, command: &mut Command) -> Result<String, VmError> {
-        let output = command
-            .output()
-            .map_err(|e| self.unavailable(format!("cannot run {command:?}: {e}")))?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            let words = String::from_utf8_lossy(&output.stderr);
-            Err(self.unavailable(format!("{command:?}: {}", words.trim())))
+        match error::output(command) {
+            Ok(output) => Ok(String::from_utf8_lossy(&output).into_owned()),
+            Err(error) => Err(self.unavailable(error.to_string())),
         }
     }
 
@@ -239,31 +218,6 @@ impl Kernel {
                 .to_owned(),
         }
     }
-}
-
-/// Returns `vm-tests/cache` or `$ISOTHERM_VM_CACHE`, and creates it if it is missing.
-pub(crate) fn cache_dir() -> Result<PathBuf, VmError> {
-    let dir = std::env::var_os("ISOTHERM_VM_CACHE").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("cache"),
-        PathBuf::from,
-    );
-    fs::create_dir_all(&dir).map_err(VmError::io("make", &dir))?;
-    Ok(dir)
-}
-
-/// Locks `path` until the returned file is dropped.
-pub(crate) fn lock(path: &Path) -> Result<fs::File, VmError> {
-    let file = open_lock(path)?;
-    file.lock().map_err(VmError::io("lock", path))?;
-    Ok(file)
-}
-
-pub(crate) fn open_lock(path: &Path) -> Result<fs::File, VmError> {
-    fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map_err(VmError::io("open", path))
 }
 
 fn unpacked(dir: &Path) -> Result<KernelImage, VmError> {

@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod damo;
 mod error;
 mod image;

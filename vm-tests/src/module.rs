@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::VmError;
+use crate::error::{VmError, output};
 use crate::kernel::KernelImage;
 
 /// A module's name and its uncompressed content.
@@ -70,19 +70,7 @@ fn decompressed(module: &Path) -> Result<Vec<u8>, VmError> {
     if module.extension().is_none_or(|e| e != "xz") {
         return fs::read(module).map_err(VmError::io("read", module));
     }
-    let output = Command::new("xz")
-        .arg("-dc")
-        .arg(module)
-        .output()
-        .map_err(VmError::io("run xz on", module))?;
-    if output.status.success() {
-        Ok(output.stdout)
-    } else {
-        Err(VmError::Command {
-            command: format!("xz -dc {}", module.display()),
-            why: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
-    }
+    output(Command::new("xz").arg("-dc").arg(module))
 }
 
 #[cfg(test)]

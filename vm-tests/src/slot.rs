@@ -7,8 +7,8 @@ use std::fs::{File, TryLockError};
 use std::thread;
 use std::time::Duration;
 
+use crate::cache::{cache_dir, open_lock};
 use crate::error::VmError;
-use crate::kernel::{cache_dir, open_lock};
 
 /// Maximum number of machines that run at once.
 const SLOTS: usize = 2;

@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use crate::error::{VmError, tail};
 use crate::image::Image;
 use crate::kernel::{Kernel, KernelImage};
@@ -24,6 +26,7 @@ const INSTRUCTION_NS_LOG2: u32 = 4;
 const CPU_LIMIT: Duration = Duration::from_mins(5);
 
 /// A virtual machine to boot, and the script to run in it.
+#[must_use = "it does nothing until it runs"]
 #[derive(Clone, Debug)]
 pub struct Vm {
     kernel: Kernel,
@@ -81,21 +84,18 @@ impl Vm {
     }
 
     /// Sets features of QEMU's `-cpu max`, e.g. `la57=on` for five levels of page tables.
-    #[must_use]
     pub fn cpu(mut self, features: &str) -> Self {
         features.clone_into(&mut self.cpu);
         self
     }
 
     /// Sets the memory, which is divided equally among the nodes.
-    #[must_use]
     pub fn memory_mib(mut self, mib: u32) -> Self {
         self.memory_mib = mib;
         self
     }
 
     /// Sets the number of memory nodes; each has a processor of its own.
-    #[must_use]
     pub fn numa_nodes(mut self, nodes: u32) -> Self {
         assert!((1..=8).contains(&nodes), "one to eight nodes");
         self.numa_nodes = nodes;
@@ -104,7 +104,6 @@ impl Vm {
     }
 
     /// Adds words to the kernel's command line.
-    #[must_use]
     pub fn cmdline_extra(mut self, words: &str) -> Self {
         self.cmdline_extra.push(' ');
         self.cmdline_extra.push_str(words);
@@ -112,48 +111,41 @@ impl Vm {
     }
 
     /// Brings a program along as `/bin/NAME`, with the shared libraries that it needs.
-    #[must_use]
     pub fn program(self, host: impl Into<PathBuf>, name: &str) -> Self {
         self.program_at(host, &format!("bin/{name}"))
     }
 
     /// Brings a program along as the path `guest`, with the shared libraries that it needs.
-    #[must_use]
     pub fn program_at(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
         self.programs.push((host.into(), guest.to_owned()));
         self
     }
 
     /// Brings along all files below a directory.
-    #[must_use]
     pub fn tree(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
         self.trees.push((host.into(), guest.to_owned()));
         self
     }
 
     /// Brings a file along as it is.
-    #[must_use]
     pub fn file(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
         self.files.push((host.into(), guest.to_owned()));
         self
     }
 
     /// Writes a file in the guest.
-    #[must_use]
     pub fn text(mut self, guest: &str, content: &str) -> Self {
         self.texts.push((guest.to_owned(), content.to_owned()));
         self
     }
 
     /// Loads a module, and the ones it needs, before the script.
-    #[must_use]
     pub fn module(mut self, name: &str) -> Self {
         self.modules.push(name.to_owned());
         self
     }
 
     /// Loads zram and its compressor. On 6.1 the compressor is a separate module, which modprobe would load.
-    #[must_use]
     pub fn zram(self) -> Self {
         let vm = self.module("zram");
         match vm.kernel {
@@ -162,23 +154,20 @@ impl Vm {
         }
     }
 
-    /// Sets the script, which busybox `sh` runs. Files that it leaves under `/out` come back. `$other_cpu` is taskset's
-    /// mask of the second processor, or of the only one.
-    #[must_use]
+    /// Sets the script, which busybox `sh` runs after the functions of `script.sh`. Files that it leaves under `/out`
+    /// come back. `$other_cpu` is taskset's mask of the second processor, or of the only one.
     pub fn script(mut self, text: &str) -> Self {
         text.clone_into(&mut self.script);
         self
     }
 
     /// Sets the processor time of the host after which the machine is taken to hang and is killed.
-    #[must_use]
     pub fn cpu_limit(mut self, limit: Duration) -> Self {
         self.cpu_limit = limit;
         self
     }
 
     /// Sets the speed of the guest: each instruction takes 2^`ns_log2` nanoseconds of virtual time.
-    #[must_use]
     pub fn instruction_ns_log2(mut self, ns_log2: u32) -> Self {
         self.instruction_ns_log2 = ns_log2;
         self
@@ -264,7 +253,12 @@ impl Vm {
             // insmod takes them in the order of their names.
             image.content(&format!("modules/{index:02}-{name}.ko"), content);
         }
-        let script = format!("export other_cpu={}\n{}", self.other_cpu(), self.script);
+        let functions = include_str!("script.sh");
+        let script = format!(
+            "export other_cpu={}\n{functions}{}",
+            self.other_cpu(),
+            self.script
+        );
         image.content("script", script.into_bytes());
         Ok(image)
     }
@@ -356,6 +350,19 @@ impl VmOutput {
     pub fn text(&self, name: &str) -> Result<String, VmError> {
         self.bytes(name)
             .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// Parses the file `NAME.json` from `/out`.
+    pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, VmError> {
+        serde_json::from_slice(self.bytes(&format!("{name}.json"))?)
+            .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
+    }
+
+    /// Reads the number in the file `NAME.txt` from `/out`.
+    pub fn number(&self, name: &str) -> Result<u64, VmError> {
+        let text = self.text(&format!("{name}.txt"))?;
+        let number = text.trim().parse();
+        number.map_err(|_| VmError::Wrong(format!("{name}.txt holds no number: {text}")))
     }
 
     /// Returns a file from `/out`.

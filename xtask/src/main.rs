@@ -7,6 +7,7 @@ mod names;
 mod suites;
 mod tally;
 mod tidy;
+mod weight;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -8,6 +8,7 @@
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and starts with a description of its purpose;
 //! - no files of a crate import each other ([`circles`]), and no public type has the name of another ([`crate::names`]);
+//! - lines, files beside each other and public items of a crate have limits ([`crate::weight`]);
 //! - links of documents lead to existing places, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
@@ -22,6 +23,7 @@ use serde::Deserialize;
 
 use crate::circles;
 use crate::names::PublicTypes;
+use crate::weight::Weight;
 
 /// A crate of the workspace and the rules for it.
 struct CrateRule {
@@ -65,6 +67,16 @@ const CRATES: &[CrateRule] = &[
         ],
     ),
     crate_rule(
+        "isotherm-tune",
+        &[
+            "isotherm-config",
+            "isotherm-engine",
+            "isotherm-report",
+            "isotherm-session",
+            "isotherm-sim",
+        ],
+    ),
+    crate_rule(
         "isotherm-eval",
         &[
             "isotherm-config",
@@ -73,6 +85,7 @@ const CRATES: &[CrateRule] = &[
             "isotherm-report",
             "isotherm-session",
             "isotherm-sim",
+            "isotherm-tune",
         ],
     ),
     CrateRule {
@@ -80,9 +93,9 @@ const CRATES: &[CrateRule] = &[
         may_import: &[
             "isotherm-engine",
             "isotherm-config",
-            "isotherm-eval",
             "isotherm-record",
             "isotherm-session",
+            "isotherm-tune",
         ],
         // These functions keep their names, for a browser.
         unsafe_under: Some("src/abi.rs"),
@@ -101,6 +114,8 @@ const CRATES: &[CrateRule] = &[
             "isotherm-session",
             "isotherm-sim",
             "isotherm-symbols",
+            "isotherm-reproduce",
+            "isotherm-tune",
         ],
     ),
     crate_rule(
@@ -108,12 +123,24 @@ const CRATES: &[CrateRule] = &[
         &[
             "isotherm-engine",
             "isotherm-config",
-            "isotherm-eval",
             "isotherm-linux",
             "isotherm-record",
             "isotherm-report",
             "isotherm-view",
             "isotherm-session",
+            "isotherm-tune",
+        ],
+    ),
+    // The laboratory: the product runs without it.
+    crate_rule(
+        "isotherm-reproduce",
+        &[
+            "isotherm-config",
+            "isotherm-engine",
+            "isotherm-report",
+            "isotherm-session",
+            "isotherm-sim",
+            "isotherm-tune",
         ],
     ),
     // This crate tests the product from outside, so it imports only the formats.
@@ -139,7 +166,6 @@ const CRATES: &[CrateRule] = &[
             "isotherm-linux",
             "isotherm-record",
             "isotherm-workload",
-            "isotherm-sim",
         ],
     ),
 ];
@@ -199,7 +225,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let metadata = metadata(root)?;
     let mut faults = picture_faults(&metadata);
     faults.extend(crate::docs::faults(root)?);
-    let mut types = PublicTypes::default();
+    let (mut types, mut weight) = (PublicTypes::default(), Weight::default());
     let mut nr_files = 0;
     for package in &metadata.packages {
         let directory = package
@@ -217,6 +243,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             faults.extend(file_faults(&shown, &source, may_be_unsafe));
             let file = syn::parse_file(&source).with_context(|| format!("cannot parse {shown}"))?;
             types.add(&shown, &file);
+            weight.add(&package.name, &shown, &source, &file);
             files.push((path, file));
         }
         nr_files += files.len();
@@ -224,11 +251,12 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
         faults.extend(circles::faults(&package.name, &source, &files));
     }
     faults.extend(types.faults());
+    faults.extend(weight.faults());
     for fault in &faults {
         println!("{fault}");
     }
     if faults.is_empty() {
-        println!("tidy: {nr_files} files are in order");
+        println!("tidy: {nr_files} files are in order: {}", weight.summary());
         Ok(ExitCode::SUCCESS)
     } else {
         println!("tidy: {} faults in {nr_files} files", faults.len());

@@ -42,7 +42,10 @@ pub enum RequestError {
     PagesHaveNoBudget,
     #[error("--pages reads page tables, and a simulated process has none here; leave it out")]
     PagesAreReal,
-    #[error("a CPU budget rules the intervals: give --cpu-budget, or intervals and goals by hand")]
+    #[error(
+        "a CPU budget rules the intervals: leave --cpu-budget out, or --faithful, --simulated, and intervals and goals \
+         by hand"
+    )]
     BudgetOrIntervals,
     #[error(
         "kernel DAMON has no CPU budget: its intervals rule what it costs; leave --cpu-budget out (--access-goal \
@@ -50,7 +53,7 @@ pub enum RequestError {
     )]
     KernelHasNoBudget,
     #[error(
-        "kernel DAMON samples regions in its own way: leave --pages and --strategy out, or watch by `--world linux`"
+        "kernel DAMON samples regions in its own way: leave --pages out, or watch by `--world linux`"
     )]
     KernelSamplesRegions,
     #[error(

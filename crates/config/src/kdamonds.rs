@@ -3,7 +3,7 @@
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Bounds, Scheme};
 use isotherm_engine::units::{MICROSECOND, MILLISECOND};
-use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal, Strategy};
+use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal};
 
 use crate::cursor::{Cursor, Fields};
 use crate::model::{Configuration, ConfiguredOperations, ContextConfig, Method, Own, TargetConfig};
@@ -323,32 +323,16 @@ fn share(cursor: &Cursor) -> Option<f64> {
 }
 
 fn read_method(cursor: &Cursor) -> Option<Method> {
-    const WORDS: [&str; 5] = ["tables", "pages", "faithful", "all", "none"];
-    const IMPROVEMENTS: [&str; 4] = ["clusters", "populated", "weighted", "aligned"];
-    if !cursor.is_list() {
-        return Some(match cursor.word(&WORDS)? {
-            0 => Method::Tables,
-            1 => Method::Pages,
-            2 => Method::Faithful,
-            3 => Method::Regions(Strategy::default()),
-            _ => Method::Regions(Strategy::faithful()),
-        });
-    }
-    let mut strategy = Strategy::faithful();
-    for item in cursor.list() {
-        match item.word(&IMPROVEMENTS)? {
-            0 => strategy.cluster_pages = Strategy::default().cluster_pages,
-            1 => strategy.populated_only = true,
-            2 => strategy.weighted_samples = true,
-            _ => strategy.aligned_splits = true,
-        }
-    }
-    Some(Method::Regions(strategy))
+    Some(match cursor.word(&["tables", "pages", "faithful"])? {
+        0 => Method::Tables,
+        1 => Method::Pages,
+        _ => Method::Faithful,
+    })
 }
 
 /// Checks that an engine accepts the attributes of the context, with DAMON's defaults for the missing ones.
 fn validate_attributes(cursor: &Cursor, context: &ContextConfig) {
-    let mut attributes = Attributes::faithful();
+    let mut attributes = Attributes::default();
     if let Some(intervals) = context.intervals {
         attributes.sample_interval = intervals.sample;
         attributes.aggregation_interval = intervals.aggregation;
@@ -393,7 +377,6 @@ fn validate_attributes(cursor: &Cursor, context: &ContextConfig) {
             "at least 10, DAMON's least number of regions",
         ),
         AttributesError::RegionCounts { .. } => ("nr_regions", "3 <= min <= max"),
-        _ => ("", "attributes that fit together"),
     };
     let found = format!("what cannot work ({error})");
     cursor.report_below(path, Problem::error(found, expected));

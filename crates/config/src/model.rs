@@ -2,7 +2,7 @@
 
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{Bounds, Scheme};
-use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Strategy};
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal};
 
 use crate::problem::Problem;
 
@@ -79,8 +79,7 @@ pub struct TargetConfig {
 ///   cpu_budget: 1 %          # share of one CPU for monitoring; not with an intervals goal
 ///   act_budget: 5 %          # share of one CPU for acting, where no CPU is idle
 ///   max_waste: 10 %          # share of the targets' memory that huge pages of schemes may waste
-///   method: tables           # tables, pages, faithful, or a list of improvements on DAMON's
-///                            # regions: [clusters, populated, weighted, aligned], all, none
+///   method: tables           # tables, pages, or faithful (DAMON's regions; without a cpu_budget)
 ///   max_nr_regions: 1000     # where nr_regions is not given
 ///   guard:
 ///     max_slowdown: 1 %      # most time that targets may lose
@@ -113,8 +112,6 @@ pub enum Method {
     Pages,
     /// DAMON's regions, by its own rules.
     Faithful,
-    /// DAMON's regions, with these improvements.
-    Regions(Strategy),
 }
 
 impl Own {

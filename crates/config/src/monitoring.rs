@@ -2,7 +2,7 @@
 
 use isotherm_engine::scheme::Bounds;
 use isotherm_engine::table::TableAttributes;
-use isotherm_engine::{Attributes, CpuBudget, IntervalsGoal, Nanos};
+use isotherm_engine::{Attributes, IntervalsGoal, Nanos};
 
 use crate::error::RequestError;
 use crate::model::{ContextConfig, Method};
@@ -116,13 +116,7 @@ impl Monitoring {
                 Err(RequestError::KernelExcludesNobody)
             }
             TargetSpec::Simulated => Err(RequestError::KernelIsReal),
-            _ => {
-                let faithful = Self {
-                    method: Some(Method::Faithful),
-                    ..*self
-                };
-                faithful.by_region(seed).map(MonitorSpec::Regions)
-            }
+            _ => self.by_region(seed).map(MonitorSpec::Regions),
         }
     }
 
@@ -136,28 +130,13 @@ impl Monitoring {
         if world == World::Kernel {
             return self.of_kernel(seed, targets);
         }
-        if self.has_own_intervals()
-            && self.method != Some(Method::Pages)
-            && self.cpu_budget.is_some()
-        {
-            return Err(RequestError::BudgetOrIntervals);
-        }
         let is_real = !matches!(targets, TargetSpec::Simulated);
         match self.method {
             Some(Method::Pages) if !is_real => Err(RequestError::PagesAreReal),
             Some(Method::Pages) => self.by_page().map(MonitorSpec::Pages),
-            None | Some(Method::Tables) if is_real && !self.has_own_intervals() => {
-                Ok(MonitorSpec::Tables(self.by_table()))
-            }
-            _ => {
-                let mut attributes = self.by_region(seed)?;
-                if targets.is_physical() {
-                    // Neighbouring frames belong to different processes: a range of frames cannot be cleared at once.
-                    attributes.strategy.cluster_pages = 1;
-                    attributes.strategy.populated_only = false;
-                }
-                Ok(MonitorSpec::Regions(attributes))
-            }
+            _ if is_real && self.has_budget() => Ok(MonitorSpec::Tables(self.by_table())),
+            _ if self.cpu_budget.is_some() => Err(RequestError::BudgetOrIntervals),
+            _ => self.by_region(seed).map(MonitorSpec::Regions),
         }
     }
 
@@ -185,20 +164,7 @@ impl Monitoring {
     }
 
     fn by_region(&self, seed: u64) -> Result<Attributes, RequestError> {
-        let mut attributes = match self.method {
-            Some(Method::Faithful) => Attributes::faithful(),
-            Some(Method::Regions(strategy)) => Attributes {
-                strategy,
-                ..Attributes::default()
-            },
-            _ => Attributes::default(),
-        };
-        if self.has_own_intervals() {
-            attributes.cpu_budget = None;
-        }
-        if let Some(share) = self.cpu_budget {
-            attributes.cpu_budget = Some(CpuBudget::new(share));
-        }
+        let mut attributes = Attributes::default();
         if let Some(sample) = self.sample_interval {
             attributes.sample_interval = sample;
             let aggregation = sample.0.saturating_mul(SAMPLES_PER_AGGREGATION);

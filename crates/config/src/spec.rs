@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::Scheme;
 use isotherm_engine::table::TableAttributes;
-use isotherm_engine::{AddressRange, Attributes, Nanos, Strategy};
+use isotherm_engine::{AddressRange, Attributes, Nanos};
 use serde::{Deserialize, Serialize};
 
 /// Specification of a session.
@@ -257,7 +257,7 @@ impl std::str::FromStr for ProcessSpec {
 pub enum MonitorSpec {
     /// Page tables in bulk: the default for processes.
     Tables(TableAttributes),
-    /// DAMON's regions, unchanged or with improvements.
+    /// DAMON's regions.
     Regions(Attributes),
     /// Every page in every scan.
     Pages(PageAttributes),
@@ -277,15 +277,8 @@ impl MonitorSpec {
     pub fn cpu_budget(&self) -> Option<f64> {
         match self {
             Self::Tables(attributes) => Some(attributes.cpu_budget),
-            Self::Regions(attributes) => attributes.cpu_budget.map(|budget| budget.share),
-            Self::Pages(_) => None,
+            Self::Regions(_) | Self::Pages(_) => None,
         }
-    }
-
-    /// Whether it is DAMON's sampling without changes.
-    pub fn is_faithful(&self) -> bool {
-        matches!(self, Self::Regions(attributes)
-            if attributes.strategy == Strategy::faithful() && attributes.cpu_budget.is_none())
     }
 }
 

@@ -10,7 +10,7 @@ use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{
     Action, Destination, Filter, FilterKind, Goal, OpsFilter, Quota, Scheme, Watermarks,
 };
-use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, Strategy};
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos};
 use serde::Serialize;
 
 use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_text, time_text};
@@ -338,21 +338,12 @@ fn own(own: &Own) -> Node {
 }
 
 fn method(method: Method) -> Node {
-    let strategy = match method {
-        Method::Tables => return "tables".into(),
-        Method::Pages => return "pages".into(),
-        Method::Faithful => return "faithful".into(),
-        Method::Regions(strategy) => strategy,
-    };
-    let faithful = Strategy::faithful();
-    let improvements = [
-        ("clusters", strategy.cluster_pages != faithful.cluster_pages),
-        ("populated", strategy.populated_only),
-        ("weighted", strategy.weighted_samples),
-        ("aligned", strategy.aligned_splits),
-    ];
-    let chosen = improvements.into_iter().filter(|(_, is_on)| *is_on);
-    list(chosen.map(|(name, _)| name.into()))
+    match method {
+        Method::Tables => "tables",
+        Method::Pages => "pages",
+        Method::Faithful => "faithful",
+    }
+    .into()
 }
 
 fn write_yaml(node: &Node, depth: usize, yaml: &mut String) {

@@ -108,14 +108,14 @@ impl AddressRange {
         self.start <= address && address < self.end
     }
 
-    /// Returns the union of `ranges` in address order; ranges at most `gap` bytes apart become one.
-    pub fn union(ranges: impl IntoIterator<Item = Self>, gap: u64) -> Vec<Self> {
+    /// Returns the union of `ranges` in address order; adjacent ranges become one.
+    pub fn union(ranges: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let mut sorted: Vec<Self> = ranges.into_iter().collect();
         sorted.sort_unstable();
         let mut union: Vec<Self> = Vec::with_capacity(sorted.len());
         for range in sorted {
             match union.last_mut() {
-                Some(last) if range.start <= last.end.saturating_add(gap) => {
+                Some(last) if range.start <= last.end => {
                     last.end = last.end.max(range.end);
                 }
                 _ => union.push(range),
@@ -124,10 +124,25 @@ impl AddressRange {
         union
     }
 
+    /// Returns the parts of `ranges` that lie in `limits`, range by range; all of `ranges` if there are no limits.
+    pub fn within(ranges: impl IntoIterator<Item = Self>, limits: &[Self]) -> Vec<Self> {
+        let ranges = ranges.into_iter();
+        if limits.is_empty() {
+            return ranges.collect();
+        }
+        let parts = |range: Self| limits.iter().filter_map(move |l| range.intersection(*l));
+        ranges.flat_map(parts).collect()
+    }
+
     /// Returns the part that both ranges share.
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::checked(self.start.max(other.start), self.end.min(other.end))
     }
+}
+
+/// Returns the start of the 2 MiB block that `address` lies in.
+pub(crate) const fn block_of(address: u64) -> u64 {
+    address & !(BLOCK_SIZE - 1)
 }
 
 impl fmt::Debug for AddressRange {

@@ -1,14 +1,10 @@
-//! Configuration of a monitoring context: DAMON's monitoring attributes, and those of Isotherm.
-//!
-//! The names and the defaults of [`Attributes::faithful`] are DAMON's (`struct damon_attrs`,
-//! `Documentation/admin-guide/mm/damon/usage.rst`). The default attributes are Isotherm's: a budget instead of
-//! intervals, and every [`Strategy`] on. They start from 20 ms / 400 ms, since a hot page is then almost surely touched
-//! between two checks.
+//! DAMON's monitoring attributes, by its names and with its defaults (`struct damon_attrs`,
+//! `Documentation/admin-guide/mm/damon/usage.rst`).
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::address::{Nanos, PAGES_PER_BLOCK};
+use crate::address::Nanos;
 
 /// Default share of one CPU that monitoring may take, the time that it takes from the targets included.
 pub const CPU_BUDGET: f64 = 0.01;
@@ -17,8 +13,8 @@ const NR_SAMPLES_MAX: u64 = 1 << 16;
 /// Upper bound of regions: at about 64 bytes each, they take 1 GiB.
 const NR_REGIONS_MAX: u32 = 1 << 24;
 
-/// Attributes of monitoring.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// Attributes of monitoring by regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attributes {
     /// Time between two checks.
@@ -33,30 +29,11 @@ pub struct Attributes {
     pub max_nr_regions: u32,
     /// Goal that tunes the intervals towards a ratio of observed accesses.
     pub intervals_goal: Option<IntervalsGoal>,
-    /// Parts of the algorithm that follow DAMON or improve on it.
-    pub strategy: Strategy,
-    /// Budget that sets the intervals and the number of samples by measured cost.
-    pub cpu_budget: Option<CpuBudget>,
     /// Seed of every random choice.
     pub seed: u64,
 }
 
 impl Attributes {
-    /// Returns DAMON's defaults: 5 ms / 100 ms / 1 s, 10 to 1000 regions, one page of each region per check.
-    pub const fn faithful() -> Self {
-        Self {
-            sample_interval: Nanos::from_millis(5),
-            aggregation_interval: Nanos::from_millis(100),
-            update_interval: Nanos::from_millis(1000),
-            min_nr_regions: 10,
-            max_nr_regions: 1000,
-            intervals_goal: None,
-            strategy: Strategy::faithful(),
-            cpu_budget: None,
-            seed: 1,
-        }
-    }
-
     /// Returns the number of checks in an aggregation interval.
     pub fn nr_samples(&self) -> u32 {
         (self.aggregation_interval.0 / self.sample_interval.0.max(1)).max(1) as u32
@@ -90,77 +67,22 @@ impl Attributes {
                 max: self.max_nr_regions,
             });
         }
-        self.strategy.validate()?;
-        match (&self.intervals_goal, &self.cpu_budget) {
-            (Some(_), Some(_)) => Err(AttributesError::TwoMasters),
-            (Some(goal), None) => goal.validate(self.sample_interval),
-            (None, Some(budget)) => budget.validate(self.sample_interval),
-            (None, None) => Ok(()),
-        }
+        self.intervals_goal
+            .map_or(Ok(()), |goal| goal.validate(self.sample_interval))
     }
 }
 
 impl Default for Attributes {
+    /// Returns DAMON's defaults: 5 ms / 100 ms / 1 s, 10 to 1000 regions.
     fn default() -> Self {
         Self {
-            sample_interval: Nanos::from_millis(20),
-            aggregation_interval: Nanos::from_millis(400),
-            strategy: Strategy::default(),
-            cpu_budget: Some(CpuBudget::default()),
-            ..Self::faithful()
-        }
-    }
-}
-
-/// Choice of samples and regions. Each part can be switched on alone, to measure it against the faithful algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Strategy {
-    /// Number of neighbouring pages in one sample: a power of two up to 512. DAMON watches 1.
-    pub cluster_pages: u32,
-    /// Watch only populated memory, instead of the three ranges around the two largest gaps.
-    pub populated_only: bool,
-    /// Take more samples where they reveal most, instead of one per region and check.
-    pub weighted_samples: bool,
-    /// Split where page tables and mappings end, and around samples that were unlike their region,
-    /// instead of anywhere.
-    pub aligned_splits: bool,
-}
-
-impl Strategy {
-    /// Returns DAMON's strategy: one page per region and check, three ranges, splits anywhere.
-    pub const fn faithful() -> Self {
-        Self {
-            cluster_pages: 1,
-            populated_only: false,
-            weighted_samples: false,
-            aligned_splits: false,
-        }
-    }
-
-    /// Returns whether counts are whole numbers, as DAMON's are: a check then answers just yes or no.
-    pub const fn counts_whole(self) -> bool {
-        self.cluster_pages == 1 && !self.weighted_samples
-    }
-
-    fn validate(self) -> Result<(), AttributesError> {
-        if self.cluster_pages.is_power_of_two() && self.cluster_pages <= PAGES_PER_BLOCK as u32 {
-            Ok(())
-        } else {
-            Err(AttributesError::ClusterPages {
-                got: self.cluster_pages,
-            })
-        }
-    }
-}
-
-impl Default for Strategy {
-    fn default() -> Self {
-        Self {
-            cluster_pages: 16,
-            populated_only: true,
-            weighted_samples: true,
-            aligned_splits: true,
+            sample_interval: Nanos::from_millis(5),
+            aggregation_interval: Nanos::from_millis(100),
+            update_interval: Nanos::from_millis(1000),
+            min_nr_regions: 10,
+            max_nr_regions: 1000,
+            intervals_goal: None,
+            seed: 1,
         }
     }
 }
@@ -208,48 +130,8 @@ impl Default for IntervalsGoal {
     }
 }
 
-/// Limit on the CPU time of monitoring, and on the sampling interval that may be chosen for it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct CpuBudget {
-    /// Share of one CPU, the time that it takes from the targets included: 0.01 is 1 %.
-    pub share: f64,
-    /// Largest sampling interval. The least is the attributes' initial one.
-    pub max_sample_interval: Nanos,
-}
-
-impl CpuBudget {
-    /// Returns a budget of `share` of one CPU, with a sampling interval of at most 10 s.
-    pub const fn new(share: f64) -> Self {
-        Self {
-            share,
-            max_sample_interval: Nanos::from_millis(10_000),
-        }
-    }
-
-    fn validate(&self, sample_interval: Nanos) -> Result<(), AttributesError> {
-        // Not a range check alone: NaN must fail as well.
-        if !(self.share > 0.0 && self.share <= 1.0) {
-            Err(AttributesError::BudgetShare { got: self.share })
-        } else if sample_interval > self.max_sample_interval {
-            Err(AttributesError::BudgetBounds {
-                sample_ns: sample_interval.0,
-                max_ns: self.max_sample_interval.0,
-            })
-        } else {
-            Ok(())
-        }
-    }
-}
-
-impl Default for CpuBudget {
-    fn default() -> Self {
-        Self::new(CPU_BUDGET)
-    }
-}
-
 /// Reason why attributes were refused.
-#[derive(Clone, Debug, PartialEq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AttributesError {
     #[error("the {which} interval is zero; give it at least a millisecond or so")]
     #[expect(missing_docs, reason = "the message says it")]
@@ -269,12 +151,6 @@ pub enum AttributesError {
     )]
     #[expect(missing_docs, reason = "the message says it")]
     RegionCounts { min: u32, max: u32 },
-    #[error("cannot watch {got} pages at once; choose a power of two from 1 to 512")]
-    #[expect(missing_docs, reason = "the message says it")]
-    ClusterPages { got: u32 },
-    #[error("an intervals goal and a CPU budget would both rule the intervals; give only one")]
-    #[expect(missing_docs, reason = "the message says it")]
-    TwoMasters,
     #[error(
         "an intervals goal needs an access ratio of 1 to 10,000 (per 10,000) and at least one \
          aggregation"
@@ -291,15 +167,6 @@ pub enum AttributesError {
         min_ns: u64,
         max_ns: u64,
     },
-    #[error("a CPU budget of {got} of a CPU makes no sense; give more than 0, at most 1 (100 %)")]
-    #[expect(missing_docs, reason = "the message says it")]
-    BudgetShare { got: f64 },
-    #[error(
-        "the sampling interval ({sample_ns} ns) exceeds the budget's largest ({max_ns} ns); \
-         shorten it"
-    )]
-    #[expect(missing_docs, reason = "the message says it")]
-    BudgetBounds { sample_ns: u64, max_ns: u64 },
 }
 
 #[cfg(test)]
@@ -307,7 +174,7 @@ mod tests {
     use super::*;
 
     fn check(change: impl FnOnce(&mut Attributes), wanted: &str) {
-        let mut attributes = Attributes::faithful();
+        let mut attributes = Attributes::default();
         change(&mut attributes);
         let got = attributes.validate().map_err(|error| error.to_string());
         match got {
@@ -319,7 +186,6 @@ mod tests {
     #[test]
     fn attributes_are_refused_with_the_reason() {
         check(|_| (), "fine");
-        check(|a| *a = Attributes::default(), "fine");
         check(
             |a| a.sample_interval = Nanos(0),
             "sampling interval is zero",
@@ -328,17 +194,6 @@ mod tests {
         check(|a| a.sample_interval = Nanos(1), "65,536");
         check(|a| a.min_nr_regions = 2, "between 2 and 1000");
         check(|a| a.max_nr_regions = 9, "between 10 and 9");
-        check(|a| a.strategy.cluster_pages = 24, "24 pages");
-        check(|a| a.strategy.cluster_pages = 1024, "1024 pages");
-        check(|a| a.cpu_budget = Some(CpuBudget::new(f64::NAN)), "NaN");
-        check(|a| a.cpu_budget = Some(CpuBudget::new(0.0)), "more than 0");
-        check(
-            |a| {
-                a.cpu_budget = Some(CpuBudget::default());
-                a.intervals_goal = Some(IntervalsGoal::default());
-            },
-            "only one",
-        );
         check(
             |a| {
                 a.sample_interval = Nanos::from_millis(1);

@@ -9,6 +9,7 @@ pub mod attributes;
 pub mod calibration;
 mod charge;
 pub mod compaction;
+mod cpu_ledger;
 pub mod drive;
 pub mod guard;
 pub mod monitor;
@@ -23,16 +24,16 @@ pub mod units;
 mod test_regions;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
-pub use attributes::{Attributes, AttributesError, CpuBudget, IntervalsGoal, Strategy};
+pub use attributes::{Attributes, AttributesError, IntervalsGoal};
 pub use charge::GroupCharge;
 pub use compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };
+pub use cpu_ledger::{CpuAccount, CpuLedger};
 pub use monitor::Intervals;
 pub use monitor::block_pages::BlockPages;
-pub use monitor::budget::{BudgetController, BudgetShares};
+pub use monitor::budget::BudgetShares;
 pub use monitor::frames;
-pub use monitor::layout::{self, Layout};
 pub use monitor::page_cache;
 // Other crates use the monitors under these names.
 pub use monitor::page_table as table;

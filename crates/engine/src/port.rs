@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::address::{AddressRange, Nanos, block_of};
 use crate::guard::Pool;
 use crate::monitor::bits::{self, Bitmap};
 use crate::monitor::page_cache::PAGE_CACHE;
@@ -16,15 +16,13 @@ use crate::moves::NodeMoves;
 use crate::scheme::{Action, Destination, OpsFilter};
 use crate::snapshot::TargetId;
 
-/// Some neighbouring pages whose accessed bits are watched together.
+/// A page whose accessed bit is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sample {
-    /// Target that the pages belong to.
+    /// Target that the page belongs to.
     pub target: TargetId,
-    /// First page; a multiple of the page size.
+    /// Address of the page; a multiple of the page size.
     pub address: u64,
-    /// Number of pages from there, at least 1.
-    pub nr_pages: u32,
 }
 
 /// Reason why the state of a sample is unknown.
@@ -47,29 +45,23 @@ pub enum Gap {
 /// Result of one [`Sample`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// `accessed` of `observed` pages were accessed since sampling began. A page that was absent at either end is
-    /// observed and idle; one that appeared in between was accessed.
-    Seen {
-        /// Pages with a known state, at least 1.
-        observed: u32,
-        /// Accessed pages among the observed ones.
-        accessed: u32,
-    },
+    /// The page was accessed since sampling began, or appeared since.
+    Accessed,
+    /// The page was not accessed, or is absent.
+    Idle,
     /// Nothing is known.
     Unknown(Gap),
 }
 
 impl Touch {
-    /// A single page that was accessed.
-    pub const ACCESSED: Self = Self::Seen {
-        observed: 1,
-        accessed: 1,
-    };
-    /// A single page that was not accessed.
-    pub const IDLE: Self = Self::Seen {
-        observed: 1,
-        accessed: 0,
-    };
+    /// Returns the result for a page with a known state.
+    pub const fn of(is_accessed: bool) -> Self {
+        if is_accessed {
+            Self::Accessed
+        } else {
+            Self::Idle
+        }
+    }
 }
 
 /// Cost of monitoring since the probe was created. All counters only grow.
@@ -113,7 +105,7 @@ pub trait AccessProbe {
     /// Appends the results of the current samples: one for each, in their order.
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), Self::Error>;
 
-    /// Returns the cost so far.
+    /// Returns the cost so far. Its CPU time may be that of the whole process, other work included.
     fn cost(&self) -> Cost;
 }
 
@@ -148,6 +140,24 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Returns an operation of the first scheme on idle memory, which fills all of `range`, without filters.
+    pub fn on(action: Action, target: TargetId, range: AddressRange) -> Self {
+        Self {
+            scheme: 0,
+            action,
+            destinations: [].into(),
+            target,
+            range,
+            bytes: range.len(),
+            age: Nanos(0),
+            filters: [].into(),
+            pass_unmatched: true,
+            idle_only: true,
+            pages: None,
+            blocks: None,
+        }
+    }
+
     /// Returns the pool that its memory belongs to.
     pub fn pool(&self) -> Pool {
         if self.target == PAGE_CACHE {
@@ -201,10 +211,6 @@ impl Operation {
         let pages = self.pages.as_ref();
         pages.map_or(self.range.len(), |pages| bits::bytes(pages))
     }
-}
-
-fn block_of(address: u64) -> u64 {
-    address & !(BLOCK_SIZE - 1)
 }
 
 /// Reason why the kernel reclaims no page of a mapping, by the mapping's flags (`can_madv_lru_vma()` in mm/madvise.c).
@@ -357,19 +363,10 @@ mod tests {
     #[test]
     fn holes_are_not_refused() {
         let check = |bytes: u64, applied: u64, refused: &[(Refusal, u64)], wanted: &[u64]| {
+            let range = AddressRange::new(0, 1000);
             let operation = Operation {
-                scheme: 0,
-                action: Action::Pageout,
-                destinations: [].into(),
-                target: TargetId(0),
-                range: AddressRange::new(0, 1000),
                 bytes,
-                age: Nanos(0),
-                filters: [].into(),
-                pass_unmatched: true,
-                idle_only: true,
-                pages: None,
-                blocks: None,
+                ..Operation::on(Action::Pageout, TargetId(0), range)
             };
             let outcome = Outcome {
                 applied,

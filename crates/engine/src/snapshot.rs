@@ -91,6 +91,17 @@ impl RegionMemory {
 }
 
 impl RegionSnapshot {
+    /// Returns a region of age zero whose memory is not known.
+    pub const fn new(range: AddressRange, nr_accesses: Option<f32>) -> Self {
+        Self {
+            range,
+            nr_accesses,
+            age: 0,
+            age_ns: Nanos(0),
+            memory: None,
+        }
+    }
+
     /// Returns the resident bytes; all of its addresses where the source does not know.
     pub fn resident(&self) -> u64 {
         self.memory.map_or(self.range.len(), |m| m.resident)

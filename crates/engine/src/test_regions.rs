@@ -1,8 +1,13 @@
 //! Regions and ranges as text, for tests: `[0,4)=9@3 [4,8)=?` is pages 0 to 3 with nine accesses of age 3, then four
-//! pages with unknown accesses. Addresses are in pages.
+//! pages with unknown accesses. Addresses are in pages. Also times.
 
-use crate::address::{AddressRange, PAGE_SIZE};
+use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::monitor::region::Region;
+
+/// Returns the time `n` seconds after the beginning.
+pub(crate) fn second(n: u64) -> Nanos {
+    Nanos(n * 1_000_000_000)
+}
 
 fn range_of(text: &str) -> AddressRange {
     let (start, end) = text

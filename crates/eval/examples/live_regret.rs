@@ -14,13 +14,13 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use isotherm_config::{ConfigFormat, Request, load};
 use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
-use isotherm_eval::runner::RunEvent;
-use isotherm_eval::tune::{
-    Estimate, Evaluate, LiveRun, LiveRuns, Objective, PlannedReplays, Prediction, ProgramRuns,
-    ProgramSpec, PublishedMethod, Replays, Search, SearchPoint, Settings, Space, TraceTimes,
-    TuningPlan, damoos_score, run, run_live, run_published, settle, trace_facts,
-};
+use isotherm_eval::runner::{ProgramRuns, ProgramSpec, RunEvent};
 use isotherm_session::simulated::read_trace;
+use isotherm_tune::{
+    Estimate, Evaluate, LiveRun, LiveRuns, Objective, PlannedReplays, Prediction, PublishedMethod,
+    Replays, Search, SearchPoint, Settings, Space, TraceTimes, TuningPlan, damoos_score, run,
+    run_live, run_published, settle, trace_facts,
+};
 
 const PARAMS: [&str; 2] = ["age=1s,2s,3s,5s,8s,12s", "size=4K"];
 /// DAMON's own tuning, by a goal.

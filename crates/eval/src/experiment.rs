@@ -1,6 +1,7 @@
 //! Reads an experiment's file: TOML in, checked settings out; errors are reported with their line.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use isotherm_engine::units::parse_bytes;
 use regex_lite::Regex;
@@ -157,7 +158,17 @@ pub struct RunConfiguration {
     pub thp: Option<Thp>,
 }
 
-/// `/sys/kernel/mm/transparent_hugepage/enabled`.
+impl RunConfiguration {
+    /// Returns its kernel settings, with that of transparent huge pages.
+    pub fn all_settings(&self) -> BTreeMap<String, String> {
+        let thp = self.thp.map(|thp| (THP.to_owned(), thp.word().to_owned()));
+        self.settings.clone().into_iter().chain(thp).collect()
+    }
+}
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// Value of `/sys/kernel/mm/transparent_hugepage/enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -226,46 +237,36 @@ fn one() -> Spanned<u32> {
 }
 
 impl File {
-    /// Checks everything that is neither a workload's nor a configuration's.
-    fn check_head(&self, text: &str) -> Result<(), ExperimentError> {
-        let fault = |at: std::ops::Range<usize>, what: String| ExperimentError::Value {
-            line: line_of(text, at.start),
-            what,
-        };
-        let check = |holds: bool, at, what: &str| {
-            if holds {
-                Ok(())
-            } else {
-                Err(fault(at, what.to_owned()))
-            }
-        };
-        check(
-            is_name(self.name.get_ref()),
-            self.name.span(),
-            "the experiment's name becomes a folder: letters, digits, `-`, `_` and `.` only",
-        )?;
-        check(
-            (1..=REPEATS_MAX).contains(self.repeats.get_ref()),
-            self.repeats.span(),
-            "repeats are 1 to 1000",
-        )?;
-        if let Some(limit) = &self.time_limit_s {
-            check(
-                *limit.get_ref() > 0,
-                limit.span(),
+    /// Returns what has to hold besides workloads and configurations: whether it does, its place, and the error.
+    fn head_checks(&self) -> [(bool, Range<usize>, &'static str); 5] {
+        let limit = self.time_limit_s.as_ref();
+        [
+            (
+                is_name(self.name.get_ref()),
+                self.name.span(),
+                "the experiment's name becomes a folder: letters, digits, `-`, `_` and `.` only",
+            ),
+            (
+                (1..=REPEATS_MAX).contains(self.repeats.get_ref()),
+                self.repeats.span(),
+                "repeats are 1 to 1000",
+            ),
+            (
+                limit.is_none_or(|limit| *limit.get_ref() > 0),
+                limit.map_or(0..0, Spanned::span),
                 "a run needs at least a second: time_limit_s is above 0",
-            )?;
-        }
-        check(
-            !self.workload.is_empty(),
-            0..0,
-            "there is nothing to run: add a [[workload]] with `name` and `run`",
-        )?;
-        check(
-            !self.configuration.is_empty(),
-            0..0,
-            "there is no [[configuration]]; add at least one named `orig`",
-        )
+            ),
+            (
+                !self.workload.is_empty(),
+                0..0,
+                "there is nothing to run: add a [[workload]] with `name` and `run`",
+            ),
+            (
+                !self.configuration.is_empty(),
+                0..0,
+                "there is no [[configuration]]; add at least one named `orig`",
+            ),
+        ]
     }
 }
 
@@ -308,26 +309,29 @@ impl Experiment {
     pub fn parse(text: &str) -> Result<Self, ExperimentError> {
         let file: File = toml::from_str(text)
             .map_err(|error| ExperimentError::Syntax(error.to_string().trim_end().to_owned()))?;
-        let fault = |at: std::ops::Range<usize>, what: String| ExperimentError::Value {
-            line: line_of(text, at.start),
-            what,
+        let check = |at: Range<usize>, fault: Option<String>| match fault {
+            Some(what) => Err(ExperimentError::Value {
+                line: line_of(text, at.start),
+                what,
+            }),
+            None => Ok(()),
         };
-        file.check_head(text)?;
+        for (holds, at, what) in file.head_checks() {
+            check(at, (!holds).then(|| what.to_owned()))?;
+        }
         for name in file.parameters.keys() {
-            let faults = parameters::name_fault(name.get_ref());
-            faults.map_or(Ok(()), |what| Err(fault(name.span(), what)))?;
+            check(name.span(), parameters::name_fault(name.get_ref()))?;
         }
         let mut seen = Vec::new();
         for workload in &file.workload {
-            let faults = workload_fault(workload.get_ref(), &seen);
-            faults.map_or(Ok(()), |what| Err(fault(workload.span(), what)))?;
+            check(workload.span(), workload_fault(workload.get_ref(), &seen))?;
             seen.push(&workload.get_ref().name);
         }
         seen.clear();
         for configuration in &file.configuration {
-            let faults = configuration_fault(configuration.get_ref(), &seen)
+            let fault = configuration_fault(configuration.get_ref(), &seen)
                 .or_else(|| tuned::fault(configuration.get_ref(), seen.is_empty()));
-            faults.map_or(Ok(()), |what| Err(fault(configuration.span(), what)))?;
+            check(configuration.span(), fault)?;
             seen.push(&configuration.get_ref().name);
         }
         Ok(Self {

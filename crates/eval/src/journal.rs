@@ -2,12 +2,12 @@
 //! repeated; a last line that was cut by a crash is ignored.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::tuned::TunedEntry;
+
+pub use isotherm_tune::json_lines::{append, read};
 
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -145,32 +145,6 @@ pub struct RunMeasurements {
     /// Measures that the workload reported, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub measures: BTreeMap<String, f64>,
-}
-
-/// Reads a journal. Fails with the line number if a line other than the last cannot be read.
-pub fn read<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
-    let lines: Vec<&str> = text.lines().collect();
-    let mut entries = Vec::with_capacity(lines.len());
-    for (index, line) in lines.iter().enumerate() {
-        if line.trim().is_empty() {
-            continue;
-        }
-        match serde_json::from_str(line) {
-            Ok(entry) => entries.push(entry),
-            // A cut last line: its run is not finished.
-            Err(_) if index + 1 == lines.len() && !text.ends_with('\n') => {}
-            Err(error) => return Err(format!("line {}: {error}", index + 1)),
-        }
-    }
-    Ok(entries)
-}
-
-/// Writes one line of a journal.
-pub fn append(out: &mut dyn Write, entry: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_string(entry)?;
-    line.push('\n');
-    out.write_all(line.as_bytes())?;
-    out.flush()
 }
 
 #[cfg(test)]

@@ -12,21 +12,18 @@
 //! machine. All other modules are pure.
 
 pub mod experiment;
-mod figure;
 pub mod journal;
 pub mod metric;
 pub mod parameters;
 mod plan;
 pub mod published;
 pub mod report;
-pub mod reproduce;
 #[cfg(feature = "live")]
 pub mod runner;
-mod stats;
 mod suite;
 mod table;
 mod text;
-pub mod tune;
+mod text_table;
 pub mod tuned;
 mod workload_metric;
 
@@ -34,7 +31,6 @@ pub use experiment::{Experiment, ExperimentError, RunConfiguration, Thp, Workloa
 pub use isotherm_engine::statistics::Interval;
 pub use journal::{Entry, RunEntry, RunMeasurements, RunResult};
 pub use plan::{PlannedRun, TUNING, estimate_s, plan, with_tuning};
-pub use stats::overhead_percent;
 pub use suite::{Cell, OverSuite, Score, Suite};
 pub use table::{EvaluationTable, WorkloadRow};
 pub use tuned::{Predicted, TuneOptions, TunedEntry};

@@ -100,20 +100,6 @@ pub const GUARD_STOPS: usize = 23;
 /// Index of the system's used memory at the end.
 pub const MEMUSED_END: usize = 24;
 
-/// Maximum slowdown that DAMOOS accepts, in percent.
-pub const SLOWDOWN_MAX_PERCENT: f64 = 20.0;
-
-/// Returns DAMOOS's score of a configuration: half of the savings in resident memory and half of the savings in
-/// runtime, both in percent of the original run. More is better. The score is -1000 if the workload is slowed by more
-/// than 20 % (DAMOOS, <https://github.com/damonitor/damoos>, weights of a half each).
-pub fn damoos_score(runtime_overhead_percent: f64, rss_overhead_percent: f64) -> f64 {
-    const NO_GOOD: f64 = -1000.0;
-    if runtime_overhead_percent > SLOWDOWN_MAX_PERCENT {
-        return NO_GOOD;
-    }
-    -0.5 * runtime_overhead_percent - 0.5 * rss_overhead_percent
-}
-
 const fn metric(
     name: &'static str,
     unit: &'static str,
@@ -129,17 +115,6 @@ fn count(value: Option<u64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_score_weighs_time_and_memory_alike_until_it_is_too_slow() {
-        let about = |runtime, rss, expected: f64| {
-            assert!((damoos_score(runtime, rss) - expected).abs() < 1e-9);
-        };
-        about(0.0, 0.0, 0.0);
-        about(2.0, -40.0, 19.0);
-        about(20.0, -90.0, 35.0);
-        about(20.1, -90.0, -1000.0);
-    }
 
     #[test]
     fn values_are_shown_in_units_that_people_read() {

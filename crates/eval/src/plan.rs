@@ -2,6 +2,8 @@
 //! another one in each repeat. Any drift (temperature, neighbours, a disk that fills) thus hits all configurations
 //! alike, and no configuration always follows the same other.
 
+use isotherm_tune::fnv::{FNV_START, fnv};
+
 use crate::experiment::{Experiment, RunConfiguration, Workload};
 use crate::journal::{Entry, RunEntry, RunResult};
 
@@ -136,16 +138,6 @@ pub(crate) fn fingerprint(
     }
     let hash = fnv(FNV_START, text.as_bytes());
     format!("{hash:016x}")
-}
-
-/// Start value of [`fnv`].
-pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// Continues an FNV-1a hash of 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv).
-pub(crate) fn fnv(start: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(start, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::statistics::ValueSummary;
+use isotherm_engine::statistics::{Interval, ValueSummary};
+use isotherm_tune::{SLOWDOWN_MAX_PERCENT, damoos_points};
 
 use crate::experiment::Experiment;
 use crate::journal::{Entry, RunEntry, RunMachine, RunMeasurements, RunResult};
-use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME, SLOWDOWN_MAX_PERCENT, damoos_score};
+use crate::metric::{CPUTIME, METRICS, RSS, RUNTIME};
 use crate::plan::{PlannedRun, plan};
-use crate::stats::overhead_percent;
-use crate::table::{EvaluationTable, WorkloadRow};
+use crate::table::{EvaluationTable, WorkloadRow, overhead_percent};
 use crate::tuned::{self, Predicted};
 use crate::workload_metric::WorkloadMetric;
-use isotherm_engine::statistics::Interval;
 
 /// Results of an evaluation.
 #[derive(Clone, Debug)]
@@ -302,7 +301,7 @@ impl Suite {
         Some(if is_unsure {
             Score::Noise
         } else {
-            Score::Points(damoos_score(runtime, rss))
+            Score::Points(damoos_points(runtime, rss))
         })
     }
 

@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use crate::stats::overhead_percent;
+use crate::text_table::aligned;
 
 /// Contents of a table, without its layout.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,21 +111,8 @@ impl EvaluationTable {
         let mut lines = vec![self.head()];
         let digits = self.digits();
         lines.extend(self.all_rows().iter().map(|row| text_fields(row, digits)));
-        let columns = lines[0].len();
-        let width = |column: usize| {
-            let fields = lines.iter().map(|line| line[column].chars().count());
-            fields.max().unwrap_or(0) + 1
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let mut text = String::new();
-        for line in &lines {
-            let mut padded = String::new();
-            for (field, &width) in line.iter().zip(&widths) {
-                let _ = write!(padded, "{field:<width$}");
-            }
-            text += padded.trim_end();
-            text.push('\n');
-        }
+        let lines: Vec<&[String]> = lines.iter().map(Vec::as_slice).collect();
+        let mut text = aligned(&lines, 1);
         let incomplete = self.incomplete();
         if !incomplete.is_empty() {
             let _ = writeln!(
@@ -171,6 +158,11 @@ fn text_fields(row: &WorkloadRow, digits: usize) -> Vec<String> {
     fields
 }
 
+/// Returns the overhead of `value` over `base`, in percent; `None` if `base` is zero.
+pub(crate) fn overhead_percent(base: f64, value: f64) -> Option<f64> {
+    (base.abs() > 0.0).then(|| 100.0 * (value / base - 1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,5 +195,11 @@ mod tests {
         let table = table(&[("lost", &[None, None])]);
         assert_eq!((table.total(), table.average()), (None, None));
         assert!(!table.has_values());
+    }
+
+    #[test]
+    fn an_overhead_is_relative() {
+        assert_eq!(overhead_percent(50.0, 51.0).map(f64::round), Some(2.0));
+        assert_eq!(overhead_percent(0.0, 1.0), None);
     }
 }

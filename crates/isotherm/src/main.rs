@@ -85,6 +85,7 @@ enum Command {
     Eval(cmd::eval::Args),
     Simulate(cmd::simulate::Args),
     Calibrate(cmd::calibrate::Args),
+    #[cfg(feature = "reproduce")]
     #[command(alias = "paper")]
     Reproduce(cmd::reproduce::Args),
     ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
@@ -104,6 +105,10 @@ enum Command {
 impl Command {
     /// Returns whether a broken pipe can only be that of standard output.
     fn only_prints(&self) -> bool {
+        #[cfg(feature = "reproduce")]
+        if matches!(self, Self::Reproduce(_)) {
+            return true;
+        }
         matches!(
             self,
             Self::Doctor(_)
@@ -119,7 +124,6 @@ impl Command {
                 | Self::Eval(_)
                 | Self::Simulate(_)
                 | Self::Calibrate(_)
-                | Self::Reproduce(_)
                 | Self::Completions { .. }
         )
     }
@@ -164,6 +168,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => cmd::eval::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),
         Command::Calibrate(args) => cmd::calibrate::run(&args),
+        #[cfg(feature = "reproduce")]
         Command::Reproduce(args) => cmd::reproduce::run(&args),
         Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
         Command::EthpCurve(args) => cmd::report::ethp_curve::run(&args),

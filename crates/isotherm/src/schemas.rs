@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use isotherm_engine::calibration::Calibration;
 use isotherm_eval::experiment::{RunConfiguration, Workload};
-use isotherm_eval::tune::Tuned;
 use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
 use isotherm_report::blame::BlameDiffReport;
@@ -15,129 +14,112 @@ use isotherm_report::flat::{Column, TABLES};
 use isotherm_report::{
     AccessReport, ActionsReport, BlameReport, DiffReport, EthpCurveReport, FootprintReport,
     FragmentationReport, HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport,
-    SummaryReport, WssReport,
+    SummaryReport, Tabulate, WssReport,
 };
 use isotherm_session::KernelDamonReport;
 use isotherm_session::compare::Comparison;
-use schemars::{Schema, schema_for};
+use isotherm_tune::Tuned;
+use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
 
 use crate::cmd::{check, convert, record, reproduce, restore, swap};
 
-/// A schema: the name of its file, the name of its subject, and the schema itself.
-type Named = (&'static str, &'static str, Schema);
+/// A printed result.
+struct Printed {
+    /// Name of the schema's file.
+    name: String,
+    subject: String,
+    schema: Schema,
+    /// Columns of its CSV.
+    columns: &'static [Column],
+}
+
+fn named(name: &str, subject: &str, schema: Schema) -> Printed {
+    Printed {
+        name: name.to_owned(),
+        subject: subject.to_owned(),
+        schema,
+        columns: &[],
+    }
+}
+
+fn command(command: &str, schema: Schema) -> Printed {
+    let name = command.replace(" --", "-").replace(' ', "-");
+    named(&name, &format!("`{command}`"), schema)
+}
+
+fn report<R: JsonSchema + Tabulate>(name: &str) -> Printed {
+    Printed {
+        columns: R::COLUMNS,
+        ..command(name, schema_for!(R))
+    }
+}
 
 /// Returns every schema of printed results.
-fn schemas() -> Vec<Named> {
+fn schemas() -> Vec<Printed> {
     let mut all = of_records();
     all.extend(of_commands());
     all
 }
 
 /// Returns the schemas of records, and of reports about them.
-fn of_records() -> Vec<Named> {
+fn of_records() -> Vec<Printed> {
     vec![
-        (
+        named(
             "record-header",
             "the header of a record",
             schema_for!(Header),
         ),
-        ("record-item", "an item of a record", schema_for!(Item)),
-        (
-            "report-access",
-            "`report access`",
-            schema_for!(AccessReport),
-        ),
-        (
-            "report-actions",
-            "`report actions`",
-            schema_for!(ActionsReport),
-        ),
-        ("report-blame", "`report blame`", schema_for!(BlameReport)),
-        (
-            "report-blame-against",
-            "`report blame --against`",
-            schema_for!(BlameDiffReport),
-        ),
-        ("report-diff", "`report diff`", schema_for!(DiffReport)),
-        (
-            "report-footprint",
-            "`report footprint`",
-            schema_for!(FootprintReport),
-        ),
-        (
-            "report-fragmentation",
-            "`report fragmentation`",
-            schema_for!(FragmentationReport),
-        ),
-        (
-            "report-heatmap",
-            "`report heatmap`",
-            schema_for!(HeatmapReport),
-        ),
-        ("report-idle", "`report idle`", schema_for!(IdleReport)),
-        (
-            "report-machine",
-            "`report machine`",
-            schema_for!(MachineReport),
-        ),
-        (
-            "report-summary",
-            "`report summary`",
-            schema_for!(SummaryReport),
-        ),
-        ("report-wss", "`report wss`", schema_for!(WssReport)),
-        (
-            "reclaim-curve",
-            "`reclaim-curve`",
-            schema_for!(ReclaimCurveReport),
-        ),
-        ("ethp-curve", "`ethp-curve`", schema_for!(EthpCurveReport)),
+        named("record-item", "an item of a record", schema_for!(Item)),
+        report::<AccessReport>("report access"),
+        report::<ActionsReport>("report actions"),
+        report::<BlameReport>("report blame"),
+        report::<BlameDiffReport>("report blame --against"),
+        report::<DiffReport>("report diff"),
+        report::<FootprintReport>("report footprint"),
+        report::<FragmentationReport>("report fragmentation"),
+        report::<HeatmapReport>("report heatmap"),
+        report::<IdleReport>("report idle"),
+        report::<MachineReport>("report machine"),
+        report::<SummaryReport>("report summary"),
+        report::<WssReport>("report wss"),
+        report::<ReclaimCurveReport>("reclaim-curve"),
+        report::<EthpCurveReport>("ethp-curve"),
     ]
 }
 
 /// Returns the schemas of other commands' results.
-fn of_commands() -> Vec<Named> {
+fn of_commands() -> Vec<Printed> {
     let [convert, flat] = convert::schemas();
     let [swap_zram, swap_off] = swap::schemas();
     vec![
-        ("record", "`record` and `run`", record::schema()),
-        ("convert", "`convert`", convert),
-        ("convert-flat", "`convert --flat`", flat),
-        ("check", "`check`", check::schema()),
-        ("reproduce", "`reproduce`", reproduce::schema()),
-        ("restore", "`restore`", restore::schema()),
-        ("tune", "`tune`", crate::out::schema::<Tuned>()),
-        (
-            "calibrate",
-            "`calibrate`",
-            crate::out::schema::<Calibration>(),
-        ),
-        ("doctor", "`doctor`", crate::out::schema::<HostReport>()),
-        (
-            "damon",
-            "`damon`",
-            crate::out::schema::<KernelDamonReport>(),
-        ),
-        ("compare", "`compare`", crate::out::schema::<Comparison>()),
-        ("swap-zram", "`swap zram`", swap_zram),
-        ("swap-off", "`swap off`", swap_off),
+        named("record", "`record` and `run`", record::schema()),
+        command("convert", convert),
+        command("convert --flat", flat),
+        command("check", check::schema()),
+        command("reproduce", reproduce::schema()),
+        command("restore", restore::schema()),
+        command("tune", crate::out::schema::<Tuned>()),
+        command("calibrate", crate::out::schema::<Calibration>()),
+        command("doctor", crate::out::schema::<HostReport>()),
+        command("damon", crate::out::schema::<KernelDamonReport>()),
+        command("compare", crate::out::schema::<Comparison>()),
+        command("swap zram", swap_zram),
+        command("swap off", swap_off),
     ]
 }
 
 /// Returns the schemas of files that serde reads. (Other configurations have a reader of their own:
 /// docs/reference/interop.md.)
-fn of_files() -> Vec<Named> {
-    vec![
-        (
-            "experiment-workload",
-            "`[[workload]]` of an experiment",
-            schema_for!(Workload),
-        ),
-        (
+fn of_files() -> [Printed; 2] {
+    let (workload, configuration) = (schema_for!(Workload), schema_for!(RunConfiguration));
+    let of = |table: &str| format!("`[[{table}]]` of an experiment");
+    [
+        named("experiment-workload", &of("workload"), workload),
+        named(
             "experiment-configuration",
-            "`[[configuration]]` of an experiment",
-            schema_for!(RunConfiguration),
+            &of("configuration"),
+            configuration,
         ),
     ]
 }
@@ -162,7 +144,7 @@ fn compare(path: &PathBuf, wanted: &str) {
 
 #[test]
 fn schemas_are_those_of_the_types() {
-    for (name, _, schema) in schemas().into_iter().chain(of_files()) {
+    for Printed { name, schema, .. } in schemas().into_iter().chain(of_files()) {
         let text = serde_json::to_string_pretty(&schema).expect("JSON") + "\n";
         compare(&docs().join(format!("schema/{name}.json")), &text);
     }
@@ -195,31 +177,28 @@ fn flat_tables() -> String {
             "regions" => "OUT.parquet".to_owned(),
             name => format!("OUT.{name}.parquet"),
         };
-        let _ = writeln!(
-            text,
-            "\n`{file}`\n\n| column | type | meaning |\n|---|---|---|"
-        );
-        for Column {
-            name,
-            kind,
-            is_nullable,
-            about,
-        } in columns
-        {
-            let null = if *is_nullable { ", nullable" } else { "" };
-            let kind = kind.describe();
-            let _ = writeln!(text, "| `{name}` | {kind}{null} | {about} |");
-        }
+        let _ = write!(text, "\n`{file}`\n\n{}", column_table(columns));
     }
     text + "\n"
 }
 
+fn column_table(columns: &[Column]) -> String {
+    let mut text = "| column | type | meaning |\n|---|---|---|\n".to_owned();
+    for column in columns {
+        let null = if column.is_nullable { ", nullable" } else { "" };
+        let (name, kind, about) = (column.name, column.kind.describe(), column.about);
+        let _ = writeln!(text, "| `{name}` | {kind}{null} | {about} |");
+    }
+    text
+}
+
 fn json_tables() -> String {
     let mut text = String::new();
-    for (name, what, schema) in schemas() {
+    for printed in schemas() {
+        let (name, subject) = (&printed.name, &printed.subject);
         let link = format!("[schema/{name}.json](../schema/{name}.json)");
-        let _ = writeln!(text, "\n## {what}\n\n{link}\n");
-        let properties = schema.get("properties").and_then(Value::as_object);
+        let _ = writeln!(text, "\n## {subject}\n\n{link}\n");
+        let properties = printed.schema.get("properties").and_then(Value::as_object);
         let Some(properties) = properties else {
             continue;
         };
@@ -228,6 +207,9 @@ fn json_tables() -> String {
             let about = property.get("description").and_then(Value::as_str);
             let about = about.unwrap_or_default().replace('\n', " ");
             let _ = writeln!(text, "| `{key}` | {} | {about} |", kind(property));
+        }
+        if !printed.columns.is_empty() {
+            let _ = write!(text, "\nCSV:\n\n{}", column_table(printed.columns));
         }
     }
     text + "\n"

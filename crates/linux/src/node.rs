@@ -187,10 +187,7 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
     if of_node.is_empty() {
         return Err(no_node(node, &zones));
     }
-    let mut ranges: Vec<AddressRange> = of_node
-        .iter()
-        .flat_map(|zone| all.iter().filter_map(|ram| ram.intersection(*zone)))
-        .collect();
+    let mut ranges = AddressRange::within(all, &of_node);
     ranges.sort_unstable();
     Ok(ranges)
 }

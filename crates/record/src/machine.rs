@@ -29,6 +29,9 @@ pub struct MachineSample {
     /// Charge of the control group whose processes are watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged: Option<ChargedMemory>,
+    /// The targets' context, in a record of several contexts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
 }
 
 impl MachineSample {

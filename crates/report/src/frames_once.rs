@@ -4,22 +4,31 @@
 //!
 //! Approach: samples of the record count each frame once, regardless of the number of processes that map it
 //! ([`MachineSample::mapped`](isotherm_record::MachineSample)). The sum over targets takes its bytes from the last
-//! sample, and its working set from the mean of all.
+//! sample of each context, and its working set from the mean of all.
+//!
+//! Limit: memory that targets of two contexts share counts for each context.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::item::Header;
 use isotherm_record::machine::{ChargedMemory, MachineSample};
 
-use super::context::Scope;
+use super::context::{Scope, TargetInfo};
 
-/// Samples up to a moment: the last one, and the mean of the accessed bytes.
+/// Samples up to a moment, by context.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FramesOnce {
     /// Whether samples cover the targets of the report.
     is_of_targets: bool,
+    since: Nanos,
+    contexts: BTreeMap<Option<String>, Samples>,
+}
+
+/// Samples of a context: the last one, and the mean of the accessed bytes.
+#[derive(Clone, Debug, Default)]
+struct Samples {
     /// All mapped memory at the last sample.
     all: AgeBytes,
     /// Memory that only one target maps.
@@ -27,8 +36,7 @@ pub(super) struct FramesOnce {
     charged: Option<ChargedMemory>,
     /// Accessed bytes times nanoseconds: each sample stands for the time since the one before it.
     touched_sum: u128,
-    since: Nanos,
-    last: Option<Nanos>,
+    last: Nanos,
 }
 
 impl FramesOnce {
@@ -46,41 +54,61 @@ impl FramesOnce {
         if !self.is_of_targets {
             return;
         }
-        self.all = sample.mapped_once();
-        self.alone.clear();
+        let samples = self.contexts.entry(sample.context.clone());
+        let samples = samples.or_insert_with(|| Samples {
+            last: self.since,
+            ..Samples::default()
+        });
+        samples.all = sample.mapped_once();
+        samples.alone.clear();
         for memory in &sample.mapped {
             if let Some(target) = memory.target {
-                self.alone.entry(target).or_default().add(&memory.bytes);
+                let alone = samples.alone.entry(target).or_default();
+                alone.add(&memory.bytes);
             }
         }
-        self.charged.clone_from(&sample.charged);
-        let before = self.last.replace(sample.time).unwrap_or(self.since);
-        self.touched_sum += u128::from(self.all.touched) * u128::from(sample.time.since(before).0);
+        samples.charged.clone_from(&sample.charged);
+        let elapsed = sample.time.since(samples.last).0;
+        samples.last = sample.time;
+        samples.touched_sum += u128::from(samples.all.touched) * u128::from(elapsed);
     }
 
-    /// Returns all mapped memory at the last sample; `None` without one.
-    pub(super) fn all(&self) -> Option<&AgeBytes> {
-        self.last.map(|_| &self.all)
+    /// Returns all memory that these targets' contexts map, as of the last samples; `None` if a context has none.
+    pub(super) fn all<'a>(
+        &self,
+        targets: impl IntoIterator<Item = &'a TargetInfo>,
+    ) -> Option<AgeBytes> {
+        let contexts: BTreeSet<_> = targets.into_iter().map(|of| &of.context).collect();
+        if contexts.is_empty() {
+            return self.contexts.values().map(|of| &of.all).next().copied();
+        }
+        let samples = contexts.into_iter().map(|of| self.contexts.get(of));
+        let all: Option<Vec<_>> = samples.map(|of| of.map(|of| &of.all)).collect();
+        all.map(|all| all.into_iter().sum())
     }
 
     /// Returns the mean of the accessed bytes over time; 0 without a sample.
     pub(super) fn working_set(&self) -> u64 {
-        let watched = self.last.unwrap_or(self.since).since(self.since);
-        let mean = self.touched_sum.checked_div(u128::from(watched.0));
-        mean.and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0)
+        let mean = |samples: &Samples| {
+            let watched = samples.last.since(self.since);
+            let mean = samples.touched_sum.checked_div(u128::from(watched.0));
+            mean.and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0)
+        };
+        self.contexts.values().map(mean).sum()
     }
 
     /// Returns the bytes that only this target maps and that have been idle for `at_least`.
     pub(super) fn idle_alone(&self, target: TargetId, at_least: Nanos) -> u64 {
-        let bytes = self.alone.get(&target);
-        bytes
-            .and_then(|bytes| idle_for(bytes, at_least))
-            .unwrap_or(0)
+        let mut samples = self.contexts.values();
+        let alone = samples.find_map(|samples| samples.alone.get(&target));
+        let bytes = alone.and_then(|bytes| idle_for(bytes, at_least));
+        bytes.unwrap_or(0)
     }
 
-    /// Returns the charge of the control group at the last sample.
+    /// Returns the charge of the control group at the last sample; `None` where several contexts have one each.
     pub(super) fn charged(&self) -> Option<&ChargedMemory> {
-        self.charged.as_ref()
+        let mut charged = self.contexts.values().filter_map(|of| of.charged.as_ref());
+        charged.next().filter(|_| charged.next().is_none())
     }
 }
 

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::frames::AgeBytes;
 use isotherm_engine::{MemoryTotals, Nanos};
 use serde::Serialize;
 
@@ -166,13 +167,14 @@ impl Accumulate for Idle {
             }
             targets.push(sum.finish(self.context.target_info(target), &self.options));
         }
+        let once = self.frames.all(targets.iter().map(|of| &of.target));
         if let [one] = &mut targets[..] {
             // With one target, only pages that KSM has merged would count twice.
-            *one = counted_once(one.clone(), &self.frames);
+            *one = counted_once(one.clone(), once.as_ref());
         }
         let total = (targets.len() > 1).then(|| {
             let sum = total.finish(TargetInfo::all(), &self.options);
-            counted_once(sum, &self.frames)
+            counted_once(sum, once.as_ref())
         });
         IdleReport {
             report: "idle",
@@ -186,8 +188,8 @@ impl Accumulate for Idle {
 }
 
 /// Returns the sum with shared memory counted once, where the record has samples of frames.
-fn counted_once(mut sum: IdleMemory, frames: &FramesOnce) -> IdleMemory {
-    let Some(all) = frames.all() else {
+fn counted_once(mut sum: IdleMemory, once: Option<&AgeBytes>) -> IdleMemory {
+    let Some(all) = once else {
         return sum;
     };
     sum.resident_bytes = Some(all.total());

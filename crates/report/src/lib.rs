@@ -4,9 +4,9 @@
 //! really used?", "what has been idle for a minute?") has an answer of one screen.
 //!
 //! **Approach.** Each report is an accumulator: `push` takes every item of the record once, in order, and keeps the
-//! data for the answer in bounded memory. `finish` returns a plain value that serde can write. Only [`render`] decides
-//! on its form (text, CSV, SVG, HTML). Accumulators work for items of any source: a file, a pipe, a live recording or a
-//! test.
+//! data for the answer in bounded memory. `finish` returns a plain value that serde can write. [`Tabulate`] declares
+//! its columns and rows once, for CSV and Arrow; only [`render`] decides on its other forms (text, SVG, HTML).
+//! Accumulators work for items of any source: a file, a pipe, a live recording or a test.
 //!
 //! **Limits.** Reports make one pass, in the record's order. Bounded data becomes coarser as it grows, and the report
 //! states its resolution (`resolution_bytes`, the width of a column). Minima, maxima, sums and means stay exact.
@@ -75,7 +75,7 @@ pub use mapping::MappingTable;
 pub use overview::{Overview, Overviews};
 pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};
 pub use render::{Render, ReportFormat, Style};
-pub use rows::{Column, ColumnType};
+pub use rows::{Column, ColumnType, ColumnValue};
 pub use summary::SummaryReport;
 pub use table::Tabulate;
 pub use tiers::{Tiers, TiersReport};

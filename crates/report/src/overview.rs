@@ -349,7 +349,7 @@ impl Accumulate for Overviews {
 
 /// Counts memory that several targets map once, where the record has samples of frames. Returns whether it has.
 fn count_once(total: &mut TargetOverview, targets: &[TargetOverview], frames: &FramesOnce) -> bool {
-    let Some(all) = frames.all() else {
+    let Some(all) = frames.all(targets.iter().map(|of| &of.target)) else {
         return false;
     };
     total.resident_bytes = Some(all.total());
@@ -357,14 +357,14 @@ fn count_once(total: &mut TargetOverview, targets: &[TargetOverview], frames: &F
     let used = total.working_set_bytes;
     total.working_set_bytes = used.map(|bytes| bytes.min(frames.working_set()));
     for idle in &mut total.idle {
-        idle.bytes = idle.bytes.and_then(|_| idle_for(all, idle.at_least_ns));
+        idle.bytes = idle.bytes.and_then(|_| idle_for(&all, idle.at_least_ns));
     }
     let alone = targets.iter().filter_map(|of| {
         let alone = frames.idle_alone(of.target.target?, IDLE);
         Some(alone.min(of.reclaimable_bytes()?))
     });
     let reclaimable = alone.fold(0, u64::saturating_add);
-    let idle = idle_for(all, IDLE).unwrap_or(0);
+    let idle = idle_for(&all, IDLE).unwrap_or(0);
     total.unreclaimable_bytes = idle.saturating_sub(reclaimable);
     true
 }

@@ -1,4 +1,4 @@
-//! Rows that are appended one by one to columns of Arrow arrays.
+//! Columns and values of tables, and rows that are appended one by one to Arrow arrays.
 
 use std::sync::Arc;
 
@@ -9,7 +9,9 @@ use arrow_array::builder::{
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, TargetId};
+
+use crate::mapping::MappingLabel;
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,8 @@ pub struct Column {
     pub kind: ColumnType,
     /// Whether a value may be absent.
     pub is_nullable: bool,
+    /// The field of an absent value in CSV.
+    pub absent: &'static str,
     /// Description of the values.
     pub about: &'static str,
 }
@@ -30,6 +34,7 @@ pub(crate) const fn column(name: &'static str, kind: ColumnType, about: &'static
         name,
         kind,
         is_nullable: false,
+        absent: "",
         about,
     }
 }
@@ -42,6 +47,22 @@ pub(crate) const fn nullable(name: &'static str, kind: ColumnType, about: &'stat
     }
 }
 
+impl Column {
+    /// Formats a value as a field of CSV.
+    pub(crate) fn field(&self, value: ColumnValue<'_>) -> String {
+        match value {
+            ColumnValue::Null => self.absent.to_owned(),
+            ColumnValue::Bool(value) => value.to_string(),
+            ColumnValue::U64(value) if self.kind == ColumnType::Address => format!("{value:#x}"),
+            ColumnValue::U64(value) | ColumnValue::Time(Nanos(value)) => value.to_string(),
+            ColumnValue::F64(value) => value.to_string(),
+            ColumnValue::F32(value) => value.to_string(),
+            ColumnValue::Name(value) => value.to_owned(),
+            ColumnValue::Mapping(value) => value.to_string(),
+        }
+    }
+}
+
 /// The type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnType {
@@ -51,6 +72,8 @@ pub enum ColumnType {
     U32,
     /// A whole number of 64 bits.
     U64,
+    /// An address, in CSV as a hexadecimal number.
+    Address,
     /// A number.
     F64,
     /// A point in time: microseconds since the Unix epoch, in UTC. DuckDB has few functions for nanoseconds.
@@ -65,7 +88,7 @@ impl ColumnType {
         match self {
             Self::Bool => "boolean",
             Self::U32 => "uint32",
-            Self::U64 => "uint64",
+            Self::U64 | Self::Address => "uint64",
             Self::F64 => "float64",
             Self::Time => "timestamp, microseconds, UTC",
             Self::Name => "text",
@@ -77,7 +100,7 @@ impl ColumnType {
         match self {
             Self::Bool => DataType::Boolean,
             Self::U32 => DataType::UInt32,
-            Self::U64 => DataType::UInt64,
+            Self::U64 | Self::Address => DataType::UInt64,
             Self::F64 => DataType::Float64,
             Self::Time => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
             Self::Name => DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
@@ -86,28 +109,50 @@ impl ColumnType {
 }
 
 /// A value of a row.
-#[cfg_attr(
-    not(feature = "parquet"),
-    expect(dead_code, reason = "only flat tables have times and flags")
-)]
-pub(crate) enum Value {
+#[derive(Clone, Copy, Debug)]
+pub enum ColumnValue<'a> {
+    /// An absent value.
     Null,
+    /// True or false.
     Bool(bool),
     /// A number of 64 or 32 bits.
     U64(u64),
+    /// A number.
     F64(f64),
+    /// A number of single precision, which has fewer digits in CSV.
+    F32(f32),
+    /// A point in time since the Unix epoch.
     Time(Nanos),
-    Name(Arc<str>),
+    /// Text.
+    Name(&'a str),
+    /// The name of a mapping; CSV has the number of other names behind it.
+    Mapping(&'a MappingLabel),
 }
 
-impl Value {
-    /// Converts a whole number that may be unknown.
-    pub(crate) fn number(number: Option<impl Into<u64>>) -> Self {
-        number.map_or(Self::Null, |number| Self::U64(number.into()))
-    }
+macro_rules! converted {
+    ($($from:ty, $value:ident => $made:expr;)*) => {$(
+        impl<'a> From<$from> for ColumnValue<'a> {
+            fn from($value: $from) -> Self {
+                $made
+            }
+        }
+    )*};
+}
 
-    pub(crate) fn word(word: &str) -> Self {
-        Self::Name(word.into())
+converted! {
+    u64, value => ColumnValue::U64(value);
+    u32, value => ColumnValue::U64(u64::from(value));
+    f64, value => ColumnValue::F64(value);
+    f32, value => ColumnValue::F32(value);
+    Nanos, value => ColumnValue::U64(value.0);
+    TargetId, value => ColumnValue::U64(u64::from(value.0));
+    &'a str, value => ColumnValue::Name(value);
+    &'a MappingLabel, value => ColumnValue::Mapping(value);
+}
+
+impl<'a, T: Into<ColumnValue<'a>>> From<Option<T>> for ColumnValue<'a> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, T::into)
     }
 }
 
@@ -126,7 +171,7 @@ impl Builder {
         match kind {
             ColumnType::Bool => Self::Bool(BooleanBuilder::new()),
             ColumnType::U32 => Self::U32(UInt32Builder::new()),
-            ColumnType::U64 => Self::U64(UInt64Builder::new()),
+            ColumnType::U64 | ColumnType::Address => Self::U64(UInt64Builder::new()),
             ColumnType::F64 => Self::F64(Float64Builder::new()),
             ColumnType::Time => Self::Time(TimestampMicrosecondBuilder::new().with_timezone("UTC")),
             ColumnType::Name => Self::Name(StringDictionaryBuilder::new()),
@@ -134,24 +179,27 @@ impl Builder {
     }
 
     /// Appends a value. A value of another type is a bug of this crate.
-    fn push(&mut self, value: Value) {
+    fn push(&mut self, value: ColumnValue<'_>) {
         match (self, value) {
-            (Self::Bool(column), Value::Bool(value)) => column.append_value(value),
-            (Self::Bool(column), Value::Null) => column.append_null(),
-            (Self::U32(column), Value::U64(value)) => {
+            (Self::Bool(column), ColumnValue::Bool(value)) => column.append_value(value),
+            (Self::Bool(column), ColumnValue::Null) => column.append_null(),
+            (Self::U32(column), ColumnValue::U64(value)) => {
                 column.append_value(u32::try_from(value).expect("a number of 32 bits"));
             }
-            (Self::U32(column), Value::Null) => column.append_null(),
-            (Self::U64(column), Value::U64(value)) => column.append_value(value),
-            (Self::U64(column), Value::Null) => column.append_null(),
-            (Self::F64(column), Value::F64(value)) => column.append_value(value),
-            (Self::F64(column), Value::Null) => column.append_null(),
-            (Self::Time(column), Value::Time(value)) => {
+            (Self::U32(column), ColumnValue::Null) => column.append_null(),
+            (Self::U64(column), ColumnValue::U64(value)) => column.append_value(value),
+            (Self::U64(column), ColumnValue::Null) => column.append_null(),
+            (Self::F64(column), ColumnValue::F64(value)) => column.append_value(value),
+            (Self::F64(column), ColumnValue::F32(value)) => column.append_value(value.into()),
+            (Self::F64(column), ColumnValue::U64(value)) => column.append_value(value as f64),
+            (Self::F64(column), ColumnValue::Null) => column.append_null(),
+            (Self::Time(column), ColumnValue::Time(value)) => {
                 column.append_value((value.0 / 1000).cast_signed());
             }
-            (Self::Time(column), Value::Null) => column.append_null(),
-            (Self::Name(column), Value::Name(value)) => column.append_value(value),
-            (Self::Name(column), Value::Null) => column.append_null(),
+            (Self::Time(column), ColumnValue::Null) => column.append_null(),
+            (Self::Name(column), ColumnValue::Name(value)) => column.append_value(value),
+            (Self::Name(column), ColumnValue::Mapping(value)) => column.append_value(&value.name),
+            (Self::Name(column), ColumnValue::Null) => column.append_null(),
             _ => unreachable!("a row has the types of its table's columns"),
         }
     }
@@ -202,10 +250,10 @@ impl Rows {
         self.held
     }
 
-    pub(crate) fn push<const N: usize>(&mut self, row: [Value; N]) {
-        assert_eq!(N, self.columns.len(), "a value for each column");
+    pub(crate) fn push(&mut self, row: &[ColumnValue<'_>]) {
+        assert_eq!(row.len(), self.columns.len(), "a value for each column");
         for (column, value) in self.columns.iter_mut().zip(row) {
-            column.push(value);
+            column.push(*value);
         }
         self.held += 1;
     }

@@ -48,21 +48,29 @@ fn compare(name: &str, output: &str) {
     );
 }
 
-/// Compares text, JSON and CSV; checks that pictures are complete and need nothing from elsewhere.
+/// Feeds a report, and finishes it.
+fn finished<A: Accumulate>(mut report: A, items: &[Item]) -> A::Report {
+    items.iter().for_each(|item| report.push(item));
+    report.finish()
+}
+
+fn rendered(report: &impl Render, format: ReportFormat, style: &Style) -> String {
+    let mut out = Vec::new();
+    write(report, format, style, &mut out).expect("writing to memory");
+    String::from_utf8(out).expect("UTF-8")
+}
+
+/// Compares text, JSON and CSV; checks that pictures are complete and need nothing from elsewhere, and that the table
+/// has values of its columns' types.
 fn check(name: &str, report: &impl Render) {
+    assert!(report.table().num_rows() > 0, "{name} has no rows");
+    let style = Style {
+        over_time: true,
+        ..Style::default()
+    };
     for (format, extension) in ALL {
-        let style = Style {
-            over_time: true,
-            ..Style::default()
-        };
-        let mut out = Vec::new();
-        write(report, format, &style, &mut out).expect("writing to memory");
-        check_output(
-            name,
-            format,
-            extension,
-            &String::from_utf8(out).expect("UTF-8"),
-        );
+        let output = rendered(report, format, &style);
+        check_output(name, format, extension, &output);
     }
 }
 
@@ -104,11 +112,7 @@ fn access(options: &AccessOptions, format: ReportFormat, style: Style) -> String
 }
 
 fn heatmap(items: &[Item], scope: Scope, options: HeatmapOptions) -> HeatmapReport {
-    let mut report = Heatmap::new(&header(), scope, options);
-    for item in items {
-        report.push(item);
-    }
-    report.finish()
+    finished(Heatmap::new(&header(), scope, options), items)
 }
 
 #[test]
@@ -171,36 +175,28 @@ fn access_sorts_and_filters() {
     };
     check_access(&AccessOptions { age, ..default() }, &[24, 9000]);
     let mapping = Some("heap".into());
-    check_access(
-        &AccessOptions {
-            mapping,
-            limit: Some(1),
-            ..default()
-        },
-        &[16],
-    );
-    let which = Which::At(Nanos::from_millis(1500));
-    let hot = OptionalBounds {
+    let first_of_heap = AccessOptions {
+        mapping,
+        limit: Some(1),
+        ..default()
+    };
+    check_access(&first_of_heap, &[16]);
+    let rate = OptionalBounds {
         min: Some(0.5),
         max: None,
     };
-    check_access(
-        &AccessOptions {
-            which,
-            rate: hot,
-            ..default()
-        },
-        &[16],
-    );
+    let hot_earlier = AccessOptions {
+        which: Which::At(Nanos::from_millis(1500)),
+        rate,
+        ..default()
+    };
+    check_access(&hot_earlier, &[16]);
 }
 
 #[test]
 fn wss_reports_are_as_before() {
-    let mut report = Wss::new(&header(), Scope::default(), WssOptions::default());
-    for item in &small_record() {
-        report.push(item);
-    }
-    check("wss", &report.finish());
+    let report = Wss::new(&header(), Scope::default(), WssOptions::default());
+    check("wss", &finished(report, &small_record()));
 }
 
 #[test]
@@ -222,11 +218,8 @@ fn wss_of_several_targets_is_summed_at_the_same_time() {
 
 #[test]
 fn idle_reports_are_as_before() {
-    let mut report = Idle::new(&header(), Scope::default(), IdleOptions::default());
-    for item in &small_record() {
-        report.push(item);
-    }
-    check("idle", &report.finish());
+    let report = Idle::new(&header(), Scope::default(), IdleOptions::default());
+    check("idle", &finished(report, &small_record()));
 }
 
 #[test]
@@ -271,16 +264,10 @@ fn nothing_was_idle_for_longer_than_it_was_watched() {
 
 #[test]
 fn footprint_reports_are_as_before() {
-    let mut report = Footprint::new(&header(), Scope::default(), None);
-    for item in &small_record() {
-        report.push(item);
-    }
-    let report = report.finish();
+    let report = Footprint::new(&header(), Scope::default(), None);
+    let report = finished(report, &small_record());
     check("footprint", &report);
-    let mut html = Vec::new();
-    write(&report, ReportFormat::Html, &Style::default(), &mut html)
-        .expect("memory takes everything");
-    let html = String::from_utf8(html).expect("made of text");
+    let html = rendered(&report, ReportFormat::Html, &Style::default());
     // Each picture names its target.
     for heading in ["Memory footprint of all targets<", "Memory of the machine<"] {
         assert_eq!(html.matches(heading).count(), 1, "{heading}");
@@ -289,19 +276,12 @@ fn footprint_reports_are_as_before() {
 
 #[test]
 fn fragmentation_reports_are_as_before() {
-    let mut report = Fragmentation::new(&header(), Scope::default());
-    for item in &fragmentation_record() {
-        report.push(item);
-    }
-    check("fragmentation", &report.finish());
+    let report = Fragmentation::new(&header(), Scope::default());
+    check("fragmentation", &finished(report, &fragmentation_record()));
 }
 
 fn machine(scope: Scope) -> Option<MachineReport> {
-    let mut report = Machine::new(&header(), scope);
-    for item in &machine_record() {
-        report.push(item);
-    }
-    report.finish()
+    finished(Machine::new(&header(), scope), &machine_record())
 }
 
 #[test]
@@ -350,23 +330,16 @@ fn all_of_the_machines_memory_is_told_once() {
 
 #[test]
 fn action_reports_are_as_before() {
-    let mut report = Actions::new(&header(), Scope::default());
-    for item in &actions_record() {
-        report.push(item);
-    }
-    check("actions", &report.finish().expect("there were actions"));
+    let report = finished(Actions::new(&header(), Scope::default()), &actions_record());
+    check("actions", &report.expect("there were actions"));
 }
 
 #[test]
 fn a_record_without_fragmentation_says_so() {
-    let mut report = Fragmentation::new(&header(), Scope::default());
-    for item in &small_record() {
-        report.push(item);
-    }
-    let mut out = Vec::new();
-    let report = report.finish();
-    write(&report, ReportFormat::Text, &Style::default(), &mut out).expect("writing to memory");
-    assert!(String::from_utf8_lossy(&out).contains("isotherm compact -o FILE"));
+    let report = Fragmentation::new(&header(), Scope::default());
+    let report = finished(report, &small_record());
+    let text = rendered(&report, ReportFormat::Text, &Style::default());
+    assert!(text.contains("isotherm compact -o FILE"));
 }
 
 #[test]
@@ -481,25 +454,12 @@ fn nothing_recorded_is_said() {
     };
     let report = heatmap(&small_record(), scope, HeatmapOptions::default());
     for (format, _) in ALL {
-        let mut out = Vec::new();
-        write(&report, format, &Style::default(), &mut out).expect("memory");
+        rendered(&report, format, &Style::default());
     }
-    let mut report = Idle::new(&header(), scope, IdleOptions::default());
-    for item in &small_record() {
-        report.push(item);
-    }
-    let mut out = Vec::new();
-    write(
-        &report.finish(),
-        ReportFormat::Text,
-        &Style::default(),
-        &mut out,
-    )
-    .expect("memory");
-    assert_eq!(
-        String::from_utf8_lossy(&out),
-        "no snapshot in this part of the record\n"
-    );
+    let report = Idle::new(&header(), scope, IdleOptions::default());
+    let report = finished(report, &small_record());
+    let text = rendered(&report, ReportFormat::Text, &Style::default());
+    assert_eq!(text, "no snapshot in this part of the record\n");
 }
 
 /// Generates content of a foreign record: times that run backwards, regions that overlap, the last address.
@@ -520,13 +480,12 @@ fn wild_snapshots() -> impl Strategy<Value = Vec<Snapshot>> {
     let regions = proptest::collection::vec(region, 0..20);
     let snapshot = (0_u32..3, any::<u64>(), any::<u64>(), any::<u32>(), regions);
     let snapshot = snapshot.prop_map(|(target, start, end, nr_samples, regions)| Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target: TargetId(target),
         start: Nanos(start),
         end: Nanos(end),
         nr_samples,
         regions,
+        ..Snapshot::default()
     });
     proptest::collection::vec(snapshot, 0..20)
 }
@@ -585,9 +544,7 @@ fn blame() {
     compare("blame.svg", &report.svg());
     let hostile = super::blame::samples::hostile_report();
     for (format, extension) in [(ReportFormat::Svg, "svg"), (ReportFormat::Html, "html")] {
-        let mut out = Vec::new();
-        write(&hostile, format, &Style::default(), &mut out).expect("writing to memory");
-        let output = String::from_utf8(out).expect("UTF-8");
+        let output = rendered(&hostile, format, &Style::default());
         check_output("blame of hostile names", format, extension, &output);
         assert!(!output.contains("<b>"), "{output}");
     }

@@ -23,6 +23,8 @@ mod acting;
 mod background;
 mod check;
 #[cfg(feature = "live")]
+mod columns;
+#[cfg(feature = "live")]
 mod compaction;
 #[cfg(feature = "live")]
 pub mod compare;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{CpuLedger, Nanos};
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::process::ProcessUsage;
@@ -40,6 +40,7 @@ impl Meters {
     pub(crate) fn read(
         &mut self,
         monitor: &dyn Monitor,
+        cpu: CpuLedger,
         now: Nanos,
         at_the_end: bool,
         items: &mut Vec<Item>,
@@ -72,14 +73,14 @@ impl Meters {
         items.push(Item::Usage(usage));
         let monitor_rss = Meminfo::of_ourselves().get("VmRSS").unwrap_or(0);
         self.peak_rss = self.peak_rss.max(monitor_rss);
-        let intervals = monitor.intervals();
+        let status = monitor.status(cpu);
         items.push(Item::Cost(CostSample {
             time: now,
-            cost: monitor.cost(),
-            sample_interval: intervals.sample,
-            aggregation_interval: intervals.aggregation,
+            cost: status.cost,
+            sample_interval: status.intervals.sample,
+            aggregation_interval: status.intervals.aggregation,
             monitor_rss,
-            unknown: monitor.nr_unknown(),
+            unknown: status.nr_unknown,
         }));
     }
 

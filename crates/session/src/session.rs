@@ -5,7 +5,7 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec};
-use isotherm_engine::{AddressRange, Cost, Nanos, TargetId};
+use isotherm_engine::{AddressRange, Cost, CpuAccount, CpuLedger, Nanos, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::delays;
 use isotherm_linux::privileges::{self, Work};
@@ -43,6 +43,7 @@ const ENDING: Duration = Duration::from_millis(200);
 pub struct Session {
     clock: Clock,
     monitor: Box<dyn Monitor>,
+    cpu: CpuLedger,
     stacks: Option<Stacks>,
     meters: Meters,
     child: Option<Child>,
@@ -92,13 +93,15 @@ impl Session {
             notes,
         } = start(spec, clock.now())?;
         let now = clock.now();
-        let mut header = header(spec, command_line, monitor.as_ref(), now);
+        let cpu = CpuLedger::default();
+        let mut header = header(spec, command_line, monitor.status(cpu).intervals, now);
         header
             .settings
             .extend(stacks.as_ref().map(Stacks::huge_pages_setting));
         Ok(Self {
             clock,
             monitor,
+            cpu,
             stacks,
             meters: Meters::default(),
             child,
@@ -143,7 +146,7 @@ impl Session {
 
     /// Present intervals.
     pub fn intervals(&self) -> isotherm_engine::Intervals {
-        self.monitor.intervals()
+        self.monitor.status(self.cpu).intervals
     }
 
     /// Present time by the session's clock.
@@ -194,14 +197,9 @@ impl Session {
         self.monitor.kdamond(context)
     }
 
-    /// Excludes `cpu` from the cost of watching.
-    pub fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.monitor.exclude_cpu(cpu);
-    }
-
-    /// Adds `cpu` to the cost of watching: periodic work outside the monitor.
-    pub(crate) fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        self.monitor.charge_monitor_cpu(cpu);
+    /// Charges CPU time of this process outside the monitor's steps.
+    pub fn charge(&mut self, account: CpuAccount, cpu: Nanos) {
+        self.cpu.charge(account, cpu);
     }
 
     /// Resets the age of memory that was acted on.
@@ -259,7 +257,7 @@ impl Session {
         }
         let first_new = items.len();
         if now >= self.wake_at && !self.is_resting {
-            let next = self.monitor.step(now, items)?;
+            let next = self.monitor.step(now, self.cpu, items)?;
             self.tell_child_end(&mut items[first_new..], ENDING);
             match next {
                 Some(wake_at) => self.wake_at = wake_at,
@@ -268,7 +266,8 @@ impl Session {
             if self.is_over {
                 return Ok(Step::Ended);
             }
-            self.first_cost.get_or_insert_with(|| self.monitor.cost());
+            self.first_cost
+                .get_or_insert_with(|| self.monitor.status(self.cpu).cost);
         }
         // A step that wakes early means that the buffer fills. Faults in mappings that are gone must precede the
         // change.
@@ -277,8 +276,9 @@ impl Session {
         self.collect_stacks(now, at_once, &mut stacks)?;
         items.splice(first_new..first_new, stacks);
         let before = process_cpu();
-        self.meters.read(self.monitor.as_ref(), now, false, items);
-        self.charge_monitor_cpu(process_cpu().since(before));
+        self.meters
+            .read(self.monitor.as_ref(), self.cpu, now, false, items);
+        self.charge(CpuAccount::Watching, process_cpu().since(before));
         Ok(Step::Going)
     }
 
@@ -297,10 +297,9 @@ impl Session {
         }
         let before = stacks.cpu();
         let live = process_ids(self.monitor.as_ref());
-        stacks.step(now, &live, items)?;
-        stacks.read_huge_pages(now, &live, self.monitor.as_mut(), items);
+        stacks.step(now, &live, self.monitor.as_mut(), items)?;
         let spent = stacks.cpu().since(before);
-        self.monitor.exclude_cpu(spent);
+        self.charge(CpuAccount::Stacks, spent);
         Ok(())
     }
 
@@ -323,11 +322,12 @@ impl Session {
         if let Some(stacks) = &mut self.stacks {
             let live = process_ids(self.monitor.as_ref());
             let before = stacks.cpu();
-            stacks.last_huge_pages(now, &live, self.monitor.as_mut(), items);
-            self.monitor.exclude_cpu(stacks.cpu().since(before));
-            stacks.symbols(now, items);
+            stacks.finish(now, &live, self.monitor.as_mut(), items);
+            let spent = stacks.cpu().since(before);
+            self.cpu.charge(CpuAccount::Stacks, spent);
         }
-        self.meters.read(self.monitor.as_ref(), now, true, items);
+        self.meters
+            .read(self.monitor.as_ref(), self.cpu, now, true, items);
         if !self.child_end_told {
             // The command ended just now, or before the first scan.
             let mut exit = [Item::TargetExit(TargetExit {
@@ -341,11 +341,7 @@ impl Session {
                 items.extend(exit);
             }
         }
-        items.extend(
-            self.monitor
-                .summary()
-                .map(|text| Item::Note { time: now, text }),
-        );
+        items.extend(self.summary().map(|text| Item::Note { time: now, text }));
     }
 
     /// Adds the exit status, which only the parent gets, to the command's exit among `items`. It waits for at most
@@ -372,7 +368,7 @@ impl Session {
 
     /// Cost since the first step (loading the program is not counted), and peak memory.
     pub fn cost(&self) -> (Cost, u64) {
-        let total = self.monitor.cost();
+        let total = self.monitor.status(self.cpu).cost;
         let first = self.first_cost.unwrap_or(total);
         let cost = Cost {
             monitor_cpu: total.monitor_cpu.since(first.monitor_cpu),
@@ -384,7 +380,7 @@ impl Session {
 
     /// Remark of the monitoring method.
     pub fn summary(&self) -> Option<String> {
-        self.monitor.summary()
+        self.monitor.summary(self.cpu)
     }
 }
 

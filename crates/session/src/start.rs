@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec, World};
 use isotherm_engine::drive::MonitorLoop;
-use isotherm_engine::{AddressRange, BudgetShares, Nanos};
+use isotherm_engine::{AddressRange, BudgetShares, Intervals, Nanos};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host};
@@ -16,7 +16,7 @@ use isotherm_record::Header;
 use isotherm_record::stacks::STACKS_SETTING;
 
 use crate::monitor::{
-    ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Monitor, Pages, Physical, Simulated,
+    ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Pages, Physical, Simulated,
     VirtualMemory,
 };
 use crate::targets::{TargetSet, Wanted};
@@ -103,9 +103,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
                 // The record holds no regions of processes.
                 attributes.max_nr_regions = 1;
             }
-            let mut monitor = MonitorLoop::tables(attributes, now);
-            monitor.divide_budget(shares(&context.targets));
-            monitor
+            MonitorLoop::tables(attributes, shares(&context.targets), now)
         }
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
         MonitorSpec::Pages(attributes) => {
@@ -128,16 +126,13 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     }
     let machine = if context.targets.is_machine() {
         machine_view(context, memory.as_deref(), now, &mut notes)?
-    } else if nr == 1 && matches!(context.monitor, MonitorSpec::Tables(_)) {
-        // A sample does not name its context.
-        frames_once(&context.targets, charged, now, &mut notes)
+    } else if matches!(context.monitor, MonitorSpec::Tables(_)) {
+        let view = frames_once(&context.targets, now, &mut notes);
+        view.map(|view| view.of_group(charged, nr > 1))
     } else {
         None
     };
-    let mut monitor = VirtualMemory::new(probe, set, monitor, machine);
-    if acts {
-        monitor = monitor.acted_on();
-    }
+    let monitor = VirtualMemory::new(probe, set, monitor, machine, acts);
     Ok(Started {
         monitor: Box::new(monitor),
         child,
@@ -161,14 +156,9 @@ fn may_share(targets: &TargetSpec) -> bool {
 }
 
 /// Returns a view that counts each frame of the targets once; `None` if frames cannot be read.
-fn frames_once(
-    targets: &TargetSpec,
-    charged: Option<PathBuf>,
-    now: Nanos,
-    notes: &mut Vec<String>,
-) -> Option<MachineView> {
+fn frames_once(targets: &TargetSpec, now: Nanos, notes: &mut Vec<String>) -> Option<MachineView> {
     match MachineView::new(now) {
-        Ok(view) => Some(view.of_group(charged)),
+        Ok(view) => Some(view),
         Err(error) if may_share(targets) => {
             notes.push(format!(
                 "memory that several processes map counts for each: {error:#}"
@@ -215,10 +205,9 @@ fn machine_view(
 pub(crate) fn header(
     spec: &SessionSpec,
     command_line: Vec<String>,
-    monitor: &dyn Monitor,
+    intervals: Intervals,
     now: Nanos,
 ) -> Header {
-    let intervals = monitor.intervals();
     let mut settings = std::collections::BTreeMap::new();
     let mut operations: Vec<&str> = Vec::new();
     for context in &spec.contexts {
@@ -266,7 +255,6 @@ fn settings_of(
     [
         ("method", method.to_owned()),
         ("seed", spec.seed.to_string()),
-        ("faithful", context.monitor.is_faithful().to_string()),
     ]
     .into_iter()
     .chain(budget)

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use isotherm_config::ProcessSpec;
-use isotherm_engine::table::MappedRange;
 use isotherm_engine::units::format_bytes;
 use isotherm_engine::{AddressRange, Nanos, TargetId};
 use isotherm_linux::areas::{MappedArea, Names};
@@ -487,7 +486,7 @@ impl TargetSet {
     }
 
     /// Mappings of the target, as far as they are watched.
-    pub(crate) fn mappings(&self, id: TargetId) -> Vec<MappedRange> {
+    pub(crate) fn mappings(&self, id: TargetId) -> Vec<AddressRange> {
         let Some(live) = self.live.get(&id) else {
             return Vec::new();
         };
@@ -496,18 +495,7 @@ impl TargetSet {
         } else {
             without_aliases(&live.areas)
         };
-        let areas = areas.into_iter();
-        if self.limits.is_empty() {
-            return areas.map(|range| MappedRange { range }).collect();
-        }
-        areas
-            .flat_map(|area| {
-                self.limits
-                    .iter()
-                    .filter_map(move |limit| area.intersection(*limit))
-            })
-            .map(|range| MappedRange { range })
-            .collect()
+        AddressRange::within(areas, &self.limits)
     }
 
     /// Private anonymous memory of the target, as far as it is watched, in address order.
@@ -515,14 +503,7 @@ impl TargetSet {
         let areas = self.areas(id).iter();
         let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
         let ranges = anonymous.map(|area| area.range);
-        if self.limits.is_empty() {
-            return ranges.collect();
-        }
-        let parts = ranges.flat_map(|area| {
-            let limits = self.limits.iter();
-            limits.filter_map(move |limit| area.intersection(*limit))
-        });
-        let mut parts: Vec<AddressRange> = parts.collect();
+        let mut parts = AddressRange::within(ranges, &self.limits);
         parts.sort_unstable();
         parts
     }

@@ -52,8 +52,7 @@ pub const PUBLISHED_MACHINE: CompactionCosts = CompactionCosts {
     huge_fault: Nanos(540_000),
 };
 
-/// Compaction on the machines that Isotherm is developed on (`isotherm-bench fragmentation`,
-/// docs/results/fragmentation.md).
+/// Compaction on the machines that Isotherm is developed on (docs/results/fragmentation.md).
 pub const THIS_MACHINES_COMPACTION: CompactionCosts = CompactionCosts {
     take: Nanos(0),
     // Calibrated on the CPU time of kcompactd at proactiveness 80 (3.0 s, 2.25 with `MIGRATE_PAGE`).
@@ -126,7 +125,7 @@ pub struct MachineCosts {
     /// is allocated. (11 to 15 ms under `run` on five programs of 20 to 900 MiB.)
     pub first_interval: Nanos,
     /// The monitor wakes, runs its program in the kernel and reads the clock, whatever follows. It is the CPU time at
-    /// 50 and at 200 rounds a second (docs/results/accuracy.md, `accuracy`) less the clears.
+    /// 50 and at 200 rounds a second less the clears.
     pub wake: Nanos,
     /// A batch of clears of any length: system calls, and the read that verifies them. It is the table monitor's cost
     /// of some ninety clears a second (9 ms, of which the rounds above take 5) less the clears themselves.

@@ -5,18 +5,16 @@
 //! [`cost`], with its source; everything else follows from mechanisms.
 //!
 //! Start reading at [`memory`]. [`compaction`] moves pages, and [`kcompactd`] decides when. [`machine`] is all of it
-//! with processes, and [`simulation`] is Isotherm on it. [`experiment`] sets the stage as published experiments did.
+//! with processes, and [`simulation`] is Isotherm on it.
 
 #![forbid(unsafe_code)]
 
 mod bits;
 pub mod compaction;
 pub mod cost;
-pub mod experiment;
 pub mod fault;
 pub mod kcompactd;
 pub mod machine;
 pub mod memory;
-pub mod published;
 pub mod simulation;
 pub mod statistics;

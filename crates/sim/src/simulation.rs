@@ -13,8 +13,8 @@ use isotherm_engine::scheme::SchemeError;
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{
-    AddressRange, Attributes, AttributesError, Cost, Intervals, Nanos, Operation, Outcome, Scheme,
-    SchemeEngine, Snapshot, TargetId,
+    AddressRange, Attributes, AttributesError, BudgetShares, Cost, CpuLedger, Intervals, Nanos,
+    Operation, Outcome, Scheme, SchemeEngine, Snapshot, TargetId,
 };
 
 use crate::kcompactd::Round;
@@ -134,25 +134,23 @@ impl Watcher {
         let acting = Acting::new(&spec)?;
         let (mut monitor, followed) = match spec.watch {
             Watch::Tables(attributes) => (
-                MonitorLoop::tables(attributes, machine.now()),
+                MonitorLoop::tables(attributes, BudgetShares::PROCESSES, machine.now()),
                 Followed::processes(spec.limits),
             ),
             Watch::Regions(attributes) => (
                 MonitorLoop::regions(attributes)?,
                 Followed::processes(spec.limits),
             ),
-            Watch::Physical(mut attributes, node) => {
-                attributes.strategy.cluster_pages = 1;
-                attributes.strategy.populated_only = false;
+            Watch::Physical(attributes, node) => {
                 let nodes = match node {
                     Some(node) => vec![node],
                     None => (0..machine.spec().nodes.len() as u32).collect(),
                 };
                 let ranges = nodes.into_iter().map(|node| machine.physical_range(node));
-                let ranges = joined(ranges);
+                let ranges = AddressRange::union(ranges);
                 (
                     MonitorLoop::regions(attributes)?,
-                    Followed::physical(within(&ranges, &spec.limits)),
+                    Followed::physical(AddressRange::within(ranges, &spec.limits)),
                 )
             }
         };
@@ -168,27 +166,6 @@ impl Watcher {
             wake_at: Nanos(0),
         })
     }
-}
-
-fn joined(ranges: impl Iterator<Item = AddressRange>) -> Vec<AddressRange> {
-    let mut joined: Vec<AddressRange> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => joined.push(range),
-        }
-    }
-    joined
-}
-
-fn within(ranges: &[AddressRange], limits: &[AddressRange]) -> Vec<AddressRange> {
-    if limits.is_empty() {
-        return ranges.to_vec();
-    }
-    let parts = ranges
-        .iter()
-        .flat_map(|range| limits.iter().filter_map(|limit| range.intersection(*limit)));
-    parts.collect()
 }
 
 /// A machine on which Isotherm runs.
@@ -367,7 +344,8 @@ impl Simulation {
             state: &mut context.probe,
         };
         let (monitor, followed) = (&mut context.monitor, &mut context.followed);
-        let Ok(next) = monitor.step(clock, &mut probe, followed, &mut snapshots);
+        let cpu = CpuLedger::default();
+        let Ok(next) = monitor.step(clock, cpu, &mut probe, followed, &mut snapshots);
         let next = next.unwrap_or(self.end);
         context.wake_at = next.max(clock + Nanos(1));
         if snapshots.is_empty() {

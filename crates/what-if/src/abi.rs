@@ -77,7 +77,7 @@ pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
     })
 }
 
-/// Answers the [`Question`] in the input; outputs an [`isotherm_eval::tune::Prediction`].
+/// Answers the [`Question`] in the input; outputs an [`isotherm_tune::Prediction`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_predict() -> u32 {
     answer(|state| {

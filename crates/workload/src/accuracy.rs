@@ -5,29 +5,20 @@
 //!
 //! Approach: only snapshots that lie wholly within one phase are scored, and only the bytes of the workload's own
 //! regions. A region is *claimed* when its access rate reaches a threshold. Precision is the hot share of the bytes
-//! claimed, recall the claimed share of the bytes hot, both summed over all snapshots. Top-k needs no threshold. It is
-//! the hot share of the k bytes with the highest rates, where k is the number of hot bytes. Among equal rates every
-//! byte is as likely to be taken, and a rate of zero finds nothing. Memory of unknown state claims nothing.
+//! claimed, recall the claimed share of the bytes hot, both summed over all snapshots. Memory of unknown state claims
+//! nothing.
 //!
 //! Limits: warm memory (accessed, but seldom) is neither right nor wrong at the lowest threshold, since whether a
 //! single access falls into an interval is chance. Above that it counts as not hot.
 
-use isotherm_engine::statistics::median;
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
-use serde::Serialize;
 
+use crate::layout::Heat;
+pub use crate::score::AccuracyScore;
 use crate::truth::Episode;
-
-pub use observed::{HOT_SCANS, observed};
-
-mod observed;
 
 /// Access rate at which the second threshold claims a region.
 pub const QUARTER: f32 = 0.25;
-/// Top-k at which a hot set counts as found.
-pub const FOUND: f64 = 0.9;
-/// Shortest monitored time of a phase in which nothing was found; shorter phases do not count.
-const WATCHED_MIN: Nanos = Nanos::from_millis(1000);
 
 /// Times in which snapshots are left out, since the monitor is still settling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,60 +29,19 @@ pub struct WarmUp {
     pub phase: Nanos,
 }
 
-/// Bytes, summed over snapshots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct AccuracyScore {
-    /// Bytes that are claimed and hot.
-    pub hit: u64,
-    /// Bytes that are claimed.
-    pub claimed: u64,
-    /// Bytes that are hot.
-    pub truth: u64,
-}
-
-impl AccuracyScore {
-    /// Share of the claimed bytes that is hot; `None` if nothing was claimed.
-    pub fn precision(&self) -> Option<f64> {
-        (self.claimed > 0).then(|| self.hit as f64 / self.claimed as f64)
-    }
-
-    /// Share of the hot bytes that was claimed; `None` if nothing was hot.
-    pub fn recall(&self) -> Option<f64> {
-        (self.truth > 0).then(|| self.hit as f64 / self.truth as f64)
-    }
-}
-
 /// Accuracy of a series of snapshots.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Accuracy {
     /// Snapshots scored.
     pub snapshots: u64,
     /// Mean number of regions in them.
     pub regions_mean: f64,
-    /// Score of regions that are claimed at any access.
+    /// Score of regions that are claimed at any access, in bytes.
     pub any: AccuracyScore,
-    /// Score of regions that are claimed from [`QUARTER`] of the highest possible rate on.
+    /// Score of regions that are claimed from [`QUARTER`] of the highest possible rate on, in bytes.
     pub quarter: AccuracyScore,
-    /// Median of top-k over snapshots.
-    pub top_k: Option<f64>,
-    /// Median over snapshots of (claimed at any access - hot) / hot.
-    pub wss_error: Option<f64>,
-    /// Median over snapshots of the same error's absolute value.
-    pub wss_error_absolute: Option<f64>,
     /// Share of the workload's bytes about which the snapshots say nothing.
     pub unknown_share: f64,
-    /// Detection lag of each phase: seconds until a snapshot had [`FOUND`] of the hot bytes in its top-k. They count
-    /// from the phase's or the record's start, whichever is later; `None` if no snapshot had.
-    pub detection_lags: Vec<Option<f64>>,
-}
-
-impl Accuracy {
-    /// Median detection lag in seconds; `None` where half of the phases or more were never found.
-    pub fn detection_lag(&self) -> Option<f64> {
-        let unfound = |lag: &Option<f64>| lag.unwrap_or(f64::INFINITY);
-        let lags = self.detection_lags.iter().map(unfound).collect();
-        median(lags).filter(|lag| lag.is_finite())
-    }
 }
 
 /// Scores `snapshots`, which are in the order of their times, against `episodes`.
@@ -100,35 +50,28 @@ pub fn score<'a>(
     episodes: &[Episode],
     warm_up: WarmUp,
 ) -> Accuracy {
-    let mut scorers: Vec<Scorer> = episodes.iter().map(Scorer::new).collect();
-    let mut tally = Tally::default();
+    let phases: Vec<Phase> = episodes.iter().map(Phase::new).collect();
+    let mut accuracy = Accuracy::default();
+    let (mut regions, mut known, mut bytes) = (0, 0, 0_u64);
     let mut began = None;
     for snapshot in snapshots {
         let began = *began.get_or_insert(snapshot.start);
         // Phases are in order and few: this is the last one that has begun when the snapshot ends.
-        let Some(scorer) = scorers.iter_mut().rev().find(|j| j.start < snapshot.end) else {
+        let Some(phase) = phases.iter().rev().find(|p| p.start < snapshot.end) else {
             continue;
         };
-        if snapshot.end > scorer.end || scorer.hot.bytes == 0 {
+        let from = (phase.start + warm_up.phase).max(began + warm_up.record);
+        if snapshot.start < from || snapshot.end > phase.end || phase.hot.bytes == 0 {
             continue;
         }
-        let view = scorer.view(snapshot);
-        let since = scorer.start.max(began);
-        scorer.watched = snapshot.end.since(since);
-        if scorer.found.is_none() && view.top_k >= FOUND {
-            scorer.found = Some(scorer.watched.as_secs_f64());
-        }
-        if snapshot.start >= scorer.start + warm_up.phase
-            && snapshot.start >= began + warm_up.record
-        {
-            tally.add(&view, scorer, snapshot.regions.len());
-        }
+        accuracy.snapshots += 1;
+        regions += snapshot.regions.len();
+        known += phase.add(snapshot, &mut accuracy);
+        bytes += phase.hot.bytes + phase.warm.bytes + phase.cold.bytes;
     }
-    let watched = |j: &&Scorer| j.found.is_some() || j.watched >= WATCHED_MIN;
-    Accuracy {
-        detection_lags: scorers.iter().filter(watched).map(|j| j.found).collect(),
-        ..tally.finish()
-    }
+    accuracy.regions_mean = regions as f64 / accuracy.snapshots.max(1) as f64;
+    accuracy.unknown_share = 1.0 - known as f64 / bytes.max(1) as f64;
+    accuracy
 }
 
 /// Ranges that do not overlap, in order, with the bytes before each.
@@ -170,48 +113,31 @@ impl RangeSet {
 }
 
 /// One episode, with its ranges indexed.
-struct Scorer {
+struct Phase {
     start: Nanos,
     end: Nanos,
     hot: RangeSet,
     warm: RangeSet,
     cold: RangeSet,
-    watched: Nanos,
-    found: Option<f64>,
 }
 
-/// Scores of one snapshot.
-#[derive(Default)]
-struct View {
-    any: AccuracyScore,
-    quarter: AccuracyScore,
-    top_k: f64,
-    known: u64,
-}
-
-impl Scorer {
+impl Phase {
     fn new(episode: &Episode) -> Self {
-        let of = |heats: &[crate::layout::Heat]| RangeSet::new(heats.iter().map(|h| h.range));
+        let of = |heats: &[Heat]| RangeSet::new(heats.iter().map(|h| h.range));
         Self {
             start: episode.start,
             end: episode.end.unwrap_or(Nanos(u64::MAX)),
             hot: of(&episode.temperature.hot),
             warm: of(&episode.temperature.warm),
             cold: RangeSet::new(episode.temperature.cold.iter().copied()),
-            watched: Nanos(0),
-            found: None,
         }
     }
 
-    fn bytes(&self) -> u64 {
-        self.hot.bytes + self.warm.bytes + self.cold.bytes
-    }
-
-    fn view(&self, snapshot: &Snapshot) -> View {
-        let mut view = View::default();
-        view.any.truth = self.hot.bytes;
-        view.quarter.truth = self.hot.bytes;
-        let mut ranked = Vec::new();
+    /// Adds the claims of a snapshot; returns the bytes whose state it knows.
+    fn add(&self, snapshot: &Snapshot, accuracy: &mut Accuracy) -> u64 {
+        accuracy.any.truth += self.hot.bytes as f64;
+        accuracy.quarter.truth += self.hot.bytes as f64;
+        let mut known = 0;
         for region in &snapshot.regions {
             let Some(rate) = snapshot.access_rate(region) else {
                 continue;
@@ -219,84 +145,166 @@ impl Scorer {
             let hot = self.hot.overlap(region.range);
             let warm = self.warm.overlap(region.range);
             let cold = self.cold.overlap(region.range);
-            view.known += hot + warm + cold;
+            known += hot + warm + cold;
             if rate > 0.0 {
-                view.any.hit += hot;
-                view.any.claimed += hot + cold;
-                ranked.push((rate, hot, hot + warm + cold));
+                accuracy.any.claim(hot as f64, cold as f64);
             }
             if rate >= QUARTER {
-                view.quarter.hit += hot;
-                view.quarter.claimed += hot + warm + cold;
+                accuracy.quarter.claim(hot as f64, (warm + cold) as f64);
             }
         }
-        view.top_k = top_k(ranked, self.hot.bytes);
-        view
-    }
-}
-
-/// Returns the top-k share. `ranked` holds access rates, hot bytes and bytes.
-fn top_k(mut ranked: Vec<(f32, u64, u64)>, k: u64) -> f64 {
-    ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut left = k as f64;
-    let mut hit = 0.0;
-    for same in ranked.chunk_by(|a, b| a.0.total_cmp(&b.0).is_eq()) {
-        let (hot, bytes) = same
-            .iter()
-            .fold((0, 0), |(hot, bytes), r| (hot + r.1, bytes + r.2));
-        if bytes == 0 {
-            continue;
-        }
-        let taken = (left / bytes as f64).min(1.0);
-        hit += hot as f64 * taken;
-        left -= bytes as f64 * taken;
-        if left <= 0.0 {
-            break;
-        }
-    }
-    hit / k as f64
-}
-
-#[derive(Default)]
-struct Tally {
-    sum: Accuracy,
-    regions: usize,
-    known: u64,
-    bytes: u64,
-    top_k: Vec<f64>,
-    wss_errors: Vec<f64>,
-}
-
-impl Tally {
-    fn add(&mut self, view: &View, scorer: &Scorer, regions: usize) {
-        let add = |sum: &mut AccuracyScore, score: &AccuracyScore| {
-            sum.hit += score.hit;
-            sum.claimed += score.claimed;
-            sum.truth += score.truth;
-        };
-        self.sum.snapshots += 1;
-        self.regions += regions;
-        add(&mut self.sum.any, &view.any);
-        add(&mut self.sum.quarter, &view.quarter);
-        self.known += view.known;
-        self.bytes += scorer.bytes();
-        self.top_k.push(view.top_k);
-        let hot = scorer.hot.bytes as f64;
-        self.wss_errors.push((view.any.claimed as f64 - hot) / hot);
-    }
-
-    fn finish(self) -> Accuracy {
-        let absolute = self.wss_errors.iter().map(|error| error.abs()).collect();
-        Accuracy {
-            regions_mean: self.regions as f64 / self.sum.snapshots.max(1) as f64,
-            top_k: median(self.top_k),
-            wss_error: median(self.wss_errors),
-            wss_error_absolute: median(absolute),
-            unknown_share: 1.0 - self.known as f64 / self.bytes.max(1) as f64,
-            ..self.sum
-        }
+        known
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    //! Pictures: one character for each page, from page 1 on. Truth: `#` hot, `+` warm, `.` cold, blank
+    //! nothing known. Snapshot: `0`-`4` accesses seen of at most 4, `?` unknown, blank no region;
+    //! neighbouring equal characters are one region.
+
+    use isotherm_engine::{PAGE_SIZE, RegionSnapshot};
+
+    use super::*;
+    use crate::layout::Temperature;
+
+    fn ranges(picture: &str, wanted: char) -> Vec<AddressRange> {
+        let mut all: Vec<AddressRange> = Vec::new();
+        for (page, c) in std::iter::zip(1u64.., picture.chars()) {
+            let range = AddressRange::new(page * PAGE_SIZE, (page + 1) * PAGE_SIZE);
+            match all.last_mut() {
+                Some(last) if c == wanted && last.end == range.start => last.end = range.end,
+                _ if c == wanted => all.push(range),
+                _ => {}
+            }
+        }
+        all
+    }
+
+    fn episode(start_ms: u64, end_ms: u64, truth: &str) -> Episode {
+        let heat = |range| Heat {
+            range,
+            probability: 0.1,
+        };
+        Episode {
+            phase: "p".into(),
+            start: Nanos::from_millis(start_ms),
+            end: Some(Nanos::from_millis(end_ms)),
+            temperature: Temperature {
+                hot: ranges(truth, '#').into_iter().map(heat).collect(),
+                warm: ranges(truth, '+').into_iter().map(heat).collect(),
+                cold: ranges(truth, '.'),
+            },
+            operations: 1,
+        }
+    }
+
+    fn snapshot(start_ms: u64, end_ms: u64, seen: &str) -> Snapshot {
+        let mut regions = Vec::new();
+        for character in "01234?".chars() {
+            let accesses = character.to_digit(10).map(|digit| digit as f32);
+            let region = |range| RegionSnapshot::new(range, accesses);
+            regions.extend(ranges(seen, character).into_iter().map(region));
+        }
+        regions.sort_by_key(|region| region.range.start);
+        Snapshot {
+            start: Nanos::from_millis(start_ms),
+            end: Nanos::from_millis(end_ms),
+            nr_samples: 4,
+            regions,
+            ..Snapshot::default()
+        }
+    }
+
+    /// `expected`: precision and recall at any access, and at a quarter; in per cent, `-` where undefined.
+    fn check(truth: &str, seen: &str, expected: &str) {
+        let accuracy = score(
+            &[snapshot(100, 200, seen)],
+            &[episode(0, 1000, truth)],
+            WarmUp::default(),
+        );
+        let percent =
+            |value: Option<f64>| value.map_or("-".into(), |v| format!("{:.0}", v * 100.0));
+        let found = [
+            accuracy.any.precision(),
+            accuracy.any.recall(),
+            accuracy.quarter.precision(),
+            accuracy.quarter.recall(),
+        ]
+        .map(percent)
+        .join(" ");
+        assert_eq!(found, expected, "truth {truth:?} seen {seen:?}");
+    }
+
+    #[test]
+    fn a_perfect_monitor_is_perfect() {
+        check("..##..", "004400", "100 100 100 100");
+        check("..##..", "001100", "100 100 100 100");
+    }
+
+    #[test]
+    fn a_blind_monitor_finds_nothing() {
+        check("..##..", "000000", "- 0 - 0");
+        check("..##..", "??????", "- 0 - 0");
+        check("..##..", "      ", "- 0 - 0");
+    }
+
+    #[test]
+    fn one_region_over_all_is_right_by_chance_only() {
+        check(".##.....", "44444444", "25 100 25 100");
+    }
+
+    #[test]
+    fn memory_that_is_not_the_workloads_is_not_scored() {
+        check("  ##.. ", "4444004", "100 100 100 100");
+    }
+
+    #[test]
+    fn warm_memory_is_judged_at_the_higher_threshold_only() {
+        check("##++", "4411", "100 100 50 100");
+        check("##++", "4400", "100 100 100 100");
+    }
+
+    #[test]
+    fn snapshots_that_cross_a_phase_are_left_out() {
+        let episodes = [episode(0, 1000, "##.."), episode(1000, 2000, "..##")];
+        let snapshots = [
+            snapshot(0, 400, "4400"),
+            snapshot(800, 1200, "4444"),
+            snapshot(1200, 1600, "0044"),
+            snapshot(1900, 2100, "4444"),
+        ];
+        let accuracy = score(&snapshots, &episodes, WarmUp::default());
+        // The second snapshot crosses into the next phase, where it is not evenly spread either. The last one ends
+        // after the truth does.
+        assert_eq!(accuracy.snapshots, 2);
+        assert_eq!(accuracy.any.precision(), Some(1.0));
+        assert_eq!(accuracy.any.recall(), Some(1.0));
+    }
+
+    #[test]
+    fn settling_leaves_early_snapshots_out() {
+        let episodes = [episode(0, 10_000, "##..")];
+        let snapshots = [snapshot(0, 400, "4444"), snapshot(2000, 2400, "4400")];
+        let warm_up = WarmUp {
+            record: Nanos::from_millis(1000),
+            phase: Nanos(0),
+        };
+        let accuracy = score(&snapshots, &episodes, warm_up);
+        assert_eq!(
+            (accuracy.snapshots, accuracy.any.precision()),
+            (1, Some(1.0))
+        );
+    }
+
+    #[test]
+    fn unknown_memory_is_counted_as_such() {
+        let accuracy = score(
+            &[snapshot(0, 100, "4??0")],
+            &[episode(0, 1000, "##..")],
+            WarmUp::default(),
+        );
+        assert!((accuracy.unknown_share - 0.5).abs() < 1e-9);
+        assert_eq!(accuracy.any.recall(), Some(0.5));
+    }
+}

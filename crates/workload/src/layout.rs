@@ -87,6 +87,11 @@ pub(crate) fn below(random: &mut Pcg64Mcg, bound: u64) -> u64 {
     ((u128::from(random.next_u64()) * u128::from(bound)) >> 64) as u64
 }
 
+/// Returns a random number from 0 to 1.
+pub(crate) fn unit(random: &mut Pcg64Mcg) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
 /// Returns the pages within `spans` that a pattern touches: all, except for strides longer than a page.
 fn touched_pages(pattern: &WorkloadPattern, spans: &[Span]) -> Vec<Span> {
     if pattern.order == AccessOrder::Random || pattern.stride <= PAGE_SIZE {

@@ -2,7 +2,8 @@
 //!
 //! A workload is text ([`config`], masim's format and a little more). [`layout`] computes from it which addresses are
 //! accessed how often, and [`run`] makes just these accesses. [`truth`] records the times, and [`accuracy`] compares a
-//! monitor's snapshots with them.
+//! monitor's snapshots with them. [`family`] draws programs whose touches are known one by one. All scores are by
+//! [`score`].
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ pub mod family;
 pub mod layout;
 #[cfg(unix)]
 pub mod run;
+pub mod score;
 pub mod truth;
 
 pub use config::{Config, WorkloadParseError};

@@ -194,9 +194,7 @@ pub fn run(
         seed: options.seed,
         regions: places,
     };
-    observer
-        .event(&WorkloadEvent::Truth(&ready))
-        .map_err(RunError::Output)?;
+    tell(observer, &WorkloadEvent::Truth(&ready))?;
     let words: Vec<&[AtomicU64]> = memories.iter_mut().map(Memory::words).collect();
     let mut round = 0;
     while !stop.load(Ordering::Relaxed) && (options.rounds == 0 || round < options.rounds) {
@@ -210,9 +208,7 @@ pub fn run(
                 round,
                 temperature: layout::temperature(config, phase, &ranges),
             };
-            observer
-                .event(&WorkloadEvent::Truth(&start))
-                .map_err(RunError::Output)?;
+            tell(observer, &WorkloadEvent::Truth(&start))?;
             let (operations, elapsed) =
                 run_phase(config, phase, &words, options, round, stop, observer)
                     .map_err(RunError::Output)?;
@@ -223,20 +219,21 @@ pub fn run(
                 operations,
                 interrupted: stop.load(Ordering::Relaxed),
             };
-            observer
-                .event(&WorkloadEvent::Truth(&end))
-                .and_then(|()| {
-                    observer.event(&WorkloadEvent::Phase {
-                        phase: &phase.name,
-                        elapsed,
-                        operations,
-                    })
-                })
-                .map_err(RunError::Output)?;
+            tell(observer, &WorkloadEvent::Truth(&end))?;
+            let ended = WorkloadEvent::Phase {
+                phase: &phase.name,
+                elapsed,
+                operations,
+            };
+            tell(observer, &ended)?;
         }
         round += 1;
     }
     Ok(())
+}
+
+fn tell(observer: &mut dyn Observer, event: &WorkloadEvent<'_>) -> Result<(), RunError> {
+    observer.event(event).map_err(RunError::Output)
 }
 
 /// Makes a phase's accesses. The calling thread is the first of the workers, so that by default there is only one

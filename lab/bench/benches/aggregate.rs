@@ -1,5 +1,5 @@
-//! Duration of the tick that aggregates 100,000 regions: merge, snapshot, split, allocate samples and choose the next
-//! samples. The goal is 10 ms.
+//! Duration of the tick that aggregates 100,000 regions: merge, snapshot, split and choose the next samples. The goal
+//! is 10 ms.
 //!
 //! Every other region is hot, so that tens of thousands remain separate after merging, and splitting them makes 100,000
 //! again. The engine keeps running, as it would in a monitor; only its aggregating ticks are timed.
@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use isotherm_engine::{
-    AddressRange, Attributes, Engine, Facts, Layout, Nanos, PAGE_SIZE, Sample, Strategy, TargetId,
-    Touch,
+    AddressRange, Attributes, Engine, Facts, Nanos, PAGE_SIZE, Sample, TargetId, Touch,
 };
 
 const REGION: u64 = 1024 * PAGE_SIZE;
@@ -23,12 +22,11 @@ struct Run {
 }
 
 impl Run {
-    fn new(strategy: Strategy, nr_unlike: u64) -> Self {
+    fn new(nr_unlike: u64) -> Self {
         let attributes = Attributes {
             min_nr_regions: nr_unlike as u32,
             max_nr_regions: 2 * nr_unlike as u32,
-            strategy,
-            ..Attributes::faithful()
+            ..Attributes::default()
         };
         let engine = Engine::new(attributes).expect("valid attributes");
         let mut run = Self {
@@ -37,17 +35,17 @@ impl Run {
             now: Nanos(0),
         };
         let ranges = vec![AddressRange::new(0, nr_unlike * REGION)];
-        run.tick(vec![(TargetId(0), Layout::Fixed(ranges))]);
+        run.tick(vec![(TargetId(0), ranges)]);
         for _ in 0..3 {
             run.aggregate();
         }
         run
     }
 
-    fn tick(&mut self, layouts: Vec<(TargetId, Layout)>) -> (Duration, usize) {
+    fn tick(&mut self, ranges: Vec<(TargetId, Vec<AddressRange>)>) -> (Duration, usize) {
         let facts = Facts {
             touches: &self.touches,
-            layouts,
+            ranges,
             ..Facts::default()
         };
         let start = Instant::now();
@@ -74,29 +72,17 @@ impl Run {
 }
 
 fn touch(sample: &Sample) -> Touch {
-    let hot = (sample.address / REGION).is_multiple_of(2);
-    let accessed = if hot { sample.nr_pages } else { 0 };
-    Touch::Seen {
-        observed: sample.nr_pages,
-        accessed,
-    }
+    Touch::of((sample.address / REGION).is_multiple_of(2))
 }
 
 fn aggregate(criterion: &mut Criterion) {
-    // The default strategy does not split all of them.
-    let cases = [
-        ("faithful", Strategy::faithful(), 50_000),
-        ("default", Strategy::default(), 66_000),
-    ];
-    for (name, strategy, nr_unlike) in cases {
-        let mut run = Run::new(strategy, nr_unlike);
-        let before = run.engine.nr_regions();
-        let (_, shown) = run.aggregate();
-        let name = format!("{name}: {before} regions, merged to {shown}");
-        criterion.bench_function(&name, |bencher| {
-            bencher.iter_custom(|times| (0..times).map(|_| run.aggregate().0).sum());
-        });
-    }
+    let mut run = Run::new(50_000);
+    let before = run.engine.nr_regions();
+    let (_, shown) = run.aggregate();
+    let name = format!("{before} regions, merged to {shown}");
+    criterion.bench_function(&name, |bencher| {
+        bencher.iter_custom(|times| (0..times).map(|_| run.aggregate().0).sum());
+    });
 }
 
 criterion_group! {

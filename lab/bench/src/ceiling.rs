@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::child::{Guarded, process_cpu};
 use super::table::Table;
@@ -85,11 +85,6 @@ struct Row {
 }
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    if !context.named {
-        return Ok(BenchOutcome::Skip(
-            "it takes minutes, and was not named".into(),
-        ));
-    }
     let mut table = Table::new(
         "the default monitor at 1 % of a CPU",
         &[
@@ -102,7 +97,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     );
     let mut rows = Vec::new();
     for (case, program) in CASES {
-        if !context.only.is_empty() && !context.only.iter().any(|only| only == case) {
+        if !context.is_selected(case) {
             continue;
         }
         for _ in 0..context.repeats {
@@ -128,7 +123,6 @@ fn measure(context: &BenchContext, case: &'static str, program: &str) -> anyhow:
     command.args(["-c", program]).stdout(Stdio::piped());
     let mut target = Guarded::spawn(context, &mut command)?;
     target.ready()?;
-    let summary = context.scratch("ceiling.json");
     let mut command = Command::new(&context.isotherm);
     let seconds = (SETTLED + MEASURED).as_secs() + 2;
     command
@@ -139,16 +133,14 @@ fn measure(context: &BenchContext, case: &'static str, program: &str) -> anyhow:
             &format!("{seconds}s"),
             "-o",
         ])
-        .arg(context.scratch("ceiling.isotherm"))
-        .stdout(std::fs::File::create(&summary)?);
-    let mut recorder = Guarded::spawn(context, &mut command)?;
+        .arg(context.scratch("ceiling.isotherm"));
+    let mut recorder = Guarded::spawn_json(context, &mut command)?;
     context.sleep(SETTLED)?;
     let (before, since) = (process_cpu(recorder.id())?, Instant::now());
     context.sleep(MEASURED)?;
     let spent = process_cpu(recorder.id())?.saturating_sub(before);
     let elapsed = since.elapsed();
-    recorder.finish(context, Duration::from_secs(seconds + 30))?;
-    let summary: Value = serde_json::from_slice(&std::fs::read(summary)?)?;
+    let summary = recorder.finish_json(context, Duration::from_secs(seconds + 30))?;
     let number = |name: &str| summary[name].as_f64().with_context(|| format!("no {name}"));
     Ok(Row {
         case,

@@ -12,6 +12,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use super::BenchContext;
 
@@ -44,6 +45,8 @@ pub(super) struct Guarded {
     name: String,
     /// The file of its standard error.
     errors: PathBuf,
+    /// The file of its standard output, if [`Guarded::spawn_json`] started it.
+    output: PathBuf,
 }
 
 impl Guarded {
@@ -64,14 +67,37 @@ impl Guarded {
             child,
             name,
             errors,
+            output: PathBuf::new(),
         })
+    }
+
+    /// Starts `command`, which prints JSON for [`Guarded::finish_json`].
+    pub(super) fn spawn_json(
+        context: &BenchContext,
+        command: &mut Command,
+    ) -> anyhow::Result<Self> {
+        let nth = NR_SPAWNED.fetch_add(1, Ordering::Relaxed);
+        let output = context.scratch(&format!("{nth}.json"));
+        let file = File::create(&output).context("cannot write to the temporary folder")?;
+        let mut child = Self::spawn(context, command.stdout(file))?;
+        child.output = output;
+        Ok(child)
+    }
+
+    /// Runs `command` to its end and returns the JSON that it prints.
+    pub(super) fn json(
+        context: &BenchContext,
+        command: &mut Command,
+        limit: Duration,
+    ) -> anyhow::Result<Value> {
+        Self::spawn_json(context, command)?.finish_json(context, limit)
     }
 
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(super) fn stdout(&mut self) -> anyhow::Result<ChildStdout> {
+    fn stdout(&mut self) -> anyhow::Result<ChildStdout> {
         let output = self.child.stdout.take();
         output.context("standard output is a pipe, and read by nobody else")
     }
@@ -121,6 +147,17 @@ impl Guarded {
             bail!("{} failed, with {status}: {}", self.name, self.said());
         }
         Ok(())
+    }
+
+    /// Waits as [`Guarded::finish`] does, and returns the JSON that the child has printed.
+    pub(super) fn finish_json(
+        &mut self,
+        context: &BenchContext,
+        limit: Duration,
+    ) -> anyhow::Result<Value> {
+        self.finish(context, limit)?;
+        let text = std::fs::read(&self.output)?;
+        serde_json::from_slice(&text).with_context(|| format!("{} printed no JSON", self.name))
     }
 
     /// Ends the child: SIGTERM first, then SIGKILL.
@@ -184,8 +221,7 @@ pub(super) fn process_cpu(pid: u32) -> anyhow::Result<Duration> {
     Ok(sum)
 }
 
-/// Returns the CPU time of a thread, or of a process' first one, to the nanosecond.
-pub(super) fn thread_cpu(pid: u32) -> anyhow::Result<Duration> {
+fn thread_cpu(pid: u32) -> anyhow::Result<Duration> {
     let path = format!("/proc/{pid}/schedstat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let nanos = text

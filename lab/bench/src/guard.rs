@@ -61,7 +61,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     );
     let mut rows = Vec::new();
     for case in &CASES {
-        if !context.only.is_empty() && !context.only.iter().any(|only| only == case.name) {
+        if !context.is_selected(case.name) {
             continue;
         }
         if let Some(missing) = case.missing() {
@@ -112,8 +112,7 @@ fn compare(context: &BenchContext, case: &Case) -> anyhow::Result<Vec<Row>> {
     for repeat in 0..repeats {
         for turn in 0..ARMS.len() {
             let at = (repeat + turn) % ARMS.len();
-            let (arm, flags) = ARMS[at];
-            runs[at].push(run::once(context, case, flags, Duration::ZERO, arm)?);
+            runs[at].push(run::once(context, case, ARMS[at].1, Duration::ZERO)?);
         }
     }
     Ok(rows(case, runs))
@@ -151,10 +150,9 @@ fn together(
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..pairs * ARMS.len())
             .map(|at| {
-                let (arm, flags) = ARMS[at % ARMS.len()];
-                let name = format!("{arm}.{at}");
+                let (_, flags) = ARMS[at % ARMS.len()];
                 let delay = apart * at as u32;
-                scope.spawn(move || run::once(context, case, flags, delay, &name))
+                scope.spawn(move || run::once(context, case, flags, delay))
             })
             .collect();
         let mut runs = [const { Vec::new() }; ARMS.len()];

@@ -7,9 +7,9 @@
 //!
 //! Limits: if huge pages gain nothing on a machine, the share that is kept means nothing, and is not printed.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::BufRead as _;
 use std::path::Path;
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -92,15 +92,12 @@ struct Outcome {
 }
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    if !context.named {
-        return Ok(BenchOutcome::Skip("runs only when named".into()));
-    }
     let Some(program) = compile(context, "grid")? else {
         return Ok(BenchOutcome::Skip("cc is not installed".into()));
     };
     let (mut tables, mut data) = (Vec::new(), serde_json::Map::new());
     for (name, table_percent) in PROGRAMS {
-        if !context.only.is_empty() && !context.only.iter().any(|only| only == name) {
+        if !context.is_selected(name) {
             continue;
         }
         let mut outcomes: [Vec<Outcome>; ARMS.len()] = Default::default();
@@ -147,26 +144,19 @@ fn one(
     solver.finish(context, LIMIT)?;
     let mut outcome: Outcome = serde_json::from_str(&line)
         .with_context(|| format!("the grid solver said `{}`", line.trim()))?;
-    if let Some((isotherm, said)) = &mut manager {
-        isotherm.finish(context, Duration::from_secs(30))?;
-        let summary: serde_json::Value = serde_json::from_reader(said)?;
+    if let Some(isotherm) = &mut manager {
+        let summary = isotherm.finish_json(context, Duration::from_secs(30))?;
         outcome.acting_cpu_seconds = summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0);
     }
     Ok(outcome)
 }
 
 /// Runs Isotherm beside the program, until the program ends.
-fn manage(
-    context: &BenchContext,
-    pid: u32,
-    max_waste: &str,
-) -> anyhow::Result<(Guarded, BufReader<ChildStdout>)> {
+fn manage(context: &BenchContext, pid: u32, max_waste: &str) -> anyhow::Result<Guarded> {
     let mut command = Command::new(&context.isotherm);
     command.args(["run", "--json", "--quiet", "--no-guard", "--preset", "ethp"]);
     command.args(["--max-waste", max_waste, "--pid", &pid.to_string()]);
-    let mut isotherm = Guarded::spawn(context, command.stdout(Stdio::piped()))?;
-    let said = BufReader::new(isotherm.stdout()?);
-    Ok((isotherm, said))
+    Guarded::spawn_json(context, &mut command)
 }
 
 fn table(name: &str, outcomes: &[Vec<Outcome>; ARMS.len()]) -> Table {

@@ -4,30 +4,25 @@
 //! minute), and gives medians with their spread. A bench that lacks something reports SKIP with the reason. Whatever a
 //! bench starts ends with it, also on failure and on Ctrl-C.
 
-mod accuracy;
+mod cached_files;
 mod ceiling;
 mod child;
 mod engine;
-mod fragmentation;
 mod guard;
 mod huge;
 mod machine;
 mod measure;
-mod overhead;
+mod meter;
 mod page;
-mod page_cache;
 mod prediction;
 mod recording;
-mod redis;
 mod report_vs_damo;
-mod stacks;
 mod stats;
 mod subject;
 mod table;
-mod toggle;
 mod truth;
 mod tune;
-mod workload;
+mod watching;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,46 +36,110 @@ use serde_json::{Value, json};
 
 use table::Table;
 
-/// Measure accuracy, overhead and speed.
-#[derive(Parser)]
-#[command(
-    name = "isotherm-bench",
-    after_help = "\
-Benches:
-  accuracy         each monitoring mode against workloads of known truth, and redis
-  overhead         redis' throughput with and without recording
-  toggle           speed lost by recording, second by second in the same run
-  page-cache       reading of cached files with and without recording, and whether what is reported of the files is
-                   true; runs only when named, as it watches all of the machine
-  prediction       what the simulated machine predicts of a scheme, and what came of it, on the programs of
-                   truth (--programs, --seed, --cases, --case as there); runs only when named
-  guard            slowdown and memory saved under prcl, with and without the guard: bursts, shifts,
-                   locks; on the swap that there is (zram or a disk)
-  report_vs_damo   time and memory of reports, ours and damo's, on the same record
-  page             how long a large record takes to open in a browser, and how smoothly it moves; runs
-                   only when named
-  engine           the engine's own criterion benches
-  fragmentation    huge page faults in fragmented memory, with the kernel's compaction ahead of demand
-                   and with ours; runs only when named, as it takes most of the machine's memory
-  huge             waste and speed-up of huge pages on a grid solver, with and without ethp; runs only when
-                   named
-  truth            every snapshot against what really happened in its own interval, on programs drawn
-                   from a seed; runs only when named
-  tune             what `tune` finds on traces of programs drawn from a seed, and by how many replays, beside the
-                   published methods; runs only when named
-  stacks           what taking stacks of page faults costs programs; runs only when named
-  ceiling          CPU time, memory and interval where many blocks, mappings or processes are watched;
-                   runs only when named
+/// A bench of this program.
+struct Bench {
+    name: &'static str,
+    /// Its line in the help.
+    about: &'static str,
+    /// The reason why it runs only when it is named.
+    only_named: Option<&'static str>,
+    run: fn(&BenchContext) -> anyhow::Result<BenchOutcome>,
+}
 
+const BENCHES: [Bench; 10] = [
+    Bench {
+        name: "watching",
+        about: "speed and CPU time that a recorder takes from programs, turn by turn in the same run; with --only:\n\
+                cached-files (--all, and whether what is reported of the files is true) and\n\
+                map, heap, cc, python (--stacks)",
+        only_named: None,
+        run: watching::run,
+    },
+    Bench {
+        name: "prediction",
+        about: "what the simulated machine predicts of a scheme, and the result, on the programs of truth\n\
+                (--programs, --seed, --cases, --case as there)",
+        only_named: Some("it takes long; name it to run it"),
+        run: prediction::run,
+    },
+    Bench {
+        name: "guard",
+        about: "slowdown and memory saved under prcl, with and without the guard: bursts, shifts, locks; on the\n\
+                swap that there is (zram or a disk)",
+        only_named: None,
+        run: guard::run,
+    },
+    Bench {
+        name: "report_vs_damo",
+        about: "time and memory of reports, ours and damo's, on the same record",
+        only_named: None,
+        run: report_vs_damo::run,
+    },
+    Bench {
+        name: "page",
+        about: "how long a large record takes to open in a browser, and how smoothly it moves",
+        only_named: Some("it needs a browser: name it"),
+        run: page::run,
+    },
+    Bench {
+        name: "engine",
+        about: "the engine's own criterion benches",
+        only_named: None,
+        run: engine::run,
+    },
+    Bench {
+        name: "truth",
+        about: "every snapshot against what really happened in its own interval, on programs drawn from a seed",
+        only_named: Some("it takes long; name it to run it"),
+        run: truth::run,
+    },
+    Bench {
+        name: "tune",
+        about: "what `tune` finds on traces of programs drawn from a seed, and by how many replays, beside the\n\
+                published methods",
+        only_named: Some("it takes long; name it to run it"),
+        run: tune::run,
+    },
+    Bench {
+        name: "ceiling",
+        about: "CPU time, memory and interval where many blocks, mappings or processes are watched",
+        only_named: Some("it takes minutes, and was not named"),
+        run: ceiling::run,
+    },
+    Bench {
+        name: "huge",
+        about: "waste and speed-up of huge pages on a grid solver, with and without ethp",
+        only_named: Some("runs only when named"),
+        run: huge::run,
+    },
+];
+
+const EXAMPLES: &str = "\
 Examples:
   cargo run --release -p isotherm-bench -- --quick
-  cargo run --release -p isotherm-bench -- accuracy --only static_1g --mode '5ms=--sample-interval 5ms'
-  cargo run --release -p isotherm-bench -- fragmentation --repeats 2
-  cargo run --release -p isotherm-bench -- truth --seed 7 --cases 20 --budgets 1%,10%"
-)]
+  cargo run --release -p isotherm-bench -- watching --only static_1g --mode '5ms=--sample-interval 5ms'
+  cargo run --release -p isotherm-bench -- truth --seed 7 --cases 20 --budgets 1%,10%";
+
+/// Returns a line for each bench, or several.
+fn list() -> String {
+    let entries = BENCHES.into_iter().map(|bench| {
+        let about = bench.about.replace('\n', &format!("\n{:19}", ""));
+        let when = bench.only_named.is_some();
+        let when = if when { "; runs only when named" } else { "" };
+        format!("  {:<15}  {about}{when}\n", bench.name)
+    });
+    entries.collect()
+}
+
+/// Measure accuracy, overhead and speed.
+#[derive(Parser)]
+#[command(name = "isotherm-bench", after_help = format!("Benches:\n{}\n{EXAMPLES}", list()))]
 struct Args {
     /// Benches to run; all if none is named
     names: Vec<String>,
+    /// Print the benches and run none
+    #[arg(long)]
+    list: bool,
     /// Repeat everything this number of times (default 3; 1 with --quick)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
@@ -90,10 +149,10 @@ struct Args {
     /// Small workloads and short windows: does it work, not how well
     #[arg(long)]
     quick: bool,
-    /// accuracy, toggle, guard, stacks: only these workloads; fragmentation: only these arms
+    /// watching, guard, huge, ceiling: only these programs
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// accuracy, overhead, truth: these modes of `isotherm record` instead of the usual ones
+    /// watching, truth: these modes of `isotherm record` instead of the usual ones
     #[arg(long, value_name = "NAME=FLAGS")]
     mode: Vec<String>,
     /// Seconds that each recording takes
@@ -108,8 +167,6 @@ struct Args {
     /// Use this binary instead of building one
     #[arg(long, value_name = "PATH")]
     isotherm: Option<PathBuf>,
-    #[command(flatten)]
-    fragmentation: fragmentation::Options,
     #[command(flatten)]
     huge: huge::Options,
     #[command(flatten)]
@@ -132,7 +189,6 @@ struct BenchContext {
     keep: Option<PathBuf>,
     /// Benches were named on the command line.
     named: bool,
-    fragmentation: fragmentation::Options,
     huge: huge::Options,
     truth: truth::Options,
     stop: Arc<AtomicBool>,
@@ -194,33 +250,26 @@ impl BenchContext {
     fn scratch(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
-}
 
-type Bench = fn(&BenchContext) -> anyhow::Result<BenchOutcome>;
-const BENCHES: [(&str, Bench); 15] = [
-    ("accuracy", accuracy::run),
-    ("overhead", overhead::run),
-    ("toggle", toggle::run),
-    ("prediction", prediction::run),
-    ("guard", guard::run),
-    ("report_vs_damo", report_vs_damo::run),
-    ("page", page::run),
-    ("engine", engine::run),
-    ("fragmentation", fragmentation::run),
-    ("truth", truth::run),
-    ("tune", tune::run),
-    ("ceiling", ceiling::run),
-    ("huge", huge::run),
-    ("page-cache", page_cache::run),
-    ("stacks", stacks::run),
-];
+    /// Returns whether `--only` selects `name`, or nothing.
+    fn is_selected(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+
+    /// Returns the modes of the command line, or else the usual ones.
+    fn modes_or(&self, usual: &[&str]) -> anyhow::Result<Vec<Mode>> {
+        if !self.modes.is_empty() {
+            return Ok(self.modes.clone());
+        }
+        usual.iter().map(|mode| Mode::parse(mode)).collect()
+    }
+}
 
 fn main() -> ExitCode {
     // These are parts of benches that are processes of their own: each runs this program with its name.
     let mut args = std::env::args().skip(1).peekable();
     let result = match args.peek().map(String::as_str) {
         Some("measure") => measure::main(args.skip(1)),
-        Some("drive") => fragmentation::driver::main(args),
         Some("truth-case") => truth::program::main(args),
         _ => run(Args::parse()),
     };
@@ -231,10 +280,14 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.list {
+        print!("{}", list());
+        return Ok(ExitCode::SUCCESS);
+    }
     for name in &args.names {
-        if !BENCHES.iter().any(|bench| bench.0 == name) {
-            let known: Vec<&str> = BENCHES.iter().map(|bench| bench.0).collect();
-            bail!("there is no bench `{name}`; there are {}", known.join(", "));
+        if !BENCHES.iter().any(|bench| bench.name == name) {
+            let known = BENCHES.map(|bench| bench.name).join(", ");
+            bail!("there is no bench `{name}`; there are {known}");
         }
     }
     let json_path = args.json.clone();
@@ -243,12 +296,16 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     let machine = machine::describe(&context);
     println!("{}", machine::line(&machine));
     let (mut results, mut failed, mut skipped) = (serde_json::Map::new(), 0, 0);
-    for (name, bench) in BENCHES {
-        if !names.is_empty() && !names.iter().any(|wanted| wanted == name) {
+    for bench in BENCHES {
+        if !names.is_empty() && !names.iter().any(|wanted| wanted == bench.name) {
             continue;
         }
-        println!("\n== {name} ==");
-        let result = match bench(&context) {
+        println!("\n== {} ==", bench.name);
+        let outcome = match bench.only_named {
+            Some(reason) if names.is_empty() => Ok(BenchOutcome::Skip(reason.into())),
+            _ => (bench.run)(&context),
+        };
+        let result = match outcome {
             Ok(BenchOutcome::Done { tables, data }) => {
                 for table in tables {
                     println!("{table}");
@@ -266,7 +323,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
                 json!({ "failed": format!("{error:#}") })
             }
         };
-        results.insert(name.to_owned(), result);
+        results.insert(bench.name.to_owned(), result);
         if context.stop.load(Ordering::Relaxed) {
             break;
         }
@@ -317,7 +374,6 @@ fn context(args: Args) -> anyhow::Result<BenchContext> {
             .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
         keep: args.keep,
         named: !args.names.is_empty(),
-        fragmentation: args.fragmentation,
         huge: args.huge,
         truth: args.truth,
         stop,

@@ -54,12 +54,7 @@ pub(super) fn measure(
     limit: Duration,
 ) -> anyhow::Result<Measured> {
     let mut measuring = Command::new(std::env::current_exe()?);
-    measuring
-        .args(["measure", "--"])
-        .args(command)
-        .stdout(Stdio::piped());
-    let mut child = Guarded::spawn(context, &mut measuring)?;
-    let mut stdout = child.stdout().context("standard output is a pipe")?;
-    child.finish(context, limit)?;
-    Ok(serde_json::from_reader(&mut stdout)?)
+    measuring.args(["measure", "--"]).args(command);
+    let measured = Guarded::json(context, &mut measuring, limit)?;
+    Ok(serde_json::from_value(measured)?)
 }

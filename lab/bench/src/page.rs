@@ -5,15 +5,17 @@
 //! (`tests/page/run.sh`).
 
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::Context as _;
 use serde_json::{Value, json};
 
+use super::child::Guarded;
 use super::report_vs_damo::{REGIONS, synthesize};
 use super::stats::cell;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
+const LIMIT: Duration = Duration::from_mins(30);
 /// The path of a figure in a run's JSON, its name, and its digits.
 const FIGURES: [(&str, &str, usize); 9] = [
     ("/read_s", "served after, s", 2),
@@ -28,9 +30,6 @@ const FIGURES: [(&str, &str, usize); 9] = [
 ];
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    if !context.named {
-        return Ok(BenchOutcome::Skip("it needs a browser: name it".to_owned()));
-    }
     let folder = context.root.join("tests/page");
     if !folder.join("node_modules").exists() {
         return Ok(BenchOutcome::Skip(
@@ -39,20 +38,14 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     }
     let record = context.scratch("synthetic.isotherm");
     synthesize(&record, context.rows.div_ceil(REGIONS))?;
-    let output = Command::new("node")
-        .arg("bench.mjs")
+    let mut node = Command::new("node");
+    node.arg("bench.mjs")
         .arg(&record)
         .arg(context.repeats.to_string())
         .current_dir(folder)
-        .env("ISOTHERM", &context.isotherm)
-        .output()
-        .context("cannot run node")?;
-    anyhow::ensure!(
-        output.status.success(),
-        "node: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let runs: Vec<Value> = serde_json::from_slice(&output.stdout).context("no numbers")?;
+        .env("ISOTHERM", &context.isotherm);
+    let numbers = Guarded::json(context, &mut node, LIMIT)?;
+    let runs: Vec<Value> = serde_json::from_value(numbers)?;
     let mut table = Table::new(
         format!("{} rows, {REGIONS} regions a snapshot", context.rows),
         &["figure", "median [range]"],

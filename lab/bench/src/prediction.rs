@@ -8,26 +8,29 @@
 //! same part of its life. A program has phases, and this machine's speed varies, which one pair cannot distinguish from
 //! a slowdown; so programs are judged by several pairs.
 
-mod meter;
 mod pair;
-mod subject;
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use isotherm_engine::statistics::Interval;
 use serde_json::{Value, json};
 
 use super::child::Guarded;
-use super::stats::cell;
+use super::meter::{Rate, Speed, now};
+use super::recording::trace;
+use super::stats::{cell, mean_cell};
+use super::subject::{Subject, Which};
 use super::table::Table;
+use super::truth::programs::PROGRAMS;
 use super::{BenchContext, BenchOutcome};
-use meter::{Rate, Speed};
 use pair::{
     ACTING_FACTOR, Bounded, Live, Pair, Predicted, SAVED_POINTS, SLOWDOWN_POINTS, is_slowdown_right,
 };
-use subject::{Subject, Which};
+
+/// Programs of the family, unless an option gives their number.
+const DRAWN: u64 = 6;
 
 /// Duration of a run, unless an option gives it.
 const DURATION: Duration = Duration::from_secs(20);
@@ -36,13 +39,10 @@ const WARM_UP: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(6);
 /// Time that a child may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
+/// Time for the replays of a trace.
+const LIMIT: Duration = Duration::from_hours(1);
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    if !context.named {
-        return Ok(BenchOutcome::Skip(
-            "it takes long; name it to run it".into(),
-        ));
-    }
     if !std::path::Path::new("/sys/block/zram0").exists() {
         return Ok(BenchOutcome::Skip(
             "there is no zram, so nothing can be paged out".into(),
@@ -84,18 +84,13 @@ fn by_program(pairs: &[Pair]) -> Table {
             group.len().to_string(),
             of(|p| p.live.saved_percent, 1),
             of(|p| p.predicted.saved_percent.value, 1),
-            Interval::of(slowdowns).map_or_else(|| "-".into(), |of| plus_minus(&of)),
+            mean_cell(slowdowns, 1),
             of(|p| p.predicted.slowdown_percent.value, 1),
             of(|p| p.live.acting_cpu_s, 2),
             of(|p| p.predicted.acting_cpu_s.value, 2),
         ]);
     }
     table
-}
-
-fn plus_minus(of: &Interval) -> String {
-    let half = of.half_width.map(|half| format!(" ± {half:.1}"));
-    format!("{:.1}{}", of.mean, half.unwrap_or_default())
 }
 
 /// Groups the pairs by program and kind of guard.
@@ -156,7 +151,7 @@ fn in_all(pairs: &[Pair]) -> Table {
 fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
     let (mut pairs, mut skipped) = (Vec::new(), Vec::new());
     for round in 0..context.repeats {
-        for (at, which) in Which::all(context).into_iter().enumerate() {
+        for (at, which) in programs(context).into_iter().enumerate() {
             let name = which.name(context);
             if let Some(lacks) = which.lacks() {
                 if round == 0 {
@@ -165,7 +160,7 @@ fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
                 }
                 continue;
             }
-            match one_pair(context, &which, round as usize, at) {
+            match one_pair(context, which, round as usize, at) {
                 Ok(of_both) => pairs.extend(of_both),
                 Err(error) => {
                     println!("FAILED {name}: {error:#}");
@@ -181,53 +176,53 @@ fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
     (pairs, skipped)
 }
 
-/// The monitoring of a live run.
-#[derive(Clone, Copy, PartialEq)]
-enum Arm {
-    /// Without a monitor.
-    Alone,
-    /// Acted on, with or without the guard.
-    Under { guard: bool },
+/// Returns all programs that are selected.
+fn programs(context: &BenchContext) -> Vec<Which> {
+    let options = &context.truth;
+    let is_wanted = |name: &str| {
+        options.programs.is_empty() || options.programs.iter().any(|p| p == name || p == "all")
+    };
+    let drawn: Vec<u64> = if options.case.is_empty() {
+        (0..options.cases.unwrap_or(DRAWN)).collect()
+    } else {
+        options.case.clone()
+    };
+    let real = PROGRAMS
+        .into_iter()
+        .filter(|program| is_wanted(program.name));
+    let real = real.map(|program| Which::Real(program.name));
+    real.chain(drawn.into_iter().map(Which::Drawn)).collect()
 }
 
-const ARMS: [Arm; 3] = [
-    Arm::Alone,
-    Arm::Under { guard: true },
-    Arm::Under { guard: false },
-];
+/// The live runs: acted on with or without the guard, or not at all.
+const ARMS: [Option<bool>; 3] = [None, Some(true), Some(false)];
 
 /// Records the trace first, then makes the live runs, whose order varies. Replays follow all measurements, as
 /// they keep all CPUs busy.
 fn one_pair(
     context: &BenchContext,
-    which: &Which,
+    which: Which,
     round: usize,
     place: usize,
 ) -> anyhow::Result<Vec<Pair>> {
     let duration = context.asked_duration.unwrap_or(DURATION);
     let program = which.name(context);
-    record(context, which, duration)?;
+    let trace = record(context, which, duration)?;
     let mut alone = None;
     let mut under = Vec::new();
     for at in 0..ARMS.len() {
         let arm = ARMS[(round + place + at) % ARMS.len()];
-        let subject = which.start(context)?;
+        let (acting_cpu_s, rates) = live(context, which.start(context)?, arm, duration)?;
         match arm {
-            Arm::Alone => {
-                let wait = |_: &mut Subject| context.sleep(duration).map(|()| 0.0);
-                alone = live(context, subject, duration, &wait)?.1;
-            }
-            Arm::Under { guard } => {
-                let act = |subject: &mut Subject| act(context, subject, guard, duration);
-                under.push((guard, live(context, subject, duration, &act)?));
-            }
+            None => alone = rates,
+            Some(guard) => under.push((guard, acting_cpu_s, rates)),
         }
     }
-    under.sort_by_key(|(guard, _)| !guard);
+    under.sort_by_key(|(guard, ..)| !guard);
     let mut pairs = Vec::new();
-    for (guard, (acting_cpu_s, rates)) in under {
-        let (saved_percent, predicted) = predict(context, guard)?;
-        keep(context, &format!("{program}.{round}"), guard)?;
+    for (guard, acting_cpu_s, rates) in under {
+        let (saved_percent, predicted) = predict(context, &trace, guard)?;
+        keep(context, &trace, &format!("{program}.{round}"), guard)?;
         let slowdown = alone.zip(rates).map(|(alone, rates)| loss(alone, rates));
         let pair = Pair {
             program: program.clone(),
@@ -248,21 +243,15 @@ fn one_pair(
 }
 
 /// Records the trace of a run.
-fn record(context: &BenchContext, which: &Which, duration: Duration) -> anyhow::Result<()> {
+fn record(context: &BenchContext, which: Which, duration: Duration) -> anyhow::Result<PathBuf> {
     let mut subject = which.start(context)?;
     context.sleep(WARM_UP + ALONE)?;
     subject.check_running()?;
-    let mut record = Command::new(&context.isotherm);
-    record
-        .args(["record", "--pages", "-q", "--max-stall", "1s"])
-        .args(["--duration", &format!("{}s", duration.as_secs())])
-        .args(["--pid", &subject.pid().to_string(), "-o"])
-        .arg(context.scratch("trace.isotherm"));
-    Guarded::spawn(context, &mut record)?.finish(context, duration + SLACK)
+    trace(context, subject.pid(), duration)
 }
 
 /// Returns the path of a file that a live run writes.
-fn of_run(context: &BenchContext, name: &str, guard: bool) -> std::path::PathBuf {
+fn of_run(context: &BenchContext, name: &str, guard: bool) -> PathBuf {
     context.scratch(&format!("{}.{name}", guard_name(guard)))
 }
 
@@ -271,7 +260,7 @@ fn guard_name(guard: bool) -> &'static str {
 }
 
 /// Keeps the records of a pair, if --keep asks for that.
-fn keep(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<()> {
+fn keep(context: &BenchContext, trace: &Path, program: &str, guard: bool) -> anyhow::Result<()> {
     let Some(folder) = &context.keep else {
         return Ok(());
     };
@@ -279,20 +268,14 @@ fn keep(context: &BenchContext, program: &str, guard: bool) -> anyhow::Result<()
     let program = program.replace([' ', '/'], "-");
     let name = guard_name(guard);
     for (from, kept) in [
-        (
-            context.scratch("trace.isotherm"),
-            format!("{program}.trace.isotherm"),
-        ),
+        (trace.to_owned(), "trace.isotherm".to_owned()),
         (
             of_run(context, "isotherm", guard),
-            format!("{program}.{name}.isotherm"),
+            format!("{name}.isotherm"),
         ),
-        (
-            of_run(context, "json", guard),
-            format!("{program}.{name}.json"),
-        ),
+        (of_run(context, "json", guard), format!("{name}.json")),
     ] {
-        let to = folder.join(kept);
+        let to = folder.join(format!("{program}.{kept}"));
         std::fs::copy(from, &to).with_context(|| format!("cannot keep {}", to.display()))?;
     }
     Ok(())
@@ -319,25 +302,34 @@ fn line(pair: &Pair) -> String {
     )
 }
 
-/// Runs the program alone for some seconds, and then calls `happens`. Returns its result, and the program's speed
-/// before and during it.
+/// Runs the program alone for some seconds, and then under an arm. Returns the CPU time of acting, and the program's
+/// speed before and during it.
 fn live(
     context: &BenchContext,
     mut subject: Subject,
+    arm: Option<bool>,
     duration: Duration,
-    happens: &dyn Fn(&mut Subject) -> anyhow::Result<f64>,
 ) -> anyhow::Result<(f64, Option<[Rate; 2]>)> {
-    let speed = Speed::of(subject.meter());
+    let speed = Speed::of(subject.meter(), None);
     context.sleep(WARM_UP)?;
-    let began = Instant::now();
+    let began = now();
     context.sleep(ALONE)?;
-    let from = Instant::now();
-    let yielded = happens(&mut subject)?;
+    let from = now();
+    let acting_cpu_s = match arm {
+        None => {
+            context.sleep(duration)?;
+            0.0
+        }
+        Some(guard) => act(context, &subject, guard, duration)?,
+    };
     // Acting takes a moment to begin and to end.
-    let until = Instant::now().min(from + duration);
+    let until = now().min(from + duration.as_secs_f64());
     subject.check_running()?;
-    let rates = speed.between(began, from).zip(speed.between(from, until));
-    Ok((yielded, rates.map(|(before, then)| [before, then])))
+    let rates = match speed.within(&[(began, from), (from, until)])[..] {
+        [Some(before), Some(then)] => Some([before, then]),
+        _ => None,
+    };
+    Ok((acting_cpu_s, rates))
 }
 
 /// Acts on a program; returns the CPU time of acting.
@@ -347,17 +339,15 @@ fn act(
     guard: bool,
     duration: Duration,
 ) -> anyhow::Result<f64> {
-    let summary = of_run(context, "json", guard);
     let mut acting = Command::new(&context.isotherm);
     acting
         .args(["run", "-q", "--json", "--preset", "prcl"])
         .args(["--duration", &format!("{}s", duration.as_secs())])
         .args(no_guard(guard))
         .args(["--pid", &subject.pid().to_string(), "-o"])
-        .arg(of_run(context, "isotherm", guard))
-        .stdout(std::fs::File::create(&summary)?);
-    Guarded::spawn(context, &mut acting)?.finish(context, duration + SLACK)?;
-    let summary: Value = serde_json::from_slice(&std::fs::read(summary)?)?;
+        .arg(of_run(context, "isotherm", guard));
+    let summary = Guarded::json(context, &mut acting, duration + SLACK)?;
+    std::fs::write(of_run(context, "json", guard), format!("{summary:#}\n"))?;
     Ok(summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0))
 }
 
@@ -373,21 +363,16 @@ fn no_guard(guard: bool) -> &'static [&'static str] {
 }
 
 /// Returns the saved memory by the live run's record, and the prediction by the trace.
-fn predict(context: &BenchContext, guard: bool) -> anyhow::Result<(f64, Predicted)> {
+fn predict(context: &BenchContext, trace: &Path, guard: bool) -> anyhow::Result<(f64, Predicted)> {
     let mut simulate = Command::new(&context.isotherm);
     simulate
         .args(["simulate", "--json", "--preset", "prcl"])
         .args(no_guard(guard))
         .arg("--trace")
-        .arg(context.scratch("trace.isotherm"))
+        .arg(trace)
         .arg("--against")
         .arg(of_run(context, "isotherm", guard));
-    let output = simulate
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot simulate")?;
-    ensure!(output.status.success(), "the simulation failed");
-    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let report = Guarded::json(context, &mut simulate, LIMIT)?;
     let number = |value: &Value| value.as_f64().context("a number is missing in the report");
     let against = &report["against"];
     // A value has bounds if a trace is replayed several times.

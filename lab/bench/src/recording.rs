@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use isotherm_engine::{Snapshot, TargetId};
 use isotherm_record::{CostSample, Item, Reader};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::child::{Guarded, children_cpu};
 use super::{BenchContext, Mode};
@@ -37,10 +39,6 @@ pub(super) struct Recorded {
     pub(super) cpu_measured: f64,
     /// The recorder's peak memory by its own count.
     pub(super) rss_max: u64,
-    /// Ranges of pages cleared, per second.
-    pub(super) clears_per_second: Option<f64>,
-    /// Cost samples, in order of time.
-    pub(super) costs: Vec<CostSample>,
 }
 
 impl Recording {
@@ -77,38 +75,50 @@ impl Recording {
         self.child.id()
     }
 
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
-        self.child.check_running()
+    /// Stops or continues the recorder, which still runs.
+    pub(super) fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
+        self.child.check_running()?;
+        Ok(kill(Pid::from_raw(self.id() as i32), signal)?)
     }
 
-    /// Waits for the recorder's end and reads its record.
-    pub(super) fn finish(mut self, context: &BenchContext) -> anyhow::Result<Recorded> {
+    /// Waits for the recorder's end. Returns its record and its CPU time as a share of one CPU.
+    pub(super) fn end(mut self, context: &BenchContext) -> anyhow::Result<(PathBuf, f64)> {
         self.child.finish(context, self.duration + SLACK)?;
         let elapsed = self.started.elapsed();
         let cpu = children_cpu()?.saturating_sub(self.cpu_before);
-        let recorded = read(&self.path)?;
+        Ok((self.path, cpu.as_secs_f64() / elapsed.as_secs_f64()))
+    }
+
+    /// Waits for the recorder's end and reads its record.
+    pub(super) fn finish(self, context: &BenchContext) -> anyhow::Result<Recorded> {
+        let (path, cpu_measured) = self.end(context)?;
         Ok(Recorded {
-            cpu_measured: cpu.as_secs_f64() / elapsed.as_secs_f64(),
-            ..recorded
+            cpu_measured,
+            ..read(&path)?
         })
     }
 }
 
+/// Records all accesses of process `pid` to its pages, as the trace that simulations replay. Returns its path.
+pub(super) fn trace(
+    context: &BenchContext,
+    pid: u32,
+    duration: Duration,
+) -> anyhow::Result<PathBuf> {
+    let mode = Mode::parse("trace=--pages -q --max-stall 1s")?;
+    let recording = Recording::start(context, &mode, pid, duration)?;
+    Ok(recording.end(context)?.0)
+}
+
 /// Reads a record of one target.
 pub(super) fn read(path: &Path) -> anyhow::Result<Recorded> {
-    let file = File::open(path).context("the recorder left no record")?;
-    let reader = Reader::open(file).context("the recorder left no usable record")?;
     let mut snapshots: BTreeMap<TargetId, Vec<Snapshot>> = BTreeMap::new();
     let mut costs: Vec<CostSample> = Vec::new();
-    for item in reader.replay_pages() {
-        match item.context("the record is damaged")? {
-            Item::Snapshot(snapshot) => {
-                snapshots.entry(snapshot.target).or_default().push(snapshot);
-            }
-            Item::Cost(cost) => costs.push(cost),
-            _ => {}
-        }
-    }
+    each_item(path, |item| match item {
+        Item::Snapshot(snapshot) => snapshots.entry(snapshot.target).or_default().push(snapshot),
+        Item::Cost(cost) => costs.push(cost),
+        _ => {}
+    })?;
     let mut targets = snapshots.into_values();
     let (Some(snapshots), None) = (targets.next(), targets.next()) else {
         bail!("the record holds snapshots of none, or of more than one target");
@@ -126,7 +136,25 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Recorded> {
         }),
         cpu_measured: 0.0,
         rss_max: costs.iter().map(|cost| cost.monitor_rss).max().unwrap_or(0),
-        clears_per_second: per_second(|c| c.cost.clears as f64),
-        costs,
     })
+}
+
+/// Reads the cost samples of a record, in order of time.
+pub(super) fn costs(path: &Path) -> anyhow::Result<Vec<CostSample>> {
+    let mut costs = Vec::new();
+    each_item(path, |item| {
+        if let Item::Cost(cost) = item {
+            costs.push(cost);
+        }
+    })?;
+    Ok(costs)
+}
+
+fn each_item(path: &Path, mut take: impl FnMut(Item)) -> anyhow::Result<()> {
+    let file = File::open(path).context("the recorder left no record")?;
+    let reader = Reader::open(file).context("the recorder left no usable record")?;
+    for item in reader.replay_pages() {
+        take(item.context("the record is damaged")?);
+    }
+    Ok(())
 }

@@ -1,158 +1,184 @@
-//! Subjects of the accuracy bench: a workload of known truth, or redis.
+//! Programs of the benches whose progress can be read.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::fs::File;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use isotherm_engine::Nanos;
-use isotherm_workload::accuracy::observed;
-use isotherm_workload::truth::Episode;
+use anyhow::{Context as _, ensure};
 
-use super::child::thread_cpu;
-use super::recording::Recording;
-use super::redis::{self, Client, Server};
-use super::workload::Workload;
-use super::{BenchContext, Mode};
+use super::cached_files::CachedFiles;
+use super::child::{Guarded, compile};
+use super::meter::Meter;
+use super::truth::program::Running;
+use super::truth::programs::{Busy, PROGRAMS, Program, Progress};
+use super::{BenchContext, machine};
 
-/// A running program whose speed can be measured, and whose accesses are known.
-pub(super) enum Subject {
-    Exercise(Workload),
-    Redis(Busy),
-}
+/// Populating 16 GiB takes half a minute if the hypervisor must find the memory first.
+const READY_LIMIT: Duration = Duration::from_mins(5);
+/// A name for the output of a program with a log.
+const LOG: &str = "progress.log";
 
-/// A redis server that a client keeps busy.
-pub(super) struct Busy {
-    server: Server,
-    requests: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
-    client: Option<JoinHandle<anyhow::Result<()>>>,
-    truth: Vec<Episode>,
-}
-
-/// A moment of a running subject.
+/// The identity of a program.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    time: Nanos,
-    cpu: Duration,
-    requests: u64,
+pub(super) enum Which {
+    /// A real program of the truth bench.
+    Real(&'static str),
+    /// A program of the generated family, by its number.
+    Drawn(u64),
+    /// `isotherm workload` on a file of `experiments/workloads`.
+    Pattern(&'static str),
+    /// `experiments/workloads/faults.c` with these arguments.
+    Faults(&'static [&'static str]),
+    /// A program that reads cached files.
+    CachedFiles,
 }
 
-/// Operations per second between two marks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    /// Operations by the clock.
-    pub(super) wall: f64,
-    /// Operations by the subject's own CPU time, which other programs on the machine do not change.
-    pub(super) cpu: f64,
+impl Which {
+    pub(super) fn name(self, context: &BenchContext) -> String {
+        match self {
+            Self::Real(name) | Self::Pattern(name) => name.to_owned(),
+            Self::Drawn(number) => format!("drawn {}/{number}", context.truth.seed),
+            Self::Faults(arguments) => arguments.join(" "),
+            Self::CachedFiles => "cached files".to_owned(),
+        }
+    }
+
+    /// Returns what it lacks here, if anything.
+    pub(super) fn lacks(self) -> Option<String> {
+        let Self::Real(name) = self else {
+            return None;
+        };
+        real(name).map_or_else(|error| Some(error.to_string()), Program::lacks)
+    }
+
+    pub(super) fn start(self, context: &BenchContext) -> anyhow::Result<Subject> {
+        match self {
+            Self::Real(name) => {
+                let program = real(name)?;
+                let busy = program.start(context)?;
+                let meter = match program.progress {
+                    Progress::BytesRead => Meter::BytesRead(busy.pid()),
+                    Progress::Waits => Meter::Waits(busy.pid()),
+                    Progress::Said => Meter::Said(busy.folder().join("said")),
+                };
+                Ok(Subject::new(Process::Real(busy), meter))
+            }
+            Self::Drawn(number) => {
+                let available = machine::meminfo("MemAvailable:").unwrap_or(0);
+                let seed = context.truth.seed;
+                let running = Running::start(context, seed, number, available / 8)?;
+                let journal = running.journal().to_owned();
+                Ok(Subject::new(
+                    Process::Drawn(running),
+                    Meter::Journal(journal),
+                ))
+            }
+            Self::Pattern(name) => {
+                let mut command = Command::new(&context.isotherm);
+                command.args(["workload", "--json", "--repeat", "0"]);
+                let folder = context.root.join("experiments/workloads");
+                command.arg(folder.join(format!("{name}.cfg")));
+                logged(context, &mut command, Meter::Accesses)
+            }
+            Self::Faults(arguments) => {
+                let program = compile(context, "faults")?.context("there is no C compiler (cc)")?;
+                write_unit(context)?;
+                let mut command = Command::new(program);
+                command.args(arguments).current_dir(context.scratch.path());
+                logged(context, &mut command, Meter::Rounds)
+            }
+            Self::CachedFiles => {
+                let files = CachedFiles::start(context)?;
+                let meter = Meter::BytesRead(files.pid());
+                Ok(Subject::new(Process::CachedFiles(files), meter))
+            }
+        }
+    }
+}
+
+fn real(name: &str) -> anyhow::Result<&'static Program> {
+    const ALL: &[Program] = &PROGRAMS;
+    let program = ALL.iter().find(|program| program.name == name);
+    program.with_context(|| format!("there is no program `{name}`"))
+}
+
+/// Starts a program that writes a log, and waits until it makes progress.
+fn logged(
+    context: &BenchContext,
+    command: &mut Command,
+    meter: fn(std::path::PathBuf) -> Meter,
+) -> anyhow::Result<Subject> {
+    let path = context.scratch(LOG);
+    let file = File::create(&path).context("cannot write to the temporary folder")?;
+    let mut child = Guarded::spawn(context, command.stdout(file))?;
+    let meter = meter(path);
+    let end = Instant::now() + READY_LIMIT;
+    while meter.log().is_none_or(|points| points.is_empty()) {
+        let seconds = READY_LIMIT.as_secs();
+        ensure!(
+            Instant::now() < end,
+            "the program was not ready after {seconds} s"
+        );
+        child.check_running()?;
+        context.sleep(Duration::from_millis(50))?;
+    }
+    Ok(Subject::new(Process::Logged(child), meter))
+}
+
+/// Writes a C program, `unit.c`, that a compiler is busy with for a moment.
+fn write_unit(context: &BenchContext) -> anyhow::Result<()> {
+    let functions = (0..200).map(|n| {
+        format!("int f{n}(int *a, int n) {{ int s = {n}; for (int i = 0; i < n; i++) s = s * a[i] + (s >> 3); return s; }}\n")
+    });
+    std::fs::write(context.scratch("unit.c"), functions.collect::<String>())
+        .context("cannot write a program")
+}
+
+/// A running program.
+pub(super) struct Subject {
+    process: Process,
+    meter: Meter,
+}
+
+enum Process {
+    Real(Busy),
+    Drawn(Running),
+    Logged(Guarded),
+    CachedFiles(CachedFiles),
 }
 
 impl Subject {
-    /// Starts redis with `keys` keys. Its truth is observed at once, by exact scans.
-    pub(super) fn redis(context: &BenchContext, keys: u64) -> anyhow::Result<Self> {
-        let (server, client) = redis::start(context, keys)?;
-        let mut busy = Busy::new(server, client);
-        let exact = Mode {
-            name: "truth".into(),
-            flags: ["--pages", "--max-stall", "1s"].map(str::to_owned).to_vec(),
-        };
-        let scans = Recording::start(context, &exact, busy.server.pid(), context.duration)?
-            .finish(context)
-            .context("the exact scan, against which all else is scored, failed")?
-            .snapshots;
-        // The first scan finds pages that were accessed before the load began.
-        busy.truth = vec![observed(scans.iter().skip(1))];
-        Ok(Self::Redis(busy))
+    fn new(process: Process, meter: Meter) -> Self {
+        Self { process, meter }
     }
 
     pub(super) fn pid(&self) -> u32 {
-        match self {
-            Self::Exercise(workload) => workload.pid(),
-            Self::Redis(busy) => busy.server.pid(),
+        match &self.process {
+            Process::Real(busy) => busy.pid(),
+            Process::Drawn(running) => running.pid(),
+            Process::Logged(child) => child.id(),
+            Process::CachedFiles(files) => files.pid(),
         }
     }
 
-    pub(super) fn mark(&mut self) -> anyhow::Result<Mark> {
-        let requests = match self {
-            Self::Exercise(workload) => {
-                workload.check_running()?;
-                0
-            }
-            Self::Redis(busy) => {
-                busy.check_running()?;
-                busy.requests.load(Ordering::Relaxed)
-            }
-        };
-        Ok(Mark {
-            time: SystemTime::now().duration_since(UNIX_EPOCH)?.into(),
-            cpu: thread_cpu(self.pid())?,
-            requests,
-        })
+    pub(super) fn meter(&self) -> Meter {
+        self.meter.clone()
     }
 
-    /// Returns the speed between two marks, the later of which is now.
-    pub(super) fn rate(
-        &self,
-        context: &BenchContext,
-        from: Mark,
-        to: Mark,
-    ) -> anyhow::Result<Rate> {
-        let operations = match self {
-            Self::Exercise(workload) => workload.operations(context, from.time, to.time)?,
-            Self::Redis(_) => (to.requests - from.requests) as f64,
-        };
-        let cpu = to.cpu.saturating_sub(from.cpu).as_secs_f64();
-        Ok(Rate {
-            wall: operations / (to.time - from.time).as_secs_f64(),
-            cpu: operations / cpu.max(1e-9),
-        })
-    }
-
-    /// Returns the known accesses so far.
-    pub(super) fn episodes(&self) -> anyhow::Result<Vec<Episode>> {
-        match self {
-            Self::Exercise(workload) => workload.episodes(),
-            Self::Redis(busy) => Ok(busy.truth.clone()),
-        }
-    }
-}
-
-impl Busy {
-    fn new(server: Server, mut client: Client) -> Self {
-        let requests = Arc::new(AtomicU64::new(0));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (count, end) = (Arc::clone(&requests), Arc::clone(&stop));
-        let client =
-            std::thread::spawn(move || client.read(&count, || Ok(!end.load(Ordering::Relaxed))));
-        Self {
-            server,
-            requests,
-            stop,
-            client: Some(client),
-            truth: Vec::new(),
+    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+        match &mut self.process {
+            Process::Real(busy) => busy.check_running(),
+            Process::Drawn(running) => running.check_running(),
+            Process::Logged(child) => child.check_running(),
+            Process::CachedFiles(files) => files.check_running(),
         }
     }
 
-    fn check_running(&mut self) -> anyhow::Result<()> {
-        self.server.check_running()?;
-        if !self.client.as_ref().is_some_and(JoinHandle::is_finished) {
-            return Ok(());
-        }
-        match self.client.take().map(JoinHandle::join) {
-            Some(Ok(Err(error))) => Err(error).context("redis' client failed"),
-            _ => bail!("redis' client ended early"),
-        }
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // The client ends before the server, which ends with its field: the client must not see it end. A mark has
-        // already reported the client's failure, if there was one.
-        if let Some(client) = self.client.take() {
-            let _ = client.join();
+    /// Returns the files that it reads, if it is the reader of cached files.
+    pub(super) fn cached_files(&self) -> Option<&CachedFiles> {
+        match &self.process {
+            Process::CachedFiles(files) => Some(files),
+            _ => None,
         }
     }
 }

@@ -78,6 +78,21 @@ struct Run {
     verdicts: Vec<Verdict>,
 }
 
+impl Run {
+    fn of(mode: String, recorded: &Recorded, verdicts: Vec<Verdict>, rss: &Rss) -> Self {
+        let percent = |share: Option<f64>| share.map(|share| share * 100.0);
+        Self {
+            mode,
+            score: Score::of(&verdicts, rss),
+            cpu_claimed_percent: percent(recorded.cpu_claimed),
+            cpu_claimed_induced_percent: percent(recorded.cpu_claimed_induced),
+            cpu_measured_percent: recorded.cpu_measured * 100.0,
+            recorder_rss_bytes: recorded.rss_max,
+            verdicts,
+        }
+    }
+}
+
 /// All modes on one program.
 #[derive(Serialize)]
 struct Watched {
@@ -266,14 +281,5 @@ fn score_run(journal: &TouchJournal, mode: &Mode, recorded: &Recorded, rss: &Rss
         .filter(|s| journal.covers(s.start, s.end))
         .map(|s| verdict(journal, s))
         .collect();
-    let percent = |share: Option<f64>| share.map(|share| share * 100.0);
-    Run {
-        mode: mode.name.clone(),
-        score: Score::of(&verdicts, rss),
-        cpu_claimed_percent: percent(recorded.cpu_claimed),
-        cpu_claimed_induced_percent: percent(recorded.cpu_claimed_induced),
-        cpu_measured_percent: recorded.cpu_measured * 100.0,
-        recorder_rss_bytes: recorded.rss_max,
-        verdicts,
-    }
+    Run::of(mode.name.clone(), recorded, verdicts, rss)
 }

@@ -4,14 +4,16 @@
 //! DAMOOS' score on that trace. All of it is replay. Tuning on the running program is not measured here: each run takes
 //! as long as the program, and no two give the same result.
 
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::child::Guarded;
+use super::recording::trace;
 use super::stats::cell;
 use super::table::Table;
 use super::truth::program::Running;
@@ -42,8 +44,8 @@ const METHODS: [(&str, &[&str]); 7] = [
 const CASES: u64 = 4;
 /// Largest memory of a program: replays of more take minutes for each method.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Time that a child may take beyond its duration.
-const SLACK: Duration = Duration::from_secs(30);
+/// Time for one method on one trace.
+const LIMIT: Duration = Duration::from_hours(1);
 
 /// The result of one method for one program.
 #[derive(Serialize)]
@@ -58,17 +60,13 @@ struct Found {
 }
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    if !context.named {
-        return Ok(BenchOutcome::Skip(
-            "it takes long; name it to run it".into(),
-        ));
-    }
     let (seed, cases) = (context.truth.seed, context.truth.cases);
     let mut found = Vec::new();
     for case in 0..cases.unwrap_or(CASES) {
-        record(context, seed, case).with_context(|| format!("case {case} of seed {seed}"))?;
+        let trace = record(context, seed, case);
+        let trace = trace.with_context(|| format!("case {case} of seed {seed}"))?;
         for (method, flags) in METHODS {
-            found.push(tune(context, case, method, flags)?);
+            found.push(tune(context, &trace, case, method, flags)?);
         }
     }
     let mut table = Table::new(
@@ -106,44 +104,27 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-fn record(context: &BenchContext, seed: u64, case: u64) -> anyhow::Result<()> {
+fn record(context: &BenchContext, seed: u64, case: u64) -> anyhow::Result<PathBuf> {
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
     let program = Running::start(context, seed, case, (available / 8).min(MEMORY_MAX))?;
-    let seconds = format!("{}s", context.duration.as_secs());
-    let mut record = Command::new(&context.isotherm);
-    record
-        .args([
-            "record",
-            "--pages",
-            "-q",
-            "--max-stall",
-            "1s",
-            "--duration",
-            &seconds,
-        ])
-        .args(["--pid", &program.pid().to_string(), "-o"])
-        .arg(context.scratch("trace.isotherm"));
-    Guarded::spawn(context, &mut record)?.finish(context, context.duration + SLACK)?;
+    let path = trace(context, program.pid(), context.duration)?;
     program.finish()?;
-    Ok(())
+    Ok(path)
 }
 
 fn tune(
     context: &BenchContext,
+    trace: &Path,
     case: u64,
     method: &'static str,
     flags: &[&str],
 ) -> anyhow::Result<Found> {
-    let output = Command::new(&context.isotherm)
-        .arg("tune")
-        .arg(context.scratch("trace.isotherm"))
-        .args(["--objective", "damoos", "--json", "-q"])
-        .args(flags)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot tune")?;
-    ensure!(output.status.success(), "{method} failed");
-    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let mut command = Command::new(&context.isotherm);
+    command
+        .args(["tune", "--objective", "damoos", "--json", "-q"])
+        .arg(trace)
+        .args(flags);
+    let report = Guarded::json(context, &mut command, LIMIT).context(method)?;
     let number = |value: &Value| value.as_f64().context("a number is missing in the report");
     Ok(Found {
         case,

@@ -1,29 +1,13 @@
 //! Every action on a process, on each kernel, checked by the state of its pages afterwards.
 
-use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
+use super::Report;
+use super::acting::{
+    self, COLD, Deed, HOT, Pages, STILL, TABLES, about, deed, done, intact, mib, pages,
+};
 use super::workload::SLOW;
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `act`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "act",
-        "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds",
-        actions,
-    )
-}
-
-/// `act-swap-full`.
-pub(super) fn swap_full() -> VmScenario {
-    VmScenario::new(
-        "act-swap-full",
-        "more cold memory than swap: what does not fit is refused by name, nothing is lost",
-        more_than_swap,
-    )
-}
 
 /// Shell that starts a workload on huge pages. The workload writes a quarter of them, every fourth page, and then uses
 /// other memory.
@@ -31,14 +15,14 @@ const SPARSE: &str = "printf 'heap, 16MiB\\nother, 64KiB\\n\\nfill\\n1000\\nheap
      serve\\n600000\\nother, 1, 64, 1, rw\\n' >/sparse.cfg\n\
      taskset 1 isotherm workload --quiet --repeat 0 --sparse --hugepages always /sparse.cfg &\n\
      target=$!\n\
-     anon_at_least 17000 || { echo the sparse workload does not start; exit 1; }\n\
-     sleep 2; cat /proc/$target/status >/out/before\n";
+     wait_for 0.5 120 anon_at_least 17000 || die the sparse workload does not start\n\
+     sleep 2; anon >/out/anon-before.txt\n";
 /// Bytes of these huge pages that are not written.
 const SPARSE_UNUSED: u64 = 12 << 20;
 /// Tolerance in bytes: pages may be on their way when they are counted, and the monitor makes mistakes.
 const SLACK: u64 = 1 << 20;
 
-fn actions(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn actions(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         // Only the schemes may make huge pages here.
         "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
@@ -62,7 +46,7 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
          kill $target\n\
          {SPARSE}\
          act_until nohugepage 'anon_at_most 6000' {TABLES} --no-guard --scheme '2M max 0 0 3s max nohugepage' --pid $target\n\
-         cat /proc/$target/status >/out/after\n\
+         anon >/out/anon-after.txt\n\
          kill $target; isotherm swap off\n",
         all = HOT + COLD,
         hot_only = HOT + 2 * SLACK,
@@ -80,86 +64,69 @@ fn actions(kernel: Kernel) -> Result<Report, VmError> {
 fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "start")?;
     let (pageout, after) = done(report, output, "pageout", "paged-out")?;
-    about(
-        report,
-        "cold memory in swap",
-        after.cold.swapped,
-        COLD,
-        SLACK,
-    )?;
-    about(
-        report,
-        "hot memory in memory",
-        after.hot.present,
-        HOT,
-        SLACK,
-    )?;
+    about(report, &out_of_memory(&after, COLD))?;
     says(report, &pageout, COLD)?;
     intact(&start, &after, "when it was paged out")?;
 
     let before = pages(output, "before-cold")?;
     let (cold, after) = done(report, output, "cold", "cooled")?;
+    let present = after.cold.present;
     about(
         report,
-        "referenced before",
-        before.referenced,
-        HOT + COLD,
-        SLACK,
+        &[
+            ("referenced before", before.referenced, HOT + COLD, SLACK),
+            ("referenced after", after.referenced, HOT, 2 * SLACK),
+            ("in memory after", present, COLD, 0),
+        ],
     )?;
-    about(report, "referenced after", after.referenced, HOT, 2 * SLACK)?;
-    about(report, "in memory after", after.cold.present, COLD, 0)?;
     says(report, &cold, COLD)?;
 
     let (stat, after) = done(report, output, "stat", "counted")?;
-    about(
-        report,
-        "in memory after counting",
-        after.cold.present,
-        COLD,
-        0,
-    )?;
-    ensure(stat.applied == 0 && stat.tried >= HOT + COLD, || {
-        format!("stat tried {}\n{report}", mib(stat.tried))
-    })?;
+    let present = after.cold.present;
+    about(report, &[("in memory after counting", present, COLD, 0)])?;
+    ensure!(
+        stat.applied == 0 && stat.tried >= HOT + COLD,
+        "stat tried {}\n{report}",
+        mib(stat.tried)
+    );
     intact(&start, &after, "when it was cooled and counted")
+}
+
+/// Returns for [`about`] that so much cold memory is in swap, and all hot memory in memory.
+fn out_of_memory(after: &Pages, swapped: u64) -> [(&'static str, u64, u64, u64); 2] {
+    [
+        ("cold memory in swap", after.cold.swapped, swapped, SLACK),
+        ("hot memory in memory", after.hot.present, HOT, SLACK),
+    ]
 }
 
 /// Checks hugepage, collapse and nohugepage.
 fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "small")?;
-    about(report, "huge at first", start.anon_huge, 0, 0)?;
-
-    let (hugepage, after) = done(report, output, "hugepage", "hot-huge")?;
-    about(report, "huge where hot", after.anon_huge, HOT, 0)?;
-    about(report, "hugepage", hugepage.applied, HOT, 0)?;
-    intact(&start, &after, "by hugepage")?;
-
-    let (collapse, after) = done(report, output, "collapse", "all-huge")?;
-    about(report, "huge everywhere", after.anon_huge, HOT + COLD, 0)?;
-    about(report, "collapse", collapse.applied, COLD, 0)?;
-    intact(&start, &after, "by collapse")?;
-
-    let (written, after) = done(report, output, "written", "kept")?;
-    about(report, "nohugepage of data", written.applied, 0, 0)?;
-    about(report, "still huge", after.anon_huge, HOT + COLD, 0)?;
-    intact(&start, &after, "by nohugepage")?;
+    about(report, &[("huge at first", start.anon_huge, 0, 0)])?;
+    for (did, looked, wanted, huge) in [
+        ("hugepage", "hot-huge", HOT, HOT),
+        ("collapse", "all-huge", COLD, HOT + COLD),
+        // Data is kept huge.
+        ("written", "kept", 0, HOT + COLD),
+    ] {
+        let (deed, after) = done(report, output, did, looked)?;
+        about(
+            report,
+            &[
+                (did, deed.applied, wanted, 0),
+                (looked, after.anon_huge, huge, 0),
+            ],
+        )?;
+        intact(&start, &after, &format!("by {}", deed.action))?;
+    }
     unused(report, output)
 }
 
 /// Checks that nohugepage frees the part of huge pages that was never written.
 fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let anonymous = |name: &str| -> Result<u64, VmError> {
-        let line = |text: &str| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix("RssAnon:"))?;
-            line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-        };
-        let kib = line(&output.text(name)?);
-        let kib = kib.ok_or_else(|| VmError::Wrong(format!("{name} lacks RssAnon")))?;
-        Ok(kib << 10)
-    };
-    let (before, after) = (anonymous("before")?, anonymous("after")?);
+    let before = output.number("anon-before")? << 10;
+    let after = output.number("anon-after")? << 10;
     let nohugepage = deed(output, "nohugepage")?;
     report.say(format!(
         "nohugepage   gave {} back: anonymous memory {}, then {}",
@@ -167,19 +134,23 @@ fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(before),
         mib(after)
     ));
-    about(report, "given back", nohugepage.applied, SPARSE_UNUSED, 0)?;
-    about(report, "less memory", before - after, SPARSE_UNUSED, SLACK)
+    let given_back = ("given back", nohugepage.applied, SPARSE_UNUSED, 0);
+    let less = ("less memory", before - after, SPARSE_UNUSED, SLACK);
+    about(report, &[given_back, less])
 }
 
 /// Fails unless the product reports at least `bytes` as applied. Its target has other memory, too.
 fn says(report: &Report, deed: &Deed, bytes: u64) -> Result<(), VmError> {
-    ensure(deed.applied >= bytes - SLACK, || {
-        format!("{} says less than it did\n{report}", deed.action)
-    })
+    ensure!(
+        deed.applied >= bytes - SLACK,
+        "{} says less than it did\n{report}",
+        deed.action
+    );
+    Ok(())
 }
 
 /// Pages out incompressible memory, three times the size of the swap.
-fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
     let swap = 8 << 20;
     let script = format!(
         "isotherm swap zram --size 8M || exit 1\n\
@@ -199,28 +170,17 @@ fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
     for line in output.text("meminfo")?.lines() {
         report.say(line);
     }
-    about(
-        &report,
-        "cold memory in swap",
-        after.cold.swapped,
-        // An eighth is kept for the system, and another one holds other memory of the target.
-        swap / 8 * 6,
-        SLACK,
-    )?;
-    about(
-        &report,
-        "hot memory in memory",
-        after.hot.present,
-        HOT,
-        SLACK,
-    )?;
-    ensure(pageout.refused("swap_full") >= COLD - swap - SLACK, || {
-        format!("what did not fit is not counted as that\n{report}")
-    })?;
+    // An eighth is kept for the system, and another one holds other memory of the target.
+    about(&report, &out_of_memory(&after, swap / 8 * 6))?;
+    ensure!(
+        pageout.refused("swap_full") >= COLD - swap - SLACK,
+        "what did not fit is not counted as that\n{report}"
+    );
     let cold = deed(&output, "cold")?;
-    ensure(cold.refused("swap_full") == 0, || {
-        format!("cold needs no swap\n{report}")
-    })?;
+    ensure!(
+        cold.refused("swap_full") == 0,
+        "cold needs no swap\n{report}"
+    );
     intact(&start, &after, "when swap was full")?;
     Ok(report)
 }

@@ -2,23 +2,15 @@
 
 use isotherm_engine::guard::Limit;
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_record::{Item, Reader};
+use isotherm_record::Item;
 use serde_json::Value;
 
+use super::Report;
 use super::acting::{self, COLD, STILL, about, deed, intact, mib, pages};
-use super::{Report, VmScenario, ensure};
+use super::workload;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `act-psi`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "act-psi",
-        "memory pressure stops the schemes (--max-psi); without PSI the limit is refused",
-        run,
-    )
-}
 
 const LIMITED: &str = "--preset prcl --max-psi 10% --cpu-budget 20% --pid $target";
 
@@ -32,13 +24,11 @@ const SQUEEZE: &str = "\
     sh -c 'echo $$ >/sys/fs/cgroup/squeezed/cgroup.procs; exec taskset $other_cpu isotherm workload --quiet --repeat 0 --sparse /tmp/tight.cfg' &\n\
     squeezed=$!\n\
     }\n\
-    until_true() {\n\
-    left=$1; until $2; do sleep 1; left=$((left - 1)); [ $left -gt 0 ] || { echo $2 never came; cat /out/daemon.log; exit 1; }; done\n\
-    }\n\
+    until_true() { wait_for 1 $1 $2 || die \"$2 never came: $(cat /out/daemon.log)\"; }\n\
     paged_out() { [ $(awk '/VmSwap/ { print $2 }' /proc/$target/status) -gt 20480 ]; }\n\
     stopped() { isotherm status --json >/out/status.json 2>/dev/null && grep -q '\"exceeded\": *\"psi\"' /out/status.json; }\n";
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "{SQUEEZE}\
          isotherm swap zram --size 256M || exit 1\n\
@@ -72,16 +62,17 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
         mib(run.applied),
         run.guard_stops
     ));
-    stopped(&mut report, &items(&output)?)?;
-    ensure(run.guard_stops >= 1, || {
-        format!("the summary tells of no stop\n{report}")
-    })?;
+    stopped(&mut report, &workload::items(&output, "run")?)?;
+    ensure!(
+        run.guard_stops >= 1,
+        "the summary tells of no stop\n{report}"
+    );
     let spared = pages(&output, "spared")?.cold.present;
     report.say(format!(
         "idle again under pressure, and spared: {}",
         mib(spared)
     ));
-    about(&report, "cold memory in memory", spared, COLD, 1 << 20)?;
+    about(&report, &[("cold memory in memory", spared, COLD, 1 << 20)])?;
     status(&mut report, &output)?;
     let (start, end) = (pages(&output, "start")?, pages(&output, "end")?);
     intact(&start, &end, "under pressure")?;
@@ -97,22 +88,17 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let why = output.text("why")?;
     let last = why.trim().lines().last().unwrap_or_default();
     report.say(format!("with psi=0: {last}"));
-    ensure(why.contains("psi=1"), || {
-        format!("why pressure cannot be limited is not said\n{report}")
-    })?;
+    ensure!(
+        why.contains("psi=1"),
+        "why pressure cannot be limited is not said\n{report}"
+    );
     let swapped = pages(&output, "start")?.cold.swapped;
-    ensure(swapped == 0, || {
-        format!("{} were paged out without a guard\n{report}", mib(swapped))
-    })?;
+    ensure!(
+        swapped == 0,
+        "{} were paged out without a guard\n{report}",
+        mib(swapped)
+    );
     Ok(report)
-}
-
-fn items(output: &VmOutput) -> Result<Vec<Item>, VmError> {
-    let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("run.isotherm: {e}"));
-    Reader::open(output.bytes("run.isotherm")?)
-        .map_err(|e| wrong(&e))?
-        .collect::<Result<_, _>>()
-        .map_err(|e| wrong(&e))
 }
 
 /// Fails unless pressure stopped the schemes according to the record, and they did nothing until the guard opened
@@ -147,23 +133,24 @@ fn stopped(report: &mut Report, items: &[Item]) -> Result<(), VmError> {
         mib(before),
         mib(meanwhile)
     ));
-    ensure(
+    ensure!(
         by_pressure >= 1 && meanwhile == 0 && before >= COLD / 4,
-        || format!("pressure did not stop the schemes\n{report}"),
-    )
+        "pressure did not stop the schemes\n{report}"
+    );
+    Ok(())
 }
 
 fn status(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let status: Value = serde_json::from_slice(output.bytes("status.json")?)
-        .map_err(|e| VmError::Wrong(format!("status.json: {e}")))?;
+    let status: Value = output.json("status")?;
     let guard = &status["contexts"][0]["guard"];
     for line in output.text("status.txt")?.lines() {
         if line.contains("guard") {
             report.say(format!("status: {}", line.trim()));
         }
     }
-    ensure(
+    ensure!(
         guard["exceeded"] == "psi" && guard["is_open"] == false,
-        || format!("the status does not tell of the stop: {guard}\n{report}"),
-    )
+        "the status does not tell of the stop: {guard}\n{report}"
+    );
+    Ok(())
 }

@@ -2,29 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::acting::{self, COLD, HOT, Pages, Part, STILL, TABLES, about, done, intact, mib, pages};
-use super::{Report, VmScenario, ensure};
+use super::Report;
+use super::acting::{
+    self, COLD, HOT, Pages, Part, STILL, TABLES, about, demote, done, intact, mib, pages, promote,
+};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `act-migrate`.
-pub(super) fn migrate() -> VmScenario {
-    VmScenario::new(
-        "act-migrate",
-        "cold memory moves to node 1 and hot memory back, of a process and as `tier plan` has it",
-        between_nodes,
-    )
-}
-
-/// `act-physical`.
-pub(super) fn physical() -> VmScenario {
-    VmScenario::new(
-        "act-physical",
-        "pprcl pages out what idles on the whole machine, and spares what does not",
-        whole_machine,
-    )
-}
 
 /// Tolerance in bytes. The table monitor finds idle memory page by page; a few pages may be elsewhere for other
 /// reasons.
@@ -36,38 +20,14 @@ const LEAST_COLD: f64 = 0.4;
 const LEAST_HOT: f64 = 0.9;
 
 /// Returns a configuration in damo's format, with one scheme.
-fn configuration(scheme: &Value) -> String {
-    json!({"kdamonds": [{"contexts": [{
-        "ops": "vaddr",
-        "targets": [{"pid": null, "regions": []}],
-        "intervals": {"sample_us": "100 ms", "aggr_us": "1 s", "ops_update_us": "10 s"},
-        "nr_regions": {"min": "100", "max": "10,000"},
-        "schemes": [scheme],
-    }]}]})
-    .to_string()
+fn configuration(scheme: Value) -> String {
+    acting::configuration("vaddr", ["100 ms", "1 s"], ["100", "10,000"], &[scheme])
 }
 
-fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
-    let range = |[min, max]: [&str; 2]| json!({"min": min, "max": max});
-    json!({
-        "sz_bytes": range(["4.000 KiB", "max"]),
-        "nr_accesses": range(rate),
-        "age": range(age),
-    })
-}
-
-/// Returns a scheme that moves cold memory to node 1.
-fn demote() -> Value {
-    json!({
-        "action": "migrate_cold",
-        "target_nid": 1,
-        "access_pattern": pattern(["0 %", "0 %"], ["3 s", "max"]),
-    })
-}
-
-/// Returns the scheme of [`demote`] with a quota of 2 MiB a second, so that a kill can hit the middle of it.
+/// Returns a scheme that moves cold memory to node 1, with a quota of 2 MiB a second, so that a kill can hit the middle
+/// of it.
 fn demote_slowly() -> Value {
-    let mut scheme = demote();
+    let mut scheme = demote("3 s");
     scheme["quotas"] = json!({
         "time_ms": 0,
         "sz_bytes": "2 MiB",
@@ -75,15 +35,6 @@ fn demote_slowly() -> Value {
         "weights": {"sz_permil": 0, "nr_accesses_permil": 0, "age_permil": 1},
     });
     scheme
-}
-
-/// Returns a scheme that moves hot memory to node 0.
-fn promote() -> Value {
-    json!({
-        "action": "migrate_hot",
-        "dests": [{"id": 0, "weight": 1}],
-        "access_pattern": pattern(["25 %", "100 %"], ["0 s", "max"]),
-    })
 }
 
 /// Shell that plans tiers with HMSDK's options, as a user would, into /tmp/tier.yaml. It shortens times that would take
@@ -97,13 +48,13 @@ const PLAN: &str = "\
 const REFUSED: &str = "\
     refuses() {\n\
         what=$1; shift\n\
-        if isotherm run --duration 2s --no-guard \"$@\" 2>/tmp/why; then echo not refused: $what; exit 1; fi\n\
-        grep -q \"$what\" /tmp/why || { cat /tmp/why; exit 1; }\n\
+        isotherm run --duration 2s --no-guard \"$@\" 2>/tmp/why && die not refused: $what\n\
+        grep -q \"$what\" /tmp/why || die \"$(cat /tmp/why)\"\n\
     }\n\
     refuses 'there is no NUMA node 7' --pid $target --scheme '4K max 0 0 3s max DEMOTE 7'\n\
     refuses 'on node 1 already' --physical --node 1 --scheme '4K max 0 0 3s max DEMOTE 1'\n";
 
-fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "{on_0}look start --sum\n\
          {REFUSED}\
@@ -119,8 +70,8 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
          kill $target; rm /out/truth.jsonl\n\
          {on_0}look victim --sum\n\
          # In the middle of it, as soon as anything has moved.\n\
-         taskset $other_cpu isotherm run {TABLES} --no-guard -c /slow.json --pid $target >/dev/null & mover=$!; tries=0\n\
-         until some_cold_is_on 1 || [ $tries -ge 200 ]; do sleep 0.2; tries=$((tries + 1)); done\n\
+         taskset $other_cpu isotherm run {TABLES} --no-guard -c /slow.json --pid $target >/dev/null & mover=$!\n\
+         wait_for 0.2 200 some_cold_is_on 1\n\
          kill -9 $mover; wait $mover\n\
          look killed --sum\n\
          kill $target; rm /out/truth.jsonl\n\
@@ -134,8 +85,8 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     );
     let output = acting::vm(kernel, &script)?
         .numa_nodes(2)
-        .text("/slow.json", &configuration(&demote_slowly()))
-        .text("/hot.json", &configuration(&promote()))
+        .text("/slow.json", &configuration(demote_slowly()))
+        .text("/hot.json", &configuration(promote("25 %", "0 s")))
         .run_ok()?;
     let mut report = Report::default();
     of_a_process(&mut report, &output)?;
@@ -145,9 +96,10 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
         "killed in the middle of migrate_cold, with {} moved",
         mib(after.cold.on(1))
     ));
-    ensure((1..COLD).contains(&after.cold.on(1)), || {
-        format!("it was not killed in the middle\n{report}")
-    })?;
+    ensure!(
+        (1..COLD).contains(&after.cold.on(1)),
+        "it was not killed in the middle\n{report}"
+    );
     intact(&start, &after, "when what moved it was killed")?;
 
     let start = pages(&output, "again")?;
@@ -166,20 +118,13 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     placed(report, "demoted", &after, [HOT, COLD])?;
     about(
         report,
-        "cold memory on node 1",
-        after.cold.on(1),
-        COLD,
-        SLACK,
-    )?;
-    about(report, "hot memory on node 0", after.hot.on(0), HOT, SLACK)?;
-    // The target has a little more memory.
-    about(report, "migrate_cold", cold.applied, COLD, 3 * SLACK)?;
-    about(
-        report,
-        "from node 0 to 1",
-        cold.moved(0, 1),
-        cold.applied,
-        0,
+        &[
+            ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
+            ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
+            // The target has a little more memory.
+            ("migrate_cold", cold.applied, COLD, 3 * SLACK),
+            ("from node 0 to 1", cold.moved(0, 1), cold.applied, 0),
+        ],
     )?;
     intact(&start, &after, "when it was demoted")?;
 
@@ -187,16 +132,15 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     placed(report, "started on node 1", &on_1, [0, HOT + COLD])?;
     let (hot, after) = done(report, output, "hot", "promoted")?;
     placed(report, "promoted", &after, [HOT, COLD])?;
-    about(report, "hot memory on node 0", after.hot.on(0), HOT, SLACK)?;
     about(
         report,
-        "cold memory on node 1",
-        after.cold.on(1),
-        COLD,
-        SLACK,
+        &[
+            ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
+            ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
+            ("migrate_hot", hot.applied, HOT, 2 * SLACK),
+            ("from node 1 to 0", hot.moved(1, 0), hot.applied, 0),
+        ],
     )?;
-    about(report, "migrate_hot", hot.applied, HOT, 2 * SLACK)?;
-    about(report, "from node 1 to 0", hot.moved(1, 0), hot.applied, 0)?;
     intact(&start, &after, "when it was promoted")
 }
 
@@ -205,7 +149,7 @@ fn placed(report: &Report, when: &str, pages: &Pages, want: [u64; 2]) -> Result<
     for (node, want) in (0..).zip(want) {
         let what = format!("{when}, on node {node} by numa_maps");
         let bytes = pages.numa_maps.get(&node).copied().unwrap_or(0);
-        about(report, &what, bytes, want, SLACK)?;
+        about(report, &[(what.as_str(), bytes, want, SLACK)])?;
     }
     Ok(())
 }
@@ -215,12 +159,14 @@ fn mostly(report: &Report, went: u64, stayed: u64, pages: &Pages) -> Result<(), 
     let bytes = |part: &Part| part.present + part.swapped;
     let cold = went as f64 / bytes(&pages.cold) as f64;
     let hot = stayed as f64 / bytes(&pages.hot) as f64;
-    ensure(cold >= LEAST_COLD && hot >= LEAST_HOT, || {
-        format!("{cold:.2} of the cold memory went, {hot:.2} of the hot memory stayed\n{report}")
-    })
+    ensure!(
+        cold >= LEAST_COLD && hot >= LEAST_HOT,
+        "{cold:.2} of the cold memory went, {hot:.2} of the hot memory stayed\n{report}"
+    );
+    Ok(())
 }
 
-fn whole_machine(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn whole_machine(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "isotherm swap zram --size 256M || exit 1\n\
          {start}look start --sum\n\

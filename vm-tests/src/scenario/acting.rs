@@ -7,13 +7,12 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::Report;
 use super::workload::Workload;
-use super::{Report, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// A hot quarter of 32 MiB, in pieces here and there, of random content that is only read.
@@ -42,7 +41,6 @@ pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm, VmError> {
 
 /// Returns such a machine with another workload than [`STILL`].
 pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
-    product::isotherm_with("run", &["--scheme", "--no-guard", "--max-psi"])?;
     let script = format!("{FUNCTIONS}{script}");
     Ok(workload.vm(kernel, &script)?.zram())
 }
@@ -86,17 +84,29 @@ impl Part {
 
 /// Reads the result of `look NAME`.
 pub(super) fn pages(output: &VmOutput, name: &str) -> Result<Pages, VmError> {
-    parsed(output, name)
+    output.json(name)
 }
 
 /// Counters of the first scheme of `act NAME`.
+#[derive(Deserialize)]
 pub(super) struct Deed {
     pub(super) action: String,
+    #[serde(rename = "sz_tried")]
     pub(super) tried: u64,
+    #[serde(rename = "sz_applied")]
     pub(super) applied: u64,
     refused: BTreeMap<String, u64>,
     moved: Vec<NodeMove>,
+    /// Stops of all schemes.
+    #[serde(skip)]
     pub(super) guard_stops: u64,
+}
+
+/// The summary of `act NAME`.
+#[derive(Deserialize)]
+struct Summary {
+    schemes: Vec<Deed>,
+    guard_stops: u64,
 }
 
 /// Bytes that went from one node to another.
@@ -137,34 +147,58 @@ impl Deed {
 
 /// Reads the counters of `act NAME`.
 pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
-    let summary: Value = parsed(output, name)?;
-    let scheme = &summary["schemes"][0];
-    let number = |value: &Value| {
-        value
-            .as_u64()
-            .ok_or_else(|| VmError::Wrong(format!("{name}.json lacks a count: {summary}")))
-    };
-    let refused = serde_json::from_value(scheme["refused"].clone())
-        .map_err(|e| VmError::Wrong(format!("{name}.json, `refused`: {e}")))?;
-    let moved = serde_json::from_value(scheme["moved"].clone())
-        .map_err(|e| VmError::Wrong(format!("{name}.json, `moved`: {e}")))?;
+    let summary: Summary = output.json(name)?;
+    let deed = summary.schemes.into_iter().next();
+    let deed = deed.ok_or_else(|| VmError::Wrong(format!("{name}.json lacks a scheme")))?;
     Ok(Deed {
-        action: scheme["action"].as_str().unwrap_or_default().to_owned(),
-        tried: number(&scheme["sz_tried"])?,
-        applied: number(&scheme["sz_applied"])?,
-        refused,
-        moved,
-        guard_stops: number(&summary["guard_stops"])?,
+        guard_stops: summary.guard_stops,
+        ..deed
     })
 }
 
-/// Parses the file `NAME.json` that the script left.
-pub(super) fn parsed<T: for<'a> Deserialize<'a>>(
-    output: &VmOutput,
-    name: &str,
-) -> Result<T, VmError> {
-    serde_json::from_slice(output.bytes(&format!("{name}.json"))?)
-        .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
+/// Returns a configuration in damo's format, of one context.
+pub(super) fn configuration(
+    operations: &str,
+    [sample, aggregation]: [&str; 2],
+    [min, max]: [&str; 2],
+    schemes: &[Value],
+) -> String {
+    json!({"kdamonds": [{"contexts": [{
+        "ops": operations,
+        "targets": [{"pid": null, "regions": []}],
+        "intervals": {"sample_us": sample, "aggr_us": aggregation, "ops_update_us": "10 s"},
+        "nr_regions": {"min": min, "max": max},
+        "schemes": schemes,
+    }]}]})
+    .to_string()
+}
+
+/// Returns an access pattern for regions of a page or more.
+pub(super) fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
+    let range = |[min, max]: [&str; 2]| json!({"min": min, "max": max});
+    json!({
+        "sz_bytes": range(["4.000 KiB", "max"]),
+        "nr_accesses": range(rate),
+        "age": range(age),
+    })
+}
+
+/// Returns a scheme that moves memory to node 1 if it has been cold for `age`.
+pub(super) fn demote(age: &str) -> Value {
+    json!({
+        "action": "migrate_cold",
+        "target_nid": 1,
+        "access_pattern": pattern(["0 %", "0 %"], [age, "max"]),
+    })
+}
+
+/// Returns a scheme that moves memory to node 0 if its access rate has been at least `rate` for `age`.
+pub(super) fn promote(rate: &str, age: &str) -> Value {
+    json!({
+        "action": "migrate_hot",
+        "dests": [{"id": 0, "weight": 1}],
+        "access_pattern": pattern([rate, "100 %"], [age, "max"]),
+    })
 }
 
 /// Formats bytes as MiB.
@@ -220,25 +254,23 @@ pub(super) fn done(
 pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), VmError> {
     let sums = |pages: &Pages| (pages.hot.sum, pages.cold.sum);
     let (then, now) = (sums(before), sums(after));
-    ensure(matches!(then, (Some(_), Some(_))) && then == now, || {
-        format!("the workload's memory changed {when}: {then:?}, now {now:?}")
-    })
+    ensure!(
+        matches!(then, (Some(_), Some(_))) && then == now,
+        "the workload's memory changed {when}: {then:?}, now {now:?}"
+    );
+    Ok(())
 }
 
-/// Fails unless `bytes` is `want`, give or take `slack`.
-pub(super) fn about(
-    report: &Report,
-    what: &str,
-    bytes: u64,
-    want: u64,
-    slack: u64,
-) -> Result<(), VmError> {
-    ensure(bytes.abs_diff(want) <= slack, || {
-        format!(
+/// Fails unless all of these are what they should be: a name, the bytes, the right bytes, and the slack.
+pub(super) fn about(report: &Report, all: &[(&str, u64, u64, u64)]) -> Result<(), VmError> {
+    for (what, bytes, want, slack) in all {
+        ensure!(
+            bytes.abs_diff(*want) <= *slack,
             "{what}: {}, not {} (within {})\n{report}",
-            mib(bytes),
-            mib(want),
-            mib(slack)
-        )
-    })
+            mib(*bytes),
+            mib(*want),
+            mib(*slack)
+        );
+    }
+    Ok(())
 }

@@ -11,10 +11,7 @@ look() {
 act() {
     name=$1
     shift
-    taskset $other_cpu isotherm run --json "$@" >/out/$name.json || {
-        echo acting $name failed
-        exit 1
-    }
+    taskset $other_cpu isotherm run --json "$@" >/out/$name.json || die acting $name failed
     is_well $name
 }
 
@@ -25,25 +22,11 @@ act_until() {
     shift 2
     taskset $other_cpu isotherm run --json "$@" >/out/$name.json &
     running=$!
-    tries=0
-    until $until || [ $tries -ge 60 ]; do
-        sleep 1
-        tries=$((tries + 1))
-    done
+    wait_for 1 60 $until
     sleep 1
     kill -TERM $running
-    wait $running || {
-        echo acting $name failed
-        exit 1
-    }
+    wait $running || die acting $name failed
     is_well $name
-}
-
-is_well() {
-    kill -0 $target || {
-        echo the workload died under $1
-        exit 1
-    }
 }
 
 # Conditions.
@@ -55,14 +38,7 @@ huge() { sees "\"anon_huge\":$1[,}]"; }
 # Anonymous memory of the target, in KiB.
 anon() { sed -n 's/RssAnon:[^0-9]*\([0-9]*\) kB/\1/p' /proc/$target/status; }
 anon_at_most() { [ "$(anon)" -le $1 ]; }
-anon_at_least() {
-    tries=0
-    until [ "0$(anon)" -ge $1 ]; do
-        sleep 0.5
-        tries=$((tries + 1))
-        [ $tries -lt 120 ] || return 1
-    done
-}
+anon_at_least() { [ "0$(anon)" -ge $1 ]; }
 # A number that the look says after what matches $1.
 said() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \n' | sed -n "s/.*$1\([0-9]*\).*/\1/p"; }
 # At most so many bytes are referenced, and were a while ago.

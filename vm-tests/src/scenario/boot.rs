@@ -1,37 +1,10 @@
 //! The kernels boot and have the features that the other scenarios rely on.
 
-use super::{Report, VmScenario, ensure};
+use super::Report;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
-
-/// `boot`: checks the release, BTF, BPF and kernel DAMON, and that files come back whole.
-pub(super) fn kernel() -> VmScenario {
-    VmScenario::new(
-        "boot",
-        "the kernel boots, has BTF and BPF, and DAMON exactly on 6.12",
-        boot,
-    )
-}
-
-/// `five-levels`: page tables of five levels, with memory above the old limit in use.
-pub(super) fn five_levels() -> VmScenario {
-    VmScenario::new(
-        "five-levels",
-        "-cpu max,la57 gives five levels of page tables and addresses above 47 bits",
-        levels,
-    )
-}
-
-/// `two-nodes`: two memory nodes, NUMA balancing on.
-pub(super) fn two_nodes() -> VmScenario {
-    VmScenario::new(
-        "two-nodes",
-        "two memory nodes are seen, and NUMA balancing is on as it is by default",
-        nodes,
-    )
-}
 
 /// Returns the value of the line `KEY=VALUE` that a script printed.
 fn fact<'a>(output: &'a VmOutput, key: &str) -> Result<&'a str, VmError> {
@@ -44,10 +17,11 @@ fn fact<'a>(output: &'a VmOutput, key: &str) -> Result<&'a str, VmError> {
 
 fn expect(output: &VmOutput, key: &str, want: &str) -> Result<(), VmError> {
     let got = fact(output, key)?;
-    ensure(got == want, || format!("{key} is `{got}`, not `{want}`"))
+    ensure!(got == want, "{key} is `{got}`, not `{want}`");
+    Ok(())
 }
 
-fn boot(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn boot(kernel: Kernel) -> Result<Report, VmError> {
     let output = Vm::new(kernel)
         .module("zram")
         .script(
@@ -77,16 +51,20 @@ fn boot(kernel: Kernel) -> Result<Report, VmError> {
     expect(&output, "zram", "yes")?;
     // The file exists only where the bpf system call does; 2 is Debian's setting.
     expect(&output, "bpf", "2")?;
-    ensure(output.exit_code == 7, || {
-        format!("the exit code came back as {}", output.exit_code)
-    })?;
-    ensure(output.text("below/file")? == "text\n", || {
-        "a file came back changed".to_owned()
-    })?;
+    ensure!(
+        output.exit_code == 7,
+        "the exit code came back as {}",
+        output.exit_code
+    );
+    ensure!(
+        output.text("below/file")? == "text\n",
+        "a file came back changed"
+    );
     let btf = output.bytes("btf")?;
-    ensure(btf.starts_with(&0xeb9f_u16.to_le_bytes()), || {
-        "the BTF that came back has no BTF magic".to_owned()
-    })?;
+    ensure!(
+        btf.starts_with(&0xeb9f_u16.to_le_bytes()),
+        "the BTF that came back has no BTF magic"
+    );
     let mut report = Report::default();
     report.say(format!(
         "{release}: {:.1} s in all, {} bytes of BTF, kernel DAMON: {}",
@@ -101,7 +79,7 @@ fn boot(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-fn levels(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn levels(kernel: Kernel) -> Result<Report, VmError> {
     let vm = Vm::new(kernel)
         .program(product::guest_tool()?, "vm-guest")
         .script(
@@ -114,9 +92,10 @@ fn levels(kernel: Kernel) -> Result<Report, VmError> {
     let five = vm.clone().cpu("la57=on").run_ok()?;
     expect(&five, "la57", "la57")?;
     let address = fact(&five, "high")?;
-    ensure(address.starts_with("0x") && address.len() > 14, || {
-        format!("memory asked for above 47 bits was placed at {address}")
-    })?;
+    ensure!(
+        address.starts_with("0x") && address.len() > 14,
+        "memory asked for above 47 bits was placed at {address}"
+    );
     let booted_with_no5lvl = vm.cpu("la57=on").cmdline_extra("no5lvl").run_ok()?;
     expect(&booted_with_no5lvl, "high", "refused")?;
     let mut report = Report::default();
@@ -127,7 +106,7 @@ fn levels(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-fn nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn nodes(kernel: Kernel) -> Result<Report, VmError> {
     let output = Vm::new(kernel)
         .numa_nodes(2)
         .script(

@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use super::{Report, VmScenario, ensure};
+use super::Report;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -21,17 +21,7 @@ const LOW: f64 = 40.0;
 /// kernel heeds the signal.
 const OVERSHOOT: f64 = 20.0;
 
-/// `compact`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "compact",
-        "compact brings a fragmented node down to the low threshold and stops there",
-        run,
-    )
-}
-
-fn run(kernel: Kernel) -> Result<Report, VmError> {
-    let isotherm = product::isotherm_with("compact", &["--dry-run"])?;
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "echo 0 >/proc/sys/vm/compaction_proactiveness\n\
          mkdir /frag && mount -t tmpfs -o size=95% tmpfs /frag\n\
@@ -53,51 +43,55 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let output = Vm::new(kernel)
         .memory_mib(768)
         .numa_nodes(2)
-        .program(isotherm, "isotherm")
+        .program(product::isotherm()?, "isotherm")
         .script(&script)
         .run_ok()?;
     let mut report = Report::default();
     let before = one_node(&output, &mut report)?;
     other_node(&output, &mut report, before)?;
-    ensure(output.stdout.contains("/frag/b: OK\n0\n"), || {
-        format!("memory or a setting changed: {}", output.stdout)
-    })?;
+    ensure!(
+        output.stdout.contains("/frag/b: OK\n0\n"),
+        "memory or a setting changed: {}",
+        output.stdout
+    );
     Ok(report)
 }
 
 /// Checks the round of node 1. Returns the later score of node 0.
 fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
-    let one = json(output.bytes("one.json")?)?;
+    let one: Value = output.json("one")?;
     let round = &one["nodes"][0]["round"];
     report.say(format!("node 1: {round}"));
     let (before, after) = (
         number(round, "score_before")?,
         number(round, "score_after")?,
     );
-    ensure(before > LOW + 10.0, || {
-        format!("the node was not fragmented: {before}")
-    })?;
-    ensure(stopped(round, before, after), || {
-        format!("it did not stop at the low threshold: {round}")
-    })?;
-    let record = json(output.bytes("report.json")?)?;
+    ensure!(before > LOW + 10.0, "the node was not fragmented: {before}");
+    ensure!(
+        stopped(round, before, after),
+        "it did not stop at the low threshold: {round}"
+    );
+    let record: Value = output.json("report")?;
     let ended = round["ended"].as_str().unwrap_or_default();
-    ensure(record["nodes"][0]["rounds"]["ended"][ended] == 1, || {
-        format!("the report tells of no such round: {record}")
-    })?;
-    let between = json(output.bytes("between.json")?)?;
+    ensure!(
+        record["nodes"][0]["rounds"]["ended"][ended] == 1,
+        "the report tells of no such round: {record}"
+    );
+    let between: Value = output.json("between")?;
     let untouched = number(&between["nodes"][0]["before"], "score")?;
-    ensure(untouched > LOW + 10.0, || {
-        format!("node 0 was compacted as well: {untouched}")
-    })?;
+    ensure!(
+        untouched > LOW + 10.0,
+        "node 0 was compacted as well: {untouched}"
+    );
     Ok(untouched)
 }
 
 /// Checks that the daemon compacted node 0, and did nothing to node 1.
 fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(), VmError> {
-    let text = String::from_utf8_lossy(output.bytes("daemon.jsonl")?).into_owned();
-    let events = text.lines().map(|line| json(line.as_bytes()));
-    let events = events.collect::<Result<Vec<_>, _>>()?;
+    let text = output.text("daemon.jsonl")?;
+    let events: Result<Vec<Value>, serde_json::Error> =
+        text.lines().map(serde_json::from_str).collect();
+    let events = events.map_err(|error| VmError::Wrong(format!("{error}: {text}")))?;
     let end = events.last().unwrap_or(&Value::Null);
     let (elapsed, own_cpu) = (number(end, "elapsed_ns")?, number(end, "own_cpu_ns")?);
     report.say(format!(
@@ -105,25 +99,28 @@ fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(),
         own_cpu / 1e6,
         elapsed / 1e9
     ));
-    ensure(own_cpu < elapsed / 4.0, || {
-        format!("the daemon does not sleep between looks: {end}")
-    })?;
+    ensure!(
+        own_cpu < elapsed / 4.0,
+        "the daemon does not sleep between looks: {end}"
+    );
     let rounds: Vec<Value> = events
         .into_iter()
         .filter(|event| event["event"] == "round")
         .collect();
-    ensure(
+    ensure!(
         !rounds.is_empty() && rounds.iter().all(|round| round["node"] == 0),
-        || format!("the daemon compacted another node, or none:\n{text}"),
-    )?;
+        "the daemon compacted another node, or none:\n{text}"
+    );
     for round in &rounds {
         report.say(format!("daemon: {round}"));
     }
     let last = &rounds[rounds.len() - 1];
     let after = number(last, "score_after")?;
-    ensure(stopped(last, before, after), || {
-        format!("node 0 is at {after} after {before}: {last}")
-    })
+    ensure!(
+        stopped(last, before, after),
+        "node 0 is at {after} after {before}: {last}"
+    );
+    Ok(())
 }
 
 /// Whether a round stopped at the low threshold, or at the end of the node with a better score than before. The place
@@ -135,11 +132,6 @@ fn stopped(round: &Value, before: f64, after: f64) -> bool {
         Some("to_the_end") => (LOW..before - 10.0).contains(&after),
         _ => false,
     }
-}
-
-fn json(bytes: &[u8]) -> Result<Value, VmError> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| VmError::Wrong(format!("{error}: {}", String::from_utf8_lossy(bytes))))
 }
 
 fn number(value: &Value, name: &str) -> Result<f64, VmError> {

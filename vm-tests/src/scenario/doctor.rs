@@ -2,58 +2,54 @@
 
 use serde_json::Value;
 
-use super::{Report, VmScenario, ensure};
+use super::Report;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
-use crate::vm::{Vm, VmOutput};
+use crate::vm::Vm;
 
-/// `doctor`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "doctor",
-        "doctor says what works as root, and why not for a user and under lockdown",
-        run,
-    )
-}
-
-fn run(kernel: Kernel) -> Result<Report, VmError> {
-    let isotherm = product::isotherm_with("doctor", &["--json"])?;
-    let vm = Vm::new(kernel).program(isotherm, "isotherm").script(
-        "echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+    let vm = Vm::new(kernel)
+        .program(product::isotherm()?, "isotherm")
+        .script(
+            "echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
          isotherm doctor; echo exit=$?\n\
          isotherm doctor --json >/out/root.json; echo root=$?\n\
          su nobody -c 'isotherm doctor --json' >/out/user.json; echo user=$?",
-    );
+        );
     let open = vm.run_ok()?;
     let locked = vm.cmdline_extra("lockdown=confidentiality").run_ok()?;
 
-    let root = json(&open, "root.json")?;
+    let root: Value = open.json("root")?;
     let release = kernel.image()?.release;
-    ensure(root["kernel"] == release.as_str(), || {
-        format!("doctor takes the kernel for {}", root["kernel"])
-    })?;
+    ensure!(
+        root["kernel"] == release.as_str(),
+        "doctor takes the kernel for {}",
+        root["kernel"]
+    );
     let mut report = Report::default();
     for line in open.stdout.lines() {
         report.say(line);
     }
     for (who, report_of, works) in [
         ("root", root, true),
-        ("a user", json(&open, "user.json")?, false),
+        ("a user", open.json("user")?, false),
         (
             "root under lockdown=confidentiality",
-            json(&locked, "root.json")?,
+            locked.json("root")?,
             false,
         ),
     ] {
         let (ability, why) = recording(&report_of)?;
         report.say(format!("{who}: record works: {ability}; {why}"));
-        ensure(ability == works, || {
-            format!("for {who} recording is to work: {works}\n{report}")
-        })?;
-        ensure(works || !why.is_empty(), || {
-            format!("doctor does not say why {who} cannot record\n{report}")
-        })?;
+        ensure!(
+            ability == works,
+            "for {who} recording is to work: {works}\n{report}"
+        );
+        ensure!(
+            works || !why.is_empty(),
+            "doctor does not say why {who} cannot record\n{report}"
+        );
     }
     Ok(report)
 }
@@ -66,13 +62,4 @@ fn recording(report: &Value) -> Result<(bool, String), VmError> {
         .ok_or_else(|| VmError::Wrong(format!("doctor --json lists no ability: {report}")))?;
     let why = ability["why_not"].as_str().unwrap_or_default();
     Ok((works, why.to_owned()))
-}
-
-fn json(output: &VmOutput, file: &str) -> Result<Value, VmError> {
-    serde_json::from_slice(output.bytes(file)?).map_err(|e| {
-        VmError::Wrong(format!(
-            "{file} is no JSON: {e}; the guest said:\n{}",
-            output.stdout
-        ))
-    })
 }

@@ -4,10 +4,10 @@
 //! As in `side_by_side`, something wakes on the workload's processor every millisecond: DAMON flushes no TLB, and an
 //! emulated one hides accesses otherwise.
 
+use super::Report;
 use super::acting::{self, mib, pages};
 use super::record::LEAST_FAITHFUL;
 use super::workload::{self, SCATTERED, SLOW};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -20,43 +20,18 @@ const SETTLING: usize = 3;
 /// Bytes of cold memory that may still be in memory: a region's border lies anywhere.
 const LEFT: u64 = 2 << 20;
 
-/// `kernel-damon`.
-pub(super) fn records() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon",
-        "records by the kernel's DAMON; takes it from nobody; a SIGKILL is put in order; where there is none, says so",
-        |kernel| match kernel {
-            Kernel::Debian61 => without(kernel),
-            _ => record(kernel),
-        },
-    )
-}
-
-/// `kernel-damon-acts`.
-pub(super) fn acts() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-acts",
-        "pages out by the kernel's DAMON what is cold, and in a dry run nothing",
-        act,
-    )
-}
-
 /// Shell functions for the scripts.
-pub(super) const FUNCTIONS: &str = "\
-tree=/sys/kernel/mm/damon/admin/kdamonds\n\
-is_empty() { [ \"$(cat $tree/nr_kdamonds)\" = 0 ] || { echo \"the tree is not as it was: $1\"; exit 1; }; }\n\
-refused() {\n\
-    name=$1\n\
-    shift\n\
-    isotherm \"$@\" 2>/out/$name.txt && { echo \"$name was not refused\"; exit 1; }\n\
-    cat /out/$name.txt\n\
-}\n\
-stat=/sys/module/damon_stat/parameters/enabled\n\
-if [ \"$(cat $stat 2>/dev/null)\" = Y ]; then\n\
-    refused module record --world kernel --physical --duration 1s -o /tmp/no\n\
-    is_empty module\n\
-    echo N >$stat\n\
-fi\n";
+pub(super) const FUNCTIONS: &str = include_str!("kernel_damon.sh");
+/// Messages for a tree that somebody else uses, and for an action that has no effect on a process.
+pub(super) const IN_USE: &str = "kernel DAMON is in use: kdamond 0";
+pub(super) const DOES_NOTHING: &str = "`vaddr` takes it and does nothing";
+
+pub(super) fn records(kernel: Kernel) -> Result<Report, VmError> {
+    match kernel {
+        Kernel::Debian61 => without(kernel),
+        _ => record(kernel),
+    }
+}
 
 fn without(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
@@ -65,12 +40,8 @@ fn without(kernel: Kernel) -> Result<Report, VmError> {
     );
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
-    says(
-        &mut report,
-        &output,
-        "absent",
-        "this kernel has no DAMON that can be driven",
-    )?;
+    let words = "this kernel has no DAMON that can be driven";
+    says(&mut report, &output, "absent", words)?;
     Ok(report)
 }
 
@@ -93,17 +64,16 @@ fn recording() -> String {
          vm-guest kdamond --pid $target --seconds 8 --out /out/theirs.jsonl & theirs=$!\n\
          sleep 3\n\
          refused in_use record --world kernel --pid $target --duration 1s -o /tmp/no\n\
-         wait $theirs || { echo somebody else was disturbed; exit 1; }\n\
+         wait $theirs || die somebody else was disturbed\n\
          refused lacks run --world kernel --scheme '4K max 0 0 5s max lru_prio' --pid $target --duration 1s\n\
          is_empty lacks\n\
          isotherm record --world kernel --pid $target -o /tmp/killed & killed=$!\n\
-         tries=0\n\
-         until [ \"$(cat $tree/0/state 2>/dev/null)\" = on ] || [ $tries -ge 100 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
+         wait_for 0.1 100 is_on\n\
          kill -9 $killed\n\
-         [ \"$(cat $tree/0/state)\" = on ] || { echo no kdamond was left; exit 1; }\n"
+         is_on || die no kdamond was left\n"
             .to_owned(),
         format!(
-            "isotherm record {options} --duration 4s -o /tmp/after 2>/out/recovered.txt || {{ cat /out/recovered.txt; exit 1; }}\n"
+            "isotherm record {options} --duration 4s -o /tmp/after 2>/out/recovered.txt || die \"$(cat /out/recovered.txt)\"\n"
         ),
         "is_empty recovered\n".to_owned(),
     ]
@@ -132,37 +102,18 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
         workload::require(&report, label, score, LEAST_FAITHFUL)?;
     }
     let physical = workload::snapshots(&output, "physical")?;
-    ensure(
+    ensure!(
         physical.iter().any(|snapshot| snapshot.regions.len() > 3),
-        || {
-            format!(
-                "nothing was seen of physical memory: {} snapshots",
-                physical.len()
-            )
-        },
-    )?;
-    says(
-        &mut report,
-        &output,
-        "in_use",
-        "kernel DAMON is in use: kdamond 0",
-    )?;
-    says(
-        &mut report,
-        &output,
-        "lacks",
-        "`vaddr` takes it and does nothing",
-    )?;
+        "nothing was seen of physical memory: {} snapshots",
+        physical.len()
+    );
+    says(&mut report, &output, "in_use", IN_USE)?;
+    says(&mut report, &output, "lacks", DOES_NOTHING)?;
     if output.bytes("module.txt").is_ok() {
-        let words = "DAMON_STAT";
-        says(&mut report, &output, "module", words)?;
+        says(&mut report, &output, "module", "DAMON_STAT")?;
     }
-    says(
-        &mut report,
-        &output,
-        "recovered",
-        "an isotherm that was killed had left kernel DAMON on",
-    )?;
+    let words = "an isotherm that was killed had left kernel DAMON on";
+    says(&mut report, &output, "recovered", words)?;
     Ok(report)
 }
 
@@ -181,7 +132,7 @@ pub(super) fn says(
     Ok(())
 }
 
-fn act(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn act(kernel: Kernel) -> Result<Report, VmError> {
     let options = format!(
         "--world kernel --no-guard {SLOW} --scheme '4K max 0 0 5s max pageout' --pid $target"
     );
@@ -211,12 +162,14 @@ fn act(kernel: Kernel) -> Result<Report, VmError> {
     ));
     let actions = output.text("actions.txt")?;
     report.say(actions.lines().nth(1).unwrap_or_default());
-    ensure(dry.cold.present + LEFT >= acting::COLD, || {
-        format!("a dry run has paged out\n{report}")
-    })?;
-    ensure(after.cold.present <= LEFT, || {
-        format!("what is cold is in memory still\n{report}")
-    })?;
+    ensure!(
+        dry.cold.present + LEFT >= acting::COLD,
+        "a dry run has paged out\n{report}"
+    );
+    ensure!(
+        after.cold.present <= LEFT,
+        "what is cold is in memory still\n{report}"
+    );
     acting::intact(&before, &summed, "when the kernel paged out")?;
     Ok(report)
 }

@@ -1,14 +1,27 @@
-# Functions for scenarios in which the kernel's DAMON acts. $tree is the directory of kdamonds, $target the workload.
+# Functions for scenarios with the kernel's DAMON. $tree is the directory of kdamonds, $target the workload.
+
+tree=/sys/kernel/mm/damon/admin/kdamonds
+is_empty() { [ "$(cat $tree/nr_kdamonds)" = 0 ] || die "the tree is not as it was: $1"; }
+is_on() { [ "$(cat $tree/0/state 2>/dev/null)" = on ]; }
+
+# refused NAME COMMAND: fails unless isotherm refuses the command, and leaves its message in /out/NAME.txt.
+refused() {
+    name=$1
+    shift
+    isotherm "$@" 2>/out/$name.txt && die "$name was not refused"
+    cat /out/$name.txt
+}
+
+stat=/sys/module/damon_stat/parameters/enabled
+if [ "$(cat $stat 2>/dev/null)" = Y ]; then
+    refused module record --world kernel --physical --duration 1s -o /tmp/no
+    is_empty module
+    echo N >$stat
+fi
 
 # Has the first kdamond do something; others may be at the tree.
-kdamond() {
-    tries=0
-    until { echo $1 >$tree/0/state; } 2>/dev/null; do
-        sleep 0.05
-        tries=$((tries + 1))
-        [ $tries -lt 200 ] || return 1
-    done
-}
+kdamond() { wait_for 0.05 200 takes $1; }
+takes() { { echo $1 >$tree/0/state; } 2>/dev/null; }
 
 # counters NAME: a line for each scheme of the first kdamond in /out/NAME.txt: the time, the scheme, its counters, the
 # quota in force. Whoever ends the kdamond meanwhile ends this too.
@@ -33,11 +46,7 @@ kernel_until() {
     shift 2
     taskset $other_cpu isotherm run --json --world kernel --no-guard "$@" >/out/$name.json &
     running=$!
-    tries=0
-    until [ "$(cat $tree/0/state 2>/dev/null)" = on ] || [ $tries -ge 200 ]; do
-        sleep 0.1
-        tries=$((tries + 1))
-    done
+    wait_for 0.1 200 is_on
     since=$(cut -d. -f1 /proc/uptime)
     until $until || up_for 60; do
         counters $name
@@ -45,10 +54,7 @@ kernel_until() {
     done
     counters $name
     kill -TERM $running
-    wait $running || {
-        echo acting $name failed
-        exit 1
-    }
+    wait $running || die acting $name failed
     is_empty $name
     is_well $name
 }

@@ -5,9 +5,12 @@
 
 use serde_json::{Value, json};
 
-use super::acting::{self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, intact, mib, pages};
-use super::kernel_damon::{self, says};
-use super::{Report, VmScenario, ensure};
+use super::Report;
+use super::acting::{
+    self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, demote, intact, mib, pages, pattern,
+    promote,
+};
+use super::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -22,62 +25,9 @@ const FAST: &str =
 /// The least age of cold memory in schemes on physical memory.
 const SETTLED: &str = "6 s";
 
-/// `kernel-damon-migrate`.
-pub(super) fn migrate() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-migrate",
-        "the kernel's DAMON moves cold memory to node 1 and hot memory back, by frames; to two nodes, of a process",
-        between_nodes,
-    )
-}
-
-/// `kernel-damon-lru`.
-pub(super) fn lru() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-lru",
-        "the kernel's DAMON puts hot frames on the active list and cold ones off it; cold and willneed of a process",
-        lists,
-    )
-}
-
-/// `kernel-damon-huge`.
-pub(super) fn huge() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-huge",
-        "the kernel's DAMON advises huge pages for what is hot, none for what is cold, and collapses",
-        huge_pages,
-    )
-}
-
-/// Returns the shell functions for the scripts.
-pub(super) fn functions() -> String {
-    format!(
-        "{}{}",
-        kernel_damon::FUNCTIONS,
-        include_str!("kernel_damon.sh")
-    )
-}
-
 /// Returns a configuration in damo's format, with the intervals of [`FAST`].
 pub(super) fn configuration(operations: &str, schemes: &[Value]) -> String {
-    json!({"kdamonds": [{"contexts": [{
-        "ops": operations,
-        "targets": [{"pid": null, "regions": []}],
-        "intervals": {"sample_us": "50 ms", "aggr_us": "500 ms", "ops_update_us": "10 s"},
-        "nr_regions": {"min": "200", "max": "2,000"},
-        "schemes": schemes,
-    }]}]})
-    .to_string()
-}
-
-/// Returns an access pattern for regions of a page or more.
-pub(super) fn pattern(rate: [&str; 2], age: [&str; 2]) -> Value {
-    let range = |[min, max]: [&str; 2]| json!({"min": min, "max": max});
-    json!({
-        "sz_bytes": range(["4.000 KiB", "max"]),
-        "nr_accesses": range(rate),
-        "age": range(age),
-    })
+    acting::configuration(operations, ["50 ms", "500 ms"], ["200", "2,000"], schemes)
 }
 
 /// The kernel's counters of one scheme at one moment.
@@ -120,7 +70,7 @@ pub(super) fn counters(
             });
         }
     }
-    ensure(!all.is_empty(), || format!("{name}: no counters were read"))?;
+    ensure!(!all.is_empty(), "{name}: no counters were read");
     Ok(all)
 }
 
@@ -138,23 +88,21 @@ fn counted(report: &mut Report, output: &VmOutput, name: &str) -> Result<Counter
 }
 
 fn at_least(report: &Report, what: &str, bytes: u64, least: u64) -> Result<(), VmError> {
-    ensure(bytes >= least, || {
-        format!(
-            "{what}: {}, not {} or more\n{report}",
-            mib(bytes),
-            mib(least)
-        )
-    })
+    let (is, wanted) = (mib(bytes), mib(least));
+    ensure!(
+        bytes >= least,
+        "{what}: {is}, not {wanted} or more\n{report}"
+    );
+    Ok(())
 }
 
 fn at_most(report: &Report, what: &str, bytes: u64, most: u64) -> Result<(), VmError> {
-    ensure(bytes <= most, || {
-        format!(
-            "{what}: {}, not {} or less\n{report}",
-            mib(bytes),
-            mib(most)
-        )
-    })
+    let (is, wanted) = (mib(bytes), mib(most));
+    ensure!(
+        bytes <= most,
+        "{what}: {is}, not {wanted} or less\n{report}"
+    );
+    Ok(())
 }
 
 /// Bytes of cold and of hot memory that a scheme must find at least among all frames of a machine.
@@ -162,24 +110,6 @@ const MOST_COLD: u64 = COLD * 3 / 4;
 const MOST_HOT: u64 = HOT * 3 / 4;
 /// Bytes of the other temperature that may lie in the same regions.
 const STRAY: u64 = 2 << 20;
-
-/// Returns a scheme that moves cold memory to node 1.
-fn demote() -> Value {
-    json!({
-        "action": "migrate_cold",
-        "target_nid": 1,
-        "access_pattern": pattern(["0 %", "0 %"], [SETTLED, "max"]),
-    })
-}
-
-/// Returns a scheme that moves hot memory to node 0.
-fn promote() -> Value {
-    json!({
-        "action": "migrate_hot",
-        "dests": [{"id": 0, "weight": 1}],
-        "access_pattern": pattern(["50 %", "100 %"], ["2 s", "max"]),
-    })
-}
 
 /// Returns a scheme that moves cold memory to both nodes in turn.
 fn interleave() -> Value {
@@ -190,7 +120,7 @@ fn interleave() -> Value {
     })
 }
 
-fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let has_dests = kernel != Kernel::Debian612;
     let of_a_process = if has_dests {
         format!(
@@ -208,7 +138,7 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
             .to_owned()
     };
     let script = format!(
-        "{functions}echo 0 >/proc/sys/kernel/numa_balancing\n\
+        "{FUNCTIONS}echo 0 >/proc/sys/kernel/numa_balancing\n\
          {on_0}taskset 1 vm-guest wake &\n\
          look start --sum\n\
          kernel_until cold 'some_on cold 1 {MOST_COLD}' -c /cold.json --physical\n\
@@ -219,15 +149,17 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
          kernel_until hot 'some_on hot 0 {MOST_HOT}' -c /hot.json --physical\n\
          look promoted --sum\n\
          {of_a_process}",
-        functions = functions(),
         on_0 = STILL.start(1),
         on_1 = STILL.start(2),
     );
     let output = acting::vm(kernel, &script)?
         .instruction_ns_log2(3)
         .numa_nodes(2)
-        .text("/cold.json", &configuration("paddr", &[demote()]))
-        .text("/hot.json", &configuration("paddr", &[promote()]))
+        .text("/cold.json", &configuration("paddr", &[demote(SETTLED)]))
+        .text(
+            "/hot.json",
+            &configuration("paddr", &[promote("50 %", "2 s")]),
+        )
         .text("/both.json", &configuration("vaddr", &[interleave()]))
         .run_ok()?;
     let mut report = Report::default();
@@ -236,12 +168,7 @@ fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
         to_both(&mut report, &output)?;
     } else {
         says(&mut report, &output, "dests", "it has no schemes/N/dests")?;
-        says(
-            &mut report,
-            &output,
-            "virtual",
-            "`vaddr` takes it and does nothing",
-        )?;
+        says(&mut report, &output, "virtual", DOES_NOTHING)?;
     }
     Ok(report)
 }
@@ -252,22 +179,37 @@ fn on_nodes(pages: &Pages) -> String {
     format!("hot {}, cold {}", part(&pages.hot), part(&pages.cold))
 }
 
-fn by_frames(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let (start, after) = (pages(output, "start")?, pages(output, "demoted")?);
-    let cold = counted(report, output, "cold")?;
+/// Reads where memory was before and after the kernel did something, and the kernel's last counters. Adds them to the
+/// report.
+fn moved(
+    report: &mut Report,
+    output: &VmOutput,
+    did: &str,
+    [before, after]: [&str; 2],
+) -> Result<(Pages, Pages, Counters), VmError> {
+    let (start, after) = (pages(output, before)?, pages(output, after)?);
+    let counters = counted(report, output, did)?;
     report.say(format!("    before: {}", on_nodes(&start)));
     report.say(format!("    then:   {}", on_nodes(&after)));
-    about(report, "at first on node 0", start.cold.on(0), COLD, STRAY)?;
+    Ok((start, after, counters))
+}
+
+fn by_frames(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+    let (start, after, cold) = moved(report, output, "cold", ["start", "demoted"])?;
+    about(
+        report,
+        &[("at first on node 0", start.cold.on(0), COLD, STRAY)],
+    )?;
     at_least(report, "cold on node 1", after.cold.on(1), MOST_COLD)?;
     at_least(report, "hot on node 0", after.hot.on(0), HOT - STRAY)?;
     at_least(report, "applied", cold.applied, MOST_COLD - STRAY)?;
     intact(&start, &after, "when it was demoted")?;
 
-    let (start, after) = (pages(output, "on-1")?, pages(output, "promoted")?);
-    let hot = counted(report, output, "hot")?;
-    report.say(format!("    before: {}", on_nodes(&start)));
-    report.say(format!("    then:   {}", on_nodes(&after)));
-    about(report, "at first on node 1", start.hot.on(1), HOT, STRAY)?;
+    let (start, after, hot) = moved(report, output, "hot", ["on-1", "promoted"])?;
+    about(
+        report,
+        &[("at first on node 1", start.hot.on(1), HOT, STRAY)],
+    )?;
     at_least(report, "hot on node 0", after.hot.on(0), MOST_HOT)?;
     at_least(report, "cold on node 1", after.cold.on(1), COLD - 2 * STRAY)?;
     at_least(report, "applied", hot.applied, MOST_HOT - STRAY)?;
@@ -275,32 +217,25 @@ fn by_frames(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 }
 
 fn to_both(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let (start, after) = (pages(output, "one-node")?, pages(output, "both")?);
-    counted(report, output, "both")?;
-    report.say(format!("    before: {}", on_nodes(&start)));
-    report.say(format!("    then:   {}", on_nodes(&after)));
+    let (start, after, _) = moved(report, output, "both", ["one-node", "both"])?;
     about(
         report,
-        "half of the cold on node 1",
-        after.cold.on(1),
-        COLD / 2,
-        STRAY,
-    )?;
-    about(
-        report,
-        "half of the cold on node 0",
-        after.cold.on(0),
-        COLD / 2,
-        STRAY,
+        &[
+            ("cold on node 1", after.cold.on(1), COLD / 2, STRAY),
+            ("cold on node 0", after.cold.on(0), COLD / 2, STRAY),
+        ],
     )?;
     at_least(report, "hot on node 0", after.hot.on(0), HOT - STRAY)?;
     intact(&start, &after, "when it went to both nodes")
 }
 
-fn lists(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn lists(kernel: Kernel) -> Result<Report, VmError> {
     let of_frames = format!("{FAST} --physical");
     let script = format!(
-        "{functions}echo n >/sys/kernel/mm/lru_gen/enabled\n\
+        "{FUNCTIONS}echo n >/sys/kernel/mm/lru_gen/enabled\n\
+         none_active() {{ at_most hot active {few} && at_most cold active {few}; }}\n\
+         swap_cached() {{ sed -n 's/SwapCached: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}\n\
+         is_cached() {{ [ $(swap_cached) -ge {in_cache} ]; }}\n\
          # Who reads a process's memory twice has its pages activated.\n\
          activated() {{ look $1-sum --sum; look $1-sum --sum; look $1 --active; }}\n\
          isotherm swap zram --size 128M || exit 1\n\
@@ -321,16 +256,10 @@ fn lists(kernel: Kernel) -> Result<Report, VmError> {
          kernel_until willneed is_cached {FAST} --pid $target --scheme '4K max 0 0 1s max willneed'\n\
          swap_cached >/out/swap-cached-after.txt\n\
          look summed --sum\n",
-        functions = functions()
-            + &format!(
-                "none_active() {{ at_most hot active {few} && at_most cold active {few}; }}\n\
-                 swap_cached() {{ sed -n 's/SwapCached: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}\n\
-                 is_cached() {{ [ $(swap_cached) -ge {in_cache} ]; }}\n",
-                few = STRAY / 2,
-                in_cache = MOST_COLD >> 11,
-            ),
         start = STILL.start_anywhere(),
         left = COLD - MOST_COLD,
+        few = STRAY / 2,
+        in_cache = MOST_COLD >> 11,
     );
     let output = acting::vm(kernel, &script)?.run_ok()?;
     let mut report = Report::default();
@@ -339,84 +268,51 @@ fn lists(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Returns the bytes on the active list, hot and cold, and adds them to the report.
-fn active(report: &mut Report, output: &VmOutput, look: &str) -> Result<(u64, u64), VmError> {
-    let pages = pages(output, look)?;
-    let (hot, cold) = (pages.hot.active()?, pages.cold.active()?);
-    report.say(format!(
-        "    then active: {} hot, {} cold",
-        mib(hot),
-        mib(cold)
-    ));
-    Ok((hot, cold))
-}
-
 fn on_lists(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let activated = |report: &mut Report, look: &str| {
-        report.say("all of it read twice");
-        let (hot, cold) = active(report, output, look)?;
-        at_least(report, "hot and active", hot, HOT - STRAY)?;
-        at_least(report, "cold and active", cold, COLD - STRAY)
-    };
-    activated(report, "all")?;
-    counted(report, output, "deprio")?;
-    let (hot, cold) = active(report, output, "deprio")?;
-    at_least(
-        report,
-        "hot after lru_deprio of what is cold",
-        hot,
-        MOST_HOT,
-    )?;
-    // More may be active when it is counted than when the condition held: 7.1 MiB in one of four runs.
-    at_most(
-        report,
-        "cold after lru_deprio",
-        cold,
-        COLD - MOST_COLD + STRAY,
-    )?;
-    counted(report, output, "none")?;
-    let (hot, cold) = active(report, output, "none")?;
-    at_most(report, "hot after lru_deprio of all", hot, STRAY)?;
-    at_most(report, "cold after lru_deprio of all", cold, STRAY)?;
-    counted(report, output, "prio")?;
-    let (hot, cold) = active(report, output, "prio")?;
-    at_least(report, "hot after lru_prio", hot, MOST_HOT)?;
-    at_most(
-        report,
-        "cold after lru_prio of what is hot",
-        cold,
-        2 * STRAY,
-    )?;
-    activated(report, "again")?;
-    counted(report, output, "cold")?;
-    let (hot, cold) = active(report, output, "cold")?;
-    at_least(report, "hot after cold", hot, HOT - STRAY)?;
-    at_most(report, "cold after cold", cold, STRAY)
+    for (looked, hot_range, cold_range) in [
+        ("all", HOT - STRAY..=HOT, COLD - STRAY..=COLD),
+        // More may be active when it is counted than when the condition held: 7.1 MiB in one of four runs.
+        ("deprio", MOST_HOT..=HOT, 0..=COLD - MOST_COLD + STRAY),
+        ("none", 0..=STRAY, 0..=STRAY),
+        ("prio", MOST_HOT..=HOT, 0..=2 * STRAY),
+        ("again", HOT - STRAY..=HOT, COLD - STRAY..=COLD),
+        ("cold", HOT - STRAY..=HOT, 0..=STRAY),
+    ] {
+        if matches!(looked, "all" | "again") {
+            report.say("all of it read twice");
+        } else {
+            counted(report, output, looked)?;
+        }
+        let pages = pages(output, looked)?;
+        let (hot, cold) = (pages.hot.active()?, pages.cold.active()?);
+        report.say(format!(
+            "    then active: {} hot, {} cold",
+            mib(hot),
+            mib(cold)
+        ));
+        ensure!(
+            hot_range.contains(&hot) && cold_range.contains(&cold),
+            "{looked}: not {hot_range:?} hot and {cold_range:?} cold bytes are active\n{report}"
+        );
+    }
+    Ok(())
 }
 
 /// Checks that willneed reads pages from swap into the swap cache.
 fn brought_back(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let kib = |name: &str| -> Result<u64, VmError> {
-        let text = output.text(&format!("swap-cached-{name}.txt"))?;
-        let number = text.trim().parse();
-        number.map_err(|_| VmError::Wrong(format!("SwapCached is no number: {text}")))
-    };
     counted(report, output, "out")?;
     let out = pages(output, "out")?;
     at_least(report, "cold in swap", out.cold.swapped, COLD - STRAY)?;
     counted(report, output, "willneed")?;
-    let (before, after) = (kib("before")? << 10, kib("after")? << 10);
+    let before = output.number("swap-cached-before")? << 10;
+    let after = output.number("swap-cached-after")? << 10;
     report.say(format!(
         "    swap cache: {} before, {} after",
         mib(before),
         mib(after)
     ));
-    at_least(
-        report,
-        "read from swap",
-        after.saturating_sub(before),
-        MOST_COLD / 2,
-    )?;
+    let cached = after.saturating_sub(before);
+    at_least(report, "read from swap", cached, MOST_COLD / 2)?;
     let (start, summed) = (pages(output, "all-sum")?, pages(output, "summed")?);
     intact(&start, &summed, "on its way to swap and back")
 }
@@ -428,7 +324,7 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// Least bytes in huge pages after collapse. A block in which a region ends is not collapsed, and regions end anywhere.
 const MOST_HUGE: u64 = (HOT + COLD) / 4 * 3;
 
-fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
     let collapses = kernel != Kernel::Debian612;
     let collapse = if collapses {
         format!(
@@ -444,7 +340,7 @@ fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
         )
     };
     let script = format!(
-        "{functions}thp=/sys/kernel/mm/transparent_hugepage\n\
+        "{FUNCTIONS}thp=/sys/kernel/mm/transparent_hugepage\n\
          echo madvise >$thp/enabled; echo 100 >$thp/khugepaged/scan_sleep_millisecs\n\
          echo 65536 >$thp/khugepaged/pages_to_scan\n\
          is_advised() {{ at_least hot advised_huge {MOST_HOT} && huge_at_least {HUGE_PAGE}; }}\n\
@@ -460,7 +356,6 @@ fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
          {start}taskset 1 vm-guest wake &\n\
          look again --sum\n\
          {collapse}",
-        functions = functions(),
         start = STILL_IN_ONE.start_with(1, "default"),
         cold = COLD - STRAY,
     );
@@ -475,7 +370,7 @@ fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
             mib(start.anon_huge),
             mib(after.anon_huge)
         ));
-        about(&report, "huge at first", start.anon_huge, 0, 0)?;
+        about(&report, &[("huge at first", start.anon_huge, 0, 0)])?;
         at_least(&report, "collapsed", after.anon_huge, MOST_HUGE)?;
         intact(&start, &after, "when it was collapsed")?;
     } else {
@@ -498,29 +393,21 @@ fn advised(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     };
     let start = pages(output, "start")?;
     let none = start.hot.advised_huge + start.cold.advised_huge + start.anon_huge;
-    about(report, "advised or huge at first", none, 0, 0)?;
+    about(report, &[("advised or huge at first", none, 0, 0)])?;
     counted(report, output, "hugepage")?;
     let after = pages(output, "hugepage")?;
     say(report, &after);
-    at_least(report, "hot advised huge", after.hot.advised_huge, MOST_HOT)?;
-    at_most(
-        report,
-        "cold advised huge",
-        after.cold.advised_huge,
-        COLD / 4,
-    )?;
+    let (hot, cold) = (after.hot.advised_huge, after.cold.advised_huge);
+    at_least(report, "hot advised huge", hot, MOST_HOT)?;
+    at_most(report, "cold advised huge", cold, COLD / 4)?;
     at_least(report, "huge", after.anon_huge, HUGE_PAGE)?;
     intact(&start, &after, "when khugepaged was advised")?;
 
     counted(report, output, "nohugepage")?;
     let after = pages(output, "nohugepage")?;
     say(report, &after);
-    at_least(
-        report,
-        "cold advised small",
-        after.cold.advised_small,
-        COLD - STRAY,
-    )?;
-    at_most(report, "hot advised small", after.hot.advised_small, STRAY)?;
+    let (hot, cold) = (after.hot.advised_small, after.cold.advised_small);
+    at_least(report, "cold advised small", cold, COLD - STRAY)?;
+    at_most(report, "hot advised small", hot, STRAY)?;
     intact(&start, &after, "when it was advised against huge pages")
 }

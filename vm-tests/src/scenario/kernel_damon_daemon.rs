@@ -2,61 +2,35 @@
 //!
 //! The schemes in force are read from the tree itself.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::acting::{self, COLD, STILL, mib, pages, parsed};
-use super::kernel_damon::{FUNCTIONS, says};
+use super::Report;
+use super::acting::{self, COLD, STILL, mib, pages, pattern};
+use super::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
 use super::workload::{SCATTERED, SLOW};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `kernel-damon-daemon`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-daemon",
-        "start --world kernel: tune by commit, a tuning that the kernel lacks, pause, resume, stop; the guard stops the kernel's schemes",
-        run,
-    )
-}
 
 /// Bytes of cold memory that may still be in memory.
 const LEFT: u64 = 2 << 20;
 
 /// Returns a configuration in damo's format, with one scheme.
 fn configuration(action: &str) -> String {
-    serde_json::json!({"kdamonds": [{"contexts": [{
-        "ops": "vaddr",
-        "targets": [{"pid": null, "regions": []}],
-        "intervals": {"sample_us": "100 ms", "aggr_us": "1 s", "ops_update_us": "10 s"},
-        "nr_regions": {"min": "10", "max": "1,000"},
-        "schemes": [{
-            "action": action,
-            "access_pattern": {
-                "sz_bytes": {"min": "4 KiB", "max": "max"},
-                "nr_accesses": {"min": "0 %", "max": "0 %"},
-                "age": {"min": "5 s", "max": "max"},
-            },
-        }],
-    }]}]})
-    .to_string()
+    let cold = pattern(["0 %", "0 %"], ["5 s", "max"]);
+    let scheme = json!({"action": action, "access_pattern": cold});
+    acting::configuration("vaddr", ["100 ms", "1 s"], ["10", "1,000"], &[scheme])
 }
 
-/// Shell functions; `action` and `becomes` read the action in force from the tree.
+/// Shell functions; `action`, `in_force` and `becomes` read the action in force from the tree.
 const IN_FORCE: &str = "\
 action() { cat $tree/0/contexts/0/schemes/0/action; }\n\
-becomes() {\n\
-    tries=0\n\
-    until [ \"$(action)\" = $1 ]; do\n\
-        sleep 0.5; tries=$((tries + 1))\n\
-        [ $tries -lt 60 ] || { echo \"in force is $(action), not $1\"; isotherm status; exit 1; }\n\
-    done\n\
-}\n\
+in_force() { [ \"$(action)\" = $1 ]; }\n\
+becomes() { wait_for 0.5 60 in_force $1 || die \"in force is $(action), not $1; $(isotherm status)\"; }\n\
 has_stopped() {\n\
     isotherm report actions --json /out/guarded.isotherm 2>/dev/null | grep -q '\"stops\": [1-9]'\n\
 }\n\
-daemon() { isotherm \"$@\" || { echo \"$1 failed\"; cat /run/isotherm/*.log; exit 1; }; }\n";
+daemon() { isotherm \"$@\" || die \"$1 failed: $(cat /run/isotherm/*.log)\"; }\n";
 
 fn script() -> String {
     [
@@ -69,11 +43,11 @@ fn script() -> String {
         ),
         "becomes stat\nsleep 6\n\
          refused lacks tune -c /lacks.json\n\
-         [ \"$(action)\" = stat ] || { echo a tuning that failed is in force; exit 1; }\n\
+         in_force stat || die a tuning that failed is in force\n\
          look untouched\n\
          daemon tune -c /pageout.json\n\
          becomes pageout\n\
-         tries=0; until cold_is_out || [ $tries -ge 60 ]; do sleep 1; tries=$((tries + 1)); done\n\
+         wait_for 1 60 cold_is_out\n\
          look out\n\
          daemon pause\nbecomes stat\n\
          isotherm status --json >/out/paused.json || exit 1\n\
@@ -91,16 +65,7 @@ fn script() -> String {
     .concat()
 }
 
-/// `kernel-damon-compare`.
-pub(super) fn compares() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-compare",
-        "compare: Isotherm by regions, by DAMON's rules, simulated, and the kernel's DAMON in turns between exact scans",
-        compare,
-    )
-}
-
-fn compare(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn compare(kernel: Kernel) -> Result<Report, VmError> {
     let worlds = ["linux", "faithful", "kernel", "simulated"];
     let script = [
         FUNCTIONS,
@@ -108,7 +73,7 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
         "taskset 1 vm-guest wake &\n",
         &format!(
             "taskset $other_cpu isotherm compare {SLOW} --worlds {} --scheme '4K max 0 0 4s max pageout' --pid $target --turns 1 --window 15s --scan-stall 2s \
-             -o /out/compare.html --json >/out/compare.json || {{ cat /out/compare.json; exit 1; }}\n\
+             -o /out/compare.html --json >/out/compare.json || die \"$(cat /out/compare.json)\"\n\
              is_empty compare\n",
             worlds.join(",")
         ),
@@ -119,7 +84,7 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
         .instruction_ns_log2(3)
         .run_ok()?;
     let mut report = Report::default();
-    let compared: Value = parsed(&output, "compare")?;
+    let compared: Value = output.json("compare")?;
     for (at, world) in worlds.iter().enumerate() {
         let turn = &compared["worlds"][at]["turns"][0];
         let number = |name: &str| turn[name].as_f64();
@@ -136,13 +101,13 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
         let is_good = ["accessed_recall", "idle_precision"]
             .iter()
             .all(|name| number(name).is_some_and(|share| share >= LEAST_COMPARED));
-        ensure(is_good, || format!("{world} is not as it was\n{report}"))?;
+        ensure!(is_good, "{world} is not as it was\n{report}");
     }
     let page = output.text("compare.html")?;
-    ensure(
+    ensure!(
         page.contains("Worlds compared") && page.contains("faithful"),
-        || "the page lacks what it is about".to_owned(),
-    )?;
+        "the page lacks what it is about"
+    );
     Ok(report)
 }
 
@@ -150,7 +115,7 @@ fn compare(kernel: Kernel) -> Result<Report, VmError> {
 /// memory in use that is not seen, are both rare; a region's border lies anywhere.
 const LEAST_COMPARED: f64 = 0.7;
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let output = acting::vm(kernel, &script())?
         .text("/pageout.json", &configuration("pageout"))
         .text("/lacks.json", &configuration("lru_prio"))
@@ -162,7 +127,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
 }
 
 fn daemon(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    says(report, output, "lacks", "`vaddr` takes it and does nothing")?;
+    says(report, output, "lacks", DOES_NOTHING)?;
     let (before, untouched) = (pages(output, "before")?, pages(output, "untouched")?);
     let (out, after) = (pages(output, "out")?, pages(output, "after")?);
     report.say(format!(
@@ -171,22 +136,24 @@ fn daemon(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(untouched.cold.present),
         mib(out.cold.present),
     ));
-    ensure(untouched.cold.present + LEFT >= COLD, || {
-        format!("a scheme that counts has paged out\n{report}")
-    })?;
-    ensure(out.cold.present <= LEFT, || {
-        format!("what is cold is in memory still\n{report}")
-    })?;
+    ensure!(
+        untouched.cold.present + LEFT >= COLD,
+        "a scheme that counts has paged out\n{report}"
+    );
+    ensure!(
+        out.cold.present <= LEFT,
+        "what is cold is in memory still\n{report}"
+    );
     acting::intact(&before, &after, "under the daemon")?;
-    let status: Value = parsed(output, "paused")?;
+    let status: Value = output.json("paused")?;
     let context = &status["contexts"][0];
     let applied = context["schemes"][0]["stats"]["sz_applied"].as_u64();
-    ensure(
+    ensure!(
         status["paused"] == true
             && context["kdamond"].is_u64()
             && applied.is_some_and(|bytes| bytes >= COLD - LEFT),
-        || format!("what the status says is not so: {status:#}"),
-    )?;
+        "what the status says is not so: {status:#}"
+    );
     let text = output.text("paused.txt")?;
     report.say(
         text.lines()
@@ -198,7 +165,7 @@ fn daemon(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 
 fn guarded(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let deed = acting::deed(output, "guarded")?;
-    let summary: Value = parsed(output, "guarded")?;
+    let summary: Value = output.json("guarded")?;
     let out = summary["paged_out_bytes"].as_u64().unwrap_or(0);
     report.say(format!(
         "guarded: {} went out of memory (the kernel says {} of {}), {} stops",
@@ -207,7 +174,9 @@ fn guarded(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(deed.tried),
         deed.guard_stops
     ));
-    ensure(out > 0 && deed.guard_stops > 0, || {
-        format!("memory came back, and nothing stopped\n{report}")
-    })
+    ensure!(
+        out > 0 && deed.guard_stops > 0,
+        "memory came back, and nothing stopped\n{report}"
+    );
+    Ok(())
 }

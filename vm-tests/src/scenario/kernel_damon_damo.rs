@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::Snapshot;
 
-use super::kernel_damon::{FUNCTIONS, says};
+use super::Report;
+use super::kernel_damon::{FUNCTIONS, IN_USE, says};
 use super::record::LEAST_FAITHFUL;
 use super::workload::{self, SCATTERED, SLOW};
-use super::{Report, VmScenario, ensure};
 use crate::damo::with_damo;
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -28,19 +28,10 @@ const NR_SAMPLES: u32 = 10;
 /// Number of files that a tree must exceed; otherwise too little was compared.
 const LEAST_FILES: usize = 100;
 
-/// `kernel-damon-damo`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-damo",
-        "damo 3.4.3 beside ours: the same tree, exports, hot memory; left alone; its record is read",
-        run,
-    )
-}
-
 /// Files of the tree and their texts.
 type Files = BTreeMap<String, String>;
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = [
         FUNCTIONS.to_owned(),
         SCATTERED.start_anywhere(),
@@ -59,12 +50,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut report = Report::default();
     compare_trees(&mut report, &output)?;
     for name in ["in_use", "in_use_record"] {
-        says(
-            &mut report,
-            &output,
-            name,
-            "kernel DAMON is in use: kdamond 0",
-        )?;
+        says(&mut report, &output, name, IN_USE)?;
     }
     compare_sight(&mut report, &output)?;
     Ok(report)
@@ -101,9 +87,11 @@ fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<(), VmError> 
             theirs.len(),
             ends.join(", ")
         ));
-        ensure(wrong.is_empty() && theirs.len() > LEAST_FILES, || {
-            format!("{label}:\n{}", wrong.join("\n"))
-        })?;
+        ensure!(
+            wrong.is_empty() && theirs.len() > LEAST_FILES,
+            "{label}:\n{}",
+            wrong.join("\n")
+        );
     }
     Ok(())
 }
@@ -155,7 +143,7 @@ fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<(), VmError> 
     for (label, snapshots) in [("damo", theirs), ("isotherm --world kernel", ours)] {
         let accuracy = workload::accuracy(label, &snapshots, &truth)?;
         workload::row(report, label, &accuracy);
-        let mib = |bytes: u64| bytes as f64 / accuracy.snapshots as f64 / f64::from(1 << 20);
+        let mib = |bytes: f64| bytes / accuracy.snapshots as f64 / f64::from(1 << 20);
         report.say(format!(
             "    hot in a snapshot: {:.1} MiB said, of which {:.1} are; {:.1} in truth",
             mib(accuracy.quarter.claimed),

@@ -2,14 +2,8 @@
 
 mount -t tracefs trace /sys/kernel/tracing
 dump() { grep -r . $tree | sed "s#^$tree/##" | sort; }
-same() { cmp -s $1 $2 || { echo "$3"; diff $1 $2; exit 1; }; }
-damo_does() {
-    damo "$@" >/tmp/damo.out 2>&1 || {
-        echo "damo $*:"
-        cat /tmp/damo.out
-        exit 1
-    }
-}
+same() { cmp -s $1 $2 || die "$3: $(diff $1 $2)"; }
+damo_does() { damo "$@" >/tmp/damo.out 2>&1 || die "damo $*: $(cat /tmp/damo.out)"; }
 
 # What damo makes of a configuration, and what ours reads of that.
 sed "s/TARGET/$target/" /damo.json >/tmp/damo.json
@@ -27,19 +21,15 @@ dump >/tmp/stopped
 isotherm run --world kernel --no-guard -c /tmp/damo.json >/tmp/said 2>&1 &
 session=$!
 # Schemes are held until their quotas are in force.
-acts() { ! cat $tree/*/contexts/0/schemes/*/action 2>/dev/null | grep -q stat; }
-tries=0
-until [ "$(cat $tree/1/state 2>/dev/null)" = on ] && acts || [ $tries -ge 200 ]; do
-    sleep 0.1
-    tries=$((tries + 1))
-done
+acts() {
+    [ "$(cat $tree/1/state 2>/dev/null)" = on ] &&
+        ! cat $tree/*/contexts/0/schemes/*/action 2>/dev/null | grep -q stat
+}
+wait_for 0.1 200 acts
 sleep 1
 dump >/out/ours.tree
 kill -TERM $session
-wait $session || {
-    cat /tmp/said
-    exit 1
-}
+wait $session || die "$(cat /tmp/said)"
 dump >/tmp/now
 same /tmp/stopped /tmp/now "what damo had set up is not there again"
 
@@ -65,9 +55,6 @@ damo_does stop
 echo 0 >$tree/nr_kdamonds
 for report in access heatmap wss; do
     isotherm report $report /out/damo.record >/out/$report.report || exit 1
-    [ -s /out/$report.report ] || {
-        echo "report $report says nothing"
-        exit 1
-    }
+    [ -s /out/$report.report ] || die "report $report says nothing"
 done
 isotherm convert /out/damo.record /out/theirs.isotherm >/dev/null || exit 1

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use isotherm_record::{Item, Reader};
+use isotherm_record::Item;
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::kernel_damon::{FUNCTIONS, says};
-use super::workload::{SCATTERED, SLOW};
-use super::{Report, VmScenario, ensure};
+use super::Report;
+use super::kernel_damon::{FUNCTIONS, IN_USE, says};
+use super::workload::{self, SCATTERED, SLOW};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
@@ -34,15 +34,6 @@ const LOAD_SECONDS: u32 = 15;
 const LEAST_TOLD: usize = 10;
 /// Least number of snapshots in the record of the load beside a process that stays.
 const LEAST_SEEN: usize = 4;
-
-/// `kernel-damon-killed`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-killed",
-        "SIGKILL at random moments: the next puts kernel DAMON in order; processes that come and go under it",
-        run,
-    )
-}
 
 /// Commands that are run and killed in turn.
 const SESSIONS: [&str; 4] = [
@@ -87,7 +78,7 @@ const ROUND: &str = "\
 dump() { grep -r . $tree | sort; }\n\
 same() {\n\
     dump >/tmp/now\n\
-    cmp -s $1 /tmp/now || { echo \"the tree differs, $2\"; diff $1 /tmp/now | head -n 20; exit 1; }\n\
+    cmp -s $1 /tmp/now || die \"the tree differs, $2: $(diff $1 /tmp/now | head -n 20)\"\n\
 }\n\
 note=/run/isotherm/kernel-damon.json\n\
 state() {\n\
@@ -103,10 +94,10 @@ killed() {\n\
     note_before=$(md5sum $note 2>/dev/null) pids_before=$(cat $tree/*/pid)\n\
     taskset $other_cpu isotherm \"$@\" -o /tmp/killed 2>/tmp/said >/dev/null & session=$!\n\
     sleep $seconds\n\
-    kill -9 $session || { cat /tmp/said; echo it had ended by itself; exit 1; }\n\
+    kill -9 $session || die \"it had ended by itself: $(cat /tmp/said)\"\n\
     wait $session\n\
     grep 'that was killed' /tmp/said >/tmp/first\n\
-    kill -0 $target || { echo the workload died; exit 1; }\n\
+    is_well killed\n\
 }\n";
 
 /// Returns for each round the index of its session, and the milliseconds after which it is killed.
@@ -140,9 +131,9 @@ fn rounds() -> String {
     let _ = writeln!(
         script,
         "isotherm run {SLOW} --world kernel --scheme '4K max 0 0 2s max stat' --pid $target --duration 3s \
-         >/out/last.txt 2>&1 || {{ cat /out/last.txt; exit 1; }}\n\
+         >/out/last.txt 2>&1 || die \"$(cat /out/last.txt)\"\n\
          same /tmp/theirs 'after all'\n\
-         [ ! -e $note ] || {{ echo a note is left; exit 1; }}\n\
+         [ ! -e $note ] || die a note is left\n\
          echo 0 >$tree/nr_kdamonds"
     );
     script
@@ -152,8 +143,7 @@ fn rounds() -> String {
 fn taken_over() -> String {
     format!(
         "isotherm run {SLOW} --world kernel --scheme '4K max 0 0 2s max stat' --pid $target >/dev/null 2>&1 & session=$!\n\
-         tries=0\n\
-         until [ \"$(cat $tree/0/state 2>/dev/null)\" = on ] || [ $tries -ge 200 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
+         wait_for 0.1 200 is_on\n\
          sleep 1\n\
          kill -9 $session\n\
          wait $session\n\
@@ -164,7 +154,7 @@ fn taken_over() -> String {
          same /tmp/taken 'which somebody had taken over'\n\
          echo off >$tree/0/state\n\
          dump >/tmp/taken\n\
-         isotherm record {SLOW} --world kernel --pid $target --duration 3s -o /tmp/beside 2>/tmp/said || {{ cat /tmp/said; exit 1; }}\n\
+         isotherm record {SLOW} --world kernel --pid $target --duration 3s -o /tmp/beside 2>/tmp/said || die \"$(cat /tmp/said)\"\n\
          same /tmp/taken 'that somebody had taken over and turned off'\n\
          echo 0 >$tree/nr_kdamonds\n"
     )
@@ -173,24 +163,28 @@ fn taken_over() -> String {
 /// Returns a script with processes that live for a fraction of a second, three at a time. They run alone first, then
 /// beside one that stays.
 fn load() -> String {
+    let acted = |name: &str| {
+        format!(
+            "isotherm run --json {SLOW} --world kernel --scheme '4K max 0 0 2s max cold' --cgroup /load \
+             --duration {LOAD_SECONDS}s -o /out/{name}.isotherm >/out/{name}.json 2>/out/{name}.txt || \
+             die \"$(cat /out/{name}.txt)\"\n\
+             is_empty {name}\n"
+        )
+    };
     format!(
         "group=/sys/fs/cgroup/load\n\
          mkdir $group\n\
          churn() {{ while [ ! -e /tmp/stop ]; do sh -c \"echo 0 >$group/cgroup.procs; exec sleep 0.$1\"; done; }}\n\
          churn 3 & churn 5 & churn 9 &\n\
-         isotherm run --json {SLOW} --world kernel --scheme '4K max 0 0 2s max cold' --cgroup /load --duration {LOAD_SECONDS}s \
-         -o /out/load.isotherm >/out/load.json 2>/out/load.txt || {{ cat /out/load.txt; exit 1; }}\n\
-         is_empty load\n\
-         echo $target >$group/cgroup.procs\n\
-         isotherm run --json {SLOW} --world kernel --scheme '4K max 0 0 2s max cold' --cgroup /load --duration {LOAD_SECONDS}s \
-         -o /out/beside.isotherm >/out/beside.json 2>/out/beside.txt || {{ cat /out/beside.txt; exit 1; }}\n\
-         is_empty beside\n\
-         touch /tmp/stop\n\
-         kill -0 $target || {{ echo the workload died; exit 1; }}\n"
+         {}echo $target >$group/cgroup.procs\n\
+         {}touch /tmp/stop\n\
+         is_well load\n",
+        acted("load"),
+        acted("beside"),
     )
 }
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = [
         FUNCTIONS.to_owned(),
         SCATTERED.start_anywhere(),
@@ -204,17 +198,13 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let output = vm.text("/two.json", TWO).run_ok()?;
     let mut report = Report::default();
     tell_rounds(&mut report, &output)?;
-    says(
-        &mut report,
-        &output,
-        "taken",
-        "kernel DAMON is in use: kdamond 0",
-    )?;
+    says(&mut report, &output, "taken", IN_USE)?;
     tell_load(&mut report, &output, "load", "they alone")?;
     let seen = tell_load(&mut report, &output, "beside", "beside one that stays")?;
-    ensure(seen >= LEAST_SEEN, || {
-        format!("the one that stays was seen {seen} times\n{report}")
-    })?;
+    ensure!(
+        seen >= LEAST_SEEN,
+        "the one that stays was seen {seen} times\n{report}"
+    );
     Ok(report)
 }
 
@@ -242,7 +232,7 @@ fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ));
     for phase in [BEFORE, BETWEEN, ON] {
         let count = phases.get(phase).copied().unwrap_or(0);
-        ensure(count > 0, || format!("none was killed {phase}\n{text}"))?;
+        ensure!(count > 0, "none was killed {phase}\n{text}");
     }
     Ok(())
 }
@@ -254,11 +244,9 @@ fn tell_load(
     name: &str,
     label: &str,
 ) -> Result<usize, VmError> {
-    let wrong = |error: &dyn std::fmt::Display| VmError::Wrong(format!("{name}.isotherm: {error}"));
-    let bytes = output.bytes(&format!("{name}.isotherm"))?;
     let (mut came, mut went, mut snapshots, mut tries) = (0, 0, 0, 0);
-    for item in Reader::open(bytes).map_err(|e| wrong(&e))? {
-        match item.map_err(|e| wrong(&e))? {
+    for item in workload::items(output, name)? {
+        match item {
             Item::TargetStart(_) => came += 1,
             Item::TargetExit(_) => went += 1,
             Item::Snapshot(_) => snapshots += 1,
@@ -269,8 +257,9 @@ fn tell_load(
     report.say(format!(
         "coming and going, {label}: {came} came, {went} went, {snapshots} snapshots, {tries} times not taken at once"
     ));
-    ensure(came >= LEAST_TOLD && went + 4 >= came, || {
-        format!("{name}: not all that came and went was told\n{report}")
-    })?;
+    ensure!(
+        came >= LEAST_TOLD && went + 4 >= came,
+        "{name}: not all that came and went was told\n{report}"
+    );
     Ok(snapshots)
 }

@@ -5,33 +5,14 @@
 
 use serde_json::{Value, json};
 
-use super::acting::{self, mib, pages};
-use super::kernel_damon::says;
-use super::kernel_damon_actions::{Counters, configuration, counters, functions, pattern};
+use super::Report;
+use super::acting::{self, mib, pages, pattern};
+use super::kernel_damon::{FUNCTIONS, says};
+use super::kernel_damon_actions::{Counters, configuration, counters};
 use super::workload::Workload;
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
-use crate::product;
-use crate::vm::{Vm, VmOutput};
-
-/// `kernel-damon-quotas`.
-pub(super) fn quotas() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-quotas",
-        "the kernel's DAMON pages out no more than quotas of bytes and of time let it",
-        limited,
-    )
-}
-
-/// `kernel-damon-goals`.
-pub(super) fn goals() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-goals",
-        "the kernel's quotas follow their goals: what a user says, pressure, a node's free memory; what is lacking is told",
-        follow,
-    )
-}
+use crate::vm::VmOutput;
 
 /// A workload with more memory than quotas let out during a check: a sixth is hot, the rest is never touched. It holds
 /// text, so that compression frees memory.
@@ -56,12 +37,6 @@ const HEAP: &str = "\
     heap() { printf '0x%x-0x%x' $(sed -n 's/.*\"heap\",\"start\":\\([0-9]*\\),\"end\":\\([0-9]*\\).*/\\1 \\2/p' \
     /out/truth.jsonl); }\n";
 
-fn vm(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
-    product::isotherm_with("run", &["--world", "--scheme"])?;
-    let script = format!("{}{}{HEAP}{script}", acting::FUNCTIONS, functions());
-    Ok(workload.vm(kernel, &script)?.zram())
-}
-
 /// Returns a scheme that pages out cold memory, within a quota.
 fn page_out(quotas: &Value) -> Value {
     json!({
@@ -71,9 +46,9 @@ fn page_out(quotas: &Value) -> Value {
     })
 }
 
-fn limited(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn limited(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
-        "isotherm swap zram --size 256M || exit 1\n\
+        "{FUNCTIONS}{HEAP}isotherm swap zram --size 256M || exit 1\n\
          {start}taskset 1 vm-guest wake &\n\
          look start\n\
          kernel_until bytes 'used_up bytes 8' -c /bytes.json --pid $target --range $(heap)\n\
@@ -86,7 +61,7 @@ fn limited(kernel: Kernel) -> Result<Report, VmError> {
     let time = json!({
         "time_ms": LIMIT_MS.to_string(), "sz_bytes": 0, "reset_interval_ms": "1 s",
     });
-    let output = vm(&LARGE, kernel, &script)?
+    let output = acting::vm_with(&LARGE, kernel, &script)?
         .text("/bytes.json", &configuration("vaddr", &[page_out(&bytes)]))
         .text("/time.json", &configuration("vaddr", &[page_out(&time)]))
         .run_ok()?;
@@ -122,27 +97,28 @@ fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     for now in all.iter().filter(|now| now.seconds >= first.seconds) {
         // The windows that have begun since, and the first one.
         let windows = since(&first, now) as u64 + 2;
-        ensure(now.tried - first.tried <= windows * LIMIT, || {
-            format!("more than the quota was tried: {now:?} after {first:?}\n{report}")
-        })?;
+        ensure!(
+            now.tried - first.tried <= windows * LIMIT,
+            "more than the quota was tried: {now:?} after {first:?}\n{report}"
+        );
         // Between a commit and the kernel's answer the tree contains 0.
-        ensure(matches!(now.effective, 0 | LIMIT), || {
-            format!("another quota is in force: {now:?}\n{report}")
-        })?;
+        ensure!(
+            matches!(now.effective, 0 | LIMIT),
+            "another quota is in force: {now:?}\n{report}"
+        );
     }
-    ensure(last.exceeds >= 5, || {
-        format!("the quota was not used up\n{report}")
-    })?;
-    ensure(last.tried >= 5 * LIMIT, || {
-        format!("too little was done\n{report}")
-    })?;
+    ensure!(last.exceeds >= 5, "the quota was not used up\n{report}");
+    ensure!(last.tried >= 5 * LIMIT, "too little was done\n{report}");
     // Paging out continues while the last counters are read.
-    ensure(swapped <= last.applied + 2 * LIMIT, || {
-        format!("more is in swap than was applied\n{report}")
-    })?;
-    ensure(swapped >= last.applied / 2, || {
-        format!("what was applied is not in swap\n{report}")
-    })
+    ensure!(
+        swapped <= last.applied + 2 * LIMIT,
+        "more is in swap than was applied\n{report}"
+    );
+    ensure!(
+        swapped >= last.applied / 2,
+        "what was applied is not in swap\n{report}"
+    );
+    Ok(())
 }
 
 fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
@@ -163,19 +139,21 @@ fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(last.tried),
         last.exceeds,
     ));
-    ensure(quotas.first() == Some(&FIRST_GUESS), || {
-        format!("another quota is in force\n{report}")
-    })?;
-    ensure(least < FIRST_GUESS, || {
-        format!("the kernel's speed in emulation is not measured\n{report}")
-    })?;
+    ensure!(
+        quotas.first() == Some(&FIRST_GUESS),
+        "another quota is in force\n{report}"
+    );
+    ensure!(
+        least < FIRST_GUESS,
+        "the kernel's speed in emulation is not measured\n{report}"
+    );
     for pair in all.windows(2) {
         let windows = since(&pair[0], &pair[1]) as u64 + 2;
         let quota = pair[0].effective.max(pair[1].effective).max(1);
-        ensure(
+        ensure!(
             pair[1].tried - pair[0].tried <= windows * quota || pair[0].effective == 0,
-            || format!("more than the quota was tried: {pair:?}\n{report}"),
-        )?;
+            "more than the quota was tried: {pair:?}\n{report}"
+        );
     }
     Ok(())
 }
@@ -236,15 +214,15 @@ const FREE: &str = "\
     /sys/devices/system/node/node0/meminfo; }\n\
     is_free() { [ $(free_bp) -ge $goal ] && sleep 4; }\n";
 
-/// Shell that runs a scheme whose quota follows pressure, and saves the pressure before and after it. Only kernels
-/// without a goal of free memory run it. On 7.3-rc7 a quota of 16 MiB is applied so slowly in emulation that tasks
-/// hardly wait in a window.
+/// Shell that runs a scheme whose quota follows pressure. It saves the microseconds for which some task has waited for
+/// memory before and after that. Only kernels without a goal of free memory run it. On 7.3-rc7 a quota of 16 MiB is
+/// applied so slowly in emulation that tasks hardly wait in a window.
 const PRESSURE: &str = "\
-    cat /proc/pressure/memory >/out/pressure-before.txt\n\
+    sed -n 's/^some .*total=//p' /proc/pressure/memory >/out/waited-before.txt\n\
     kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
-    cat /proc/pressure/memory >/out/pressure-after.txt\n";
+    sed -n 's/^some .*total=//p' /proc/pressure/memory >/out/waited-after.txt\n";
 
-fn follow(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn follow(kernel: Kernel) -> Result<Report, VmError> {
     let has_nodes = kernel != Kernel::Debian612;
     let of_memory = if has_nodes {
         format!(
@@ -265,7 +243,7 @@ fn follow(kernel: Kernel) -> Result<Report, VmError> {
         )
     };
     let script = format!(
-        "isotherm swap zram --size 256M || exit 1\n\
+        "{FUNCTIONS}{HEAP}isotherm swap zram --size 256M || exit 1\n\
          # Its lists seldom take what comes back for a working set, and then nobody waits.\n\
          echo n >/sys/kernel/mm/lru_gen/enabled\n\
          {start}taskset 1 vm-guest wake &\n\
@@ -275,7 +253,7 @@ fn follow(kernel: Kernel) -> Result<Report, VmError> {
         start = LARGE.start_anywhere(),
     );
     let users: Vec<Value> = SAID.into_iter().map(of_user).collect();
-    let output = vm(&LARGE, kernel, &script)?
+    let output = acting::vm_with(&LARGE, kernel, &script)?
         .cmdline_extra("psi=1")
         .memory_mib(MEMORY_MIB)
         .text("/user.json", &configuration("vaddr", &users))
@@ -291,13 +269,9 @@ fn follow(kernel: Kernel) -> Result<Report, VmError> {
         by_free_memory(&mut report, &output)?;
     } else {
         by_pressure(&mut report, &output)?;
-        says(
-            &mut report,
-            &output,
-            "nodes",
-            "does not take 'node_mem_free_bp'",
-        )?;
-        says(&mut report, &output, "nodes", "quota tuner `temporal`")?;
+        for words in ["does not take 'node_mem_free_bp'", "quota tuner `temporal`"] {
+            says(&mut report, &output, "nodes", words)?;
+        }
     }
     Ok(report)
 }
@@ -347,48 +321,37 @@ fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError
                 })?;
         }
         if said == 0 {
-            ensure(last.effective == CAP, || {
-                format!("the cap is not reached\n{report}")
-            })?;
+            ensure!(last.effective == CAP, "the cap is not reached\n{report}");
         }
-        ensure((last.effective > 1) == (said < 10_000), || {
-            format!("a goal that is reached grows, or one that is not does not\n{report}")
-        })?;
+        ensure!(
+            (last.effective > 1) == (said < 10_000),
+            "a goal that is reached grows, or one that is not does not\n{report}"
+        );
     }
     Ok(())
-}
-
-/// Reads the microseconds for which some task has waited for memory.
-fn waited(output: &VmOutput, when: &str) -> Result<u64, VmError> {
-    let text = output.text(&format!("pressure-{when}.txt"))?;
-    let some = text.lines().find_map(|line| line.strip_prefix("some "));
-    let total = some.and_then(|line| line.rsplit_once("total=")?.1.parse().ok());
-    total.ok_or_else(|| VmError::Wrong(format!("no pressure: {text}")))
 }
 
 fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let all = counters(output, "pressure", 0)?;
     let quotas: Vec<u64> = all.iter().map(|now| now.effective).collect();
-    let waited = waited(output, "after")? - waited(output, "before")?;
+    let waited = output.number("waited-after")? - output.number("waited-before")?;
     report.say(format!(
         "some_mem_psi_us of 1 ms in {WINDOW_MS} ms: {waited} us were waited; effective {quotas:?}"
     ));
     let most = quotas.iter().copied().max().unwrap_or(0);
     let at = quotas.iter().position(|quota| *quota == most).unwrap_or(0);
-    ensure(most >= 1 << 20, || format!("it does not grow\n{report}"))?;
+    ensure!(most >= 1 << 20, "it does not grow\n{report}");
     let least = quotas[at..].iter().copied().min().unwrap_or(most);
-    ensure(waited > 1_000 && least < most / 2, || {
-        format!("it does not fall under pressure\n{report}")
-    })
+    ensure!(
+        waited > 1_000 && least < most / 2,
+        "it does not fall under pressure\n{report}"
+    );
+    Ok(())
 }
 
 fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let number = |name: &str| -> Result<u64, VmError> {
-        let text = output.text(&format!("free-{name}.txt"))?;
-        let number = text.trim().parse();
-        number.map_err(|_| VmError::Wrong(format!("free-{name}.txt: {text}")))
-    };
-    let (before, goal, after) = (number("before")?, number("goal")?, number("after")?);
+    let (before, goal) = (output.number("free-before")?, output.number("free-goal")?);
+    let after = output.number("free-after")?;
     let all = counters(output, "free", 0)?;
     let last = all[all.len() - 1];
     let cold = pages(output, "free")?.cold;
@@ -399,13 +362,11 @@ fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError>
         mib(cold.present),
         last.effective,
     ));
-    ensure(after + 50 >= goal, || {
-        format!("the goal is not reached\n{report}")
-    })?;
-    ensure(cold.present >= 16 << 20, || {
-        format!("it does not stop at the goal\n{report}")
-    })?;
-    ensure(last.effective == 0, || {
-        format!("at the goal a quota is left\n{report}")
-    })
+    ensure!(after + 50 >= goal, "the goal is not reached\n{report}");
+    ensure!(
+        cold.present >= 16 << 20,
+        "it does not stop at the goal\n{report}"
+    );
+    ensure!(last.effective == 0, "at the goal a quota is left\n{report}");
+    Ok(())
 }

@@ -23,9 +23,10 @@ use isotherm_workload::family::journal::Touched;
 use isotherm_workload::family::pages::PageSet;
 use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verdict};
 use isotherm_workload::family::{EDGE, Ready, TouchJournal};
+use isotherm_workload::score::{AccuracyScore, share};
 
 use super::kernel_damon::FUNCTIONS;
-use super::{Report, VmScenario, ensure, workload};
+use super::{Report, workload};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -53,21 +54,11 @@ const MODES: [(&str, &str); 5] = [
     ("default", "--cpu-budget $share --pid $target"),
 ];
 
-/// `kernel-damon-truth`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "kernel-damon-truth",
-        "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family",
-        run,
-    )
-}
-
 fn script(case: u64) -> String {
     let mut script = format!(
         "{FUNCTIONS}vm-guest truth-case --seed {SEED} --index {case} --limit {LIMIT} --ready /out/ready.json \
          --journal /tmp/journal & target=$!\n\
-         tries=0\n\
-         until [ -e /out/ready.json ] || [ $tries -ge 300 ]; do sleep 0.1; tries=$((tries + 1)); done\n\
+         wait_for 0.1 300 test -e /out/ready.json\n\
          frames() {{ vm-guest page-frames --pid $target --ready /out/ready.json --out /out/frames_$1 || exit 1; }}\n\
          vm-guest wake &\n"
     );
@@ -102,7 +93,7 @@ struct Row {
     interval: Option<f64>,
 }
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut report = Report::default();
     report.say(format!(
         "seed {SEED}, at most {} MiB; {REPEATS} repeats of {SECONDS} s; median [least..most]",
@@ -148,10 +139,9 @@ fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
 }
 
 fn journal(output: &VmOutput) -> Result<TouchJournal, VmError> {
-    let wrong = |error: &dyn std::fmt::Display| VmError::Wrong(format!("the journal: {error}"));
-    let ready: Ready =
-        serde_json::from_slice(output.bytes("ready.json")?).map_err(|e| wrong(&e))?;
-    TouchJournal::read(ready, output.bytes("journal")?).map_err(|e| wrong(&e))
+    let ready: Ready = output.json("ready")?;
+    TouchJournal::read(ready, output.bytes("journal")?)
+        .map_err(|e| VmError::Wrong(format!("the journal: {e}")))
 }
 
 fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, VmError> {
@@ -164,13 +154,12 @@ fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, Vm
         judge_by(journal, journal, &snapshots)
     };
     row.cpu = share.trim().trim_end_matches('%').parse().ok();
-    ensure(row.interval.is_some(), || {
-        format!(
-            "{}: none of {} snapshots can be judged",
-            MODES[at].0,
-            snapshots.len()
-        )
-    })?;
+    ensure!(
+        row.interval.is_some(),
+        "{}: none of {} snapshots can be judged",
+        MODES[at].0,
+        snapshots.len()
+    );
     Ok(row)
 }
 
@@ -178,7 +167,7 @@ fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, Vm
 fn judge_by(truth: &impl Truth, journal: &TouchJournal, snapshots: &[Snapshot]) -> Row {
     let moves = journal.moves();
     let populated = populated(journal);
-    let mut idle = Idle::default();
+    let mut idle = AccuracyScore::default();
     let mut verdicts: Vec<Verdict> = Vec::new();
     let covered = |s: &&Snapshot| journal.covers(s.start, s.end);
     for snapshot in settled(snapshots, &moves).filter(covered) {
@@ -186,45 +175,38 @@ fn judge_by(truth: &impl Truth, journal: &TouchJournal, snapshots: &[Snapshot]) 
         if verdict.is_decided() {
             verdicts.push(verdict);
         }
-        idle.add(truth, &populated, snapshot);
+        add_idle(&mut idle, truth, &populated, snapshot);
     }
-    let sum = |of: fn(&Verdict) -> f64| verdicts.iter().map(of).sum::<f64>();
-    let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).min(1.0));
-    let unknown = sum(|v| v.unknown_touched);
+    let touched: AccuracyScore = verdicts.iter().map(Verdict::score).sum();
+    let unknown: f64 = verdicts.iter().map(|v| v.unknown_touched).sum();
     Row {
-        precision: ratio(sum(|v| v.hit), sum(|v| v.claimed)),
-        recall: ratio(sum(|v| v.hit), sum(|v| v.truth)),
-        idle_precision: ratio(idle.right, idle.claimed),
-        idle_recall: ratio(idle.right, idle.truth),
-        unknown: ratio(100.0 * unknown, sum(|v| v.truth) + unknown),
+        precision: touched.precision(),
+        recall: touched.recall(),
+        idle_precision: idle.precision(),
+        idle_recall: idle.recall(),
+        unknown: share(unknown, touched.truth + unknown).map(|share| 100.0 * share),
         cpu: None,
         interval: median(verdicts.iter().map(|v| v.interval.as_secs_f64()).collect()),
     }
 }
 
-/// Counts of pages that are populated and were not touched for [`IDLE_FOR`].
-#[derive(Default)]
-struct Idle {
-    /// Pages that the monitor reports as idle.
-    claimed: f64,
-    /// Reported pages that are idle in truth.
-    right: f64,
-    truth: f64,
-}
-
-impl Idle {
-    fn add(&mut self, truth: &impl Truth, populated: &PageSet, snapshot: &Snapshot) {
-        let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
-        let recent = truth.touched(since, snapshot.end).certain;
-        self.truth += populated.len() as f64 - recent.len() as f64;
-        let said = snapshot.regions.iter();
-        for region in said.filter(|r| r.age_ns >= IDLE_FOR && r.idle() > 0) {
-            let share = (region.idle() as f64 / region.resident().max(1) as f64).min(1.0);
-            for (_, pages) in truth.parts(region.range) {
-                let there = populated.count(pages.clone()) as f64;
-                self.claimed += share * there;
-                self.right += share * (there - recent.count(pages) as f64).max(0.0);
-            }
+/// Scores the populated pages that a snapshot reports as idle by those that were not touched for [`IDLE_FOR`].
+fn add_idle(
+    idle: &mut AccuracyScore,
+    truth: &impl Truth,
+    populated: &PageSet,
+    snapshot: &Snapshot,
+) {
+    let since = Nanos(snapshot.end.0.saturating_sub(IDLE_FOR.0));
+    let recent = truth.touched(since, snapshot.end).certain;
+    idle.truth += populated.len() as f64 - recent.len() as f64;
+    let said = snapshot.regions.iter();
+    for region in said.filter(|r| r.age_ns >= IDLE_FOR && r.idle() > 0) {
+        let part = (region.idle() as f64 / region.resident().max(1) as f64).min(1.0);
+        for (_, pages) in truth.parts(region.range) {
+            let there = populated.count(pages.clone()) as f64;
+            let wrong = (recent.count(pages) as f64).min(there);
+            idle.claim(part * (there - wrong), part * wrong);
         }
     }
 }
@@ -249,9 +231,7 @@ struct ByFrame<'a> {
 impl<'a> ByFrame<'a> {
     fn new(output: &VmOutput, journal: &'a TouchJournal) -> Result<Self, VmError> {
         let (before, after) = (output.bytes("frames")?, output.bytes("frames_after")?);
-        ensure(before == after, || {
-            "pages have moved to other frames".to_owned()
-        })?;
+        ensure!(before == after, "pages have moved to other frames");
         let (frames, _) = before.as_chunks();
         let frames = frames.iter().map(|frame| u64::from_le_bytes(*frame));
         let pages = frames.enumerate().filter(|(_, frame)| *frame != 0);

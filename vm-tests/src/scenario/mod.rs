@@ -1,6 +1,16 @@
 //! Scenarios: checks of the product on a kernel. Each file here has one or a few of them; `list.rs` lists all, with
 //! their tests.
 
+/// Ends the calling function with [`VmError::Wrong`] and the message unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        let holds: bool = $holds;
+        if !holds {
+            return Err($crate::VmError::Wrong(format!($($message)+)));
+        }
+    };
+}
+
 mod act;
 mod act_psi;
 mod act_tier;
@@ -52,21 +62,6 @@ pub struct Test {
     pub is_long: bool,
 }
 
-impl VmScenario {
-    const fn new(
-        name: &'static str,
-        about: &'static str,
-        run: fn(Kernel) -> Result<Report, VmError>,
-    ) -> Self {
-        Self {
-            name,
-            about,
-            run,
-            tests: Vec::new(),
-        }
-    }
-}
-
 /// The measurements of a scenario, as lines of text.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -90,15 +85,19 @@ impl fmt::Display for Report {
 
 macro_rules! listed {
     ($($group:ident {
-        $($module:ident::$scenario:ident { $($(#[$ignored:meta])* $test:ident: $kernel:ident,)* })*
+        $($module:ident::$run:ident = $name:literal: $about:literal {
+            $($(#[$ignored:meta])* $test:ident: $kernel:ident,)*
+        })*
     })*) => {
         vec![$($(VmScenario {
+            name: $name,
+            about: $about,
+            run: $module::$run,
             tests: vec![$(Test {
                 name: stringify!($test),
                 kernel: Kernel::$kernel,
                 is_long: !concat!("", $(stringify!($ignored))*).is_empty(),
             }),*],
-            ..$module::$scenario()
         }),*),*]
     };
 }
@@ -153,15 +152,6 @@ fn try_again(path: &str, run: impl Fn() -> Result<Report, VmError>) -> Result<Re
         }
     }
     run()
-}
-
-/// Returns `Ok` if `holds`, and [`VmError::Wrong`] otherwise.
-pub(crate) fn ensure(holds: bool, wrong: impl FnOnce() -> String) -> Result<(), VmError> {
-    if holds {
-        Ok(())
-    } else {
-        Err(VmError::Wrong(wrong()))
-    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 use isotherm_engine::frames::AgeBytes;
 use serde_json::Value;
 
-use super::acting::{mib, parsed};
-use super::{Report, VmScenario, ensure};
+use super::Report;
+use super::acting::mib;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -18,16 +18,7 @@ const SLACK: u64 = FILE / 10;
 /// Index of 5 s in [`isotherm_engine::frames::AGE_BOUNDS`].
 const FIVE_SECONDS: usize = 1;
 
-/// `page-cache`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "page-cache",
-        "a file that is read again and again is told from one that was read once, which a scheme drops",
-        run,
-    )
-}
-
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "echo 256M >/sys/block/zram0/disksize && mke2fs -b 4096 /dev/zram0 >/dev/null && mkdir /f || exit 1\n\
          mount -t ext4 /dev/zram0 /f || mount -t ext2 /dev/zram0 /f || exit 1\n\
@@ -83,23 +74,28 @@ fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<(), VmEr
         mib(hot_after.total()),
         mib(cold_after.total()),
     ));
-    ensure(hot.idle_from(FIVE_SECONDS) <= SLACK, || {
-        format!("what is read is said to be idle: {hot:?}\n{report}")
-    })?;
-    ensure(cold.idle_from(FIVE_SECONDS) >= FILE - SLACK, || {
-        format!("what is not read is not said to be idle: {cold:?}\n{report}")
-    })?;
-    ensure(hot_after.total() >= FILE - SLACK, || {
-        format!("what is read was dropped\n{report}")
-    })?;
-    ensure(cold_after.total() <= SLACK, || {
-        format!("what is not read was not dropped\n{report}")
-    })
+    ensure!(
+        hot.idle_from(FIVE_SECONDS) <= SLACK,
+        "what is read is said to be idle: {hot:?}\n{report}"
+    );
+    ensure!(
+        cold.idle_from(FIVE_SECONDS) >= FILE - SLACK,
+        "what is not read is not said to be idle: {cold:?}\n{report}"
+    );
+    ensure!(
+        hot_after.total() >= FILE - SLACK,
+        "what is read was dropped\n{report}"
+    );
+    ensure!(
+        cold_after.total() <= SLACK,
+        "what is not read was not dropped\n{report}"
+    );
+    Ok(())
 }
 
 /// Reads the bytes of a file by age from a machine report.
 fn ages(output: &VmOutput, report: &str, file: &str) -> Result<AgeBytes, VmError> {
-    let json: Value = parsed(output, report)?;
+    let json: Value = output.json(report)?;
     let files = json["page_cache"]["files"].as_array();
     let path = format!("/f/{file}");
     let mut files = files.into_iter().flatten();

@@ -3,11 +3,10 @@
 use isotherm_engine::RegionSnapshot;
 use serde_json::Value;
 
+use super::Report;
 use super::workload::{self, SCATTERED, SLOW, STAIRS, Workload};
-use super::{Report, VmScenario, ensure};
 use crate::error::VmError;
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::VmOutput;
 
 /// Duration of each recording, in seconds.
@@ -28,103 +27,54 @@ const LEAST_PHYSICAL: f64 = 0.75;
 /// Least precision and recall of the other ways of recording; docs/development/vm-tests.md has measured values.
 pub(super) const LEAST: f64 = 0.9;
 
-/// `first`: checks that fit into one boot of a kernel, in a minute.
-pub(super) fn first() -> VmScenario {
-    VmScenario::new(
-        "first",
-        "doctor says that recording works, and the default monitor finds a scattered hot set",
-        one_boot,
-    )
-}
-
-fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
-    let modes = [TABLES];
+pub(super) fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
-        "isotherm doctor --json >/out/doctor.json || exit 1\n{}{}",
-        SCATTERED.start_anywhere(),
-        workload::record(TABLES.0, &format!("{} --pid $target", TABLES.1), SECONDS),
+        "isotherm doctor --json >/out/doctor.json || exit 1\n{}",
+        recording(&SCATTERED, &[TABLES], SECONDS)
     );
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     let doctor = output.text("doctor.json")?;
-    ensure(doctor.contains(&kernel.image()?.release), || {
-        format!("doctor takes the kernel for another one: {doctor}")
-    })?;
-    let modes = modes.map(|(name, options)| (name, options.to_owned()));
+    ensure!(
+        doctor.contains(&kernel.image()?.release),
+        "doctor takes the kernel for another one: {doctor}"
+    );
+    report(&output, "scattered, 16 of 128 MiB", &[TABLES])
+}
+
+/// Every way of recording, on a scattered hot set.
+pub(super) fn scattered(kernel: Kernel) -> Result<Report, VmError> {
+    let faithful = format!("--faithful {SLOW}");
+    let modes = [
+        ("pages", PAGES),
+        ("regions", SLOW),
+        ("faithful", faithful.as_str()),
+        TABLES,
+    ];
+    let script = recording(&SCATTERED, &modes, SECONDS);
+    let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     report(&output, "scattered, 16 of 128 MiB", &modes)
 }
 
-/// `record`: every way of recording, on a scattered hot set.
-pub(super) fn scattered() -> VmScenario {
-    VmScenario::new(
-        "record",
-        "records a scattered hot set in each mode; precision and recall are checked",
-        |kernel| {
-            let modes = [
-                ("pages", PAGES.to_owned()),
-                ("regions", SLOW.to_owned()),
-                ("faithful", format!("--faithful {SLOW}")),
-                (TABLES.0, TABLES.1.to_owned()),
-            ];
-            compare(kernel, &SCATTERED, "scattered, 16 of 128 MiB", &modes)
-        },
-    )
+/// Hot memory changes while it is recorded.
+pub(super) fn stairs(kernel: Kernel) -> Result<Report, VmError> {
+    let modes = [("regions", SLOW), TABLES];
+    // 80 s cover each of the four phases, which take 20 s each.
+    let script = recording(&STAIRS, &modes, 80);
+    let output = STAIRS.vm(kernel, &script)?.run_ok()?;
+    report(&output, "stairs, 4 x 16 MiB", &modes)
 }
 
-/// `record-stairs`: hot memory changes while it is recorded.
-pub(super) fn stairs() -> VmScenario {
-    VmScenario::new(
-        "record-stairs",
-        "records stairs: four regions hot one after the other",
-        |kernel| {
-            let modes = [
-                ("regions", SLOW.to_owned()),
-                (TABLES.0, TABLES.1.to_owned()),
-            ];
-            compare(kernel, &STAIRS, "stairs, 4 x 16 MiB", &modes)
-        },
-    )
-}
-
-/// `record-five-levels`: the target's memory lies above 47 bits.
-pub(super) fn five_levels() -> VmScenario {
-    VmScenario::new(
-        "record-five-levels",
-        "records memory above 47 bits under five levels of page tables",
-        five,
-    )
-}
-
-/// `record-node`: physical memory of one node.
-pub(super) fn node() -> VmScenario {
-    VmScenario::new(
-        "record-node",
-        "records the physical memory of node 1 of two, and of all processes (record --node 1, --all)",
-        physical,
-    )
-}
-
-fn compare(
-    kernel: Kernel,
-    workload: &Workload,
-    title: &str,
-    modes: &[(&str, String)],
-) -> Result<Report, VmError> {
-    // 80 s cover each of the four phases of the stairs, which take 20 s each.
-    let seconds = if matches!(workload, Workload::Exercise(c) if c.contains("three")) {
-        80
-    } else {
-        SECONDS
-    };
+/// Returns shell that starts a workload and records it in each mode.
+fn recording(workload: &Workload, modes: &[(&str, &str)], seconds: u32) -> String {
     let mut script = workload.start_anywhere();
     for (name, options) in modes {
         script += &workload::record(name, &format!("{options} --pid $target"), seconds);
     }
-    let output = workload.vm(kernel, &script)?.run_ok()?;
-    report(&output, title, modes)
+    script
 }
 
 /// Scores each mode, and adds a line for it to the report.
-fn report(output: &VmOutput, title: &str, modes: &[(&str, String)]) -> Result<Report, VmError> {
+fn report(output: &VmOutput, title: &str, modes: &[(&str, &str)]) -> Result<Report, VmError> {
     let truth = workload::truth(output)?;
     let mut report = Report::default();
     workload::heading(&mut report, title);
@@ -152,26 +102,21 @@ fn report(output: &VmOutput, title: &str, modes: &[(&str, String)]) -> Result<Re
     Ok(report)
 }
 
-fn five(kernel: Kernel) -> Result<Report, VmError> {
-    let modes = [("pages", PAGES.to_owned()), ("regions", SLOW.to_owned())];
-    let workload = Workload::High;
-    let mut script = workload.start_anywhere();
-    for (name, options) in &modes {
-        script += &workload::record(name, &format!("{options} --pid $target"), SECONDS);
-    }
-    let output = workload.vm(kernel, &script)?.cpu("la57=on").run_ok()?;
+/// The target's memory lies above 47 bits.
+pub(super) fn five(kernel: Kernel) -> Result<Report, VmError> {
+    let modes = [("pages", PAGES), ("regions", SLOW)];
+    let script = recording(&Workload::High, &modes, SECONDS);
+    let vm = Workload::High.vm(kernel, &script)?;
+    let output = vm.cpu("la57=on").run_ok()?;
     let high = workload::truth(&output)?
         .iter()
         .flat_map(|episode| &episode.temperature.hot)
         .all(|heat| heat.range.start >> 47 > 0);
-    ensure(high, || {
-        "the workload's memory lies below 47 bits".to_owned()
-    })?;
+    ensure!(high, "the workload's memory lies below 47 bits");
     report(&output, "five levels, 16 of 64 MiB", &modes)
 }
 
-fn physical(kernel: Kernel) -> Result<Report, VmError> {
-    product::isotherm_with("record", &["--physical", "--node"])?;
+pub(super) fn physical(kernel: Kernel) -> Result<Report, VmError> {
     let workload = SCATTERED;
     // Memory comes from the node of the processor that touches it first, which is the second one here. The workload's
     // frames do not move, since the workload runs on their node.
@@ -214,16 +159,15 @@ fn physical(kernel: Kernel) -> Result<Report, VmError> {
         "node 0 is {:#x}-{:#x}, node 1 is {:#x}-{:#x}",
         zero.0, zero.1, one.0, one.1
     ));
-    ensure(zero.1 <= one.0, || {
-        format!("the nodes' regions overlap\n{report}")
-    })?;
+    ensure!(zero.1 <= one.0, "the nodes' regions overlap\n{report}");
     let inside = truth
         .iter()
         .flat_map(|episode| &episode.temperature.hot)
         .all(|heat| heat.range.start >= one.0 && heat.range.end <= one.1);
-    ensure(inside, || {
-        format!("the workload's frames are not all on node 1\n{report}")
-    })?;
+    ensure!(
+        inside,
+        "the workload's frames are not all on node 1\n{report}"
+    );
     workload::require(&report, "node 1", accuracy.quarter, LEAST_PHYSICAL)?;
     let hot = truth.last().map(|episode| &episode.temperature.hot);
     let hot = hot.into_iter().flatten().map(|heat| heat.range.len()).sum();
@@ -253,26 +197,28 @@ fn of_all_processes(
     ));
     let regions = last.regions.iter();
     let is_inside = |r: &RegionSnapshot| r.range.start >= one.0 && r.range.end <= one.1;
-    ensure(regions.clone().all(is_inside), || {
-        format!("what is told of node 1 is not all there\n{report}")
-    })?;
-    ensure(totals.touched + totals.unknown >= hot / 10 * 9, || {
-        format!("hot memory is called idle\n{report}")
-    })?;
-    ensure(totals.touched >= hot / 2, || {
-        format!("too little of the hot memory is seen\n{report}")
-    })?;
+    ensure!(
+        regions.clone().all(is_inside),
+        "what is told of node 1 is not all there\n{report}"
+    );
+    ensure!(
+        totals.touched + totals.unknown >= hot / 10 * 9,
+        "hot memory is called idle\n{report}"
+    );
+    ensure!(
+        totals.touched >= hot / 2,
+        "too little of the hot memory is seen\n{report}"
+    );
     for (name, nodes) in [("whole", &[1][..]), ("all", &[0, 1])] {
-        let file = format!("{name}-machine.json");
-        let machine: Value = serde_json::from_slice(output.bytes(&file)?)
-            .map_err(|e| VmError::Wrong(format!("{file}: {e}")))?;
+        let machine: Value = output.json(&format!("{name}-machine"))?;
         let told = machine["nodes"].as_array().into_iter().flatten();
         let told: Vec<u64> = told.filter_map(|node| node["node"].as_u64()).collect();
         let nr_processes = machine["processes"].as_array().map_or(0, Vec::len);
         report.say(format!("{name}: nodes {told:?}, {nr_processes} processes"));
-        ensure(told == nodes && nr_processes > 0, || {
-            format!("report machine is not of these nodes\n{report}")
-        })?;
+        ensure!(
+            told == nodes && nr_processes > 0,
+            "report machine is not of these nodes\n{report}"
+        );
     }
     Ok(())
 }

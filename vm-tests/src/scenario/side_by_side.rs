@@ -9,21 +9,12 @@
 
 use isotherm_engine::Snapshot;
 
+use super::Report;
 use super::record::{LEAST, LEAST_FAITHFUL};
 use super::workload::{self, SCATTERED, SLOW};
-use super::{Report, VmScenario};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
-
-/// `side-by-side`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "side-by-side",
-        "kernel DAMON (vaddr, sysfs; TLB flushed or not) and Isotherm on the same workload",
-        run,
-    )
-}
 
 /// Duration of each record, in seconds.
 const SECONDS: u32 = 24;
@@ -48,7 +39,7 @@ fn damon_snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmErr
         .collect()
 }
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let isotherm = [
         (
             "faithful",

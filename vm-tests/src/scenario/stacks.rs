@@ -7,8 +7,8 @@ use isotherm_record::Reader;
 use isotherm_record::stacks::HUGE_PAGES_SETTING;
 use serde_json::Value;
 
-use super::acting::{mib, parsed};
-use super::{Report, VmScenario, ensure};
+use super::Report;
+use super::acting::mib;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -21,15 +21,6 @@ const SLACK: u64 = PART / 10;
 /// Options of the recorder; samples take longer under emulation.
 const BUDGET: &str = "--stacks=20% --cpu-budget 20%";
 
-/// `stacks`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "stacks",
-        "idle memory is laid to the function that touched it first, in small and huge pages; refaults to who caused them",
-        run,
-    )
-}
-
 /// Cases in which recording must be refused, and a part of the message in each.
 const REFUSED: [(&str, &str); 3] = [
     ("user", "isotherm doctor"),
@@ -37,7 +28,7 @@ const REFUSED: [(&str, &str); 3] = [
     ("lockdown", "isotherm doctor"),
 ];
 
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "isotherm swap zram --size 128M || exit 1\n\
          echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
@@ -66,7 +57,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     let vm = Vm::new(kernel)
         // In a slower guest the program leaves memory that it uses untouched for seconds.
         .instruction_ns_log2(2)
-        .program(product::isotherm_with("record", &["--stacks"])?, "isotherm")
+        .program(product::isotherm()?, "isotherm")
         .program(product::guest_tool()?, "vm-guest")
         .zram()
         .script(&script);
@@ -75,9 +66,7 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     for (name, how) in [("plain", "page table"), ("traced", "tracing")] {
         let setting = huge_pages_setting(&output, name)?;
         report.say(format!("{name}: huge pages are seen by: {setting}"));
-        ensure(setting.contains(how), || {
-            format!("{name}: not by {how}\n{report}")
-        })?;
+        ensure!(setting.contains(how), "{name}: not by {how}\n{report}");
     }
     for (of, wanted) in WANTED {
         check(&mut report, &output, of, wanted)?;
@@ -85,9 +74,10 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     for (who, wanted) in REFUSED {
         let said = output.text(who)?;
         report.say(format!("{who}: {}", said.trim()));
-        ensure(said.contains(wanted), || {
-            format!("{who} is not told of `{wanted}`\n{report}")
-        })?;
+        ensure!(
+            said.contains(wanted),
+            "{who} is not told of `{wanted}`\n{report}"
+        );
     }
     Ok(report)
 }
@@ -120,7 +110,7 @@ fn check(
     of: &str,
     wanted: &[(&str, u64)],
 ) -> Result<(), VmError> {
-    let json: Value = parsed(output, of)?;
+    let json: Value = output.json(of)?;
     let mut wrong = None;
     for (function, bytes) in wanted {
         let found = blamed(&json, function);
@@ -133,12 +123,12 @@ fn check(
             wrong = Some(function);
         }
     }
-    ensure(wrong.is_none(), || {
-        format!(
-            "{of}: {wrong:?} has something else\n{report}{}",
-            json["blamed"]
-        )
-    })
+    ensure!(
+        wrong.is_none(),
+        "{of}: {wrong:?} has something else\n{report}{}",
+        json["blamed"]
+    );
+    Ok(())
 }
 
 /// Sums the bytes of a function of `vm-guest`.

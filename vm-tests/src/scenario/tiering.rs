@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Report, VmScenario, ensure};
+use super::Report;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -24,16 +24,7 @@ const LEAST_BY_DEFAULT: f64 = 25.0;
 /// Largest part of that memory that is still there soon after tiering. Published: 1.3 of 86.7 %; seen: 24 of 99.
 const MOST_LEFT: f64 = 0.5;
 
-/// `tiering`.
-pub(super) fn scenario() -> VmScenario {
-    VmScenario::new(
-        "tiering",
-        "the experiment of redis on two tiers runs as shipped; tiered, redis is back on the fast node",
-        run,
-    )
-}
-
-fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut vm = Vm::new(kernel)
         .memory_mib(2560)
         .numa_nodes(2)
@@ -61,18 +52,15 @@ fn run(kernel: Kernel) -> Result<Report, VmError> {
     report.say(format!(
         "of redis on the slow node: {fast_only:.1} % bound to the fast one, {default:.1} % by default, {tiered:.1} % tiered"
     ));
-    ensure(slow_only.is_none() && fast_only < 1.0, || {
-        format!("what was not asked for ran, or `numactl --membind` binds nothing\n{journal}")
-    })?;
-    ensure(
+    ensure!(
+        slow_only.is_none() && fast_only < 1.0,
+        "what was not asked for ran, or `numactl --membind` binds nothing\n{journal}"
+    );
+    ensure!(
         default >= LEAST_BY_DEFAULT && tiered <= MOST_LEFT * default,
-        || {
-            format!(
-                "memory was not on the nodes that it should be on\n{report}\n{}",
-                output.stdout
-            )
-        },
-    )?;
+        "memory was not on the nodes that it should be on\n{report}\n{}",
+        output.stdout
+    );
     Ok(report)
 }
 

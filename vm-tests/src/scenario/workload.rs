@@ -5,11 +5,11 @@
 //! 60 million instructions in a second.
 
 use isotherm_engine::{Nanos, Snapshot};
-use isotherm_record::Reader;
+use isotherm_record::{Item, Reader};
 use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 use isotherm_workload::truth::{self, Episode};
 
-use super::{Report, ensure};
+use super::Report;
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
@@ -58,11 +58,7 @@ impl Workload {
         format!(
             "taskset {mask:x} {command} &\n\
              target=$!\n\
-             waited=0\n\
-             until grep -q start /out/truth.jsonl 2>/dev/null; do\n\
-             sleep 0.1; waited=$((waited + 1))\n\
-             [ $waited -lt 600 ] || {{ echo the workload does not start; exit 1; }}\n\
-             done\n"
+             wait_for 0.1 600 grep -qs start /out/truth.jsonl || die the workload does not start\n"
         )
     }
 
@@ -73,14 +69,12 @@ impl Workload {
 
     /// Returns a machine that has everything the workload needs, and that runs `script`.
     pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
-        let isotherm = product::isotherm_with("record", &["--duration", "--pid", "--faithful"])?;
-        product::isotherm_with("workload", &["--truth"])?;
         let config = match self {
             Self::Exercise(config) => config,
             Self::High => "",
         };
         Ok(Vm::new(kernel)
-            .program(isotherm, "isotherm")
+            .program(product::isotherm()?, "isotherm")
             .program(product::guest_tool()?, "vm-guest")
             .text("/workload.cfg", config)
             .script(script))
@@ -91,8 +85,8 @@ impl Workload {
 pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
     format!(
         "taskset $other_cpu isotherm record --json -o /out/{name}.isotherm --duration {seconds}s {options} >/out/{name}.json || \
-         {{ echo recording {name} failed; exit 1; }}\n\
-         kill -0 $target || {{ echo the workload died under {name}; exit 1; }}\n"
+         die recording {name} failed\n\
+         is_well {name}\n"
     )
 }
 
@@ -110,19 +104,27 @@ pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>, Vm
     truth::read(output.bytes(file)?).map_err(|e| VmError::Wrong(format!("{file}: {e}")))
 }
 
-/// Reads the snapshots of a record that came back.
-pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
-    let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{name}.isotherm: {e}"));
-    let bytes = output.bytes(&format!("{name}.isotherm"))?;
-    let mut reader = Reader::open(bytes).map_err(|e| wrong(&e))?;
-    let snapshots = reader
-        .snapshots()
-        .collect::<Result<_, _>>()
-        .map_err(|e| wrong(&e))?;
+/// Reads the items of the record `NAME.isotherm` that came back.
+pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>, VmError> {
+    let file = format!("{name}.isotherm");
+    let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{file}: {e}"));
+    let mut reader = Reader::open(output.bytes(&file)?).map_err(|e| wrong(&e))?;
+    reader.turn_pages_into_regions();
+    let items = reader.by_ref().collect::<Result<_, _>>();
+    let items = items.map_err(|e| wrong(&e))?;
     match reader.truncated() {
-        None => Ok(snapshots),
+        None => Ok(items),
         Some(cut) => Err(wrong(&cut)),
     }
+}
+
+/// Reads the snapshots of such a record.
+pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
+    let of = |item: Item| match item {
+        Item::Snapshot(snapshot) => Some(snapshot),
+        _ => None,
+    };
+    Ok(items(output, name)?.into_iter().filter_map(of).collect())
 }
 
 /// Scores snapshots. Fails if fewer than three of them can be scored.
@@ -132,13 +134,12 @@ pub(super) fn accuracy(
     truth: &[Episode],
 ) -> Result<Accuracy, VmError> {
     let accuracy = score(snapshots, truth, WARM_UP);
-    ensure(accuracy.snapshots >= 3, || {
-        format!(
-            "{name}: only {} of {} snapshots can be scored",
-            accuracy.snapshots,
-            snapshots.len()
-        )
-    })?;
+    ensure!(
+        accuracy.snapshots >= 3,
+        "{name}: only {} of {} snapshots can be scored",
+        accuracy.snapshots,
+        snapshots.len()
+    );
     Ok(accuracy)
 }
 
@@ -172,7 +173,9 @@ pub(super) fn require(
     least: f64,
 ) -> Result<(), VmError> {
     let good = |value: Option<f64>| value.is_some_and(|v| v >= least);
-    ensure(good(score.precision()) && good(score.recall()), || {
-        format!("{name}: precision and recall are to be at least {least}\n{report}")
-    })
+    ensure!(
+        good(score.precision()) && good(score.recall()),
+        "{name}: precision and recall are to be at least {least}\n{report}"
+    );
+    Ok(())
 }

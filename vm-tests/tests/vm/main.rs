@@ -3,7 +3,9 @@
 
 macro_rules! tests {
     ($($group:ident {
-        $($module:ident::$scenario:ident { $($(#[$ignored:meta])* $test:ident: $kernel:ident,)* })*
+        $($module:ident::$run:ident = $name:literal: $about:literal {
+            $($(#[$ignored:meta])* $test:ident: $kernel:ident,)*
+        })*
     })*) => {
         $(mod $group {
             use isotherm_vm_tests::scenario;

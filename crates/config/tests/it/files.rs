@@ -8,7 +8,7 @@ use isotherm_engine::scheme::{
     Action, Age, Bounds, Destination, FailCharge, FilterKind, Frequency, GoalMetric, OpsFilter,
     Tuner, Weights,
 };
-use isotherm_engine::{AddressRange, IntervalsGoal, Nanos, Strategy};
+use isotherm_engine::{AddressRange, IntervalsGoal, Nanos};
 
 const FIXTURES: [(&str, &str); 6] = [
     ("damo_prcl.json", include_str!("../fixtures/damo_prcl.json")),
@@ -76,19 +76,14 @@ fn isotherms_own_keys_are_read_and_written() {
              targets: []\n    \
              isotherm:\n      \
                cpu_budget: 2 %\n      \
-               method: [clusters, aligned]\n      \
+               method: pages\n      \
                max_nr_regions: 5,000\n      \
                guard: {max_refaults_per_s: 12.5}\n  \
            - {ops: paddr, targets: [], isotherm: {method: tables}}\n",
     );
     let own = configuration.contexts[0].own;
     assert_eq!(own.cpu_budget, Some(0.02));
-    let strategy = Strategy {
-        cluster_pages: 16,
-        aligned_splits: true,
-        ..Strategy::faithful()
-    };
-    assert_eq!(own.method, Some(Method::Regions(strategy)));
+    assert_eq!(own.method, Some(Method::Pages));
     assert_eq!(own.max_nr_regions, Some(5000));
     assert_eq!(own.guard.max_slowdown, Some(0.005));
     assert_eq!(own.guard.max_refaults_per_s, Some(12.5));

@@ -5,7 +5,7 @@ use isotherm_config::{
     ProcessSpec, Request, RequestError, SessionSpec, TargetSpec, ThpPolicy, load,
 };
 use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
-use isotherm_engine::{Attributes, Nanos, Strategy};
+use isotherm_engine::{Attributes, Nanos};
 
 /// Returns contexts, one a kdamond; each has a process, a pause flag and further keys.
 fn file(contexts: &[(u32, bool, &str)]) -> Vec<ContextConfig> {
@@ -133,7 +133,7 @@ fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
             min_nr_regions: 20,
             max_nr_regions: 500,
             seed: 0,
-            ..Attributes::faithful()
+            ..Attributes::default()
         }
     );
     let by_budget = Monitoring {
@@ -149,21 +149,19 @@ fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
         monitor(&tables, nothing),
         Ok(MonitorSpec::Tables(_))
     ));
-    let improved = format!(r#"{intervals}, "isotherm": {{"method": "all"}}"#);
-    assert!(
-        matches!(monitor(&improved, nothing), Ok(MonitorSpec::Regions(a))
-            if a.strategy == Strategy::default() && a.cpu_budget.is_some())
-    );
     let pages = r#", "isotherm": {"method": "pages"}"#;
     assert!(matches!(monitor(pages, nothing), Ok(MonitorSpec::Pages(_))));
     let both = Monitoring {
         sample_interval: Some(Nanos::from_millis(5)),
         ..by_budget
     };
-    assert!(matches!(
-        monitor("", both),
-        Err(RequestError::BudgetOrIntervals)
-    ));
+    let faithful = r#", "isotherm": {"method": "faithful", "cpu_budget": "1 %"}"#;
+    for (more, monitoring) in [("", both), (faithful, nothing)] {
+        assert!(matches!(
+            monitor(more, monitoring),
+            Err(RequestError::BudgetOrIntervals)
+        ));
+    }
     let by_page = Monitoring {
         method: Some(Method::Pages),
         ..by_budget
@@ -249,10 +247,6 @@ fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
         ..request(None)
     };
     let sampled = sampled.act(&[], None).expect("fine");
-    // Neighbouring frames do not belong to one process.
-    assert!(
-        matches!(sampled.contexts[0].monitor, MonitorSpec::Regions(a) if a.strategy.cluster_pages == 1)
-    );
     assert!(sampled.contexts[0].samples_frames() && !spec.contexts[0].samples_frames());
     let left_out = Request {
         exclude: vec![ProcessSpec::Name("sshd".into())],

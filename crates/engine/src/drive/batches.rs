@@ -261,27 +261,14 @@ fn add(sum: &mut Outcome, part: &Outcome) {
 #[cfg(test)]
 mod tests {
     use crate::guard::{GuardLimits, STEP};
-    use crate::snapshot::TargetId;
 
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
     fn operation(action: Action, start_mib: u64, end_mib: u64) -> Operation {
-        Operation {
-            scheme: 0,
-            action,
-            destinations: [].into(),
-            target: TargetId(0),
-            range: AddressRange::new(start_mib * MIB, end_mib * MIB),
-            bytes: (end_mib - start_mib) * MIB,
-            age: Nanos(0),
-            filters: [].into(),
-            pass_unmatched: true,
-            idle_only: true,
-            pages: None,
-            blocks: None,
-        }
+        let range = AddressRange::new(start_mib * MIB, end_mib * MIB);
+        Operation::on(action, TargetId(0), range)
     }
 
     /// Returns the batches of a plan, in MiB, if each may have `bytes`.

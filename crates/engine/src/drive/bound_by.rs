@@ -93,9 +93,7 @@ impl Context {
 mod tests {
     use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
     use crate::guard::{GuardLimits, GuardSignals, Pools};
-    use crate::port::Operation;
     use crate::scheme::{AccessPattern, Action, Scheme};
-    use crate::snapshot::TargetId;
 
     use super::*;
 
@@ -103,22 +101,10 @@ mod tests {
     fn pending(limits: GuardLimits) -> Context {
         let scheme = Scheme::new(AccessPattern::ANY, Action::Pageout);
         let mut context = Context::new(vec![scheme], limits, false).expect("a valid scheme");
-        context.queues[Pool::Processes as usize]
-            .pending
-            .push_back(Operation {
-                scheme: 0,
-                action: Action::Pageout,
-                destinations: [].into(),
-                target: TargetId(0),
-                range: AddressRange::new(0, BLOCK_SIZE),
-                bytes: BLOCK_SIZE,
-                age: Nanos(0),
-                filters: [].into(),
-                pass_unmatched: true,
-                idle_only: true,
-                pages: None,
-                blocks: None,
-            });
+        let range = AddressRange::new(0, BLOCK_SIZE);
+        let operation = Operation::on(Action::Pageout, TargetId(0), range);
+        let queue = &mut context.queues[Pool::Processes as usize];
+        queue.pending.push_back(operation);
         context
     }
 

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use super::huge::HugeBound;
 use super::{DryRun, Executed, Throughput, execute};
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, block_of};
 use crate::guard::{Guard, GuardLimits, Pool, RefaultHistory};
 use crate::port::{Actuator, Operation, Outcome, Refusal};
 use crate::scheme::huge::{BlockUse, WasteStatus};
@@ -380,7 +380,7 @@ impl Context {
             if operation.pages.is_some() {
                 continue;
             }
-            let first = operation.range.start & !(BLOCK_SIZE - 1);
+            let first = block_of(operation.range.start);
             let of_target = blocks.entry(operation.target).or_default();
             of_target.extend((first..operation.range.end).step_by(BLOCK_SIZE as usize));
         }

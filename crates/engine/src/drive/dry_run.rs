@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::address::{AddressRange, BLOCK_SIZE};
+use crate::address::{AddressRange, block_of};
 use crate::monitor::bits::{self, Bitmap};
 use crate::port::Operation;
 use crate::scheme::Action;
@@ -210,14 +210,7 @@ impl Applied {
     }
 
     fn unite(&mut self) {
-        self.ranges.sort_unstable();
-        self.ranges.dedup_by(|next, range| {
-            let touches = next.start <= range.end;
-            if touches {
-                range.end = range.end.max(next.end);
-            }
-            touches
-        });
+        self.ranges = AddressRange::union(std::mem::take(&mut self.ranges));
     }
 }
 
@@ -234,10 +227,6 @@ fn blocks_in_mut(
     range: AddressRange,
 ) -> impl Iterator<Item = (&u64, &mut Bitmap)> {
     pages.range_mut(block_of(range.start)..range.end)
-}
-
-const fn block_of(address: u64) -> u64 {
-    address & !(BLOCK_SIZE - 1)
 }
 
 /// Returns whether any of a region was touched in the interval.
@@ -275,17 +264,8 @@ mod tests {
         let range = range(pages.0, pages.1);
         Operation {
             scheme,
-            action,
-            destinations: [].into(),
-            target: TargetId(0),
-            range,
             bytes: range.len() / 2,
-            age: Nanos(0),
-            filters: [].into(),
-            pass_unmatched: true,
-            idle_only: true,
-            pages: None,
-            blocks: None,
+            ..Operation::on(action, TargetId(0), range)
         }
     }
 

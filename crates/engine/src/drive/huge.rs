@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Platform;
-use crate::address::{AddressRange, BLOCK_SIZE};
+use crate::address::{AddressRange, BLOCK_SIZE, block_of};
 use crate::monitor::bits;
 use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
@@ -186,7 +186,7 @@ fn look_at<W: Platform>(
     })?;
     for operation in plan.iter().filter(meant) {
         let rate = touched_share(snapshot, operation.range);
-        let first = operation.range.start & !(BLOCK_SIZE - 1);
+        let first = block_of(operation.range.start);
         for (block, found) in blocks.range_mut(first..operation.range.end) {
             let here = bits::and(&found.now.present, &bits::mask(*block, operation.range));
             found.candidate.saved += rate * f64::from(bits::count(&here));
@@ -197,7 +197,7 @@ fn look_at<W: Platform>(
 
 /// Returns the blocks that overlap `range`.
 fn blocks_of(range: AddressRange) -> impl Iterator<Item = u64> {
-    let first = range.start & !(BLOCK_SIZE - 1);
+    let first = block_of(range.start);
     (first..range.end).step_by(BLOCK_SIZE as usize)
 }
 
@@ -231,7 +231,7 @@ fn divide(
             continue;
         }
         let range = operation.range;
-        let first = range.start & !(BLOCK_SIZE - 1);
+        let first = block_of(range.start);
         let list = lists.get(&operation.target);
         let has_one = chosen
             .get(&operation.target)
@@ -249,7 +249,7 @@ fn divide(
 
 /// Returns the outcome of an operation without a chosen block.
 fn kept_small(operation: &Operation, blocks: Option<&Blocks>) -> Outcome {
-    let first = operation.range.start & !(BLOCK_SIZE - 1);
+    let first = block_of(operation.range.start);
     let mut outcome = Outcome::default();
     let found = blocks.into_iter();
     for (block, found) in found.flat_map(|all| all.range(first..operation.range.end)) {

@@ -3,6 +3,7 @@
 use super::{RegionLoop, TableLoop, TableProbe, TargetSource};
 use crate::address::{AddressRange, Nanos};
 use crate::attributes::{Attributes, AttributesError};
+use crate::cpu_ledger::CpuLedger;
 use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
 use crate::monitor::idle_pages::PageAgeRule;
@@ -19,9 +20,9 @@ pub enum MonitorLoop {
 }
 
 impl MonitorLoop {
-    /// Returns a loop that reads page tables.
-    pub fn tables(attributes: TableAttributes, now: Nanos) -> Self {
-        Self::Tables(Box::new(TableLoop::new(attributes, now)))
+    /// Returns a loop that reads page tables, and divides its budget by `shares`.
+    pub fn tables(attributes: TableAttributes, shares: BudgetShares, now: Nanos) -> Self {
+        Self::Tables(Box::new(TableLoop::new(attributes, shares, now)))
     }
 
     /// Returns a loop that samples regions.
@@ -37,12 +38,13 @@ impl MonitorLoop {
     pub fn step<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
+        cpu: CpuLedger,
         probe: &mut P,
         targets: &mut T,
         snapshots: &mut Vec<Snapshot>,
     ) -> Result<Option<Nanos>, P::Error> {
         match self {
-            Self::Tables(tables) => tables.step(now, probe, targets, snapshots),
+            Self::Tables(tables) => tables.step(now, cpu, probe, targets, snapshots),
             Self::Regions(regions) => regions.step(now, probe, targets, snapshots),
         }
     }
@@ -58,30 +60,13 @@ impl MonitorLoop {
             return Ok(None);
         };
         tables.end_interval(now, probe, targets)?;
-        Ok(Some(tables.monitor()))
-    }
-
-    /// Changes the division of the budget, for monitors with a divided budget.
-    pub fn divide_budget(&mut self, shares: BudgetShares) {
-        match self {
-            Self::Tables(tables) => tables.divide_budget(shares),
-            Self::Regions(_) => {}
-        }
-    }
-
-    /// Notes CPU time of work with its own rhythm: it is part of the cost, but not of each interval's.
-    pub fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        match self {
-            Self::Tables(tables) => tables.charge_monitor_cpu(cpu),
-            Self::Regions(_) => {}
-        }
+        Ok(Some(&tables.monitor))
     }
 
     /// Makes snapshots contain [idle pages](Snapshot::idle_pages) from now on, if the monitor knows them.
     pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
-        match self {
-            Self::Tables(tables) => tables.tell_idle_pages(ages),
-            Self::Regions(_) => {}
+        if let Self::Tables(tables) = self {
+            tables.monitor.tell_idle_pages(ages);
         }
     }
 
@@ -96,7 +81,7 @@ impl MonitorLoop {
     /// Restarts the age of memory that was acted on at `now`.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
         match self {
-            Self::Tables(tables) => tables.reset_age(target, range, now),
+            Self::Tables(tables) => tables.monitor.reset_age(target, range, now),
             Self::Regions(regions) => regions.reset_age(target, range),
         }
     }
@@ -104,7 +89,7 @@ impl MonitorLoop {
     /// Returns the number of pages or samples with an unknown access state.
     pub fn nr_unknown(&self) -> u64 {
         match self {
-            Self::Tables(tables) => tables.nr_unknown(),
+            Self::Tables(tables) => tables.monitor.nr_unclearable(),
             Self::Regions(regions) => regions.nr_unknown(),
         }
     }

@@ -4,8 +4,7 @@ use super::TargetSource;
 use crate::address::{AddressRange, Nanos};
 use crate::attributes::{Attributes, AttributesError};
 use crate::monitor::Intervals;
-use crate::monitor::layout::Layout;
-use crate::monitor::region::{Engine, Facts};
+use crate::monitor::region::{Engine, Facts, layout};
 use crate::port::{AccessProbe, Touch};
 use crate::snapshot::{Snapshot, TargetId};
 
@@ -13,8 +12,7 @@ use crate::snapshot::{Snapshot, TargetId};
 #[derive(Debug)]
 pub struct RegionLoop {
     engine: Engine,
-    populated_only: bool,
-    layouts_wanted: bool,
+    ranges_wanted: bool,
     touches: Vec<Touch>,
     nr_samples: u64,
     nr_unknown: u64,
@@ -27,9 +25,8 @@ impl RegionLoop {
     /// Fails if `attributes` are invalid.
     pub fn new(attributes: Attributes) -> Result<Self, AttributesError> {
         Ok(Self {
-            populated_only: attributes.strategy.populated_only,
             engine: Engine::new(attributes)?,
-            layouts_wanted: true,
+            ranges_wanted: true,
             touches: Vec::new(),
             nr_samples: 0,
             nr_unknown: 0,
@@ -49,58 +46,31 @@ impl RegionLoop {
         let unknown = |touch: &&Touch| matches!(touch, Touch::Unknown(_));
         self.nr_samples += self.touches.len() as u64;
         self.nr_unknown += self.touches.iter().filter(unknown).count() as u64;
-        let (mut layouts, mut ended) = (Vec::new(), Vec::new());
-        // Layouts that the engine asked for are passed with the very next tick.
-        if std::mem::take(&mut self.layouts_wanted) {
+        let (mut ranges, mut ended) = (Vec::new(), Vec::new());
+        // Ranges that the engine asked for are passed with the very next tick.
+        if std::mem::take(&mut self.ranges_wanted) {
             ended = targets.update(probe, now)?;
             if targets.is_over() {
                 return Ok(None);
             }
-            layouts = self.layouts(probe, targets)?;
+            let ids = targets.ids().into_iter();
+            ranges = ids.map(|id| (id, ranges_of::<P, T>(targets, id))).collect();
         }
         let facts = Facts {
             touches: &self.touches,
-            layouts,
+            ranges,
             ended: &ended,
-            cost: probe.cost(),
         };
         let plan = self.engine.tick(now, facts);
         probe.arm(&plan.samples)?;
         snapshots.extend(plan.snapshots.iter().cloned());
-        self.layouts_wanted = plan.layouts_wanted;
+        self.ranges_wanted = plan.ranges_wanted;
         Ok(Some(plan.next_tick))
-    }
-
-    fn layouts<P: AccessProbe, T: TargetSource<P>>(
-        &self,
-        probe: &mut P,
-        targets: &mut T,
-    ) -> Result<Vec<(TargetId, Layout)>, P::Error> {
-        let mut layouts = Vec::new();
-        for id in targets.ids() {
-            if let Some(limits) = targets.limits() {
-                layouts.push((id, Layout::Fixed(limits.to_vec())));
-                continue;
-            }
-            let mappings = targets.mappings(id);
-            let mappings: Vec<AddressRange> = mappings.iter().map(|m| m.range).collect();
-            let populated = if self.populated_only {
-                targets.populated(probe, id, &mappings)?
-            } else {
-                None
-            };
-            let layout = Layout::Mappings {
-                mappings,
-                populated,
-            };
-            layouts.push((id, layout));
-        }
-        Ok(layouts)
     }
 
     /// Makes the next step check which targets are alive.
     pub fn look_for_ends(&mut self) {
-        self.layouts_wanted = true;
+        self.ranges_wanted = true;
     }
 
     /// Restarts the age of memory that was acted on.
@@ -121,5 +91,13 @@ impl RegionLoop {
     /// Returns the current intervals.
     pub fn intervals(&self) -> Intervals {
         self.engine.intervals()
+    }
+}
+
+/// Returns the ranges to monitor of a target.
+fn ranges_of<P: AccessProbe, T: TargetSource<P>>(targets: &T, id: TargetId) -> Vec<AddressRange> {
+    match targets.limits() {
+        Some(limits) => limits.to_vec(),
+        None => layout::three_ranges(&targets.mappings(id)),
     }
 }

@@ -1,11 +1,11 @@
 //! The page-table monitor's loop: updates the targets, reads their tables, and clears accessed bits.
 
 use crate::address::{AddressRange, Nanos};
+use crate::cpu_ledger::CpuLedger;
 use crate::monitor::Intervals;
 use crate::monitor::budget::BudgetShares;
-use crate::monitor::idle_pages::PageAgeRule;
 use crate::monitor::page_table::{
-    BlockFacts, ClearedBy, Due, HOLD_MAX, MappedRange, TableAttributes, TableMonitor,
+    BlockFacts, ClearedBy, Due, HOLD_MAX, TableAttributes, TableMonitor,
 };
 use crate::port::{AccessProbe, Cost};
 use crate::snapshot::{Snapshot, TargetId};
@@ -105,30 +105,19 @@ pub trait TargetSource<P: AccessProbe> {
     fn ids(&self) -> Vec<TargetId>;
 
     /// Returns the monitored mappings of a target, in address order.
-    fn mappings(&self, target: TargetId) -> Vec<MappedRange>;
+    fn mappings(&self, target: TargetId) -> Vec<AddressRange>;
 
     /// Returns the only addresses to watch of each target, mapped or not (DAMON's initial regions), if there is such a
     /// limit.
     fn limits(&self) -> Option<&[AddressRange]> {
         None
     }
-
-    /// Returns the parts of `mappings` that have page tables; `None` if that is unknown.
-    fn populated(
-        &mut self,
-        probe: &mut P,
-        target: TargetId,
-        mappings: &[AddressRange],
-    ) -> Result<Option<Vec<AddressRange>>, P::Error> {
-        let _ = (probe, target, mappings);
-        Ok(None)
-    }
 }
 
 /// Loop of the page-table monitor.
 #[derive(Debug)]
 pub struct TableLoop {
-    monitor: TableMonitor,
+    pub(super) monitor: TableMonitor,
     attributes: TableAttributes,
     next_update: Nanos,
     update_interval: Nanos,
@@ -139,9 +128,9 @@ pub struct TableLoop {
 
 impl TableLoop {
     /// Returns a loop that has not read any tables yet.
-    pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
+    pub fn new(attributes: TableAttributes, shares: BudgetShares, now: Nanos) -> Self {
         Self {
-            monitor: TableMonitor::new(attributes, now),
+            monitor: TableMonitor::new(attributes, shares, now),
             attributes,
             next_update: now,
             update_interval: UPDATE_MIN,
@@ -150,26 +139,12 @@ impl TableLoop {
         }
     }
 
-    /// Returns the monitor.
-    pub fn monitor(&self) -> &TableMonitor {
-        &self.monitor
-    }
-
-    /// Changes the division of the budget.
-    pub fn divide_budget(&mut self, shares: BudgetShares) {
-        self.monitor.divide_budget(shares);
-    }
-
-    /// Notes CPU time of work with its own rhythm.
-    pub fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        self.monitor.charge_monitor_cpu(cpu);
-    }
-
     /// Does the work that is due at `now` and appends the finished snapshots. Returns when to call again; `None` if no
     /// target is left.
     pub fn step<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
+        cpu: CpuLedger,
         probe: &mut P,
         targets: &mut T,
         snapshots: &mut Vec<Snapshot>,
@@ -190,8 +165,9 @@ impl TableLoop {
                 let before = probe.cost();
                 targets.interval_ended(probe, now, &self.monitor)?;
                 self.monitor.note_other_work(&before, &probe.cost());
-                self.monitor.begin_interval(now, &probe.cost());
-                self.clear(now, probe)?;
+                let cost = cpu.of_steps(probe.cost());
+                self.monitor.begin_interval(now, &cost);
+                self.clear(now, cpu, probe)?;
             }
         }
         let looks = self.next_update.min(self.next_follow);
@@ -210,24 +186,9 @@ impl TableLoop {
         Ok(self.monitor.end_interval(now))
     }
 
-    /// Makes snapshots contain idle pages with `ages` from now on.
-    pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
-        self.monitor.tell_idle_pages(ages);
-    }
-
     /// Makes the next step check which targets are alive.
     pub fn look_for_ends(&mut self, now: Nanos) {
         self.next_update = now;
-    }
-
-    /// Restarts the age of memory that was acted on at `now`.
-    pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
-        self.monitor.reset_age(target, range, now);
-    }
-
-    /// Returns the number of pages with an unknown access state, as their accessed bits cannot be cleared.
-    pub fn nr_unknown(&self) -> u64 {
-        self.monitor.nr_unclearable()
     }
 
     /// Returns the current intervals.
@@ -365,53 +326,55 @@ impl TableLoop {
     }
 
     /// Clears the accessed bits that are worth it at the start of an interval, and reads the result.
-    fn clear<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
+    fn clear<P: TableProbe>(
+        &mut self,
+        now: Nanos,
+        cpu: CpuLedger,
+        probe: &mut P,
+    ) -> Result<(), P::Error> {
         let before = probe.cost();
-        let ranges = self.monitor.plan_samples(now, &before);
-        self.clear_spaces(now, probe)?;
-        self.monitor.note_other_work(&before, &probe.cost());
-        let before = probe.cost();
-        for group in ranges.chunk_by(|a, b| a.0 == b.0) {
-            let of_target: Vec<AddressRange> = group.iter().map(|(_, range)| *range).collect();
-            probe.clear(group[0].0, &joined(&of_target))?;
-        }
-        for (target, by, blocks) in self.monitor.watched_blocks() {
-            if by == ClearedBy::Space {
-                continue;
-            }
-            let monitor = &mut self.monitor;
-            probe.read_blocks(target, &blocks, |facts| monitor.cleared(target, &facts))?;
-        }
-        for uncleared in self.monitor.uncleared() {
-            let is_clearable =
-                probe.is_clearable(uncleared.target, uncleared.address, uncleared.by)?;
-            self.monitor
-                .answer_uncleared(uncleared.target, uncleared.address, is_clearable, now);
-        }
-        self.monitor.clears_done(&before, &probe.cost());
-        Ok(())
-    }
-
-    /// Clears whole address spaces.
-    fn clear_spaces<P: TableProbe>(&mut self, now: Nanos, probe: &mut P) -> Result<(), P::Error> {
-        for (target, nr_pages) in self.monitor.spaces() {
+        let plan = self.monitor.plan_samples(now, &cpu.of_watching(before));
+        let watched = self.monitor.watched_blocks();
+        let mut cleared = Vec::new();
+        for (target, nr_pages) in plan.spaces {
             if !probe.clear_space(target, nr_pages, HOLD_MAX)? {
                 self.monitor.spare_space(target, now);
                 continue;
             }
             let blocks = self.monitor.blocks(target);
-            let monitor = &mut self.monitor;
-            probe.read_blocks(target, &blocks, |facts| {
-                monitor.cleared_space(target, &facts);
-            })?;
+            probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
         }
-        self.monitor.spaces_done();
+        self.take_cleared(now, ClearedBy::Space, &cleared, probe)?;
+        self.monitor.note_other_work(&before, &probe.cost());
+        let before = probe.cost();
+        for group in plan.ranges.chunk_by(|a, b| a.0 == b.0) {
+            // Adjacent ranges are joined: each range costs a flush.
+            let of_target = AddressRange::union(group.iter().map(|(_, range)| *range));
+            probe.clear(group[0].0, &of_target)?;
+        }
+        cleared.clear();
+        for (target, blocks) in watched {
+            probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
+        }
+        self.take_cleared(now, ClearedBy::Range, &cleared, probe)?;
+        self.monitor.clears_done(&before, &probe.cost());
         Ok(())
+    }
+
+    fn take_cleared<P: TableProbe>(
+        &mut self,
+        now: Nanos,
+        by: ClearedBy,
+        cleared: &[(TargetId, BlockFacts)],
+        probe: &mut P,
+    ) -> Result<(), P::Error> {
+        let is_clearable = |target, address| probe.is_clearable(target, address, by);
+        self.monitor.take_cleared(now, by, cleared, is_clearable)
     }
 
     fn look_after_window<P: TableProbe>(&mut self, probe: &mut P) -> Result<(), P::Error> {
         let before = probe.cost();
-        for (target, _, blocks) in self.monitor.watched_blocks() {
+        for (target, blocks) in self.monitor.watched_blocks() {
             let monitor = &mut self.monitor;
             let look = |facts: BlockFacts| monitor.look_after_window(target, &facts);
             probe.read_blocks(target, &blocks, look)?;
@@ -420,16 +383,4 @@ impl TableLoop {
         self.monitor.note_other_work(&before, &probe.cost());
         Ok(())
     }
-}
-
-/// Joins adjacent ranges, which are in address order: each range costs a flush.
-fn joined(ranges: &[AddressRange]) -> Vec<AddressRange> {
-    let mut joined: Vec<AddressRange> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => joined.push(*range),
-        }
-    }
-    joined
 }

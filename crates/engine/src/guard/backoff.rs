@@ -63,10 +63,7 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn second(n: u64) -> Nanos {
-        Nanos(n * 1_000_000_000)
-    }
+    use crate::test_regions::second;
 
     /// Observes the seconds from `from` to `to`, each with `waited_ms` of wait and 10 ms of allowed loss.
     fn run(backoff: &mut Backoff, from: u64, to: u64, waited_ms: u64) -> u32 {

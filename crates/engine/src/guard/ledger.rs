@@ -84,10 +84,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn second(n: u64) -> Nanos {
-        Nanos(n * 1_000_000_000)
-    }
+    use crate::test_regions::second;
 
     fn quiet(ledger: &mut Ledger, from: u64, to: u64) {
         for n in from..to {

@@ -181,28 +181,13 @@ fn blocks_of(range: AddressRange) -> (u64, u64) {
 mod tests {
     use super::*;
     use crate::snapshot::RegionSnapshot;
+    use crate::test_regions::second;
 
     const TARGET: TargetId = TargetId(0);
 
-    fn second(n: u64) -> Nanos {
-        Nanos(n * 1_000_000_000)
-    }
-
     fn operation(first: u64, end: u64) -> Operation {
-        Operation {
-            scheme: 0,
-            action: Action::Pageout,
-            destinations: [].into(),
-            target: TARGET,
-            range: AddressRange::new(first * BLOCK_SIZE, end * BLOCK_SIZE),
-            bytes: (end - first) * BLOCK_SIZE,
-            age: Nanos(0),
-            filters: [].into(),
-            pass_unmatched: true,
-            idle_only: true,
-            pages: None,
-            blocks: None,
-        }
+        let range = AddressRange::new(first * BLOCK_SIZE, end * BLOCK_SIZE);
+        Operation::on(Action::Pageout, TARGET, range)
     }
 
     fn snapshot(now: u64, is_accessed: bool) -> Snapshot {

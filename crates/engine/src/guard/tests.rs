@@ -22,11 +22,20 @@ fn second(n: u64) -> Nanos {
     Nanos(1_000_000_000 * (n + 1))
 }
 
+/// Observes a process of 1 GiB in second `n`; returns whether the guard opened or closed.
+fn see(guard: &mut Guard, n: u64, signals: GuardSignals) -> bool {
+    guard.observe(second(n), signals, Pools::processes(GIB))
+}
+
+fn page_out(guard: &mut Guard, bytes: u64) {
+    guard.charge(Pool::Processes, Action::Pageout, bytes);
+}
+
 #[test]
 fn without_limits_nothing_is_limited() {
     let mut guard = Guard::new(GuardLimits::default());
     assert_eq!(guard.allowance(Pool::Processes), None);
-    guard.observe(second(0), refaults(1e9), Pools::processes(GIB));
+    see(&mut guard, 0, refaults(1e9));
     assert_eq!(guard.allowance(Pool::Processes), None);
     assert!(guard.status().is_open);
 }
@@ -35,7 +44,7 @@ fn without_limits_nothing_is_limited() {
 fn nothing_is_allowed_before_anything_was_observed() {
     let mut guard = guard(100.0);
     assert_eq!(guard.allowance(Pool::Processes), Some(0));
-    assert!(guard.observe(second(0), GuardSignals::default(), Pools::processes(GIB)));
+    assert!(see(&mut guard, 0, GuardSignals::default()));
     assert_eq!(guard.allowance(Pool::Processes), Some(GIB / 20));
 }
 
@@ -44,23 +53,11 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
     let allowed_after = |limit_ratio: f64, used: bool| {
         let mut guard = guard(100.0);
         for n in 0..4 {
-            guard.observe(
-                second(n),
-                refaults(100.0 * limit_ratio),
-                Pools::processes(GIB),
-            );
+            see(&mut guard, n, refaults(100.0 * limit_ratio));
             let allowed = guard.allowance(Pool::Processes).expect("limited");
-            guard.charge(
-                Pool::Processes,
-                Action::Pageout,
-                if used { allowed + 1 } else { 0 },
-            );
+            page_out(&mut guard, if used { allowed + 1 } else { 0 });
         }
-        guard.observe(
-            second(4),
-            refaults(100.0 * limit_ratio),
-            Pools::processes(GIB),
-        );
+        see(&mut guard, 4, refaults(100.0 * limit_ratio));
         guard.allowance(Pool::Processes).expect("limited") as f64 / GIB as f64
     };
     assert!((allowed_after(0.0, true) - 0.05 * 1.5f64.powi(4)).abs() < 1e-3);
@@ -71,9 +68,9 @@ fn the_rate_grows_while_it_is_used_up_and_the_slower_the_more_strain_there_is() 
 #[test]
 fn what_was_taken_too_much_is_paid_off() {
     let mut guard = guard(100.0);
-    guard.observe(second(0), GuardSignals::default(), Pools::processes(GIB));
-    guard.charge(Pool::Processes, Action::Pageout, GIB / 10);
-    guard.observe(second(1), refaults(50.0), Pools::processes(GIB));
+    see(&mut guard, 0, GuardSignals::default());
+    page_out(&mut guard, GIB / 10);
+    see(&mut guard, 1, refaults(50.0));
     let allowed = guard.allowance(Pool::Processes).expect("limited") as f64 / GIB as f64;
     assert!((allowed - (0.05 * 1.25 - 0.05)).abs() < 1e-3, "{allowed}");
 }
@@ -81,8 +78,8 @@ fn what_was_taken_too_much_is_paid_off() {
 #[test]
 fn over_the_limit_it_stops_at_once_and_comes_back_slowly() {
     let mut guard = guard(100.0);
-    guard.observe(second(0), refaults(0.0), Pools::processes(GIB));
-    assert!(guard.observe(second(1), refaults(100.0), Pools::processes(GIB)));
+    see(&mut guard, 0, refaults(0.0));
+    assert!(see(&mut guard, 1, refaults(100.0)));
     assert_eq!(guard.allowance(Pool::Processes), Some(0));
     let status = guard.status();
     assert_eq!(
@@ -90,15 +87,12 @@ fn over_the_limit_it_stops_at_once_and_comes_back_slowly() {
         (false, Some(Limit::Refaults), 1)
     );
     for n in 2..6 {
-        assert!(
-            !guard.observe(second(n), refaults(0.0), Pools::processes(GIB)),
-            "second {n}"
-        );
+        assert!(!see(&mut guard, n, refaults(0.0)), "second {n}");
     }
-    assert!(guard.observe(second(6), refaults(0.0), Pools::processes(GIB)));
+    assert!(see(&mut guard, 6, refaults(0.0)));
     assert_eq!(guard.allowance(Pool::Processes), Some(GIB / 80));
     // The next stop is twice as long.
-    guard.observe(second(7), refaults(500.0), Pools::processes(GIB));
+    see(&mut guard, 7, refaults(500.0));
     assert_eq!(guard.status().until, Some(second(17)));
 }
 
@@ -107,16 +101,16 @@ fn hold_offs_shorten_again_in_quiet_times_and_the_rate_has_a_floor() {
     let mut guard = guard(1.0);
     let mut n = 0;
     for _ in 0..12 {
-        guard.observe(second(n), refaults(2.0), Pools::processes(GIB));
+        see(&mut guard, n, refaults(2.0));
         n = guard.status().until.expect("closed").0 / 1_000_000_000;
-        guard.observe(second(n), refaults(0.0), Pools::processes(GIB));
+        see(&mut guard, n, refaults(0.0));
         n += 1;
     }
     let least = guard.status().bytes_per_s.expect("limited") as f64 / GIB as f64;
     assert!((least - rate::LEAST_PER_S).abs() < 1e-6, "{least}");
     assert_eq!(guard.processes.hold_off, rate::HOLD_OFF_MAX);
     for quiet in 0..700 {
-        guard.observe(second(n + quiet), refaults(0.0), Pools::processes(GIB));
+        see(&mut guard, n + quiet, refaults(0.0));
     }
     assert_eq!(guard.processes.hold_off, rate::HOLD_OFF_MIN);
 }
@@ -141,16 +135,16 @@ fn by_slowdown(share: f64) -> Guard {
 fn a_signal_that_is_missing_is_no_room() {
     let mut guard = guard(100.0);
     for n in 0..10 {
-        guard.observe(second(n), GuardSignals::default(), Pools::processes(GIB));
+        see(&mut guard, n, GuardSignals::default());
         assert_eq!(
             guard.allowance(Pool::Processes),
             Some(GIB / 20),
             "it does not grow"
         );
-        guard.charge(Pool::Processes, Action::Pageout, GIB / 20);
+        page_out(&mut guard, GIB / 20);
     }
     assert!(guard.status().is_blind);
-    guard.observe(second(10), refaults(0.0), Pools::processes(GIB));
+    see(&mut guard, 10, refaults(0.0));
     assert!(!guard.status().is_blind);
 }
 
@@ -158,10 +152,10 @@ fn a_signal_that_is_missing_is_no_room() {
 fn a_burst_is_a_debt_that_must_be_paid_back() {
     let mut guard = by_slowdown(0.01);
     for n in 0..10 {
-        guard.observe(second(n), slowed(0), Pools::processes(GIB));
+        see(&mut guard, n, slowed(0));
     }
     // 0.1 s were allowed in 10 s, 0.6 s are lost: 50 s to pay.
-    guard.observe(second(10), slowed(600), Pools::processes(GIB));
+    see(&mut guard, 10, slowed(600));
     let status = guard.status();
     assert!(status.is_in_debt && !status.is_open);
     assert_eq!(
@@ -171,11 +165,11 @@ fn a_burst_is_a_debt_that_must_be_paid_back() {
     let until = status.until.expect("foreseen").as_secs_f64();
     assert!((59.0..62.0).contains(&until), "{until}");
     for n in 11..59 {
-        guard.observe(second(n), slowed(0), Pools::processes(GIB));
+        see(&mut guard, n, slowed(0));
         assert_eq!(guard.allowance(Pool::Processes), Some(0), "second {n}");
     }
-    guard.observe(second(59), slowed(0), Pools::processes(GIB));
-    guard.observe(second(60), slowed(0), Pools::processes(GIB));
+    see(&mut guard, 59, slowed(0));
+    see(&mut guard, 60, slowed(0));
     assert!(guard.status().is_open);
 }
 
@@ -192,16 +186,12 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
                 0
             };
             lost += waited * 15 / 4096 / 1000;
-            guard.observe(
-                second(n),
-                slowed(waited * 15 / 4096 / 1000),
-                Pools::processes(GIB),
-            );
+            see(&mut guard, n, slowed(waited * 15 / 4096 / 1000));
             let more = guard
                 .allowance(Pool::Processes)
                 .expect("limited")
                 .min((200 << 20) - out);
-            guard.charge(Pool::Processes, Action::Pageout, more);
+            page_out(&mut guard, more);
             out += more;
         }
         // The last addend is the overdraft of one burst.
@@ -213,8 +203,8 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
 #[test]
 fn taken_cpu_is_a_loss_and_leaves_less_room() {
     let mut guard = by_slowdown(0.01);
-    guard.observe(second(0), slowed(0), Pools::processes(GIB));
-    guard.observe(second(1), slowed(0), Pools::processes(GIB));
+    see(&mut guard, 0, slowed(0));
+    see(&mut guard, 1, slowed(0));
     assert!((guard.loss_room_ns().expect("limited") - 20e6).abs() < 1e3);
     guard.taken(second(1), Nanos::from_millis(15));
     assert!((guard.loss_room_ns().expect("limited") - 5e6).abs() < 1e3);
@@ -231,9 +221,9 @@ fn a_wait_that_is_too_long_stops_at_once() {
         max_refault_wait: Some(Nanos::from_millis(50)),
         ..GuardLimits::default()
     });
-    guard.observe(second(0), slowed(49), Pools::processes(GIB));
+    see(&mut guard, 0, slowed(49));
     assert!(guard.status().is_open);
-    guard.observe(second(1), slowed(51), Pools::processes(GIB));
+    see(&mut guard, 1, slowed(51));
     let status = guard.status();
     assert_eq!(
         (status.is_open, status.exceeded),

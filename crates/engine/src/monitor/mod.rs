@@ -8,14 +8,13 @@
 //! | `plan_samples` | pages to watch until the next tick | accessed bits to clear and watch |
 //! | `take_answers` | counts touches for regions | reads a block's tables |
 //! | `take_snapshots` | at the end of an aggregation interval | at the end of an interval |
-//! | `adapt_to_cost` | samples per region and intervals | the length of the next interval |
 //! | `reset_age` | memory was acted on | memory was acted on |
 //!
 //! In the region monitor [`tick`](region::Engine::tick) does all of them in order; a driver calls those
 //! of [`TableMonitor`](page_table::TableMonitor), as it reads tables between them.
 //!
 //! `region` is DAMON's way: one sample represents a region. `page_table` reads all page tables and clears few bits.
-//! Layouts, budgets, bitmaps of pages and snapshots by page have modules of their own; `frames` applies the page
+//! Its budget, bitmaps of pages and snapshots by page have modules of their own; `frames` applies the page
 //! tables' results to physical memory.
 
 pub mod bits;
@@ -25,7 +24,6 @@ pub mod by_page;
 pub mod frames;
 pub mod idle_pages;
 mod intervals;
-pub mod layout;
 pub mod page_cache;
 pub mod page_scans;
 mod page_since;

@@ -17,7 +17,7 @@ use super::bits::{self, ALL, Bitmap, and, and_not, count, is_empty, or};
 use super::idle_pages::IdlePages;
 use super::page_since::PageSince;
 use super::ticks::{nanos_of, ticks};
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, block_of};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
 /// The result of a scan for the pages of a block.
@@ -95,7 +95,7 @@ impl PageScans {
     /// covers all of it.
     pub fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
         let now = ticks(now.since(self.started.unwrap_or(now)));
-        let first = range.start & !(BLOCK_SIZE - 1);
+        let first = block_of(range.start);
         let Some(blocks) = self.targets.get_mut(&target) else {
             return;
         };
@@ -197,16 +197,13 @@ impl Block {
 mod tests {
     use super::*;
     use crate::monitor::bits::{NONE, mask_of};
+    use crate::test_regions::second;
 
     const TARGET: TargetId = TargetId(3);
 
     /// Returns a wall-clock time.
     fn time(n: u64) -> Nanos {
         Nanos(1_795_525_045_354_631_477) + second(n)
-    }
-
-    fn second(n: u64) -> Nanos {
-        Nanos(n * 1_000_000_000)
     }
 
     fn scan(scans: &mut PageScans, n: u64, accessed: [Bitmap; 2]) -> Snapshot {

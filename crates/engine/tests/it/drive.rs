@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 use isotherm_engine::drive::{Executed, TableLoop, TableProbe, TargetSource, Throughput, execute};
 use isotherm_engine::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP};
 use isotherm_engine::scheme::Action;
-use isotherm_engine::table::{BlockFacts, ClearedBy, MappedRange, TableAttributes};
+use isotherm_engine::table::{BlockFacts, ClearedBy, TableAttributes};
 use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Nanos, Operation, Outcome, PAGE_SIZE, Sample,
-    Snapshot, TargetId, Touch,
+    AccessProbe, AddressRange, BLOCK_SIZE, BudgetShares, Cost, CpuLedger, Nanos, Operation,
+    Outcome, PAGE_SIZE, Sample, Snapshot, TargetId, Touch,
 };
 
 const BLOCKS: u64 = 8;
@@ -45,14 +45,8 @@ impl AccessProbe for Script {
 
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), Infallible> {
         touches.clear();
-        touches.extend(self.armed.iter().map(|sample| Touch::Seen {
-            observed: sample.nr_pages,
-            accessed: if block(sample.address) == 0 {
-                sample.nr_pages
-            } else {
-                0
-            },
-        }));
+        let samples = self.armed.iter();
+        touches.extend(samples.map(|sample| Touch::of(block(sample.address) == 0)));
         Ok(())
     }
 
@@ -124,19 +118,24 @@ impl TargetSource<Script> for One {
         (!self.is_gone).then_some(TARGET).into_iter().collect()
     }
 
-    fn mappings(&self, _: TargetId) -> Vec<MappedRange> {
-        let range = AddressRange::new(BLOCK_SIZE, (BLOCKS + 1) * BLOCK_SIZE);
-        vec![MappedRange { range }]
+    fn mappings(&self, _: TargetId) -> Vec<AddressRange> {
+        vec![AddressRange::new(BLOCK_SIZE, (BLOCKS + 1) * BLOCK_SIZE)]
     }
+}
+
+fn table_loop() -> TableLoop {
+    let attributes = TableAttributes::default();
+    TableLoop::new(attributes, BudgetShares::PROCESSES, Nanos(0))
 }
 
 /// Runs for `seconds`. Returns the calls that the probe received, and the snapshots.
 fn watched(seconds: u64) -> (Vec<String>, Vec<Snapshot>) {
     let (mut probe, mut targets) = (Script::default(), One { is_gone: false });
-    let mut look = TableLoop::new(TableAttributes::default(), Nanos(0));
+    let mut look = table_loop();
     let (mut now, mut snapshots) = (Nanos(0), Vec::new());
+    let cpu = CpuLedger::default();
     while now < Nanos::from_millis(1000 * seconds) {
-        let Ok(next) = look.step(now, &mut probe, &mut targets, &mut snapshots);
+        let Ok(next) = look.step(now, cpu, &mut probe, &mut targets, &mut snapshots);
         now = next.expect("the process is there");
     }
     (probe.asked, snapshots)
@@ -162,31 +161,20 @@ fn what_is_touched_is_told_from_what_is_not() {
 #[test]
 fn a_process_that_ends_ends_the_loop() {
     let (mut probe, mut targets) = (Script::default(), One { is_gone: false });
-    let mut look = TableLoop::new(TableAttributes::default(), Nanos(0));
-    let Ok(first) = look.step(Nanos(0), &mut probe, &mut targets, &mut Vec::new());
+    let mut look = table_loop();
+    let cpu = CpuLedger::default();
+    let Ok(first) = look.step(Nanos(0), cpu, &mut probe, &mut targets, &mut Vec::new());
     assert!(first.is_some());
     probe.is_gone = true;
     look.look_for_ends(Nanos(1));
-    let Ok(last) = look.step(Nanos(1), &mut probe, &mut targets, &mut Vec::new());
+    let Ok(last) = look.step(Nanos(1), cpu, &mut probe, &mut targets, &mut Vec::new());
     assert_eq!(last, None);
 }
 
 #[test]
 fn no_more_is_done_than_the_guard_allows() {
-    let operation = Operation {
-        scheme: 0,
-        action: Action::Pageout,
-        destinations: [].into(),
-        target: TARGET,
-        range: AddressRange::new(0, 1 << 30),
-        bytes: 1 << 30,
-        age: Nanos(0),
-        filters: [].into(),
-        pass_unmatched: true,
-        idle_only: true,
-        pages: None,
-        blocks: None,
-    };
+    let range = AddressRange::new(0, 1 << 30);
+    let operation = Operation::on(Action::Pageout, TARGET, range);
     let mut guard = Guard::new(GuardLimits {
         max_slowdown: Some(0.01),
         ..GuardLimits::default()

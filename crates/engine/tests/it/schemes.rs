@@ -146,13 +146,12 @@ fn snapshots_of(memory: &Memory, now: u64) -> Vec<Snapshot> {
             }
         };
         Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
             target: TargetId(target),
             start: Nanos((now - 1) * SECOND.0),
             end: Nanos(now * SECOND.0),
             nr_samples: NR_SAMPLES,
             regions: regions.iter().map(region_of).collect(),
+            ..Snapshot::default()
         }
     };
     memory.iter().zip(0..).map(snapshot_of).collect()

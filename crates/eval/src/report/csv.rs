@@ -1,17 +1,15 @@
 //! Reports as CSV: every run, and a summary of every metric.
 
-use isotherm_engine::statistics::ValueSummary;
+use isotherm_engine::statistics::{Interval, ValueSummary};
 use isotherm_report::render::csv_text;
 
 use crate::metric::METRICS;
 use crate::suite::{Score, Suite};
-use crate::workload_metric::WorkloadMetric;
+use crate::text_table::words;
 
 /// Returns a row for each run that counts. Empty fields are not known.
 pub fn runs(suite: &Suite) -> String {
-    let mut head: Vec<String> = ["workload", "configuration", "repeat", "time_s"]
-        .map(String::from)
-        .into();
+    let mut head = words(&["workload", "configuration", "repeat", "time_s"]);
     // The runtime here is the measured one, even for workloads that report their throughput.
     head.extend(METRICS.iter().map(column));
     let rows = suite.runs().map(|(run, measured)| {
@@ -29,7 +27,7 @@ pub fn runs(suite: &Suite) -> String {
 
 /// Returns a row for each workload, configuration and metric that has values.
 pub fn summary(suite: &Suite) -> String {
-    let head = [
+    let head = words(&[
         "workload",
         "configuration",
         "metric",
@@ -47,14 +45,12 @@ pub fn summary(suite: &Suite) -> String {
         "paired_overhead_percent_mean",
         "paired_overhead_percent_low95",
         "paired_overhead_percent_high95",
-    ];
-    let mut rows = vec![head.map(String::from).to_vec()];
+    ]);
+    let mut rows = vec![head];
     for (workload, workload_name) in suite.workloads.iter().enumerate() {
         for (configuration, configuration_name) in suite.configurations.iter().enumerate() {
             let mut row = |name: &str, unit: &str, fields: Vec<String>| {
-                let mut row: Vec<String> = [workload_name, configuration_name, name, unit]
-                    .map(Into::into)
-                    .into();
+                let mut row = words(&[workload_name, configuration_name, name, unit]);
                 row.extend(fields);
                 rows.push(row);
             };
@@ -63,23 +59,21 @@ pub fn summary(suite: &Suite) -> String {
                     continue;
                 };
                 let paired = suite.paired_overheads(workload, configuration, index);
-                let pair = |of: fn(ValueSummary) -> f64| number(paired.map(of));
-                let mut fields = vec![short.n.to_string()];
-                fields.extend(
-                    [short.median, short.mean, short.min, short.max].map(|v| number(Some(v))),
-                );
-                fields.push(number(short.spread_percent()));
-                fields.push(number(suite.overhead(workload, configuration, index)));
-                fields.extend([pair(|p| p.median), pair(|p| p.min), pair(|p| p.max)]);
+                let between = [
+                    short.spread_percent(),
+                    suite.overhead(workload, configuration, index),
+                    paired.map(|paired| paired.median),
+                    paired.map(|paired| paired.min),
+                    paired.map(|paired| paired.max),
+                ];
                 let interval = suite.interval(workload, configuration, index);
-                let bounds = interval.and_then(|interval| interval.bounds());
-                fields.push(number(interval.map(|interval| interval.mean)));
-                fields.extend([bounds.map(|b| b.0), bounds.map(|b| b.1)].map(number));
-                row(metric.name, metric.unit, fields);
+                row(metric.name, metric.unit, fields(short, between, interval));
             }
             for measure in &suite.measures[workload] {
-                let fields = measure_fields(suite, workload, configuration, measure);
-                if let Some(fields) = fields {
+                let cell = suite.measure_cell(workload, configuration, measure);
+                if let Some(short) = cell.summary() {
+                    let interval = suite.measure_interval(workload, configuration, measure);
+                    let fields = fields(short, [None; 5], interval);
                     row(&measure.name, &measure.unit, fields);
                 }
             }
@@ -93,28 +87,28 @@ pub fn summary(suite: &Suite) -> String {
     csv_text(rows)
 }
 
-/// Returns the fields of a row of [`summary`] for a measure that the workload reported.
-fn measure_fields(
-    suite: &Suite,
-    workload: usize,
-    configuration: usize,
-    metric: &WorkloadMetric,
-) -> Option<Vec<String>> {
-    let short = suite
-        .measure_cell(workload, configuration, metric)
-        .summary()?;
-    let interval = suite.measure_interval(workload, configuration, metric);
+/// Returns the fields of a row of [`summary`] after its unit; `between` are those from the spread to the paired
+/// overheads.
+fn fields(
+    short: ValueSummary,
+    between: [Option<f64>; 5],
+    interval: Option<Interval>,
+) -> Vec<String> {
+    let values = [short.median, short.mean, short.min, short.max].map(Some);
+    let numbers = values.into_iter().chain(between);
+    let mut fields = vec![short.n.to_string()];
+    fields.extend(numbers.chain(mean_and_bounds(interval)).map(number));
+    fields
+}
+
+/// Returns an interval's mean, least and greatest.
+pub(super) fn mean_and_bounds(interval: Option<Interval>) -> [Option<f64>; 3] {
     let bounds = interval.and_then(|interval| interval.bounds());
-    let mut fields = vec![String::new(); 13];
-    fields[0] = short.n.to_string();
-    let values = [short.median, short.mean, short.min, short.max];
-    for (field, value) in fields[1..].iter_mut().zip(values) {
-        *field = number(Some(value));
-    }
-    fields[10] = number(interval.map(|interval| interval.mean));
-    fields[11] = number(bounds.map(|b| b.0));
-    fields[12] = number(bounds.map(|b| b.1));
-    Some(fields)
+    [
+        interval.map(|interval| interval.mean),
+        bounds.map(|bounds| bounds.0),
+        bounds.map(|bounds| bounds.1),
+    ]
 }
 
 /// Returns `memused.avg (KiB)` as a column's name.

@@ -3,13 +3,14 @@
 use std::fmt::Write;
 
 use isotherm_engine::statistics::ValueSummary;
-use isotherm_report::render::page::{END, begin, escape, figure, table};
+use isotherm_report::render::page::{END, begin, escape, figure};
 use isotherm_report::render::{SERIES_STYLES, open_svg};
+use isotherm_tune::figure::step;
 
 use super::summary_rows;
-use super::text_table::TextTable;
 use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};
 use crate::suite::Suite;
+use crate::text_table::TextTable;
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 250.0;
@@ -33,23 +34,17 @@ pub fn page(suite: &Suite) -> String {
     html += SCROLL;
     let tables = summary_rows::summary(suite);
     let (first, rest) = tables.split_at(tables.len().min(1));
-    html.extend(first.iter().map(words));
+    html.extend(first.iter().map(TextTable::html));
     for metric in [RUNTIME, RSS, RSS_AND_POOL] {
         html += &figure(METRICS[metric].name, "", &overheads(suite, metric));
     }
-    html.extend(rest.iter().map(words));
-    let details = super::MAIN.map(|metric| words(&summary_rows::detail(suite, metric)));
-    html.extend(details);
+    html.extend(rest.iter().map(TextTable::html));
+    html.extend(super::MAIN.map(|metric| summary_rows::detail(suite, metric).html()));
     html + END
 }
 
 /// A table that is wider than its card scrolls within it, and its fields stay on one line.
 const SCROLL: &str = "<style>section{overflow-x:auto}td{white-space:nowrap}</style>\n";
-
-fn words(words: &TextTable) -> String {
-    let head: Vec<&str> = words.head.iter().map(String::as_str).collect();
-    table(words.title, &words.note, &head, &words.rows)
-}
 
 /// Draws a line for each workload and configuration: the repeats' overheads from least to greatest, and a point at
 /// their median.
@@ -126,13 +121,7 @@ struct Axis {
 impl Axis {
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (least, most) = values.fold((0.0_f64, 0.0_f64), |(l, m), v| (l.min(v), m.max(v)));
-        let span = (most - least).max(1.0);
-        let power = 10_f64.powf((span / 8.0).log10().floor());
-        let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
-        let step = steps
-            .into_iter()
-            .find(|step| span / step <= 8.0)
-            .unwrap_or(10.0 * power);
+        let step = step((most - least).max(1.0));
         Self {
             from: (least / step).floor() * step,
             to: ((most / step).ceil() * step).max(step),

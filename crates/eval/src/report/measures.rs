@@ -2,8 +2,8 @@
 
 use isotherm_engine::statistics::ValueSummary;
 
-use super::text_table::{TextTable, overhead, percent, words};
 use crate::suite::Suite;
+use crate::text_table::{TextTable, overhead, percent, words};
 use crate::workload_metric::{PublishedValues, WorkloadMetric};
 
 /// Returns a row for each workload, measure and configuration.

@@ -3,20 +3,18 @@
 
 mod csv;
 mod html;
-mod markdown;
 mod measures;
 mod summary_rows;
-mod text;
-mod text_table;
 mod tuned;
 
-use crate::metric::{CPUTIME, MAJFLT, MEMUSED, RSS, RSS_AND_POOL, RSS_END, RUNTIME};
+use std::fmt::Write;
+
+use crate::metric::{CPUTIME, MAJFLT, MEMUSED, METRICS, RSS, RSS_AND_POOL, RSS_END, RUNTIME};
 use crate::suite::Suite;
+use crate::text_table::{TextTable, escape_markdown};
 
 pub use csv::{runs as runs_csv, summary as summary_csv};
 pub use html::page as html;
-pub use markdown::{document as markdown, summary as markdown_summary};
-pub use text::tables as text;
 pub use tuned::csv as tuned_csv;
 
 /// Metrics that are shown in full; the others are in the CSV files.
@@ -29,6 +27,43 @@ const MAIN: [usize; 7] = [
     MEMUSED,
     MAJFLT,
 ];
+
+/// Returns the whole report as text, for a terminal or a log.
+pub fn text(suite: &Suite) -> String {
+    let mut text = format!("{}\n\n", suite.name);
+    for remark in remarks(suite) {
+        text += &remark;
+        text.push('\n');
+    }
+    for table in summary_rows::summary(suite) {
+        let _ = write!(text, "\n\n{}", table.text());
+    }
+    for (metric, about) in METRICS.iter().enumerate() {
+        let table = suite.table(metric);
+        if table.has_values() {
+            let (name, unit) = (about.name, &table.unit);
+            let _ = write!(text, "\n\n{name} in {unit}\n\n{}", table.text());
+        }
+    }
+    text
+}
+
+/// Returns the whole report as Markdown, for documents and issues.
+pub fn markdown(suite: &Suite) -> String {
+    let mut text = format!("# {}\n\n", suite.name);
+    for remark in remarks(suite) {
+        let _ = writeln!(text, "- {}", escape_markdown(&remark));
+    }
+    text += &markdown_summary(suite);
+    text.extend(MAIN.map(|metric| summary_rows::detail(suite, metric).markdown()));
+    text
+}
+
+/// Returns the tables to paste into a document: the worst cases, then the rest.
+pub fn markdown_summary(suite: &Suite) -> String {
+    let tables = summary_rows::summary(suite);
+    tables.iter().map(TextTable::markdown).collect()
+}
 
 /// Returns everything that a reader must know before the numbers.
 fn remarks(suite: &Suite) -> Vec<String> {

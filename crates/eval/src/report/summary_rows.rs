@@ -4,18 +4,18 @@
 //! same repeat. It has Student's 95 % interval, and is marked if that contains zero. The interval covers the noise of
 //! this machine, and says nothing of other programs.
 
-use isotherm_engine::statistics::ValueSummary;
+use isotherm_engine::statistics::{Interval, ValueSummary};
+use isotherm_tune::SLOWDOWN_MAX_PERCENT;
 
-use super::text_table::{TextTable, overhead, percent, words};
 use super::{measures, tuned};
 use crate::metric::{
     ACTING_CPU, CPUTIME, GUARD_STOPS, MAJFLT, MEMUSED, MEMUSED_END, METRICS, MONITOR_CPU, REFAULTS,
-    RSS, RSS_AND_POOL, RSS_END, RUNTIME, SLOWDOWN_MAX_PERCENT,
+    RSS, RSS_AND_POOL, RSS_END, RUNTIME,
 };
-use crate::published::{PUBLISHED, PublishedTable};
+use crate::published::PUBLISHED;
 use crate::suite::{Score, Suite};
 use crate::table::EvaluationTable;
-use isotherm_engine::statistics::Interval;
+use crate::text_table::{TextTable, overhead, percent, words};
 
 /// Rows of [`cases`] in a summary.
 pub(super) const CASES_SHOWN: usize = 15;
@@ -257,28 +257,25 @@ fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
 /// Returns the workloads that have a published name, beside the published values of that program.
 fn by_name(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
-    let mut add = |published: &PublishedTable, metric: usize, workload: usize| {
-        let name = &suite.published_names[workload];
-        for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
-            let theirs = published.overhead(name, published_configuration(configuration));
-            if let (Some(ours), Some(theirs)) = (suite.interval(workload, column, metric), theirs) {
-                rows.push(vec![
-                    suite.workloads[workload].clone(),
-                    name.clone(),
-                    published.metric.into(),
-                    configuration.clone(),
-                    overhead(Some(ours)),
-                    percent(Some(theirs)),
-                    published.source.into(),
-                ]);
-            }
-        }
-    };
     for published in &PUBLISHED {
-        let metric = METRICS.iter().position(|m| m.name == published.metric);
-        for workload in 0..suite.workloads.len() {
-            if let Some(metric) = metric {
-                add(published, metric, workload);
+        let Some(metric) = METRICS.iter().position(|m| m.name == published.metric) else {
+            continue;
+        };
+        for (workload, name) in suite.published_names.iter().enumerate() {
+            for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
+                let ours = suite.interval(workload, column, metric);
+                let theirs = published.overhead(name, published_configuration(configuration));
+                if let (Some(ours), Some(theirs)) = (ours, theirs) {
+                    rows.push(vec![
+                        suite.workloads[workload].clone(),
+                        name.clone(),
+                        published.metric.into(),
+                        configuration.clone(),
+                        overhead(Some(ours)),
+                        percent(Some(theirs)),
+                        published.source.into(),
+                    ]);
+                }
             }
         }
     }

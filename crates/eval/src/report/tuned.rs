@@ -1,14 +1,14 @@
 //! Predictions of tuning, compared with measurements.
 
+use isotherm_engine::statistics::Interval;
 use isotherm_report::render::csv_text;
+use isotherm_tune::Estimate;
 
-use super::csv::number;
-use super::text_table::{TextTable, overhead, words};
+use super::csv::{mean_and_bounds, number};
 use crate::metric::RUNTIME;
 use crate::suite::Suite;
-use crate::tune::Estimate;
+use crate::text_table::{TextTable, overhead, words};
 use crate::tuned::{ComparedSetting, Errors, Number, Predicted, errors};
-use isotherm_engine::statistics::Interval;
 
 /// Minimum share of a workload's memory in a trace that predicts the workload.
 const SHARE_LEAST: f64 = 0.5;
@@ -153,10 +153,8 @@ fn mean(interval: Option<Interval>) -> String {
 
 /// Returns the table as CSV, a row for each workload. Empty: not known, or no setting was found.
 pub fn csv(suite: &Suite) -> String {
-    let mut head: Vec<String> = ["workload", "configuration", "setting", "program"]
-        .map(String::from)
-        .into();
-    head.extend(["program_share", "nr_tried"].map(String::from));
+    let mut head = words(&["workload", "configuration", "setting", "program"]);
+    head.extend(words(&["program_share", "nr_tried"]));
     for (name, unit, _, _) in PARTS {
         for end in ["predicted", "predicted_low", "predicted_high"] {
             head.push(format!("{name}_{unit}_{end}"));
@@ -180,19 +178,13 @@ pub fn csv(suite: &Suite) -> String {
         for (_, _, part, _) in PARTS {
             let one = compared.as_ref().map(part);
             let reported = one.map(|one| one.predicted);
-            let measured = one.and_then(|one| one.measured);
-            let bounds = measured.and_then(|interval| interval.bounds());
-            row.extend(
-                [
-                    reported.map(|reported| reported.value),
-                    reported.and_then(|reported| reported.low),
-                    reported.and_then(|reported| reported.high),
-                    measured.map(|interval| interval.mean),
-                    bounds.map(|b| b.0),
-                    bounds.map(|b| b.1),
-                ]
-                .map(number),
-            );
+            let predicted = [
+                reported.map(|reported| reported.value),
+                reported.and_then(|reported| reported.low),
+                reported.and_then(|reported| reported.high),
+            ];
+            let measured = mean_and_bounds(one.and_then(|one| one.measured));
+            row.extend(predicted.into_iter().chain(measured).map(number));
         }
         row
     });

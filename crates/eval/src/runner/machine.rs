@@ -8,18 +8,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::settings::Settings;
 use super::{RunEvent, cgroup};
 use crate::journal::RunMachine;
-use crate::{Experiment, RunConfiguration, Thp};
+use crate::{Experiment, RunConfiguration};
 use anyhow::{Context, bail, ensure};
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{host, state, swap};
 
-const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 const NOTE: &str = "/run/isotherm/eval";
 
 /// Changes to the machine, undone when dropped.
 pub(super) struct Machine {
-    thp_before: Option<String>,
     settings: Settings,
     zram: Option<Zram>,
     /// Bytes of swap that belongs to others and is used as it is.
@@ -41,7 +39,6 @@ impl Machine {
     ) -> anyhow::Result<Self> {
         recover(on_event)?;
         let mut machine = Self {
-            thp_before: None,
             settings: Settings::default(),
             zram: None,
             foreign_swap: None,
@@ -81,13 +78,11 @@ impl Machine {
             zram.device = None;
             self.set_up_zram(bytes)?;
         }
-        if let Some(thp) = configuration.thp {
-            self.set_thp(thp)?;
-        }
-        if self.settings.remember(&configuration.settings)? {
+        let wanted = configuration.all_settings();
+        if self.settings.remember(&wanted)? {
             self.note()?;
         }
-        self.settings.apply(&configuration.settings)?;
+        self.settings.apply(&wanted)?;
         if experiment.drop_caches {
             fs::write(DROP_CACHES, "3")
                 .with_context(|| format!("cannot drop caches by {DROP_CACHES}; are you root?"))?;
@@ -104,19 +99,6 @@ impl Machine {
         let device = swap::set_up_zram(bytes).context("cannot set up the experiment's swap")?;
         zram.device = Some(device);
         self.note()
-    }
-
-    fn set_thp(&mut self, thp: Thp) -> anyhow::Result<()> {
-        let now = thp_now()?;
-        if now == thp.word() {
-            return Ok(());
-        }
-        if self.thp_before.is_none() {
-            self.thp_before = Some(now);
-            self.note()?;
-        }
-        fs::write(THP, thp.word())
-            .with_context(|| format!("cannot write '{}' to {THP}; are you root?", thp.word()))
     }
 
     /// Returns a description of this machine, for the journal.
@@ -140,15 +122,11 @@ impl Machine {
 
     /// Undoes the changes.
     pub(super) fn restore(&mut self) -> anyhow::Result<()> {
-        if self.thp_before.is_none() && self.settings.is_empty() && self.zram_device().is_none() {
+        if self.settings.is_empty() && self.zram_device().is_none() {
             return Ok(());
         }
-        let undone = undo(
-            self.thp_before.as_deref(),
-            &self.settings,
-            self.zram_device(),
-        );
-        (self.thp_before, self.zram) = (None, None);
+        let undone = undo(&self.settings, self.zram_device());
+        self.zram = None;
         self.settings = Settings::default();
         undone.with_context(|| {
             format!("{NOTE} says what is to be undone, and the next evaluation tries again")
@@ -162,9 +140,6 @@ impl Machine {
     /// Writes the note of changes to undo. (`isotherm swap off` knows swap that is being set up.)
     fn note(&self) -> anyhow::Result<()> {
         let mut text = format!("pid {}\n", std::process::id());
-        if let Some(thp) = &self.thp_before {
-            text += &["thp ", thp, "\n"].concat();
-        }
         text += &self.settings.note();
         if let Some(device) = self.zram_device() {
             text += &["zram ", &device.to_string_lossy(), "\n"].concat();
@@ -197,12 +172,9 @@ fn take_away(device: Option<&Path>) -> Result<(), swap::SwapError> {
     }
 }
 
-fn undo(thp: Option<&str>, settings: &Settings, zram: Option<&Path>) -> anyhow::Result<()> {
-    let thp = thp.map_or(Ok(()), |word| {
-        fs::write(THP, word).with_context(|| format!("cannot write '{word}' back to {THP}"))
-    });
+fn undo(settings: &Settings, zram: Option<&Path>) -> anyhow::Result<()> {
     let zram = take_away(zram).context("cannot take the experiment's swap away");
-    thp.and(settings.undo()).and(zram)?;
+    settings.undo().and(zram)?;
     fs::remove_file(NOTE).with_context(|| format!("cannot remove {NOTE}"))
 }
 
@@ -221,32 +193,11 @@ fn recover(on_event: &mut dyn FnMut(RunEvent<'_>)) -> anyhow::Result<()> {
             "another evaluation is running (process {pid}); two at once would disturb each other"
         );
     }
-    let thp = find("thp ").filter(|word| ["always", "madvise", "never"].contains(word));
     on_event(RunEvent::Warning(
         "undoing what an evaluation that was killed has left",
     ));
     let settings = Settings::of_note(&text);
-    undo(thp, &settings, find("zram ").map(Path::new))
-}
-
-/// Returns the word in brackets of `always [madvise] never`.
-pub(super) fn thp_now() -> anyhow::Result<String> {
-    let text = fs::read_to_string(THP).with_context(|| format!("cannot read {THP}"))?;
-    let word = text
-        .split('[')
-        .nth(1)
-        .and_then(|rest| rest.split(']').next());
-    Ok(word
-        .with_context(|| format!("cannot make sense of {THP}"))?
-        .to_owned())
-}
-
-/// Whether settings of transparent huge pages can be written.
-pub(super) fn can_set_thp() -> bool {
-    fs::OpenOptions::new()
-        .write(true)
-        .open(Path::new(THP))
-        .is_ok()
+    undo(&settings, find("zram ").map(Path::new))
 }
 
 pub(super) fn now_s() -> u64 {

@@ -8,7 +8,9 @@ mod cgroup;
 mod group;
 mod machine;
 mod measure;
+mod programs;
 mod sample;
+mod service;
 mod settings;
 mod skip;
 mod tuning;
@@ -27,6 +29,8 @@ use crate::{
 pub use group::quoted;
 use machine::Machine;
 use measure::{Measuring, Stopped};
+pub use programs::{ProgramRuns, ProgramSpec};
+pub use service::{ServiceRuns, ServiceSpec};
 pub use skip::skips;
 use tuning::Tunings;
 pub use window::{Window, WindowSpec};

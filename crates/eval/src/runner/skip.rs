@@ -8,7 +8,7 @@ use isotherm_engine::units::format_bytes;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::node;
 
-use super::{cgroup, machine, settings};
+use super::{cgroup, settings};
 use crate::experiment::FLOOR_BYTES;
 use crate::{Experiment, RunConfiguration, Workload};
 
@@ -31,7 +31,7 @@ pub fn skips(experiment: &Experiment) -> Vec<(String, String)> {
             let why = attaches(configuration)
                 .then(|| record.as_ref().err().cloned())
                 .flatten()
-                .or_else(|| cannot_set(configuration))?;
+                .or_else(|| settings::lacks(&configuration.all_settings()))?;
             Some((configuration.name.clone(), why))
         });
     workloads.chain(configurations).collect()
@@ -90,16 +90,6 @@ fn attaches(configuration: &RunConfiguration) -> bool {
     let arguments = configuration.isotherm.as_deref();
     configuration.tune.is_some()
         || arguments.is_some_and(|arguments| !arguments.trim_start().starts_with("compact"))
-}
-
-fn cannot_set(configuration: &RunConfiguration) -> Option<String> {
-    let sets_thp = configuration
-        .thp
-        .is_some_and(|thp| machine::thp_now().is_ok_and(|now| now != thp.word()));
-    if sets_thp && !machine::can_set_thp() {
-        return Some("transparent huge pages cannot be set; are you root?".into());
-    }
-    settings::lacks(&configuration.settings)
 }
 
 fn is_installed(program: &str) -> bool {

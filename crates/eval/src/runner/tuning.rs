@@ -15,11 +15,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use isotherm_tune::fnv::{FNV_START, fnv};
 
 use super::group::{Group, quoted};
 use super::measure::Stopped;
 use super::{Bench, RunEvent, machine};
-use crate::plan::{FNV_START, fingerprint, fnv};
+use crate::plan::fingerprint;
 use crate::tuned::TunedSetting;
 use crate::{
     Entry, PlannedRun, RunConfiguration, RunEntry, RunResult, TUNING, TuneOptions, TunedEntry,

@@ -4,8 +4,8 @@ use crate::journal::Entry;
 use crate::metric::{ACTING_CPU, RSS, RUNTIME};
 use crate::plan::PlannedRun;
 use crate::suite::Suite;
-use crate::tune::Estimate;
 use isotherm_engine::statistics::Interval;
+use isotherm_tune::Estimate;
 
 use super::TunedEntry;
 

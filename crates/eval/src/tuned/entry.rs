@@ -1,9 +1,9 @@
 //! Results of tuning a workload, as the journal keeps them.
 
+use isotherm_tune::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::PlannedRun;
-use crate::tune::Estimate;
 
 /// Entry of a workload that was recorded and tuned for a configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,10 +3,10 @@
 use isotherm_config::ActingRequest;
 use isotherm_engine::units::parse_share;
 use isotherm_session::simulated::FarMemory;
+use isotherm_tune::{MemoryLimit, Prices};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::experiment::RunConfiguration;
-use crate::tune::{MemoryLimit, Prices};
 
 /// Objectives of `isotherm tune`, by name.
 const OBJECTIVES: [&str; 5] = ["memory", "slowdown", "damoos", "cost", "huge"];

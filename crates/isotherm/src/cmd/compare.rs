@@ -227,17 +227,7 @@ fn html(comparison: &Comparison) -> String {
     let mut html = page::begin("Worlds compared", &subject);
     let names = comparison.worlds.iter().map(|world| world.world.name());
     let head: Vec<&str> = std::iter::once("").chain(names).collect();
-    let rows = comparison.rows().into_iter().map(|row| {
-        let mut cells = vec![row.what];
-        cells.extend(row.cells);
-        cells
-    });
-    let rows: Vec<Vec<String>> = rows.collect();
-    html += &page::table(
-        "Side by side",
-        &comparison.remarks().join(" "),
-        &head,
-        &rows,
-    );
+    let remarks = comparison.remarks().join(" ");
+    html += &page::table("Side by side", &remarks, &head, comparison.rows());
     html + page::END
 }

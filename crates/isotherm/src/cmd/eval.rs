@@ -190,25 +190,15 @@ fn ensure_known(wanted: &[String], known: &[&String], what: &str) -> anyhow::Res
 }
 
 fn check(experiment: &Experiment, skipped: &[(String, String)]) {
-    let names = |names: Vec<&str>| names.join(", ");
+    let workloads = experiment.workloads.iter().map(|of| of.name.as_str());
+    let configurations = experiment.configurations.iter();
+    let configurations = configurations.map(|of| of.name.as_str());
     println!(
         "{}: {} runs: {} x {} x {} repeats",
         experiment.name,
         plan(experiment).len(),
-        names(
-            experiment
-                .workloads
-                .iter()
-                .map(|w| w.name.as_str())
-                .collect()
-        ),
-        names(
-            experiment
-                .configurations
-                .iter()
-                .map(|c| c.name.as_str())
-                .collect()
-        ),
+        workloads.collect::<Vec<_>>().join(", "),
+        configurations.collect::<Vec<_>>().join(", "),
         experiment.repeats
     );
     for (name, value) in &experiment.parameters {

@@ -12,6 +12,7 @@ pub(crate) mod eval;
 pub(crate) mod man;
 pub(crate) mod record;
 pub(crate) mod report;
+#[cfg(feature = "reproduce")]
 pub(crate) mod reproduce;
 pub(crate) mod restore;
 pub(crate) mod run;

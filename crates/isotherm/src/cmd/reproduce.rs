@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use crate::progress::{Progress, Unit};
 use anyhow::Context;
-use isotherm_eval::reproduce::{
+use isotherm_reproduce::{
     PublishedComparison, PublishedExperiment, Reproduction, RunProgress, Summary, reproduce, text,
 };
 use serde::Serialize;

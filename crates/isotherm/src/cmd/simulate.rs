@@ -9,11 +9,11 @@ use anyhow::{Context as _, ensure};
 use isotherm_config::{Request, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
-use isotherm_eval::tune::{EachSecond, Estimate, NR_REPLAYS_BOUNDED, Replays};
 use isotherm_record::{Reader, Writer};
 use isotherm_session::simulated::{
     Bounded, ProgramPrediction, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
 };
+use isotherm_tune::{EachSecond, Estimate, NR_REPLAYS_BOUNDED, Replays};
 
 use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, contexts_of};
 use crate::log::is_quiet;

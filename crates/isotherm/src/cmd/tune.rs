@@ -14,11 +14,11 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context as _, bail};
 use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
-use isotherm_eval::tune::{
+use isotherm_session::simulated::read_trace;
+use isotherm_tune::{
     Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Prices, PublishedMethod, Search,
     SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning, TuningPlan,
 };
-use isotherm_session::simulated::read_trace;
 use tracing::{info, warn};
 
 use crate::flags::{FarArgs, load};
@@ -482,7 +482,7 @@ impl Searching {
 /// Writes the outputs that the flags ask for, if the search found their content.
 fn write(args: &Args, plan: &TuningPlan, tuned: &Tuned) -> anyhow::Result<()> {
     if let Some(path) = &args.how.page {
-        whole_file::write(path, isotherm_eval::tune::page(tuned, plan))?;
+        whole_file::write(path, isotherm_tune::page(tuned, plan))?;
     }
     let Some(path) = &args.how.output else {
         return Ok(());

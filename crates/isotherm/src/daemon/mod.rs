@@ -26,8 +26,8 @@ use std::rc::Rc;
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ActingRequest, ContextSpec, Request, SessionSpec, TargetSpec, World};
-use isotherm_engine::Nanos;
 use isotherm_engine::scheme::{Action, Scheme};
+use isotherm_engine::{CpuAccount, Nanos};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::pods::Pods;
 use isotherm_record::{Item, RecordError, printable};
@@ -297,7 +297,8 @@ impl Daemon {
         if let Some(status) = blame.take(self.session.now()) {
             self.live.blame = Some(status);
         }
-        self.session.exclude_cpu(process_cpu().since(before));
+        let spent = process_cpu().since(before);
+        self.session.charge(CpuAccount::Reports, spent);
     }
 
     /// Formats a one-line state for the service manager.

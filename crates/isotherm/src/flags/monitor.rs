@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use isotherm_config::{ClearBy, Method, Monitoring};
 use isotherm_engine::scheme::Bounds;
 use isotherm_engine::units::{parse_share, parse_time};
-use isotherm_engine::{IntervalsGoal, Nanos, Strategy};
+use isotherm_engine::{IntervalsGoal, Nanos};
 
 use super::names::one_of;
 
@@ -45,10 +45,6 @@ pub(crate) struct MonitorArgs {
     #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "cpu_budget")]
     pub(crate) access_goal: Option<f64>,
 
-    /// Sample regions as DAMON does, within the budget, with these improvements
-    #[arg(long, value_name = "WHICH", value_delimiter = ',', conflicts_with_all = ["faithful", "pages"])]
-    pub(crate) strategy: Vec<Improvement>,
-
     /// Take stacks of page faults, too, for `report blame`, within this share of one CPU more [default: none; 0.5%
     /// without SHARE]
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "0.5%", value_parser = parse_budget)]
@@ -86,33 +82,13 @@ const CLEAR_BY: &[(&str, &str, ClearBy)] = &[
     ),
 ];
 
-/// One of the region sampler's improvements on DAMON.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Improvement {
-    /// Watch 16 neighbouring pages at once
-    Clusters,
-    /// Sample only memory that has page tables
-    Populated,
-    /// More samples where they tell most
-    Weighted,
-    /// Split at page-table and mapping boundaries
-    Aligned,
-    /// All of them
-    All,
-    /// None of them: DAMON's sampling within the budget
-    None,
-}
-
 impl MonitorArgs {
     /// Returns the monitoring of the flags.
     pub(crate) fn monitoring(&self) -> Monitoring {
         let method = if self.pages {
             Some(Method::Pages)
-        } else if self.faithful {
-            Some(Method::Faithful)
         } else {
-            let chosen = Some(&self.strategy).filter(|chosen| !chosen.is_empty());
-            chosen.map(|chosen| Method::Regions(strategy(chosen)))
+            self.faithful.then_some(Method::Faithful)
         };
         Monitoring {
             method,
@@ -128,21 +104,6 @@ impl MonitorArgs {
             max_stall: self.max_stall,
             clear_by: self.clear_by,
         }
-    }
-}
-
-fn strategy(chosen: &[Improvement]) -> Strategy {
-    let has = |which| chosen.contains(&Improvement::All) || chosen.contains(&which);
-    let faithful = Strategy::faithful();
-    Strategy {
-        cluster_pages: if has(Improvement::Clusters) {
-            16
-        } else {
-            faithful.cluster_pages
-        },
-        populated_only: has(Improvement::Populated),
-        weighted_samples: has(Improvement::Weighted),
-        aligned_splits: has(Improvement::Aligned),
     }
 }
 
@@ -200,11 +161,11 @@ mod tests {
         assert!((budget("") - 0.01).abs() < 1e-9);
         assert!((budget("--cpu-budget 2%") - 0.02).abs() < 1e-9);
         assert!(
-            matches!(monitor("--faithful"), Ok(MonitorSpec::Regions(a)) if a == Attributes::faithful())
+            matches!(monitor("--faithful"), Ok(MonitorSpec::Regions(a)) if a == Attributes::default())
         );
         let by_hand = monitor("--sample-interval 10ms").expect("fine");
         assert!(
-            matches!(by_hand, MonitorSpec::Regions(a) if a.cpu_budget.is_none() && a.aggregation_interval == Nanos::from_millis(200))
+            matches!(by_hand, MonitorSpec::Regions(a) if a.aggregation_interval == Nanos::from_millis(200))
         );
         assert!(monitor("--sample-interval 10ms --cpu-budget 1%").is_err());
         assert!(monitor("--pages --cpu-budget 1%").is_err());

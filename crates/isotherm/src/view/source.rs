@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use isotherm_engine::Nanos;
+use isotherm_engine::{CpuAccount, Nanos};
 use isotherm_record::{Header, Item, Reader};
 
 use isotherm_session::{Session, Step};
@@ -64,7 +64,7 @@ impl ItemSource for LiveSource {
     }
 
     fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.session.exclude_cpu(cpu);
+        self.session.charge(CpuAccount::Reports, cpu);
     }
 
     fn header(&self) -> &Header {

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 pub(crate) fn isotherm() -> Command {
     Command::new(env!("CARGO_BIN_EXE_isotherm"))
 }
@@ -13,6 +15,43 @@ pub(crate) fn run<S: AsRef<OsStr>>(folder: &Path, arguments: &[S]) -> Output {
     let mut command = isotherm();
     command.args(arguments).current_dir(folder);
     command.output().expect("isotherm starts")
+}
+
+/// Text of a command's output, and assertions about it.
+pub(crate) trait Ended: Sized {
+    /// Returns its messages.
+    fn errors(&self) -> String;
+
+    /// Parses its standard output.
+    fn json(&self) -> Value;
+
+    /// Asserts success and returns itself.
+    fn success(self) -> Self;
+
+    /// Asserts that it refused: by exit code 2, and a message that contains `words`.
+    fn refused(&self, words: &str);
+}
+
+impl Ended for Output {
+    fn errors(&self) -> String {
+        text(&self.stderr)
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    #[track_caller]
+    fn success(self) -> Self {
+        assert!(self.status.success(), "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    fn refused(&self, words: &str) {
+        let is_refusal = self.status.code() == Some(2) && self.errors().contains(words);
+        assert!(is_refusal, "no {words:?}: {self:?}");
+    }
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

@@ -8,7 +8,7 @@ use isotherm_engine::Nanos;
 use isotherm_record::{Header, Item, Reader, TargetStart, Writer};
 use tempfile::TempDir;
 
-use crate::common::{run, text};
+use crate::common::{Ended, run, text};
 use crate::records::{STARTED, snapshot_of_second};
 
 /// Five snapshots of a hot, an idle and an unknown region.
@@ -116,7 +116,7 @@ fn writes_to_standard_output_and_says_the_rest_elsewhere() {
     let folder = folder();
     let output = convert(folder.path(), &["rec.isotherm", "-", "--to", "isotherm"]);
     assert_eq!(output.stdout, record());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = output.errors();
     assert_eq!(said, "-: 5 snapshots, 15 regions, 1 other items\n");
 }
 
@@ -143,11 +143,8 @@ fn flat_tables_stand_beside_each_other() {
     assert_eq!(names(folder), files);
     // A conversion from damo's format, too: the content determines the format.
     convert(folder, &["rec.isotherm", "a.json"]);
-    let output = convert(
-        folder,
-        &["a.json", "--flat", "b.parquet", "--format", "json"],
-    );
-    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let line = ["a.json", "--flat", "b.parquet", "--format", "json"];
+    let value = convert(folder, &line).json();
     assert_eq!(value["version"], 1);
     assert_eq!(value["tables"][0]["rows"], 10);
 }
@@ -172,9 +169,9 @@ fn a_cut_record_is_made_whole() {
     let folder = folder.path();
     let record = record();
     fs::write(folder.join("cut.isotherm"), &record[..record.len() - 12]).expect("written");
-    let output = convert(folder, &["cut.isotherm", "whole.isotherm"]);
-    assert!(output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = convert(folder, &["cut.isotherm", "whole.isotherm"])
+        .success()
+        .errors();
     assert!(
         said.contains("cut.isotherm: the record was not finished"),
         "{said}"
@@ -262,15 +259,13 @@ fn what_is_whole_of_a_damaged_record_is_salvaged_where_that_is_asked_for() {
     let at = damaged.len() - 100;
     damaged[at] ^= 0xff;
     fs::write(folder.path().join("damaged.isotherm"), damaged).expect("written");
-    let refused = convert(folder.path(), &["damaged.isotherm", "out.parquet"]);
-    assert_eq!(refused.status.code(), Some(2));
+    convert(folder.path(), &["damaged.isotherm", "out.parquet"]).refused("");
     assert!(!folder.path().join("out.parquet").exists());
     let line = ["--salvage", "--json", "damaged.isotherm", "whole.isotherm"];
-    let salvaged = convert(folder.path(), &line);
-    let said = String::from_utf8_lossy(&salvaged.stderr);
-    assert!(salvaged.status.success(), "{said}");
+    let salvaged = convert(folder.path(), &line).success();
+    let said = salvaged.errors();
     assert!(said.contains("what comes before is converted"), "{said}");
-    let summary: serde_json::Value = serde_json::from_slice(&salvaged.stdout).expect("JSON");
+    let summary = salvaged.json();
     assert_eq!(summary["snapshots"], 4);
     assert!(
         summary["damaged"]

@@ -4,20 +4,25 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{isotherm, text};
+use crate::common::{Ended, isotherm, run, text};
 
 const EXPERIMENT: &str = "name = \"fake\"\nrepeats = 2\n\
     [[workload]]\nname = \"fake\"\nrun = \"sleep 1; echo rate: 1,000\"\nprogress = 'rate: ([0-9,]+)'\n\
     [[workload]]\nname = \"absent\"\nrequires = [\"no-such-program-here\"]\nrun = \"false\"\n\
     [[configuration]]\nname = \"orig\"\n";
 
-fn eval(folder: &Path, text: &str) -> Command {
+fn command(folder: &Path, text: &str) -> Command {
     std::fs::write(folder.join("x.toml"), text).expect("a folder of ours");
     let mut command = isotherm();
     command
         .args(["eval", "x.toml", "-o", "out"])
         .current_dir(folder);
     command
+}
+
+fn eval(folder: &Path, text: &str, flags: &[&str]) -> Output {
+    let output = command(folder, text).args(flags).output();
+    output.expect("it runs")
 }
 
 fn said(output: &Output) -> String {
@@ -37,25 +42,15 @@ fn journal(folder: &Path) -> Vec<serde_json::Value> {
 #[test]
 fn an_experiment_is_measured_reported_and_not_repeated() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let output = eval(folder.path(), EXPERIMENT).output().expect("it runs");
-    let text = said(&output);
-    assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains("SKIP absent: not installed: no-such-program-here"),
-        "{text}"
-    );
-    assert!(
-        text.contains("2 runs measured, 0 failed, 1 skipped"),
-        "{text}"
-    );
-    assert!(text.contains("\nfake       1000.0"), "{text}");
-    for name in [
-        "runs.csv",
-        "summary.csv",
-        "tables.txt",
-        "report.md",
-        "report.html",
+    let text = said(&eval(folder.path(), EXPERIMENT, &[]).success());
+    for part in [
+        "SKIP absent: not installed: no-such-program-here",
+        "2 runs measured, 0 failed, 1 skipped",
+        "\nfake       1000.0",
     ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    for name in "runs.csv summary.csv tables.txt report.md report.html".split(' ') {
         assert!(folder.path().join("out").join(name).exists(), "{name}");
     }
     let before = journal(folder.path());
@@ -74,8 +69,7 @@ fn an_experiment_is_measured_reported_and_not_repeated() {
     // It takes about a second: it does as much work as the first run did.
     assert!(runtime_s > 0.9 && printed.iter().any(is_it), "{text}");
     assert!(measured["rss_kib"].as_f64().expect("a number") > 0.0);
-    let again = eval(folder.path(), EXPERIMENT).output().expect("it runs");
-    assert!(again.status.success(), "{}", said(&again));
+    eval(folder.path(), EXPERIMENT, &[]).success();
     assert_eq!(journal(folder.path()), before);
 }
 
@@ -83,29 +77,17 @@ fn an_experiment_is_measured_reported_and_not_repeated() {
 fn a_changed_experiment_is_refused_unless_forced() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let one = EXPERIMENT.replace("repeats = 2", "repeats = 1");
-    assert!(
-        eval(folder.path(), &one)
-            .output()
-            .expect("it runs")
-            .status
-            .success()
-    );
+    eval(folder.path(), &one, &[]).success();
     let changed = one.replace("sleep 1", "sleep 0.9");
-    let refused = eval(folder.path(), &changed).output().expect("it runs");
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
-    assert!(said(&refused).contains("run anew what has changed with --force"));
-    let forced = eval(folder.path(), &changed)
-        .arg("--force")
-        .output()
-        .expect("it runs");
-    assert!(forced.status.success(), "{}", said(&forced));
+    eval(folder.path(), &changed, &[]).refused("run anew what has changed with --force");
+    eval(folder.path(), &changed, &["--force"]).success();
     assert_eq!(journal(folder.path()).len(), 2);
 }
 
 #[test]
 fn it_goes_on_after_it_was_killed() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut killed = eval(folder.path(), EXPERIMENT)
+    let mut killed = command(folder.path(), EXPERIMENT)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -122,8 +104,7 @@ fn it_goes_on_after_it_was_killed() {
     let path = folder.path().join("out/results.jsonl");
     let whole = std::fs::read_to_string(&path).expect("a journal");
     std::fs::write(&path, whole + "{\"entry\":\"run\",\"worklo").expect("a folder of ours");
-    let output = eval(folder.path(), EXPERIMENT).output().expect("it runs");
-    assert!(output.status.success(), "{}", said(&output));
+    eval(folder.path(), EXPERIMENT, &[]).success();
     let after = journal(folder.path());
     assert_eq!((after.len(), &after[0]), (2, &before[0]));
 }
@@ -137,51 +118,35 @@ fn a_workload_that_fails_or_hangs_is_told_and_the_others_go_on() {
         [[workload]]\nname = \"dies\"\nserve = \"sleep 0.2\"\nrun = \"sleep 1000\"\n\
         [[workload]]\nname = \"good\"\nrun = \"sleep 0.8\"\n\
         [[configuration]]\nname = \"orig\"\n";
-    let output = eval(folder.path(), text).output().expect("it runs");
+    let output = eval(folder.path(), text, &[]);
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("FAILED fails orig 1: `run` ended with exit status: 3: no luck"),
-        "{said}"
-    );
-    assert!(
-        said.contains("FAILED hangs orig 1: it took longer than the time limit of 2 s"),
-        "{said}"
-    );
-    assert!(said.contains("FAILED dies orig 1: `serve` ended"), "{said}");
-    assert!(said.contains("1 runs measured, 3 failed"), "{said}");
-    assert!(
-        folder
-            .path()
-            .join("out/failed/fails.orig.1/run.err")
-            .exists()
-    );
+    for part in [
+        "FAILED fails orig 1: `run` ended with exit status: 3: no luck",
+        "FAILED hangs orig 1: it took longer than the time limit of 2 s",
+        "FAILED dies orig 1: `serve` ended",
+        "1 runs measured, 3 failed",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let errors = folder.path().join("out/failed/fails.orig.1/run.err");
+    assert!(errors.exists());
 }
 
 #[test]
 fn a_mistake_is_told_with_its_line() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text = EXPERIMENT.replace("repeats = 2", "repeats = 0");
-    let output = eval(folder.path(), &text).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        said(&output).contains("x.toml: line 2: repeats are 1 to 1000"),
-        "{}",
-        said(&output)
-    );
+    eval(folder.path(), &text, &[]).refused("x.toml: line 2: repeats are 1 to 1000");
 }
 
 #[test]
 fn the_experiments_that_come_with_it_say_what_would_run_and_how_long() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let says = |name: &str, expected: &[&str]| {
-        let output = isotherm()
-            .args(["eval", "--dry-run"])
-            .arg(folder.join(name))
-            .output()
-            .expect("it runs");
+        let path = folder.join(name).display().to_string();
+        let output = run(Path::new("."), &["eval", "--dry-run", &path]).success();
         let text = said(&output);
-        assert!(output.status.success(), "{text}");
         for words in expected {
             assert!(text.contains(words), "{name}: {words}: {text}");
         }
@@ -204,18 +169,9 @@ fn a_summary_is_markdown_to_paste_the_worst_first() {
     let text = "name = \"two\"\nrepeats = 2\n\
         [[workload]]\nname = \"nap\"\nrun = \"sleep 0.8\"\nexpected_s = 1\n\
         [[configuration]]\nname = \"orig\"\n[[configuration]]\nname = \"again\"\n";
-    let output = eval(folder.path(), text).output().expect("it runs");
-    assert!(output.status.success(), "{}", said(&output));
-    assert!(
-        said(&output).contains("[4/4, 0 min left] nap"),
-        "{}",
-        said(&output)
-    );
-    let summary = eval(folder.path(), text)
-        .arg("--summary")
-        .output()
-        .expect("it runs");
-    let printed = String::from_utf8_lossy(&summary.stdout);
+    let said = said(&eval(folder.path(), text, &[]).success());
+    assert!(said.contains("[4/4, 0 min left] nap"), "{said}");
+    let printed = crate::common::text(&eval(folder.path(), text, &["--summary"]).stdout);
     assert!(printed.starts_with("\n## Worst cases first\n"), "{printed}");
     assert!(
         printed.contains("| again | nap | ") && printed.contains("within noise"),

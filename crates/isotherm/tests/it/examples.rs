@@ -125,6 +125,11 @@ fn subcommands(help: &str) -> Vec<String> {
 
 fn of_commands(command: &str, lines: &mut Vec<Line>) {
     let help = help(command);
+    if !command.is_empty() && !command.contains(' ') {
+        let examples = help.split_once("Example").map(|(_, examples)| examples);
+        let has_one = |examples: &str| examples.contains(&format!("isotherm {command} "));
+        assert!(examples.is_some_and(has_one), "no example of {command}");
+    }
     lines.extend(of_help(&format!("isotherm {command} --help"), &help));
     for name in subcommands(&help) {
         of_commands(format!("{command} {name}").trim(), lines);
@@ -253,7 +258,7 @@ fn run_all(directory: &Path, lines: &[Line]) -> (usize, Vec<String>) {
 }
 
 #[test]
-fn the_examples_of_help_texts_work() {
+fn every_command_has_an_example_and_those_of_help_texts_work() {
     let directory = directory();
     let mut lines = Vec::new();
     of_commands("", &mut lines);

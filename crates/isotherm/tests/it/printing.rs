@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::common;
+use crate::common::{self, Ended};
 
 const PRINTING: [&[&str]; 5] = [
     &["doctor"],
@@ -30,17 +30,13 @@ fn isotherm(arguments: &[&str]) -> Command {
     command
 }
 
-fn said(output: &Output) -> String {
-    common::text(&output.stderr)
-}
-
 #[test]
 fn a_closed_pipe_is_a_quiet_end() {
     for arguments in PRINTING {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = isotherm(arguments).stdout(writer).output().expect("starts");
-        assert_eq!(said(&output), "", "{arguments:?}");
+        assert_eq!(output.errors(), "", "{arguments:?}");
         // The command ended itself, not by a signal or a panic (101).
         assert!(
             matches!(output.status.code(), Some(0 | 1)),
@@ -58,43 +54,28 @@ fn a_full_disk_is_an_error() {
             .open("/dev/full")
             .expect("a device");
         let output = isotherm(arguments).stdout(full).output().expect("starts");
-        let said = said(&output);
-        assert!(said.contains("No space left"), "{arguments:?}: {said}");
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        output.refused("No space left");
     }
 }
 
 #[test]
 fn arguments_that_are_no_text_are_an_error_or_a_path() {
     let odd = OsStr::from_bytes(b"\xff\xfe");
-    let output = isotherm(&["record", "-d"])
-        .arg(odd)
-        .output()
-        .expect("starts");
-    assert!(said(&output).contains("UTF-8"), "{}", said(&output));
-    assert_eq!(output.status.code(), Some(2));
-    let output = isotherm(&["report", "wss"])
-        .arg(odd)
-        .output()
-        .expect("starts");
-    assert!(
-        said(&output).contains("cannot open the record"),
-        "{}",
-        said(&output)
-    );
-    assert_eq!(output.status.code(), Some(2));
+    for (arguments, why) in [
+        (["record", "-d"], "UTF-8"),
+        (["report", "wss"], "cannot open the record"),
+    ] {
+        let output = isotherm(&arguments).arg(odd).output();
+        output.expect("starts").refused(why);
+    }
     // The record names its command, whatever its name is.
     let folder = tempfile::TempDir::new().expect("a directory");
     let path = folder.path().join(odd);
     let output = isotherm(&["record", "--simulated", "-d", "1s", "-o"])
         .arg(&path)
         .output();
-    let output = output.expect("starts");
-    assert!(
-        output.status.success() && path.exists(),
-        "{}",
-        said(&output)
-    );
+    output.expect("starts").success();
+    assert!(path.exists());
 }
 
 #[test]
@@ -112,16 +93,8 @@ fn options_that_would_do_nothing_are_refused() {
         (&["-p", "0"], "no process has the id 0"),
         (&["--simulated", "--json", "-o", "-"], "standard output"),
     ] {
-        let output = isotherm(&["record"])
-            .args(arguments)
-            .output()
-            .expect("starts");
-        assert!(
-            said(&output).contains(why),
-            "{arguments:?}: {}",
-            said(&output)
-        );
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let output = isotherm(&["record"]).args(arguments).output();
+        output.expect("starts").refused(why);
     }
 }
 

@@ -9,7 +9,7 @@ use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_record::{Header, Item, TargetStart, UsageSample, Writer};
 use tempfile::TempDir;
 
-use crate::common::{self, isotherm};
+use crate::common::{self, Ended, isotherm};
 use crate::records::{STARTED, snapshot_of_second};
 
 /// Returns a record of five seconds: one hot, one idle and one unknown region.
@@ -66,10 +66,7 @@ fn check(arguments: &[&str], stdin: &[u8], out: &str, said: &str, code: i32) {
     let directory = TempDir::new().expect("a directory");
     fs::write(directory.path().join("a.isotherm"), record()).expect("written");
     let output = run(directory.path(), arguments, stdin);
-    let (stdout, stderr) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let (stdout, stderr) = (common::text(&output.stdout), output.errors());
     assert!(stdout.contains(out), "{out:?} is not in {stdout}");
     assert!(stderr.contains(said), "{said:?} is not in {stderr}");
     assert_eq!(output.status.code(), Some(code), "{stderr}");
@@ -77,18 +74,16 @@ fn check(arguments: &[&str], stdin: &[u8], out: &str, said: &str, code: i32) {
 
 #[test]
 fn every_report_reads_the_newest_record_by_default() {
-    let newest = "reading a.isotherm";
-    check(
-        &["access"],
-        b"",
-        "hot 1 MiB, cold 0 B, idle 1 MiB, unknown 1 MiB",
-        newest,
-        0,
-    );
-    check(&["heatmap"], b"", "|@@@@@|", newest, 0);
-    check(&["wss"], b"", "mean 1 MiB of 3 MiB resident", newest, 0);
-    check(&["idle"], b"", ">= 5 s  1 MiB", newest, 0);
-    check(&["footprint"], b"", "resident", newest, 0);
+    let access = "hot 1 MiB, cold 0 B, idle 1 MiB, unknown 1 MiB";
+    for (report, out) in [
+        ("access", access),
+        ("heatmap", "|@@@@@|"),
+        ("wss", "mean 1 MiB of 3 MiB resident"),
+        ("idle", ">= 5 s  1 MiB"),
+        ("footprint", "resident"),
+    ] {
+        check(&[report], b"", out, "reading a.isotherm", 0);
+    }
 }
 
 #[test]
@@ -98,8 +93,7 @@ fn reports_read_what_other_programs_wrote() {
     std::fs::write(path("rec.isotherm"), record()).expect("written");
     let ours = run(directory.path(), &["wss", "rec.isotherm", "--json"], &[]);
     for name in ["copy.parquet", "copy.json", "copy.damo"] {
-        let converted = common::run(directory.path(), &["convert", "rec.isotherm", name]);
-        assert!(converted.status.success(), "{converted:?}");
+        common::run(directory.path(), &["convert", "rec.isotherm", name]).success();
         // The content determines the format, not the name; from a pipe, too.
         let any = path("any");
         std::fs::rename(path(name), &any).expect("renamed");
@@ -107,13 +101,10 @@ fn reports_read_what_other_programs_wrote() {
         let bytes = std::fs::read(&any).expect("read");
         let piped = run(directory.path(), &["wss", "-", "--json"], &bytes);
         assert_eq!(piped.stdout, theirs.stdout);
-        let value = |output: &std::process::Output| -> serde_json::Value {
-            serde_json::from_slice(&output.stdout).expect("JSON")
-        };
-        let (ours, theirs) = (value(&ours), value(&theirs));
+        let theirs = theirs.json();
         assert_eq!(theirs["report"], "wss");
         if name == "copy.parquet" {
-            assert_eq!(theirs, ours);
+            assert_eq!(theirs, ours.json());
         }
     }
 }
@@ -122,12 +113,9 @@ fn reports_read_what_other_programs_wrote() {
 fn every_report_is_json() {
     for report in ["access", "heatmap", "wss", "idle", "footprint", "summary"] {
         let directory = TempDir::new().expect("a directory");
-        let output = run(
-            directory.path(),
-            &[report, "-", "--format", "json"],
-            &record(),
-        );
-        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let line = [report, "-", "--format", "json"];
+        let output = run(directory.path(), &line, &record());
+        let value = output.json();
         assert_eq!(value["report"], report);
         assert_eq!(value["version"], 2);
         assert_eq!(value["record"]["started_ns"], STARTED.to_string());
@@ -151,20 +139,14 @@ fn the_output_files_name_says_the_format() {
         let written = fs::read_to_string(directory.path().join(name)).expect("a report");
         assert!(written.starts_with(begins), "{name}: {written}");
     }
-    check(&["wss", "-o", "x.pdf"], b"", "", "say --format", 2);
 }
 
 #[test]
 fn a_torn_record_is_reported_on_as_far_as_it_goes() {
     let record = record();
     let torn = &record[..record.len() - 20];
-    check(
-        &["wss", "-"],
-        torn,
-        "Working set",
-        "standard input: the record was not finished",
-        0,
-    );
+    let said = "standard input: the record was not finished";
+    check(&["wss", "-"], torn, "Working set", said, 0);
 }
 
 #[test]
@@ -173,8 +155,7 @@ fn json_says_that_a_record_is_torn_or_damaged_and_damage_is_told_by_the_exit_cod
     let json = |bytes: &[u8], report: &str| {
         let directory = TempDir::new().expect("a directory");
         let output = run(directory.path(), &[report, "-", "--format", "json"], bytes);
-        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        (value["record"].clone(), output.status.code())
+        (output.json()["record"].clone(), output.status.code())
     };
     for report in ["wss", "access", "summary"] {
         let (said, code) = json(&whole, report);
@@ -195,39 +176,30 @@ fn json_says_that_a_record_is_torn_or_damaged_and_damage_is_told_by_the_exit_cod
 
 #[test]
 fn what_cannot_be_read_is_named() {
-    check(
-        &["wss", "absent"],
-        b"",
-        "",
-        "cannot open the record absent",
-        2,
-    );
-    check(
-        &["wss", "-"],
-        b"not a record",
-        "",
-        "cannot read standard input as a record",
-        2,
-    );
+    let absent = "cannot open the record absent";
+    check(&["wss", "absent"], b"", "", absent, 2);
+    check(&["diff", "a.isotherm", "absent"], b"", "", absent, 2);
+    let unreadable = "cannot read standard input as a record";
+    check(&["wss", "-"], b"not a record", "", unreadable, 2);
     let empty = TempDir::new().expect("a directory");
-    let output = run(empty.path(), &["wss"], b"");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = run(empty.path(), &["wss"], b"").errors();
     assert!(said.contains("no *.isotherm file"), "{said}");
 }
 
 #[test]
 fn wishes_that_make_no_sense_are_refused() {
-    check(&["access", "--min-size", "2 apples"], b"", "", "2M", 2);
-    check(&["access", "--min-rate", "150%"], b"", "", "0% to 100%", 2);
-    let all = ["access", "--snapshot", "all", "--format", "svg"];
-    check(&all, b"", "", "one picture cannot show all snapshots", 2);
-    check(
-        &["access", "--snapshot", "99"],
-        b"",
-        "",
-        "no such snapshot",
-        2,
-    );
+    for (arguments, said) in [
+        (&["access", "--min-size", "2 apples"][..], "2M"),
+        (&["access", "--min-rate", "150%"], "0% to 100%"),
+        (
+            &["access", "--snapshot", "all", "--format", "svg"],
+            "one picture cannot show all snapshots",
+        ),
+        (&["wss", "-o", "x.pdf"], "say --format"),
+        (&["wss", "-o", "/dev/full"], "cannot write the report"),
+    ] {
+        check(arguments, b"", "", said, 2);
+    }
 }
 
 #[test]
@@ -252,10 +224,7 @@ fn a_report_about_nothing_is_an_error_and_leaves_no_file() {
         fs::write(directory.path().join("a.isotherm"), record()).expect("written");
         let mut arguments = arguments.to_vec();
         arguments.extend(["-o", "report.html"]);
-        let output = run(directory.path(), &arguments, b"");
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(stderr.contains(said), "{said:?} is not in {stderr}");
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        run(directory.path(), &arguments, b"").refused(said);
         let left = fs::read_dir(directory.path()).expect("readable").count();
         assert_eq!(left, 1, "{arguments:?} left a file behind");
     }
@@ -265,13 +234,6 @@ fn a_report_about_nothing_is_an_error_and_leaves_no_file() {
 fn a_dash_is_standard_output_and_a_device_is_written_to() {
     check(&["wss", "-o", "-"], b"", "Working set", "", 0);
     check(&["wss", "-o", "/dev/null"], b"", "", "", 0);
-    check(
-        &["wss", "-o", "/dev/full"],
-        b"",
-        "",
-        "cannot write the report",
-        2,
-    );
 }
 
 #[test]
@@ -288,20 +250,8 @@ fn a_summary_says_what_is_in_use_and_what_to_do_next() {
 #[test]
 fn a_record_compared_with_itself_has_not_changed() {
     check(&["diff", "a.isotherm", "a.isotherm"], b"", "+0 B", "", 0);
-    check(
-        &["diff", "a.isotherm", "-"],
-        &record(),
-        "no mapping changed",
-        "",
-        0,
-    );
-    check(
-        &["diff", "a.isotherm", "absent"],
-        b"",
-        "",
-        "cannot open the record absent",
-        2,
-    );
+    let piped = ["diff", "a.isotherm", "-"];
+    check(&piped, &record(), "no mapping changed", "", 0);
     for format in ["json", "csv", "svg", "html"] {
         let arguments = ["diff", "a.isotherm", "a.isotherm", "--format", format];
         check(&arguments, b"", "", "", 0);
@@ -322,16 +272,8 @@ fn colours_only_where_wanted() {
 
 #[test]
 fn help_has_examples() {
-    for report in [
-        "access",
-        "heatmap",
-        "wss",
-        "idle",
-        "footprint",
-        "summary",
-        "diff",
-        "actions",
-    ] {
+    let reports = "access heatmap wss idle footprint summary diff actions";
+    for report in reports.split(' ') {
         check(&[report, "--help"], b"", "Example", "", 0);
     }
 }
@@ -355,16 +297,8 @@ fn stacks_are_written_for_the_tool_that_the_files_name_says() {
     let record = writer.finish().expect("a whole record");
     fs::write(directory.path().join("s.isotherm"), record).expect("written");
     let reported = |name: &str| {
-        let line = [
-            "report",
-            "blame",
-            "s.isotherm",
-            "--of",
-            "refaulted",
-            "-o",
-            name,
-        ];
-        common::run(directory.path(), &line)
+        let line = ["blame", "s.isotherm", "--of", "refaulted", "-o", name];
+        run(directory.path(), &line, b"")
     };
     for (name, begins) in [
         ("x.folded", &b""[..]),
@@ -373,15 +307,9 @@ fn stacks_are_written_for_the_tool_that_the_files_name_says() {
         ("x.pprof", b"\x1f\x8b"),
         ("x.json", b"{\n"),
     ] {
-        let output = reported(name);
-        assert!(output.status.success(), "{name}: {output:?}");
+        reported(name).success();
         let written = fs::read(directory.path().join(name)).expect("it is there");
         assert!(written.starts_with(begins), "{name}: {written:?}");
     }
-    let output = reported("x.gz");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && said.contains("the extension .gz"),
-        "{said}"
-    );
+    reported("x.gz").refused("the extension .gz");
 }

@@ -8,7 +8,7 @@ use isotherm_engine::BLOCK_SIZE;
 use isotherm_record::{Item, Reader};
 use serde_json::Value;
 
-use crate::common;
+use crate::common::{self, Ended};
 use crate::records::page_record;
 
 fn isotherm(arguments: &[&str]) -> Output {
@@ -16,16 +16,9 @@ fn isotherm(arguments: &[&str]) -> Output {
 }
 
 fn simulated(arguments: &[&str]) -> Value {
-    let output = isotherm(&[&["simulate", "--json"], arguments].concat());
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-fn refused(arguments: &[&str]) -> String {
-    let output = isotherm(&[&["simulate"], arguments].concat());
-    assert!(!output.status.success(), "{arguments:?}");
-    common::text(&output.stderr)
+    isotherm(&[&["simulate", "--json"], arguments].concat())
+        .success()
+        .json()
 }
 
 fn scenario(name: &str) -> PathBuf {
@@ -40,15 +33,9 @@ fn text(path: &Path) -> &str {
 #[test]
 fn a_scheme_saves_what_it_says_it_would() {
     let server = scenario("server.yaml");
-    let alone = simulated(&[text(&server), "--duration", "30s"]);
-    let prcl = simulated(&[
-        text(&server),
-        "--duration",
-        "30s",
-        "--preset",
-        "prcl",
-        "--no-guard",
-    ]);
+    let run = |flags: &[&str]| simulated(&[&[text(&server), "--duration", "30s"], flags].concat());
+    let alone = run(&[]);
+    let prcl = run(&["--preset", "prcl", "--no-guard"]);
     let rss = |report: &Value| {
         report["processes"][0]["rss_mean_bytes"]
             .as_f64()
@@ -58,37 +45,20 @@ fn a_scheme_saves_what_it_says_it_would() {
     assert!(prcl["processes"][0]["major_faults"].as_u64() > Some(1000));
     assert!(prcl["monitor_cpu_percent"].as_f64() < Some(1.2));
     assert_eq!(prcl["schemes"][0]["action"], "pageout");
-    let dry = simulated(&[
-        text(&server),
-        "--duration",
-        "30s",
-        "--preset",
-        "prcl",
-        "--dry-run",
-    ]);
+    let dry = run(&["--preset", "prcl", "--dry-run"]);
     assert_eq!(dry["processes"][0]["major_faults"], 0);
 }
 
 #[test]
 fn what_goes_wrong_in_a_scenario_does_not_stop_it() {
-    let report = simulated(&[
-        text(&scenario("bad_day.yaml")),
-        "--preset",
-        "prcl",
-        "--no-guard",
-    ]);
-    assert!(
-        report["schemes"][0]["refused_bytes"]["swap_full"].as_u64() > Some(0),
-        "{report}"
-    );
-    assert!(
-        report["schemes"][0]["refused_bytes"]["locked"].as_u64() > Some(0),
-        "{report}"
-    );
-    assert!(
-        report["processes"][1]["seconds"].as_f64() < Some(26.0),
-        "{report}"
-    );
+    let bad_day = scenario("bad_day.yaml");
+    let report = simulated(&[text(&bad_day), "--preset", "prcl", "--no-guard"]);
+    let refused = &report["schemes"][0]["refused_bytes"];
+    for why in ["swap_full", "locked"] {
+        assert!(refused[why].as_u64() > Some(0), "{why}: {report}");
+    }
+    let seconds = report["processes"][1]["seconds"].as_f64();
+    assert!(seconds < Some(26.0), "{report}");
 }
 
 #[test]
@@ -98,26 +68,15 @@ fn the_record_is_the_same_for_the_same_seed_and_reports_read_it() {
     let server = scenario("server.yaml");
     let mut bytes = Vec::new();
     for seed in ["3", "3", "4"] {
-        let run = isotherm(&[
-            "simulate",
-            text(&server),
-            "--duration",
-            "12s",
-            "--preset",
-            "prcl",
-            "--seed",
-            seed,
-            "-o",
-            text(&record),
-        ]);
-        assert!(run.status.success(), "{run:?}");
+        let mut line = vec!["simulate", text(&server), "--duration", "12s"];
+        line.extend(["--preset", "prcl", "--seed", seed, "-o", text(&record)]);
+        isotherm(&line).success();
         bytes.push(fs::read(&record).expect("a record"));
     }
     assert!(bytes[0] == bytes[1], "the same seed, other bytes");
     assert!(bytes[1] != bytes[2], "another seed, the same bytes");
     for report in ["heatmap", "wss", "footprint", "access", "idle"] {
-        let output = isotherm(&["report", report, text(&record)]);
-        assert!(output.status.success(), "{report}: {output:?}");
+        let output = isotherm(&["report", report, text(&record)]).success();
         assert!(!output.stdout.is_empty(), "{report}");
     }
 }
@@ -147,8 +106,7 @@ fn fragmented_memory_is_compacted_and_reported() {
     assert_eq!(ahead["huge_pages"]["faults"], 1024, "{ahead}");
     assert_eq!(ahead["huge_pages"]["compaction_stall_seconds"], 0.0);
     assert!(ahead["huge_pages"]["kcompactd_cpu_seconds"].as_f64() > Some(0.0));
-    let report = isotherm(&["report", "fragmentation", "--format", "json", text(&record)]);
-    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let report = isotherm(&["report", "fragmentation", "--format", "json", text(&record)]).json();
     assert!(
         report["nodes"][0]["rounds"]["ended"]["at_low"].as_u64() > Some(0),
         "{report}"
@@ -167,22 +125,9 @@ fn fragmented_memory_is_compacted_and_reported() {
 fn hmsdks_files_run_on_two_nodes() {
     let folder = tempfile::tempdir().expect("a folder");
     let plan = folder.path().join("tier.yaml");
-    let node = |id: u32| format!("{id}=64GiB");
-    let output = isotherm(&[
-        "tier",
-        "plan",
-        "-m",
-        "0",
-        "1",
-        "-g",
-        "--node",
-        &node(0),
-        "--node",
-        &node(1),
-        "-o",
-        text(&plan),
-    ]);
-    assert!(output.status.success(), "{output:?}");
+    let mut line = vec!["tier", "plan", "-m", "0", "1", "-g", "-o", text(&plan)];
+    line.extend(["--node", "0=64GiB", "--node", "1=64GiB"]);
+    isotherm(&line).success();
     let far = scenario("far_memory.yaml");
     let tiered = simulated(&[text(&far), "-c", text(&plan), "--duration", "100s"]);
     let actions = tiered["schemes"].as_array().expect("schemes");
@@ -300,8 +245,7 @@ fn a_trace_is_replayed_under_a_scheme() {
     let mean = predicted["saved_percent"]["value"].as_f64();
     assert!(predicted["steady_saved_percent"].as_f64() > mean, "{prcl}");
     let scheme = "4K max 0 0 30s max pageout";
-    let long = isotherm(&["simulate", "--trace", text(&trace), "--scheme", scheme]);
-    let said = common::text(&long.stderr);
+    let said = isotherm(&["simulate", "--trace", text(&trace), "--scheme", scheme]).errors();
     assert!(said.contains("record 1 min to answer this"), "{said}");
 }
 
@@ -327,7 +271,6 @@ fn what_cannot_be_simulated_says_why_and_what_to_do() {
         ),
         (&[text(&endless), "--duration", "1s", "--pages"], "--pages"),
     ] {
-        let error = refused(arguments);
-        assert!(error.contains(wanted), "{arguments:?}: {error}");
+        isotherm(&[&["simulate"], arguments].concat()).refused(wanted);
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::common::{run, text};
+use crate::common::{Ended, run, text};
 
 /// The nodes of `crates/config/tests/fixtures/make.py`.
 const NODES: [&str; 4] = [
@@ -25,8 +25,7 @@ fn hmsdks_file_is_written_for_its_options() {
         &["-m", "0", "1"][..],
         &["--demote", "0", "1", "-p", "1", "0"],
     ] {
-        let done = plan(folder.path(), &[options, &NODES].concat());
-        assert!(done.status.success(), "{}", text(&done.stderr));
+        let done = plan(folder.path(), &[options, &NODES].concat()).success();
         assert_eq!(text(&done.stdout) + "\n", HMSDK, "{options:?}");
         assert_eq!(text(&done.stderr), "");
     }
@@ -44,16 +43,13 @@ fn a_written_file_is_fine_for_check() {
         ("temporal.yaml", &["--goals", "temporal"]),
     ] {
         let common = ["-m", "0", "2", "--topology", "machine.yaml", "-o", name];
-        let done = plan(folder.path(), &[&common, options].concat());
-        assert!(done.status.success(), "{}", text(&done.stderr));
+        let done = plan(folder.path(), &[&common, options].concat()).success();
         assert_eq!(text(&[done.stdout, done.stderr].concat()), "");
         let written = std::fs::read_to_string(folder.path().join(name)).expect("written");
         let is_json = name.ends_with("json") || options.contains(&"json");
         assert_eq!(written.starts_with('{'), is_json, "{name}");
         // This machine may lack the nodes, which the report states; the file itself has no fault.
-        let checked = run(folder.path(), &["check", "--json", name]);
-        let report: serde_json::Value =
-            serde_json::from_slice(&checked.stdout).expect("JSON from check");
+        let report = run(folder.path(), &["check", "--json", name]).json();
         assert_eq!(report["findings"], serde_json::json!([]), "{name}");
         let pieces = if name == "plan.json" { 16 + 3 } else { 2 };
         assert_eq!(report["contexts"], pieces, "{name}");
@@ -96,23 +92,18 @@ fn what_cannot_be_planned_is_said() {
             "cannot write /nowhere/x",
         ),
     ] {
-        let done = plan(folder.path(), &[args, &NODES].concat());
-        let said = text(&done.stderr);
-        assert_eq!(done.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains(expected), "{args:?}: {said}");
+        plan(folder.path(), &[args, &NODES].concat()).refused(expected);
     }
-    let bad = plan(folder.path(), &["-m", "0", "1", "--topology", "bad.yaml"]);
-    let said = text(&bad.stderr);
-    assert!(
-        said.contains("bad.yaml describes no machine") && said.contains("nodes[0]"),
-        "{said}"
-    );
-    let one = plan(folder.path(), &["-m", "0", "1", "--node", "0=1G"]);
-    let said = text(&one.stderr);
-    assert!(
-        said.contains("node 0 is the only one") && said.contains("--topology"),
-        "{said}"
-    );
+    for (args, expected) in [
+        (
+            ["--topology", "bad.yaml"],
+            ["bad.yaml describes no machine", "nodes[0]"],
+        ),
+        (["--node", "0=1G"], ["node 0 is the only one", "--topology"]),
+    ] {
+        let said = plan(folder.path(), &[&["-m", "0", "1"][..], &args].concat()).errors();
+        assert!(expected.iter().all(|words| said.contains(words)), "{said}");
+    }
 }
 
 #[test]
@@ -120,7 +111,7 @@ fn this_machines_nodes_are_known() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let nodes = std::fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default();
     let done = plan(folder.path(), &["-g", "-m", "0", "1"]);
-    let said = text(&done.stderr);
+    let said = done.errors();
     if said.contains("run as root") {
         eprintln!("SKIP this_machines_nodes_are_known: not root");
         return;

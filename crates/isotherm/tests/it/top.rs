@@ -10,7 +10,7 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::isotherm;
+use crate::common::{Ended, isotherm};
 
 #[test]
 fn without_a_terminal_top_says_what_to_use_instead() {
@@ -19,9 +19,7 @@ fn without_a_terminal_top_says_what_to_use_instead() {
         .stdin(Stdio::null())
         .output()
         .expect("isotherm runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("use `isotherm record`"), "{said}");
+    output.refused("use `isotherm record`");
     // Nothing was written to a possible file or pipe.
     assert!(output.stdout.is_empty());
 }

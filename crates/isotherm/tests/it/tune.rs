@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use crate::common::{run, text};
+use crate::common::{Ended, run, text};
 use crate::records::page_record;
 
 fn tune(folder: &Path, args: &[&str]) -> Output {
@@ -25,8 +25,7 @@ const SMALL: [&str; 5] = ["app.isotherm", "--preset", "prcl", "--param", "age=3s
 fn a_record_gives_a_configuration_a_page_and_numbers() {
     let folder = folder();
     let files = ["-o", "tuned.yaml", "--page", "tune.html"];
-    let done = tune(folder.path(), &[&SMALL[..], &files].concat());
-    assert!(done.status.success(), "{}", text(&done.stderr));
+    let done = tune(folder.path(), &[&SMALL[..], &files].concat()).success();
     let said = text(&done.stdout);
     assert!(
         said.contains("2 of 2 settings tried") && said.contains("recommended: age 3 s"),
@@ -41,26 +40,15 @@ fn a_record_gives_a_configuration_a_page_and_numbers() {
     assert!(page.contains("Tuning traced"));
     let names = fs::read_dir(folder.path()).expect("ours").count();
     assert_eq!(names, 4, "the journal is gone");
-    let again = tune(
-        folder.path(),
-        &[
-            "app.isotherm",
-            "-c",
-            "tuned.yaml",
-            "--json",
-            "--param",
-            "age=3s,8s",
-        ],
-    );
-    let json: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
+    let again = ["app.isotherm", "-c", "tuned.yaml", "--param", "age=3s,8s"];
+    let json = tune(folder.path(), &[&again[..], &["--json"]].concat()).json();
     assert_eq!(json["given"], json["recommended"]);
     let slowdown = &json["recommended"]["prediction"]["slowdown"];
     assert!(
         slowdown["high"].as_f64() > slowdown["value"].as_f64(),
         "how sure that is: {slowdown}"
     );
-    let checked = run(folder.path(), &["check", "--json", "tuned.yaml"]);
-    let report: serde_json::Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+    let report = run(folder.path(), &["check", "--json", "tuned.yaml"]).json();
     assert_eq!(report["findings"], serde_json::json!([]));
 }
 
@@ -103,23 +91,13 @@ fn what_cannot_be_tuned_says_what_to_do() {
         (&["--preset", "prcl", "--param", "age=1s"], "RECORD"),
         (&["-c", "tuned.yaml", "--budget", "7"], "RECORD"),
     ] {
-        let done = tune(folder.path(), args);
-        assert_eq!(done.status.code(), Some(2), "{args:?}");
-        assert!(
-            text(&done.stderr).contains(said),
-            "{args:?}: {}",
-            text(&done.stderr)
-        );
+        tune(folder.path(), args).refused(said);
     }
     // Without a record the options are for the daemon.
     fs::write(folder.path().join("tuned.yaml"), "").expect("ours");
     for schemes in [["-c", "tuned.yaml"], ["--preset", "prcl"]] {
         let args = [&schemes[..], &["--socket", "none.sock"]].concat();
-        let done = tune(folder.path(), &args);
-        let stderr = text(&done.stderr);
-        assert!(
-            stderr.contains("no isotherm answers at none.sock"),
-            "{stderr}"
-        );
+        let said = tune(folder.path(), &args).errors();
+        assert!(said.contains("no isotherm answers at none.sock"), "{said}");
     }
 }

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 
-use crate::common::isotherm;
+use crate::common::{Ended, isotherm, run};
 
 /// A server of a simulated record.
 struct Served {
-    _child: Ended,
+    _child: Killed,
     address: String,
     token: String,
     _folder: TempDir,
 }
 
 /// A process that ends with the test, however that ends.
-struct Ended(Child);
+struct Killed(Child);
 
-impl Drop for Ended {
+impl Drop for Killed {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
@@ -35,12 +35,7 @@ const SCENARIO: &str = r#"{"machine": {"cpus": 1, "nodes": [{"size": "256 MiB"}]
 fn record() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("s.json"), SCENARIO).expect("written");
-    let done = isotherm()
-        .args(["simulate", "s.json", "-o", "r.isotherm"])
-        .current_dir(folder.path())
-        .output()
-        .expect("it runs");
-    assert!(done.status.success(), "{done:?}");
+    run(folder.path(), &["simulate", "s.json", "-o", "r.isotherm"]).success();
     folder
 }
 
@@ -58,7 +53,7 @@ fn serve(mut command: Command, folder: TempDir) -> Served {
         .stderr(Stdio::null())
         .spawn()
         .expect("it runs");
-    let mut child = Ended(child);
+    let mut child = Killed(child);
     let mut line = String::new();
     let mut printed = BufReader::new(child.0.stdout.take().expect("piped"));
     printed.read_line(&mut line).expect("a line");
@@ -197,17 +192,10 @@ fn a_thousand_that_say_nothing_keep_nobody_out() {
 #[test]
 fn what_others_could_reach_is_only_served_by_an_explicit_flag() {
     let folder = record();
-    let refused = isotherm()
-        .args(["web", "r.isotherm", "--listen", "0.0.0.0:0", "--no-browser"])
-        .current_dir(folder.path())
-        .output()
-        .expect("it runs");
-    assert_eq!(refused.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        said.contains("ssh -L") && said.contains("--allow-remote"),
-        "{said}"
-    );
+    let line = ["web", "r.isotherm", "--listen", "0.0.0.0:0", "--no-browser"];
+    let done = run(folder.path(), &line);
+    done.refused("ssh -L");
+    done.refused("--allow-remote");
 }
 
 #[test]
@@ -218,14 +206,7 @@ fn what_cannot_be_shown_is_said_before_anything_is_served() {
         ("bad.isotherm", "not an isotherm record"),
         ("none.isotherm", "none.isotherm"),
     ] {
-        let failed = isotherm()
-            .args(["web", file, "--no-browser"])
-            .current_dir(folder.path())
-            .output()
-            .expect("it runs");
-        assert_eq!(failed.status.code(), Some(2));
-        let said = String::from_utf8_lossy(&failed.stderr);
-        assert!(said.contains(words), "{said}");
+        run(folder.path(), &["web", file, "--no-browser"]).refused(words);
     }
 }
 
@@ -234,19 +215,13 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("d.sock");
     let daemon = isotherm()
-        .args([
-            "start",
-            "--simulated",
-            "--preset",
-            "prcl",
-            "--dry-run",
-            "--socket",
-        ])
+        .args(["start", "--simulated", "--preset", "prcl", "--dry-run"])
+        .arg("--socket")
         .arg(&socket)
         .stderr(Stdio::null())
         .spawn()
         .expect("it runs");
-    let daemon = Ended(daemon);
+    let daemon = Killed(daemon);
     let started = Instant::now();
     while UnixStream::connect(&socket).is_err() {
         assert!(started.elapsed() < Duration::from_mins(1), "it listens");
@@ -291,9 +266,8 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     let status = isotherm()
         .args(["status", "--socket"])
         .arg(&socket)
-        .output()
-        .expect("it runs");
-    assert!(status.status.success(), "{status:?}");
+        .output();
+    status.expect("it runs").success();
     drop(followers);
     drop(daemon);
     wait_for("[simulated]");

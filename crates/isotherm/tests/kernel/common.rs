@@ -2,21 +2,25 @@
 //! reason if a test cannot run here.
 
 use std::fs::{self, File};
-use std::io::BufReader;
+use std::io::{BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, Nanos, Snapshot, TargetId};
-use isotherm_record::{Header, Item, MachineSample, Reader, TargetExit, TargetStart, Truncation};
+use isotherm_record::{
+    ActionSample, Header, Item, MachineSample, Reader, TargetExit, TargetStart, Truncation,
+};
 use isotherm_workload::truth::{self, Episode};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use tempfile::TempDir;
 
 pub(crate) use crate::turns::{
-    acting_on_all, alone, measuring, owning_swap, shared, watching, with_swap,
+    acting_on_all, alone, measuring, owning_swap, shared, watching, with_swap, without_swap,
 };
 
 /// Time limit of all waits: only a hang takes longer.
@@ -47,9 +51,23 @@ pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Prints that `test` is skipped.
-pub(crate) fn skip(test: &str, reason: &str) {
-    eprintln!("SKIP {test}: {reason}");
+/// Returns the name of the running test: the harness gives it to the test's thread, and [`at_once`] to its threads.
+pub(crate) fn test_name() -> String {
+    let thread = std::thread::current();
+    let path = thread.name().expect("a thread of a test");
+    path.rsplit("::").next().unwrap_or(path).to_owned()
+}
+
+/// Prints that the running test is skipped.
+pub(crate) fn skip(reason: &str) {
+    eprintln!("SKIP {}: {reason}", test_name());
+}
+
+/// Returns the path of a record in a directory of the test's own, which is removed with it.
+pub(crate) fn record_file() -> (TempDir, PathBuf) {
+    let directory = scratch();
+    let path = directory.path().join("record");
+    (directory, path)
 }
 
 /// A process that is killed and reaped when it goes out of scope, with its output.
@@ -76,11 +94,23 @@ impl Finished {
             .expect("it ended")
     }
 
+    /// Asserts that it refused: by exit code 2, and a message that contains `words`.
+    #[track_caller]
+    pub(crate) fn refused(&self, words: &str) {
+        let has_words = self.stderr.contains(words);
+        assert!(self.code() == 2 && has_words, "no {words:?}: {self:?}");
+    }
+
     /// Returns its standard error, without messages about a kdamond of the system: some machines have one.
     pub(crate) fn complaints(&self) -> String {
         let lines = self.stderr.lines();
         let others = lines.filter(|line| !line.contains("kdamond"));
         others.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Parses its standard output.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// Asserts success and returns itself.
@@ -102,6 +132,13 @@ impl Running {
             .spawn()
             .unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
         Self { child, output }
+    }
+
+    /// Starts a program, and waits until it prints `ready`.
+    pub(crate) fn ready(command: &mut Command) -> Self {
+        let mut running = Self::start(command);
+        running.line("ready");
+        running
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -138,6 +175,17 @@ impl Running {
         })
     }
 
+    /// Interrupts it, and waits for an end with success.
+    pub(crate) fn interrupt(self) -> Finished {
+        self.signal(Signal::SIGINT);
+        self.succeed()
+    }
+
+    /// Waits for an end with success.
+    pub(crate) fn succeed(self) -> Finished {
+        self.finish().success()
+    }
+
     /// Waits for its end.
     pub(crate) fn finish(mut self) -> Finished {
         let status = until("a process to end", || {
@@ -160,6 +208,21 @@ impl Drop for Running {
     }
 }
 
+/// Returns a free address of this machine.
+pub(crate) fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").to_string()
+}
+
+/// Returns the answer of a server on this machine, with its head.
+pub(crate) fn http_get(address: &str, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
 /// Runs a command to its end.
 pub(crate) fn run(command: &mut Command) -> Finished {
     Running::start(command).finish()
@@ -180,6 +243,18 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let pause = 9 * asked.elapsed();
         std::thread::sleep(pause.clamp(Duration::from_millis(20), Duration::from_secs(1)));
     }
+}
+
+/// Returns a report of a record.
+pub(crate) fn report(name: &str, record: &Path) -> Value {
+    let done = run(isotherm(["report", name, "--json"]).arg(record));
+    done.success().json()
+}
+
+/// Returns the status of the daemon at a socket, if it answers.
+pub(crate) fn daemon_status(socket: &Path) -> Option<Value> {
+    let done = run(isotherm(["status", "--json", "--socket"]).arg(socket));
+    serde_json::from_str(&done.stdout).ok()
 }
 
 /// Starts `command` with a record at `path` for its output, interrupts it once the record so far is `enough`, and
@@ -205,8 +280,7 @@ pub(crate) fn stop_once(
         assert!(recorder.is_running(), "it ended: {}", recorder.stderr());
         enough(&Record::try_read(path)?).then_some(())
     });
-    recorder.signal(Signal::SIGINT);
-    recorder.finish().success()
+    recorder.interrupt()
 }
 
 /// Starts a recorder of process `pid` that writes to `path`.
@@ -236,7 +310,9 @@ pub(crate) fn at_once<T: Sync>(all: &[T], one: impl Fn(&T) + Sync) {
     std::thread::scope(|threads| {
         for case in all {
             let one = &one;
-            threads.spawn(move || one(case));
+            let thread = std::thread::Builder::new().name(test_name());
+            let started = thread.spawn_scoped(threads, move || one(case));
+            started.expect("a thread");
         }
     });
 }
@@ -317,6 +393,16 @@ pub(crate) fn paced_workload(total_mib: u64, piece_mib: u64) -> String {
     format!("{paced}\nrest\n20\nheap, 1, 64, 0\n")
 }
 
+/// Returns an iterator over a record's items of a kind.
+macro_rules! items {
+    ($record:expr, $kind:ident) => {
+        $record.items.iter().filter_map(|item| match item {
+            Item::$kind(of) => Some(of),
+            _ => None,
+        })
+    };
+}
+
 /// A record, read as far as possible.
 pub(crate) struct Record {
     pub(crate) header: Header,
@@ -350,18 +436,15 @@ impl Record {
     }
 
     pub(crate) fn snapshots(&self) -> impl DoubleEndedIterator<Item = &Snapshot> {
-        self.items.iter().filter_map(|item| match item {
-            Item::Snapshot(snapshot) => Some(snapshot),
-            _ => None,
-        })
+        items!(self, Snapshot)
+    }
+
+    pub(crate) fn actions(&self) -> impl Iterator<Item = &ActionSample> {
+        items!(self, Action)
     }
 
     pub(crate) fn starts(&self) -> Vec<&TargetStart> {
-        let starts = self.items.iter().filter_map(|item| match item {
-            Item::TargetStart(start) => Some(start),
-            _ => None,
-        });
-        starts.collect()
+        items!(self, TargetStart).collect()
     }
 
     /// Returns the target of a process, if it was found.
@@ -373,19 +456,11 @@ impl Record {
 
     /// Returns samples of the use of the machine's memory; none if only some processes were watched.
     pub(crate) fn machine(&self) -> Vec<&MachineSample> {
-        let samples = self.items.iter().filter_map(|item| match item {
-            Item::Machine(sample) => Some(sample),
-            _ => None,
-        });
-        samples.collect()
+        items!(self, Machine).collect()
     }
 
     pub(crate) fn exits(&self) -> Vec<&TargetExit> {
-        let exits = self.items.iter().filter_map(|item| match item {
-            Item::TargetExit(exit) => Some(exit),
-            _ => None,
-        });
-        exits.collect()
+        items!(self, TargetExit).collect()
     }
 
     /// Returns all notes, a line each.
@@ -448,17 +523,19 @@ pub(crate) fn range(text: &str) -> AddressRange {
 
 /// Returns a field of `/proc/PID/FILE` that is in KiB, in bytes.
 pub(crate) fn proc_bytes(pid: u32, file: &str, field: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(field))
-        .expect("the field");
-    let kib: u64 = line
-        .split_whitespace()
-        .next()
-        .and_then(|n| n.parse().ok())
-        .expect("a number");
-    kib << 10
+    bytes_in(&format!("/proc/{pid}/{file}"), field)
+}
+
+/// Returns a field of `/proc/meminfo`, in bytes.
+pub(crate) fn meminfo(field: &str) -> u64 {
+    bytes_in("/proc/meminfo", field)
+}
+
+fn bytes_in(path: &str, field: &str) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let rest = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib = rest.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or_else(|| panic!("no {field} in {path}")) << 10
 }
 
 /// Returns whether a process exists and is not only waiting to be reaped.

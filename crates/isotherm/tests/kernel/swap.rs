@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::act::compaction::{drop_caches, free};
-use crate::common::{isotherm, run, skip};
+use crate::act::compaction::drop_caches;
+use crate::common::{isotherm, meminfo, run, skip};
 
 /// With less free memory the kernel itself pages out, which tests would count as Isotherm's.
 const FREE_MIN: u64 = 3 << 30;
@@ -14,22 +14,22 @@ pub(crate) struct Swap {
 }
 
 impl Swap {
-    pub(crate) fn set_up(test: &str) -> Option<Self> {
+    pub(crate) fn set_up() -> Option<Self> {
         if there_is_swap() {
             return Some(Self { ours: false });
         }
         // Enough for all tests that share it: no test's memory may reach the system's reserve.
-        Self::of(test, "4G")
+        Self::of("4G")
     }
 
     /// Sets up swap of a size, on a machine without any.
-    pub(crate) fn of(test: &str, size: &str) -> Option<Self> {
-        if free() < FREE_MIN {
+    pub(crate) fn of(size: &str) -> Option<Self> {
+        if meminfo("MemFree:") < FREE_MIN {
             drop_caches();
         }
         let done = run(&mut isotherm(["swap", "zram", "--size", size]));
         if done.code() != 0 {
-            skip(test, done.stderr.trim());
+            skip(done.stderr.trim());
             return None;
         }
         Some(Self { ours: true })
@@ -48,15 +48,6 @@ impl Drop for Swap {
     }
 }
 
-fn there_is_swap() -> bool {
+pub(crate) fn there_is_swap() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
-}
-
-/// Returns whether `test`, which is about a machine without swap, can run.
-pub(crate) fn is_without_swap(test: &str) -> bool {
-    let is_without = !there_is_swap();
-    if !is_without {
-        skip(test, "this machine has swap of its own");
-    }
-    is_without
 }

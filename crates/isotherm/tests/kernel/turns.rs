@@ -22,8 +22,8 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::common::{isotherm, run, skip};
-use crate::swap::Swap;
+use crate::common::{isotherm, run, skip, test_name};
+use crate::swap::{Swap, there_is_swap};
 
 /// Shared tests for each processor: they sleep most of the time.
 const PLACES_PER_CPU: usize = 3;
@@ -137,9 +137,9 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits for the turn of `test`; prints a skip and returns `None` if it cannot run here.
-    fn take(test: &str, kind: Kind) -> Option<Self> {
-        let place = can_record(test).then(|| Place::wait_for(test, kind))?;
+    /// Waits for the running test's turn; prints a skip and returns `None` if it cannot run here.
+    fn take(kind: Kind) -> Option<Self> {
+        let place = can_record().then(|| Place::wait_for(kind))?;
         Some(Self {
             swap: None,
             _place: place,
@@ -156,10 +156,10 @@ struct Place {
 }
 
 impl Place {
-    fn wait_for(test: &str, kind: Kind) -> Self {
-        let arrived = Instant::now();
+    fn wait_for(kind: Kind) -> Self {
+        let (test, arrived) = (test_name(), Instant::now());
         let mut board = board();
-        let rank = board.arrive(kind, test);
+        let rank = board.arrive(kind, &test);
         while !board.is_next(rank) {
             let wait = CHANGED.wait_timeout(board, ARRIVAL);
             board = wait.unwrap_or_else(PoisonError::into_inner).0;
@@ -170,7 +170,7 @@ impl Place {
         // There may be a place for the next one, too.
         CHANGED.notify_all();
         Self {
-            test: test.to_owned(),
+            test,
             kind,
             waited: arrived.elapsed(),
             since: Instant::now(),
@@ -193,42 +193,52 @@ impl Drop for Place {
 }
 
 /// Takes a turn for a test that may run beside others; prints a skip and returns `None` if it cannot run here.
-pub(crate) fn shared(test: &str) -> Option<Turn> {
-    Turn::take(test, Kind::Shared)
+pub(crate) fn shared() -> Option<Turn> {
+    Turn::take(Kind::Shared)
 }
 
 /// Takes a turn, as [`shared`] does, for a test that shares some swap with others. It may assert only its own
 /// processes' swap.
-pub(crate) fn with_swap(test: &str) -> Option<Turn> {
-    let mut turn = Turn::take(test, Kind::WithSwap)?;
-    turn.swap = Some(SharedSwap::join(test)?);
+pub(crate) fn with_swap() -> Option<Turn> {
+    let mut turn = Turn::take(Kind::WithSwap)?;
+    turn.swap = Some(SharedSwap::join()?);
     Some(turn)
 }
 
 /// Takes a turn for a test that sets up swap itself, needs a machine without swap, or reads the machine's counters of
 /// swap.
-pub(crate) fn owning_swap(test: &str) -> Option<Turn> {
-    Turn::take(test, Kind::OwningSwap)
+pub(crate) fn owning_swap() -> Option<Turn> {
+    Turn::take(Kind::OwningSwap)
+}
+
+/// Takes a turn for a test about a machine without swap.
+pub(crate) fn without_swap() -> Option<Turn> {
+    let turn = owning_swap()?;
+    if there_is_swap() {
+        skip("this machine has swap of its own");
+        return None;
+    }
+    Some(turn)
 }
 
 /// Takes a turn for a test that watches all processes, of which there should be few.
-pub(crate) fn watching(test: &str) -> Option<Turn> {
-    Turn::take(test, Kind::Watching)
+pub(crate) fn watching() -> Option<Turn> {
+    Turn::take(Kind::Watching)
 }
 
 /// Takes a turn for a test that may act on any process, so that no other test may act.
-pub(crate) fn acting_on_all(test: &str) -> Option<Turn> {
-    Turn::take(test, Kind::ActingOnAll)
+pub(crate) fn acting_on_all() -> Option<Turn> {
+    Turn::take(Kind::ActingOnAll)
 }
 
 /// Takes a turn for a test that asserts accuracy or cost, and needs only a processor of its own.
-pub(crate) fn measuring(test: &str) -> Option<Turn> {
-    Turn::take(test, Kind::Measuring)
+pub(crate) fn measuring() -> Option<Turn> {
+    Turn::take(Kind::Measuring)
 }
 
 /// Takes a turn for a test that must not run beside others: it asserts a speed, or is about all of the machine.
-pub(crate) fn alone(test: &str) -> Option<Turn> {
-    Turn::take(test, Kind::Alone)
+pub(crate) fn alone() -> Option<Turn> {
+    Turn::take(Kind::Alone)
 }
 
 /// The zram that tests share, and the number of its users: the first sets it up, the last removes it.
@@ -238,10 +248,10 @@ static SHARED_SWAP: Mutex<(usize, Option<Swap>)> = Mutex::new((0, None));
 struct SharedSwap;
 
 impl SharedSwap {
-    fn join(test: &str) -> Option<Self> {
+    fn join() -> Option<Self> {
         let mut shared = SHARED_SWAP.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.1.is_none() {
-            shared.1 = Some(Swap::set_up(test)?);
+            shared.1 = Some(Swap::set_up()?);
         }
         shared.0 += 1;
         Some(Self)
@@ -258,19 +268,18 @@ impl Drop for SharedSwap {
     }
 }
 
-fn can_record(test: &str) -> bool {
+fn can_record() -> bool {
     static REASON: OnceLock<Option<String>> = OnceLock::new();
     let reason = REASON.get_or_init(why_not);
     if let Some(reason) = reason {
-        skip(test, reason);
+        skip(reason);
     }
     reason.is_none()
 }
 
 fn why_not() -> Option<String> {
     let done = run(&mut isotherm(["doctor", "--json"]));
-    let report: serde_json::Value =
-        serde_json::from_str(&done.stdout).expect("doctor --json prints JSON");
+    let report = done.json();
     let ability = &report["abilities"][0];
     if ability["works"] != true {
         return Some(format!(

@@ -281,7 +281,6 @@ pub(super) fn mapping_around(range: AddressRange, areas: &[MappedArea]) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::Nanos;
     use isotherm_engine::scheme::Action;
     use proptest::prelude::*;
 
@@ -289,19 +288,10 @@ mod tests {
     use crate::areas::Permissions;
 
     fn operation(scheme: usize, target: u32, first: u64, nr: u64) -> Operation {
+        let range = AddressRange::new(first * PAGE_SIZE, (first + nr) * PAGE_SIZE);
         Operation {
             scheme,
-            action: Action::Pageout,
-            destinations: [].into(),
-            target: TargetId(target),
-            range: AddressRange::new(first * PAGE_SIZE, (first + nr) * PAGE_SIZE),
-            bytes: nr * PAGE_SIZE,
-            age: Nanos(0),
-            filters: [].into(),
-            pass_unmatched: true,
-            idle_only: true,
-            pages: None,
-            blocks: None,
+            ..Operation::on(Action::Pageout, TargetId(target), range)
         }
     }
 

@@ -123,7 +123,7 @@ impl LeftAlone {
             return;
         }
         let ranges = self.ranges.entry(target).or_default();
-        *ranges = AddressRange::union(ranges.iter().copied().chain(parts), 0);
+        *ranges = AddressRange::union(ranges.iter().copied().chain(parts));
     }
 
     /// Drops the parts outside of `areas`.

@@ -346,21 +346,12 @@ fn ratio(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
 }
 
 fn operation(range: AddressRange, pages: Option<Box<bits::Bitmap>>) -> Operation {
+    let bytes = pages.as_ref().map(|pages| bits::bytes(pages));
     Operation {
-        scheme: 0,
-        action: Action::Pageout,
-        destinations: [].into(),
-        target: TARGET,
-        range,
-        bytes: pages
-            .as_ref()
-            .map_or(range.len(), |pages| bits::bytes(pages)),
-        age: Nanos(0),
-        filters: [].into(),
-        pass_unmatched: true,
+        bytes: bytes.unwrap_or(range.len()),
         idle_only: false,
         pages,
-        blocks: None,
+        ..Operation::on(Action::Pageout, TARGET, range)
     }
 }
 

@@ -117,7 +117,7 @@ impl Aliases {
     /// Returns the union of all ranges whose memory is mapped several times.
     pub(super) fn held(&self) -> Vec<AddressRange> {
         let both = self.all.iter();
-        AddressRange::union(both.flat_map(|(alias, _)| [alias.range, alias.first]), 0)
+        AddressRange::union(both.flat_map(|(alias, _)| [alias.range, alias.first]))
     }
 
     /// Iterates over the aliases of memory in `range`: the aliased part of `range`, and the alias's start address.

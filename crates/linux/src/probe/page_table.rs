@@ -66,18 +66,16 @@ pub struct PageTableProbe {
     pub(super) frames: Option<Frames>,
     pub(super) targets: BTreeMap<TargetId, Watched>,
     armed: Vec<Sample>,
-    /// Frames that single-page samples must lie in to be valid; empty if there is no such condition.
+    /// Frames that the sampled pages must lie in to be valid; empty if there is no such condition.
     frames_wanted: Vec<u64>,
     states: Vec<PageState>,
     spans: Vec<(u64, u32)>,
     leaves: Vec<Leaf>,
     ranges: Vec<AddressRange>,
     outcomes: Vec<Advised>,
-    induced: Induced,
-    clear_refs: ClearRefs,
+    pub(super) induced: Induced,
+    pub(super) clear_refs: ClearRefs,
     pub(super) cost: Cost,
-    /// CPU time of this process that was not spent on watching.
-    other_cpu: Nanos,
     /// Aliases of each target that has any.
     pub(super) aliases: BTreeMap<TargetId, Aliases>,
     /// Targets that can no longer be watched, and the reasons.
@@ -101,7 +99,6 @@ impl PageTableProbe {
             induced: Induced::measured(),
             clear_refs: ClearRefs::default(),
             cost: Cost::default(),
-            other_cpu: Nanos(0),
             aliases: BTreeMap::new(),
             failed: BTreeMap::new(),
         })
@@ -150,11 +147,6 @@ impl PageTableProbe {
     /// Returns the process of `target`.
     pub fn process(&self, target: TargetId) -> Option<&Process> {
         self.targets.get(&target).map(|watched| &watched.process)
-    }
-
-    /// Excludes `cpu` time of this process from the cost of watching, such as time spent on acting.
-    pub fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.other_cpu = self.other_cpu + cpu;
     }
 
     /// Returns the kernel's files about frames; `None` without privilege.
@@ -216,22 +208,6 @@ impl PageTableProbe {
     /// unknown.
     pub fn hides_accesses(&self, target: TargetId) -> bool {
         self.secondary_page_tables(target).is_some()
-    }
-
-    /// Clears the accessed bits of all memory that `target` maps, by `/proc/PID/clear_refs`. Returns `false` if that is
-    /// refused, or would stall the target for longer than `hold_max`.
-    pub fn clear_space(&mut self, target: TargetId, nr_pages: u64, hold_max: Nanos) -> bool {
-        let Some(watched) = self.targets.get(&target) else {
-            return false;
-        };
-        let is_cleared = self.clear_refs.clear(&watched.process, nr_pages, hold_max);
-        self.cost.clears += u64::from(is_cleared);
-        is_cleared
-    }
-
-    /// Adds the time that targets lose by setting `nr_bits` cleared bits again.
-    pub(super) fn add_set_again(&mut self, nr_bits: u64) {
-        self.induced.add_set_again(nr_bits);
     }
 
     /// Clears the accessed bits of `ranges`, and continues after those that are refused.
@@ -298,16 +274,12 @@ impl PageTableProbe {
         Ok(matches!(clearable, Some(Ok(true))))
     }
 
-    /// Works like `arm` for single pages, each of which is valid only while it lies in its frame.
+    /// Works like `arm` for pages of which each is valid only while it lies in its frame.
     pub(super) fn arm_frames(
         &mut self,
         samples: &[Sample],
         frames: Vec<u64>,
     ) -> Result<(), ProbeError> {
-        assert!(
-            samples.iter().all(|s| s.nr_pages == 1),
-            "a frame holds one page"
-        );
         self.frames_wanted = frames;
         self.arm_groups(samples)
     }
@@ -317,112 +289,79 @@ impl PageTableProbe {
         self.armed.extend_from_slice(samples);
         self.states.clear();
         for group in samples.chunk_by(|a, b| a.target == b.target) {
-            let state = self.states.len();
-            let pages: usize = group.iter().map(|s| s.nr_pages as usize).sum();
+            let first = self.states.len();
             self.states
-                .resize(state + pages, PageState::Excluded(Gap::Exited));
-            self.arm_target(group, state)?;
+                .resize(first + group.len(), PageState::Excluded(Gap::Exited));
+            self.arm_target(group, first)?;
         }
         Ok(())
     }
 
     /// Starts `samples`, all of one target. `self.states` has been filled with `Excluded(Exited)` for their pages,
-    /// starting at `state`.
-    fn arm_target(&mut self, samples: &[Sample], state: usize) -> Result<(), ProbeError> {
+    /// starting at `first`.
+    fn arm_target(&mut self, samples: &[Sample], first: usize) -> Result<(), ProbeError> {
         let Some(space) = self.targets.get(&samples[0].target).and_then(|w| w.space) else {
             return Ok(());
         };
         self.spans.clear();
-        self.spans
-            .extend(samples.iter().map(|s| (s.address, s.nr_pages)));
+        self.spans.extend(samples.iter().map(|s| (s.address, 1)));
         match self.walker.walk(&space, &self.spans, &mut self.leaves) {
             Err(WalkerError::Gone) => return Ok(()),
             result => result?,
         }
         self.cost.checks += self.leaves.len() as u64;
-        self.plan_clears(samples, state);
+        self.plan_clears(samples, first);
         let ranges = std::mem::take(&mut self.ranges);
         let cleared = self.clear(samples[0].target, &ranges);
         self.ranges = ranges;
         cleared?;
-        self.verify(&space, samples, state)
+        self.verify(&space, first)
     }
 
     /// Derives the state of each page and the ranges to clear from `self.leaves`.
-    fn plan_clears(&mut self, samples: &[Sample], state: usize) {
+    fn plan_clears(&mut self, samples: &[Sample], first: usize) {
         self.ranges.clear();
-        let mut at = 0;
-        let mut state_at = state;
-        for sample in samples {
-            let leaves = &self.leaves[at..at + sample.nr_pages as usize];
-            let states = &mut self.states[state + at..][..leaves.len()];
-            let mut wanted: Option<AddressRange> = None;
-            for ((leaf, state), page) in leaves.iter().zip(states).zip(pages_of(sample)) {
-                *state = state_before_clearing(*leaf);
-                let elsewhere = self
-                    .frames_wanted
-                    .get(state_at)
-                    .is_some_and(|f| !leaf.holds(*f));
-                state_at += 1;
-                if elsewhere {
-                    *state = PageState::Excluded(Gap::NoMapping);
-                }
-                if *state != PageState::Armed || !leaf.is_accessed() {
-                    continue;
-                }
-                let (start, end) = if leaf.is_huge_2m() {
-                    let start = page & !(BLOCK_SIZE - 1);
-                    (start, start + BLOCK_SIZE)
-                } else {
-                    (page, page + PAGE_SIZE)
-                };
-                wanted = Some(wanted.map_or(AddressRange::new(start, end), |w| {
-                    AddressRange::new(w.start.min(start), w.end.max(end))
-                }));
+        for (at, (sample, leaf)) in (first..).zip(samples.iter().zip(&self.leaves)) {
+            let wanted = self.frames_wanted.get(at);
+            let state = if wanted.is_some_and(|frame| !leaf.holds(*frame)) {
+                PageState::Excluded(Gap::NoMapping)
+            } else {
+                state_before_clearing(*leaf)
+            };
+            self.states[at] = state;
+            if state != PageState::Armed || !leaf.is_accessed() {
+                continue;
             }
-            if let Some(range) = wanted {
-                let range = whole_folios(self.frames.as_ref(), range, sample, leaves);
-                // Samples of small regions may share a huge page: clear it once.
-                if self.ranges.last() != Some(&range) {
-                    self.ranges.push(range);
-                }
+            let range = if leaf.is_huge_2m() {
+                let start = sample.address & !(BLOCK_SIZE - 1);
+                AddressRange::new(start, start + BLOCK_SIZE)
+            } else {
+                whole_folio(self.frames.as_ref(), sample.address, *leaf)
+            };
+            // Samples of small regions may share a huge page: clear it once.
+            if self.ranges.last() != Some(&range) {
+                self.ranges.push(range);
             }
-            at += leaves.len();
         }
     }
 
     /// Reads the cleared bits again: a bit that is still set means "touched" or "cannot be cleared".
-    fn verify(
-        &mut self,
-        space: &AddressSpace,
-        samples: &[Sample],
-        state: usize,
-    ) -> Result<(), ProbeError> {
+    fn verify(&mut self, space: &AddressSpace, first: usize) -> Result<(), ProbeError> {
         let before = std::mem::take(&mut self.leaves);
         let result = self.walker.walk(space, &self.spans, &mut self.leaves);
         match result {
             Err(WalkerError::Gone) => {
-                self.states[state..].fill(PageState::Excluded(Gap::Exited));
+                self.states[first..].fill(PageState::Excluded(Gap::Exited));
                 return Ok(());
             }
             result => result?,
         }
         self.cost.checks += self.leaves.len() as u64;
-        let mut at = 0;
-        for sample in samples {
-            let pages = at..at + sample.nr_pages as usize;
-            at = pages.end;
-            // One result applies to the whole sample: neighbours are shared, locked or touched alike.
-            let mut verdict = None;
-            for page in pages {
-                let state = &mut self.states[state + page];
-                let leaf = self.leaves[page];
-                if *state == PageState::Armed && before[page].is_accessed() && leaf.is_accessed() {
-                    *state = *verdict.get_or_insert_with(|| still_set(self.frames.as_ref(), leaf));
-                }
-            }
-            if matches!(verdict, Some(PageState::Excluded(_))) {
-                self.cost.refused += 1;
+        let states = self.states[first..].iter_mut();
+        for ((state, before), leaf) in states.zip(&before).zip(&self.leaves) {
+            if *state == PageState::Armed && before.is_accessed() && leaf.is_accessed() {
+                *state = still_set(self.frames.as_ref(), *leaf);
+                self.cost.refused += u64::from(*state != PageState::Touched);
             }
         }
         Ok(())
@@ -431,13 +370,12 @@ impl PageTableProbe {
     fn check_target(
         &mut self,
         samples: &[Sample],
-        state: usize,
+        first: usize,
         touches: &mut Vec<Touch>,
     ) -> Result<(), ProbeError> {
         let space = self.targets.get(&samples[0].target).and_then(|w| w.space);
         self.spans.clear();
-        self.spans
-            .extend(samples.iter().map(|s| (s.address, s.nr_pages)));
+        self.spans.extend(samples.iter().map(|s| (s.address, 1)));
         let walked = match space {
             Some(space) => self.walker.walk(&space, &self.spans, &mut self.leaves),
             None => Err(WalkerError::Gone),
@@ -451,13 +389,12 @@ impl PageTableProbe {
         }
         self.cost.checks += self.leaves.len() as u64;
         let hides = self.hides_accesses(samples[0].target);
-        let mut at = 0;
-        for sample in samples {
-            let pages = at..at + sample.nr_pages as usize;
-            at = pages.end;
-            let states = &self.states[state + pages.start..state + pages.end];
-            let touch = touch_of(states, &self.leaves[pages]);
-            touches.push(if hides { known_part(touch) } else { touch });
+        for (state, leaf) in self.states[first..].iter().zip(&self.leaves) {
+            touches.push(match touch_of(*state, *leaf) {
+                // Others access the memory unseen: that a page was not accessed is never certain.
+                Touch::Idle if hides => Touch::Unknown(Gap::Unclearable),
+                touch => touch,
+            });
         }
         Ok(())
     }
@@ -474,10 +411,10 @@ impl AccessProbe for PageTableProbe {
     fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), ProbeError> {
         touches.clear();
         let samples = std::mem::take(&mut self.armed);
-        let mut state = 0;
+        let mut first = 0;
         for group in samples.chunk_by(|a, b| a.target == b.target) {
-            self.check_target(group, state, touches)?;
-            state += group.iter().map(|s| s.nr_pages as usize).sum::<usize>();
+            self.check_target(group, first, touches)?;
+            first += group.len();
         }
         self.armed = samples;
         Ok(())
@@ -485,16 +422,11 @@ impl AccessProbe for PageTableProbe {
 
     fn cost(&self) -> Cost {
         Cost {
-            monitor_cpu: process_cpu().since(self.other_cpu),
+            monitor_cpu: process_cpu(),
             induced_cpu: Nanos(self.induced.total_ns() as u64),
             ..self.cost
         }
     }
-}
-
-fn pages_of(sample: &Sample) -> impl Iterator<Item = u64> + use<> {
-    let start = sample.address;
-    (0..u64::from(sample.nr_pages)).map(move |page| start + page * PAGE_SIZE)
 }
 
 fn state_before_clearing(leaf: Leaf) -> PageState {
@@ -518,76 +450,27 @@ fn still_set(frames: Option<&Frames>, leaf: Leaf) -> PageState {
     }
 }
 
-/// Widens `range` so that it holds the large folios at its two ends whole: clearing a part of one would split it. Huge
-/// pages (2 MiB leaves) are whole already.
-fn whole_folios(
-    frames: Option<&Frames>,
-    range: AddressRange,
-    sample: &Sample,
-    leaves: &[Leaf],
-) -> AddressRange {
-    let (Some(frames), Some(first)) = (frames, leaves.first()) else {
-        return range;
-    };
-    if first.is_huge_2m() {
-        return range;
-    }
-    let widen = |address: u64| -> Option<AddressRange> {
-        let leaf = leaves.get(((address - sample.address) / PAGE_SIZE) as usize)?;
-        if !leaf.is_present() || leaf.is_huge_2m() {
-            return None;
-        }
-        let (start, end) = frames.folio(leaf.frame()).ok()??;
+/// Returns the page at `address`, or the large folio that holds it: clearing a part of one would split it.
+fn whole_folio(frames: Option<&Frames>, address: u64, leaf: Leaf) -> AddressRange {
+    let folio = || -> Option<AddressRange> {
+        let (start, end) = frames?.folio(leaf.frame()).ok()??;
         let before = (leaf.frame() - start) * PAGE_SIZE;
-        AddressRange::checked(
-            address.checked_sub(before)?,
-            address + (end - leaf.frame()) * PAGE_SIZE,
-        )
+        let after = (end - leaf.frame()) * PAGE_SIZE;
+        AddressRange::checked(address.checked_sub(before)?, address + after)
     };
-    let low = widen(range.start).map_or(range.start, |folio| folio.start);
-    let high = widen(range.end - PAGE_SIZE).map_or(range.end, |folio| folio.end);
-    AddressRange::new(low.min(range.start), high.max(range.end))
+    folio().unwrap_or_else(|| AddressRange::new(address, address + PAGE_SIZE))
 }
 
-/// Reduces a result to its reliable part if other devices access the memory unseen: that a page was accessed, never
-/// that it was not.
-fn known_part(touch: Touch) -> Touch {
-    match touch {
-        Touch::Seen { accessed: 0, .. } => Touch::Unknown(Gap::Unclearable),
-        Touch::Seen { accessed, .. } => Touch::Seen {
-            observed: accessed,
-            accessed,
-        },
-        unknown @ Touch::Unknown(_) => unknown,
-    }
-}
-
-/// Returns the result of a sample from the states of its pages and their current leaves.
-fn touch_of(states: &[PageState], leaves: &[Leaf]) -> Touch {
-    let (mut observed, mut accessed) = (0, 0);
-    let mut gap = Gap::Unclearable;
-    for (state, leaf) in states.iter().zip(leaves) {
-        let seen = match state {
-            PageState::Excluded(why) => Err(*why),
-            _ if leaf.is_unreadable() => Err(Gap::Unreadable),
-            PageState::Touched => Ok(true),
-            // A page that appears between two checks was accessed.
-            PageState::Absent => Ok(leaf.is_present()),
-            PageState::Armed if leaf.is_present() => Ok(leaf.is_accessed()),
-            PageState::Armed if leaf.is_swapped() => Ok(false),
-            PageState::Armed => Err(Gap::Unmapped),
-        };
-        match seen {
-            Ok(touched) => {
-                observed += 1;
-                accessed += u32::from(touched);
-            }
-            Err(why) => gap = why,
-        }
-    }
-    if observed > 0 {
-        Touch::Seen { observed, accessed }
-    } else {
-        Touch::Unknown(gap)
+/// Returns the result of a sample from the state of its page and the current leaf.
+fn touch_of(state: PageState, leaf: Leaf) -> Touch {
+    match state {
+        PageState::Excluded(why) => Touch::Unknown(why),
+        _ if leaf.is_unreadable() => Touch::Unknown(Gap::Unreadable),
+        PageState::Touched => Touch::Accessed,
+        // A page that appears between two checks was accessed.
+        PageState::Absent => Touch::of(leaf.is_present()),
+        PageState::Armed if leaf.is_present() => Touch::of(leaf.is_accessed()),
+        PageState::Armed if leaf.is_swapped() => Touch::Idle,
+        PageState::Armed => Touch::Unknown(Gap::Unmapped),
     }
 }

@@ -116,11 +116,6 @@ impl PhysicalProbe {
         Ok(())
     }
 
-    /// Excludes `cpu` time of this process from the cost of watching.
-    pub fn exclude_cpu(&mut self, cpu: isotherm_engine::Nanos) {
-        self.inner.exclude_cpu(cpu);
-    }
-
     /// Returns the result of the last [`refresh`](Self::refresh).
     pub fn map_facts(&self) -> MapFacts {
         self.facts
@@ -265,7 +260,6 @@ impl PhysicalProbe {
             Sample {
                 target: TargetId(run.process),
                 address: page,
-                nr_pages: 1,
             },
             frame,
         ))

@@ -308,17 +308,23 @@ impl TableProbe for PageTableProbe {
         self.is_clearable(target, address, method)
     }
 
+    /// Clears by `/proc/PID/clear_refs`.
     fn clear_space(
         &mut self,
         target: TargetId,
         nr_pages: u64,
         hold_max: Nanos,
     ) -> Result<bool, ProbeError> {
-        Ok(Self::clear_space(self, target, nr_pages, hold_max))
+        let Some(watched) = self.targets.get(&target) else {
+            return Ok(false);
+        };
+        let is_cleared = self.clear_refs.clear(&watched.process, nr_pages, hold_max);
+        self.cost.clears += u64::from(is_cleared);
+        Ok(is_cleared)
     }
 
     fn charge_set_again(&mut self, nr_bits: u64) {
-        self.add_set_again(nr_bits);
+        self.induced.add_set_again(nr_bits);
     }
 
     fn hides_accesses(&self, target: TargetId) -> bool {

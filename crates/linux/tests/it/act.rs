@@ -1,133 +1,21 @@
-//! Actions on this machine's kernel, on memory of this process. The state of the pages before and after is read from
-//! the kernel (pagemap), not from the actuator.
+//! Actions on this machine's kernel, on memory of this process.
 
-#![expect(unsafe_code, reason = "maps and locks memory")]
+#![expect(unsafe_code, reason = "fills memory with noise")]
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use isotherm_engine::scheme::{Action, OpsFilter};
-use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, Refusal, TargetId,
-};
-use isotherm_linux::act::ActOptions;
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, Refusal, TargetId};
+use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
 use isotherm_linux::swap;
 
-use crate::common::{act, actuator, alone, operation};
-
-const BLOCKS: u64 = 4;
-const SIZE: u64 = BLOCKS * BLOCK_SIZE;
-/// madvise(2) advice and its numbers.
-const MADV_HUGEPAGE: i32 = 14;
-
-/// Private memory of this process, aligned to 2 MiB, every page with its own content.
-struct Memory {
-    start: u64,
-    mapped: (u64, usize),
-}
-
-impl Memory {
-    fn new() -> Self {
-        let length = (SIZE + BLOCK_SIZE) as usize;
-        // SAFETY: a new private mapping.
-        let mapped = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        } as u64;
-        let memory = Self {
-            start: mapped.next_multiple_of(BLOCK_SIZE),
-            mapped: (mapped, length),
-        };
-        for page in 0..SIZE / PAGE_SIZE {
-            memory.write(page, page + 1);
-        }
-        memory
-    }
-
-    fn range(&self) -> AddressRange {
-        AddressRange::new(self.start, self.start + SIZE)
-    }
-
-    fn pages(&self, first: u64, end: u64) -> AddressRange {
-        AddressRange::new(self.start + first * PAGE_SIZE, self.start + end * PAGE_SIZE)
-    }
-
-    fn write(&self, page: u64, value: u64) {
-        let address = (self.start + page * PAGE_SIZE) as *mut u64;
-        // SAFETY: a page of our mapping.
-        unsafe { address.write_volatile(value) };
-    }
-
-    fn read(&self, page: u64) -> u64 {
-        let address = (self.start + page * PAGE_SIZE) as *const u64;
-        // SAFETY: a page of our mapping.
-        unsafe { address.read_volatile() }
-    }
-
-    fn assert_content(&self) {
-        for page in 0..SIZE / PAGE_SIZE {
-            assert_eq!(self.read(page), page + 1, "page {page}");
-        }
-    }
-
-    /// Returns the resident bytes and the bytes in swap, according to /proc/self/pagemap.
-    fn placed(&self) -> (u64, u64) {
-        let pagemap = File::open("/proc/self/pagemap").expect("our own pagemap");
-        let mut words = vec![0u8; (SIZE / PAGE_SIZE) as usize * 8];
-        pagemap
-            .read_exact_at(&mut words, self.start / PAGE_SIZE * 8)
-            .expect("pagemap");
-        let words = words
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|w| u64::from_ne_bytes(*w));
-        words.fold((0, 0), |(present, swapped), word| {
-            (
-                present + (word >> 63) * PAGE_SIZE,
-                swapped + (word >> 62 & 1) * PAGE_SIZE,
-            )
-        })
-    }
-
-    /// Returns the bytes in huge pages, according to smaps.
-    fn huge(&self) -> u64 {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("our own smaps");
-        let mut inside = false;
-        let mut bytes = 0;
-        for line in smaps.lines() {
-            let bounds = line
-                .split_whitespace()
-                .next()
-                .and_then(|w| w.split_once('-'));
-            if let Some((Ok(start), Ok(end))) =
-                bounds.map(|(a, b)| (u64::from_str_radix(a, 16), u64::from_str_radix(b, 16)))
-            {
-                inside = start < self.start + SIZE && self.start < end;
-            } else if inside && let Some(kib) = line.strip_prefix("AnonHugePages:") {
-                let kib: u64 = kib.trim().trim_end_matches(" kB").parse().expect("kB");
-                bytes += kib << 10;
-            }
-        }
-        bytes
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: what `new` mapped.
-        unsafe { libc::munmap(self.mapped.0 as *mut libc::c_void, self.mapped.1) };
-    }
-}
+use crate::common::{
+    BLOCKS, Memory, PAGES, SIZE, act, actuator, alone, beside_a_child, execute, operation, or_skip,
+    skip,
+};
 
 /// Swap for a test, removed at its end.
 struct Swap {
@@ -135,17 +23,12 @@ struct Swap {
 }
 
 impl Swap {
-    fn new(test: &str) -> Option<Self> {
+    fn new() -> Option<Self> {
         if swap::facts().total > 0 {
             return Some(Self { ours: None });
         }
-        match swap::set_up_zram(256 << 20) {
-            Ok(device) => Some(Self { ours: Some(device) }),
-            Err(error) => {
-                eprintln!("SKIP {test}: {error}");
-                None
-            }
-        }
+        let device = or_skip(swap::set_up_zram(256 << 20))?;
+        Some(Self { ours: Some(device) })
     }
 }
 
@@ -157,9 +40,26 @@ impl Drop for Swap {
     }
 }
 
+/// Calls `check` with an actuator on this process and memory of it, alone on this machine.
+fn on_memory(check: impl FnOnce(&mut ProcessActuator, &Memory)) {
+    let _turn = alone();
+    if let Some(mut actuator) = actuator(ActOptions::default()) {
+        check(&mut actuator, &Memory::new());
+    }
+}
+
+/// Calls `check` with swap, too.
+fn on_swap(options: ActOptions, check: impl FnOnce(&mut ProcessActuator, &Memory)) {
+    let _turn = alone();
+    if let Some(mut actuator) = actuator(options)
+        && let Some(_swap) = Swap::new()
+    {
+        check(&mut actuator, &Memory::new());
+    }
+}
+
 #[test]
 fn swap_is_taken_away_device_by_device() {
-    const TEST: &str = "swap_is_taken_away_device_by_device";
     let _turn = alone();
     let before = swap::facts().total;
     let (first, second) = match (swap::set_up_zram(8 << 20), swap::set_up_zram(16 << 20)) {
@@ -168,8 +68,7 @@ fn swap_is_taken_away_device_by_device() {
             for device in [&first, &second].into_iter().flatten() {
                 swap::take_down_zram(device).expect("our own swap");
             }
-            let why = first.and(second).expect_err("one of them failed");
-            eprintln!("SKIP {TEST}: {why}");
+            skip(&first.and(second).expect_err("one of them failed"));
             return;
         }
     };
@@ -190,328 +89,189 @@ fn swap_is_taken_away_device_by_device() {
 
 #[test]
 fn pageout_swaps_out_just_what_it_is_asked_for_and_nothing_is_lost() {
-    const TEST: &str = "pageout_swaps_out_just_what_it_is_asked_for_and_nothing_is_lost";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let Some(_swap) = Swap::new(TEST) else { return };
-    let memory = Memory::new();
-    let outcome = act(
-        &mut actuator,
-        operation(Action::Pageout, memory.pages(100, 1124)),
-    );
-    let (present, swapped) = memory.placed();
-    assert_eq!(outcome.applied, swapped, "{outcome:?}");
-    assert!(swapped >= 1000 * PAGE_SIZE, "{outcome:?}");
-    assert_eq!(present + swapped, SIZE);
-    assert!(outcome.took.0 > 0);
-    let again = act(
-        &mut actuator,
-        operation(Action::Pageout, memory.pages(100, 1124)),
-    );
-    assert!(
-        again.refused[&Refusal::NotPresent] >= 1000 * PAGE_SIZE,
-        "{again:?}"
-    );
-    memory.assert_content();
+    on_swap(ActOptions::default(), |actuator, memory| {
+        let asked = memory.pages(100, 1124);
+        let outcome = act(actuator, Action::Pageout, asked);
+        let (present, swapped) = memory.placed();
+        assert_eq!(outcome.applied, swapped, "{outcome:?}");
+        assert!(swapped >= 1000 * PAGE_SIZE, "{outcome:?}");
+        assert_eq!(present + swapped, SIZE);
+        assert!(outcome.took.0 > 0);
+        let again = act(actuator, Action::Pageout, asked);
+        let absent = again.refused[&Refusal::NotPresent];
+        assert!(absent >= 1000 * PAGE_SIZE, "{again:?}");
+        memory.assert_content(|_, _| true);
+    });
 }
 
 #[test]
 fn memory_that_does_not_compress_is_not_paged_out_twice() {
-    const TEST: &str = "memory_that_does_not_compress_is_not_paged_out_twice";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let Some(_swap) = Swap::new(TEST) else { return };
-    if !std::fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.contains("/dev/zram")) {
-        eprintln!("SKIP {TEST}: swap is no zram");
-        return;
-    }
-    let memory = Memory::new();
-    let noise = memory.pages(0, 1024);
-    // SAFETY: pages of our mapping.
-    let bytes =
-        unsafe { std::slice::from_raw_parts_mut(noise.start as *mut u8, noise.len() as usize) };
-    File::open("/dev/urandom")
-        .and_then(|mut random| std::io::Read::read_exact(&mut random, bytes))
-        .expect("random bytes");
-    for (range, is_kept) in [(noise, true), (memory.pages(1024, 2048), false)] {
-        let first = act(&mut actuator, operation(Action::Pageout, range));
-        assert!(first.applied >= range.len() / 10 * 9, "{first:?}");
-        for page in range.start / PAGE_SIZE..range.end / PAGE_SIZE {
-            memory.read(page - memory.start / PAGE_SIZE);
+    on_swap(ActOptions::default(), |actuator, memory| {
+        if !std::fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.contains("/dev/zram")) {
+            skip(&"swap is no zram");
+            return;
         }
-        let second = act(&mut actuator, operation(Action::Pageout, range));
-        let refused = second.refused.get(&Refusal::Incompressible);
-        let refused = refused.copied().unwrap_or(0);
-        assert_eq!(refused >= range.len() / 10 * 9, is_kept, "{second:?}");
-        assert_eq!(
-            second.applied >= range.len() / 10 * 9,
-            !is_kept,
-            "{second:?}"
-        );
-    }
+        let noise = memory.pages(0, 1024);
+        // SAFETY: pages of a mapping that nothing else uses now.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(noise.start as *mut u8, noise.len() as usize) };
+        File::open("/dev/urandom")
+            .and_then(|mut random| std::io::Read::read_exact(&mut random, bytes))
+            .expect("random bytes");
+        for (first, is_kept) in [(0, true), (1024, false)] {
+            let range = memory.pages(first, first + 1024);
+            let most = range.len() / 10 * 9;
+            let outcome = act(actuator, Action::Pageout, range);
+            assert!(outcome.applied >= most, "{outcome:?}");
+            for page in first..first + 1024 {
+                memory.read(page);
+            }
+            let second = act(actuator, Action::Pageout, range);
+            let refused = second.refused.get(&Refusal::Incompressible);
+            let refused = refused.copied().unwrap_or(0);
+            assert_eq!(refused >= most, is_kept, "{second:?}");
+            assert_eq!(second.applied >= most, !is_kept, "{second:?}");
+        }
+    });
 }
 
 #[test]
 fn without_swap_nothing_is_tried_and_huge_pages_stay_huge() {
-    const TEST: &str = "without_swap_nothing_is_tried_and_huge_pages_stay_huge";
-    let _turn = alone();
-    if swap::facts().total > 0 {
-        eprintln!("SKIP {TEST}: this machine has swap of its own");
-        return;
-    }
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let memory = Memory::new();
-    let collapsed = act(&mut actuator, operation(Action::Collapse, memory.range()));
-    assert_eq!(collapsed.applied, SIZE, "{collapsed:?}");
-    let outcome = act(&mut actuator, operation(Action::Pageout, memory.range()));
-    assert_eq!(
-        outcome.refused.get(&Refusal::NoSwap),
-        Some(&SIZE),
-        "{outcome:?}"
-    );
-    assert_eq!((memory.huge(), memory.placed()), (SIZE, (SIZE, 0)));
+    on_memory(|actuator, memory| {
+        if swap::facts().total > 0 {
+            skip(&"this machine has swap of its own");
+            return;
+        }
+        let collapsed = act(actuator, Action::Collapse, memory.range());
+        assert_eq!(collapsed.applied, SIZE, "{collapsed:?}");
+        let outcome = act(actuator, Action::Pageout, memory.range());
+        let refused = outcome.refused.get(&Refusal::NoSwap);
+        assert_eq!(refused, Some(&SIZE), "{outcome:?}");
+        assert_eq!((memory.sizes(), memory.placed()), ((SIZE, SIZE), (SIZE, 0)));
+    });
 }
 
 #[test]
 fn collapse_makes_huge_pages_where_enough_is_in_use() {
-    const TEST: &str = "collapse_makes_huge_pages_where_enough_is_in_use";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let memory = Memory::new();
-    // Only a quarter of the last block is left.
-    let emptied = memory.pages(BLOCKS * 512 - 384, BLOCKS * 512);
-    // SAFETY: our own mapping; the content is not read again.
-    let done = unsafe {
-        libc::madvise(
-            emptied.start as *mut libc::c_void,
-            emptied.len() as usize,
-            libc::MADV_DONTNEED,
-        )
-    };
-    assert_eq!(done, 0);
-    let outcome = act(&mut actuator, operation(Action::Hugepage, memory.range()));
-    assert_eq!(outcome.applied, (BLOCKS - 1) * BLOCK_SIZE, "{outcome:?}");
-    assert_eq!(outcome.refused[&Refusal::Sparse], 128 * PAGE_SIZE);
-    assert_eq!(memory.huge(), outcome.applied);
+    on_memory(|actuator, memory| {
+        // Only a quarter of the last block is left.
+        let emptied = memory.pages(BLOCKS * PAGES - 384, BLOCKS * PAGES);
+        assert!(memory.advise(emptied, libc::MADV_DONTNEED));
+        let outcome = act(actuator, Action::Hugepage, memory.range());
+        assert_eq!(outcome.applied, (BLOCKS - 1) * BLOCK_SIZE, "{outcome:?}");
+        assert_eq!(outcome.refused[&Refusal::Sparse], 128 * PAGE_SIZE);
+        assert_eq!(memory.sizes().1, outcome.applied);
+    });
 }
 
 #[test]
 fn part_of_a_huge_page_is_not_split() {
-    const TEST: &str = "part_of_a_huge_page_is_not_split";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let memory = Memory::new();
-    act(&mut actuator, operation(Action::Collapse, memory.range()));
-    let outcome = act(
-        &mut actuator,
-        operation(Action::Nohugepage, memory.pages(10, 1000)),
-    );
-    assert_eq!(outcome.applied, 0, "{outcome:?}");
-    assert_eq!(memory.huge(), SIZE);
-}
-
-#[test]
-fn cold_clears_accessed_bits_and_leaves_the_memory_where_it_is() {
-    const TEST: &str = "cold_clears_accessed_bits_and_leaves_the_memory_where_it_is";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let memory = Memory::new();
-    let outcome = act(&mut actuator, operation(Action::Cold, memory.range()));
-    assert!(outcome.applied >= SIZE - 16 * PAGE_SIZE, "{outcome:?}");
-    assert_eq!(memory.placed(), (SIZE, 0));
+    on_memory(|actuator, memory| {
+        act(actuator, Action::Collapse, memory.range());
+        let outcome = act(actuator, Action::Nohugepage, memory.pages(10, 1000));
+        assert_eq!(outcome.applied, 0, "{outcome:?}");
+        assert_eq!(memory.sizes().1, SIZE);
+    });
 }
 
 #[test]
 fn locked_and_shared_memory_is_refused_by_name() {
-    const TEST: &str = "locked_and_shared_memory_is_refused_by_name";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let Some(_swap) = Swap::new(TEST) else { return };
-    let memory = Memory::new();
-    let locked = memory.pages(0, 10);
-    // SAFETY: our own mapping.
-    let done = unsafe { libc::mlock(locked.start as *const libc::c_void, locked.len() as usize) };
-    assert_eq!(done, 0);
-    let outcome = act(
-        &mut actuator,
-        operation(Action::Pageout, memory.pages(0, 512)),
-    );
-    assert_eq!(
-        outcome.refused.get(&Refusal::Locked),
-        Some(&locked.len()),
-        "{outcome:?}"
-    );
-    assert!(outcome.applied > 490 * PAGE_SIZE, "{outcome:?}");
-
-    // A child that sleeps shares every page with us until one of us writes.
-    // SAFETY: the child only calls pause and _exit.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: async-signal-safe calls.
-        unsafe {
-            libc::pause();
-            libc::_exit(0);
-        }
-    }
-    let outcome = act(
-        &mut actuator,
-        operation(Action::Pageout, memory.pages(1024, 1536)),
-    );
-    // SAFETY: our own child, not yet waited for.
-    unsafe {
-        libc::kill(child, libc::SIGKILL);
-        libc::waitpid(child, std::ptr::null_mut(), 0);
-    }
-    assert_eq!(
-        outcome.refused.get(&Refusal::Shared),
-        Some(&BLOCK_SIZE),
-        "{outcome:?}"
-    );
-    memory.assert_content();
+    on_swap(ActOptions::default(), |actuator, memory| {
+        let locked = memory.pages(0, 10);
+        memory.lock(locked);
+        let outcome = act(actuator, Action::Pageout, memory.pages(0, 512));
+        let refused = outcome.refused.get(&Refusal::Locked);
+        assert_eq!(refused, Some(&locked.len()), "{outcome:?}");
+        assert!(outcome.applied > 490 * PAGE_SIZE, "{outcome:?}");
+        let block = memory.pages(1024, 1536);
+        let outcome = beside_a_child(|| act(actuator, Action::Pageout, block));
+        let refused = outcome.refused.get(&Refusal::Shared);
+        assert_eq!(refused, Some(&BLOCK_SIZE), "{outcome:?}");
+        memory.assert_content(|_, _| true);
+    });
 }
 
 #[test]
-fn filters_leave_out_what_they_are_told_to() {
-    const TEST: &str = "filters_leave_out_what_they_are_told_to";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let Some(_swap) = Swap::new(TEST) else { return };
-    let memory = Memory::new();
-    act(&mut actuator, operation(Action::Cold, memory.range()));
-    for page in (0..512).step_by(4) {
-        memory.write(page, page + 1);
-    }
-    let mut young = operation(Action::Pageout, memory.pages(0, 512));
-    young.filters = [(OpsFilter::Young, true, false)].into();
-    let outcome = act(&mut actuator, young);
-    let passed = 384 * PAGE_SIZE;
-    assert!(
-        outcome.filter_passed.abs_diff(passed) <= 8 * PAGE_SIZE,
-        "{outcome:?}"
-    );
-    assert!(
-        outcome.applied.abs_diff(passed) <= 8 * PAGE_SIZE,
-        "{outcome:?}"
-    );
-    // The filter clears accessed bits: pages not touched since pass the next time.
-    let mut again = operation(Action::Pageout, memory.pages(0, 512));
-    again.filters = [(OpsFilter::Young, true, false)].into();
-    let outcome = act(&mut actuator, again);
-    let rest = 128 * PAGE_SIZE;
-    assert!(
-        outcome.applied.abs_diff(rest) <= 8 * PAGE_SIZE,
-        "{outcome:?}"
-    );
-    let mut anonymous = operation(Action::Pageout, memory.pages(512, 1024));
-    anonymous.filters = [(OpsFilter::Anon, true, false)].into();
-    let outcome = act(&mut actuator, anonymous);
-    assert_eq!(
-        (outcome.filter_passed, outcome.applied),
-        (0, 0),
-        "{outcome:?}"
-    );
-    memory.assert_content();
+fn cold_clears_accessed_bits_and_filters_leave_out_what_they_are_told_to() {
+    on_swap(ActOptions::default(), |actuator, memory| {
+        let cold = act(actuator, Action::Cold, memory.range());
+        assert!(cold.applied >= SIZE - 16 * PAGE_SIZE, "{cold:?}");
+        assert_eq!(memory.placed(), (SIZE, 0));
+        for page in (0..512).step_by(4) {
+            memory.write(page, page + 1);
+        }
+        let mut page_out = |filter: OpsFilter, range| {
+            let mut filtered = operation(Action::Pageout, range);
+            filtered.filters = [(filter, true, false)].into();
+            execute(actuator, filtered)
+        };
+        let is_about = |bytes: u64, pages: u64| bytes.abs_diff(pages * PAGE_SIZE) <= 8 * PAGE_SIZE;
+        let young = page_out(OpsFilter::Young, memory.pages(0, 512));
+        assert!(is_about(young.filter_passed, 384), "{young:?}");
+        assert!(is_about(young.applied, 384), "{young:?}");
+        // The filter clears accessed bits: pages not touched since pass the next time.
+        let again = page_out(OpsFilter::Young, memory.pages(0, 512));
+        assert!(is_about(again.applied, 128), "{again:?}");
+        let anonymous = page_out(OpsFilter::Anon, memory.pages(512, 1024));
+        let passed = (anonymous.filter_passed, anonymous.applied);
+        assert_eq!(passed, (0, 0), "{anonymous:?}");
+        memory.assert_content(|_, _| true);
+    });
 }
 
 #[test]
 fn what_was_touched_is_spared_if_asked() {
-    const TEST: &str = "what_was_touched_is_spared_if_asked";
-    let _turn = alone();
     let options = ActOptions {
         spare_accessed: true,
         ..ActOptions::default()
     };
-    let Some(mut actuator) = actuator(TEST, options) else {
-        return;
-    };
-    let Some(_swap) = Swap::new(TEST) else { return };
-    let memory = Memory::new();
-    // SAFETY: our own mapping.
-    let done = unsafe {
-        libc::madvise(
-            memory.start as *mut libc::c_void,
-            BLOCK_SIZE as usize,
-            libc::MADV_COLD,
-        )
-    };
-    assert_eq!(done, 0);
-    memory.write(7, 8);
-    let outcome = act(
-        &mut actuator,
-        operation(Action::Pageout, memory.pages(0, 512)),
-    );
-    assert!(outcome.refused[&Refusal::Kept] >= PAGE_SIZE, "{outcome:?}");
-    assert!(outcome.applied >= 500 * PAGE_SIZE, "{outcome:?}");
+    on_swap(options, |actuator, memory| {
+        let block = memory.pages(0, PAGES);
+        assert!(memory.advise(block, libc::MADV_COLD));
+        memory.write(7, 8);
+        let outcome = act(actuator, Action::Pageout, block);
+        assert!(outcome.refused[&Refusal::Kept] >= PAGE_SIZE, "{outcome:?}");
+        assert!(outcome.applied >= 500 * PAGE_SIZE, "{outcome:?}");
+    });
 }
 
 #[test]
 fn a_target_that_has_gone_is_said_to_have() {
-    const TEST: &str = "a_target_that_has_gone_is_said_to_have";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let mut child = Command::new("sleep")
-        .arg("60")
-        .stdin(Stdio::null())
-        .spawn()
-        .expect("sleep(1)");
-    let target = TargetId(1);
-    let process = Process::open(child.id()).expect("just started");
-    actuator.add(target, process).expect("it has memory");
-    child.kill().expect("our child");
-    child.wait().expect("our child");
-    let gone = Operation {
-        target,
-        ..operation(Action::Pageout, AddressRange::new(0, 1 << 30))
-    };
-    let outcome = act(&mut actuator, gone);
-    assert_eq!(outcome.refused.get(&Refusal::Exited), Some(&(1 << 30)));
+    on_memory(|actuator, _| {
+        let mut sleep = Command::new("sleep");
+        let child = sleep.arg("60").stdin(Stdio::null()).spawn();
+        let mut child = child.expect("sleep(1)");
+        let target = TargetId(1);
+        let process = Process::open(child.id()).expect("just started");
+        actuator.add(target, process).expect("it has memory");
+        child.kill().expect("our child");
+        child.wait().expect("our child");
+        let gone = Operation {
+            target,
+            ..operation(Action::Pageout, AddressRange::new(0, 1 << 30))
+        };
+        let outcome = execute(actuator, gone);
+        assert_eq!(outcome.refused.get(&Refusal::Exited), Some(&(1 << 30)));
+    });
 }
 
 #[test]
 fn unmapped_ranges_are_not_there_and_large_ones_come_in_parts() {
-    const TEST: &str = "unmapped_ranges_are_not_there_and_large_ones_come_in_parts";
-    let _turn = alone();
-    let Some(mut actuator) = actuator(TEST, ActOptions::default()) else {
-        return;
-    };
-    let memory = Memory::new();
-    // SAFETY: our own mapping; the advice for huge pages is optional.
-    unsafe {
-        libc::madvise(
-            memory.start as *mut libc::c_void,
-            SIZE as usize,
-            MADV_HUGEPAGE,
-        )
-    };
-    let around = AddressRange::new(memory.start - (300 << 20), memory.start + (300 << 20));
-    let outcome = act(&mut actuator, operation(Action::Stat, around));
-    assert!(outcome.filter_passed >= SIZE, "{outcome:?}");
-    let accounted: u64 = outcome.refused.values().sum::<u64>() + outcome.filter_passed;
-    assert_eq!(accounted, around.len(), "{outcome:?}");
+    on_memory(|actuator, memory| {
+        let ours = memory.range();
+        // The advice for huge pages is optional.
+        memory.advise(ours, libc::MADV_HUGEPAGE);
+        let around = AddressRange::new(ours.start - (300 << 20), ours.start + (300 << 20));
+        let outcome = act(actuator, Action::Stat, around);
+        assert!(outcome.filter_passed >= SIZE, "{outcome:?}");
+        let accounted: u64 = outcome.refused.values().sum::<u64>() + outcome.filter_passed;
+        assert_eq!(accounted, around.len(), "{outcome:?}");
+    });
 }
 
 #[test]
 fn what_this_machine_cannot_do_is_said_beforehand() {
-    const TEST: &str = "what_this_machine_cannot_do_is_said_beforehand";
-    let Some(actuator) = actuator(TEST, ActOptions::default()) else {
+    let Some(actuator) = actuator(ActOptions::default()) else {
         return;
     };
     assert!(actuator.lacks(Action::LruPrio).is_some());

@@ -15,19 +15,13 @@ use isotherm_linux::cache::file::{self, CacheFileKind, Mounts, Unopenable};
 use isotherm_linux::cache::memmap::{Memmap, SCANNED_TOGETHER};
 use isotherm_linux::node;
 
-use crate::common::beside_others;
+use crate::common::{beside_others, or_skip};
 
 const MIB: u64 = 1 << 20;
 
-/// Returns the memory map; prints SKIP with the reason and returns `None` if this kernel does not support it.
-fn memmap(test: &str) -> Option<Memmap> {
-    match Memmap::new() {
-        Ok(memmap) => Some(memmap),
-        Err(error) => {
-            eprintln!("SKIP {test}: {error}");
-            None
-        }
-    }
+/// Returns the memory map; prints SKIP and returns `None` if this kernel does not support it.
+fn memmap() -> Option<Memmap> {
+    or_skip(Memmap::new())
 }
 
 /// Creates a file of `mib` MiB that is on the disk and in memory. It lies beside the binary, as /tmp may be in memory.
@@ -97,10 +91,7 @@ fn nr_speakers(memmap: &mut Memmap, chunk: &Range<u64>) -> usize {
 #[test]
 fn one_frame_speaks_for_its_neighbours_where_all_were_anonymous() {
     let _turn = beside_others();
-    let test = "one_frame_speaks_for_its_neighbours_where_all_were_anonymous";
-    let Some(mut memmap) = memmap(test) else {
-        return;
-    };
+    let Some(mut memmap) = memmap() else { return };
     let heap = std::hint::black_box(vec![1_u8; 128 * MIB as usize]);
     let (chunk, nr_ours) = fullest_chunk(&frames_of(&heap));
     assert!(nr_speakers(&mut memmap, &chunk) >= nr_ours, "{nr_ours}");
@@ -124,9 +115,7 @@ fn pages(folios: &[CachedFolio], has: u16) -> u64 {
 #[test]
 fn marks_are_cleared_and_tell_what_is_read_next() {
     let _turn = beside_others();
-    let Some(mut memmap) = memmap("marks_are_cleared_and_tell_what_is_read_next") else {
-        return;
-    };
+    let Some(mut memmap) = memmap() else { return };
     let directory = directory();
     let file = cached_file(directory.path(), "file", 16);
     let mut buffer = vec![0; MIB as usize];
@@ -166,10 +155,7 @@ fn marks_are_cleared_and_tell_what_is_read_next() {
 #[test]
 fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
     let _turn = beside_others();
-    let name = "a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same";
-    let Some(mut memmap) = memmap(name) else {
-        return;
-    };
+    let Some(mut memmap) = memmap() else { return };
     let directory = directory();
     let ours = cached_file(directory.path(), "a file", 1);
     let path = directory.path().join("a file");
@@ -208,9 +194,7 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
 #[test]
 fn a_sparse_files_pages_are_listed_in_their_places() {
     let _turn = beside_others();
-    let Some(mut memmap) = memmap("a_sparse_files_pages_are_listed_in_their_places") else {
-        return;
-    };
+    let Some(mut memmap) = memmap() else { return };
     let directory = directory();
     let path = directory.path().join("sparse");
     let file = File::create_new(&path).expect("a new file");
@@ -267,9 +251,7 @@ fn folios_group(memmap: &mut Memmap, file: &File) -> Option<u64> {
 #[test]
 fn a_file_that_is_truncated_meanwhile_harms_nobody() {
     let _turn = beside_others();
-    let Some(mut memmap) = memmap("a_file_that_is_truncated_meanwhile_harms_nobody") else {
-        return;
-    };
+    let Some(mut memmap) = memmap() else { return };
     let directory = directory();
     let file = cached_file(directory.path(), "file", 4);
     let found = folios(&mut memmap, &file);

@@ -1,49 +1,17 @@
 //! Tests the page-table probe on this machine's kernel, against memory of this process that the test itself accesses.
 
-#![expect(unsafe_code, reason = "locks memory")]
-
 use isotherm_engine::table::BlockFacts;
-use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Gap, PAGE_SIZE, Sample, TargetId, Touch,
-};
+use isotherm_engine::{AccessProbe, Gap, PAGE_SIZE, Sample, TargetId, Touch};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 
-use crate::common::{ME, beside_others};
-
-/// 8 MiB of this process, written once, aligned to 2 MiB.
-struct Memory {
-    buffer: Vec<u8>,
-    offset: usize,
-}
-
-impl Memory {
-    fn new() -> Self {
-        let buffer = vec![1; 10 << 20];
-        let offset = buffer.as_ptr().align_offset(BLOCK_SIZE as usize);
-        Self { buffer, offset }
-    }
-    fn start(&self) -> u64 {
-        self.buffer[self.offset..].as_ptr() as u64
-    }
-    fn touch(&mut self, page: usize) {
-        let byte = &mut self.buffer[self.offset + page * PAGE_SIZE as usize];
-        *byte = std::hint::black_box(*byte).wrapping_add(1);
-    }
-}
+use crate::common::{BLOCKS, ME, Memory, beside_others, or_skip};
 
 /// Returns a probe on this process; prints SKIP and returns `None` if BPF is not allowed.
-fn probe(test: &str) -> Option<PageTableProbe> {
-    let mut probe = match PageTableProbe::new() {
-        Ok(probe) => probe,
-        Err(error) => {
-            eprintln!("SKIP {test}: {error}");
-            return None;
-        }
-    };
-    probe
-        .add(ME, Process::open(std::process::id()).expect("we exist"))
-        .expect("our own tables");
+fn probe() -> Option<PageTableProbe> {
+    let mut probe = or_skip(PageTableProbe::new())?;
+    let me = Process::open(std::process::id()).expect("we exist");
+    probe.add(ME, me).expect("our own tables");
     Some(probe)
 }
 
@@ -51,8 +19,7 @@ fn pages(memory: &Memory, pages: impl Iterator<Item = u64>) -> Vec<Sample> {
     pages
         .map(|p| Sample {
             target: ME,
-            address: memory.start() + p * PAGE_SIZE,
-            nr_pages: 1,
+            address: memory.range().start + p * PAGE_SIZE,
         })
         .collect()
 }
@@ -60,108 +27,58 @@ fn pages(memory: &Memory, pages: impl Iterator<Item = u64>) -> Vec<Sample> {
 #[test]
 fn touched_pages_are_accessed_and_others_idle() {
     let _turn = beside_others();
-    let Some(mut probe) = probe("touched_pages_are_accessed_and_others_idle") else {
-        return;
-    };
-    let mut memory = Memory::new();
+    let Some(mut probe) = probe() else { return };
+    let memory = Memory::new();
     let samples = pages(&memory, 0..1500);
     let mut touches = Vec::new();
     probe.arm(&samples).expect("arm");
     for page in (0..1500).step_by(3) {
-        memory.touch(page);
+        memory.write(page, 1);
     }
     probe.check(&mut touches).expect("check");
-    let huge = |page: usize| {
-        touches[page]
-            != if page.is_multiple_of(3) {
-                Touch::ACCESSED
-            } else {
-                Touch::IDLE
-            }
-    };
-    let wrong = (0..1500).filter(|&page| huge(page)).count();
-    assert_eq!(wrong, 0, "of 1500 pages");
+    let wanted = |page: usize| Touch::of(page.is_multiple_of(3));
+    let wrong = (0..1500).filter(|page| touches[*page] != wanted(*page));
+    assert_eq!(wrong.count(), 0, "of 1500 pages");
     let cost = probe.cost();
     assert!(cost.clears > 1000 && cost.monitor_cpu.0 > 0, "{cost:?}");
 }
 
 #[test]
-fn a_cluster_counts_its_pages() {
-    let _turn = beside_others();
-    let Some(mut probe) = probe("a_cluster_counts_its_pages") else {
-        return;
-    };
-    let mut memory = Memory::new();
-    let sample = Sample {
-        target: ME,
-        address: memory.start() + 32 * PAGE_SIZE,
-        nr_pages: 16,
-    };
-    probe.arm(&[sample]).expect("arm");
-    for page in 35..40 {
-        memory.touch(page);
-    }
-    let mut touches = Vec::new();
-    probe.check(&mut touches).expect("check");
-    assert_eq!(
-        touches,
-        [Touch::Seen {
-            observed: 16,
-            accessed: 5
-        }]
-    );
-}
-
-#[test]
 fn locked_pages_are_unknown_and_unmapped_ones_idle() {
     let _turn = beside_others();
-    let Some(mut probe) = probe("locked_pages_are_unknown_and_unmapped_ones_idle") else {
-        return;
-    };
+    let Some(mut probe) = probe() else { return };
     let memory = Memory::new();
-    let locked = memory.start() + 7 * PAGE_SIZE;
-    // SAFETY: locks and unlocks a page of our own buffer.
-    assert_eq!(
-        unsafe { libc::mlock(locked as *const _, PAGE_SIZE as usize) },
-        0
-    );
+    memory.lock(memory.pages(7, 8));
     let mut touches = Vec::new();
     let samples = pages(&memory, [6, 7, 8].into_iter());
     probe.arm(&samples).expect("arm");
     probe.check(&mut touches).expect("check");
     assert_eq!(
         touches,
-        [Touch::IDLE, Touch::Unknown(Gap::Unclearable), Touch::IDLE]
+        [Touch::Idle, Touch::Unknown(Gap::Unclearable), Touch::Idle]
     );
     probe
         .arm(&[Sample {
             target: ME,
             address: PAGE_SIZE,
-            nr_pages: 1,
         }])
         .expect("arm");
     probe.check(&mut touches).expect("check");
-    assert_eq!(touches, [Touch::IDLE], "nothing is there, and nothing came");
-    // SAFETY: as above.
-    unsafe { libc::munlock(locked as *const _, PAGE_SIZE as usize) };
+    assert_eq!(touches, [Touch::Idle], "nothing is there, and nothing came");
 }
 
 #[test]
 fn whole_tables_tell_the_same_as_samples() {
     let _turn = beside_others();
-    let Some(mut probe) = probe("whole_tables_tell_the_same_as_samples") else {
-        return;
-    };
-    let mut memory = Memory::new();
-    let range = AddressRange::new(memory.start(), memory.start() + (8 << 20));
-    let blocks = probe
-        .occupied_blocks(ME, &[range])
-        .expect("read")
-        .expect("we live");
-    assert_eq!(blocks.len(), 4);
+    let Some(mut probe) = probe() else { return };
+    let memory = Memory::new();
+    let range = memory.range();
+    let blocks = probe.occupied_blocks(ME, &[range]).expect("read");
+    let blocks = blocks.expect("we live");
+    assert_eq!(blocks.len() as u64, BLOCKS);
     probe.clear(ME, &[range]).expect("clear");
     for page in [5, 64, 511] {
-        memory.touch(page);
+        memory.write(page, 1);
     }
     let mut facts: Vec<BlockFacts> = Vec::new();
     assert!(
@@ -182,9 +99,7 @@ fn whole_tables_tell_the_same_as_samples() {
 #[test]
 fn the_end_of_a_target_is_unknown_not_idle() {
     let _turn = beside_others();
-    let Some(mut probe) = probe("the_end_of_a_target_is_unknown_not_idle") else {
-        return;
-    };
+    let Some(mut probe) = probe() else { return };
     let mut child = std::process::Command::new("sleep")
         .arg("100")
         .spawn()
@@ -201,7 +116,6 @@ fn the_end_of_a_target_is_unknown_not_idle() {
     let sample = Sample {
         target,
         address: stack.range.end - PAGE_SIZE,
-        nr_pages: 1,
     };
     probe.arm(&[sample]).expect("arm");
     child.kill().expect("our child");

@@ -46,6 +46,14 @@ fn exported(items: &[Item]) -> (String, Conversion) {
     (String::from_utf8(json).expect("text"), conversion)
 }
 
+/// Returns what a record is as JSON.
+fn json_of(record: &[u8]) -> Value {
+    let mut reader = Reader::open(record).expect("readable");
+    let mut json = Vec::new();
+    export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("writes");
+    serde_json::from_slice(&json).expect("is JSON")
+}
+
 /// Returns the items without blocks, because pages listed one by one make hundreds of regions.
 fn without_blocks() -> Vec<Item> {
     let mut items = every_item();
@@ -127,10 +135,7 @@ fn what_damo_said_of_a_record_goes_back_to_it() {
     assert_eq!(left_out["scheme filters"], 1);
     assert_eq!(left_out["scheme statistics"], 1);
     assert_eq!(left_out["probe hits"], 2);
-    let mut reader = Reader::open(&record[..]).expect("readable");
-    let mut json = Vec::new();
-    export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("writes");
-    let value: Value = serde_json::from_slice(&json).expect("is JSON");
+    let value = json_of(&record);
     assert_eq!(value[0]["kdamond_idx"], json!(1));
     assert_eq!(value[0]["context_idx"], json!(2));
     assert_eq!(value[0]["target_id"], json!(18_446_623_435_582_458_880_u64));
@@ -153,11 +158,7 @@ fn intervals_go_back_as_they_were_said() {
         let mut record = Vec::new();
         let source = Source::Json(text.as_bytes());
         import(source, &std::env::temp_dir(), &mut record).expect("reads");
-        let mut reader = Reader::open(&record[..]).expect("readable");
-        let mut json = Vec::new();
-        export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("writes");
-        let value: Value = serde_json::from_slice(&json).expect("is JSON");
-        value[0]["intervals"].clone()
+        json_of(&record)[0]["intervals"].clone()
     };
     let goal =
         json!({"access_bp": "4 %", "aggrs": "3", "min_sample_us": "5 ms", "max_sample_us": "10 s"});
@@ -178,10 +179,7 @@ fn updates_may_be_more_often_than_aggregations() {
         ..header()
     };
     let record = write(&header, &[Item::Snapshot(snapshot(0, 0, "[0,4)=9@2"))]);
-    let mut reader = Reader::open(&record[..]).expect("readable");
-    let mut json = Vec::new();
-    export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("writes");
-    let value: Value = serde_json::from_slice(&json).expect("is JSON");
+    let value = json_of(&record);
     assert_eq!(value[0]["intervals"]["ops_update_us"], json!("10000"));
 }
 

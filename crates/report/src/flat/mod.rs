@@ -24,7 +24,7 @@ use isotherm_record::item::{ActionSample, CostSample, Header, Item, UsageSample}
 
 use crate::context::{RecordContext, Scope, TargetInfo};
 use crate::mapping::MappingTable;
-use crate::rows::{Value, column, nullable};
+use crate::rows::{ColumnValue, column, nullable};
 use table::FlatFile;
 
 pub use crate::rows::{Column, ColumnType};
@@ -284,26 +284,26 @@ impl<W: Write + Send> Flat<W> {
             let share = region.nr_accesses;
             let share = share.map(|n| f64::from(n) / f64::from(snapshot.nr_samples.max(1)));
             let memory = region.memory;
-            self.tables[0].push([
-                Value::U64(u64::from(number)),
-                Value::Time(snapshot.end),
-                Value::U64(lasted.0),
-                Value::U64(u64::from(snapshot.target.0)),
+            self.tables[0].push(&[
+                number.into(),
+                ColumnValue::Time(snapshot.end),
+                lasted.into(),
+                snapshot.target.into(),
                 pid,
                 process,
                 context,
-                mapping.map_or(Value::Null, |label| Value::Name(label.name)),
-                Value::U64(region.range.start),
-                Value::U64(region.range.len()),
-                share.map_or(Value::Null, Value::F64),
-                why_unknown(region).map_or(Value::Null, Value::word),
-                Value::U64(u64::from(snapshot.nr_samples)),
-                age.map_or(Value::Null, |age| Value::U64(age.0)),
-                age_unknown.map_or(Value::Null, Value::word),
-                memory.map_or(Value::Null, |m| Value::U64(m.resident)),
-                memory.map_or(Value::Null, |m| Value::U64(m.touched)),
-                memory.map_or(Value::Null, |m| Value::U64(m.unknown)),
-                memory.map_or(Value::Null, |m| Value::U64(m.swapped)),
+                mapping.as_ref().map(|label| &*label.name).into(),
+                region.range.start.into(),
+                region.range.len().into(),
+                share.into(),
+                why_unknown(region).into(),
+                snapshot.nr_samples.into(),
+                age.into(),
+                age_unknown.into(),
+                memory.map(|m| m.resident).into(),
+                memory.map(|m| m.touched).into(),
+                memory.map(|m| m.unknown).into(),
+                memory.map(|m| m.swapped).into(),
             ])?;
         }
         Ok(())
@@ -314,65 +314,62 @@ impl<W: Write + Send> Flat<W> {
         for target in targets {
             let info = self.context.target_info(TargetId(target));
             let [process, pid, context] = who(&info);
-            let of = |bytes: &BTreeMap<u32, u64>| {
-                let bytes = bytes.get(&target);
-                bytes.map_or(Value::Null, |bytes| Value::U64(*bytes))
-            };
-            self.tables[1].push([
-                Value::Time(usage.time),
-                Value::U64(u64::from(target)),
+            let of = |bytes: &BTreeMap<u32, u64>| bytes.get(&target).copied();
+            self.tables[1].push(&[
+                ColumnValue::Time(usage.time),
+                target.into(),
                 pid,
                 process,
                 context,
-                of(&usage.rss),
-                of(&usage.swap),
-                Value::U64(usage.system_total),
-                Value::U64(usage.system_free),
-                Value::U64(usage.system_available),
+                of(&usage.rss).into(),
+                of(&usage.swap).into(),
+                usage.system_total.into(),
+                usage.system_free.into(),
+                usage.system_available.into(),
             ])?;
         }
         Ok(())
     }
 
     fn push_cost(&mut self, cost: &CostSample) -> Result<(), ConvertError> {
-        self.tables[2].push([
-            Value::Time(cost.time),
-            Value::U64(cost.cost.monitor_cpu.0),
-            Value::U64(cost.cost.induced_cpu.0),
-            Value::U64(cost.cost.checks),
-            Value::U64(cost.cost.clears),
-            Value::U64(cost.cost.refused),
-            Value::U64(cost.unknown),
-            Value::U64(cost.sample_interval.0),
-            Value::U64(cost.aggregation_interval.0),
-            Value::U64(cost.monitor_rss),
+        self.tables[2].push(&[
+            ColumnValue::Time(cost.time),
+            cost.cost.monitor_cpu.into(),
+            cost.cost.induced_cpu.into(),
+            cost.cost.checks.into(),
+            cost.cost.clears.into(),
+            cost.cost.refused.into(),
+            cost.unknown.into(),
+            cost.sample_interval.into(),
+            cost.aggregation_interval.into(),
+            cost.monitor_rss.into(),
         ])
     }
 
     fn push_action(&mut self, action: &ActionSample) -> Result<(), ConvertError> {
-        self.tables[3].push([
-            Value::Time(action.time),
-            action.context.as_deref().map_or(Value::Null, Value::word),
-            Value::U64(u64::from(action.scheme)),
-            Value::word(&action.action),
-            Value::Bool(action.dry_run),
-            Value::U64(action.nr_tried),
-            Value::U64(action.sz_tried),
-            Value::U64(action.sz_applied),
-            Value::U64(action.refused.values().sum()),
-            Value::U64(action.took.0),
-            Value::U64(action.cpu.0),
+        self.tables[3].push(&[
+            ColumnValue::Time(action.time),
+            action.context.as_deref().into(),
+            action.scheme.into(),
+            action.action.as_str().into(),
+            ColumnValue::Bool(action.dry_run),
+            action.nr_tried.into(),
+            action.sz_tried.into(),
+            action.sz_applied.into(),
+            action.refused.values().sum::<u64>().into(),
+            action.took.into(),
+            action.cpu.into(),
         ])
     }
 }
 
 /// Returns process, pid and context of a target.
-fn who(target: &TargetInfo) -> [Value; 3] {
+fn who(target: &TargetInfo) -> [ColumnValue<'_>; 3] {
     let pid = target.pid.filter(|pid| *pid > 0);
     [
-        target.name.as_deref().map_or(Value::Null, Value::word),
-        pid.map_or(Value::Null, |pid| Value::U64(u64::from(pid))),
-        target.context.as_deref().map_or(Value::Null, Value::word),
+        target.name.as_deref().into(),
+        pid.into(),
+        target.context.as_deref().into(),
     ]
 }
 

@@ -7,7 +7,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
-use crate::rows::{Column, Rows, Value};
+use crate::rows::{Column, ColumnValue, Rows};
 
 /// Number of rows that are buffered before they are encoded.
 const ROWS_HELD: usize = 16_384;
@@ -37,7 +37,7 @@ impl<W: Write + Send> FlatFile<W> {
         })
     }
 
-    pub(super) fn push<const N: usize>(&mut self, row: [Value; N]) -> Result<(), ConvertError> {
+    pub(super) fn push(&mut self, row: &[ColumnValue<'_>]) -> Result<(), ConvertError> {
         self.table.push(row);
         self.rows += 1;
         if self.table.held() == ROWS_HELD {

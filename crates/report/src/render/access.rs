@@ -7,15 +7,80 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
-use super::table::{Align, Table};
-use super::{CsvWriter, ReportFormat, Style, or_empty, page};
+use super::table::Table;
+use super::{ReportFormat, Style, page};
 use crate::access::{AccessReport, AccessTable, MappingTotals, Row, Totals};
 use crate::context::RecordInfo;
+use crate::rows::ColumnType::{Address, F64, Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::{TARGET, Tabulate};
 
 /// The largest number of regions in a picture; with more, rows would be thinner than their text.
 const MAX_BARS: usize = 200;
 /// The largest number of mappings in the text's totals.
 const MAX_MAPPINGS: usize = 12;
+
+impl Tabulate for AccessTable {
+    /// The columns of a row for each region.
+    const COLUMNS: &'static [Column] = &[
+        TARGET,
+        column("snapshot", U64, "Number of the target's snapshot."),
+        column("start_ns", U64, "Start of its interval."),
+        column("end_ns", U64, "End of its interval."),
+        column("address_start", Address, "First address."),
+        column("address_end", Address, "First address behind it."),
+        column("size_bytes", U64, "Length of the region."),
+        nullable(
+            "access_rate",
+            F64,
+            "Share of checks that found an access, 0 to 1; null: not known.",
+        ),
+        column("age_ns", U64, "Time since the access rate changed."),
+        column("age_intervals", U32, "Number of intervals since then."),
+        column("nr_samples", U32, "Checks in the interval."),
+        nullable("mapping", Name, "Name of the mapping there."),
+        nullable("mapping_others", U64, "Other names that lie there."),
+        nullable("resident_bytes", U64, "Bytes in memory."),
+        nullable("touched_bytes", U64, "Accessed resident bytes."),
+        nullable("unknown_bytes", U64, "Resident bytes of unknown access."),
+        nullable("swapped_bytes", U64, "Bytes swapped out."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for region in &self.regions {
+            let (mapping, memory) = (region.mapping.as_ref(), region.memory);
+            push(&[
+                self.target.target.into(),
+                self.snapshot.into(),
+                self.start_ns.into(),
+                self.end_ns.into(),
+                region.start.into(),
+                region.end.into(),
+                region.size_bytes.into(),
+                region.access_rate.into(),
+                region.age_ns.into(),
+                region.age_intervals.into(),
+                self.nr_samples.into(),
+                mapping.map(|label| &*label.name).into(),
+                mapping.map(|label| label.others as u64).into(),
+                memory.map(|memory| memory.resident).into(),
+                memory.map(|memory| memory.touched).into(),
+                memory.map(|memory| memory.unknown).into(),
+                memory.map(|memory| memory.swapped).into(),
+            ]);
+        }
+    }
+}
+
+impl Tabulate for AccessReport {
+    const COLUMNS: &'static [Column] = AccessTable::COLUMNS;
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for table in &self.snapshots {
+            table.rows(push);
+        }
+    }
+}
 
 impl AccessReport {
     /// Writes all tables.
@@ -59,7 +124,7 @@ impl<'a> AccessWriter<'a> {
                 }
                 text(table, &self.style, self.out)
             }
-            ReportFormat::Csv => csv(table, self.out),
+            ReportFormat::Csv => table.csv_rows(self.out),
             ReportFormat::Json => {
                 if !first {
                     self.out.write_all(b",\n")?;
@@ -76,11 +141,9 @@ impl<'a> AccessWriter<'a> {
                 );
                 self.out.write_all(section.as_bytes())?;
                 let shown = table.mappings.iter().take(MAX_MAPPINGS);
-                let rows: Vec<Vec<String>> = shown
-                    .map(|mapping| mapping_row(mapping, &self.style).to_vec())
-                    .collect();
+                let rows = shown.map(|mapping| mapping_row(mapping, &self.style));
                 let head = ["Regions", "Hot", "Cold", "Idle", "Unknown", "Mapping"];
-                let section = page::table("By mapping", "", &head, &rows);
+                let section = page::table("By mapping", "", &head, rows);
                 self.out.write_all(section.as_bytes())
             }
         }
@@ -110,11 +173,7 @@ impl<'a> AccessWriter<'a> {
             return Ok(());
         }
         match self.format {
-            ReportFormat::Csv => {
-                let mut rows = CsvWriter::from_writer(&mut *self.out);
-                rows.write_record(CSV_HEAD)?;
-                rows.flush()
-            }
+            ReportFormat::Csv => AccessTable::csv_head(self.out),
             ReportFormat::Html => {
                 let start = page::start("Access by region", record);
                 self.out.write_all(start.as_bytes())
@@ -131,26 +190,6 @@ impl<'a> AccessWriter<'a> {
         }
     }
 }
-
-const CSV_HEAD: [&str; 17] = [
-    "target",
-    "snapshot",
-    "start_ns",
-    "end_ns",
-    "address_start",
-    "address_end",
-    "size_bytes",
-    "access_rate",
-    "age_ns",
-    "age_intervals",
-    "nr_samples",
-    "mapping",
-    "mapping_others",
-    "resident_bytes",
-    "touched_bytes",
-    "unknown_bytes",
-    "swapped_bytes",
-];
 
 fn title(table: &AccessTable) -> String {
     let (start, end) = (
@@ -172,46 +211,26 @@ fn title(table: &AccessTable) -> String {
 fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}\n", title(table))?;
     let is_exact = table.totals.resident_bytes.is_some();
-    let mut columns = vec![("ADDRESS", Align::Right), ("SIZE", Align::Right)];
-    if is_exact {
-        columns.push(("RESIDENT", Align::Right));
-    }
-    columns.extend([
-        ("ACCESS", Align::Right),
-        ("AGE", Align::Right),
-        ("MAPPING", Align::Left),
-    ]);
-    let mut rows = Table::new(&columns);
-    for row in &table.regions {
-        let age = style.duration(row.age_ns);
+    let resident = if is_exact { "RESIDENT>|" } else { "" };
+    let rows = table.regions.iter().map(|row| {
         let mut fields = vec![format!("{:#014x}", row.start), style.bytes(row.size_bytes)];
         if is_exact {
-            fields.push(
-                row.memory
-                    .map_or_else(|| "?".into(), |m| style.bytes(m.resident)),
-            );
+            fields.push(style.maybe_bytes(row.memory.map(|m| m.resident)));
         }
+        let age = style.duration(row.age_ns);
         fields.extend([units::format_rate(row.access_rate), age, mapping(row)]);
-        rows.row(fields);
-    }
-    rows.write(out)?;
+        fields
+    });
+    let heads = format!("ADDRESS>|SIZE>|{resident}ACCESS>|AGE>|MAPPING");
+    Table::of(&heads, rows).write(out)?;
     writeln!(out, "\n{}", totals(&table.totals, style))?;
     if table.mappings.len() < 2 {
         return Ok(());
     }
     writeln!(out, "\nBy mapping:")?;
-    let mut rows = Table::new(&[
-        ("REGIONS", Align::Right),
-        ("HOT", Align::Right),
-        ("COLD", Align::Right),
-        ("IDLE", Align::Right),
-        ("UNKNOWN", Align::Right),
-        ("MAPPING", Align::Left),
-    ]);
-    for mapping in table.mappings.iter().take(MAX_MAPPINGS) {
-        rows.row(mapping_row(mapping, style).to_vec());
-    }
-    rows.write(out)?;
+    let shown = table.mappings.iter().take(MAX_MAPPINGS);
+    let rows = shown.map(|mapping| mapping_row(mapping, style));
+    Table::of("REGIONS>|HOT>|COLD>|IDLE>|UNKNOWN>|MAPPING", rows).write(out)?;
     match table.mappings.len().saturating_sub(MAX_MAPPINGS) {
         0 => Ok(()),
         n => writeln!(out, "and {n} smaller ones; --format json has all"),
@@ -256,51 +275,22 @@ fn mapping(row: &Row) -> String {
         .map_or_else(|| "-".into(), ToString::to_string)
 }
 
-fn csv(table: &AccessTable, out: &mut dyn Write) -> io::Result<()> {
-    let mut rows = CsvWriter::from_writer(out);
-    for row in &table.regions {
-        let fields = [
-            or_empty(table.target.target.map(|t| t.0)),
-            table.snapshot.to_string(),
-            table.start_ns.0.to_string(),
-            table.end_ns.0.to_string(),
-            format!("{:#x}", row.start),
-            format!("{:#x}", row.end),
-            row.size_bytes.to_string(),
-            or_empty(row.access_rate),
-            row.age_ns.0.to_string(),
-            row.age_intervals.to_string(),
-            table.nr_samples.to_string(),
-            or_empty(row.mapping.as_ref().map(|m| &m.name)),
-            or_empty(row.mapping.as_ref().map(|m| m.others)),
-            or_empty(row.memory.map(|m| m.resident)),
-            or_empty(row.memory.map(|m| m.touched)),
-            or_empty(row.memory.map(|m| m.unknown)),
-            or_empty(row.memory.map(|m| m.swapped)),
-        ];
-        rows.write_record(&fields)?;
-    }
-    rows.flush()
-}
-
 fn picture(table: &AccessTable) -> String {
     let largest = table.regions.iter().map(|row| row.size_bytes).max();
     let largest = largest.unwrap_or(1) as f64;
     let shown = table.regions.iter().take(MAX_BARS);
-    let rows: Vec<Bar> = shown
-        .map(|row| Bar {
-            label: format!("{:#x}", row.start),
-            value: format!(
-                "{} · {} · {} · {}",
-                units::format_bytes(row.size_bytes),
-                units::format_rate(row.access_rate),
-                units::format_time(row.age_ns),
-                mapping(row)
-            ),
-            share: row.size_bytes as f64 / largest,
-            colour: Some(super::colour::of(row.access_rate)),
-        })
-        .collect();
+    let rows = shown.map(|row| Bar {
+        label: format!("{:#x}", row.start),
+        value: format!(
+            "{} · {} · {} · {}",
+            units::format_bytes(row.size_bytes),
+            units::format_rate(row.access_rate),
+            units::format_time(row.age_ns),
+            mapping(row)
+        ),
+        share: row.size_bytes as f64 / largest,
+        colour: Some(super::colour::of(row.access_rate)),
+    });
     let left_out = table.regions.len().saturating_sub(MAX_BARS);
     let note = match left_out {
         0 => "Length: size. Colour: access rate.".to_string(),
@@ -308,5 +298,5 @@ fn picture(table: &AccessTable) -> String {
             "Length: size. Colour: access rate. {n} more regions: --limit, --sort and the filters choose."
         ),
     };
-    bars(&title(table), &note, &rows)
+    bars(&title(table), &note, rows)
 }

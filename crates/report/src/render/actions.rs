@@ -2,41 +2,90 @@
 
 use std::io::{self, Write};
 
-use isotherm_engine::{Refusal, units};
+use isotherm_engine::{Nanos, Refusal, units};
 
-use super::plot::{Line, PlotText, lines};
-use super::table::{Align, Table};
+use super::plot::{Line, lines};
+use super::table::Table;
 use super::wss::spark;
-use super::{CsvWriter, Render, Style, page};
+use super::{Render, Style, or_empty, page};
 use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
+use crate::rows::ColumnType::{Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 24;
 /// Number of processes that text and pages show; JSON has all.
 const PROCESSES_SHOWN: usize = 20;
 
+impl Tabulate for ActionsReport {
+    /// The columns of a row for each metric of each scheme, counter of the kernel, process and context.
+    const COLUMNS: &'static [Column] = &[
+        nullable("context", Name, "Context, in a record of several."),
+        nullable("scheme", U32, "Place of the scheme in its context."),
+        nullable("action", Name, "Its action, or the counter's node."),
+        column("metric", Name, "Name of the metric."),
+        nullable("time_ns", U64, "Time; null: the end of the record."),
+        column("value", U64, "Value of the metric."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        let none = ColumnValue::Null;
+        for scheme in &self.schemes {
+            let context = scheme.context.as_deref().into();
+            let [number, action] = [scheme.scheme.into(), scheme.action.as_str().into()];
+            let mut row = |metric: &str, time: Option<Nanos>, value: u64| {
+                let [time, value] = [time.into(), value.into()];
+                push(&[context, number, action, metric.into(), time, value]);
+            };
+            row("tried_bytes", None, scheme.tried_bytes);
+            for way in &scheme.moved {
+                let metric = format!("moved_bytes: node {} to {}", way.from, way.to);
+                row(&metric, None, way.bytes);
+            }
+            for (why, n) in &scheme.refused_bytes {
+                row(&format!("refused_bytes: {}", reason(*why)), None, *n);
+            }
+            for point in &scheme.series {
+                row("applied_bytes_sum", Some(point.time_ns), point.max);
+            }
+        }
+        for (node, counter, pages) in self.kernel_counters() {
+            let metric = format!("kernel_pages: {counter}");
+            let [node, metric] = [node.as_str(), metric.as_str()].map(Into::into);
+            push(&[none, none, node, metric, none, pages.into()]);
+        }
+        for of in &self.processes {
+            let metric = format!("applied_bytes: pid {}", or_empty(of.target.pid));
+            let metric = metric.as_str().into();
+            push(&[none, none, none, metric, none, of.applied_bytes.into()]);
+        }
+        for guard in &self.guards {
+            let context = guard.context.as_deref().into();
+            let metric = "guard_allowed_bytes_per_s".into();
+            for point in &guard.allowed {
+                let (time, mean) = (point.time_ns.into(), point.mean.into());
+                push(&[context, none, none, metric, time, mean]);
+            }
+        }
+    }
+}
+
 impl Render for ActionsReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("SCHEME", Align::Left),
-            ("TRIED", Align::Right),
-            ("APPLIED", Align::Right),
-            ("TOOK", Align::Right),
-            ("OVER TIME", Align::Left),
-        ]);
-        for scheme in &self.schemes {
-            table.row(vec![
+        let rows = self.schemes.iter().map(|scheme| {
+            [
                 name(scheme),
                 style.bytes(scheme.tried_bytes),
                 style.bytes(scheme.applied_bytes),
                 units::format_time(scheme.took_ns),
                 spark(&scheme.series, SPARK_WIDTH),
-            ]);
-        }
+            ]
+        });
         if self.schemes.is_empty() {
             writeln!(out, "no scheme tried anything")?;
         } else {
-            table.write(out)?;
+            Table::of("SCHEME|TRIED>|APPLIED>|TOOK>|OVER TIME", rows).write(out)?;
         }
         if self.processes.len() > 1 {
             writeln!(out)?;
@@ -44,11 +93,9 @@ impl Render for ActionsReport {
         }
         for scheme in self.schemes.iter().filter(|s| !s.refused_bytes.is_empty()) {
             writeln!(out, "\nNot acted on by {}:", name(scheme))?;
-            let mut table = Table::new(&[("BYTES", Align::Right), ("WHY", Align::Left)]);
-            for (why, n) in &scheme.refused_bytes {
-                table.row(vec![style.bytes(*n), reason(*why)]);
-            }
-            table.write(out)?;
+            let refused = scheme.refused_bytes.iter();
+            let rows = refused.map(|(why, n)| [style.bytes(*n), reason(*why)]);
+            Table::of("BYTES>|WHY", rows).write(out)?;
         }
         self.moves_text(style, out)?;
         for guard in &self.guards {
@@ -57,55 +104,17 @@ impl Render for ActionsReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["context", "scheme", "action", "metric", "time_ns", "value"];
-        out.write_record(head)?;
-        for scheme in &self.schemes {
-            let context = scheme.context.clone().unwrap_or_default();
-            let mut line = |metric: &str, time: Option<u64>, value: u64| {
-                out.serialize((&context, scheme.scheme, &scheme.action, metric, time, value))
-            };
-            line("tried_bytes", None, scheme.tried_bytes)?;
-            for way in &scheme.moved {
-                let metric = format!("moved_bytes: node {} to {}", way.from, way.to);
-                line(&metric, None, way.bytes)?;
-            }
-            for (why, n) in &scheme.refused_bytes {
-                line(&format!("refused_bytes: {}", reason(*why)), None, *n)?;
-            }
-            for point in &scheme.series {
-                line("applied_bytes_sum", Some(point.time_ns.0), point.max)?;
-            }
-        }
-        for (node, counter, pages) in self.kernel_counters() {
-            let metric = format!("kernel_pages: {counter}");
-            out.serialize(("", "", node, metric, "", pages))?;
-        }
-        for of in &self.processes {
-            let pid = of
-                .target
-                .pid
-                .map_or_else(String::new, |pid| pid.to_string());
-            let metric = format!("applied_bytes: pid {pid}");
-            out.serialize(("", "", "", metric, None::<u64>, of.applied_bytes))?;
-        }
-        for guard in &self.guards {
-            for point in &guard.allowed {
-                let metric = "guard_allowed_bytes_per_s";
-                out.serialize((&guard.context, "", "", metric, point.time_ns.0, point.mean))?;
-            }
-        }
-        Ok(())
-    }
-
     fn svg(&self) -> String {
-        self.picture()
+        let schemes = self.schemes.iter();
+        let plots = schemes.map(|scheme| Line::new(name(scheme), &scheme.series));
+        let note = "The sum of bytes that each scheme acted on.";
+        lines("Memory acted on since the beginning", note, plots)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Actions", &self.record);
-        html += &page::figure("Acted on, over time", "", &self.picture());
+        html += &page::figure("Acted on, over time", "", &self.svg());
         if self.guards.iter().any(|guard| !guard.allowed.is_empty()) {
             html += &page::figure("What the guard allowed", "", &self.allowed());
         }
@@ -124,69 +133,52 @@ impl Render for ActionsReport {
                 rows.push(vec![name(scheme), what, style.bytes(*n)]);
             }
         }
-        html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], &rows);
-        let counters = self.kernel_counters();
-        let rows: Vec<Vec<String>> = counters
-            .into_iter()
-            .map(|(node, counter, pages)| vec![node, counter.to_owned(), pages.to_string()])
-            .collect();
+        html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], rows);
+        let rows = self.counter_rows();
         if !rows.is_empty() {
-            html += &page::table(
-                "Moved by the kernel itself",
-                "",
-                &["Of", "Counter", "Pages"],
-                &rows,
-            );
+            let heads = ["Of", "Counter", "Pages"];
+            html += &page::table("Moved by the kernel itself", "", &heads, rows);
         }
         if self.processes.len() > 1 {
             html += &self.process_table(&style).html("By process", "");
         }
-        let rows: Vec<Vec<String>> = self.guards.iter().map(|g| vec![guard_text(g)]).collect();
-        if !rows.is_empty() {
-            html += &page::table("Guard", "", &[""], &rows);
+        if !self.guards.is_empty() {
+            let rows = self.guards.iter().map(|guard| [guard_text(guard)]);
+            html += &page::table("Guard", "", &[""], rows);
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
 impl ActionsReport {
     /// Writes the memory that schemes and the kernel moved between nodes.
     fn moves_text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("SCHEME", Align::Left),
-            ("FROM NODE", Align::Right),
-            ("TO NODE", Align::Right),
-            ("BYTES", Align::Right),
-        ]);
+        let mut rows = Vec::new();
         for scheme in &self.schemes {
             for way in &scheme.moved {
-                let nodes = [way.from, way.to].map(|node| node.to_string());
-                let [from, to] = nodes;
-                table.row(vec![name(scheme), from, to, style.bytes(way.bytes)]);
+                let [from, to] = [way.from, way.to].map(|node| node.to_string());
+                rows.push([name(scheme), from, to, style.bytes(way.bytes)]);
             }
         }
-        if self.schemes.iter().any(|scheme| !scheme.moved.is_empty()) {
+        if !rows.is_empty() {
             writeln!(out, "\nFrom node to node:")?;
-            table.write(out)?;
+            Table::of("SCHEME|FROM NODE>|TO NODE>|BYTES>", rows).write(out)?;
         }
-        let counters = self.kernel_counters();
-        if counters.is_empty() {
+        let rows = self.counter_rows();
+        if rows.is_empty() {
             return Ok(());
         }
         writeln!(
             out,
             "\nMoved by the kernel itself meanwhile, by its counters:"
         )?;
-        let mut table = Table::new(&[
-            ("OF", Align::Left),
-            ("COUNTER", Align::Left),
-            ("PAGES", Align::Right),
-        ]);
-        for (node, counter, pages) in counters {
-            table.row(vec![node, counter.to_owned(), pages.to_string()]);
-        }
-        table.write(out)
+        Table::of("OF|COUNTER|PAGES>", rows).write(out)
+    }
+
+    fn counter_rows(&self) -> Vec<[String; 3]> {
+        let counters = self.kernel_counters().into_iter();
+        let rows = counters.map(|(of, name, pages)| [of, name.to_owned(), pages.to_string()]);
+        rows.collect()
     }
 
     /// Returns the kernel's counters that grew: scope, name and growth in pages.
@@ -207,61 +199,27 @@ impl ActionsReport {
 
     /// Builds the table of the processes with the most applied bytes.
     fn process_table(&self, style: &Style) -> Table {
-        let mut table = Table::new(&[
-            ("PID", Align::Right),
-            ("NAME", Align::Left),
-            ("TRIED", Align::Right),
-            ("APPLIED", Align::Right),
-            ("NOT ACTED ON, MOSTLY", Align::Left),
-        ]);
-        for of in self.processes.iter().take(PROCESSES_SHOWN) {
-            table.row(vec![
-                of.target
-                    .pid
-                    .map_or_else(String::new, |pid| pid.to_string()),
+        let rows = self.processes.iter().take(PROCESSES_SHOWN).map(|of| {
+            let refused = { of.refused_bytes.iter() }.max_by_key(|(_, bytes)| **bytes);
+            let refused = refused.map(|(why, n)| format!("{} {}", style.bytes(*n), reason(*why)));
+            [
+                or_empty(of.target.pid),
                 of.target.name.clone().unwrap_or_default(),
                 style.bytes(of.tried_bytes),
                 style.bytes(of.applied_bytes),
-                { of.refused_bytes.iter() }
-                    .max_by_key(|(_, bytes)| **bytes)
-                    .map_or_else(String::new, |(why, bytes)| {
-                        format!("{} {}", style.bytes(*bytes), reason(*why))
-                    }),
-            ]);
-        }
-        table
-    }
-
-    fn picture(&self) -> String {
-        let plots: Vec<Line> = self
-            .schemes
-            .iter()
-            .map(|scheme| Line {
-                name: name(scheme),
-                points: &scheme.series,
-            })
-            .collect();
-        let text = PlotText {
-            title: "Memory acted on since the beginning",
-            note: "The sum of bytes that each scheme acted on.",
-        };
-        lines(&text, &plots)
+                refused.unwrap_or_default(),
+            ]
+        });
+        Table::of("PID>|NAME|TRIED>|APPLIED>|NOT ACTED ON, MOSTLY", rows)
     }
 
     fn allowed(&self) -> String {
-        let plots: Vec<Line> = self
-            .guards
-            .iter()
-            .map(|guard| Line {
-                name: guard.context.clone().unwrap_or_else(|| "guard".into()),
-                points: &guard.allowed,
-            })
-            .collect();
-        let text = PlotText {
-            title: "Bytes per second that the guard allowed",
-            note: "0 while the schemes were stopped.",
-        };
-        lines(&text, &plots)
+        let plots = self.guards.iter().map(|guard| {
+            let name = guard.context.as_deref().unwrap_or("guard");
+            Line::new(name, &guard.allowed)
+        });
+        let title = "Bytes per second that the guard allowed";
+        lines(title, "0 while the schemes were stopped.", plots)
     }
 }
 

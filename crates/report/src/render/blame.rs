@@ -6,14 +6,52 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::flame::Flame;
-use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, page};
-use crate::blame::{BlameReport, Blamed, By, FlameNode, HugeBytes, Measure};
+use super::table::Table;
+use super::{Render, Style, page};
+use crate::blame::{BlameReport, By, FlameNode, HugeBytes, Measure};
+use crate::rows::ColumnType::{Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 /// Number of rows of the table, and of children of a node, that text shows.
 const ROWS: usize = 20;
 /// Share of all bytes below which tree nodes are merged.
 const SHARE_MIN: f64 = 0.01;
+
+impl Tabulate for BlameReport {
+    /// The columns of a row for each stack, and for the bytes without one.
+    const COLUMNS: &'static [Column] = &[
+        nullable("target", U32, "Number of the target."),
+        nullable("thread", Name, "Name of the thread."),
+        nullable("mapping", Name, "Name of the mapping."),
+        column("function", Name, "The function, or why it is unknown."),
+        column("bytes", U64, "Bytes that it touched first."),
+        column("likely_bytes", U64, "Likely ones of these bytes."),
+        nullable("stack", Name, "Callers first, separated by semicolons."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for stack in &self.stacks {
+            push(&[
+                stack.target.into(),
+                stack.thread.as_str().into(),
+                (&*stack.mapping).into(),
+                stack.function.as_str().into(),
+                stack.bytes.into(),
+                stack.likely_bytes.into(),
+                stack.stack.join(";").as_str().into(),
+            ]);
+        }
+        let none = ColumnValue::Null;
+        for (what, bytes) in [
+            ("[before sampling]", self.unknown.before_sampling),
+            ("[not sampled]", self.unknown.not_sampled),
+        ] {
+            let nothing = 0_u64.into();
+            push(&[none, none, none, what.into(), bytes.into(), nothing, none]);
+        }
+    }
+}
 
 impl Render for BlameReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -46,57 +84,21 @@ impl Render for BlameReport {
         writeln!(out, "\n{}", self.facts(style))
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        out.write_record([
-            "target",
-            "thread",
-            "mapping",
-            "function",
-            "bytes",
-            "likely_bytes",
-            "stack",
-        ])?;
-        for stack in &self.stacks {
-            out.write_record([
-                &stack.target.0.to_string(),
-                &stack.thread,
-                &*stack.mapping,
-                &stack.function,
-                &stack.bytes.to_string(),
-                &stack.likely_bytes.to_string(),
-                &stack.stack.join(";"),
-            ])?;
-        }
-        for (what, bytes) in [
-            ("[before sampling]", self.unknown.before_sampling),
-            ("[not sampled]", self.unknown.not_sampled),
-        ] {
-            out.write_record(["", "", "", what, &bytes.to_string(), "0", ""])?;
-        }
-        Ok(())
-    }
-
     fn svg(&self) -> String {
         self.flame(false)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let title = title(self.measure, self.at_least_ns, &style);
         let mut html = page::start(&title, &self.record);
         html += &self.flame(true);
         let rows = self.blamed.iter().take(200).map(|blamed| {
-            vec![
-                blamed.name.clone(),
-                units::format_bytes(blamed.bytes),
-                units::format_bytes(blamed.likely_bytes),
-            ]
+            let [bytes, likely] = [blamed.bytes, blamed.likely_bytes].map(units::format_bytes);
+            [blamed.name.clone(), bytes, likely]
         });
-        let rows: Vec<Vec<String>> = rows.collect();
         let heads = [by_name(self.by), "Bytes", "Of these, likely"];
-        html += &page::table("Touched first by", &self.facts(&style), &heads, &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html + &page::table("Touched first by", &self.facts(&style), &heads, rows)
     }
 }
 
@@ -137,57 +139,29 @@ impl BlameReport {
     }
 
     fn table(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("BYTES", Align::Right),
-            ("SHARE", Align::Right),
-            ("LIKELY", Align::Right),
-            ("WITH CALLED", Align::Right),
-            (by_name(self.by), Align::Left),
-        ]);
         let share = |bytes: u64| units::format_share(bytes as f64 / self.total_bytes as f64);
-        for Blamed {
-            name,
-            bytes,
-            likely_bytes,
-            inclusive_bytes,
-        } in self.blamed.iter().take(ROWS)
-        {
-            let inclusive = inclusive_bytes.map(|bytes| style.bytes(bytes));
-            table.row(vec![
-                style.bytes(*bytes),
-                share(*bytes),
-                style.bytes(*likely_bytes),
-                inclusive.unwrap_or_default(),
-                name.clone(),
-            ]);
+        let row = |bytes: u64, parts: [Option<u64>; 2], name: &str| {
+            let [likely, inclusive] = parts.map(|n| n.map_or_else(String::new, |n| style.bytes(n)));
+            let (bytes, share) = (style.bytes(bytes), share(bytes));
+            vec![bytes, share, likely, inclusive, name.to_owned()]
+        };
+        let rows = self.blamed.iter().take(ROWS).map(|of| {
+            let parts = [Some(of.likely_bytes), of.inclusive_bytes];
+            row(of.bytes, parts, &of.name)
+        });
+        let by = by_name(self.by);
+        let mut table = Table::of(&format!("BYTES>|SHARE>|LIKELY>|WITH CALLED>|{by}"), rows);
+        if let Some(rest) = self.blamed.get(ROWS..).filter(|rest| !rest.is_empty()) {
+            let bytes = rest.iter().map(|blamed| blamed.bytes).sum();
+            table.row(row(bytes, [None; 2], &format!("({} others)", rest.len())));
         }
-        if self.blamed.len() > ROWS {
-            let rest = self.blamed[ROWS..].iter().map(|blamed| blamed.bytes).sum();
-            let others = format!("({} others)", self.blamed.len() - ROWS);
-            table.row(vec![
-                style.bytes(rest),
-                share(rest),
-                String::new(),
-                String::new(),
-                others,
-            ]);
-        }
+        let unknown = &self.unknown;
         for (bytes, what) in [
-            (
-                self.unknown.before_sampling,
-                "? touched before sampling began",
-            ),
-            (self.unknown.not_sampled, "? far from any sample"),
+            (unknown.before_sampling, "? touched before sampling began"),
+            (unknown.not_sampled, "? far from any sample"),
         ] {
             if bytes > 0 {
-                let none = String::new;
-                table.row(vec![
-                    style.bytes(bytes),
-                    share(bytes),
-                    none(),
-                    none(),
-                    what.to_owned(),
-                ]);
+                table.row(row(bytes, [None; 2], what));
             }
         }
         table.write(out)

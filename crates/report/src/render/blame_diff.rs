@@ -5,29 +5,41 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
-use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, page};
+use super::table::Table;
+use super::{Render, Style, page};
 use crate::blame::{BlameDiffReport, BlameTotals, HugeBytes};
+use crate::rows::ColumnType::{Name, U64};
+use crate::rows::{Column, ColumnValue, column};
+use crate::table::Tabulate;
 
 /// Number of rows that text and pictures show.
 const ROWS: usize = 20;
 
+impl Tabulate for BlameDiffReport {
+    /// The columns of a row for each stack.
+    const COLUMNS: &'static [Column] = &[
+        column("stack", Name, "Callers first, separated by semicolons."),
+        column("before_bytes", U64, "Bytes in the first record."),
+        column("after_bytes", U64, "Bytes in the second."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for stack in &self.stacks {
+            let [before, after] = [stack.before_bytes, stack.after_bytes].map(Into::into);
+            push(&[stack.stack.join(";").as_str().into(), before, after]);
+        }
+        let [before, after] = [&self.before, &self.after].map(unknown);
+        push(&["[unknown]".into(), before.into(), after.into()]);
+    }
+}
+
 impl Render for BlameDiffReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.title(style))?;
-        let mut table = Table::new(&[
-            ("CHANGE", Align::Right),
-            ("BEFORE", Align::Right),
-            ("AFTER", Align::Right),
-            (super::blame::by_name(self.by), Align::Left),
-        ]);
+        let mut rows = Vec::new();
         let mut row = |before: u64, after: u64, name: &str| {
-            table.row(vec![
-                change(before, after, style),
-                style.bytes(before),
-                style.bytes(after),
-                name.to_owned(),
-            ]);
+            let [old, new] = [before, after].map(|bytes| style.bytes(bytes));
+            rows.push([change(before, after, style), old, new, name.to_owned()]);
         };
         for one in self.blamed.iter().take(ROWS) {
             row(one.before_bytes, one.after_bytes, &one.name);
@@ -51,21 +63,8 @@ impl Render for BlameDiffReport {
                 row(bytes(before), bytes(after), name);
             }
         }
-        table.write(out)
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        out.write_record(["stack", "before_bytes", "after_bytes"])?;
-        for stack in &self.stacks {
-            out.write_record([
-                &stack.stack.join(";"),
-                &stack.before_bytes.to_string(),
-                &stack.after_bytes.to_string(),
-            ])?;
-        }
-        let [before, after] = [&self.before, &self.after].map(|of| unknown(of).to_string());
-        out.write_record(["[unknown]", &before, &after])?;
-        Ok(())
+        let by = super::blame::by_name(self.by);
+        Table::of(&format!("CHANGE>|BEFORE>|AFTER>|{by}"), rows).write(out)
     }
 
     fn svg(&self) -> String {
@@ -78,35 +77,28 @@ impl Render for BlameDiffReport {
             share: one.before_bytes.abs_diff(one.after_bytes) as f64 / largest as f64,
             colour: None,
         });
-        let rows: Vec<Bar> = rows.collect();
         let [before, after] =
             [&self.before, &self.after].map(|of| units::format_bytes(of.total_bytes));
         bars(
             &self.title(&style),
             &format!("{before} before, {after} after"),
-            &rows,
+            rows,
         )
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let title = self.title(&style);
         let mut html = page::start(&title, &self.after.record);
         html += &page::figure(&title, "", &self.svg());
         let rows = self.blamed.iter().take(200).map(|one| {
-            vec![
-                one.name.clone(),
-                change(one.before_bytes, one.after_bytes, &style),
-                units::format_bytes(one.before_bytes),
-                units::format_bytes(one.after_bytes),
-            ]
+            let change = change(one.before_bytes, one.after_bytes, &style);
+            let [before, after] = [one.before_bytes, one.after_bytes].map(units::format_bytes);
+            [one.name.clone(), change, before, after]
         });
-        let rows: Vec<Vec<String>> = rows.collect();
         let heads = [super::blame::by_name(self.by), "Change", "Before", "After"];
         let note = format!("Before: {}", page::subject(&self.before.record));
-        html += &page::table("Touched first by", &note, &heads, &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html + &page::table("Touched first by", &note, &heads, rows)
     }
 }
 

@@ -6,9 +6,12 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{self, LINES, WIDTH};
-use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, page};
+use super::table::Table;
+use super::{Render, Style, page};
 use crate::ethp_curve::{EthpCurveReport, EthpPoint};
+use crate::rows::ColumnType::{F64, Name, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 const HEIGHT: f64 = 380.0;
 const LEFT: f64 = 64.0;
@@ -28,70 +31,108 @@ const HEAD: [&str; 6] = [
 const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
      covered: what the TLB is spared at most. It is not time; measure that (`isotherm eval`, `isotherm-bench huge`)";
 
+impl Tabulate for EthpCurveReport {
+    /// The columns of a row for each policy and each bound of the waste.
+    const COLUMNS: &'static [Column] = &[
+        column("policy", Name, "Name of the policy, or `bound`."),
+        nullable("max_waste", F64, "Bound, as a share of resident memory."),
+        column("huge_mean_bytes", U64, "Bytes in huge pages, mean."),
+        column("waste_mean_bytes", U64, "Untouched bytes of these."),
+        column("waste_share", F64, "Waste by resident memory, 0 to 1."),
+        column("waste_of_always", F64, "Waste by that of `always`, 0 to 1."),
+        column("coverage", F64, "Covered share of touched translations."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        let bounds = self.points.iter().map(|point| ("bound", point));
+        for (policy, point) in self.named().into_iter().chain(bounds) {
+            push(&[
+                policy.into(),
+                point.max_waste.into(),
+                point.huge_mean_bytes.into(),
+                point.waste_mean_bytes.into(),
+                point.waste_share.into(),
+                point.waste_of_always.into(),
+                point.coverage.into(),
+            ]);
+        }
+    }
+}
+
 impl Render for EthpCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.facts(style))?;
-        let mut table = Table::new(&[
-            ("POLICY", Align::Left),
-            ("HUGE", Align::Right),
-            ("WASTE", Align::Right),
-            ("OF RESIDENT", Align::Right),
-            ("OF ALWAYS", Align::Right),
-            ("COVERAGE", Align::Right),
-        ]);
-        for (name, point) in self.rows() {
-            table.row(fields(&name, &point, style).to_vec());
-        }
-        table.write(out)?;
+        let rows = self.shown().into_iter();
+        let rows = rows.map(|(name, point)| fields(&name, &point, style));
+        let heads = "POLICY|HUGE>|WASTE>|OF RESIDENT>|OF ALWAYS>|COVERAGE>";
+        Table::of(heads, rows).write(out)?;
         writeln!(out, "\n{}\n\n{COVERAGE}.", self.choice(style))
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = [
-            "policy",
-            "max_waste",
-            "huge_mean_bytes",
-            "waste_mean_bytes",
-            "waste_share",
-            "waste_of_always",
-            "coverage",
-        ];
-        out.write_record(head)?;
-        let named = self.named().into_iter().map(|(name, point)| (name, *point));
-        let bounds = self.points.iter().map(|point| ("bound", *point));
-        for (policy, point) in named.chain(bounds) {
-            out.write_record(&[
-                policy.to_owned(),
-                point
-                    .max_waste
-                    .map(|share| share.to_string())
-                    .unwrap_or_default(),
-                point.huge_mean_bytes.to_string(),
-                point.waste_mean_bytes.to_string(),
-                point.waste_share.to_string(),
-                point.waste_of_always.to_string(),
-                point.coverage.to_string(),
-            ])?;
-        }
-        Ok(())
-    }
-
+    /// Draws coverage over waste.
     fn svg(&self) -> String {
-        self.picture()
+        let note = "Translations covered by huge pages (not time), by their waste as a share of resident memory.";
+        let mut svg = plot::open_titled(HEIGHT, TITLE, note);
+        let most = self.always.waste_share;
+        let most = self
+            .points
+            .iter()
+            .fold(most, |most, p| most.max(p.waste_share));
+        let most = if most > 0.0 { most } else { 1.0 };
+        let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / most;
+        for quarter in 0..=4 {
+            let share = f64::from(quarter) / 4.0;
+            let _ = writeln!(
+                svg,
+                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{:.1}\"/>\
+                 <text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{:.0} %</text>\
+                 <text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{:.1} %</text>",
+                WIDTH - RIGHT,
+                LEFT - 8.0,
+                y(share) + 4.0,
+                100.0 * share,
+                x(share * most),
+                HEIGHT - BOTTOM + 18.0,
+                100.0 * share * most,
+                up = y(share),
+            );
+        }
+        let path = plot::path(
+            self.points
+                .iter()
+                .map(|p| (x(p.waste_share), y(p.coverage))),
+        );
+        let _ = writeln!(
+            svg,
+            "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" d=\"{path}\"/>",
+            LINES[0].0
+        );
+        for (index, (name, point)) in self.named().into_iter().enumerate() {
+            let (colour, _) = LINES[index + 1];
+            let at = LEFT + 200.0 * index as f64;
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"{colour}\"/>\
+                 <circle cx=\"{:.1}\" cy=\"62\" r=\"5\" fill=\"{colour}\"/>\
+                 <text x=\"{:.1}\" y=\"66\">{name}</text>",
+                x(point.waste_share),
+                y(point.coverage),
+                at + 6.0,
+                at + 18.0,
+            );
+        }
+        svg + "</svg>\n"
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Huge pages", &self.record);
-        html += &page::figure(TITLE, &self.choice(&style), &self.picture());
-        let rows = self.rows().into_iter();
-        let rows: Vec<Vec<String>> = rows
-            .map(|(name, point)| fields(&name, &point, &style).to_vec())
-            .collect();
-        html += &page::table("By policy", &self.facts(&style), &HEAD, &rows);
+        html += &page::figure(TITLE, &self.choice(&style), &self.svg());
+        let rows = self.shown().into_iter();
+        let rows = rows.map(|(name, point)| fields(&name, &point, &style));
+        html += &page::table("By policy", &self.facts(&style), &HEAD, rows);
         let _ = writeln!(html, "<p>{COVERAGE}.</p>");
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -120,7 +161,7 @@ impl EthpCurveReport {
         ]
     }
 
-    fn rows(&self) -> Vec<(String, EthpPoint)> {
+    fn shown(&self) -> Vec<(String, EthpPoint)> {
         let bounds = self.points.iter().map(|point| {
             let name = point.max_waste.map_or_else(
                 || "any waste".to_owned(),
@@ -179,61 +220,6 @@ impl EthpCurveReport {
              everywhere waste) and cover {coverage} of touched translations",
             units::format_share(bound)
         )
-    }
-
-    /// Draws coverage over waste.
-    fn picture(&self) -> String {
-        let note = "Translations covered by huge pages (not time), by their waste as a share of resident memory.";
-        let mut svg = plot::open_titled(HEIGHT, TITLE, note);
-        let most = self.always.waste_share;
-        let most = self
-            .points
-            .iter()
-            .fold(most, |most, p| most.max(p.waste_share));
-        let most = if most > 0.0 { most } else { 1.0 };
-        let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / most;
-        for quarter in 0..=4 {
-            let share = f64::from(quarter) / 4.0;
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{:.1}\"/>\
-                 <text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{:.0} %</text>\
-                 <text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{:.1} %</text>",
-                WIDTH - RIGHT,
-                LEFT - 8.0,
-                y(share) + 4.0,
-                100.0 * share,
-                x(share * most),
-                HEIGHT - BOTTOM + 18.0,
-                100.0 * share * most,
-                up = y(share),
-            );
-        }
-        let path = plot::path(
-            self.points
-                .iter()
-                .map(|p| (x(p.waste_share), y(p.coverage))),
-        );
-        let _ = writeln!(
-            svg,
-            "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" d=\"{path}\"/>",
-            LINES[0].0
-        );
-        for (index, (name, point)) in self.named().into_iter().enumerate() {
-            let (colour, _) = LINES[index + 1];
-            let at = LEFT + 200.0 * index as f64;
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"{colour}\"/>\
-                 <circle cx=\"{:.1}\" cy=\"62\" r=\"5\" fill=\"{colour}\"/>\
-                 <text x=\"{:.1}\" y=\"66\">{name}</text>",
-                x(point.waste_share),
-                y(point.coverage),
-                at + 6.0,
-                at + 18.0,
-            );
-        }
-        svg + "</svg>\n"
     }
 }
 

@@ -4,14 +4,37 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Line, PlotText, lines};
-use super::table::{Align, Table, series};
+use super::plot::{Line, lines};
+use super::table::{Table, series};
 use super::wss::spark;
-use super::{CsvWriter, Render, Style, page};
-use crate::footprint::{FootprintMetric, FootprintReport};
+use super::{Render, Style, page};
+use crate::footprint::FootprintReport;
+use crate::rows::ColumnType::{Name, U64};
+use crate::rows::{Column, ColumnValue, column};
+use crate::table::Tabulate;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
+
+impl Tabulate for FootprintReport {
+    /// The columns of a row for each step of time.
+    const COLUMNS: &'static [Column] = &[
+        column("metric", Name, "Name of the metric."),
+        column("time_ns", U64, "Start of the step."),
+        column("min_bytes", U64, "Least value in the step."),
+        column("mean_bytes", U64, "Mean over the step."),
+        column("max_bytes", U64, "Greatest value in the step."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for metric in &self.metrics {
+            for point in &metric.series {
+                let [min, mean, max] = [point.min, point.mean, point.max].map(Into::into);
+                push(&[metric.name.into(), point.time_ns.into(), min, mean, max]);
+            }
+        }
+    }
+}
 
 impl Render for FootprintReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -20,23 +43,13 @@ impl Render for FootprintReport {
             return writeln!(out, "the record says nothing about it in this part");
         }
         let bytes = |n: u64| style.bytes(n);
-        let mut table = Table::new(&[
-            ("", Align::Left),
-            ("MIN", Align::Right),
-            ("MEAN", Align::Right),
-            ("MAX", Align::Right),
-            ("OVER TIME", Align::Left),
-        ]);
-        for metric in &self.metrics {
-            table.row(vec![
-                named(metric.name).into(),
-                bytes(metric.min_bytes),
-                bytes(metric.mean_bytes),
-                bytes(metric.max_bytes),
-                spark(&metric.series, SPARK_WIDTH),
-            ]);
-        }
-        table.write(out)?;
+        let rows = self.metrics.iter().map(|metric| {
+            let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];
+            let [min, mean, max] = numbers.map(bytes);
+            let over_time = spark(&metric.series, SPARK_WIDTH);
+            [named(metric.name).into(), min, mean, max, over_time]
+        });
+        Table::of("|MIN>|MEAN>|MAX>|OVER TIME", rows).write(out)?;
         if let Some(total) = self.system_total_bytes {
             writeln!(out, "\nthe machine has {}", bytes(total))?;
         }
@@ -49,28 +62,11 @@ impl Render for FootprintReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["metric", "time_ns", "min_bytes", "mean_bytes", "max_bytes"];
-        out.write_record(head)?;
-        for metric in &self.metrics {
-            for point in &metric.series {
-                out.serialize((
-                    metric.name,
-                    point.time_ns.0,
-                    point.min,
-                    point.mean,
-                    point.max,
-                ))?;
-            }
-        }
-        Ok(())
-    }
-
     fn svg(&self) -> String {
         self.picture(&self.heading(), |_| true)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("Memory footprint", &self.record);
         let of_system = |name: &str| name.starts_with("system");
         html += &page::figure(
@@ -83,16 +79,12 @@ impl Render for FootprintReport {
             "",
             &self.picture("Memory of the machine", of_system),
         );
-        let row = |metric: &FootprintMetric| {
-            let mut row = vec![named(metric.name).to_string()];
+        let rows = self.metrics.iter().map(|metric| {
             let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];
-            row.extend(numbers.map(units::format_bytes));
-            row
-        };
-        let rows: Vec<Vec<String>> = self.metrics.iter().map(row).collect();
-        html += &page::table("Summary", "", &["", "Least", "Mean", "Most"], &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+            let [min, mean, max] = numbers.map(units::format_bytes);
+            [named(metric.name).to_owned(), min, mean, max]
+        });
+        html + &page::table("Summary", "", &["", "Least", "Mean", "Most"], rows)
     }
 }
 
@@ -106,14 +98,8 @@ impl FootprintReport {
 
     fn picture(&self, title: &str, admit: impl Fn(&str) -> bool) -> String {
         let admitted = self.metrics.iter().filter(|metric| admit(metric.name));
-        let plots: Vec<Line> = admitted
-            .map(|metric| Line {
-                name: named(metric.name).into(),
-                points: &metric.series,
-            })
-            .collect();
-        let text = PlotText { title, note: "" };
-        lines(&text, &plots)
+        let plots = admitted.map(|metric| Line::new(named(metric.name), &metric.series));
+        lines(title, "", plots)
     }
 }
 

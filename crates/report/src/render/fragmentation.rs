@@ -2,17 +2,53 @@
 
 use std::io::{self, Write};
 
-use isotherm_engine::{PAGE_SIZE, units};
+use isotherm_engine::{Nanos, PAGE_SIZE, units};
 
-use super::plot::{Line, PlotText, Unit, lines, lines_of};
-use super::table::{Align, Table};
+use super::plot::{Line, Unit, lines, lines_of};
+use super::table::Table;
 use super::wss::spark;
-use super::{CsvWriter, Render, Style, page, score};
-use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint};
+use super::{Render, Style, page, score};
+use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint, ZoneState};
+use crate::rows::ColumnType::{F64, Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
+use crate::table::Tabulate;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
+
+impl Tabulate for FragmentationReport {
+    /// The columns of a row for each step of time.
+    const COLUMNS: &'static [Column] = &[
+        column("node", U32, "Number of the node."),
+        column("metric", Name, "`score`, or `free_blocks_` and an order."),
+        column("time_ns", U64, "Start of the step."),
+        column("min", F64, "Least value in the step."),
+        column("mean", F64, "Mean over the step."),
+        column("max", F64, "Greatest value in the step."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for node in &self.nodes {
+            let number = node.node.into();
+            let mut row = |metric: &str, time: Nanos, values: [ColumnValue<'_>; 3]| {
+                let [min, mean, max] = values;
+                push(&[number, metric.into(), time.into(), min, mean, max]);
+            };
+            for point in &node.score {
+                let values = [point.min, point.mean, point.max];
+                row("score", point.time_ns, values.map(Into::into));
+            }
+            for order in &node.orders {
+                let metric = format!("free_blocks_{}", order.order);
+                for point in &order.series {
+                    let values = [point.min, point.mean, point.max];
+                    row(&metric, point.time_ns, values.map(Into::into));
+                }
+            }
+        }
+    }
+}
 
 impl Render for FragmentationReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -38,46 +74,41 @@ impl Render for FragmentationReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["node", "metric", "time_ns", "min", "mean", "max"];
-        out.write_record(head)?;
-        for node in &self.nodes {
-            for point in &node.score {
-                let fields = [
-                    node.node.to_string(),
-                    "score".into(),
-                    point.time_ns.0.to_string(),
-                    point.min.to_string(),
-                    point.mean.to_string(),
-                    point.max.to_string(),
-                ];
-                out.write_record(&fields)?;
-            }
-            for order in &node.orders {
-                for point in &order.series {
-                    let metric = format!("free_blocks_{}", order.order);
-                    let (time, min, max) = (point.time_ns.0, point.min, point.max);
-                    out.serialize((node.node, metric, time, min, point.mean, max))?;
-                }
+    fn svg(&self) -> String {
+        let nodes = self.nodes.iter();
+        let nodes =
+            nodes.map(|node| Line::new(format!("node {}", node.node), in_steps(&node.score)));
+        let mut plots: Vec<Line> = nodes.collect();
+        if let Some(node) = self.nodes.first() {
+            for (name, threshold) in [("starts above", node.high), ("ends at", node.low)] {
+                let level = |point: &ScorePoint| ScorePoint {
+                    time_ns: point.time_ns,
+                    min: threshold,
+                    mean: threshold,
+                    max: threshold,
+                };
+                let ends = [node.score.first(), node.score.last()];
+                let points: Vec<ScorePoint> = ends.into_iter().flatten().map(level).collect();
+                let name = format!("{name} {}", score(threshold));
+                plots.push(Line::new(name, in_steps(&points)));
             }
         }
-        Ok(())
+        let note =
+            "Share of the free memory that lies in blocks too small for the order; 0 is best.";
+        lines_of(Unit::Score, "Fragmentation score", note, plots)
     }
 
-    fn svg(&self) -> String {
-        self.scores()
-    }
-
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("Fragmentation", &self.record);
-        html += &page::figure("Score", "", &self.scores());
+        let style = Style::default();
+        html += &page::figure("Score", "", &self.svg());
         for node in &self.nodes {
             let title = format!(
                 "Free memory of node {} by the size of its blocks",
                 node.node
             );
             html += &page::figure(&title, "", &free_memory(&title, node));
-            let rows: Vec<Vec<String>> = node.zones.iter().map(zone_row).collect();
+            let rows = node.zones.iter().map(|zone| zone_row(zone, &style));
             let head = [
                 "Zone",
                 "Size",
@@ -89,46 +120,10 @@ impl Render for FragmentationReport {
                 &format!("Zones of node {} at the end", node.node),
                 &rounds(&node.rounds),
                 &head,
-                &rows,
+                rows,
             );
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
-    }
-}
-
-impl FragmentationReport {
-    fn scores(&self) -> String {
-        let mut series: Vec<(String, Vec<Point>)> = Vec::new();
-        for node in &self.nodes {
-            series.push((format!("node {}", node.node), in_steps(&node.score)));
-        }
-        if let Some(node) = self.nodes.first() {
-            for (name, threshold) in [("starts above", node.high), ("ends at", node.low)] {
-                let name = format!("{name} {}", score(threshold));
-                let level = |point: &ScorePoint| ScorePoint {
-                    time_ns: point.time_ns,
-                    min: threshold,
-                    mean: threshold,
-                    max: threshold,
-                };
-                let ends = [node.score.first(), node.score.last()];
-                let points: Vec<ScorePoint> = ends.into_iter().flatten().map(level).collect();
-                series.push((name, in_steps(&points)));
-            }
-        }
-        let plots: Vec<Line> = series
-            .iter()
-            .map(|(name, points)| Line {
-                name: name.clone(),
-                points,
-            })
-            .collect();
-        let text = PlotText {
-            title: "Fragmentation score",
-            note: "Share of the free memory that lies in blocks too small for the order; 0 is best.",
-        };
-        lines_of(Unit::Score, &text, &plots)
+        html
     }
 }
 
@@ -144,35 +139,18 @@ fn in_steps(score: &[ScorePoint]) -> Vec<Point> {
 }
 
 fn free_memory(title: &str, node: &NodeFragmentation) -> String {
-    let in_bytes = |points: &[Point], size: u64| -> Vec<Point> {
-        let points = points.iter().map(|point| Point {
+    let plots = node.orders.iter().map(|order| {
+        let size = order.block_bytes;
+        let points = order.series.iter().map(|point| Point {
             time_ns: point.time_ns,
             min: point.min.saturating_mul(size),
             mean: point.mean.saturating_mul(size),
             max: point.max.saturating_mul(size),
         });
-        points.collect()
-    };
-    let series: Vec<(String, Vec<Point>)> = node
-        .orders
-        .iter()
-        .map(|order| {
-            let name = format!(
-                "order {}: {}",
-                order.order,
-                units::format_bytes(order.block_bytes)
-            );
-            (name, in_bytes(&order.series, order.block_bytes))
-        })
-        .collect();
-    let plots: Vec<Line> = series
-        .iter()
-        .map(|(name, points)| Line {
-            name: name.clone(),
-            points,
-        })
-        .collect();
-    lines(&PlotText { title, note: "" }, &plots)
+        let name = format!("order {}: {}", order.order, units::format_bytes(size));
+        Line::new(name, points.collect::<Vec<_>>())
+    });
+    lines(title, "", plots)
 }
 
 fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -186,38 +164,27 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
         score(node.high),
         score(node.low),
     )?;
-    let mut table = Table::new(&[
-        ("", Align::Left),
-        ("MIN", Align::Right),
-        ("MEAN", Align::Right),
-        ("MAX", Align::Right),
-        ("LAST", Align::Right),
-        ("OVER TIME", Align::Left),
-    ]);
-    let mut row = vec!["score".to_string()];
     let scores = [
         node.score_min,
         node.score_mean,
         node.score_max,
         node.score_last,
     ];
-    row.extend(scores.map(score));
-    row.push(spark(&in_steps(&node.score), SPARK_WIDTH));
-    table.row(row);
-    for order in &node.orders {
-        let size = if style.raw {
-            order.block_bytes.to_string()
-        } else {
-            units::format_bytes(order.block_bytes)
-        };
-        let mut row = vec![format!("free blocks of {size}")];
-        row.extend([order.min, order.mean, order.max, order.last].map(|n| n.to_string()));
-        row.push(spark(&order.series, SPARK_WIDTH));
-        table.row(row);
-    }
-    table.write(out)?;
+    let [min, mean, max, last] = scores.map(score);
+    let course = spark(&in_steps(&node.score), SPARK_WIDTH);
+    let first = ["score".to_owned(), min, mean, max, last, course];
+    let orders = node.orders.iter().map(|order| {
+        let name = format!("free blocks of {}", style.bytes(order.block_bytes));
+        let numbers = [order.min, order.mean, order.max, order.last];
+        let [min, mean, max, last] = numbers.map(|n| n.to_string());
+        let course = spark(&order.series, SPARK_WIDTH);
+        [name, min, mean, max, last, course]
+    });
+    let rows = std::iter::once(first).chain(orders);
+    Table::of("|MIN>|MEAN>|MAX>|LAST>|OVER TIME", rows).write(out)?;
     writeln!(out)?;
-    zones(node, style, out)?;
+    let rows = node.zones.iter().map(|zone| zone_row(zone, style));
+    Table::of("ZONE AT THE END|SIZE>|FREE>|EXTFRAG>|SCORE>", rows).write(out)?;
     writeln!(out, "\n{}", rounds(&node.rounds))?;
     let status = &node.status;
     writeln!(
@@ -231,30 +198,11 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
     Ok(())
 }
 
-fn zones(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(&[
-        ("ZONE AT THE END", Align::Left),
-        ("SIZE", Align::Right),
-        ("FREE", Align::Right),
-        ("EXTFRAG", Align::Right),
-        ("SCORE", Align::Right),
-    ]);
-    for zone in &node.zones {
-        let mut row = zone_row(zone);
-        if style.raw {
-            row[1] = zone.present_bytes.to_string();
-            row[2] = zone.free_bytes.to_string();
-        }
-        table.row(row);
-    }
-    table.write(out)
-}
-
-fn zone_row(zone: &crate::fragmentation::ZoneState) -> Vec<String> {
-    vec![
+fn zone_row(zone: &ZoneState, style: &Style) -> [String; 5] {
+    [
         zone.name.clone(),
-        units::format_bytes(zone.present_bytes),
-        units::format_bytes(zone.free_bytes),
+        style.bytes(zone.present_bytes),
+        style.bytes(zone.free_bytes),
         score(zone.extfrag),
         score(zone.score),
     ]
@@ -283,22 +231,10 @@ fn rounds(rounds: &Rounds) -> String {
 }
 
 fn over_time(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(&[
-        ("TIME", Align::Right),
-        ("MIN", Align::Right),
-        ("MEAN", Align::Right),
-        ("MAX", Align::Right),
-    ]);
-    for point in &node.score {
-        let time = if style.raw {
-            point.time_ns.0.to_string()
-        } else {
-            units::format_time(point.time_ns)
-        };
-        let mut row = vec![time];
-        row.extend([point.min, point.mean, point.max].map(score));
-        table.row(row);
-    }
+    let rows = node.score.iter().map(|point| {
+        let [min, mean, max] = [point.min, point.mean, point.max].map(score);
+        [style.duration(point.time_ns), min, mean, max]
+    });
     writeln!(out, "\nscore\n")?;
-    table.write(out)
+    Table::of("TIME>|MIN>|MEAN>|MAX>", rows).write(out)
 }

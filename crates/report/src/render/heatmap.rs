@@ -10,11 +10,62 @@ use isotherm_engine::{Nanos, units};
 
 use super::colour::{self, Palette};
 use super::heatmap_scale::{Scale, UNKNOWN};
-use super::{CsvWriter, Render, Style, heatmap_svg, or_empty, page};
+use super::{Render, Style, heatmap_svg, page};
 use crate::heatmap::{HeatmapCell, HeatmapReport, Segment, TargetHeatmap};
+use crate::rows::ColumnType::{Address, F64, Name, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::{TARGET, Tabulate};
 
 /// Number of characters before the cells: an address and a bar.
 const LEFT_MARGIN: usize = 16;
+
+impl Tabulate for HeatmapReport {
+    /// The columns of a row for each watched cell.
+    const COLUMNS: &'static [Column] = &[
+        TARGET,
+        column("time_ns", U64, "Start of the column."),
+        column("address_start", Address, "First address of the row."),
+        column("address_end", Address, "First address behind it."),
+        column("state", Name, "`known`, or `unknown`: no access rate."),
+        nullable(
+            "access_rate",
+            F64,
+            "Mean access rate of the known bytes, 0 to 1; null where most are unknown.",
+        ),
+        column("age_ns", U64, "Mean age, by bytes."),
+        column(
+            "monitored_share",
+            F64,
+            "Share of bytes and time that was watched, above 0 to 1.",
+        ),
+        nullable("mapping", Name, "Last known mapping there."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for heatmap in &self.targets {
+            for (row, facts) in heatmap.rows.iter().enumerate() {
+                for (column, cell) in heatmap.cells.row(row).iter().enumerate() {
+                    if cell.monitored <= 0.0 {
+                        continue;
+                    }
+                    let is_known = cell.access_rate.is_some();
+                    let state = if is_known { "known" } else { "unknown" };
+                    push(&[
+                        heatmap.target.target.into(),
+                        self.time_at(column).into(),
+                        facts.range.start.into(),
+                        facts.range.end.into(),
+                        state.into(),
+                        cell.access_rate.into(),
+                        ((f64::from(cell.age) * 1e9) as u64).into(),
+                        cell.monitored.into(),
+                        facts.mapping.as_ref().into(),
+                    ]);
+                }
+            }
+        }
+    }
+}
 
 impl Render for HeatmapReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -39,47 +90,14 @@ impl Render for HeatmapReport {
         }
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = "target,time_ns,address_start,address_end,state,access_rate,age_ns,monitored_share,mapping";
-        out.write_record(head.split(','))?;
-        for target in &self.targets {
-            for (row, facts) in target.rows.iter().enumerate() {
-                for (column, cell) in target.cells.row(row).iter().enumerate() {
-                    if cell.monitored <= 0.0 {
-                        continue;
-                    }
-                    let state = if cell.access_rate.is_some() {
-                        "known"
-                    } else {
-                        "unknown"
-                    };
-                    let fields = [
-                        or_empty(target.target.target.map(|t| t.0)),
-                        self.time_at(column).0.to_string(),
-                        format!("{:#x}", facts.range.start),
-                        format!("{:#x}", facts.range.end),
-                        state.into(),
-                        or_empty(cell.access_rate),
-                        ((f64::from(cell.age) * 1e9) as u64).to_string(),
-                        cell.monitored.to_string(),
-                        or_empty(facts.mapping.as_ref()),
-                    ];
-                    out.write_record(&fields)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn svg(&self) -> String {
         heatmap_svg::draw(self)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("Heatmap", &self.record);
         html += &page::figure("Access rate over time and address", "", &self.svg());
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 

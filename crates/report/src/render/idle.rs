@@ -6,9 +6,52 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::plot::{Bar, bars};
-use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, or_empty, page};
+use super::table::Table;
+use super::{Render, Style, page};
 use crate::idle::{IdleMemory, IdleReport};
+use crate::rows::ColumnType::{F64, Name, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::{TARGET_OR_TOTAL, Tabulate};
+
+impl Tabulate for IdleReport {
+    /// The columns of a row for each minimum idle time, each percentile and each total.
+    const COLUMNS: &'static [Column] = &[
+        TARGET_OR_TOTAL,
+        column("time_ns", U64, "Time of the count."),
+        column(
+            "kind",
+            Name,
+            "`idle_at_least`: `bytes` were idle for `idle_ns` or longer. `percentile`: `percent` of the known bytes \
+             were idle for `idle_ns` at most. Others: `bytes` of this kind.",
+        ),
+        nullable("percent", F64, "Share of the bytes, 0 to 100."),
+        nullable("idle_ns", U64, "Idle time."),
+        nullable("bytes", U64, "Bytes; null: not watched for so long."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for memory in self.memories() {
+            let [target, time] = [memory.target.target.into(), memory.time_ns.into()];
+            let mut line =
+                |kind: &str, percent: Option<f64>, idle: Option<Nanos>, n: Option<u64>| {
+                    let [percent, idle, bytes] = [percent.into(), idle.into(), n.into()];
+                    push(&[target, time, kind.into(), percent, idle, bytes]);
+                };
+            for idle in &memory.idle {
+                line("idle_at_least", None, Some(idle.at_least_ns), idle.bytes);
+            }
+            for p in &memory.percentiles {
+                line("percentile", Some(p.percent), Some(Nanos(p.value)), None);
+            }
+            line("accessed", None, None, Some(memory.accessed_bytes));
+            line("unknown", None, None, Some(memory.unknown_bytes));
+            line("monitored", None, None, Some(memory.monitored_bytes));
+            line("resident", None, None, memory.resident_bytes);
+            line("swapped", None, None, memory.swapped_bytes);
+            line("rss", None, None, memory.rss_bytes);
+        }
+    }
+}
 
 impl Render for IdleReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -30,74 +73,25 @@ impl Render for IdleReport {
         }
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["target", "time_ns", "kind", "percent", "idle_ns", "bytes"];
-        out.write_record(head)?;
-        for memory in self.memories() {
-            let target = memory
-                .target
-                .target
-                .map_or("total".into(), |t| t.0.to_string());
-            let mut line = |kind: &str, percent: String, idle: String, bytes: String| {
-                let time = memory.time_ns.0.to_string();
-                out.write_record([target.as_str(), &time, kind, &percent, &idle, &bytes])
-            };
-            let none = String::new;
-            for idle in &memory.idle {
-                let least = idle.at_least_ns.0.to_string();
-                line("idle_at_least", none(), least, or_empty(idle.bytes))?;
-            }
-            for p in &memory.percentiles {
-                line(
-                    "percentile",
-                    p.percent.to_string(),
-                    p.value.to_string(),
-                    none(),
-                )?;
-            }
-            let totals = [
-                ("accessed", Some(memory.accessed_bytes)),
-                ("unknown", Some(memory.unknown_bytes)),
-                ("monitored", Some(memory.monitored_bytes)),
-                ("resident", memory.resident_bytes),
-                ("swapped", memory.swapped_bytes),
-                ("rss", memory.rss_bytes),
-            ];
-            for (kind, bytes) in totals {
-                line(kind, none(), none(), or_empty(bytes))?;
-            }
-        }
-        Ok(())
-    }
-
     fn svg(&self) -> String {
         // One file has one picture: the sum, or the only target.
         match self.memories().last() {
             Some(memory) => picture(memory),
-            None => bars("Idle memory", "no snapshot", &[]),
+            None => bars("Idle memory", "no snapshot", []),
         }
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
+        let style = Style::default();
         let mut html = page::start("Idle memory", &self.record);
         for memory in self.memories() {
             let title = memory.target.label();
             html += &page::figure(&title, "", &picture(memory));
-            let rows: Vec<Vec<String>> = memory
-                .percentiles
-                .iter()
-                .map(|p| {
-                    vec![
-                        format!("{} %", p.percent),
-                        units::format_time(Nanos(p.value)),
-                    ]
-                })
-                .collect();
             let note = "This share of the known bytes has been idle for at most so long.";
-            html += &page::table("Idle time by bytes", note, &["Bytes", "Idle for"], &rows);
+            let rows = percentiles(memory, &style);
+            html += &page::table("Idle time by bytes", note, &["Bytes", "Idle for"], rows);
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -108,53 +102,30 @@ impl IdleReport {
 }
 
 fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let time = |t: Nanos| {
-        if style.raw {
-            t.0.to_string()
-        } else {
-            units::format_time(t)
-        }
-    };
-    let bytes = |n: u64| {
-        if style.raw {
-            n.to_string()
-        } else {
-            units::format_bytes(n)
-        }
-    };
-    let (label, at) = (memory.target.label(), time(memory.time_ns));
+    let (label, at) = (memory.target.label(), style.duration(memory.time_ns));
     writeln!(out, "Idle memory of {label}, at {at}\n")?;
-    let mut table = Table::new(&[
-        ("IDLE FOR", Align::Right),
-        ("BYTES", Align::Right),
-        ("OF KNOWN", Align::Right),
-        ("", Align::Left),
-    ]);
     let known = known_bytes(memory);
-    for idle in &memory.idle {
-        let least = format!(">= {}", time(idle.at_least_ns));
+    let rows = memory.idle.iter().map(|idle| {
+        let least = format!(">= {}", style.duration(idle.at_least_ns));
         let Some(n) = idle.bytes else {
-            table.row(vec![
-                least,
-                "?".into(),
-                "?".into(),
-                "not watched for so long".into(),
-            ]);
-            continue;
+            let why = "not watched for so long".to_owned();
+            return [least, "?".into(), "?".into(), why];
         };
         // The share is at most 1: the sums saturate where a foreign record claims more memory than exists.
         let share = (n as f32 / known.max(1) as f32).min(1.0);
         let bar = "#".repeat((share * 40.0).round() as usize);
-        table.row(vec![least, bytes(n), units::format_rate(Some(share)), bar]);
-    }
-    table.write(out)?;
-    let mut table = Table::new(&[("BYTES", Align::Right), ("IDLE FOR AT MOST", Align::Right)]);
-    for p in &memory.percentiles {
-        table.row(vec![format!("{} %", p.percent), time(Nanos(p.value))]);
-    }
+        [least, style.bytes(n), units::format_rate(Some(share)), bar]
+    });
+    Table::of("IDLE FOR>|BYTES>|OF KNOWN>|", rows).write(out)?;
     writeln!(out)?;
-    table.write(out)?;
+    Table::of("BYTES>|IDLE FOR AT MOST>", percentiles(memory, style)).write(out)?;
     writeln!(out, "\n{}", facts(memory, style))
+}
+
+/// Returns a row for each percentile.
+fn percentiles(memory: &IdleMemory, style: &Style) -> impl Iterator<Item = [String; 2]> {
+    let percentiles = memory.percentiles.iter();
+    percentiles.map(move |p| [format!("{} %", p.percent), style.duration(Nanos(p.value))])
 }
 
 /// Returns the bytes with a known idle time.
@@ -164,13 +135,7 @@ fn known_bytes(memory: &IdleMemory) -> u64 {
 }
 
 fn facts(memory: &IdleMemory, style: &Style) -> String {
-    let bytes = |n: u64| {
-        if style.raw {
-            n.to_string()
-        } else {
-            units::format_bytes(n)
-        }
-    };
+    let bytes = |n: u64| style.bytes(n);
     if let (Some(resident), Some(swapped)) = (memory.resident_bytes, memory.swapped_bytes) {
         return format!(
             "resident {}: accessed {}, unknown {}; swapped out {}; in {} of addresses",
@@ -198,7 +163,7 @@ fn facts(memory: &IdleMemory, style: &Style) -> String {
 
 fn picture(memory: &IdleMemory) -> String {
     let known = known_bytes(memory).max(1) as f64;
-    let idle = memory.idle.iter().map(|idle| Bar {
+    let rows = memory.idle.iter().map(|idle| Bar {
         label: format!("≥ {}", units::format_time(idle.at_least_ns)),
         value: idle.bytes.map_or_else(
             || "unknown: not watched for so long".into(),
@@ -213,11 +178,10 @@ fn picture(memory: &IdleMemory) -> String {
         share: idle.bytes.unwrap_or(0) as f64 / known,
         colour: None,
     });
-    let rows: Vec<Bar> = idle.collect();
     let title = format!(
         "Idle memory of {}, at {}",
         memory.target.label(),
         units::format_time(memory.time_ns)
     );
-    bars(&title, &facts(memory, &Style::default()), &rows)
+    bars(&title, &facts(memory, &Style::default()), rows)
 }

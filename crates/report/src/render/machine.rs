@@ -4,14 +4,17 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use isotherm_engine::Nanos;
-use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
+use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes, NR_AGES};
 use isotherm_engine::units::{format_bytes, format_share};
 
 use super::page::escape;
-use super::table::{Align, Table};
+use super::table::Table;
 use super::treemap::{Tile, treemap};
-use super::{CsvWriter, Render, Style, or_empty, page};
-use crate::machine::{ClassMemory, MachineCache, MachineHuge, MachineReport, MemoryClass};
+use super::{Render, Style, or_empty, page};
+use crate::machine::{ClassMemory, MachineReport, MemoryClass};
+use crate::rows::ColumnType::{Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 /// Number of processes and groups that text and pages show; JSON and CSV have all.
 pub(super) const SHOWN: usize = 20;
@@ -19,6 +22,76 @@ pub(super) const SHOWN: usize = 20;
 const BOUNDS: [usize; 4] = [1, 2, 3, 4];
 /// The age bound from which memory is cold in the picture, as in `prcl`: 5 s.
 const COLD: usize = 1;
+
+impl Tabulate for MachineReport {
+    /// The columns of a row for each class, zone, process, control group and cached file, and of huge pages.
+    const COLUMNS: &'static [Column] = &[
+        column("kind", Name, "Kind of memory."),
+        nullable("name", Name, "Its name."),
+        nullable("pid", U32, "Process id."),
+        nullable("group", Name, "Control group."),
+        nullable("node", U32, "Number of the node."),
+        nullable("bytes", U64, "Its bytes; null: not known."),
+        nullable("touched", U64, "Bytes accessed in the last interval."),
+        nullable("idle_from_0s", U64, "Bytes idle for less than 1 s."),
+        nullable("idle_from_1s", U64, "Bytes idle for 1 s to 5 s."),
+        nullable("idle_from_5s", U64, "Bytes idle for 5 s to 30 s."),
+        nullable("idle_from_30s", U64, "Bytes idle for 30 s to 2 min."),
+        nullable("idle_from_120s", U64, "Bytes idle for 2 min to 10 min."),
+        nullable("idle_from_600s", U64, "Bytes idle for 10 min to 1 h."),
+        nullable("idle_from_3600s", U64, "Bytes idle for longer."),
+        nullable("unknown", U64, "Bytes of unknown age."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        let none = ColumnValue::Null;
+        let mut row =
+            |kind, at: [ColumnValue<'_>; 4], bytes: Option<u64>, ages: Option<&AgeBytes>| {
+                let (kind, bytes) = (ColumnValue::Name(kind), ColumnValue::from(bytes));
+                push(&[&[kind][..], &at, &[bytes], &self.age_values(ages)].concat());
+            };
+        for node in &self.nodes {
+            for of in &node.classes {
+                let at = [of.class.name().into(), none, none, node.node.into()];
+                row("class", at, Some(of.bytes), of.ages.as_ref());
+            }
+        }
+        for zone in &self.zones {
+            let at = [zone.zone.as_str().into(), none, none, zone.node.into()];
+            row("zone", at, Some(zone.present_bytes), Some(&zone.mapped));
+        }
+        for process in &self.processes {
+            let (name, group) = (process.target.name.as_deref(), process.group.as_deref());
+            let at = [name.into(), process.target.pid.into(), group.into(), none];
+            row("process", at, Some(process.bytes), Some(&process.ages));
+        }
+        let several = &self.several;
+        row("several", [none; 4], Some(several.total()), Some(several));
+        for group in &self.groups {
+            let at = [none, none, group.group.as_str().into(), none];
+            row("group", at, Some(group.bytes), Some(&group.ages));
+        }
+        for huge in &self.huge_pages {
+            let name = huge.target.name.as_deref().into();
+            let at = [name, huge.target.pid.into(), none, none];
+            row("huge", at, Some(huge.bytes), None);
+            row("huge_read", at, Some(huge.read_bytes), None);
+            row("huge_waste", at, huge.waste_bytes, None);
+        }
+        if let Some(page_cache) = &self.page_cache {
+            for of in &page_cache.groups {
+                let at = [none, none, of.group.as_deref().into(), none];
+                let bytes = Some(of.bytes.total());
+                row("page cache group", at, bytes, Some(&of.bytes.ages));
+            }
+            for file in &page_cache.files {
+                let (name, bytes) = (file.name(), Some(file.bytes.total()));
+                let at = [name.as_str().into(), none, none, none];
+                row("page cache file", at, bytes, Some(&file.bytes.ages));
+            }
+        }
+    }
+}
 
 impl Render for MachineReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -56,80 +129,11 @@ impl Render for MachineReport {
         }
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let mut head: Vec<String> = ["kind", "name", "pid", "group", "node", "bytes", "touched"]
-            .map(str::to_owned)
-            .to_vec();
-        let starts = std::iter::once(0).chain(AGE_BOUNDS.map(|bound| bound.0 / 1_000_000_000));
-        head.extend(starts.map(|seconds| format!("idle_from_{seconds}s")));
-        head.push("unknown".into());
-        out.write_record(&head)?;
-        let mut row = |start: [String; 6], ages: Option<AgeBytes>| {
-            let mut row = start.to_vec();
-            row.push(or_empty(ages.map(|ages| ages.touched)));
-            for class in 0..=AGE_BOUNDS.len() {
-                let bytes = ages.map(|ages| ages.idle[class]);
-                let starts = class
-                    .checked_sub(1)
-                    .map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
-                row.push(or_empty(bytes.filter(|n| *n > 0 || starts <= self.time_ns)));
-            }
-            row.push(or_empty(ages.map(|ages| ages.unknown)));
-            out.write_record(&row)
-        };
-        let none = String::new;
-        for node in &self.nodes {
-            for of in &node.classes {
-                let name = of.class.name().to_owned();
-                let (node, bytes) = (node.node.to_string(), of.bytes.to_string());
-                row(["class".into(), name, none(), none(), node, bytes], of.ages)?;
-            }
-        }
-        for zone in &self.zones {
-            let (name, node) = (zone.zone.clone(), zone.node.to_string());
-            let bytes = zone.present_bytes.to_string();
-            row(
-                ["zone".into(), name, none(), none(), node, bytes],
-                Some(zone.mapped),
-            )?;
-        }
-        for process in &self.processes {
-            let name = process.target.name.clone().unwrap_or_default();
-            let (pid, group) = (
-                or_empty(process.target.pid),
-                or_empty(process.group.as_ref()),
-            );
-            let bytes = process.bytes.to_string();
-            row(
-                ["process".into(), name, pid, group, none(), bytes],
-                Some(process.ages),
-            )?;
-        }
-        let several = self.several.total().to_string();
-        let start = ["several".into(), none(), none(), none(), none(), several];
-        row(start, Some(self.several))?;
-        for group in &self.groups {
-            let (name, bytes) = (group.group.clone(), group.bytes.to_string());
-            row(
-                ["group".into(), none(), none(), name, none(), bytes],
-                Some(group.ages),
-            )?;
-        }
-        for start in self.huge_pages.iter().flat_map(huge_rows) {
-            row(start, None)?;
-        }
-        let cached = { self.page_cache.iter() }.flat_map(MachineCache::rows);
-        for (start, ages) in cached {
-            row(start, Some(ages))?;
-        }
-        Ok(())
-    }
-
     fn svg(&self) -> String {
         treemap("The machine's memory", &self.picture_note(), &self.tiles())
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("The machine's memory", &self.record);
         let style = Style::default();
         let _ = write!(html, "<p>{}</p>", escape(&self.headline(&style)));
@@ -158,8 +162,7 @@ impl Render for MachineReport {
                 .file_table(&style)
                 .html("Page cache by file", "The largest.");
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -171,19 +174,12 @@ pub(super) fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The heads of the cells from [`ages_of`].
-const AGE_HEADS: [(&str, Align); 6] = [
-    ("TOUCHED", Align::Right),
-    ("IDLE >= 5 s", Align::Right),
-    (">= 30 s", Align::Right),
-    (">= 2 min", Align::Right),
-    (">= 10 min", Align::Right),
-    ("UNKNOWN", Align::Right),
-];
+const AGE_HEADS: &str = "TOUCHED>|IDLE >= 5 s>|>= 30 s>|>= 2 min>|>= 10 min>|UNKNOWN>";
 
 /// Returns table cells of bytes by idle time. Idle times longer than `watched` are unknown, not 0.
-pub(super) fn ages_of(ages: Option<&AgeBytes>, watched: Nanos, style: &Style) -> Vec<String> {
+fn ages_of(ages: Option<AgeBytes>, watched: Nanos, style: &Style) -> Vec<String> {
     let Some(ages) = ages else {
-        return vec!["-".into(); AGE_HEADS.len()];
+        return vec!["-".into(); BOUNDS.len() + 2];
     };
     let mut fields = vec![style.bytes(ages.touched)];
     fields.extend(BOUNDS.map(|bound| match ages.idle_from(bound) {
@@ -194,27 +190,40 @@ pub(super) fn ages_of(ages: Option<&AgeBytes>, watched: Nanos, style: &Style) ->
     fields
 }
 
-pub(super) fn table(first: &[(&'static str, Align)]) -> Table {
-    let heads: Vec<_> = first.iter().copied().chain(AGE_HEADS).collect();
-    Table::new(&heads)
-}
-
-/// Builds the first fields of the CSV rows of a process's huge pages.
-fn huge_rows(huge: &MachineHuge) -> [[String; 6]; 3] {
-    let row = |kind: &str, bytes: Option<u64>| {
-        let name = huge.target.name.clone().unwrap_or_default();
-        let pid = or_empty(huge.target.pid);
-        let (group, node) = (String::new(), String::new());
-        [kind.into(), name, pid, group, node, or_empty(bytes)]
-    };
-    [
-        row("huge", Some(huge.bytes)),
-        row("huge_read", Some(huge.read_bytes)),
-        row("huge_waste", huge.waste_bytes),
-    ]
+/// Builds a table whose rows end in bytes by idle time.
+pub(super) fn table(
+    heads: &str,
+    rows: impl IntoIterator<Item = (Vec<String>, Option<AgeBytes>)>,
+    watched: Nanos,
+    style: &Style,
+) -> Table {
+    let rows = rows.into_iter().map(|(mut row, ages)| {
+        row.extend(ages_of(ages, watched, style));
+        row
+    });
+    Table::of(&format!("{heads}|{AGE_HEADS}"), rows)
 }
 
 impl MachineReport {
+    /// Returns the values of the last columns. Idle times longer than the record are unknown, not 0.
+    fn age_values(&self, ages: Option<&AgeBytes>) -> [ColumnValue<'static>; 2 + NR_AGES] {
+        let mut values = [ColumnValue::Null; 2 + NR_AGES];
+        let Some(ages) = ages else {
+            return values;
+        };
+        values[0] = ages.touched.into();
+        for (class, bytes) in ages.idle.into_iter().enumerate() {
+            let starts = class
+                .checked_sub(1)
+                .map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
+            if bytes > 0 || starts <= self.time_ns {
+                values[1 + class] = bytes.into();
+            }
+        }
+        values[1 + NR_AGES] = ages.unknown.into();
+        values
+    }
+
     fn headline(&self, style: &Style) -> String {
         format!(
             "{} of memory, {} of it used, at {}; it is known what for of {}, and of {} of users' memory when it \
@@ -228,49 +237,29 @@ impl MachineReport {
     }
 
     fn class_table(&self, style: &Style) -> Table {
-        let mut table = table(&[("CLASS", Align::Left), ("BYTES", Align::Right)]);
-        for of in &self.classes {
-            if of.bytes == 0 && !of.class.is_user() {
-                continue;
-            }
-            let mut row = vec![of.class.name().to_owned(), style.bytes(of.bytes)];
-            row.extend(ages_of(of.ages.as_ref(), self.time_ns, style));
-            table.row(row);
-        }
-        table
+        let rows = self.classes.iter();
+        let rows = rows.filter(|of| of.bytes > 0 || of.class.is_user());
+        let rows = rows.map(|of| {
+            let row = vec![of.class.name().to_owned(), style.bytes(of.bytes)];
+            (row, of.ages)
+        });
+        table("CLASS|BYTES>", rows, self.time_ns, style)
     }
 
     fn node_table(&self, style: &Style) -> Table {
-        let heads = [
-            ("NODE", Align::Right),
-            ("TOTAL", Align::Right),
-            ("USED", Align::Right),
-        ];
-        let mut table = table(&heads);
-        for node in &self.nodes {
+        let rows = self.nodes.iter().map(|node| {
             let mut all = AgeBytes::default();
             for ages in node.classes.iter().filter_map(|class| class.ages.as_ref()) {
                 all.add(ages);
             }
             let (total, used) = (style.bytes(node.total_bytes), style.bytes(node.used_bytes));
-            let mut row = vec![node.node.to_string(), total, used];
-            row.extend(ages_of(Some(&all), self.time_ns, style));
-            table.row(row);
-        }
-        table
+            (vec![node.node.to_string(), total, used], Some(all))
+        });
+        table("NODE>|TOTAL>|USED>", rows, self.time_ns, style)
     }
 
     fn zone_table(&self, style: &Style) -> Table {
-        let heads = [
-            ("NODE", Align::Right),
-            ("ZONE", Align::Left),
-            ("BYTES", Align::Right),
-            ("RESERVED", Align::Right),
-            ("FREE", Align::Right),
-            ("MAPPED", Align::Right),
-        ];
-        let mut table = table(&heads);
-        for zone in &self.zones {
+        let rows = self.zones.iter().map(|zone| {
             let bytes = [
                 zone.present_bytes,
                 zone.reserved_bytes,
@@ -279,80 +268,48 @@ impl MachineReport {
             ];
             let mut row = vec![zone.node.to_string(), zone.zone.clone()];
             row.extend(bytes.map(|bytes| style.bytes(bytes)));
-            row.extend(ages_of(Some(&zone.mapped), self.time_ns, style));
-            table.row(row);
-        }
-        table
+            (row, Some(zone.mapped))
+        });
+        let heads = "NODE>|ZONE|BYTES>|RESERVED>|FREE>|MAPPED>";
+        table(heads, rows, self.time_ns, style)
     }
 
     fn process_table(&self, style: &Style) -> Table {
-        let heads = [
-            ("PID", Align::Right),
-            ("NAME", Align::Left),
-            ("BYTES", Align::Right),
-        ];
-        let mut table = table(&heads);
-        for process in self.processes.iter().take(SHOWN) {
+        let rows = self.processes.iter().take(SHOWN).map(|process| {
             let name = process.target.name.clone().unwrap_or_default();
-            let mut row = vec![
-                or_empty(process.target.pid),
-                name,
-                style.bytes(process.bytes),
-            ];
-            row.extend(ages_of(Some(&process.ages), self.time_ns, style));
-            table.row(row);
-        }
-        let mut row = vec![String::new(), "several processes".into()];
-        row.push(style.bytes(self.several.total()));
-        row.extend(ages_of(Some(&self.several), self.time_ns, style));
-        table.row(row);
-        table
+            let (pid, bytes) = (or_empty(process.target.pid), style.bytes(process.bytes));
+            (vec![pid, name, bytes], Some(process.ages))
+        });
+        let several = style.bytes(self.several.total());
+        let last = vec![String::new(), "several processes".into(), several];
+        let rows = rows.chain([(last, Some(self.several))]);
+        table("PID>|NAME|BYTES>", rows, self.time_ns, style)
     }
 
     fn group_table(&self, style: &Style) -> Table {
-        let heads = [
-            ("GROUP", Align::Left),
-            ("PROCESSES", Align::Right),
-            ("BYTES", Align::Right),
-        ];
-        let mut table = table(&heads);
-        for group in self.groups.iter().take(SHOWN) {
-            let nr = group.nr_processes.to_string();
-            let mut row = vec![group.group.clone(), nr, style.bytes(group.bytes)];
-            row.extend(ages_of(Some(&group.ages), self.time_ns, style));
-            table.row(row);
-        }
-        table
+        let rows = self.groups.iter().take(SHOWN).map(|group| {
+            let (nr, bytes) = (group.nr_processes.to_string(), style.bytes(group.bytes));
+            (vec![group.group.clone(), nr, bytes], Some(group.ages))
+        });
+        table("GROUP|PROCESSES>|BYTES>", rows, self.time_ns, style)
     }
 
     fn huge_table(&self, style: &Style) -> Table {
-        let mut table = Table::new(&[
-            ("PID", Align::Right),
-            ("NAME", Align::Left),
-            ("HUGE", Align::Right),
-            ("READ", Align::Right),
-            ("WASTE", Align::Right),
-        ]);
-        for huge in self.huge_pages.iter().take(SHOWN) {
+        let rows = self.huge_pages.iter().take(SHOWN).map(|huge| {
             // The waste is an estimate if only a part was read.
-            let about = if huge.read_bytes < huge.bytes {
-                "~"
-            } else {
-                ""
-            };
-            let waste = huge.waste_bytes.map_or_else(
-                || "unknown".to_owned(),
-                |waste| format!("{about}{}", style.bytes(waste)),
-            );
-            table.row(vec![
+            let is_estimate = huge.read_bytes < huge.bytes;
+            let about = if is_estimate { "~" } else { "" };
+            let waste = huge.waste_bytes;
+            let waste = waste.map(|waste| format!("{about}{}", style.bytes(waste)));
+            [
                 or_empty(huge.target.pid),
                 huge.target.name.clone().unwrap_or_default(),
                 style.bytes(huge.bytes),
                 style.bytes(huge.read_bytes),
-                waste,
-            ]);
-        }
-        table
+                waste.unwrap_or_else(|| "unknown".to_owned()),
+            ]
+        });
+        Table::of("PID>|NAME|HUGE>|READ>|WASTE>", rows)
     }
 
     fn picture_note(&self) -> String {

@@ -3,15 +3,11 @@
 use std::io::{self, Write};
 
 use isotherm_engine::Nanos;
-use isotherm_engine::frames::AgeBytes;
 
 use super::Style;
-use super::machine::{SHOWN, ages_of, table, tell_more};
-use super::table::{Align, Table};
+use super::machine::{SHOWN, table, tell_more};
+use super::table::Table;
 use crate::machine::MachineCache;
-
-/// The fields of a CSV row before its ages: kind, name, process, group, node and bytes.
-type RowStart = [String; 6];
 
 /// Number of scans after which most ages are known: two rounds, and one that the record may end in.
 const NR_LOOKS: u64 = 3;
@@ -58,53 +54,21 @@ impl MachineCache {
     }
 
     pub(super) fn group_table(&self, style: &Style) -> Table {
-        let mut table = table(&[("GROUP", Align::Left), ("BYTES", Align::Right)]);
-        for of in self.groups.iter().take(SHOWN) {
+        let rows = self.groups.iter().take(SHOWN).map(|of| {
             let name = of.group.clone().unwrap_or_else(|| "not known".into());
-            let mut row = vec![name, style.bytes(of.bytes.total())];
-            row.extend(ages_of(Some(&of.bytes.ages), self.time_ns, style));
-            table.row(row);
-        }
-        table
+            (
+                vec![name, style.bytes(of.bytes.total())],
+                Some(of.bytes.ages),
+            )
+        });
+        table("GROUP|BYTES>", rows, self.time_ns, style)
     }
 
     pub(super) fn file_table(&self, style: &Style) -> Table {
-        let mut table = table(&[("FILE", Align::Left), ("BYTES", Align::Right)]);
-        for file in self.files.iter().take(SHOWN) {
-            let mut row = vec![file.name(), style.bytes(file.bytes.total())];
-            row.extend(ages_of(Some(&file.bytes.ages), self.time_ns, style));
-            table.row(row);
-        }
-        table
-    }
-
-    pub(super) fn rows(&self) -> impl Iterator<Item = (RowStart, AgeBytes)> + '_ {
-        let none = String::new;
-        let groups = self.groups.iter().map(move |of| {
-            let (group, bytes) = (of.group.clone(), of.bytes.total().to_string());
-            let group = group.unwrap_or_default();
-            let start = [
-                "page cache group".into(),
-                none(),
-                none(),
-                group,
-                none(),
-                bytes,
-            ];
-            (start, of.bytes.ages)
+        let rows = self.files.iter().take(SHOWN).map(|file| {
+            let row = vec![file.name(), style.bytes(file.bytes.total())];
+            (row, Some(file.bytes.ages))
         });
-        let files = self.files.iter().map(move |file| {
-            let bytes = file.bytes.total().to_string();
-            let start = [
-                "page cache file".into(),
-                file.name(),
-                none(),
-                none(),
-                none(),
-                bytes,
-            ];
-            (start, file.bytes.ages)
-        });
-        groups.chain(files)
+        table("FILE|BYTES>", rows, self.time_ns, style)
     }
 }

@@ -30,6 +30,8 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, units};
 
+use crate::table::Tabulate;
+
 pub use access::AccessWriter;
 pub use actions::reason;
 pub use colour::Palette;
@@ -106,24 +108,19 @@ fn score(points: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// A writer of CSV rows (RFC 4180).
-pub type CsvWriter<'a> = csv::Writer<&'a mut dyn Write>;
-
 /// A finished report that can be shown.
-pub trait Render: serde::Serialize {
+pub trait Render: serde::Serialize + Tabulate {
     /// Writes the report as text.
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()>;
-    /// Writes the report as CSV.
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()>;
     /// Returns the report as SVG.
     fn svg(&self) -> String;
-    /// Writes the report as an HTML page.
-    fn html(&self, out: &mut dyn Write) -> io::Result<()>;
+    /// Returns the report as an HTML page, up to its closing tags.
+    fn html(&self) -> String;
 }
 
 /// Writes a report in the given format.
-pub fn write(
-    report: &impl Render,
+pub fn write<R: Render>(
+    report: &R,
     format: ReportFormat,
     style: &Style,
     out: &mut dyn Write,
@@ -131,12 +128,11 @@ pub fn write(
     match format {
         ReportFormat::Text => report.text(style, out),
         ReportFormat::Csv => {
-            let mut rows = CsvWriter::from_writer(out);
-            report.csv(&mut rows)?;
-            rows.flush()
+            R::csv_head(out)?;
+            report.csv_rows(out)
         }
         ReportFormat::Svg => out.write_all(report.svg().as_bytes()),
-        ReportFormat::Html => report.html(out),
+        ReportFormat::Html => write!(out, "{}{}", report.html(), page::END),
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)

@@ -87,7 +87,12 @@ pub fn figure(title: &str, note: &str, svg: &str) -> String {
 }
 
 /// Formats a table with its title.
-pub fn table(title: &str, note: &str, head: &[&str], rows: &[Vec<String>]) -> String {
+pub fn table(
+    title: &str,
+    note: &str,
+    head: &[&str],
+    rows: impl IntoIterator<Item = impl AsRef<[String]>>,
+) -> String {
     let mut html = format!(
         "<section><h2>{}</h2><p>{}</p><table><tr>",
         escape(title),
@@ -98,7 +103,7 @@ pub fn table(title: &str, note: &str, head: &[&str], rows: &[Vec<String>]) -> St
     }
     for row in rows {
         html += "</tr>\n<tr>";
-        for field in row {
+        for field in row.as_ref() {
             let _ = write!(html, "<td>{}</td>", escape(field));
         }
     }

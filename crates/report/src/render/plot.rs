@@ -1,5 +1,6 @@
 //! Bars and lines as SVG, which follow the viewer's light or dark scheme.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use isotherm_engine::{Nanos, units};
@@ -39,14 +40,17 @@ pub(super) struct Bar {
 
 /// A line with its name.
 pub(super) struct Line<'a> {
-    pub(super) name: String,
-    pub(super) points: &'a [Point],
+    name: String,
+    points: Cow<'a, [Point]>,
 }
 
-/// The heading of a plot.
-pub(super) struct PlotText<'a> {
-    pub(super) title: &'a str,
-    pub(super) note: &'a str,
+impl<'a> Line<'a> {
+    pub(super) fn new(name: impl Into<String>, points: impl Into<Cow<'a, [Point]>>) -> Self {
+        Self {
+            name: name.into(),
+            points: points.into(),
+        }
+    }
 }
 
 /// The unit of the values.
@@ -117,9 +121,10 @@ pub(super) fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
 }
 
 /// Draws horizontal bars.
-pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
+pub(super) fn bars(title: &str, note: &str, bars: impl IntoIterator<Item = Bar>) -> String {
     const ROW: f64 = 22.0;
     const TOP: f64 = 58.0;
+    let bars: Vec<Bar> = bars.into_iter().collect();
     let longest = |text: fn(&Bar) -> &str| {
         let lengths = bars.iter().map(|bar| text(bar).chars().count());
         lengths.max().unwrap_or(0) as f64 * CHARACTER
@@ -153,30 +158,37 @@ pub(super) fn bars(title: &str, note: &str, bars: &[Bar]) -> String {
 }
 
 /// Draws bytes over time, from zero up, each line in the band of its minima and maxima.
-pub(super) fn lines(text: &PlotText, lines: &[Line]) -> String {
-    lines_of(Unit::Bytes, text, lines)
+pub(super) fn lines<'a>(
+    title: &str,
+    note: &str,
+    lines: impl IntoIterator<Item = Line<'a>>,
+) -> String {
+    lines_of(Unit::Bytes, title, note, lines)
 }
 
 /// Draws values of any unit over time.
-pub(super) fn lines_of(unit: Unit, text: &PlotText, lines: &[Line]) -> String {
-    let mut shown: Vec<&Line> = lines
-        .iter()
-        .filter(|line| !line.points.is_empty())
-        .collect();
-    let mean = |line: &&Line| {
+pub(super) fn lines_of<'a>(
+    unit: Unit,
+    title: &str,
+    note: &str,
+    lines: impl IntoIterator<Item = Line<'a>>,
+) -> String {
+    let lines = lines.into_iter();
+    let mut shown: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
+    let mean = |line: &Line| {
         let sum: u128 = line.points.iter().map(|p| u128::from(p.mean)).sum();
         sum / line.points.len() as u128
     };
     shown.sort_by_key(|line| std::cmp::Reverse(mean(line)));
     let left_out = shown.len().saturating_sub(LINES.len());
     shown.truncate(LINES.len());
-    let mut note = text.note.to_string();
+    let mut note = note.to_owned();
     if left_out > 0 {
         let _ = write!(note, " {left_out} smaller ones are left out.");
     }
     let (legend, top) = legend(&shown, 62.0);
     let frame = Frame::of(unit, &shown, top + 12.0);
-    let mut svg = open_titled(frame.top + frame.height + 34.0, text.title, note.trim());
+    let mut svg = open_titled(frame.top + frame.height + 34.0, title, note.trim());
     svg += &legend;
     frame.grid(&mut svg);
     for (index, line) in shown.iter().enumerate() {
@@ -205,7 +217,7 @@ pub(super) fn time_ticks(from: Nanos, to: Nanos, most: usize) -> Vec<Nanos> {
 }
 
 /// Draws the names of the lines, in the rows that they need from `y` on, and returns the end of the last row.
-fn legend(lines: &[&Line], mut y: f64) -> (String, f64) {
+fn legend(lines: &[Line], mut y: f64) -> (String, f64) {
     let mut svg = String::new();
     let mut x = 16.0;
     for (index, line) in lines.iter().enumerate() {
@@ -242,8 +254,8 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(unit: Unit, lines: &[&Line], top: f64) -> Self {
-        let points = || lines.iter().flat_map(|line| line.points);
+    fn of(unit: Unit, lines: &[Line], top: f64) -> Self {
+        let points = || lines.iter().flat_map(|line| line.points.iter());
         let highest = points().map(|p| p.max).max().unwrap_or(0).max(1);
         let (max, step) = unit.scale(highest);
         let from = points().map(|p| p.time_ns).min().unwrap_or_default();
@@ -298,7 +310,7 @@ impl Frame {
 
     fn line(&self, svg: &mut String, index: usize, line: &Line) {
         let (colour, dash) = LINES[index];
-        for run in unbroken(line.points) {
+        for run in unbroken(&line.points) {
             let at = |p: &Point, value: u64| (self.x(p.time_ns), self.y(value));
             let there = run.iter().map(|p| at(p, p.max));
             let back = run.iter().rev().map(|p| at(p, p.min));
@@ -316,7 +328,7 @@ impl Frame {
     }
 
     /// Draws strips that show the values when the pointer is on them.
-    fn tips(&self, svg: &mut String, lines: &[&Line]) {
+    fn tips(&self, svg: &mut String, lines: &[Line]) {
         const STRIPS: u64 = 120;
         let strip = self.width / STRIPS as f64;
         svg.push_str("<g fill=\"transparent\">\n");

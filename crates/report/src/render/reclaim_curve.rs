@@ -6,16 +6,54 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 
 use super::plot::{self, LINES, WIDTH};
-use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, or_empty, page};
+use super::table::Table;
+use super::{Render, Style, page};
 use crate::reclaim_curve::backoff::THRESHOLDS;
 use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint, RefaultCostSource};
+use crate::rows::ColumnType::{F64, Name, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::table::Tabulate;
 
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 78.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 44.0;
+
+impl Tabulate for ReclaimCurveReport {
+    /// The columns of a row for each threshold.
+    const COLUMNS: &'static [Column] = &[
+        column(
+            "policy",
+            Name,
+            "`idle`: each page is taken once it was idle for this time. `backoff`: refaulted pages later.",
+        ),
+        column("threshold_ns", U64, "Minimum idle time."),
+        column("saved_byte_seconds", F64, "Bytes times seconds."),
+        column("saved_mean_bytes", U64, "Mean over time."),
+        column("saved_share", F64, "Share of mean resident memory, 0 to 1."),
+        nullable("steady_share", F64, "The same without the beginning."),
+        column("refaults_per_s", F64, "Pages read back per second."),
+        column("slowdown", F64, "Share of the program's time that is lost."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        let first = self.points.iter().map(|point| ("idle", point));
+        let second = self.backoff_points.iter().map(|point| ("backoff", point));
+        for (policy, point) in first.chain(second) {
+            push(&[
+                policy.into(),
+                point.threshold_ns.into(),
+                point.saved_byte_seconds.into(),
+                point.saved_mean_bytes.into(),
+                point.saved_share.into(),
+                point.steady_share.into(),
+                point.refaults_per_s.into(),
+                point.slowdown.into(),
+            ]);
+        }
+    }
+}
 
 impl Render for ReclaimCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -31,53 +69,43 @@ impl Render for ReclaimCurveReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = [
-            "policy",
-            "threshold_ns",
-            "saved_byte_seconds",
-            "saved_mean_bytes",
-            "saved_share",
-            "steady_share",
-            "refaults_per_s",
-            "slowdown",
-        ];
-        out.write_record(head)?;
-        let first = self.points.iter().map(|point| ("idle", point));
-        let second = self.backoff_points.iter().map(|point| ("backoff", point));
-        for (policy, point) in first.chain(second) {
-            let fields = [
-                policy.to_owned(),
-                point.threshold_ns.0.to_string(),
-                point.saved_byte_seconds.to_string(),
-                point.saved_mean_bytes.to_string(),
-                point.saved_share.to_string(),
-                or_empty(point.steady_share),
-                point.refaults_per_s.to_string(),
-                point.slowdown.to_string(),
-            ];
-            out.write_record(&fields)?;
-        }
-        Ok(())
-    }
-
+    /// Draws the savings (left axis) and the losses (right axis) over the threshold on a logarithmic axis.
     fn svg(&self) -> String {
-        self.picture()
+        let title = "What reclaiming would save and cost";
+        let note = "By how long memory has to be idle before it is reclaimed.";
+        let mut svg = plot::open_titled(HEIGHT, title, note);
+        let points: Vec<&ReclaimPoint> = self
+            .points
+            .iter()
+            .filter(|p| p.threshold_ns >= self.scan_interval_ns.max(Nanos(1)))
+            .collect();
+        if let Some(frame) = Frame::of(&points) {
+            frame.grid(&mut svg);
+            let slowest = frame.slowest;
+            let saved = |point: &ReclaimPoint| point.saved_share;
+            let slowdown = |point: &ReclaimPoint| point.slowdown / slowest;
+            let ends = (
+                points[0].threshold_ns,
+                points[points.len() - 1].threshold_ns,
+            );
+            let backed_off = self.backoff_points.iter();
+            let backed_off: Vec<&ReclaimPoint> = backed_off
+                .filter(|p| (ends.0..=ends.1).contains(&p.threshold_ns))
+                .collect();
+            frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
+            frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
+            frame.line(&mut svg, 2, "saved, if returned wait", &backed_off, saved);
+            frame.line(&mut svg, 3, "slowdown, if they do", &backed_off, slowdown);
+        }
+        svg + "</svg>\n"
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Reclaim curve", &self.record);
         let note = self.choice(&style).unwrap_or_default();
-        html += &page::figure(
-            "What reclaiming would save and cost",
-            &note,
-            &self.picture(),
-        );
-        let rows: Vec<Vec<String>> = self
-            .shown()
-            .map(|point| fields(&point, &style).to_vec())
-            .collect();
+        html += &page::figure("What reclaiming would save and cost", &note, &self.svg());
+        let rows = self.shown().map(|point| fields(&point, &style));
         let head = [
             "Idle for",
             "Saved, mean",
@@ -86,12 +114,9 @@ impl Render for ReclaimCurveReport {
             "Refaults/s",
             "Slowdown",
         ];
-        html += &page::table("By threshold", &self.facts(&style), &head, &rows);
-        let backed_off = self.backoff_points.iter();
-        let rows: Vec<Vec<String>> = backed_off.map(|p| fields(p, &style).to_vec()).collect();
-        html += &page::table("Where returned pages wait", BACKOFF, &head, &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html += &page::table("By threshold", &self.facts(&style), &head, rows);
+        let rows = self.backoff_points.iter().map(|p| fields(p, &style));
+        html + &page::table("Where returned pages wait", BACKOFF, &head, rows)
     }
 }
 
@@ -100,18 +125,8 @@ const BACKOFF: &str = "Where a refaulted page waits four times as long, then six
      the guard of `run`";
 
 fn table(points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
-    let mut table = Table::new(&[
-        ("IDLE FOR", Align::Right),
-        ("SAVED, MEAN", Align::Right),
-        ("OF RESIDENT", Align::Right),
-        ("STEADY", Align::Right),
-        ("REFAULTS/S", Align::Right),
-        ("SLOWDOWN", Align::Right),
-    ]);
-    for point in points {
-        table.row(fields(&point, style).to_vec());
-    }
-    table
+    let heads = "IDLE FOR>|SAVED, MEAN>|OF RESIDENT>|STEADY>|REFAULTS/S>|SLOWDOWN>";
+    Table::of(heads, points.map(|point| fields(&point, style)))
 }
 
 fn fields(point: &ReclaimPoint, style: &Style) -> [String; 6] {
@@ -189,37 +204,6 @@ impl ReclaimCurveReport {
                 format!("No threshold keeps the slowdown at {limit} or less; record for longer")
             }
         })
-    }
-
-    /// Draws the savings (left axis) and the losses (right axis) over the threshold on a logarithmic axis.
-    fn picture(&self) -> String {
-        let title = "What reclaiming would save and cost";
-        let note = "By how long memory has to be idle before it is reclaimed.";
-        let mut svg = plot::open_titled(HEIGHT, title, note);
-        let points: Vec<&ReclaimPoint> = self
-            .points
-            .iter()
-            .filter(|p| p.threshold_ns >= self.scan_interval_ns.max(Nanos(1)))
-            .collect();
-        if let Some(frame) = Frame::of(&points) {
-            frame.grid(&mut svg);
-            let slowest = frame.slowest;
-            let saved = |point: &ReclaimPoint| point.saved_share;
-            let slowdown = |point: &ReclaimPoint| point.slowdown / slowest;
-            let ends = (
-                points[0].threshold_ns,
-                points[points.len() - 1].threshold_ns,
-            );
-            let backed_off = self.backoff_points.iter();
-            let backed_off: Vec<&ReclaimPoint> = backed_off
-                .filter(|p| (ends.0..=ends.1).contains(&p.threshold_ns))
-                .collect();
-            frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
-            frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
-            frame.line(&mut svg, 2, "saved, if returned wait", &backed_off, saved);
-            frame.line(&mut svg, 3, "slowdown, if they do", &backed_off, slowdown);
-        }
-        svg + "</svg>\n"
     }
 }
 

@@ -6,37 +6,60 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::plot::{Bar, bars};
-use super::table::{Align, Table};
-use super::{CsvWriter, Render, Style, or_empty, page};
+use super::table::Table;
+use super::{Render, Style, or_empty, page};
 use isotherm_record::machine::ChargedMemory;
 
 use crate::diff::{DiffReport, Figures};
 use crate::overview::{IDLE, MappingOverview, TargetOverview};
+use crate::rows::ColumnType::{Name, U32, U64};
+use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::summary::SummaryReport;
+use crate::table::{TARGET, Tabulate};
 
 /// Number of targets that text lists.
 const TARGETS: usize = 20;
+
+impl Tabulate for SummaryReport {
+    /// The columns of a row for each target.
+    const COLUMNS: &'static [Column] = &[
+        TARGET,
+        nullable("pid", U32, "Process id."),
+        nullable("name", Name, "Name of the process."),
+        nullable("resident_bytes", U64, "Bytes in memory."),
+        nullable("working_set_bytes", U64, "Working set, mean over time."),
+        nullable("idle_bytes", U64, "Bytes idle for 5 s or longer."),
+        nullable("swapped_bytes", U64, "Bytes swapped out."),
+        column("unknown_bytes", U64, "Bytes of unknown use."),
+        column("monitored_bytes", U64, "Bytes of monitored addresses."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for target in &self.overview.targets {
+            push(&[
+                target.target.target.into(),
+                target.target.pid.into(),
+                target.target.name.as_deref().into(),
+                target.resident_bytes.into(),
+                target.working_set_bytes.into(),
+                target.idle_bytes().into(),
+                target.swapped_bytes.into(),
+                target.unknown_bytes.into(),
+                target.monitored_bytes.into(),
+            ]);
+        }
+    }
+}
 
 impl Render for SummaryReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         let overview = &self.overview;
         writeln!(out, "{}.\n", self.verdict)?;
-        let mut table = Table::new(&[
-            ("PID", Align::Right),
-            ("NAME", Align::Left),
-            ("RESIDENT", Align::Right),
-            ("WORKING SET", Align::Right),
-            ("IDLE >= 5 s", Align::Right),
-            ("SWAPPED", Align::Right),
-            ("UNKNOWN", Align::Right),
-        ]);
-        for target in overview.targets.iter().take(TARGETS) {
-            table.row(target_row(target, style).to_vec());
-        }
-        if overview.targets.len() > 1 {
-            table.row(target_row(&overview.total, style).to_vec());
-        }
-        table.write(out)?;
+        let total = (overview.targets.len() > 1).then_some(&overview.total);
+        let shown = overview.targets.iter().take(TARGETS).chain(total);
+        let rows = shown.map(|target| target_row(target, style));
+        let heads = "PID>|NAME|RESIDENT>|WORKING SET>|IDLE >= 5 s>|SWAPPED>|UNKNOWN>";
+        Table::of(heads, rows).write(out)?;
         if overview.counts_pages_once && overview.targets.len() > 1 {
             writeln!(
                 out,
@@ -55,21 +78,12 @@ impl Render for SummaryReport {
         }
         if !overview.mappings.is_empty() {
             writeln!(out, "\nMost idle memory:")?;
-            let mut table = Table::new(&[
-                ("IDLE >= 5 s", Align::Right),
-                ("RESIDENT", Align::Right),
-                ("MAPPING", Align::Left),
-            ]);
-            for mapping in &overview.mappings {
-                let [idle, resident] = [Some(mapping.idle_bytes), mapping.resident_bytes];
-                let name = self.mapping_name(mapping);
-                table.row(vec![
-                    style.maybe_bytes(idle),
-                    style.maybe_bytes(resident),
-                    name,
-                ]);
-            }
-            table.write(out)?;
+            let rows = overview.mappings.iter().map(|mapping| {
+                let resident = style.maybe_bytes(mapping.resident_bytes);
+                let idle = style.bytes(mapping.idle_bytes);
+                [idle, resident, self.mapping_name(mapping)]
+            });
+            Table::of("IDLE >= 5 s>|RESIDENT>|MAPPING", rows).write(out)?;
         }
         writeln!(out, "\n{}", self.savings(style))?;
         if let Some(share) = overview.monitor_cpu_share {
@@ -82,46 +96,29 @@ impl Render for SummaryReport {
         writeln!(out, "Next: {}", self.next)
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = [
-            "target",
-            "pid",
-            "name",
-            "resident_bytes",
-            "working_set_bytes",
-            "idle_bytes",
-            "swapped_bytes",
-            "unknown_bytes",
-            "monitored_bytes",
-        ];
-        out.write_record(head)?;
-        for target in &self.overview.targets {
-            out.serialize((
-                target.target.target.map(|t| t.0),
-                target.target.pid,
-                target.target.name.as_deref(),
-                target.resident_bytes,
-                target.working_set_bytes,
-                target.idle_bytes(),
-                target.swapped_bytes,
-                target.unknown_bytes,
-                target.monitored_bytes,
-            ))?;
-        }
-        Ok(())
-    }
-
     fn svg(&self) -> String {
-        self.picture()
+        let most = self.overview.mappings.iter().map(|m| m.idle_bytes).max();
+        let most = most.unwrap_or(0).max(1) as f64;
+        let rows = self.overview.mappings.iter().map(|mapping| Bar {
+            label: self.mapping_name(mapping),
+            value: format!(
+                "{} of {} resident",
+                units::format_bytes(mapping.idle_bytes),
+                Style::default().maybe_bytes(mapping.resident_bytes)
+            ),
+            share: mapping.idle_bytes as f64 / most,
+            colour: None,
+        });
+        bars("Most idle memory, by mapping", &self.verdict, rows)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Summary", &self.overview.record);
         let next = format!("{} Next: {}", self.savings(&style), self.next);
-        html += &page::figure(&self.verdict, &next, &self.picture());
+        html += &page::figure(&self.verdict, &next, &self.svg());
         let targets = self.overview.targets.iter();
-        let rows: Vec<Vec<String>> = targets.map(|t| target_row(t, &style).to_vec()).collect();
+        let rows = targets.map(|target| target_row(target, &style));
         let head = [
             "PID",
             "Name",
@@ -131,9 +128,7 @@ impl Render for SummaryReport {
             "Swapped",
             "Unknown",
         ];
-        html += &page::table("Targets", &self.verdict, &head, &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html + &page::table("Targets", &self.verdict, &head, rows)
     }
 }
 
@@ -171,27 +166,6 @@ impl SummaryReport {
         }
         name
     }
-
-    fn picture(&self) -> String {
-        let most = self.overview.mappings.iter().map(|m| m.idle_bytes).max();
-        let most = most.unwrap_or(0).max(1) as f64;
-        let rows: Vec<Bar> = self
-            .overview
-            .mappings
-            .iter()
-            .map(|mapping| Bar {
-                label: self.mapping_name(mapping),
-                value: format!(
-                    "{} of {} resident",
-                    units::format_bytes(mapping.idle_bytes),
-                    Style::default().maybe_bytes(mapping.resident_bytes)
-                ),
-                share: mapping.idle_bytes as f64 / most,
-                colour: None,
-            })
-            .collect();
-        bars("Most idle memory, by mapping", &self.verdict, &rows)
-    }
 }
 
 /// Formats the charge of a control group in one line.
@@ -224,87 +198,70 @@ fn target_row(target: &TargetOverview, style: &Style) -> [String; 7] {
     ]
 }
 
+impl Tabulate for DiffReport {
+    /// The columns of a row for each figure.
+    const COLUMNS: &'static [Column] = &[
+        column("name", Name, "Name of the targets."),
+        nullable("mapping", Name, "Name of the mapping; null: all."),
+        column("what", Name, "Name of the figure."),
+        nullable("a_bytes", U64, "Bytes in the first record."),
+        nullable("b_bytes", U64, "Bytes in the second."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for (name, what, a, b) in self.figures() {
+            let [name, what] = [name.as_str(), what.as_str()].map(Into::into);
+            push(&[name, ColumnValue::Null, what, a.into(), b.into()]);
+        }
+        for mapping in &self.mappings {
+            let [name, label] = [mapping.name.as_str(), mapping.mapping.as_str()].map(Into::into);
+            let [a, b] = mapping.resident_bytes.map(Into::into);
+            push(&[name, label, "resident".into(), a, b]);
+            let [a, b] = mapping.idle_bytes.map(Into::into);
+            push(&[name, label, "idle 5 s".into(), a, b]);
+        }
+    }
+}
+
 impl Render for DiffReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("NAME", Align::Left),
-            ("", Align::Left),
-            ("A", Align::Right),
-            ("B", Align::Right),
-            ("CHANGE", Align::Right),
-        ]);
-        for (name, what, a, b) in self.figures() {
-            table.row(vec![
-                name,
-                what,
-                style.maybe_bytes(a),
-                style.maybe_bytes(b),
-                signed(style, a, b),
-            ]);
-        }
-        table.write(out)?;
+        Table::of("NAME||A>|B>|CHANGE>", self.figure_rows(style)).write(out)?;
         if self.mappings.is_empty() {
             return writeln!(out, "\nno mapping changed");
         }
         writeln!(out, "\nMappings that changed most:")?;
-        let mut table = Table::new(&[
-            ("RESIDENT A", Align::Right),
-            ("B", Align::Right),
-            ("IDLE >= 5 s A", Align::Right),
-            ("B", Align::Right),
-            ("MAPPING", Align::Left),
-        ]);
-        for mapping in &self.mappings {
+        let rows = self.mappings.iter().map(|mapping| {
             let [a, b] = mapping.resident_bytes.map(|n| style.maybe_bytes(n));
             let [idle_a, idle_b] = mapping.idle_bytes.map(|n| style.bytes(n));
             let name = format!("{}: {}", mapping.name, mapping.mapping);
-            table.row(vec![a, b, idle_a, idle_b, name]);
-        }
-        table.write(out)
-    }
-
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["name", "mapping", "what", "a_bytes", "b_bytes"];
-        out.write_record(head)?;
-        for (name, what, a, b) in self.figures() {
-            out.serialize((name, "", what, a, b))?;
-        }
-        for mapping in &self.mappings {
-            let pairs = [
-                ("resident", mapping.resident_bytes),
-                ("idle 5 s", mapping.idle_bytes.map(Some)),
-            ];
-            for (what, [a, b]) in pairs {
-                out.serialize((&mapping.name, &mapping.mapping, what, a, b))?;
-            }
-        }
-        Ok(())
+            [a, b, idle_a, idle_b, name]
+        });
+        Table::of("RESIDENT A>|B>|IDLE >= 5 s A>|B>|MAPPING", rows).write(out)
     }
 
     fn svg(&self) -> String {
-        self.picture()
+        let sides = self.mappings.iter().flat_map(|mapping| {
+            let [a, b] = mapping.resident_bytes.map(Option::unwrap_or_default);
+            [("A", a, mapping), ("B", b, mapping)]
+        });
+        let most = sides.clone().map(|(_, n, _)| n).max();
+        let most = most.unwrap_or(0).max(1) as f64;
+        let rows = sides.map(|(side, n, mapping)| Bar {
+            label: format!("{side} {}", mapping.mapping),
+            value: units::format_bytes(n),
+            share: n as f64 / most,
+            colour: None,
+        });
+        let title = "Resident memory of the mappings that changed most";
+        bars(title, "", rows)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::begin("Two records compared", &page::subject(&self.b));
-        html += &page::figure("Resident memory of mappings", "", &self.picture());
-        let rows: Vec<Vec<String>> = self
-            .figures()
-            .into_iter()
-            .map(|(name, what, a, b)| {
-                vec![
-                    name,
-                    what,
-                    style.maybe_bytes(a),
-                    style.maybe_bytes(b),
-                    signed(&style, a, b),
-                ]
-            })
-            .collect();
-        html += &page::table("Targets", "", &["Name", "", "A", "B", "Change"], &rows);
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html += &page::figure("Resident memory of mappings", "", &self.svg());
+        let rows = self.figure_rows(&style);
+        html + &page::table("Targets", "", &["Name", "", "A", "B", "Change"], rows)
     }
 }
 
@@ -312,6 +269,15 @@ impl Render for DiffReport {
 type Pair = (String, String, Option<u64>, Option<u64>);
 
 impl DiffReport {
+    fn figure_rows(&self, style: &Style) -> impl Iterator<Item = [String; 5]> {
+        let figures = self.figures().into_iter();
+        figures.map(move |(name, what, a, b)| {
+            let change = signed(style, a, b);
+            let [a, b] = [a, b].map(|n| style.maybe_bytes(n));
+            [name, what, a, b, change]
+        })
+    }
+
     fn figures(&self) -> Vec<Pair> {
         let mut rows = Vec::new();
         for target in &self.targets {
@@ -338,36 +304,6 @@ impl DiffReport {
             }
         }
         rows
-    }
-
-    fn picture(&self) -> String {
-        let both = |m: &crate::diff::MappingDiff| m.resident_bytes.map(Option::unwrap_or_default);
-        let most = self
-            .mappings
-            .iter()
-            .flat_map(both)
-            .max()
-            .unwrap_or(0)
-            .max(1) as f64;
-        let mut rows = Vec::new();
-        for mapping in &self.mappings {
-            for (side, n) in ["A", "B"]
-                .iter()
-                .zip(mapping.resident_bytes.map(Option::unwrap_or_default))
-            {
-                rows.push(Bar {
-                    label: format!("{side} {}", mapping.mapping),
-                    value: units::format_bytes(n),
-                    share: n as f64 / most,
-                    colour: None,
-                });
-            }
-        }
-        bars(
-            "Resident memory of the mappings that changed most",
-            "",
-            &rows,
-        )
     }
 }
 

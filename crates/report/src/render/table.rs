@@ -19,17 +19,31 @@ pub enum Align {
 /// Rows of text with columns of the width that they need on a terminal.
 #[derive(Clone, Debug)]
 pub struct Table {
-    columns: Vec<(&'static str, Align)>,
+    columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// Creates a table with these heads.
-    pub fn new(columns: &[(&'static str, Align)]) -> Self {
+    pub fn new(columns: &[(&str, Align)]) -> Self {
+        let columns = columns.iter().map(|(head, align)| ((*head).into(), *align));
         Self {
-            columns: columns.to_vec(),
+            columns: columns.collect(),
             rows: Vec::new(),
         }
+    }
+
+    /// Creates a table of rows. `|` separates the heads; a column whose head ends in `>` is right-aligned.
+    pub fn of(heads: &str, rows: impl IntoIterator<Item = impl Into<Vec<String>>>) -> Self {
+        let columns = heads.split('|').map(|head| match head.strip_suffix('>') {
+            Some(head) => (head, Align::Right),
+            None => (head, Align::Left),
+        });
+        let mut table = Self::new(&columns.collect::<Vec<_>>());
+        for row in rows {
+            table.row(row.into());
+        }
+        table
     }
 
     /// Adds a row: a field for every column.
@@ -40,8 +54,7 @@ impl Table {
 
     /// Writes the heads and the rows, a line each.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let heads = self.columns.iter().map(|(head, _)| (*head).into());
-        let heads: Vec<String> = heads.collect();
+        let heads: Vec<String> = self.columns.iter().map(|(head, _)| head.clone()).collect();
         let width = |column: usize| {
             let rows = self.rows.iter().map(|row| width_of(&row[column]));
             rows.max().unwrap_or(0).max(width_of(&heads[column]))
@@ -67,7 +80,7 @@ impl Table {
 
     /// Formats the table as a part of a page.
     pub fn html(&self, title: &str, note: &str) -> String {
-        let heads: Vec<&str> = self.columns.iter().map(|(head, _)| *head).collect();
+        let heads: Vec<&str> = self.columns.iter().map(|(head, _)| head.as_str()).collect();
         super::page::table(title, note, &heads, &self.rows)
     }
 
@@ -91,13 +104,11 @@ fn width_of(text: &str) -> usize {
 
 /// Builds a table of points over time.
 pub(super) fn series(points: &[Point], style: &Style) -> Table {
-    let mut table = Table::new(&["TIME", "MIN", "MEAN", "MAX"].map(|head| (head, Align::Right)));
-    for point in points {
-        let mut row = vec![style.duration(point.time_ns)];
-        row.extend([point.min, point.mean, point.max].map(|n| style.bytes(n)));
-        table.row(row);
-    }
-    table
+    let rows = points.iter().map(|point| {
+        let [min, mean, max] = [point.min, point.mean, point.max].map(|n| style.bytes(n));
+        [style.duration(point.time_ns), min, mean, max]
+    });
+    Table::of("TIME>|MIN>|MEAN>|MAX>", rows)
 }
 
 /// Draws one line of eight heights for values over time, with a character for each value.

@@ -5,11 +5,35 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Line, PlotText, lines};
-use super::table::{Align, Table, series, sparkline};
-use super::{CsvWriter, Render, Style, page};
+use super::plot::{Line, lines};
+use super::table::{Table, series, sparkline};
+use super::{Render, Style, page};
+use crate::rows::ColumnType::U64;
+use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
+use crate::table::{TARGET_OR_TOTAL, Tabulate};
 use crate::wss::{WorkingSet, WssReport};
+
+impl Tabulate for WssReport {
+    /// The columns of a row for each step of time.
+    const COLUMNS: &'static [Column] = &[
+        TARGET_OR_TOTAL,
+        column("time_ns", U64, "Start of the step."),
+        column("min_bytes", U64, "Least value in the step."),
+        column("mean_bytes", U64, "Mean over the step."),
+        column("max_bytes", U64, "Greatest value in the step."),
+    ];
+
+    fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
+        for set in self.sets() {
+            let target = set.target.target.into();
+            for point in &set.series {
+                let [min, mean, max] = [point.min, point.mean, point.max].map(Into::into);
+                push(&[target, point.time_ns.into(), min, mean, max]);
+            }
+        }
+    }
+}
 
 impl Render for WssReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -25,43 +49,27 @@ impl Render for WssReport {
         Ok(())
     }
 
-    fn csv(&self, out: &mut CsvWriter<'_>) -> io::Result<()> {
-        let head = ["target", "time_ns", "min_bytes", "mean_bytes", "max_bytes"];
-        out.write_record(head)?;
-        for set in self.sets() {
-            let target = set
-                .target
-                .target
-                .map_or("total".into(), |t| t.0.to_string());
-            for point in &set.series {
-                out.serialize((&target, point.time_ns.0, point.min, point.mean, point.max))?;
-            }
-        }
-        Ok(())
-    }
-
     fn svg(&self) -> String {
-        self.picture()
+        let plots = self
+            .sets()
+            .map(|set| Line::new(set.target.label(), &set.series));
+        lines("Working set over time", &self.counted(), plots)
     }
 
-    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self) -> String {
         let mut html = page::start("Working set", &self.record);
-        html += &page::figure("Working set over time", "", &self.picture());
+        html += &page::figure("Working set over time", "", &self.svg());
         for set in self.sets() {
-            let rows: Vec<Vec<String>> = set
-                .percentiles
-                .iter()
-                .map(|p| vec![format!("{} %", p.percent), units::format_bytes(p.value)])
-                .collect();
+            let rows = set.percentiles.iter();
+            let rows = rows.map(|p| [format!("{} %", p.percent), units::format_bytes(p.value)]);
             html += &page::table(
                 &set.target.label(),
                 &facts(set, &Style::default()),
                 &["Percentile", "Working set"],
-                &rows,
+                rows,
             );
         }
-        html += page::END;
-        out.write_all(html.as_bytes())
+        html
     }
 }
 
@@ -89,11 +97,6 @@ impl WssReport {
         )?;
         writeln!(out, "{}\n", self.counted())?;
         let bytes = |n: u64| style.bytes(n);
-        let mut table = Table::new(&[
-            ("PERCENTILE", Align::Right),
-            ("WORKING SET", Align::Right),
-            ("", Align::Left),
-        ]);
         let max = set
             .percentiles
             .iter()
@@ -101,11 +104,11 @@ impl WssReport {
             .max()
             .unwrap_or(0)
             .max(1);
-        for p in &set.percentiles {
+        let rows = set.percentiles.iter().map(|p| {
             let bar = (p.value as f64 / max as f64 * 40.0).round() as usize;
-            table.row(vec![p.percent.to_string(), bytes(p.value), "#".repeat(bar)]);
-        }
-        table.write(out)?;
+            [p.percent.to_string(), bytes(p.value), "#".repeat(bar)]
+        });
+        Table::of("PERCENTILE>|WORKING SET>|", rows).write(out)?;
         writeln!(out, "\n{}", facts(set, style))?;
         if style.over_time {
             writeln!(out, "\nover time, 0 to {}:", bytes(max))?;
@@ -114,21 +117,6 @@ impl WssReport {
             series(&set.series, style).write(out)?;
         }
         Ok(())
-    }
-
-    fn picture(&self) -> String {
-        let mut plots: Vec<Line> = Vec::new();
-        for set in self.sets() {
-            plots.push(Line {
-                name: set.target.label(),
-                points: &set.series,
-            });
-        }
-        let text = PlotText {
-            title: "Working set over time",
-            note: &self.counted(),
-        };
-        lines(&text, &plots)
     }
 }
 

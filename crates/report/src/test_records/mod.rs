@@ -29,13 +29,12 @@ pub(crate) fn at(ms: u64) -> Nanos {
 /// Builds a snapshot of `target` from `from_ms` to `to_ms`.
 pub(crate) fn snapshot_at(target: u32, from_ms: u64, to_ms: u64, picture: &str) -> Snapshot {
     Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target: TargetId(target),
         start: at(from_ms),
         end: at(to_ms),
         nr_samples: 10,
         regions: picture.split_whitespace().map(region).collect(),
+        ..Snapshot::default()
     }
 }
 

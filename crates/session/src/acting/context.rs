@@ -10,7 +10,7 @@ use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
 use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
 use isotherm_engine::{
-    Actuator, AddressRange, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId,
+    Actuator, AddressRange, CpuAccount, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId,
 };
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
@@ -397,7 +397,7 @@ impl ContextActing {
         }
         // Compressing pages is not watching: watching less would not save its cost.
         let spent = process_cpu().since(cpu_before);
-        session.exclude_cpu(spent);
+        session.charge(CpuAccount::Acting, spent);
         items.extend(self.samples(now, &done, &outcomes, spent));
         let mut times = BTreeMap::new();
         if let Executor::Processes(actuator) = &mut self.executor {

@@ -2,7 +2,7 @@
 
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
 use isotherm_engine::scheme::SchemeEngine;
-use isotherm_engine::{Nanos, Snapshot};
+use isotherm_engine::{CpuAccount, Nanos, Snapshot};
 use isotherm_linux::clock::process_cpu;
 use isotherm_record::{Item, PageSnapshot};
 
@@ -185,7 +185,8 @@ impl Acts for OwnActing {
         self.rest(session, items);
         // The rest of the step's CPU time counts as watching, but does not depend on how often memory is sampled.
         let acted = self.cpu.since(acted_before);
-        session.charge_monitor_cpu(process_cpu().since(cpu_before).since(acted));
+        let spent = process_cpu().since(cpu_before).since(acted);
+        session.charge(CpuAccount::Watching, spent);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use isotherm_engine::units::{format_bytes, format_time};
 
 use super::{CompactionEvent, CompactionRound, NodeCheck};
+use crate::columns::columns;
 
 /// One check of all nodes, and its results.
 pub struct CompactionReport {
@@ -263,17 +264,7 @@ fn table(facts: &NodeFacts, order: u8) -> String {
         row.extend(zone.free_blocks.map(|blocks| blocks.to_string()));
         rows.push(row);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let _ = write!(text, "{:width$}", row[0], width = widths[0]);
-        for (field, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(text, "  {field:>width$}");
-        }
-        text.push('\n');
-    }
-    text
+    columns(&rows)
 }
 
 /// Returns the head of a column, such as `64K` or `2M`.

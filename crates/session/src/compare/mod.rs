@@ -29,7 +29,6 @@ use isotherm_engine::statistics::median;
 use serde::{Deserialize, Serialize};
 
 pub use runner::compare;
-pub use text::ComparisonRow;
 pub use truth::TruthBytes;
 
 /// Interval between exact scans.

@@ -6,7 +6,6 @@ use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, PageAttributes, SessionSpec, World};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_record::Item;
-use isotherm_workload::accuracy::AccuracyScore;
 
 use super::score::{Claims, about};
 use super::simulated::Trace;
@@ -205,11 +204,7 @@ impl<'a> Runner<'a> {
         let notes = &mut self.report.notes;
         let spec = only_watching(spec);
         let ended = watch(&spec, self.spec.window, &mut |pid, item| match item {
-            Item::Snapshot(snapshot) => {
-                watched.nr += 1;
-                watched.snapshots.push((pid, snapshot.clone()));
-                watched.forget_old();
-            }
+            Item::Snapshot(snapshot) => watched.add(pid, snapshot.clone()),
             Item::Note { text, .. } => note(notes, world.name(), text),
             _ => {}
         })?;
@@ -241,20 +236,17 @@ impl<'a> Runner<'a> {
         let regions = last
             .iter()
             .map(|(_, snapshot)| snapshot.regions.len() as u64);
-        let share = |score: &AccuracyScore| (score.precision(), score.recall());
-        let (accessed_precision, accessed_recall) = share(&claims.accessed);
-        let (idle_precision, idle_recall) = share(&claims.idle);
         Ok(Turn {
             snapshots: watched.nr,
             regions: regions.sum(),
             cpu_share: watched.cpu_share,
             kdamond_cpu_share: watched.kdamond_cpu_share,
             truth: truth.bytes,
-            accessed_precision,
-            accessed_recall,
-            idle_precision,
-            idle_recall,
-            unknown_share: (claims.known > 0).then(|| claims.unknown as f64 / claims.known as f64),
+            accessed_precision: claims.accessed.precision(),
+            accessed_recall: claims.accessed.recall(),
+            idle_precision: claims.idle.precision(),
+            idle_recall: claims.idle.recall(),
+            unknown_share: claims.unknown_share(),
             schemes: schemes.collect(),
         })
     }

@@ -2,7 +2,7 @@
 
 use isotherm_engine::scheme::{Quota, Scheme, SchemeEngine, SystemFacts};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
-use isotherm_workload::accuracy::AccuracyScore;
+use isotherm_workload::score::{AccuracyScore, share};
 
 use super::truth::{Overlap, Truth};
 
@@ -15,34 +15,34 @@ pub(super) struct Claims {
     pub(super) idle: AccuracyScore,
     /// Bytes on which nothing is reported.
     pub(super) unknown: u64,
-    /// All bytes of which the truth is known.
-    pub(super) known: u64,
 }
 
 impl Claims {
+    /// Returns the share of the memory of known truth on which nothing is reported.
+    pub(super) fn unknown_share(&self) -> Option<f64> {
+        share(self.unknown as f64, self.accessed.truth + self.idle.truth)
+    }
+
     /// Adds the claims of a snapshot of a process; `idle_for` is the age from which memory is idle.
     pub(super) fn add(&mut self, snapshot: &Snapshot, pid: u32, idle_for: Nanos, truth: &Truth) {
         let bytes = truth.bytes;
-        self.accessed.truth += bytes.accessed;
-        self.idle.truth += bytes.idle;
-        self.known += bytes.accessed + bytes.idle;
-        let mut said = Overlap::default();
+        self.accessed.truth += bytes.accessed as f64;
+        self.idle.truth += bytes.idle as f64;
+        let mut said = 0;
         for region in &snapshot.clone().by_page().regions {
-            let overlap = truth.of(pid, region.range, None);
             let Some(nr_accesses) = region.nr_accesses else {
                 continue;
             };
-            said.accessed += overlap.accessed;
-            said.idle += overlap.idle;
+            let overlap = truth.of(pid, region.range, None);
+            said += overlap.accessed + overlap.idle;
+            let (accessed, idle) = (overlap.accessed as f64, overlap.idle as f64);
             if nr_accesses <= 0.0 && region.age_ns >= idle_for {
-                self.idle.hit += overlap.idle;
-                self.idle.claimed += overlap.idle + overlap.accessed;
+                self.idle.claim(idle, accessed);
             } else if nr_accesses > 0.0 {
-                self.accessed.hit += overlap.accessed;
-                self.accessed.claimed += overlap.idle + overlap.accessed;
+                self.accessed.claim(accessed, idle);
             }
         }
-        self.unknown += bytes.accessed + bytes.idle - said.accessed - said.idle;
+        self.unknown += bytes.accessed + bytes.idle - said;
     }
 }
 
@@ -90,13 +90,7 @@ mod tests {
 
     /// Returns the truth of four pages, of which the first two are in use.
     fn truth() -> Truth {
-        let mut block = PageBlock {
-            block: 0,
-            huge: false,
-            present: [0; 8],
-            accessed: [0; 8],
-            unknown: [0; 8],
-        };
+        let mut block = PageBlock::default();
         (block.present[0], block.accessed[0]) = (0b1111, 0b0011);
         let scan = PageSnapshot {
             blocks: vec![block],
@@ -114,11 +108,9 @@ mod tests {
             let range = AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
             start = *end;
             RegionSnapshot {
-                range,
-                nr_accesses: *nr_accesses,
                 age: *age as u32,
                 age_ns: Nanos::from_millis(age * 1000),
-                memory: None,
+                ..RegionSnapshot::new(range, *nr_accesses)
             }
         });
         Snapshot {
@@ -138,7 +130,7 @@ mod tests {
         let five = Nanos::from_millis(5000);
         claims.add(&snapshot(regions), 7, five, &truth());
         let pages =
-            |score: AccuracyScore| [score.hit, score.claimed].map(|bytes| bytes / PAGE_SIZE);
+            |score: AccuracyScore| [score.hit, score.claimed].map(|bytes| bytes as u64 / PAGE_SIZE);
         assert_eq!(
             (pages(claims.accessed), pages(claims.idle)),
             (accessed, idle)

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use isotherm_config::{SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
-use isotherm_record::{Item, PageSnapshot};
+use isotherm_record::Item;
 
 use super::truth::{Scans, Truth};
 use super::watched::Watched;
@@ -13,20 +13,15 @@ use crate::simulated::{Replay, Scenario, SimulatedSession};
 #[derive(Default)]
 pub(super) struct Trace {
     items: Vec<Item>,
-    scans: Vec<PageSnapshot>,
     pid: Option<u32>,
     target: u32,
 }
 
 impl Trace {
     pub(super) fn take(&mut self, item: &Item) {
-        match item {
-            Item::TargetStart(start) if self.pid.is_none() => {
-                self.pid = Some(start.pid);
-                self.target = start.target.0;
-            }
-            Item::Pages(pages) if pages.target.0 == self.target => self.scans.push(pages.clone()),
-            _ => {}
+        if let (Item::TargetStart(start), None) = (item, self.pid) {
+            self.pid = Some(start.pid);
+            self.target = start.target.0;
         }
         let is_of_trace = match item {
             Item::TargetStart(start) => start.target.0 == self.target,
@@ -42,10 +37,13 @@ impl Trace {
 
     /// Returns the truth at the trace's end: by the scans of the last `span`.
     pub(super) fn truth(&self, span: Nanos) -> Truth {
-        let end = self.scans.last().map_or(Nanos(0), |scan| scan.end);
+        let all = { self.items.iter() }.filter_map(|item| match item {
+            Item::Pages(scan) => Some(scan),
+            _ => None,
+        });
+        let end = all.clone().next_back().map_or(Nanos(0), |scan| scan.end);
         let mut scans = Scans::default();
-        let last = { self.scans.iter() }.filter(|scan| end.since(scan.start) <= span);
-        for scan in last {
+        for scan in all.filter(|scan| end.since(scan.start) <= span) {
             scans.take(self.pid.unwrap_or(0), scan);
         }
         Truth::between(&scans, &scans)
@@ -77,9 +75,7 @@ impl Trace {
             let goes_on = session.step(&mut items);
             for item in items.drain(..) {
                 if let Item::Snapshot(snapshot) = item {
-                    watched.nr += 1;
-                    watched.snapshots.push((pid, snapshot));
-                    watched.forget_old();
+                    watched.add(pid, snapshot);
                 }
             }
             if !goes_on {

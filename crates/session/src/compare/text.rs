@@ -5,27 +5,19 @@ use std::fmt::Write as _;
 use isotherm_engine::units::{format_bytes, format_share};
 
 use super::{Comparison, Turn, WorldReport};
-
-/// One line of the table: a quantity and its value in each world.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ComparisonRow {
-    /// The quantity that is compared.
-    pub what: String,
-    /// One value for each world; `-` where it is not known.
-    pub cells: Vec<String>,
-}
+use crate::columns::columns;
 
 /// A measured value of a turn.
 type Measure = fn(&Turn) -> Option<f64>;
 
 impl Comparison {
-    /// Returns the table's lines, without the head that holds the worlds' names.
-    pub fn rows(&self) -> Vec<ComparisonRow> {
-        let row = |what: String, of: &dyn Fn(&WorldReport) -> Option<String>| ComparisonRow {
-            what,
-            cells: { self.worlds.iter() }
-                .map(|world| of(world).unwrap_or_else(|| "-".to_owned()))
-                .collect(),
+    /// Returns the table's lines, without the head: a quantity, then its value in each world, or `-`.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let row = |what: String, of: &dyn Fn(&WorldReport) -> Option<String>| -> Vec<String> {
+            let value = |world: &WorldReport| of(world).unwrap_or_else(|| "-".to_owned());
+            std::iter::once(what)
+                .chain(self.worlds.iter().map(value))
+                .collect()
         };
         let idle = format!("idle for {:.0} s", self.idle_seconds);
         let mut rows = vec![
@@ -74,26 +66,11 @@ impl Comparison {
 
     /// Returns the table and the remarks as text.
     pub fn text(&self) -> String {
-        let rows = self.rows();
-        let head = ComparisonRow {
-            what: "world".to_owned(),
-            cells: { self.worlds.iter() }
-                .map(|w| w.world.name().to_owned())
-                .collect(),
-        };
-        let all: Vec<&ComparisonRow> = std::iter::once(&head).chain(&rows).collect();
-        let what = all.iter().map(|row| row.what.len()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.worlds.len())
-            .map(|at| all.iter().map(|row| row.cells[at].len()).max().unwrap_or(0))
-            .collect();
-        let mut text = String::new();
-        for row in all {
-            let _ = write!(text, "{:<what$}", row.what);
-            for (cell, width) in row.cells.iter().zip(&widths) {
-                let _ = write!(text, "  {cell:>width$}");
-            }
-            text.push('\n');
-        }
+        let names = self.worlds.iter().map(|world| world.world.name());
+        let head = std::iter::once("world").chain(names);
+        let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).collect()];
+        rows.extend(self.rows());
+        let mut text = columns(&rows);
         for line in self.remarks() {
             let _ = writeln!(text, "{line}");
         }

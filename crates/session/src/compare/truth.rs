@@ -5,15 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::monitor::bits::{self, Bitmap};
+use isotherm_engine::monitor::bits::{self, Bitmap, NONE};
 use isotherm_engine::{AddressRange, BLOCK_SIZE};
 use isotherm_record::PageSnapshot;
 use serde::Serialize;
 
 /// Values of blocks by process id (0: physical memory) and address.
 type Blocks<T> = BTreeMap<(u32, u64), T>;
-
-const NONE: Bitmap = [0; 8];
 
 /// One span of exact scans.
 #[derive(Debug, Default)]
@@ -130,13 +128,7 @@ mod tests {
 
     /// Returns a scan of one block whose pages are pictured: `#` touched, `.` untouched, `?` unknown, a blank absent.
     fn scan(picture: &str) -> Scans {
-        let mut block = PageBlock {
-            block: 0,
-            huge: false,
-            present: NONE,
-            accessed: NONE,
-            unknown: NONE,
-        };
+        let mut block = PageBlock::default();
         for (page, state) in picture.bytes().enumerate() {
             let bit = 1_u64 << page;
             block.present[0] |= if state == b' ' { 0 } else { bit };

@@ -30,10 +30,12 @@ impl Watched {
         }
     }
 
-    pub(super) fn forget_old(&mut self) {
-        let Some(end) = self.snapshots.iter().map(|(_, s)| s.end).max() else {
-            return;
-        };
+    /// Adds a snapshot of a process, and drops those that are not of the turn's last part any more.
+    pub(super) fn add(&mut self, pid: u32, snapshot: Snapshot) {
+        self.nr += 1;
+        self.snapshots.push((pid, snapshot));
+        let end = { self.snapshots.iter() }.map(|(_, s)| s.end).max();
+        let end = end.unwrap_or_default();
         let mut newest: BTreeMap<u32, Nanos> = BTreeMap::new();
         for (pid, snapshot) in &self.snapshots {
             newest.insert(*pid, snapshot.end);

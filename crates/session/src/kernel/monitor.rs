@@ -6,20 +6,22 @@ use std::rc::Rc;
 use isotherm_config::ContextSpec;
 use isotherm_damon::{DamonContext, DamonError, DamonTarget, KernelStats, nr_samples};
 use isotherm_engine::scheme::{AccessPattern, Action, Scheme};
-use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, Snapshot, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::cpu::task_cpu;
 use isotherm_linux::damon_trace::TracedWhat;
 use isotherm_linux::kernel_thread::kernel_thread;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
-use isotherm_record::{Item, TargetStart};
+use isotherm_record::Item;
 
 use super::assemble::{Assembler, snapshot};
 use super::lower;
 use super::schemes::SchemeCounters;
 use super::shared_damon::SharedDamon;
-use crate::monitor::{Force, Kdamond, Monitor, TargetTables};
+use crate::monitor::{
+    Force, Kdamond, MEMORY, Monitor, MonitorStatus, NextStep, TargetTables, start_of_memory,
+};
 use crate::targets::TargetSet;
 
 /// Interval between readings of counters and scans for processes.
@@ -37,8 +39,6 @@ const BETWEEN_COMMITS: u64 = 4;
 const GONE_MAX: usize = 16;
 /// Number of successive checks that find the kdamond off before another user is taken to have turned it off.
 const LOOKS_OFF: u32 = 3;
-/// The target of physical memory.
-const MEMORY: TargetId = TargetId(0);
 
 /// The memory that is watched.
 pub(super) enum Watched {
@@ -59,13 +59,7 @@ impl Watched {
             }
             Self::Physical { is_told } => {
                 if !std::mem::replace(is_told, true) {
-                    items.push(Item::TargetStart(TargetStart {
-                        time: now,
-                        target: MEMORY,
-                        pid: 0,
-                        name: "physical".to_owned(),
-                        context: None,
-                    }));
+                    items.push(start_of_memory(now));
                 }
             }
         }
@@ -142,8 +136,6 @@ pub(crate) struct KernelMonitor {
     /// The session's time less CLOCK_MONOTONIC.
     offset: u64,
     next_look: Nanos,
-    /// CPU time of ours that was not spent on watching.
-    left_out: Nanos,
     checks: u64,
     lost_told: u64,
     /// Number of successive checks that found the kdamond off although processes live.
@@ -184,7 +176,6 @@ impl KernelMonitor {
             first,
             offset: Clock::start().offset(),
             next_look: Nanos(0),
-            left_out: Nanos(0),
             checks: 0,
             lost_told: 0,
             nr_off: 0,
@@ -511,7 +502,7 @@ impl Kdamond for KernelMonitor {
 }
 
 impl Monitor for KernelMonitor {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, _cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         items.append(&mut self.first);
         self.fetch(items)?;
         if now >= self.next_look {
@@ -539,26 +530,18 @@ impl Monitor for KernelMonitor {
         self.next_look = Nanos(0);
     }
 
-    fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.left_out = self.left_out + cpu;
-    }
-
-    fn cost(&self) -> Cost {
-        let ours = process_cpu().since(self.left_out);
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        let ours = process_cpu().since(cpu.other);
         let (kdamonds, acting) = self.counters.cpu();
-        Cost {
-            monitor_cpu: ours + kdamonds.since(acting),
-            checks: self.checks,
-            ..Cost::default()
+        MonitorStatus {
+            cost: Cost {
+                monitor_cpu: ours + kdamonds.since(acting),
+                checks: self.checks,
+                ..Cost::default()
+            },
+            nr_unknown: 0,
+            intervals: self.intervals,
         }
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        0
-    }
-
-    fn intervals(&self) -> Intervals {
-        self.intervals
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {

@@ -41,15 +41,7 @@ impl ByFrame {
     /// Returns the start of the target on the first call.
     pub(crate) fn start(&mut self, now: Nanos) -> Option<Item> {
         let is_told = std::mem::replace(&mut self.is_told, true);
-        (!is_told).then(|| {
-            Item::TargetStart(TargetStart {
-                time: now,
-                target: MEMORY,
-                pid: 0,
-                name: "physical".to_owned(),
-                context: None,
-            })
-        })
+        (!is_told).then(|| start_of_memory(now))
     }
 
     /// Start of the present interval.
@@ -93,6 +85,24 @@ impl ByFrame {
             blocks: blocks.collect(),
         })
     }
+}
+
+/// Returns the start of physical memory as a target.
+pub(crate) fn start_of_memory(now: Nanos) -> Item {
+    Item::TargetStart(TargetStart {
+        time: now,
+        target: MEMORY,
+        pid: 0,
+        name: "physical".to_owned(),
+        context: None,
+    })
+}
+
+/// Drops the mappings among the items from `first` on: they are virtual addresses, which a record by frame does not
+/// hold.
+pub(crate) fn drop_mappings(items: &mut Vec<Item>, first: usize) {
+    let mappings = items.extract_if(first.., |item| matches!(item, Item::Mappings(_)));
+    mappings.for_each(drop);
 }
 
 /// Returns the frames of a range of addresses.

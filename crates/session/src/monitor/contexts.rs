@@ -5,34 +5,33 @@
 //!
 //! Approach: a monitor made of monitors. Each member is stepped when it is due. Members number their targets from 0, so
 //! every target gets a number of the session's when it starts, and its start names the context. Probes measure the cost
-//! of watching as the CPU time of the whole process. So the time of one member's step is excluded from the others'
-//! cost, and the time of the loop is divided evenly. The members' costs add up to the CPU time of the process, and each
-//! budget limits its own member.
+//! of watching as the CPU time of the whole process. So the time of one member's step is other work for the others, and
+//! the time of the loop is divided evenly. The members' costs add up to the CPU time of the process, and each budget
+//! limits its own member.
 //!
 //! Limits: members do not know of each other. If two watch the same memory, each clears accessed bits that the other
 //! has not read ([`crate::warnings`] reports that). An error of one member ends the session.
 
 use isotherm_engine::drive::Numbering;
-use isotherm_engine::{AddressRange, Cost, Intervals, Nanos, TargetId};
+use isotherm_engine::{AddressRange, CpuLedger, Intervals, Nanos, TargetId};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{CacheView, Kdamond, Monitor, TargetTables};
+use super::{CacheView, Kdamond, Monitor, MonitorStatus, NextStep, TargetTables};
 use isotherm_engine::units::format_time;
 
 /// All contexts of a session.
 pub(crate) struct Contexts {
     members: Vec<Member>,
     targets: Numbering,
-    /// CPU time of the process that has been assigned to members so far. It starts at zero: the time of loading is
-    /// divided as well.
-    accounted: Nanos,
 }
 
 struct Member {
     name: String,
     monitor: Box<dyn Monitor>,
+    /// CPU time of its steps.
+    steps_cpu: Nanos,
     wake_at: Nanos,
     is_over: bool,
 }
@@ -42,42 +41,48 @@ impl Contexts {
         let members = monitors.into_iter().map(|(name, monitor)| Member {
             name,
             monitor,
+            steps_cpu: Nanos(0),
             wake_at: Nanos(0),
             is_over: false,
         });
         Self {
             members: members.collect(),
             targets: Numbering::default(),
-            accounted: Nanos(0),
         }
     }
 
-    /// Divides the CPU time outside the members' steps among them.
-    fn share_out(&mut self) {
-        let spent = self.take_spent();
-        let others = self.members.len() as u64 - 1;
-        let not_mine = Nanos(spent.0 / self.members.len() as u64 * others);
-        for member in &mut self.members {
-            member.monitor.exclude_cpu(not_mine);
+    /// Returns the ledger of a member, given that of the session. The member's cost is its steps and an equal part of
+    /// what no step took, the time of loading included.
+    fn ledger_of(&self, at: usize, cpu: CpuLedger) -> CpuLedger {
+        let (total, nr) = (process_cpu(), self.members.len() as u64);
+        let steps: u64 = self.members.iter().map(|m| m.steps_cpu.0).sum();
+        let rest = total.since(cpu.other).since(Nanos(steps));
+        let own = self.members[at].steps_cpu + Nanos(rest.0 / nr);
+        CpuLedger {
+            watching: Nanos(cpu.watching.0 / nr),
+            other: total.since(own),
         }
     }
 
-    /// Takes the CPU time since the last call.
-    fn take_spent(&mut self) -> Nanos {
-        let now = process_cpu();
-        now.since(std::mem::replace(&mut self.accounted, now))
+    /// Returns the status of a member, given the session's ledger.
+    fn status_of(&self, at: usize, cpu: CpuLedger) -> MonitorStatus {
+        let cpu = self.ledger_of(at, cpu);
+        self.members[at].monitor.status(cpu)
     }
 
-    fn step_member(&mut self, at: usize, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
+    fn step_member(
+        &mut self,
+        at: usize,
+        now: Nanos,
+        cpu: CpuLedger,
+        items: &mut Vec<Item>,
+    ) -> anyhow::Result<()> {
         let first_new = items.len();
+        let cpu = self.ledger_of(at, cpu);
+        let before = process_cpu();
         let member = &mut self.members[at];
-        let stepped = member.monitor.step(now, items);
-        let spent = self.take_spent();
-        for (other, member) in self.members.iter_mut().enumerate() {
-            if other != at {
-                member.monitor.exclude_cpu(spent);
-            }
-        }
+        let stepped = member.monitor.step(now, cpu, items);
+        member.steps_cpu = member.steps_cpu + process_cpu().since(before);
         for item in &mut items[first_new..] {
             self.renumber(at, item);
         }
@@ -103,6 +108,7 @@ impl Contexts {
             Item::Mappings(change) => &mut change.target,
             Item::TargetExit(exit) => &mut exit.target,
             Item::Machine(machine) => {
+                machine.context = Some(self.members[at].name.clone());
                 let mapped = machine.mapped.iter_mut().filter_map(|m| m.target.as_mut());
                 for target in mapped.chain(machine.groups.iter_mut().map(|g| &mut g.target)) {
                     *target = self.number(at, *target);
@@ -140,12 +146,11 @@ impl Contexts {
 }
 
 impl Monitor for Contexts {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
-        self.share_out();
+    fn step(&mut self, now: Nanos, cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         for at in 0..self.members.len() {
             let member = &self.members[at];
             if !member.is_over && member.wake_at <= now {
-                self.step_member(at, now, items)?;
+                self.step_member(at, now, cpu, items)?;
             }
         }
         let going = self.members.iter().filter(|member| !member.is_over);
@@ -190,21 +195,6 @@ impl Monitor for Contexts {
         }
     }
 
-    fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.accounted = self.accounted + cpu;
-        for member in &mut self.members {
-            member.monitor.exclude_cpu(cpu);
-        }
-    }
-
-    /// Adds an equal part of `cpu` to each member's cost.
-    fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        let part = Nanos(cpu.0 / self.members.len() as u64);
-        for member in &mut self.members {
-            member.monitor.charge_monitor_cpu(part);
-        }
-    }
-
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         let (at, number) = self.targets.context(target)?;
         self.members[at].monitor.target_tables(number)
@@ -218,34 +208,17 @@ impl Monitor for Contexts {
         self.members.get_mut(context)?.monitor.kdamond(0)
     }
 
-    fn cost(&self) -> Cost {
-        // CPU time that is not yet assigned is in every member's cost.
-        let pending = process_cpu().since(self.accounted);
-        let mut sum = Cost {
-            monitor_cpu: pending,
-            ..Cost::default()
-        };
-        for member in &self.members {
-            let cost = member.monitor.cost();
-            sum = sum.plus(Cost {
-                monitor_cpu: cost.monitor_cpu.since(pending),
-                ..cost
-            });
-        }
-        sum
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.members.iter().map(|m| m.monitor.nr_unknown()).sum()
-    }
-
-    /// Returns the shortest intervals of all members.
-    fn intervals(&self) -> Intervals {
-        let all = self.members.iter().map(|m| m.monitor.intervals());
-        all.reduce(|a, b| Intervals {
-            sample: a.sample.min(b.sample),
-            aggregation: a.aggregation.min(b.aggregation),
-            update: a.update.min(b.update),
+    /// Returns the sums of all members, and their shortest intervals.
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        let all = (0..self.members.len()).map(|at| self.status_of(at, cpu));
+        all.reduce(|a, b| MonitorStatus {
+            cost: a.cost.plus(b.cost),
+            nr_unknown: a.nr_unknown + b.nr_unknown,
+            intervals: Intervals {
+                sample: a.intervals.sample.min(b.intervals.sample),
+                aggregation: a.intervals.aggregation.min(b.intervals.aggregation),
+                update: a.intervals.update.min(b.intervals.update),
+            },
         })
         .expect("there are contexts")
     }
@@ -267,10 +240,10 @@ impl Monitor for Contexts {
         self.targets.context(target).map_or(0, |(at, _)| at)
     }
 
-    fn summary(&self) -> Option<String> {
-        let lines = self.members.iter().map(|member| {
-            let cost = member.monitor.cost();
-            let own = member.monitor.summary();
+    fn summary(&self, cpu: CpuLedger) -> Option<String> {
+        let lines = self.members.iter().enumerate().map(|(at, member)| {
+            let cost = self.status_of(at, cpu).cost;
+            let own = member.monitor.summary(cpu);
             format!(
                 "{}: watching took {} of CPU{}",
                 member.name,
@@ -284,7 +257,7 @@ impl Monitor for Contexts {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::Snapshot;
+    use isotherm_engine::{Cost, Snapshot};
     use isotherm_record::TargetStart;
 
     use super::*;
@@ -293,13 +266,12 @@ mod tests {
     struct Counter {
         period: Nanos,
         nr_steps: u32,
-        other_cpu: Nanos,
         work: u64,
         renewed: Vec<(TargetId, AddressRange)>,
     }
 
     impl Monitor for Counter {
-        fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+        fn step(&mut self, now: Nanos, _cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
             let from = process_cpu();
             while process_cpu().since(from).0 < self.work {}
             if self.nr_steps == 0 {
@@ -321,26 +293,18 @@ mod tests {
             self.renewed.push((target, range));
         }
 
-        fn exclude_cpu(&mut self, cpu: Nanos) {
-            self.other_cpu = self.other_cpu + cpu;
-        }
-
-        fn cost(&self) -> Cost {
-            Cost {
-                monitor_cpu: process_cpu().since(self.other_cpu),
-                ..Cost::default()
-            }
-        }
-
-        fn nr_unknown(&self) -> u64 {
-            0
-        }
-
-        fn intervals(&self) -> Intervals {
-            Intervals {
-                sample: self.period,
-                aggregation: self.period,
-                update: self.period,
+        fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+            MonitorStatus {
+                cost: cpu.of_watching(Cost {
+                    monitor_cpu: process_cpu(),
+                    ..Cost::default()
+                }),
+                nr_unknown: 0,
+                intervals: Intervals {
+                    sample: self.period,
+                    aggregation: self.period,
+                    update: self.period,
+                },
             }
         }
 
@@ -354,7 +318,6 @@ mod tests {
             let counter = Counter {
                 period: Nanos(*period),
                 nr_steps: *nr_steps,
-                other_cpu: Nanos(0),
                 work: *work,
                 renewed: Vec::new(),
             };
@@ -369,8 +332,9 @@ mod tests {
         let mut contexts = contexts(&[(10, 2, 0), (25, 2, 0)]);
         let mut items = Vec::new();
         let mut wakes = vec![0];
+        let cpu = CpuLedger::default();
         while let Some(next) = contexts
-            .step(Nanos(*wakes.last().expect("one")), &mut items)
+            .step(Nanos(*wakes.last().expect("one")), cpu, &mut items)
             .expect("fine")
         {
             wakes.push(next.0);
@@ -388,28 +352,27 @@ mod tests {
         });
         assert_eq!(snapshots.collect::<Vec<_>>(), [0, 1, 0, 1]);
         assert_eq!(contexts.context_of(TargetId(1)), 1);
-        assert_eq!(contexts.intervals().sample, Nanos(10));
+        assert_eq!(contexts.status(cpu).intervals.sample, Nanos(10));
     }
 
     #[test]
     fn what_one_takes_is_not_on_the_others_account_and_all_of_it_is_on_some() {
         const MS: u64 = 1_000_000;
         let mut contexts = contexts(&[(1, 9, 40 * MS), (1, 9, 10 * MS)]);
+        let cpu = CpuLedger::default();
         for now in 0..2 {
-            let _ = contexts.step(Nanos(now), &mut Vec::new()).expect("fine");
+            let stepped = contexts.step(Nanos(now), cpu, &mut Vec::new());
+            let _ = stepped.expect("fine");
         }
-        let costs: Vec<u64> = contexts
-            .members
-            .iter()
-            .map(|member| member.monitor.cost().monitor_cpu.0 / MS)
-            .collect();
+        let costs = [0, 1].map(|at| contexts.status_of(at, cpu).cost.monitor_cpu.0 / MS);
         // Other tests of this process take CPU time as well, like the loop's.
         assert!(costs[0] >= 80 && costs[1] >= 20, "{costs:?}");
         // Another test may run between two readings of the clock.
         let is_all_told = || {
-            let total = contexts.cost().monitor_cpu.0;
+            let total = contexts.status(cpu).cost.monitor_cpu.0;
             total.abs_diff(process_cpu().0) < 5 * MS
         };
-        assert!((0..50).any(|_| is_all_told()), "{:?}", contexts.cost());
+        let cost = contexts.status(cpu).cost;
+        assert!((0..50).any(|_| is_all_told()), "{cost:?}");
     }
 }

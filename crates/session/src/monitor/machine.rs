@@ -38,13 +38,18 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(5_000);
 const INTERVAL_MIN_BY_FRAME: Nanos = Nanos::from_millis(1_000);
 
 /// Memory that samples cover.
+#[derive(PartialEq, Eq)]
 enum Scope {
     /// All of each node.
     WholeNodes,
     /// A part of a node; there are no samples.
     PartOfNodes,
     /// Memory of the targets, and the charge of the control group at this directory.
-    Targets(Option<PathBuf>),
+    Targets {
+        charged: Option<PathBuf>,
+        /// Whether the session has other contexts. Reports sum up samples, so each context needs one.
+        is_one_of_several: bool,
+    },
 }
 
 /// Scans of the machine's memory.
@@ -120,9 +125,12 @@ impl MachineView {
         self
     }
 
-    /// Restricts reports to the targets' memory, and adds the charge of the control group at `directory`.
-    pub(crate) fn of_group(mut self, directory: Option<PathBuf>) -> Self {
-        self.scope = Scope::Targets(directory);
+    /// Restricts reports to the targets' memory, and adds the charge of the control group at `charged`.
+    pub(crate) fn of_group(mut self, charged: Option<PathBuf>, is_one_of_several: bool) -> Self {
+        self.scope = Scope::Targets {
+            charged,
+            is_one_of_several,
+        };
         self
     }
 
@@ -178,9 +186,12 @@ impl MachineView {
             } else {
                 INTERVAL_MIN
             };
-            least.max(Nanos(
-                (spent.0 as f64 / monitor.rate(|shares| shares.frames)) as u64,
-            ))
+            // A single process without children leaves the share for new processes unused.
+            let rate = monitor.rate(|shares| match shares.frames {
+                0.0 => shares.follow,
+                frames => frames,
+            });
+            least.max(Nanos((spent.0 as f64 / rate) as u64))
         };
         self.next = now + wait;
         Ok(items)
@@ -204,7 +215,11 @@ impl MachineView {
 
     /// Whether snapshots of the targets report all memory: one process maps each frame once unless KSM has merged some.
     fn is_one_process(&self, targets: &TargetSet) -> bool {
-        matches!(self.scope, Scope::Targets(None))
+        let alone = Scope::Targets {
+            charged: None,
+            is_one_of_several: false,
+        };
+        self.scope == alone
             && targets.ids().nth(1).is_none()
             && targets.pids().all(|(_, pid)| merged_pages(pid) == 0)
     }
@@ -245,8 +260,8 @@ impl MachineView {
                 let sample = self.sample(ids, now, targets);
                 items.push(Item::Machine(MachineSample { huge, ..sample }));
             }
-            Scope::Targets(directory) => {
-                let charged = directory.as_deref().map(|group| ChargedMemory {
+            Scope::Targets { charged, .. } => {
+                let charged = charged.as_deref().map(|group| ChargedMemory {
                     group: group.display().to_string(),
                     charge: cgroup::charge(group),
                 });
@@ -305,6 +320,7 @@ impl MachineView {
             huge: Vec::new(),
             page_cache: { self.page_cache.as_mut() }.and_then(CacheView::take_sample),
             charged: None,
+            context: None,
         }
     }
 

@@ -13,7 +13,7 @@ mod simulated;
 mod target_tables;
 mod virtual_memory;
 
-pub(crate) use by_frame::{ByFrame, FIRST_PROCESS};
+pub(crate) use by_frame::{ByFrame, FIRST_PROCESS, MEMORY, start_of_memory};
 pub(crate) use contexts::Contexts;
 pub(crate) use huge::scramble;
 pub(crate) use kdamond::{Force, Kdamond};
@@ -25,14 +25,25 @@ pub(crate) use simulated::Simulated;
 pub(crate) use target_tables::TargetTables;
 pub(crate) use virtual_memory::VirtualMemory;
 
-use isotherm_engine::{Cost, Intervals, Nanos};
-use isotherm_record::Item;
+use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, TargetId};
+use isotherm_linux::process::Process;
+use isotherm_record::{Item, UsageSample};
+
+/// Time of a monitor's next step; `None` if all targets are gone.
+pub(crate) type NextStep = anyhow::Result<Option<Nanos>>;
+
+/// Cost and intervals of a monitor at present.
+pub(crate) struct MonitorStatus {
+    pub(crate) cost: Cost,
+    /// Number of samples so far with an unknown result.
+    pub(crate) nr_unknown: u64,
+    pub(crate) intervals: Intervals,
+}
 
 /// A method of watching targets.
 pub(crate) trait Monitor {
-    /// Does the work that is due at `now` and appends new items to `items`. Returns the time of the next step; `None`
-    /// if all targets are gone.
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>>;
+    /// Does the work that is due at `now` and appends new items to `items`; `cpu` has all time outside the steps.
+    fn step(&mut self, now: Nanos, cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep;
 
     /// Appends all pending results when the session ends.
     fn last_look(&mut self, _now: Nanos, _items: &mut Vec<Item>) -> anyhow::Result<()> {
@@ -48,44 +59,26 @@ pub(crate) trait Monitor {
     fn look_for_ends(&mut self, _now: Nanos) {}
 
     /// Resets the age of memory that was acted on at `now`.
-    fn reset_age(
-        &mut self,
-        _target: isotherm_engine::TargetId,
-        _range: isotherm_engine::AddressRange,
-        _now: Nanos,
-    ) {
-    }
+    fn reset_age(&mut self, _target: TargetId, _range: AddressRange, _now: Nanos) {}
 
-    /// Excludes `cpu` from the cost of watching.
-    fn exclude_cpu(&mut self, _cpu: Nanos) {}
-
-    /// Adds `cpu` to the cost of watching: periodic work outside the monitor.
-    fn charge_monitor_cpu(&mut self, _cpu: Nanos) {}
-
-    /// Cost of watching so far.
-    fn cost(&self) -> Cost;
-
-    /// Number of samples so far with an unknown result.
-    fn nr_unknown(&self) -> u64;
-
-    /// Present intervals.
-    fn intervals(&self) -> Intervals;
+    /// Cost of watching so far and present intervals; `cpu` has all time outside the steps.
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus;
 
     /// Live targets and their processes, for metering.
-    fn live(&self) -> Vec<(isotherm_engine::TargetId, &isotherm_linux::process::Process)>;
+    fn live(&self) -> Vec<(TargetId, &Process)>;
 
     /// Index of the context, among the session's, that a target belongs to.
-    fn context_of(&self, _target: isotherm_engine::TargetId) -> usize {
+    fn context_of(&self, _target: TargetId) -> usize {
         0
     }
 
     /// Memory use of targets that are not real processes.
-    fn simulated_usage(&self, _now: Nanos) -> Option<isotherm_record::UsageSample> {
+    fn simulated_usage(&self, _now: Nanos) -> Option<UsageSample> {
         None
     }
 
     /// Access to a target's page tables, if they can be read.
-    fn target_tables(&mut self, _target: isotherm_engine::TargetId) -> Option<TargetTables<'_>> {
+    fn target_tables(&mut self, _target: TargetId) -> Option<TargetTables<'_>> {
         None
     }
 
@@ -100,7 +93,7 @@ pub(crate) trait Monitor {
     }
 
     /// Remark for the user about the method, added once at the end.
-    fn summary(&self) -> Option<String> {
+    fn summary(&self, _cpu: CpuLedger) -> Option<String> {
         None
     }
 }

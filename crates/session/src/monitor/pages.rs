@@ -6,7 +6,7 @@ use isotherm_config::{ClearBy, PageAttributes};
 use isotherm_engine::frames::{FrameMap, MappedClass, NR_MAPPERS, PageAge};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, PAGE_SIZE, TargetId,
+    AccessProbe, AddressRange, BLOCK_SIZE, CpuLedger, Intervals, Nanos, PAGE_SIZE, TargetId,
 };
 use isotherm_linux::probe::ClearMethod;
 use isotherm_linux::probe::PageTableProbe;
@@ -14,7 +14,8 @@ use isotherm_linux::probe::scan::{ScanError, ScannedBlock, Scanner};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
 
-use super::{ByFrame, Monitor, TargetTables};
+use super::by_frame::drop_mappings;
+use super::{ByFrame, Monitor, MonitorStatus, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
 /// Ratio of unknown to accessed pages above which clearing by madvise misses too much.
@@ -75,7 +76,7 @@ impl Pages {
     }
 
     fn scan(&mut self, id: TargetId, now: Nanos, items: &mut Vec<Item>) -> Result<(), ScanError> {
-        let ranges: Vec<AddressRange> = self.targets.mappings(id).iter().map(|m| m.range).collect();
+        let ranges = self.targets.mappings(id);
         let is_by_refs =
             self.attributes.clear_by == ClearBy::ClearRefs || self.by_refs.contains(&id);
         self.scanner.set_method(if is_by_refs {
@@ -229,7 +230,7 @@ fn page_block(block: &ScannedBlock) -> PageBlock {
 }
 
 impl Monitor for Pages {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, _cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         let before = self.probe.cost().monitor_cpu;
         if let Some((by_frame, frames)) = &mut self.by_frame {
             items.extend(by_frame.start(now));
@@ -257,11 +258,7 @@ impl Monitor for Pages {
         }
         if let Some((by_frame, frames)) = &mut self.by_frame {
             let pages = by_frame.pages(frames, now);
-            let new = items.split_off(first_new);
-            items.extend(
-                new.into_iter()
-                    .filter(|item| !matches!(item, Item::Mappings(_))),
-            );
+            drop_mappings(items, first_new);
             // The first scan only clears; it has no result.
             items.extend((!is_first).then_some(pages));
         }
@@ -274,10 +271,8 @@ impl Monitor for Pages {
     }
 
     fn take_internal_snapshots(&mut self) -> Vec<Item> {
-        self.unrecorded
-            .iter_mut()
-            .flat_map(std::mem::take)
-            .collect()
+        let unrecorded = self.unrecorded.as_mut();
+        unrecorded.map(std::mem::take).unwrap_or_default()
     }
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
@@ -285,23 +280,15 @@ impl Monitor for Pages {
         is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
     }
 
-    fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.probe.exclude_cpu(cpu);
-    }
-
-    fn cost(&self) -> Cost {
-        self.probe.cost()
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.nr_unknown
-    }
-
-    fn intervals(&self) -> Intervals {
-        Intervals {
-            sample: self.attributes.interval,
-            aggregation: self.attributes.interval,
-            update: self.attributes.interval,
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        MonitorStatus {
+            cost: cpu.of_watching(self.probe.cost()),
+            nr_unknown: self.nr_unknown,
+            intervals: Intervals {
+                sample: self.attributes.interval,
+                aggregation: self.attributes.interval,
+                update: self.attributes.interval,
+            },
         }
     }
 
@@ -312,7 +299,7 @@ impl Monitor for Pages {
             .collect()
     }
 
-    fn summary(&self) -> Option<String> {
+    fn summary(&self, _cpu: CpuLedger) -> Option<String> {
         let cost = self.scanner.cost();
         Some(format!(
             "{} page scans: {:.2} ms of CPU for each GiB, clearing by {:?}; longest hold of a target's memory lock {:.2} ms",

@@ -2,16 +2,15 @@
 
 use anyhow::Context;
 use isotherm_engine::drive::{RegionLoop, TargetSource};
-use isotherm_engine::table::MappedRange;
-use isotherm_engine::{AccessProbe, AddressRange, Attributes, Cost, Intervals, Nanos, TargetId};
+use isotherm_engine::{AccessProbe, AddressRange, Attributes, CpuLedger, Nanos, TargetId};
 use isotherm_linux::host;
 use isotherm_linux::probe::{MapFacts, PhysicalProbe, ProbeError};
 use isotherm_linux::process::Process;
-use isotherm_record::{Item, TargetStart};
+use isotherm_record::Item;
 
-use super::Monitor;
+use super::by_frame::{MEMORY, start_of_memory};
+use super::{Monitor, MonitorStatus, NextStep};
 
-const MEMORY: TargetId = TargetId(0);
 /// Share of the time since the last refresh that a refresh of the reverse map may take. It holds for the maps of all
 /// contexts together; refreshes come with the engine's updates.
 const REFRESH_SHARE: f64 = 0.005;
@@ -53,7 +52,7 @@ impl TargetSource<PhysicalProbe> for Memory {
         vec![MEMORY]
     }
 
-    fn mappings(&self, _target: TargetId) -> Vec<MappedRange> {
+    fn mappings(&self, _target: TargetId) -> Vec<AddressRange> {
         Vec::new()
     }
 
@@ -104,16 +103,9 @@ impl Physical {
 }
 
 impl Monitor for Physical {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, _cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         if !std::mem::replace(&mut self.memory.is_started, true) {
-            let name = "physical".to_owned();
-            items.push(Item::TargetStart(TargetStart {
-                time: now,
-                target: MEMORY,
-                pid: 0,
-                name,
-                context: None,
-            }));
+            items.push(start_of_memory(now));
             items.push(Item::Note {
                 time: now,
                 text: self.map_note(),
@@ -130,27 +122,19 @@ impl Monitor for Physical {
         self.monitor.reset_age(target, range);
     }
 
-    fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.probe.exclude_cpu(cpu);
-    }
-
-    fn cost(&self) -> Cost {
-        self.probe.cost()
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.monitor.nr_unknown()
-    }
-
-    fn intervals(&self) -> Intervals {
-        self.monitor.intervals()
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        MonitorStatus {
+            cost: cpu.of_watching(self.probe.cost()),
+            nr_unknown: self.monitor.nr_unknown(),
+            intervals: self.monitor.intervals(),
+        }
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
         Vec::new()
     }
 
-    fn summary(&self) -> Option<String> {
+    fn summary(&self, _cpu: CpuLedger) -> Option<String> {
         let share =
             100.0 * self.monitor.nr_unknown() as f64 / self.monitor.nr_samples().max(1) as f64;
         Some(format!(

@@ -7,15 +7,14 @@
 use std::convert::Infallible;
 
 use isotherm_engine::drive::{RegionLoop, TargetSource};
-use isotherm_engine::table::MappedRange;
-use isotherm_engine::{AddressRange, Attributes, Cost, Intervals, Nanos, PAGE_SIZE, TargetId};
+use isotherm_engine::{AddressRange, Attributes, CpuLedger, Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec, Use,
 };
 
-use super::Monitor;
+use super::{Monitor, MonitorStatus, NextStep};
 
 const MEMORY: AddressRange = AddressRange::new(0x7f00_0000_0000, 0x7f00_4000_0000);
 const TENTH_PAGES: u32 = (MEMORY.len() / PAGE_SIZE / 10) as u32;
@@ -55,8 +54,8 @@ impl TargetSource<SimProbe<'_>> for Program {
         vec![self.0]
     }
 
-    fn mappings(&self, _target: TargetId) -> Vec<MappedRange> {
-        vec![MappedRange { range: MEMORY }]
+    fn mappings(&self, _target: TargetId) -> Vec<AddressRange> {
+        vec![MEMORY]
     }
 
     fn limits(&self) -> Option<&[AddressRange]> {
@@ -134,7 +133,7 @@ fn program() -> SimProcessSpec {
 }
 
 impl Monitor for Simulated {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, _cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         if self.started.is_none() {
             self.introduce(now, items);
         }
@@ -145,6 +144,7 @@ impl Monitor for Simulated {
             state: &mut self.probe,
         };
         let (mut program, mut snapshots) = (Program(self.target), Vec::new());
+        // The costs are simulated, and so is all other work: none.
         let step = self
             .monitor
             .step(now, &mut probe, &mut program, &mut snapshots);
@@ -153,16 +153,12 @@ impl Monitor for Simulated {
         Ok(next)
     }
 
-    fn cost(&self) -> Cost {
-        self.probe.cost()
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.monitor.nr_unknown()
-    }
-
-    fn intervals(&self) -> Intervals {
-        self.monitor.intervals()
+    fn status(&self, _cpu: CpuLedger) -> MonitorStatus {
+        MonitorStatus {
+            cost: self.probe.cost(),
+            nr_unknown: self.monitor.nr_unknown(),
+            intervals: self.monitor.intervals(),
+        }
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
@@ -178,7 +174,7 @@ impl Monitor for Simulated {
         })
     }
 
-    fn summary(&self) -> Option<String> {
+    fn summary(&self, _cpu: CpuLedger) -> Option<String> {
         Some("simulated: no real process was watched".to_owned())
     }
 }
@@ -189,15 +185,11 @@ mod tests {
 
     #[test]
     fn its_hot_tenth_is_found() {
-        let attributes = Attributes {
-            seed: 1,
-            ..Attributes::faithful()
-        };
-        let mut monitor = Simulated::new(attributes).expect("attributes of ours");
+        let mut monitor = Simulated::new(Attributes::default()).expect("attributes of ours");
         let (mut now, mut items) = (Nanos::from_millis(700), Vec::new());
         while now < Nanos::from_millis(20_700) {
             now = monitor
-                .step(now, &mut items)
+                .step(now, CpuLedger::default(), &mut items)
                 .expect("no error")
                 .expect("it goes on");
         }

@@ -1,15 +1,14 @@
 //! Memory of processes by virtual addresses: either of the engine's monitors on the page-table probe.
 
 use isotherm_engine::drive::{MonitorLoop, TargetSource};
-use isotherm_engine::table::{MappedRange, TableMonitor};
-use isotherm_engine::{
-    AccessProbe, AddressRange, BLOCK_SIZE, Cost, Intervals, Nanos, Snapshot, TargetId,
-};
+use isotherm_engine::table::TableMonitor;
+use isotherm_engine::{AccessProbe, AddressRange, CpuLedger, Nanos, TargetId};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
-use super::{CacheView, MachineView, Monitor, TargetTables};
+use super::by_frame::drop_mappings;
+use super::{CacheView, MachineView, Monitor, MonitorStatus, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
 pub(crate) struct VirtualMemory {
@@ -19,7 +18,7 @@ pub(crate) struct VirtualMemory {
     /// View of the machine's memory, if it is watched.
     machine: Option<MachineView>,
     /// Snapshots of processes that are recorded by frame, if they are acted on.
-    unrecorded: Option<Vec<Snapshot>>,
+    unrecorded: Option<Vec<Item>>,
 }
 
 /// Targets, with the items of their starts and ends.
@@ -63,45 +62,13 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
         self.set.ids().collect()
     }
 
-    fn mappings(&self, target: TargetId) -> Vec<MappedRange> {
+    fn mappings(&self, target: TargetId) -> Vec<AddressRange> {
         self.set.mappings(target)
     }
 
     fn limits(&self) -> Option<&[AddressRange]> {
         self.set.limits()
     }
-
-    fn populated(
-        &mut self,
-        probe: &mut PageTableProbe,
-        target: TargetId,
-        mappings: &[AddressRange],
-    ) -> Result<Option<Vec<AddressRange>>, ProbeError> {
-        let blocks = probe.occupied_blocks(target, mappings)?;
-        Ok(blocks.map(|blocks| populated(mappings, blocks)))
-    }
-}
-
-/// Returns the parts of `mappings` that lie in `blocks`, both in address order.
-fn populated(mappings: &[AddressRange], blocks: Vec<u64>) -> Vec<AddressRange> {
-    let mut populated: Vec<AddressRange> = Vec::new();
-    let mut mappings = mappings.iter().peekable();
-    for block in blocks {
-        let block = AddressRange::new(block, block + BLOCK_SIZE);
-        while let Some(mapping) = mappings.peek() {
-            if let Some(part) = mapping.intersection(block) {
-                match populated.last_mut() {
-                    Some(last) if last.end == part.start => last.end = part.end,
-                    _ => populated.push(part),
-                }
-            }
-            if mapping.end > block.end {
-                break;
-            }
-            mappings.next();
-        }
-    }
-    populated
 }
 
 impl VirtualMemory {
@@ -110,20 +77,15 @@ impl VirtualMemory {
         targets: TargetSet,
         monitor: MonitorLoop,
         machine: Option<MachineView>,
+        is_acted_on: bool,
     ) -> Self {
         Self {
             probe,
             targets,
             monitor,
             machine,
-            unrecorded: None,
+            unrecorded: is_acted_on.then(Vec::new),
         }
-    }
-
-    /// Keeps snapshots of processes for acting.
-    pub(crate) fn acted_on(mut self) -> Self {
-        self.unrecorded = Some(Vec::new());
-        self
     }
 
     fn is_by_frame(&self) -> bool {
@@ -132,7 +94,7 @@ impl VirtualMemory {
 }
 
 impl Monitor for VirtualMemory {
-    fn step(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<Option<Nanos>> {
+    fn step(&mut self, now: Nanos, cpu: CpuLedger, items: &mut Vec<Item>) -> NextStep {
         let mut snapshots = Vec::new();
         items.extend(self.machine.as_mut().and_then(|machine| machine.start(now)));
         let first_new = items.len();
@@ -143,20 +105,16 @@ impl Monitor for VirtualMemory {
         };
         let next = self
             .monitor
-            .step(now, &mut self.probe, &mut followed, &mut snapshots)?;
+            .step(now, cpu, &mut self.probe, &mut followed, &mut snapshots)?;
+        let snapshots = snapshots.into_iter().map(Item::Snapshot);
         if !self.is_by_frame() {
-            items.extend(snapshots.into_iter().map(Item::Snapshot));
+            items.extend(snapshots);
             return Ok(next);
         }
         if let Some(unrecorded) = &mut self.unrecorded {
             unrecorded.extend(snapshots);
         }
-        // Mappings of a process are virtual addresses, which a record by frame does not hold.
-        let new = items.split_off(first_new);
-        items.extend(
-            new.into_iter()
-                .filter(|item| !matches!(item, Item::Mappings(_))),
-        );
+        drop_mappings(items, first_new);
         Ok(next)
     }
 
@@ -177,8 +135,8 @@ impl Monitor for VirtualMemory {
     }
 
     fn take_internal_snapshots(&mut self) -> Vec<Item> {
-        let snapshots = self.unrecorded.iter_mut().flat_map(std::mem::take);
-        snapshots.map(Item::Snapshot).collect()
+        let unrecorded = self.unrecorded.as_mut();
+        unrecorded.map(std::mem::take).unwrap_or_default()
     }
 
     fn look_for_ends(&mut self, now: Nanos) {
@@ -187,14 +145,6 @@ impl Monitor for VirtualMemory {
 
     fn reset_age(&mut self, target: TargetId, range: AddressRange, now: Nanos) {
         self.monitor.reset_age(target, range, now);
-    }
-
-    fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.probe.exclude_cpu(cpu);
-    }
-
-    fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        self.monitor.charge_monitor_cpu(cpu);
     }
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
@@ -207,16 +157,12 @@ impl Monitor for VirtualMemory {
         self.machine.as_mut()?.page_cache()
     }
 
-    fn cost(&self) -> Cost {
-        self.probe.cost()
-    }
-
-    fn nr_unknown(&self) -> u64 {
-        self.monitor.nr_unknown()
-    }
-
-    fn intervals(&self) -> Intervals {
-        self.monitor.intervals()
+    fn status(&self, cpu: CpuLedger) -> MonitorStatus {
+        MonitorStatus {
+            cost: cpu.of_watching(self.probe.cost()),
+            nr_unknown: self.monitor.nr_unknown(),
+            intervals: self.monitor.intervals(),
+        }
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {

@@ -157,7 +157,8 @@ impl LiveState {
     pub fn total(&self) -> View {
         let targets = self.targets.values();
         let sum = targets.fold(View::default(), |sum, target| sum.sum(target.view));
-        match self.machine.mapped_once() {
+        let contexts = self.targets.values().map(|target| &target.context);
+        match self.machine.mapped_once(contexts) {
             Some(all) if self.targets.len() > 1 => View {
                 resident_bytes: all.total(),
                 hot_bytes: all.touched,

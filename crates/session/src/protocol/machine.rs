@@ -1,19 +1,19 @@
-//! The machine's memory of the last sample, by control group.
+//! The machine's memory of each context's last sample, by control group.
 
 use std::collections::BTreeMap;
 
 use isotherm_engine::TargetId;
 use isotherm_engine::frames::{AgeBytes, MappedClass};
 use isotherm_record::machine::NodeMemory;
-use isotherm_record::{CacheSample, HugeMemory, MachineSample};
+use isotherm_record::{CacheSample, HugeMemory, MachineSample, MappedMemory};
 
 /// Limit of the control groups that are listed one by one; it bounds the number of series.
 const GROUPS_MAX: usize = 100;
 
-/// Last sample of the machine's memory, with the control groups of the targets.
+/// Last samples of the machine's memory, by context, with the control groups of the targets.
 #[derive(Debug, Default)]
 pub(super) struct Machine {
-    sample: MachineSample,
+    samples: BTreeMap<Option<String>, MachineSample>,
     groups: BTreeMap<TargetId, String>,
     page_cache: CacheSample,
 }
@@ -51,36 +51,49 @@ impl Machine {
         if let Some(page_cache) = sample.page_cache.take() {
             self.page_cache = page_cache;
         }
-        self.sample = sample;
+        self.samples.insert(sample.context.clone(), sample);
     }
 
     /// Removes a target that has ended: its memory is free.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.groups.remove(&target);
-        self.sample.mapped.retain(|of| of.target != Some(target));
-        self.sample.huge.retain(|of| of.target != target);
+        for sample in self.samples.values_mut() {
+            sample.mapped.retain(|of| of.target != Some(target));
+            sample.huge.retain(|of| of.target != target);
+        }
     }
 
     /// Huge pages of each target.
-    pub(super) fn huge(&self) -> &[HugeMemory] {
-        &self.sample.huge
+    pub(super) fn huge(&self) -> Vec<&HugeMemory> {
+        self.samples.values().flat_map(|of| &of.huge).collect()
     }
 
     /// Kernel's counts of each node's memory.
     pub(super) fn nodes(&self) -> &[NodeMemory] {
-        &self.sample.nodes
+        let mut nodes = self.samples.values().map(|of| &of.nodes[..]);
+        nodes.find(|nodes| !nodes.is_empty()).unwrap_or_default()
     }
 
-    /// All mapped memory, each page once; `None` before the first sample.
-    pub(super) fn mapped_once(&self) -> Option<AgeBytes> {
-        (!self.sample.mapped.is_empty()).then(|| self.sample.mapped_once())
+    /// Memory that these contexts map, each page once; `None` before the first sample of each.
+    pub(super) fn mapped_once<'a>(
+        &self,
+        mut contexts: impl Iterator<Item = &'a Option<String>>,
+    ) -> Option<AgeBytes> {
+        let has_memory = |of: &MachineSample| !of.mapped.is_empty();
+        let is_known = contexts.all(|context| self.samples.get(context).is_some_and(has_memory));
+        let mapped = self.mapped().map(|memory| &memory.bytes);
+        is_known.then(|| mapped.sum())
+    }
+
+    fn mapped(&self) -> impl Iterator<Item = &MappedMemory> {
+        self.samples.values().flat_map(|of| &of.mapped)
     }
 
     /// Returns mapped memory of all nodes by owner, class and age; each page counts once.
     pub(super) fn by_owner(&self) -> BTreeMap<(Owner, MappedClass), AgeBytes> {
         let listed = self.largest_groups();
         let mut sums: BTreeMap<_, AgeBytes> = BTreeMap::new();
-        for memory in &self.sample.mapped {
+        for memory in self.mapped() {
             let owner = match memory.target.map(|target| self.groups.get(&target)) {
                 None => Owner::Several,
                 Some(None) => Owner::Unknown,
@@ -119,7 +132,7 @@ impl Machine {
 
     fn largest_groups(&self) -> Vec<&str> {
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
-        for memory in &self.sample.mapped {
+        for memory in self.mapped() {
             if let Some(group) = memory.target.and_then(|target| self.groups.get(&target)) {
                 let sum = bytes.entry(group).or_default();
                 *sum = sum.saturating_add(memory.bytes.total());
@@ -139,7 +152,7 @@ fn largest(groups: BTreeMap<&str, u64>) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use isotherm_engine::page_cache::CachedBytes;
-    use isotherm_record::{CachedMemory, MappedMemory, TargetGroup};
+    use isotherm_record::{CachedMemory, TargetGroup};
 
     use super::*;
 

@@ -82,8 +82,8 @@ pub(crate) struct Stacks {
     beside: Nanos,
     next_drain: Nanos,
     adapted: Adapted,
-    /// State at the last adaptation of the period.
-    counted: Adapted,
+    /// Time of the last adaptation of the period, and the totals at that time.
+    counted: (Nanos, SamplerTotals),
     counting: Counting,
     huge: HugePages,
     /// Faults that were missed while counting was off; each of the next samples represents them as well.
@@ -155,10 +155,7 @@ impl Stacks {
                 at: clock.now(),
                 ..Adapted::default()
             },
-            counted: Adapted {
-                at: clock.now(),
-                ..Adapted::default()
-            },
+            counted: (clock.now(), SamplerTotals::default()),
             counting: Counting::new(budget.cpu_budget * COUNTING_SHARE, clock.now()),
             huge: HugePages::new(budget.cpu_budget * HUGE_PAGES_SHARE, clock.now()),
             missed: 0,
@@ -185,7 +182,7 @@ impl Stacks {
         self.next_drain
     }
 
-    /// Collects the sampled faults; `live` are the targets.
+    /// Collects the sampled faults, and reads some huge pages through `monitor`; `live` are the targets.
     ///
     /// # Errors
     /// Fails if the kernel refuses to sample a target or to change the rate, or if the buffer cannot be read.
@@ -193,6 +190,7 @@ impl Stacks {
         &mut self,
         now: Nanos,
         live: &[(TargetId, u32)],
+        monitor: &mut dyn Monitor,
         items: &mut Vec<Item>,
     ) -> Result<(), FaultError> {
         self.next_drain = now + DRAIN;
@@ -206,6 +204,7 @@ impl Stacks {
             items.extend(self.jit_symbols(now));
             self.adapt(now)?;
         }
+        self.huge.step(now, live, monitor, items);
         Ok(())
     }
 
@@ -214,19 +213,8 @@ impl Stacks {
         self.cpu + self.huge.cpu()
     }
 
-    /// Reads some of the targets' huge pages through `monitor`, which watches the targets.
-    pub(crate) fn read_huge_pages(
-        &mut self,
-        now: Nanos,
-        live: &[(TargetId, u32)],
-        monitor: &mut dyn Monitor,
-        items: &mut Vec<Item>,
-    ) {
-        self.huge.step(now, live, monitor, items);
-    }
-
-    /// Reads huge pages once more when recording ends.
-    pub(crate) fn last_huge_pages(
+    /// Reads huge pages once more when recording ends, and resolves the names of frames.
+    pub(crate) fn finish(
         &mut self,
         now: Nanos,
         live: &[(TargetId, u32)],
@@ -234,11 +222,12 @@ impl Stacks {
         items: &mut Vec<Item>,
     ) {
         items.extend(self.huge.last(now, live, monitor));
+        self.symbols(now, items);
     }
 
-    /// Resolves the names of frames from the mapped files, once, at the end. Frames of an unreadable file stay without
-    /// a name; the reader of the record may still resolve them.
-    pub(crate) fn symbols(&mut self, now: Nanos, items: &mut Vec<Item>) {
+    /// Resolves the names of frames from the mapped files. Frames of an unreadable file stay without a name; the reader
+    /// of the record may still resolve them.
+    fn symbols(&mut self, now: Nanos, items: &mut Vec<Item>) {
         items.extend(self.jit_symbols(now));
         let modules = self.unwinder.modules();
         let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
@@ -416,11 +405,12 @@ impl Stacks {
     /// Sets the period by the present number of faults a second.
     fn set_period(&mut self, now: Nanos) {
         let totals = self.sampler.totals();
-        let seconds = now.since(self.counted.at).0 as f64 / 1e9;
-        let calls =
-            totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) as f64 / seconds.max(0.01);
+        let (then, before) = std::mem::replace(&mut self.counted, (now, totals));
+        let seconds = now.since(then).0 as f64 / 1e9;
+        let nr_calls = totals.nr_calls.saturating_sub(before.nr_calls);
+        let calls = nr_calls as f64 / seconds.max(0.01);
         self.missed = 0;
-        let faults = totals.nr_calls.saturating_sub(self.counted.totals.nr_calls) * self.period;
+        let faults = nr_calls * self.period;
         if let Some(counts) = self.counting.update(now, faults) {
             // If the kernel refuses, faults stay counted.
             self.sampler.set_counting(counts).ok();
@@ -428,12 +418,6 @@ impl Stacks {
                 self.missed = self.counting.missed(now);
             }
         }
-        self.counted = Adapted {
-            at: now,
-            cpu: self.cpu,
-            beside: self.beside,
-            totals,
-        };
         if faults == 0 && self.counting.off() > Nanos(0) {
             // The rate of faults may be as high as before the pause.
             return;

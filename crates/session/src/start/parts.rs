@@ -26,10 +26,7 @@ pub(crate) struct Started {
 pub(crate) fn ram(node: Option<u32>, limits: &[AddressRange]) -> anyhow::Result<Vec<AddressRange>> {
     let mut ranges = node::ram(node)?;
     if !limits.is_empty() {
-        ranges = ranges
-            .iter()
-            .flat_map(|ram| limits.iter().filter_map(|l| ram.intersection(*l)))
-            .collect();
+        ranges = AddressRange::within(ranges, limits);
         ranges.sort_unstable();
         if ranges.is_empty() {
             bail!("there is no RAM within the ranges given; see /proc/iomem");

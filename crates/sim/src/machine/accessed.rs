@@ -100,8 +100,8 @@ impl SimMachine {
         }
     }
 
-    /// Adds the accessed pages to `counts`, at the number that each page comes with.
-    pub(super) fn count_accessed(&mut self, pages: &[(u32, Page)], counts: &mut [u32]) {
+    /// Sets `accessed`, at the number that each page comes with, to whether the page was accessed.
+    pub(super) fn find_accessed(&mut self, pages: &[(u32, Page)], accessed: &mut [bool]) {
         let has_huge = self.has_huge();
         let clocks: Vec<Clock> = (0..self.areas.len()).map(|at| self.clock_of(at)).collect();
         for (number, page) in pages {
@@ -113,7 +113,7 @@ impl SimMachine {
             let at = self.area_at(*page);
             let found = self.areas[at].look(&unit, clocks[at], &mut self.random);
             let is_set = found.unwrap_or_else(|| self.accessed.get(unit.start));
-            counts[*number as usize] += u32::from(is_set);
+            accessed[*number as usize] = is_set;
         }
     }
 

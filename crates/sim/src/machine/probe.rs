@@ -131,24 +131,15 @@ impl SimProbe<'_> {
         }
     }
 
-    /// Checks that the process runs and maps a page of a sample.
-    fn find(&self, sample: &Sample) -> Result<(), Gap> {
+    /// Returns the page of a sample, if the process runs and maps it.
+    fn find(&self, sample: &Sample) -> Result<Page, Gap> {
         let process = self.machine.processes.get(sample.target.0 as usize);
         if !process.is_some_and(super::SimProcess::is_running) {
             return Err(Gap::Exited);
         }
-        let mut pages = pages_of(self.machine, sample);
-        if pages.next().is_none() {
-            return Err(Gap::Unmapped);
-        }
-        Ok(())
+        let page = self.machine.page_at(sample.target, sample.address);
+        page.ok_or(Gap::Unmapped)
     }
-}
-
-/// Returns the mapped pages of a sample.
-fn pages_of<'a>(machine: &'a SimMachine, sample: &'a Sample) -> impl Iterator<Item = Page> + 'a {
-    let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
-    addresses.filter_map(|address| machine.page_at(sample.target, address))
 }
 
 /// Monitoring of physical addresses.
@@ -162,14 +153,11 @@ impl SimProbe<'_> {
         state.frames.clear();
         state.is_owned.clear();
         for (i, sample) in (0..).zip(&state.armed) {
-            let addresses = (0..u64::from(sample.nr_pages)).map(|i| sample.address + i * PAGE_SIZE);
-            let owners = addresses.map(|address| machine.memory.owner(machine.frame_at(address)));
-            let before = state.frames.len();
-            state.frames.extend(owners.filter_map(|owner| match owner {
-                Owner::Page(page) => Some((i, page)),
-                _ => None,
-            }));
-            state.is_owned.push(state.frames.len() > before);
+            let owner = machine.memory.owner(machine.frame_at(sample.address));
+            if let Owner::Page(page) = owner {
+                state.frames.push((i, page));
+            }
+            state.is_owned.push(matches!(owner, Owner::Page(_)));
         }
     }
 
@@ -178,22 +166,19 @@ impl SimProbe<'_> {
             self.find_frames();
         }
         let Self { machine, state } = self;
-        let mut accessed = vec![0; state.armed.len()];
+        let mut accessed = vec![false; state.armed.len()];
         let may_be_contended = machine.is_anything_wrong();
         let rules = machine.spec.rules;
         if !may_be_contended {
-            machine.count_accessed(&state.frames, &mut accessed);
+            machine.find_accessed(&state.frames, &mut accessed);
         }
         let mut rest = &state.frames[..];
         let mut looks = 0;
-        for (i, sample) in state.armed.iter().enumerate() {
-            if !state.is_owned[i] {
+        for (i, is_owned) in state.is_owned.iter().enumerate() {
+            if !is_owned {
                 touches.push(match rules {
                     Rules::Isotherm => Touch::Unknown(Gap::NoMapping),
-                    Rules::KernelDamon => Touch::Seen {
-                        observed: sample.nr_pages,
-                        accessed: 0,
-                    },
+                    Rules::KernelDamon => Touch::Idle,
                 });
                 continue;
             }
@@ -204,13 +189,10 @@ impl SimProbe<'_> {
                     touches.push(Touch::Unknown(Gap::Unclearable));
                     continue;
                 }
-                machine.count_accessed(frames, &mut accessed);
+                machine.find_accessed(frames, &mut accessed);
             }
-            touches.push(Touch::Seen {
-                observed: sample.nr_pages,
-                accessed: accessed[i],
-            });
-            looks += u64::from(sample.nr_pages);
+            touches.push(Touch::of(accessed[i]));
+            looks += 1;
         }
         state.cost.checks += looks;
         let read_bit = self.machine.spec().costs.read_bit;
@@ -238,7 +220,7 @@ impl AccessProbe for SimProbe<'_> {
             return Ok(());
         }
         for sample in samples {
-            let end = sample.address + u64::from(sample.nr_pages) * PAGE_SIZE;
+            let end = sample.address + PAGE_SIZE;
             self.clear_range(sample.target, AddressRange::new(sample.address, end));
         }
         Ok(())
@@ -254,29 +236,16 @@ impl AccessProbe for SimProbe<'_> {
         }
         let armed = std::mem::take(&mut self.state.armed);
         for sample in &armed {
-            if let Err(gap) = self.find(sample) {
-                touches.push(Touch::Unknown(gap));
-                continue;
-            }
-            if self.machine.is_contended() {
-                touches.push(Touch::Unknown(Gap::Unclearable));
-                continue;
-            }
-            let mut accessed = 0;
-            for i in 0..u64::from(sample.nr_pages) {
-                let address = sample.address + i * PAGE_SIZE;
-                let Some(page) = self.machine.page_at(sample.target, address) else {
-                    continue;
-                };
-                let is_there = self.machine.place[page as usize] == Place::Memory;
-                accessed += u32::from(is_there && self.machine.is_accessed(page));
-            }
-            touches.push(Touch::Seen {
-                observed: sample.nr_pages,
-                accessed,
+            touches.push(match self.find(sample) {
+                Err(gap) => Touch::Unknown(gap),
+                Ok(_) if self.machine.is_contended() => Touch::Unknown(Gap::Unclearable),
+                Ok(page) => {
+                    self.state.cost.checks += 1;
+                    self.spend(costs.read_bit);
+                    let is_there = self.machine.place[page as usize] == Place::Memory;
+                    Touch::of(is_there && self.machine.is_accessed(page))
+                }
             });
-            self.state.cost.checks += u64::from(sample.nr_pages);
-            self.spend(Nanos(costs.read_bit.0 * u64::from(sample.nr_pages)));
         }
         self.state.armed = armed;
         Ok(())

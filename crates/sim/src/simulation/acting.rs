@@ -134,7 +134,7 @@ impl Acting {
             let mut kept = kept.peekable();
             if kept.peek().is_some() {
                 let ranges = self.left_alone.entry(operation.target).or_default();
-                *ranges = AddressRange::union(ranges.iter().copied().chain(kept), 0);
+                *ranges = AddressRange::union(ranges.iter().copied().chain(kept));
             }
         }
     }

@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use isotherm_engine::drive::{MonitorLoop, Platform, TargetSource};
 use isotherm_engine::scheme::huge::BlockUse;
 use isotherm_engine::scheme::{Action, Metric, NodeUsage, SchemeEngine, SystemFacts};
-use isotherm_engine::table::MappedRange;
 use isotherm_engine::{
     Actuator, AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId,
 };
@@ -18,7 +17,7 @@ use crate::memory::SimZone;
 /// The targets of a context.
 pub(super) struct Followed {
     is_physical: bool,
-    known: BTreeMap<TargetId, Vec<MappedRange>>,
+    known: BTreeMap<TargetId, Vec<AddressRange>>,
     /// The only monitored addresses, if any.
     limits: Option<Vec<AddressRange>>,
     /// Number of the machine's processes that were seen already.
@@ -47,14 +46,10 @@ impl Followed {
     }
 
     /// The monitored parts of a process's mappings.
-    fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<MappedRange> {
+    fn mapped(&self, machine: &SimMachine, target: TargetId) -> Vec<AddressRange> {
         let ranges = machine.mappings(target).map(|(_, range, _)| range);
-        let Some(limits) = &self.limits else {
-            return ranges.map(|range| MappedRange { range }).collect();
-        };
-        let parts =
-            ranges.flat_map(|range| limits.iter().filter_map(move |l| range.intersection(*l)));
-        parts.map(|range| MappedRange { range }).collect()
+        let limits = self.limits.as_deref().unwrap_or_default();
+        AddressRange::within(ranges, limits)
     }
 }
 
@@ -91,7 +86,7 @@ impl TargetSource<SimProbe<'_>> for Followed {
         self.known.keys().copied().collect()
     }
 
-    fn mappings(&self, target: TargetId) -> Vec<MappedRange> {
+    fn mappings(&self, target: TargetId) -> Vec<AddressRange> {
         self.known.get(&target).cloned().unwrap_or_default()
     }
 

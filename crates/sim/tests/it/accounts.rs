@@ -3,7 +3,7 @@
 
 use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+use isotherm_engine::{Nanos, PAGE_SIZE};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, SimMachine, SimProcess, SimProcessSpec, Swap,
     SwapKind, ThpMode, Use,
@@ -11,32 +11,20 @@ use isotherm_sim::machine::{
 use isotherm_sim::simulation::{Simulation, Watch};
 use proptest::prelude::*;
 
-use crate::common::{MIB, context, seconds};
+use crate::common::{MIB, area, context, program, seconds};
 
 /// A process with anonymous memory and files; each page of the first half of both is accessed at `rate`.
 fn process((anon_mib, file_mib, rate): (u64, u64, f32)) -> SimProcessSpec {
-    let area = |name: &str, start: u64, mib: u64, purpose| AreaSpec {
-        name: name.into(),
-        range: AddressRange::new(start, start + mib * MIB),
-        purpose,
-        huge: None,
-        pattern: Pattern::steady(Rates::Steps(vec![((mib * 128) as u32, rate)])),
-        fill: Some((Nanos(0), seconds(1))),
-        filled_of_block: None,
-        released: None,
+    let steps = |mib: u64| Pattern::steady(Rates::Steps(vec![((mib * 128) as u32, rate)]));
+    let file = AreaSpec {
+        name: "file".into(),
+        purpose: Use::File,
+        ..area(0x7f80_0000_0000, file_mib, steps(file_mib))
     };
-    SimProcessSpec {
-        name: "program".into(),
-        threads: 1,
-        work: None,
-        memory_bound: 0.3,
-        accesses_per_s: None,
-        areas: vec![
-            area("heap", 0x7f00_0000_0000, anon_mib, Use::Anon),
-            area("file", 0x7f80_0000_0000, file_mib, Use::File),
-        ],
-        ..SimProcessSpec::default()
-    }
+    program(vec![
+        area(0x7f00_0000_0000, anon_mib, steps(anon_mib)),
+        file,
+    ])
 }
 
 /// A scheme that pages out, moves, splits or makes huge everything at every snapshot.

@@ -1,9 +1,10 @@
-//! Shared by the tests: units, schemes and contexts.
+//! Shared by the tests: units, programs, schemes and contexts.
 
-use isotherm_engine::Nanos;
 use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Frequency, Scheme};
-use isotherm_sim::simulation::{SimContextSpec, Watch};
+use isotherm_engine::{AddressRange, Nanos};
+use isotherm_sim::machine::{AreaSpec, Pattern, SimProcessSpec, Use};
+use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -37,4 +38,41 @@ pub(crate) fn context(watch: Watch, schemes: Vec<Scheme>) -> SimContextSpec {
         act_budget: None,
         dry_run: false,
     }
+}
+
+/// Anonymous memory that is filled within the first second.
+pub(crate) fn area(start: u64, mib: u64, pattern: Pattern) -> AreaSpec {
+    AreaSpec {
+        name: "heap".into(),
+        range: AddressRange::new(start, start + mib * MIB),
+        purpose: Use::Anon,
+        huge: None,
+        pattern,
+        fill: Some((Nanos(0), seconds(1))),
+        filled_of_block: None,
+        released: None,
+    }
+}
+
+/// A process of these mappings, which reaches its memory for three tenths of its time.
+pub(crate) fn program(areas: Vec<AreaSpec>) -> SimProcessSpec {
+    SimProcessSpec {
+        name: "program".into(),
+        threads: 1,
+        memory_bound: 0.3,
+        areas,
+        ..SimProcessSpec::default()
+    }
+}
+
+/// Runs to the end, checks the machine at every step if `checks` is set, and returns the events.
+pub(crate) fn run(mut simulation: Simulation, checks: bool) -> (Simulation, Vec<Event>) {
+    let mut events = Vec::new();
+    while simulation.step(&mut events) {
+        if checks {
+            simulation.machine().check().expect("the books are right");
+        }
+    }
+    simulation.machine().check().expect("the books are right");
+    (simulation, events)
 }

@@ -1,35 +1,25 @@
 //! The rules of the kernel's DAMON, where they differ from Isotherm's.
 
 use isotherm_engine::scheme::{Action, Scheme};
-use isotherm_engine::{AddressRange, Attributes, Nanos};
+use isotherm_engine::{Attributes, Nanos};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine, SimProcess, SimProcessSpec,
-    SwapKind, Use,
+    SwapKind,
 };
 use isotherm_sim::simulation::{Simulation, Watch};
 
-use crate::common::{MIB, context, scheme, seconds};
+use crate::common::{self, MIB, area, context, program, scheme, seconds};
 
 /// A process of 128 MiB: half of each block is filled within `fill`, and each page is accessed at `rate`.
 fn process(rate: f32, fill: Nanos) -> SimProcessSpec {
-    let start = 0x7f00_0000_0000;
+    let heap = AreaSpec {
+        fill: Some((Nanos(0), fill)),
+        filled_of_block: Some(256),
+        ..area(0x7f00_0000_0000, 256, Pattern::steady(Rates::Even(rate)))
+    };
     SimProcessSpec {
-        name: "program".into(),
-        threads: 1,
-        work: None,
         memory_bound: 0.0,
-        accesses_per_s: None,
-        areas: vec![AreaSpec {
-            name: "heap".into(),
-            range: AddressRange::new(start, start + 256 * MIB),
-            purpose: Use::Anon,
-            huge: None,
-            pattern: Pattern::steady(Rates::Even(rate)),
-            fill: Some((Nanos(0), fill)),
-            filled_of_block: Some(256),
-            released: None,
-        }],
-        ..SimProcessSpec::default()
+        ..program(vec![heap])
     }
 }
 
@@ -45,19 +35,14 @@ fn run(rules: Rules, watch: Watch, scheme: Scheme, process: SimProcessSpec) -> S
     let context = context(watch, vec![scheme]);
     let starts = vec![(Nanos(0), process)];
     let simulation = Simulation::new(machine, starts, vec![context], seconds(20));
-    let mut simulation = simulation.expect("a simulation of ours");
-    let mut events = Vec::new();
-    while simulation.step(&mut events) {
-        events.clear();
-    }
-    simulation.machine().check().expect("all is in one place");
+    let (simulation, _) = common::run(simulation.expect("a simulation of ours"), false);
     simulation.machine().processes()[0].clone()
 }
 
 #[test]
 fn huge_pages_are_advised_and_come_with_first_faults_and_khugepaged() {
     let huge_mib = |rules, fill| {
-        let watch = Watch::Regions(Attributes::faithful());
+        let watch = Watch::Regions(Attributes::default());
         let scheme = scheme(Action::Hugepage, (5.0, 100.0), Nanos(0));
         run(rules, watch, scheme, process(50.0, fill)).huge() / MIB
     };
@@ -73,7 +58,7 @@ fn huge_pages_are_advised_and_come_with_first_faults_and_khugepaged() {
 #[test]
 fn frames_that_nobody_maps_are_idle_for_the_kernel_and_unknown_for_isotherm() {
     let swapped_mib = |rules| {
-        let watch = Watch::Physical(Attributes::faithful(), None);
+        let watch = Watch::Physical(Attributes::default(), None);
         let scheme = scheme(Action::Pageout, (0.0, 0.0), seconds(5));
         run(rules, watch, scheme, process(0.0, seconds(1))).swapped() / MIB
     };

@@ -5,14 +5,14 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal, Unreclaimable};
 
 use isotherm_sim::machine::{
-    AreaSpec, Defrag, FaultKind, InjectedFault, MachineSpec, NodeSpec, Pattern, Rates, Rules,
-    SimMachine, SimProcessSpec, SwapKind, ThpMode, Use,
+    Defrag, FaultKind, InjectedFault, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine,
+    SimProcessSpec, SwapKind, ThpMode, Use,
 };
 use isotherm_sim::memory::Owner;
 use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 use proptest::prelude::*;
 
-use crate::common::{self, MIB, context, seconds};
+use crate::common::{self, MIB, area, context, program, run, seconds};
 
 fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> MachineSpec {
     let node = |(i, mib): (usize, &u64)| NodeSpec {
@@ -30,24 +30,10 @@ fn machine(nodes: &[u64], swap_mib: Option<u64>, thp: ThpMode, seed: u64) -> Mac
 
 /// A process of `mib`; each page of its first `hot` MiB is accessed at `rate`.
 fn process(mib: u64, hot: u64, rate: f32) -> SimProcessSpec {
-    let start = 0x7f00_0000_0000;
+    let steps = Rates::Steps(vec![((hot * 256) as u32, rate)]);
     SimProcessSpec {
-        name: "program".into(),
-        threads: 1,
-        work: None,
-        memory_bound: 0.3,
         accesses_per_s: Some(1e7),
-        areas: vec![AreaSpec {
-            name: "heap".into(),
-            range: AddressRange::new(start, start + mib * MIB),
-            purpose: Use::Anon,
-            huge: None,
-            pattern: Pattern::steady(Rates::Steps(vec![((hot * 256) as u32, rate)])),
-            fill: Some((Nanos(0), seconds(1))),
-            filled_of_block: None,
-            released: None,
-        }],
-        ..SimProcessSpec::default()
+        ..program(vec![area(0x7f00_0000_0000, mib, Pattern::steady(steps))])
     }
 }
 
@@ -58,18 +44,6 @@ fn scheme(action: Action, idle_s: u64) -> Scheme {
 
 fn tables() -> Watch {
     Watch::Tables(TableAttributes::default())
-}
-
-/// Runs to the end, checks the machine at every step if `checks` is set, and returns the events.
-fn run(mut simulation: Simulation, checks: bool) -> (Simulation, Vec<Event>) {
-    let mut events = Vec::new();
-    while simulation.step(&mut events) {
-        if checks {
-            simulation.machine().check().expect("the books are right");
-        }
-    }
-    simulation.machine().check().expect("the books are right");
-    (simulation, events)
 }
 
 fn simulate(
@@ -314,8 +288,7 @@ fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
         let attributes = Attributes {
             sample_interval: Nanos::from_millis(20),
             aggregation_interval: Nanos::from_millis(400),
-            cpu_budget: None,
-            ..Attributes::faithful()
+            ..Attributes::default()
         };
         Watch::Physical(attributes, Some(node))
     };
@@ -556,7 +529,7 @@ proptest! {
             scheme
         });
         let watch = if is_physical {
-            Watch::Physical(Attributes::faithful(), None)
+            Watch::Physical(Attributes::default(), None)
         } else {
             tables()
         };

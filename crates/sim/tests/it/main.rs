@@ -2,8 +2,6 @@
 
 mod accounts;
 mod common;
-mod compaction;
 mod faults;
 mod kernel_damon;
 mod machine;
-mod tiering;

@@ -1,8 +1,8 @@
 //! The use of the machine's memory at the last sample.
 
 use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
+use isotherm_report::MachineReport;
 use isotherm_report::machine::{ClassMemory, MemoryClass};
-use isotherm_report::{MachineReport, Render as _, Style};
 use serde::Serialize;
 
 /// The largest number of processes, groups and files that are shown.
@@ -61,9 +61,6 @@ struct CachedJson<'a> {
 
 impl<'a> MachineJson<'a> {
     pub(super) fn of(of: &'a MachineReport) -> Self {
-        let mut text = Vec::new();
-        of.text(&Style::default(), &mut text)
-            .expect("memory takes everything");
         Self {
             time_s: of.time_ns.as_secs_f64(),
             total: of.total_bytes,
@@ -95,7 +92,7 @@ impl<'a> MachineJson<'a> {
                     ages: ages(&group.bytes.ages),
                 })
                 .collect(),
-            text: String::from_utf8_lossy(&text).into_owned(),
+            text: super::text(of),
         }
     }
 }

@@ -205,14 +205,18 @@ impl<'a> RecordJson<'a> {
 }
 
 fn picture(title: &'static str, of: &impl Render) -> PictureJson {
-    let mut text = Vec::new();
-    of.text(&Style::default(), &mut text)
-        .expect("memory takes everything");
     PictureJson {
         title,
         svg: of.svg(),
-        text: String::from_utf8_lossy(&text).into_owned(),
+        text: text(of),
     }
+}
+
+fn text(of: &impl Render) -> String {
+    let mut text = Vec::new();
+    of.text(&Style::default(), &mut text)
+        .expect("memory takes everything");
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 impl CourseJson {

@@ -4,9 +4,11 @@ use std::fmt;
 
 use isotherm_engine::units::format_bytes;
 use isotherm_engine::{BLOCK_SIZE, Nanos, PAGE_SIZE};
-use rand_core::{RngCore, SeedableRng};
+use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
+
+use crate::layout::unit;
 
 const MIB: f64 = (1u64 << 20) as f64;
 
@@ -178,13 +180,8 @@ impl fmt::Display for Case {
 struct Draw(Pcg64Mcg);
 
 impl Draw {
-    /// Draws a number from 0 to 1.
-    fn unit(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
     fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + self.unit() * (high - low)
+        low + unit(&mut self.0) * (high - low)
     }
 
     fn log(&mut self, low: f64, high: f64) -> f64 {
@@ -192,11 +189,11 @@ impl Draw {
     }
 
     fn chance(&mut self, share: f64) -> bool {
-        self.unit() < share
+        unit(&mut self.0) < share
     }
 
     fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[((self.unit() * choices.len() as f64) as usize).min(choices.len() - 1)]
+        choices[((unit(&mut self.0) * choices.len() as f64) as usize).min(choices.len() - 1)]
     }
 }
 

@@ -2,12 +2,11 @@
 //! scorer need not communicate.
 
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK};
-use rand_core::{RngCore, SeedableRng};
+use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 use super::case::{Case, Populated, TouchOrder};
-use super::pages::PageSet;
-use crate::layout::below;
+use crate::layout::{below, unit};
 
 const PER_BLOCK: u64 = PAGES_PER_BLOCK as u64;
 
@@ -64,13 +63,9 @@ impl CaseLayout {
                 let len = bytes / PAGE_SIZE;
                 let mut pieces: Vec<u64> = (0..self.span.div_ceil(len)).collect();
                 shuffle(&mut pieces, &mut random);
-                for piece in pieces {
-                    let pages = piece * len..((piece + 1) * len).min(self.span);
-                    hot.extend(self.populated(pages).take(wanted - hot.len()));
-                    if hot.len() == wanted {
-                        break;
-                    }
-                }
+                let pages = |piece: u64| piece * len..((piece + 1) * len).min(self.span);
+                let pages = pieces.into_iter().flat_map(pages);
+                hot.extend(self.populated(pages).take(wanted));
             }
         }
         hot.sort_unstable();
@@ -82,16 +77,14 @@ impl CaseLayout {
         if self.case.paged_out <= 0.0 {
             return Vec::new();
         }
-        let mut hot = PageSet::new(self.span());
-        self.hot(0).iter().for_each(|p| hot.insert(*p as usize));
+        let hot = self.hot(0);
         let mut random = self.random(0);
         let run = (64 << 10) / PAGE_SIZE;
         let mut out = Vec::new();
         for start in (0..self.span).step_by(run as usize) {
-            let chosen = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            if chosen < self.case.paged_out {
+            if unit(&mut random) < self.case.paged_out {
                 let cold = self.populated(start..start + run);
-                out.extend(cold.filter(|p| !hot.contains(*p as usize)));
+                out.extend(cold.filter(|page| hot.binary_search(page).is_err()));
             }
         }
         out

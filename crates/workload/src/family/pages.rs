@@ -6,7 +6,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageSet {
     words: Vec<u64>,
-    /// Number of members below each word; empty until [`PageSet::index`].
+    /// Number of members below each word and in all; empty until [`PageSet::index`].
     below: Vec<u32>,
 }
 
@@ -56,15 +56,11 @@ impl PageSet {
     /// Prepares [`PageSet::count`]; must be called again after a change.
     pub fn index(&mut self) {
         let mut sum = 0;
-        self.below = self
-            .words
-            .iter()
-            .map(|word| {
-                let before = sum;
-                sum += word.count_ones();
-                before
-            })
-            .collect();
+        self.below = vec![sum];
+        self.below.extend(self.words.iter().map(|word| {
+            sum += word.count_ones();
+            sum
+        }));
     }
 
     /// Number of members in `range`.
@@ -83,14 +79,13 @@ impl PageSet {
     }
 
     fn rank(&self, page: usize) -> u64 {
-        assert_eq!(self.below.len(), self.words.len(), "the set is indexed");
-        let Some(word) = self.words.get(page / 64) else {
-            return self.below.last().map_or(0, |last| {
-                u64::from(*last) + u64::from(self.words[self.words.len() - 1].count_ones())
-            });
-        };
-        let below = word & ((1 << (page % 64)) - 1);
-        u64::from(self.below[page / 64] + below.count_ones())
+        assert!(!self.below.is_empty(), "the set is indexed");
+        let word = (page / 64).min(self.words.len());
+        let within = self
+            .words
+            .get(word)
+            .map_or(0_u64, |bits| bits & ((1 << (page % 64)) - 1));
+        u64::from(self.below[word] + within.count_ones())
     }
 }
 

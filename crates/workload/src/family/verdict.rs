@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::EDGE;
 use super::journal::{TouchJournal, Touched};
 use super::pages::PageSet;
+use crate::score::AccuracyScore;
 
 /// Number of pages below which no score is given: 1 MiB.
 const FEW: f64 = 256.0;
@@ -26,6 +27,7 @@ pub const IDLE_FOR: Nanos = Nanos::from_millis(2000);
 /// Parts of a record that a monitor may miss: its beginning, and some snapshots after each move.
 const SETTLE: Nanos = Nanos::from_millis(5000);
 const SETTLE_SNAPSHOTS: usize = 3;
+
 /// Score of one snapshot. All numbers are pages of the program's memory unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -66,14 +68,25 @@ impl Verdict {
         self.either <= UNDECIDED_MAX * (self.truth + self.unknown_touched + self.either)
     }
 
-    /// Share of the pages reported as touched that were; `None` where next to none are.
-    pub fn precision(&self) -> Option<f64> {
-        (self.is_decided() && self.claimed >= FEW).then(|| (self.hit / self.claimed).min(1.0))
+    /// Returns the pages reported as touched against those that were.
+    pub fn score(&self) -> AccuracyScore {
+        AccuracyScore {
+            hit: self.hit,
+            claimed: self.claimed,
+            truth: self.truth,
+        }
     }
 
-    /// Share of the touched pages that are reported so; `None` where next to none were.
+    /// Precision of the pages reported as touched; `None` where next to none are.
+    pub fn precision(&self) -> Option<f64> {
+        let precision = self.score().precision();
+        precision.filter(|_| self.is_decided() && self.claimed >= FEW)
+    }
+
+    /// Recall of the touched pages; `None` where next to none were.
     pub fn recall(&self) -> Option<f64> {
-        (self.is_decided() && self.truth >= FEW).then(|| (self.hit / self.truth).min(1.0))
+        let recall = self.score().recall();
+        recall.filter(|_| self.is_decided() && self.truth >= FEW)
     }
 
     /// Error of the working set, as a share of the true one (at least 1 MiB): below 0 it is too small. The true one
@@ -188,7 +201,7 @@ mod tests {
     use super::super::case::TouchOrder;
     use super::super::journal::tests::{BASE, case, journal, steady};
     use super::*;
-    use isotherm_engine::{AddressRange, RegionMemory, TargetId};
+    use isotherm_engine::{AddressRange, RegionMemory};
 
     /// Returns a program that touches all of a quarter of 32 MiB again and again in the first half second.
     fn program() -> TouchJournal {
@@ -196,24 +209,17 @@ mod tests {
     }
 
     fn region(first: u64, last: u64, nr_accesses: Option<f32>) -> RegionSnapshot {
-        RegionSnapshot {
-            range: AddressRange::new(BASE + first * PAGE_SIZE, BASE + last * PAGE_SIZE),
-            nr_accesses,
-            age: 0,
-            age_ns: Nanos(0),
-            memory: None,
-        }
+        let range = AddressRange::new(BASE + first * PAGE_SIZE, BASE + last * PAGE_SIZE);
+        RegionSnapshot::new(range, nr_accesses)
     }
 
     fn snapshot(regions: Vec<RegionSnapshot>) -> Snapshot {
         Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
-            target: TargetId(0),
             start: Nanos::from_millis(100),
             end: Nanos::from_millis(400),
             nr_samples: 1,
             regions,
+            ..Snapshot::default()
         }
     }
 
@@ -221,22 +227,25 @@ mod tests {
         verdict(&program(), &snapshot(regions))
     }
 
+    /// Checks precision, recall and error; returns the verdict.
+    fn check(regions: Vec<RegionSnapshot>, expected: [Option<f64>; 3]) -> Verdict {
+        let verdict = verdict_of(regions);
+        let found = [verdict.precision(), verdict.recall(), verdict.error()];
+        assert_eq!(found, expected, "{verdict:?}");
+        verdict
+    }
+
     #[test]
     fn the_truth_itself_is_right() {
-        let regions = program().layout.hot(0);
-        let regions = regions.iter().map(|p| u64::from(*p));
-        let verdict = verdict_of(regions.map(|p| region(p, p + 1, Some(1.0))).collect());
-        assert_eq!(verdict.precision(), Some(1.0));
-        assert_eq!(verdict.recall(), Some(1.0));
-        assert_eq!(verdict.error(), Some(0.0));
+        let pages = program().layout.hot(0).into_iter().map(u64::from);
+        let regions = pages.map(|p| region(p, p + 1, Some(1.0))).collect();
+        check(regions, [Some(1.0), Some(1.0), Some(0.0)]);
     }
 
     #[test]
     fn a_region_counts_whole_where_it_does_not_say_what_is_touched() {
-        let verdict = verdict_of(vec![region(0, 8192, Some(0.5))]);
-        assert_eq!(verdict.precision(), Some(0.25));
-        assert_eq!(verdict.recall(), Some(1.0));
-        assert_eq!(verdict.error(), Some(3.0));
+        let whole = region(0, 8192, Some(0.5));
+        check(vec![whole], [Some(0.25), Some(1.0), Some(3.0)]);
     }
 
     #[test]
@@ -250,21 +259,15 @@ mod tests {
             memory: Some(memory),
             ..region(0, 8192, Some(0.5))
         };
-        let verdict = verdict_of(vec![mixed]);
-        assert_eq!(verdict.precision(), Some(0.25));
-        assert_eq!(verdict.recall(), Some(0.25));
-        assert_eq!(verdict.error(), Some(0.0), "the sum is right");
+        // The sum is right.
+        check(vec![mixed], [Some(0.25), Some(0.25), Some(0.0)]);
     }
 
     #[test]
     fn what_is_not_said_at_all_is_missed_and_what_is_unknown_is_counted_apart() {
-        let missed = verdict_of(vec![]);
-        assert_eq!((missed.precision(), missed.recall()), (None, Some(0.0)));
-        let unknown = verdict_of(vec![region(0, 8192, None)]);
-        assert_eq!((unknown.precision(), unknown.recall()), (None, None));
+        check(vec![], [None, Some(0.0), Some(-1.0)]);
+        let unknown = check(vec![region(0, 8192, None)], [None; 3]);
         assert!((unknown.unknown_touched - 2048.0).abs() < 1e-9);
-        assert_eq!(unknown.error(), None);
-        assert_eq!(missed.error(), Some(-1.0));
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The regions' memory: mapped, with the requested backing, and populated.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::FromBytes;
 
-use super::{HugePages, Observer, RunError, RunOptions, WorkloadEvent};
+use super::{HugePages, Observer, RunError, RunOptions, WorkloadEvent, tell};
 use crate::config::{Config, Region};
 
 /// Bytes populated between two checks of `stop`.
@@ -117,9 +117,7 @@ pub(super) fn allocate(
             let len = CHUNK.min(memory.len - start);
             memory.populate(start, len);
             done += len as u64;
-            observer
-                .event(&WorkloadEvent::Populating { done, total })
-                .map_err(RunError::Output)?;
+            tell(observer, &WorkloadEvent::Populating { done, total })?;
         }
         if let Some(content) = content(region)? {
             memory.fill(&content);
@@ -150,17 +148,10 @@ fn content(region: &Region) -> Result<Option<Vec<u8>>, RunError> {
 /// Returns the available memory and swap, or `None` where the system does not say.
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let field = |name: &str| -> io::Result<u64> {
-        text.lines()
-            .find_map(|line| {
-                line.strip_prefix(name)?
-                    .strip_suffix("kB")?
-                    .trim()
-                    .parse()
-                    .ok()
-            })
-            .map(|kib: u64| kib << 10)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    let field = |name: &str| -> Option<u64> {
+        let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = value.strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib << 10)
     };
-    Some(field("MemAvailable:").ok()? + field("SwapFree:").unwrap_or(0))
+    Some(field("MemAvailable:")? + field("SwapFree:").unwrap_or(0))
 }

@@ -25,21 +25,18 @@ pub(super) struct Run {
     pub(super) saved: i64,
 }
 
-/// Runs `case` after `delay`, with `isotherm run` by `flags` beside it if there are any. No other run at the same time
-/// may use `name`.
+/// Runs `case` after `delay`, with `isotherm run` by `flags` beside it if there are any.
 pub(super) fn once(
     context: &BenchContext,
     case: &Case,
     flags: Option<&[&str]>,
     delay: Duration,
-    name: &str,
 ) -> anyhow::Result<Run> {
     let seconds = case.seconds(context.duration);
     context.sleep(delay)?;
     let mut command = case.command(seconds, context.scratch.path())?;
     let mut target = Guarded::spawn(context, &mut command)?;
     let mut output = target.ready()?;
-    let summary = context.scratch(&format!("guard.{name}.json"));
     let isotherm = match flags {
         None => None,
         Some(flags) => {
@@ -48,9 +45,8 @@ pub(super) fn once(
                 .args(["run", "--json", "--preset", "prcl", "--children"])
                 .args(flags)
                 .args(["--duration", &format!("{}s", seconds - 1)])
-                .args(["--pid", &target.id().to_string()])
-                .stdout(std::fs::File::create(&summary)?);
-            Some(Guarded::spawn(context, &mut command)?)
+                .args(["--pid", &target.id().to_string()]);
+            Some(Guarded::spawn_json(context, &mut command)?)
         }
     };
     context.sleep(Duration::from_millis(1000 * seconds - 500))?;
@@ -67,8 +63,7 @@ pub(super) fn once(
         saved,
     };
     if let Some(mut isotherm) = isotherm {
-        isotherm.finish(context, END_LIMIT)?;
-        let summary: serde_json::Value = serde_json::from_slice(&std::fs::read(summary)?)?;
+        let summary = isotherm.finish_json(context, END_LIMIT)?;
         run.acting_cpu_s = summary["acting_cpu_seconds"].as_f64().unwrap_or(0.0);
         run.stops = summary["guard_stops"].as_u64().unwrap_or(0);
     }

@@ -4,7 +4,7 @@ use isotherm_engine::statistics::Interval;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::meter::Rate;
+use super::super::meter::Rate;
 
 /// Limits of a good prediction: points of saved memory, points of slowdown, and the factor of acting time.
 pub(super) const SAVED_POINTS: f64 = 5.0;
@@ -49,13 +49,17 @@ pub(super) struct Bounded {
 }
 
 impl Bounded {
+    fn exact(value: f64) -> Self {
+        Self {
+            value,
+            low: None,
+            high: None,
+        }
+    }
+
     pub(super) fn of(value: &Value) -> Option<Self> {
         if let Some(value) = value.as_f64() {
-            return Some(Self {
-                value,
-                low: None,
-                high: None,
-            });
+            return Some(Self::exact(value));
         }
         Some(Self {
             value: value["value"].as_f64()?,
@@ -141,11 +145,7 @@ mod tests {
                     high: Some(20.0),
                 },
                 slowdown_percent: predicted,
-                acting_cpu_s: Bounded {
-                    value: 0.1,
-                    low: None,
-                    high: None,
-                },
+                acting_cpu_s: Bounded::exact(0.1),
             },
         }
     }
@@ -153,11 +153,7 @@ mod tests {
     #[test]
     fn slowdowns_are_judged_by_several_pairs() {
         let check = |live: &[f64], predicted: f64, wanted: Option<bool>| {
-            let of = Bounded {
-                value: predicted,
-                low: None,
-                high: None,
-            };
+            let of = Bounded::exact(predicted);
             let pairs: Vec<Pair> = live.iter().map(|live| pair(*live, of)).collect();
             let pairs: Vec<&Pair> = pairs.iter().collect();
             assert_eq!(is_slowdown_right(&pairs), wanted, "{live:?}");
@@ -170,14 +166,7 @@ mod tests {
 
     #[test]
     fn memory_is_right_within_points_or_bounds_and_acting_within_a_factor() {
-        let pair = pair(
-            0.0,
-            Bounded {
-                value: 0.0,
-                low: None,
-                high: None,
-            },
-        );
+        let pair = pair(0.0, Bounded::exact(0.0));
         assert!(pair.is_saved_right() && pair.is_saved_within());
         assert!(!pair.is_acting_right() && !pair.is_acting_within());
     }

@@ -8,67 +8,55 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::statistics::median;
-use isotherm_engine::{
-    AddressRange, BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK, RegionSnapshot, Snapshot,
-};
+use isotherm_engine::{PAGE_SIZE, RegionSnapshot, Snapshot};
+use isotherm_workload::score::{AccuracyScore, share};
 use serde::Serialize;
 
 const HOT: f32 = 0.75;
 const COLD: f32 = 0.25;
 const SAID: f32 = 0.5;
 
-type Block = Box<[Page; PAGES_PER_BLOCK]>;
-
 /// Counts of a page, summed over the snapshots of a window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
-    /// Snapshots in which it was present.
-    present: f32,
     touched: f32,
     unknown: f32,
 }
 
+/// Pages by address.
+type Pages = BTreeMap<u64, Page>;
+
 /// A window of exact scans.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Exact {
-    blocks: BTreeMap<u64, Block>,
-    snapshots: usize,
-    pub(super) working_sets: Vec<f64>,
+    /// The pages that were present.
+    pages: Pages,
+    working_sets: Vec<f64>,
 }
 
 impl Exact {
     pub(super) fn of(snapshots: &[Snapshot]) -> Self {
-        let mut exact = Self::default();
-        for snapshot in snapshots {
-            exact.snapshots += 1;
-            exact.working_sets.push(working_set(snapshot));
-            for region in &snapshot.regions {
-                for address in (region.range.start..region.range.end).step_by(PAGE_SIZE as usize) {
-                    let block = exact.blocks.entry(address / BLOCK_SIZE * BLOCK_SIZE);
-                    let block =
-                        block.or_insert_with(|| Box::new([Page::default(); PAGES_PER_BLOCK]));
-                    let page = &mut block[(address % BLOCK_SIZE / PAGE_SIZE) as usize];
-                    page.present += 1.0;
-                    match region.nr_accesses {
-                        None => page.unknown += 1.0,
-                        Some(n) if n > 0.0 => page.touched += 1.0,
-                        Some(_) => {}
-                    }
+        let mut pages = Pages::new();
+        for region in snapshots.iter().flat_map(|snapshot| &snapshot.regions) {
+            for address in (region.range.start..region.range.end).step_by(PAGE_SIZE as usize) {
+                let page = pages.entry(address).or_default();
+                match region.nr_accesses {
+                    None => page.unknown += 1.0,
+                    Some(n) if n > 0.0 => page.touched += 1.0,
+                    Some(_) => {}
                 }
             }
         }
-        exact
+        Self {
+            pages,
+            working_sets: snapshots.iter().map(working_set).collect(),
+        }
     }
 
-    fn page(&self, block: u64, index: usize) -> Page {
-        self.blocks
-            .get(&block)
-            .map_or(Page::default(), |pages| pages[index])
-    }
-
-    /// Returns the share of the snapshots in which the page was touched; `None` if that is not known.
-    fn share(&self, page: Page) -> Option<f32> {
-        let all = self.snapshots.max(1) as f32;
+    /// Returns the share of the snapshots in which a page was touched; `None` if that is not known.
+    fn touched_share(&self, address: u64) -> Option<f32> {
+        let page = self.pages.get(&address).copied().unwrap_or_default();
+        let all = self.working_sets.len().max(1) as f32;
         (page.unknown < all / 2.0).then(|| page.touched / all)
     }
 }
@@ -89,93 +77,74 @@ pub(super) struct Agreement {
 }
 
 /// Compares the snapshots of a monitor with the scans before and after them.
-pub(super) fn agree(before: &Exact, said: &[Snapshot], after: &Exact) -> Agreement {
-    let mut claims: BTreeMap<u64, Block> = before
-        .blocks
-        .keys()
-        .chain(after.blocks.keys())
-        .map(|block| (*block, Box::new([Page::default(); PAGES_PER_BLOCK])))
-        .collect();
-    for (block, pages) in &mut claims {
-        for (index, page) in pages.iter_mut().enumerate() {
-            let there = before.page(*block, index).present + after.page(*block, index).present;
-            page.present = there;
-        }
-    }
-    let mut beside = 0.0;
+pub(super) fn agree<'a>(
+    before: &Exact,
+    said: impl IntoIterator<Item = &'a Snapshot>,
+    after: &Exact,
+) -> Agreement {
+    let present = before.pages.keys().chain(after.pages.keys());
+    let mut claims: Pages = present.map(|page| (*page, Page::default())).collect();
+    let (mut working_sets, mut beside) = (Vec::new(), 0.0);
     for snapshot in said {
+        working_sets.push(working_set(snapshot));
         for region in &snapshot.regions {
             beside += spread(&mut claims, region);
         }
     }
-    let count = said.len().max(1) as f32;
-    let holes = beside / f64::from(count) / PAGE_SIZE as f64;
-    let (mut hot, mut hit, mut wrong, mut undecided, mut unknown, mut there) =
-        (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
-    for (block, pages) in &claims {
-        for (index, page) in pages.iter().enumerate().filter(|(_, p)| p.present > 0.0) {
-            there += 1.0;
-            let shares = (
-                before.share(before.page(*block, index)),
-                after.share(after.page(*block, index)),
-            );
-            if page.unknown > count / 2.0 {
-                unknown += 1.0;
-                continue;
+    let count = working_sets.len().max(1) as f32;
+    let mut score = AccuracyScore::default();
+    let (mut undecided, mut unknown) = (0.0, 0.0);
+    for (address, page) in &claims {
+        if page.unknown > count / 2.0 {
+            unknown += 1.0;
+            continue;
+        }
+        let claimed = f64::from(u8::from(page.touched / count >= SAID));
+        match (
+            before.touched_share(*address),
+            after.touched_share(*address),
+        ) {
+            (Some(a), Some(b)) if a.min(b) >= HOT => {
+                score.truth += 1.0;
+                score.claim(claimed, 0.0);
             }
-            let is_said = page.touched / count >= SAID;
-            match shares {
-                (Some(a), Some(b)) if a.min(b) >= HOT => {
-                    hot += 1.0;
-                    hit += f64::from(u8::from(is_said));
-                }
-                (Some(a), Some(b)) if a.max(b) <= COLD => wrong += f64::from(u8::from(is_said)),
-                _ => undecided += 1.0,
-            }
+            (Some(a), Some(b)) if a.max(b) <= COLD => score.claim(0.0, claimed),
+            _ => undecided += 1.0,
         }
     }
-    let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
+    // What is said of holes is wrong.
+    score.claim(0.0, beside / f64::from(count) / PAGE_SIZE as f64);
     let exact = before.working_sets.iter().chain(&after.working_sets);
     let exact_bytes = median(exact.copied().collect());
-    let said_bytes = median(said.iter().map(working_set).collect());
+    let said_bytes = median(working_sets);
+    let present = claims.len() as f64;
     Agreement {
-        precision: ratio(hit, hit + wrong + holes),
-        recall: ratio(hit, hot),
-        working_set: exact_bytes.zip(said_bytes).and_then(|(e, s)| ratio(s, e)),
+        precision: score.precision(),
+        recall: score.recall(),
+        working_set: exact_bytes
+            .zip(said_bytes)
+            .and_then(|(exact, said)| (exact > 0.0).then(|| said / exact)),
         exact_bytes,
         said_bytes,
-        undecided: ratio(undecided, there),
-        unknown: ratio(unknown, there),
+        undecided: share(undecided, present),
+        unknown: share(unknown, present),
     }
 }
 
 /// Spreads a region's counts over the pages that are present; returns the touched bytes without a page.
-fn spread(claims: &mut BTreeMap<u64, Block>, region: &RegionSnapshot) -> f64 {
+fn spread(claims: &mut Pages, region: &RegionSnapshot) -> f64 {
     let resident = region.resident().max(1) as f64;
     let touched = region.touched() as f64;
-    let (chance, unknown) = (
-        (touched / resident).min(1.0) as f32,
-        (region.unknown() as f64 / resident).min(1.0) as f32,
-    );
+    let chance = (touched / resident).min(1.0) as f32;
+    let unknown = (region.unknown() as f64 / resident).min(1.0) as f32;
     if chance <= 0.0 && unknown <= 0.0 {
         return 0.0;
     }
     let mut found = 0.0;
-    let range = region.range;
-    let first = range.start / BLOCK_SIZE * BLOCK_SIZE;
-    for (block, pages) in claims.range_mut(first..range.end) {
-        let whole = AddressRange::new(*block, block + BLOCK_SIZE);
-        let Some(part) = whole.intersection(range) else {
-            continue;
-        };
-        let index = |address: u64| ((address - block) / PAGE_SIZE) as usize;
-        for page in &mut pages[index(part.start)..index(part.end)] {
-            if page.present > 0.0 {
-                page.touched += chance;
-                page.unknown += unknown;
-                found += f64::from(chance) * PAGE_SIZE as f64;
-            }
-        }
+    for (_, page) in claims.range_mut(region.range.start..region.range.end) {
+        page.touched += chance;
+        page.unknown += unknown;
+        found += f64::from(chance) * PAGE_SIZE as f64;
     }
     (touched - found).max(0.0)
 }
@@ -187,23 +156,17 @@ fn working_set(snapshot: &Snapshot) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isotherm_engine::{Nanos, RegionMemory, TargetId};
+    use isotherm_engine::{AddressRange, RegionMemory};
 
     const BASE: u64 = 0x7f00_0000_0000;
 
     fn region(first: u64, last: u64, nr_accesses: Option<f32>) -> RegionSnapshot {
-        RegionSnapshot {
-            range: AddressRange::new(BASE + first * PAGE_SIZE, BASE + last * PAGE_SIZE),
-            nr_accesses,
-            age: 0,
-            age_ns: Nanos(0),
-            memory: None,
-        }
+        let range = AddressRange::new(BASE + first * PAGE_SIZE, BASE + last * PAGE_SIZE);
+        RegionSnapshot::new(range, nr_accesses)
     }
 
     fn window(regions: &[RegionSnapshot]) -> Vec<Snapshot> {
         let one = Snapshot {
-            target: TargetId(0),
             nr_samples: 1,
             regions: regions.to_vec(),
             ..Snapshot::default()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use isotherm_engine::Snapshot;
 use isotherm_engine::statistics::median;
+use isotherm_workload::family::verdict::settled;
 use serde::Serialize;
 
 use super::super::recording::{Recorded, Recording};
@@ -12,13 +13,12 @@ use super::super::table::Table;
 use super::super::{BenchContext, Mode};
 use super::agree::{Agreement, Exact, agree};
 use super::programs::{Busy, PROGRAMS, Program};
+use super::score;
 
 /// Length of a window, and of the one that determines a monitor's own interval.
 const WINDOW: Duration = Duration::from_secs(12);
 /// Windows of each mode.
 const TURNS: usize = 2;
-/// Time that a monitor may miss: the beginning of a window.
-const SETTLE: Duration = Duration::from_secs(5);
 /// A scan must be finished before the next one.
 const INTERVAL_MIN: f64 = 0.1;
 
@@ -96,9 +96,7 @@ fn take_turns(
     busy: &mut Busy,
 ) -> anyhow::Result<Compared> {
     let trial = window(context, mode, busy)?;
-    let intervals = settled(&trial.snapshots)
-        .iter()
-        .map(|s| s.end.since(s.start).as_secs_f64());
+    let intervals = settled(&trial.snapshots, &[]).map(|s| s.end.since(s.start).as_secs_f64());
     let interval = median(intervals.collect())
         .context("the monitor has no snapshots after it has settled")?
         .max(INTERVAL_MIN);
@@ -117,7 +115,7 @@ fn take_turns(
         let said = window(context, mode, busy)?;
         scans.push(scan(busy)?);
         let (before, after) = (Exact::of(&scans[turn]), Exact::of(&scans[turn + 1]));
-        turns.push(agree(&before, settled(&said.snapshots), &after));
+        turns.push(agree(&before, settled(&said.snapshots, &[]), &after));
         costs.push(said);
     }
     let ceiling = agree(&Exact::of(&scans[0]), &scans[1], &Exact::of(&scans[TURNS]));
@@ -139,14 +137,6 @@ fn window(context: &BenchContext, mode: &Mode, busy: &mut Busy) -> anyhow::Resul
     Recording::start(context, mode, busy.pid(), duration)?.finish(context)
 }
 
-fn settled(snapshots: &[Snapshot]) -> &[Snapshot] {
-    let Some(first) = snapshots.first() else {
-        return &[];
-    };
-    let from = first.start + SETTLE.into();
-    &snapshots[snapshots.partition_point(|s| s.start < from)..]
-}
-
 impl Compared {
     fn line(&self) -> String {
         self.cells()[2..].join("  ")
@@ -160,7 +150,7 @@ impl Compared {
         let mib =
             |values: Vec<f64>| cell(values.iter().map(|v| v / f64::from(1 << 20)).collect(), 0);
         let percent = |values: Vec<f64>| cell(values.iter().map(|v| v * 100.0).collect(), 0);
-        let only = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.3}"));
+        let ceiling = &self.ceiling;
         vec![
             self.program.to_owned(),
             self.mode.clone(),
@@ -174,16 +164,11 @@ impl Compared {
             percent(of(|a| a.unknown)),
             format!(
                 "{}, {}, {}",
-                only(self.ceiling.precision),
-                only(self.ceiling.recall),
-                only(self.ceiling.working_set)
+                score::cell(ceiling.precision, 3),
+                score::cell(ceiling.recall, 3),
+                score::cell(ceiling.working_set, 3)
             ),
-            format!(
-                "{}, {:.2}",
-                self.cpu_claimed_induced_percent
-                    .map_or("-".into(), |v| format!("{v:.2}")),
-                self.cpu_measured_percent
-            ),
+            score::cpu_cell(self.cpu_claimed_induced_percent, self.cpu_measured_percent),
         ]
     }
 }

@@ -7,7 +7,7 @@
 //! way. The simulated process lags behind the trace by the time that it lost. It loses time in first faults at its
 //! start, and then evenly, by the simulation's total.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::ops::Range;
@@ -16,6 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use isotherm_record::{
     Header, Item, Mapping, MappingChange, PageBlock, PageSnapshot, Reader, TargetStart, Writer,
@@ -29,7 +30,6 @@ use super::super::child::Guarded;
 use super::super::recording::{Recorded, read as read_record};
 use super::super::{BenchContext, Mode};
 use super::Run;
-use super::score::Score;
 
 /// Interval of the traces that are made here.
 const STEP: Nanos = Nanos::from_millis(25);
@@ -56,15 +56,10 @@ pub(super) fn run(
             .filter(|s| s.end <= truth.end())
             .map(|s| verdict(&truth, s))
             .collect();
-        let percent = |share: Option<f64>| share.map(|share| share * 100.0);
+        let name = format!("~{}", mode.name);
         runs.push(Run {
-            mode: format!("~{}", mode.name),
-            score: Score::of(&verdicts, &Vec::new()),
-            cpu_claimed_percent: percent(recorded.cpu_claimed),
-            cpu_claimed_induced_percent: percent(recorded.cpu_claimed_induced),
-            cpu_measured_percent: 0.0,
             recorder_rss_bytes: 0,
-            verdicts,
+            ..Run::of(name, &recorded, verdicts, &Vec::new())
         });
     }
     Ok(runs)
@@ -154,14 +149,11 @@ fn scan(journal: &TouchJournal, block: u64, touched: &Touched) -> PageBlock {
     };
     for page in 0..PAGES_PER_BLOCK {
         let number = block as usize * PAGES_PER_BLOCK + page;
-        let bit = 1 << (page % 64);
-        if journal.layout.is_populated(number as u64) {
-            scan.present[page / 64] |= bit;
-        }
+        let is_present = journal.layout.is_populated(number as u64);
+        bits::put(&mut scan.present, page, is_present);
         // A batch across the edge of two scans counts in both.
-        if touched.certain.contains(number) || touched.either.contains(number) {
-            scan.accessed[page / 64] |= bit;
-        }
+        let is_touched = touched.certain.contains(number) || touched.either.contains(number);
+        bits::put(&mut scan.accessed, page, is_touched);
     }
     scan
 }
@@ -214,19 +206,15 @@ impl Trace {
             bail!("{name} holds no page scans; `isotherm record --pages` makes them");
         };
         let blocks = scans.iter().flat_map(|scan| &scan.blocks).map(|b| b.block);
-        let blocks: std::collections::BTreeSet<u64> = blocks.collect();
+        let blocks: BTreeSet<u64> = blocks.collect();
         let blocks: BTreeMap<u64, usize> = blocks.into_iter().zip(0..).collect();
         let scans = scans.iter().map(|scan| {
             let mut accessed = PageSet::new(blocks.len() * PAGES_PER_BLOCK);
             for block in &scan.blocks {
                 let first = blocks[&block.block] * PAGES_PER_BLOCK;
                 // The replay treats unknown pages as accessed.
-                for page in 0..PAGES_PER_BLOCK {
-                    let bits = block.accessed[page / 64] | block.unknown[page / 64];
-                    if bits >> (page % 64) & 1 == 1 {
-                        accessed.insert(first + page);
-                    }
-                }
+                let pages = bits::or(&block.accessed, &block.unknown);
+                bits::each(&pages).for_each(|page| accessed.insert(first + page));
             }
             (scan.end.since(start), accessed)
         });

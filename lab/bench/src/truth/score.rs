@@ -3,6 +3,7 @@
 use isotherm_engine::Nanos;
 use isotherm_engine::statistics::median;
 use isotherm_workload::family::verdict::Verdict;
+use isotherm_workload::score::{AccuracyScore, share};
 use serde::Serialize;
 
 use super::{Rss, Run, Watched};
@@ -55,9 +56,7 @@ impl Score {
         let precision: Vec<f64> = of(&Verdict::precision);
         let recall: Vec<f64> = of(&Verdict::recall);
         let errors: Vec<f64> = of(&Verdict::error);
-        let sum = |f: fn(&Verdict) -> f64| verdicts.iter().map(f).sum::<f64>();
-        let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).min(1.0));
-        let hit = sum(|v| v.hit);
+        let all: AccuracyScore = verdicts.iter().map(Verdict::score).sum();
         let least = |values: &[f64]| values.iter().copied().reduce(f64::min);
         let most = |f: &dyn Fn(&Verdict) -> f64| verdicts.iter().map(f).fold(0.0, f64::max);
         let bytes = |pages: f64| pages * isotherm_engine::PAGE_SIZE as f64;
@@ -67,16 +66,16 @@ impl Score {
             interval_seconds: median(of(&|v| Some(v.interval.as_secs_f64()))),
             precision: median(precision.clone()),
             precision_worst: least(&precision),
-            precision_all: ratio(hit, sum(|v| v.claimed)),
+            precision_all: all.precision(),
             recall: median(recall.clone()),
             recall_worst: least(&recall),
-            recall_all: ratio(hit, sum(|v| v.truth)),
+            recall_all: all.recall(),
             error: median(errors.iter().map(|e| e.abs()).collect()),
             error_worst: errors.iter().copied().reduce(worst),
             truth_bytes: median(of(&|v| Some(bytes(v.truth + v.unknown_touched)))),
             working_set_bytes: median(of(&|v| Some(bytes(v.working_set)))),
             unknown: median(of(&|v| {
-                ratio(v.unknown_touched, v.truth + v.unknown_touched)
+                share(v.unknown_touched, v.truth + v.unknown_touched)
             })),
             wrongly_idle_bytes: bytes(most(&|v| v.wrongly_idle)),
             touched_over_rss_bytes: most(&|v| over(v.touched_bytes, v.end, rss)),
@@ -159,36 +158,43 @@ pub(super) fn lines(watched: &Watched) -> Vec<String> {
 
 pub(super) fn run_line(index: &str, run: &Run) -> String {
     let score = &run.score;
-    let share = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.3}"));
-    let percent = |value: Option<f64>| value.map_or("-".into(), |v| format!("{:.1}", v * 100.0));
     let mib = |bytes: f64| format!("{:.0}M", bytes / f64::from(1 << 20));
     let over = score.touched_over_rss_bytes.max(score.idle_over_rss_bytes);
-    let claimed = run
-        .cpu_claimed_induced_percent
-        .map_or("-".into(), |v| format!("{v:.2}"));
     line(&[
         index,
         &run.mode,
         &score.snapshots.to_string(),
-        &share(score.precision),
-        &share(score.precision_worst),
-        &share(score.precision_all),
-        &share(score.recall),
-        &share(score.recall_worst),
-        &share(score.recall_all),
-        &percent(score.error),
+        &cell(score.precision, 3),
+        &cell(score.precision_worst, 3),
+        &cell(score.precision_all, 3),
+        &cell(score.recall, 3),
+        &cell(score.recall_worst, 3),
+        &cell(score.recall_all, 3),
+        &percent(score.error, 1),
         &score
             .error_worst
             .map_or("-".into(), |v| format!("{:+.0}", v * 100.0)),
         &score.truth_bytes.map_or("-".into(), mib),
         &score.working_set_bytes.map_or("-".into(), mib),
         &mib(score.wrongly_idle_bytes),
-        &score
-            .unknown
-            .map_or("-".into(), |v| format!("{:.0}", v * 100.0)),
+        &percent(score.unknown, 0),
         &mib(over),
-        &format!("{claimed}, {:.2}", run.cpu_measured_percent),
+        &cpu_cell(run.cpu_claimed_induced_percent, run.cpu_measured_percent),
     ])
+}
+
+/// Formats a value; `-` if it is not known.
+pub(super) fn cell(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".into(), |v| format!("{v:.digits$}"))
+}
+
+fn percent(share: Option<f64>, digits: usize) -> String {
+    cell(share.map(|share| share * 100.0), digits)
+}
+
+/// Formats CPU time by the monitor's own account and by the kernel's.
+pub(super) fn cpu_cell(claimed_percent: Option<f64>, measured_percent: f64) -> String {
+    format!("{}, {measured_percent:.2}", cell(claimed_percent, 2))
 }
 
 /// Returns the family's results for each mode.
@@ -231,10 +237,7 @@ fn summary_row(mode: &str, all: &[&Score]) -> Vec<String> {
     let worst = of(&Score::worst_of_both);
     let errors = of(&|score| score.error);
     let count = |good: usize, all: usize| format!("{good} of {all}");
-    let least = |values: &[f64]| {
-        let least = values.iter().copied().reduce(f64::min);
-        least.map_or("-".into(), |v| format!("{v:.3}"))
-    };
+    let least = |values: &[f64]| cell(values.iter().copied().reduce(f64::min), 3);
     let exceeds = |s: &&&Score| s.touched_over_rss_bytes > 0.0 || s.idle_over_rss_bytes > 0.0;
     vec![
         mode.to_owned(),
@@ -244,7 +247,7 @@ fn summary_row(mode: &str, all: &[&Score]) -> Vec<String> {
         least(&medians),
         least(&worst),
         count(errors.iter().filter(|e| **e <= 0.1).count(), errors.len()),
-        median(errors).map_or("-".into(), |v| format!("{:.1}", v * 100.0)),
+        percent(median(errors), 1),
         count(all.iter().filter(exceeds).count(), all.len()),
     ]
 }

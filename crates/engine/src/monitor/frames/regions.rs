@@ -354,12 +354,9 @@ fn are_alike(a: &Draft, b: &Draft, width: f64) -> bool {
 mod tests {
     use super::*;
     use crate::monitor::frames::MappedClass;
+    use crate::test_regions::second;
 
     const FRAMES: u64 = PAGES_PER_BLOCK as u64;
-
-    fn second(n: u64) -> Nanos {
-        Nanos(n * 1_000_000_000)
-    }
 
     fn view(ranges: &[Range<u64>], max_nr_regions: usize) -> FrameView<'_> {
         FrameView {

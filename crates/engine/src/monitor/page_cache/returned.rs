@@ -383,12 +383,9 @@ fn step_left(now: Nanos, (step, changed): (u8, Nanos)) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_regions::second;
 
     const FILE: FileId = (1, 2);
-
-    fn second(n: u64) -> Nanos {
-        Nanos::from_millis(n * 1000)
-    }
 
     /// Reports a check that found the first `nr_cached` pages cached.
     fn found(files: &mut ReturnedFiles, now: Nanos, mut file: DroppedFile, nr_cached: u64) {

@@ -280,14 +280,12 @@ impl Block {
         (clear, and(&there, &facts.accessed))
     }
 
-    /// Takes in the tables' contents right after the whole address space was cleared. Returns the pages whose bit is
-    /// clear, and those whose bit is set.
-    pub(super) fn cleared_whole(&mut self, facts: &BlockFacts) -> (Bitmap, Bitmap) {
+    /// Records that the whole address space was cleared, unclearable pages too. Returns the pages that may be watched.
+    pub(super) fn reach(&mut self) -> Bitmap {
         if let Some(unclearable) = &mut self.unclearable {
             unclearable.is_reached = true;
         }
-        let pages = self.not_sampled();
-        self.cleared(facts, &pages)
+        self.not_sampled()
     }
 
     /// Returns the expected number of unsampled pages that are reported wrongly if none is watched.

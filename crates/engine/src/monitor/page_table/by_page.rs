@@ -1,6 +1,7 @@
 //! Selects the blocks that are reported page by page: those of regions that only give the number of touched pages.
 
-use super::target::{Target, block_of};
+use super::target::Target;
+use crate::address::block_of;
 use crate::monitor::block_pages::BlockPages;
 use crate::monitor::by_page::is_mixed;
 use crate::snapshot::RegionSnapshot;

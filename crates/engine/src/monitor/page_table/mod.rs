@@ -13,7 +13,7 @@
 //! further clear. One rule selects the bits to clear: the value of a clear per cost ([`estimate`]). A token
 //! bucket limits the clears: it fills with the user's CPU budget and pays the measured cost. That cost is the monitor's
 //! own CPU time and the estimated flush time in the target. If there are too many ranges, or other processes map the
-//! memory too, a whole address space is cleared ([`space`](self::space)).
+//! memory too, a whole address space is cleared ([`clears`](self::clears)).
 //!
 //! The fixed cost of an interval (reading, reporting) sets its length. At most half of the budget goes there
 //! ([`BudgetShares`]): with more memory, intervals get longer and the budget holds. They also get longer while many
@@ -33,6 +33,7 @@
 
 mod block;
 mod by_page;
+mod clears;
 mod estimate;
 mod granule;
 mod idle;
@@ -42,7 +43,6 @@ mod pages;
 mod plan;
 mod report;
 mod returns;
-mod space;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -60,12 +60,12 @@ use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 pub use block::BlockFacts;
 
-use super::bits::{self, and, count, is_empty};
+use super::bits::{and, count};
 use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
 use super::idle_pages::PageAgeRule;
-pub use super::layout::MappedRange;
 use super::ticks::ticks;
 use infer::{AGREEMENT, infer, infer_from_around, observe};
+pub use plan::ClearPlan;
 use plan::Prices;
 use target::Target;
 use watch::Watch;
@@ -108,15 +108,6 @@ pub enum Due {
     End,
 }
 
-/// A page whose accessed bit is set right after it should have been cleared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uncleared {
-    pub target: TargetId,
-    pub address: u64,
-    /// The method by which it should have been cleared.
-    pub by: ClearedBy,
-}
-
 /// Pages in doubt beyond this share of the touched ones plus [`DOUBT_PAGES`] make the interval longer. A longer
 /// interval that was watched gives true values; a shorter one gives guesses.
 const DOUBT_SHARE: f64 = 0.05;
@@ -137,8 +128,8 @@ const DOUBT_REACH: usize = 64;
 ///
 /// A driver (`drive::TableLoop`) asks [`due`](Self::due). At the end of an interval it passes all tables' bits to
 /// [`take_answers`](Self::take_answers). It takes the snapshots from [`end_interval`](Self::end_interval) and calls
-/// [`begin_interval`](Self::begin_interval). Then it clears the ranges of [`plan_samples`](Self::plan_samples), and
-/// passes the result to [`cleared`](Self::cleared). A window later it passes the touched bits to
+/// [`begin_interval`](Self::begin_interval). Then it makes the clears of [`plan_samples`](Self::plan_samples), and
+/// passes the results to [`take_cleared`](Self::take_cleared). A window later it passes the touched bits to
 /// [`look_after_window`](Self::look_after_window).
 #[derive(Debug)]
 pub struct TableMonitor {
@@ -162,8 +153,6 @@ pub struct TableMonitor {
     nr_unclearable: u64,
     /// Cleared bits that were found set since the last call of [`take_set_again`](Self::take_set_again).
     nr_set_again: u64,
-    /// Targets whose address space is cleared as a whole.
-    spaces: Vec<TargetId>,
     /// Factor of the interval over the shortest one; more is watched in a longer interval.
     stretch: f64,
     /// Touched pages in the last snapshots.
@@ -177,11 +166,11 @@ pub struct TableMonitor {
 }
 
 impl TableMonitor {
-    /// A monitor without targets.
-    pub fn new(attributes: TableAttributes, now: Nanos) -> Self {
+    /// A monitor without targets, whose budget is divided by `shares`.
+    pub fn new(attributes: TableAttributes, shares: BudgetShares, now: Nanos) -> Self {
         Self {
             attributes,
-            shares: BudgetShares::PROCESSES,
+            shares,
             targets: BTreeMap::new(),
             bucket: TokenBucket::new(attributes.cpu_budget, now),
             prices: Prices::default(),
@@ -196,18 +185,12 @@ impl TableMonitor {
             planned_us: 0.0,
             nr_unclearable: 0,
             nr_set_again: 0,
-            spaces: Vec::new(),
             stretch: 1.0,
             nr_touched: 0.0,
             nr_regions: 0,
             nr_regions_max: attributes.max_nr_regions as usize,
             tells_idle_pages: None,
         }
-    }
-
-    /// Divides the budget in another way than for watching processes.
-    pub(crate) fn divide_budget(&mut self, shares: BudgetShares) {
-        self.shares = shares;
     }
 
     /// Time between snapshots at present.
@@ -243,7 +226,7 @@ impl TableMonitor {
     }
 
     /// Sets the watched mappings of `target`, in address order.
-    pub fn update_layout(&mut self, target: TargetId, mappings: &[MappedRange], now: Nanos) {
+    pub fn update_layout(&mut self, target: TargetId, mappings: &[AddressRange], now: Nanos) {
         let target = self.targets.entry(target);
         target
             .or_insert_with(|| Target::new(now))
@@ -292,7 +275,7 @@ impl TableMonitor {
     /// The ranges that `target` maps.
     pub fn ranges(&self, target: TargetId) -> Vec<AddressRange> {
         let target = self.targets.get(&target);
-        target.map_or_else(Vec::new, |t| t.mappings.iter().map(|m| m.range).collect())
+        target.map_or_else(Vec::new, |t| t.mappings.clone())
     }
 
     /// All blocks of `target`, in address order.
@@ -340,7 +323,7 @@ impl TableMonitor {
         snapshots
     }
 
-    /// Begins the next interval after one has ended. `cost` is the total until now.
+    /// Begins the next interval after one has ended. `cost` is the total of all steps until now.
     pub fn begin_interval(&mut self, now: Nanos, cost: &Cost) {
         for target in self.targets.values_mut() {
             target.begin_interval(now);
@@ -349,77 +332,30 @@ impl TableMonitor {
         self.choose_detail(self.nr_regions);
     }
 
-    /// Returns the ranges to clear now, in order of target and address. Afterwards the caller reports the result to
-    /// [`TableMonitor::cleared`] for all [`TableMonitor::watched_blocks`] that were cleared by range.
-    pub fn plan_samples(&mut self, now: Nanos, cost: &Cost) -> Vec<(TargetId, AddressRange)> {
+    /// Returns the clears to make now. Afterwards the caller reads all blocks of the spaces that it has cleared, and
+    /// the [`watched_blocks`](Self::watched_blocks) of the ranges, and passes them to [`TableMonitor::take_cleared`].
+    pub fn plan_samples(&mut self, now: Nanos, cost: &Cost) -> ClearPlan {
         self.bucket.charge(now, cost);
         let allowance_us = self.bucket.allowance_ns(self.interval) / 1000.0;
         let targets = self.targets.iter_mut().map(|(id, target)| (*id, target));
-        let plan = plan::plan(targets, now, allowance_us as f32, self.prices);
-        self.watches = plan.watches;
-        self.spaces = plan.spaces;
+        let mut plan = plan::plan(targets, now, allowance_us as f32, self.prices);
+        self.watches = std::mem::take(&mut plan.watches);
         let is_in_doubt = f64::from(plan.doubt) > DOUBT_SHARE * self.nr_touched + DOUBT_PAGES;
         let factor = if is_in_doubt { 1.25 } else { 0.9 };
         self.stretch = (self.stretch * factor).clamp(1.0, STRETCH_MAX);
         self.planned_us = plan.cost_us;
-        let mut ranges = plan.ranges;
-        ranges.sort_unstable();
         let window_end = now + self.attributes.window;
-        let is_watching = !self.watches.is_empty() || !self.spaces.is_empty();
+        let is_watching = !self.watches.is_empty() || !plan.spaces.is_empty();
         self.window_end = is_watching.then_some(window_end);
-        ranges
+        plan
     }
 
-    /// Returns the blocks with watched pages, by target and in address order, and the way in which they were cleared.
-    pub fn watched_blocks(&self) -> Vec<(TargetId, ClearedBy, Vec<u64>)> {
+    /// Returns the blocks with watched pages, by target and in address order.
+    pub fn watched_blocks(&self) -> Vec<(TargetId, Vec<u64>)> {
         let groups = self.watches.chunk_by(|a, b| a.target == b.target);
         groups
-            .map(|group| {
-                let blocks = group.iter().map(|w| w.address).collect();
-                (group[0].target, group[0].by, blocks)
-            })
+            .map(|group| (group[0].target, group.iter().map(|w| w.address).collect()))
             .collect()
-    }
-
-    /// Takes in a watched block's bits right after the clear.
-    pub fn cleared(&mut self, target: TargetId, facts: &BlockFacts) {
-        let Some((watch, block)) = self.watch_of(target, facts.address) else {
-            return;
-        };
-        (watch.watched, watch.uncleared) = block.cleared(facts, &watch.pages);
-    }
-
-    /// Returns one page of each watched block in which some bits are set in spite of the clear. Either they were
-    /// touched at once, or they cannot be cleared: [`TableMonitor::answer_uncleared`] takes the answer.
-    pub fn uncleared(&self) -> Vec<Uncleared> {
-        let uncleared = self.watches.iter().filter(|w| !is_empty(&w.uncleared));
-        uncleared
-            .filter(|w| !w.is_uncleared_touched)
-            .map(|w| Uncleared {
-                target: w.target,
-                address: w.address
-                    + bits::next(&w.uncleared, 0).unwrap_or(0) as u64 * crate::address::PAGE_SIZE,
-                by: w.by,
-            })
-            .collect()
-    }
-
-    /// Records whether the uncleared pages of the block of `address` can be cleared at all.
-    pub fn answer_uncleared(
-        &mut self,
-        target: TargetId,
-        address: u64,
-        is_clearable: bool,
-        now: Nanos,
-    ) {
-        let Some((watch, block)) = self.watch_of(target, target::block_of(address)) else {
-            return;
-        };
-        watch.is_uncleared_touched = is_clearable;
-        if !is_clearable {
-            block.give_up(&watch.uncleared, now);
-            self.nr_unclearable += 1;
-        }
     }
 
     /// Records the cost of clearing and of reading again.
@@ -446,14 +382,11 @@ impl TableMonitor {
         self.bucket.spare()
     }
 
-    /// Records CPU time of work that runs at a rate of its own.
-    pub(crate) fn charge_monitor_cpu(&mut self, cpu: Nanos) {
-        self.other_ns += cpu.0 as f64;
-    }
-
     /// Takes in a watched block's bits after a window.
     pub fn look_after_window(&mut self, target: TargetId, facts: &BlockFacts) {
-        if let Some((watch, _)) = self.watch_of(target, facts.address) {
+        let place = (target, facts.address);
+        if let Ok(at) = self.watches.binary_search_by_key(&place, Watch::place) {
+            let watch = &mut self.watches[at];
             let mut touched = count(&and(&watch.watched, &facts.accessed));
             if watch.is_uncleared_touched {
                 touched += count(&watch.uncleared);
@@ -465,20 +398,6 @@ impl TableMonitor {
     /// Ends the window.
     pub fn end_window(&mut self) {
         self.window_end = None;
-    }
-
-    fn watch_of(
-        &mut self,
-        target: TargetId,
-        address: u64,
-    ) -> Option<(&mut Watch, &mut block::Block)> {
-        let at = self
-            .watches
-            .binary_search_by_key(&(target, address), |w| (w.target, w.address))
-            .ok()?;
-        let target = self.targets.get_mut(&target)?;
-        let block = target.find(address)?;
-        Some((&mut self.watches[at], &mut target.blocks[block]))
     }
 
     fn ticks(&self, now: Nanos) -> u32 {

@@ -102,14 +102,15 @@ struct Candidate {
     block: u32,
 }
 
-/// The plan: the pages to watch, the ranges to clear, and their predicted cost in microseconds.
+/// The clears of an interval: the pages to watch, the ranges and spaces to clear, and the predicted cost.
 #[derive(Debug, Default)]
-pub(super) struct ClearPlan {
+pub struct ClearPlan {
     pub(super) watches: Vec<Watch>,
-    pub(super) ranges: Vec<(TargetId, AddressRange)>,
-    /// Targets whose whole address space is cleared.
-    pub(super) spaces: Vec<TargetId>,
-    /// Predicted cost of the ranges.
+    /// Ranges to clear, in order of target and address.
+    pub ranges: Vec<(TargetId, AddressRange)>,
+    /// Targets whose whole address space is cleared, with their numbers of resident pages.
+    pub spaces: Vec<(TargetId, u64)>,
+    /// Predicted cost of the ranges, in microseconds.
     pub(super) cost_us: f32,
     /// Expected number of pages that may be reported wrongly nevertheless.
     pub(super) doubt: f32,
@@ -140,11 +141,8 @@ pub(super) fn plan<'a>(
     keep_best(&mut steps, allowance_us, prices);
     let choice = choose(&steps, &candidates, allowance_us, &mut plan.cost_us);
     plan.doubt = doubt(&targets, &candidates, &choice);
-    plan.spaces = choice
-        .spaces
-        .iter()
-        .map(|at| targets[*at as usize].0)
-        .collect();
+    let spaces = choice.spaces.iter().map(|at| &targets[*at as usize]);
+    plan.spaces = spaces.map(|(id, of)| (*id, of.nr_resident())).collect();
     for (at, is_whole) in choice.blocks {
         let candidate = &candidates[at as usize];
         let (id, target) = &mut targets[candidate.target as usize];
@@ -162,18 +160,12 @@ pub(super) fn plan<'a>(
         add_ranges(target, block, &pages, &mut |range| {
             plan.ranges.push((*id, range));
         });
-        plan.watches.push(Watch {
-            target: *id,
-            address: block.address,
-            is_whole: is_whole || block.huge,
-            by: ClearedBy::Range,
-            pages,
-            watched: NONE,
-            uncleared: NONE,
-            is_uncleared_touched: false,
-            touched_in_window: None,
-        });
+        let place = (*id, block.address);
+        let is_whole = is_whole || block.huge;
+        let watch = Watch::new(place, ClearedBy::Range, is_whole, pages);
+        plan.watches.push(watch);
     }
+    plan.ranges.sort_unstable();
     plan
 }
 
@@ -398,14 +390,12 @@ fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMu
         add(whole);
         return;
     }
-    let first = target
-        .mappings
-        .partition_point(|m| m.range.end <= whole.start);
+    let first = target.mappings.partition_point(|m| m.end <= whole.start);
     for mapping in target.mappings[first..]
         .iter()
-        .take_while(|m| m.range.start < whole.end)
+        .take_while(|m| m.start < whole.end)
     {
-        let mine = and(pages, &block.pages_in(mapping.range));
+        let mine = and(pages, &block.pages_in(*mapping));
         if is_empty(&mine) {
             continue;
         }

@@ -4,8 +4,8 @@ use super::bits;
 use super::block::{Block, State};
 use super::granule::{GRANULE_BYTES, GRANULE_PAGES};
 use super::pages::{Counts, Pages, Seen};
-use super::target::{Target, block_of};
-use crate::address::{AddressRange, Nanos, PAGE_SIZE};
+use super::target::Target;
+use crate::address::{AddressRange, Nanos, PAGE_SIZE, block_of};
 use crate::monitor::ticks::nanos_of;
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 
@@ -191,11 +191,11 @@ fn drafts(target: &Target, detail: Detail, now: u32) -> Vec<Draft> {
     let mut mappings = target.mappings.iter().peekable();
     for block in &target.blocks {
         let whole = block.range();
-        while mappings.next_if(|m| m.range.end <= whole.start).is_some() {}
+        while mappings.next_if(|m| m.end <= whole.start).is_some() {}
         let mut rest = mappings.clone();
-        while let Some(mapping) = rest.next_if(|m| m.range.start < whole.end) {
-            if let Some(piece) = whole.intersection(mapping.range) {
-                drafts.add_piece(block, piece, mapping.range.start);
+        while let Some(mapping) = rest.next_if(|m| m.start < whole.end) {
+            if let Some(piece) = whole.intersection(*mapping) {
+                drafts.add_piece(block, piece, mapping.start);
             }
         }
     }

@@ -3,18 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::block::Block;
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, block_of};
 use crate::monitor::bits::{Bitmap, NONE, count, mask_of, or};
-use crate::monitor::layout::MappedRange;
-
-pub(super) const fn block_of(address: u64) -> u64 {
-    address & !(BLOCK_SIZE - 1)
-}
 
 /// A target: its mappings and blocks, both in address order.
 #[derive(Debug)]
 pub(super) struct Target {
-    pub(super) mappings: Vec<MappedRange>,
+    pub(super) mappings: Vec<AddressRange>,
     #[expect(
         clippy::vec_box,
         reason = "a block is 400 bytes, and blocks come and go in the middle"
@@ -46,7 +41,7 @@ impl Target {
     }
 
     /// Takes in the mappings. [`Target::set_blocks`] sets the blocks afterwards.
-    pub(super) fn set_mappings(&mut self, mappings: &[MappedRange]) {
+    pub(super) fn set_mappings(&mut self, mappings: &[AddressRange]) {
         if self.mappings == mappings {
             return;
         }
@@ -112,20 +107,19 @@ impl Target {
 
     /// Returns the mapping that `address` lies in.
     pub(super) fn mapping_at(&self, address: u64) -> Option<AddressRange> {
-        let at = self.mappings.partition_point(|m| m.range.end <= address);
-        let mapping = self.mappings.get(at)?.range;
+        let at = self.mappings.partition_point(|m| m.end <= address);
+        let mapping = *self.mappings.get(at)?;
         mapping.contains(address).then_some(mapping)
     }
 }
 
 /// Returns the blocks that mappings cover in part, with the pages that they cover.
-fn partial_blocks(mappings: &[MappedRange]) -> BTreeMap<u64, Bitmap> {
+fn partial_blocks(mappings: &[AddressRange]) -> BTreeMap<u64, Bitmap> {
     let mut partial: BTreeMap<u64, Bitmap> = BTreeMap::new();
     for mapping in mappings {
-        let AddressRange { start, end } = mapping.range;
-        for block in [block_of(start), block_of(end - 1)] {
+        for block in [block_of(mapping.start), block_of(mapping.end - 1)] {
             let whole = AddressRange::new(block, block + BLOCK_SIZE);
-            let Some(part) = whole.intersection(mapping.range) else {
+            let Some(part) = whole.intersection(*mapping) else {
                 continue;
             };
             if part == whole {
@@ -147,13 +141,10 @@ mod tests {
 
     #[test]
     fn blocks_at_the_edges_of_mappings_are_watched_in_part() {
-        let map = |start, end| MappedRange {
-            range: AddressRange::new(start, end),
-        };
         let partial = partial_blocks(&[
-            map(0x1000, 0x3000),
-            map(0x5000, 0x20_2000),
-            map(0x60_0000, 0x80_0000),
+            AddressRange::new(0x1000, 0x3000),
+            AddressRange::new(0x5000, 0x20_2000),
+            AddressRange::new(0x60_0000, 0x80_0000),
         ]);
         let counts: Vec<_> = partial
             .iter()

@@ -1,7 +1,10 @@
 //! The monitor on a made-up memory whose pages are touched with known probabilities.
 
+use std::convert::Infallible;
+
 use super::*;
 use crate::address::{BLOCK_SIZE, PAGE_SIZE};
+use crate::monitor::bits;
 use crate::snapshot::RegionSnapshot;
 
 /// Memory of `nr_pages` pages; each page is touched in a window with probability `rate(page)`.
@@ -54,6 +57,11 @@ impl Memory<'_> {
 
 const TARGET: TargetId = TargetId(0);
 
+fn monitor(now: Nanos) -> TableMonitor {
+    let attributes = TableAttributes::default();
+    TableMonitor::new(attributes, BudgetShares::PROCESSES, now)
+}
+
 /// Runs the monitor for `windows`, at the costs of a busy virtual machine. Returns the last snapshot and the used share
 /// of a CPU.
 fn run(nr_blocks: u64, windows: u64, rate: &dyn Fn(u64) -> f64) -> (Snapshot, f64) {
@@ -77,12 +85,10 @@ fn run_shared(
     };
     let attributes = TableAttributes::default();
     let mut now = Nanos(1_000_000_000);
-    let mut monitor = TableMonitor::new(attributes, now);
+    let mut monitor = monitor(now);
     let mut cost = Cost::default();
     let mut last = None;
-    let mapping = MappedRange {
-        range: AddressRange::new(0, nr_blocks * BLOCK_SIZE),
-    };
+    let mapping = AddressRange::new(0, nr_blocks * BLOCK_SIZE);
     let blocks: Vec<u64> = (0..nr_blocks).map(|b| b * BLOCK_SIZE).collect();
     monitor.update_layout(TARGET, &[mapping], now);
     monitor.set_blocks(TARGET, &blocks, now);
@@ -109,46 +115,46 @@ fn run_shared(
         }
         last = monitor.end_interval(now).pop().or(last);
         monitor.begin_interval(now, &cost);
-        let ranges = monitor.plan_samples(now, &cost);
+        let plan = monitor.plan_samples(now, &cost);
+        let by_range = watched(&monitor);
         let before = cost;
-        if !monitor.spaces().is_empty() {
-            clear_space(&mut monitor, &mut memory, &mut cost);
+        if !plan.spaces.is_empty() {
+            memory.accessed.fill(false);
+            let blocks = monitor.blocks(TARGET);
+            spend(&mut cost, blocks.len() as u64 * (1_200 + 512 * 30));
+            take_cleared(&mut monitor, &memory, now, ClearedBy::Space, &blocks);
         }
-        monitor.spaces_done();
         monitor.note_other_work(&before, &cost);
         let before = cost;
-        for (_, range) in ranges {
+        for (_, range) in plan.ranges {
             memory.clear(range);
             spend(&mut cost, 7_000 + range.len() / PAGE_SIZE * 90);
         }
-        let watched = monitor.watched_blocks().into_iter();
-        for (_, _, blocks) in watched.filter(|(_, by, _)| *by == ClearedBy::Range) {
-            for block in blocks {
-                monitor.cleared(TARGET, &memory.facts(block));
-                spend(&mut cost, 1_200);
-            }
-        }
-        for uncleared in monitor.uncleared() {
-            let is_shared = memory.shared.contains(&(uncleared.address / PAGE_SIZE));
-            monitor.answer_uncleared(TARGET, uncleared.address, !is_shared, now);
-        }
+        spend(&mut cost, by_range.len() as u64 * 1_200);
+        take_cleared(&mut monitor, &memory, now, ClearedBy::Range, &by_range);
         monitor.clears_done(&before, &cost);
     }
     let share = cost.monitor_cpu.as_secs_f64() / (windows as f64 * 0.02);
     (last.expect("a snapshot"), share)
 }
 
-fn clear_space(monitor: &mut TableMonitor, memory: &mut Memory<'_>, cost: &mut Cost) {
-    memory.accessed.fill(false);
-    for block in monitor.blocks(TARGET) {
-        monitor.cleared_space(TARGET, &memory.facts(block));
-        cost.monitor_cpu = cost.monitor_cpu + Nanos(1_200 + 512 * 30);
-    }
+fn take_cleared(
+    monitor: &mut TableMonitor,
+    memory: &Memory<'_>,
+    now: Nanos,
+    by: ClearedBy,
+    blocks: &[u64],
+) {
+    let cleared = blocks.iter().map(|block| (TARGET, memory.facts(*block)));
+    let cleared: Vec<(TargetId, BlockFacts)> = cleared.collect();
+    let Ok(()) = monitor.take_cleared::<Infallible>(now, by, &cleared, |_, address| {
+        Ok(!memory.shared.contains(&(address / PAGE_SIZE)))
+    });
 }
 
 fn watched(monitor: &TableMonitor) -> Vec<u64> {
     let groups = monitor.watched_blocks().into_iter();
-    groups.flat_map(|(_, _, blocks)| blocks).collect()
+    groups.flat_map(|(_, blocks)| blocks).collect()
 }
 
 /// Precision and recall, by bytes, of "hot": a rate of at least a quarter.
@@ -303,9 +309,9 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
 /// Issue 9: holes and swapped-out pages were reported as cold memory.
 #[test]
 fn only_memory_that_is_there_is_told() {
-    let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
+    let mut monitor = monitor(Nanos(0));
     let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
+    monitor.update_layout(TARGET, &[range], Nanos(0));
     monitor.set_blocks(TARGET, &[0], Nanos(0));
     let facts = BlockFacts {
         address: 0,
@@ -387,10 +393,10 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
 /// Issue 11: in a heap that mixes hot and cold pages no region is idle, but single pages are.
 #[test]
 fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
-    let mut monitor = TableMonitor::new(TableAttributes::default(), Nanos(0));
+    let mut monitor = monitor(Nanos(0));
     monitor.tell_idle_pages(PageAgeRule::LessByReturns);
     let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.update_layout(TARGET, &[MappedRange { range }], Nanos(0));
+    monitor.update_layout(TARGET, &[range], Nanos(0));
     monitor.set_blocks(TARGET, &[0], Nanos(0));
     let mut facts = BlockFacts {
         address: 0,

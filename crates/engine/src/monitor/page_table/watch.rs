@@ -1,7 +1,7 @@
 //! Blocks whose accessed bits are cleared, and the method.
 
 use crate::address::Nanos;
-use crate::monitor::bits::Bitmap;
+use crate::monitor::bits::{Bitmap, NONE, is_empty};
 use crate::snapshot::TargetId;
 
 /// Longest time for which a target may be held up.
@@ -34,4 +34,36 @@ pub(super) struct Watch {
     pub(super) is_uncleared_touched: bool,
     /// Number of pages that were touched by the end of the window.
     pub(super) touched_in_window: Option<u32>,
+}
+
+impl Watch {
+    /// Returns a watch of pages that are not cleared yet, of the block at `place`: its target and address.
+    pub(super) fn new(
+        place: (TargetId, u64),
+        by: ClearedBy,
+        is_whole: bool,
+        pages: Bitmap,
+    ) -> Self {
+        Self {
+            target: place.0,
+            address: place.1,
+            is_whole,
+            by,
+            pages,
+            watched: NONE,
+            uncleared: NONE,
+            is_uncleared_touched: false,
+            touched_in_window: None,
+        }
+    }
+
+    /// Returns its place in the order of watches.
+    pub(super) fn place(&self) -> (TargetId, u64) {
+        (self.target, self.address)
+    }
+
+    /// Returns whether no page of the block was there to be cleared.
+    pub(super) fn is_empty(&self) -> bool {
+        is_empty(&self.watched) && is_empty(&self.uncleared)
+    }
 }

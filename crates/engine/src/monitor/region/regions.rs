@@ -5,43 +5,30 @@
 //! splits every region at random, so unlike parts separate in the next interval.
 //!
 //! Approach: `mm/damon/core.c` of Linux 6.x (`damon_merge_regions_of`, `damon_split_regions_of`, `damon_set_regions`),
-//! on vectors that are swept once, instead of lists of boxes. Counts carry a fixed-point fraction, since several pages
-//! may be checked at once; integers keep results the same everywhere. Unlike in the kernel, a region without any
-//! observation stays apart from known ones: unknown is not cold.
+//! on vectors that are swept once, instead of lists of boxes. Unlike in the kernel, a region without any observation
+//! stays apart from known ones: unknown is not cold.
 //!
-//! Random splits alone need very many tries to single out a hot 2 MiB among cold gigabytes. A cluster with nearly all
-//! pages accessed, in a region that is otherwise cold (or the reverse), shows a place to cut. It may be cut out with
-//! its page table ([`Cuts::Telling`]). In the synthetic world of `benches/strategies.rs` with 205 such pieces this
-//! raises recall from 0.2 to 1.
-//!
-//! Limits: a region never spans two ranges, so there are at least as many regions as ranges.
+//! Limits: a region never spans two ranges, so there are at least as many regions as ranges. Random splits need very
+//! many tries to single out a hot 2 MiB among cold gigabytes.
 
 use super::rng::Rng;
-use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-
-/// Grain of aligned splits in small regions: sixteen pages, the largest common cluster.
-const SMALL_GRAIN: u64 = 16 * PAGE_SIZE;
+use crate::address::{AddressRange, Nanos, PAGE_SIZE};
+use crate::snapshot::RegionSnapshot;
 
 /// A region and its observed accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) range: AddressRange,
-    /// Pages found accessed in this interval, among `observed` ones.
+    /// Checks of this interval that found an access, among the `observed` ones with a result.
     pub(crate) accessed: u32,
     pub(crate) observed: u32,
-    /// Estimate for the interval that just ended, in fractions (see [`Region::estimate`]). Without an observation it is
-    /// the previous estimate, and `known` is false.
+    /// Estimate for the interval that just ended (see [`Region::estimate`]). Without an observation it is the previous
+    /// estimate, and `known` is false.
     pub(crate) nr_accesses: u32,
     pub(crate) last_nr_accesses: u32,
     pub(crate) known: bool,
     pub(crate) age: u32,
     pub(crate) age_ns: Nanos,
-    /// Addresses of the last sample with nearly all pages accessed, and of the last one with hardly any.
-    pub(crate) hit: Option<u64>,
-    pub(crate) miss: Option<u64>,
-    /// Samples per check, in 1/256, and the remainder from the checks before.
-    pub(crate) quota: u16,
-    pub(crate) credit: u16,
 }
 
 impl Region {
@@ -55,48 +42,35 @@ impl Region {
             known: false,
             age: 0,
             age_ns: Nanos(0),
-            hit: None,
-            miss: None,
-            quota: 256,
-            credit: 0,
         }
     }
 
-    /// Counts the result of a sample at `address`.
-    pub(crate) fn count(&mut self, address: u64, observed: u32, accessed: u32) {
-        if accessed >= observed - observed / 4 {
-            self.hit = Some(address);
-        } else if accessed <= observed / 4 {
-            self.miss = Some(address);
-        }
-        self.observed = self.observed.saturating_add(observed);
-        // A probe that claims more accesses than pages is wrong; the count stays a share.
-        self.accessed = self.accessed.saturating_add(accessed.min(observed));
+    /// Counts the result of a sample.
+    pub(crate) fn count(&mut self, is_accessed: bool) {
+        self.observed = self.observed.saturating_add(1);
+        self.accessed = self.accessed.saturating_add(is_accessed.into());
     }
 
-    /// Turns the counts of the interval into `nr_accesses`: the share of observed pages that were accessed, in units of
-    /// 1/`fraction` of one of `nr_samples` checks. With one page per check and a fraction of 1 that is the number of
-    /// checks which found an access, as in DAMON. If some checks had no result, or more were made, it is scaled to the
-    /// same measure.
-    pub(crate) fn estimate(&mut self, nr_samples: u32, fraction: u32) {
+    /// Turns the counts of the interval into `nr_accesses`: the number of checks that found an access, as in DAMON. If
+    /// some of the `nr_samples` checks had no result, or more were made, it is scaled to the same measure.
+    pub(crate) fn estimate(&mut self, nr_samples: u32) {
         self.known = self.observed > 0;
         if self.known {
-            let full = u64::from(nr_samples) * u64::from(fraction);
-            self.nr_accesses = (u64::from(self.accessed) * full / u64::from(self.observed)) as u32;
+            let accessed = u64::from(self.accessed) * u64::from(nr_samples);
+            self.nr_accesses = (accessed / u64::from(self.observed)) as u32;
         } else {
             self.nr_accesses = self.last_nr_accesses;
         }
     }
 
     /// Adds one interval to the age, or restarts it if the access frequency changed: by more than `threshold`, or
-    /// between none (less than half an access) and some. An unknown region keeps its age.
-    pub(crate) fn age(&mut self, threshold: u32, fraction: u32, elapsed: Nanos) {
+    /// between none and some. An unknown region keeps its age.
+    pub(crate) fn age(&mut self, threshold: u32, elapsed: Nanos) {
         if !self.known {
             return;
         }
-        let none = |nr: u32| nr < fraction.div_ceil(2);
         if self.nr_accesses.abs_diff(self.last_nr_accesses) > threshold
-            || none(self.nr_accesses) != none(self.last_nr_accesses)
+            || (self.nr_accesses == 0) != (self.last_nr_accesses == 0)
         {
             self.age = 0;
             self.age_ns = Nanos(0);
@@ -109,13 +83,22 @@ impl Region {
     /// Begins a new interval.
     pub(crate) fn reset(&mut self) {
         self.last_nr_accesses = self.nr_accesses;
-        self.hit = None;
-        self.miss = None;
         self.accessed = 0;
         self.observed = 0;
     }
 
-    fn pages(&self) -> u64 {
+    /// Returns the region as reported at the end of an interval.
+    pub(crate) fn snapshot(&self) -> RegionSnapshot {
+        RegionSnapshot {
+            range: self.range,
+            nr_accesses: self.known.then_some(self.nr_accesses as f32),
+            age: self.age,
+            age_ns: self.age_ns,
+            memory: None,
+        }
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
         self.range.len() / PAGE_SIZE
     }
 
@@ -135,8 +118,6 @@ impl Region {
             blend(self.last_nr_accesses.into(), right.last_nr_accesses.into()) as u32;
         self.age = blend(self.age.into(), right.age.into()) as u32;
         self.age_ns = Nanos(blend(self.age_ns.0, right.age_ns.0));
-        self.hit = self.hit.or(right.hit);
-        self.miss = self.miss.or(right.miss);
         self.known |= right.known;
         self.accessed = self.accessed.saturating_add(right.accessed);
         self.observed = self.observed.saturating_add(right.observed);
@@ -177,95 +158,24 @@ pub(crate) fn merge(regions: &mut Vec<Region>, like: Likeness) {
     regions.truncate(kept);
 }
 
-/// The places at which regions are split.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Cuts<'a> {
-    /// At any page: DAMON's way.
-    Anywhere,
-    /// At places where the access frequency likely changes: around a sample that was unlike its region, or at the end
-    /// of a mapping nearby. Otherwise regions of at least two blocks are cut at the end of a page table (2 MiB).
-    /// Smaller ones are cut at multiples of 16 pages.
-    Telling {
-        /// Starts and ends of mappings, ascending.
-        boundaries: &'a [u64],
-        /// The `nr_accesses` of a region that is always accessed.
-        full: u32,
-        /// There are many regions already: regions of a block or less that seem uniform are not split.
-        crowded: bool,
-    },
+/// Returns a point about 10 to 90 % into `range`; `None` if it cannot be cut there.
+fn random_cut(range: AddressRange, rng: &mut Rng) -> Option<u64> {
+    let size = range.len();
+    if size <= 2 * PAGE_SIZE {
+        return None;
+    }
+    let tenths = 1 + rng.below(9);
+    let offset = (u128::from(size) * u128::from(tenths) / 10) as u64;
+    let cut = range.start + offset / PAGE_SIZE * PAGE_SIZE;
+    (range.start < cut).then_some(cut)
 }
 
-impl Cuts<'_> {
-    /// Returns a point about 10 to 90 % into `range`; `None` if it cannot be cut there.
-    fn choose(self, range: AddressRange, rng: &mut Rng) -> Option<u64> {
-        let size = range.len();
-        if size <= 2 * PAGE_SIZE {
-            return None;
-        }
-        let tenths = 1 + rng.below(9);
-        let offset = (u128::from(size) * u128::from(tenths) / 10) as u64;
-        let cut = match self {
-            Self::Anywhere => range.start + offset / PAGE_SIZE * PAGE_SIZE,
-            Self::Telling { boundaries, .. } => {
-                let point = range.start + offset;
-                nearest(boundaries, point)
-                    .filter(|b| range.start < *b && *b < range.end)
-                    .filter(|b| b.abs_diff(point) <= size / 8)
-                    .unwrap_or_else(|| {
-                        let grain = grain(size);
-                        (point + grain / 2) / grain * grain
-                    })
-            }
-        };
-        (range.start < cut && cut < range.end).then_some(cut)
-    }
-
-    fn spares(self, region: &Region) -> bool {
-        matches!(self, Self::Telling { crowded: true, .. }) && region.range.len() <= BLOCK_SIZE
-    }
-
-    /// Returns the block around the region's odd sample, to be cut out of it.
-    fn odd_block(self, region: &Region) -> Option<AddressRange> {
-        let Self::Telling { full, .. } = self else {
-            return None;
-        };
-        let odd = if region.nr_accesses < full / 2 {
-            region.hit
-        } else {
-            region.miss
-        }?;
-        let grain = grain(region.range.len());
-        let start = odd / grain * grain;
-        AddressRange::new(start, start.saturating_add(grain)).intersection(region.range)
-    }
-}
-
-fn grain(size: u64) -> u64 {
-    if size >= 2 * BLOCK_SIZE {
-        BLOCK_SIZE
-    } else {
-        SMALL_GRAIN
-    }
-}
-
-/// Returns the element of ascending `points` that is nearest to `to`.
-fn nearest(points: &[u64], to: u64) -> Option<u64> {
-    let at = points.partition_point(|point| *point < to);
-    let below = at.checked_sub(1).map(|i| points[i]);
-    [below, points.get(at).copied()]
-        .into_iter()
-        .flatten()
-        .min_by_key(|point| point.abs_diff(to))
-}
-
-/// Splits every region into up to `nr_parts` (2 or 3), each with the values of the whole. Cutting out an odd block may
-/// take one more part while `extra` parts are left. `spare` is scratch space.
+/// Splits every region into up to `nr_parts` (2 or 3) at random, each with the values of the whole. `spare` is scratch
+/// space.
 pub(crate) fn split(
     regions: &mut Vec<Region>,
     spare: &mut Vec<Region>,
     nr_parts: u32,
-    extra: &mut usize,
-    cuts: Cuts<'_>,
     rng: &mut Rng,
 ) {
     spare.clear();
@@ -273,30 +183,14 @@ pub(crate) fn split(
         let mut left = *region;
         let first = spare.len();
         // As in the kernel the left part is split again, so parts are found from right to left.
-        let mut cut_at = |left: &mut Region, cut: u64| {
-            if left.range.start < cut && cut < left.range.end {
+        for _ in 1..nr_parts {
+            if let Some(cut) = random_cut(left.range, rng) {
                 let range = AddressRange::new(cut, left.range.end);
                 left.range.end = cut;
-                spare.push(Region { range, ..*left });
-            }
-        };
-        match cuts.odd_block(region) {
-            // The block is not always cut out: the odd part may be far larger, and halving finds it sooner.
-            Some(block) if (nr_parts > 2 || *extra > 0) && rng.below(2) == 0 => {
-                cut_at(&mut left, block.end);
-                cut_at(&mut left, block.start);
-            }
-            None if cuts.spares(region) => {}
-            _ => {
-                for _ in 1..nr_parts {
-                    if let Some(cut) = cuts.choose(left.range, rng) {
-                        cut_at(&mut left, cut);
-                    }
-                }
+                spare.push(Region { range, ..left });
             }
         }
         spare.push(left);
-        *extra = extra.saturating_sub((spare.len() - first).saturating_sub(nr_parts as usize));
         spare[first..].reverse();
     }
     std::mem::swap(regions, spare);

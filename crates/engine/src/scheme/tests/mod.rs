@@ -23,8 +23,6 @@ const SECOND: Nanos = Nanos::from_millis(1000);
 fn snapshots_of(picture: &str, now: u64) -> Vec<Snapshot> {
     let targets = picture.split('|').zip(0..);
     let snapshot_of = |(regions, target)| Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target: TargetId(target),
         start: Nanos((now - 1) * SECOND.0),
         end: Nanos(now * SECOND.0),
@@ -33,6 +31,7 @@ fn snapshots_of(picture: &str, now: u64) -> Vec<Snapshot> {
             .iter()
             .map(snapshot)
             .collect(),
+        ..Snapshot::default()
     };
     targets.map(snapshot_of).collect()
 }

@@ -14,15 +14,17 @@ use isotherm_config::ProcessSpec;
 use isotherm_engine::Nanos;
 use isotherm_engine::scheme::Action;
 use isotherm_engine::units::{format_bytes, format_time, parse_time};
-use isotherm_eval::runner::{self, RunEvent, WindowSpec};
-use isotherm_eval::tune::{
-    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, ProgramRuns, ProgramSpec, Search,
-    ServiceRuns, ServiceSpec, TuningPlan, run_live, trace_facts,
+use isotherm_eval::runner::{
+    self, ProgramRuns, ProgramSpec, RunEvent, ServiceRuns, ServiceSpec, WindowSpec,
 };
 use isotherm_eval::{Experiment, Workload};
 use isotherm_linux::{host, swap};
 use isotherm_session::pids;
 use isotherm_session::simulated::read_trace;
+use isotherm_tune::{
+    Journal, Live, LiveEvent, LiveRun, LiveRuns, Objective, Search, TuningPlan, run_live,
+    trace_facts,
+};
 use tracing::{info, warn};
 
 use super::Args;

@@ -8,10 +8,10 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    Record, Running, Workload, alone, isotherm, owning_swap, pause, proc_bytes, python, run,
-    scratch, static_workload, stop_once, until, with_swap,
+    Record, Running, Workload, alone, isotherm, owning_swap, pause, proc_bytes, python,
+    record_file, run, scratch, static_workload, stop_once, until, with_swap, without_swap,
 };
-use crate::swap::{Swap, is_without_swap};
+use crate::swap::Swap;
 
 /// Maps 128 MiB, every page with its own content, and touches the first eighth all the time. Prints a checksum of all
 /// of it whenever it gets SIGUSR1.
@@ -59,8 +59,7 @@ impl Holder {
     }
 
     fn of(script: &str) -> Self {
-        let mut process = Running::start(&mut python(script));
-        process.line("ready");
+        let mut process = Running::ready(&mut python(script));
         let sum = process.line("sum ");
         Self { process, sum }
     }
@@ -97,8 +96,7 @@ struct Acted {
 
 /// Runs schemes on process `pid` until `enough` returns true for the record so far.
 fn act_until(what: &str, pid: &str, flags: &[&str], enough: impl FnMut(&Record) -> bool) -> Acted {
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["run", "--json", "--pid", pid, "-o"]);
     let runner = Running::start(command.arg(&path).args(flags));
     let done = stop_once(what, runner, &path, enough);
@@ -111,11 +109,7 @@ fn act_until(what: &str, pid: &str, flags: &[&str], enough: impl FnMut(&Record) 
 
 /// Sums a number over all actions of schemes.
 fn acted(record: &Record, number: impl Fn(&ActionSample) -> u64) -> u64 {
-    let numbers = record.items.iter().filter_map(|item| match item {
-        Item::Action(action) => Some(number(action)),
-        _ => None,
-    });
-    numbers.sum()
+    record.actions().map(number).sum()
 }
 
 fn refused(action: &ActionSample, why: Refusal) -> u64 {
@@ -139,8 +133,7 @@ const IDLE_2S: [&str; 3] = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout
 
 #[test]
 fn prcl_takes_back_what_is_cold_and_loses_nothing() {
-    const TEST: &str = "prcl_takes_back_what_is_cold_and_loses_nothing";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
     let flags = ["--preset", "prcl", "--no-guard"];
     let acted_on = act_until("90 MiB to be paged out", &holder.pid(), &flags, |_| {
@@ -164,8 +157,7 @@ fn prcl_takes_back_what_is_cold_and_loses_nothing() {
 /// Issue 11: no region of such memory is ever idle as a whole, and only 0.6 % of a redis was paged out.
 #[test]
 fn idle_pages_between_busy_ones_are_taken_back() {
-    const TEST: &str = "idle_pages_between_busy_ones_are_taken_back";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     for flags in [&IDLE_2S[..], &[&IDLE_2S[..], &["--pages"]].concat()] {
         let holder = Holder::scattered();
         let Acted { summary, .. } =
@@ -189,13 +181,16 @@ fn huge_pages_swapped_out() -> u64 {
 
 /// Paging out page by page would make the kernel interrupt a running target for each page.
 #[test]
-fn whole_blocks_are_paged_out_in_one_piece() {
-    const TEST: &str = "whole_blocks_are_paged_out_in_one_piece";
+fn whole_blocks_are_paged_out_in_one_piece_unless_they_are_shared() {
     // The guards of other tests page out huge pages of their own, as samples.
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
+    check_idle_blocks();
+    check_blocks_with_a_few_pages_in_use();
+    check_shared_blocks();
+}
+
+fn check_idle_blocks() {
     let holder = Holder::start();
     let before = huge_pages_swapped_out();
     let Acted { summary, .. } =
@@ -225,15 +220,8 @@ while True:
 "#;
 
 /// Pages in use are read back before the target misses them.
-#[test]
-fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
-    const TEST: &str = "blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece";
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
-    let mut target = Running::start(&mut python(HEADERS));
-    target.line("ready");
+fn check_blocks_with_a_few_pages_in_use() {
+    let target = Running::ready(&mut python(HEADERS));
     let pid = target.pid().to_string();
     let faults = || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
@@ -252,21 +240,13 @@ fn blocks_with_a_few_pages_in_use_are_paged_out_in_one_piece() {
 }
 
 /// Pages that a fork shares with its parent would be copied.
-#[test]
-fn shared_blocks_are_left_in_pages() {
-    const TEST: &str = "shared_blocks_are_left_in_pages";
-    // The guards of other tests page out huge pages of their own, as samples.
-    let Some(_turn) = alone(TEST) else { return };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+fn check_shared_blocks() {
     let forked = HOLDER.replace(
         "print(\"ready\"",
         "os.fork() or (time.sleep(100), os._exit(0))\nprint(\"ready\"",
     );
     assert_ne!(forked, HOLDER);
-    let mut parent = Running::start(&mut python(&forked));
-    parent.line("ready");
+    let parent = Running::ready(&mut python(&forked));
     let before = huge_pages_swapped_out();
     let pid = parent.pid().to_string();
     let Acted { summary, .. } = act_until("50 MiB to be refused", &pid, &IDLE_2S, |record| {
@@ -277,29 +257,40 @@ fn shared_blocks_are_left_in_pages() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_done_and_does_nothing() {
-    const TEST: &str = "a_dry_run_says_what_would_be_done_and_does_nothing";
-    let Some(_turn) = with_swap(TEST) else { return };
+fn a_dry_run_says_once_what_would_be_done_and_does_nothing() {
+    let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
-    let flags = ["--preset", "prcl", "--dry-run", "--no-guard"];
-    let Acted { summary, .. } =
-        act_until("80 MiB to be predicted", &holder.pid(), &flags, |record| {
-            acted(record, |action| action.sz_applied) > 80 * MIB
-        });
+    let (_directory, path) = record_file();
+    let mut command = isotherm([
+        "run",
+        "--json",
+        "--dry-run",
+        "--no-guard",
+        "--preset",
+        "prcl",
+    ]);
+    command.args(["--pid", &holder.pid(), "-o"]);
+    let runner = Running::start(command.arg(&path));
+    until("80 MiB to be predicted", || {
+        let record = Record::try_read(&path)?;
+        (acted(&record, |action| action.sz_applied) > 80 * MIB).then_some(())
+    });
+    // The memory stays idle, and would be counted again and again.
+    pause(4.0);
+    let summary = runner.interrupt().json();
     assert_eq!(summary["dry_run"], true);
     assert!(bytes(&summary, "sz_applied") > 80 * MIB, "{summary}");
+    let tried = bytes(&summary, "sz_tried");
+    let rss = summary["rss_bytes"].as_u64().expect("bytes");
+    let after = summary["rss_bytes_after_dry_run"].as_u64().expect("bytes");
+    assert!(tried < 2 * rss, "{tried} of {rss}");
+    assert!(after < rss && after + tried >= rss, "{after} of {rss}");
     assert_eq!(holder.status("VmSwap:"), 0);
 }
 
 #[test]
 fn without_swap_it_says_so_first_and_frees_nothing() {
-    const TEST: &str = "without_swap_it_says_so_first_and_frees_nothing";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    if !is_without_swap(TEST) {
-        return;
-    }
+    let Some(_turn) = without_swap() else { return };
     let holder = Holder::start();
     let acted_on = act_until("50 MiB to be refused", &holder.pid(), &IDLE_2S, |record| {
         acted(record, |action| refused(action, Refusal::NoSwap)) > 50 * MIB
@@ -327,18 +318,11 @@ while True: time.sleep(1)
 
 #[test]
 fn copies_of_files_pages_leave_the_systems_part_of_swap() {
-    const TEST: &str = "copies_of_files_pages_leave_the_systems_part_of_swap";
-    let Some(_turn) = owning_swap(TEST) else {
+    let Some(_turn) = without_swap() else { return };
+    let Some(_swap) = Swap::of("64M") else {
         return;
     };
-    if !is_without_swap(TEST) {
-        return;
-    }
-    let Some(_swap) = Swap::of(TEST, "64M") else {
-        return;
-    };
-    let mut target = Running::start(&mut python(COPIER));
-    target.line("ready");
+    let target = Running::ready(&mut python(COPIER));
     let pid = target.pid().to_string();
     let Acted { summary, .. } = act_until("swap to be full", &pid, &IDLE_2S, |record| {
         acted(record, |action| action.sz_applied) > 50 * MIB
@@ -355,8 +339,7 @@ fn copies_of_files_pages_leave_the_systems_part_of_swap() {
 /// A run that is killed in the middle of any action leaves the target unchanged.
 #[test]
 fn killed_in_the_middle_of_an_action_it_harms_no_target() {
-    const TEST: &str = "killed_in_the_middle_of_an_action_it_harms_no_target";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
     for (action, seconds) in [
         ("pageout", 0.9),
@@ -383,36 +366,9 @@ fn has_closed(record: &Record) -> bool {
 }
 
 #[test]
-fn the_guard_stops_schemes_that_hurt() {
-    const TEST: &str = "the_guard_stops_schemes_that_hurt";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
-    let workload = Workload::start(&static_workload(128, 64), &[]);
-    // All memory is hot, and the scheme pages out all of it.
-    let flags = [
-        "--scheme",
-        "4K max min max min max pageout",
-        "--max-refaults",
-        "50/s",
-    ];
-    let pid = workload.pid().to_string();
-    let Acted { summary, .. } = act_until("the guard to close", &pid, &flags, has_closed);
-    assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
-}
-
-#[test]
 fn the_guard_believes_the_targets_own_progress() {
-    const TEST: &str = "the_guard_believes_the_targets_own_progress";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let workload = Workload::start(&static_workload(128, 16), &[]);
     let directory = scratch();
     let counter = directory.path().join("counter");
@@ -424,14 +380,9 @@ fn the_guard_believes_the_targets_own_progress() {
          [ $calls -le 13 ] && total=$((total + 1000)) || total=$((total + 100)); \
          echo $calls $total > {counter}; echo $total"
     );
-    let flags = [
-        "--scheme",
-        "4K max 0 0 1s max pageout",
-        "--max-slowdown",
-        "10%",
-        "--progress-cmd",
-        &tell,
-    ];
+    let scheme = ["--scheme", "4K max 0 0 1s max pageout"];
+    let guard = ["--max-slowdown", "10%", "--progress-cmd", &tell];
+    let flags = [&scheme[..], &guard].concat();
     let pid = workload.pid().to_string();
     let Acted { summary, .. } = act_until("the guard to close", &pid, &flags, has_closed);
     assert!(summary["guard_stops"].as_u64() >= Some(1), "{summary}");
@@ -439,8 +390,7 @@ fn the_guard_believes_the_targets_own_progress() {
 
 #[test]
 fn a_target_that_ends_during_an_action_ends_the_run() {
-    const TEST: &str = "a_target_that_ends_during_an_action_ends_the_run";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let holder = Holder::start();
     let mut command = isotherm(["run", "--json", "--no-guard", "--pid", &holder.pid()]);
     let runner = Running::start(command.args(["--scheme", "4K max min max min max pageout"]));
@@ -477,9 +427,7 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
         ),
         (&["swap", "zram", "--size", "1K"], "at least 1 MiB"),
     ] {
-        let done = run(&mut isotherm(args));
-        assert_eq!(done.code(), 2, "{args:?}: {}", done.stderr);
-        assert!(done.stderr.contains(expected), "{args:?}: {}", done.stderr);
+        run(&mut isotherm(args)).refused(expected);
     }
     let done = run(&mut isotherm(["check", file]));
     assert_eq!(done.code(), 1, "{}", done.stdout);
@@ -489,11 +437,8 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
 /// The simulated machine's prediction by a program's trace is near the live result.
 #[test]
 fn the_prediction_is_near_what_happens() {
-    let test = "the_prediction_is_near_what_happens";
-    let Some(_turn) = alone(test) else { return };
-    let Some(_swap) = Swap::set_up(test) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let folder = scratch();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (trace, live) = (file("trace"), file("live"));
@@ -507,21 +452,11 @@ fn the_prediction_is_near_what_happens() {
     };
     let (_recorded, recorder) = watch(&["record", "--pages"], &trace);
     let (_acted_on, runner) = watch(&["run", "--preset", "prcl", "--no-guard"], &live);
-    recorder.finish().success();
-    runner.finish().success();
-    let simulated = run(&mut isotherm([
-        "simulate",
-        "--json",
-        "--trace",
-        &trace,
-        "--preset",
-        "prcl",
-        "--no-guard",
-        "--against",
-        &live,
-    ]))
-    .success();
-    let report: Value = serde_json::from_str(&simulated.stdout).expect("JSON");
+    recorder.succeed();
+    runner.succeed();
+    let mut simulate = isotherm(["simulate", "--json", "--preset", "prcl", "--no-guard"]);
+    simulate.args(["--trace", &trace, "--against", &live]);
+    let report = run(&mut simulate).success().json();
     let against = &report["against"];
     let points = |name: &str| against[name].as_f64().expect("a number");
     assert!(points("live_saved_percent") > 20.0, "{report}");

@@ -13,7 +13,9 @@ use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::common::{Running, alone, isotherm, pause, run, scratch, skip, until};
+use crate::common::{
+    Finished, Running, alone, isotherm, meminfo, pause, run, scratch, skip, until,
+};
 
 const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 const FRAGMENTER: &str = concat!(
@@ -34,16 +36,13 @@ const ROUND_MAX_NS: u64 = 60_000_000_000;
 fn json(args: &[&str]) -> Value {
     let mut all = vec!["compact", "--json"];
     all.extend(args);
-    let done = run(&mut isotherm(all)).success();
-    serde_json::from_str(&done.stdout).expect("compact --json prints JSON")
+    run(&mut isotherm(all)).success().json()
 }
 
 fn check_refused(args: &[&str], reason: &str) {
     let mut all = vec!["compact"];
     all.extend(args);
-    let done = run(&mut isotherm(all));
-    assert_eq!(done.code(), 2, "{done:?}");
-    assert!(done.stderr.contains(reason), "{args:?}: {}", done.stderr);
+    run(&mut isotherm(all)).refused(reason);
 }
 
 #[test]
@@ -80,20 +79,17 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn without_privilege_it_says_what_to_do_and_keeps_an_older_record() {
-    let test = "without_privilege_it_says_what_to_do_and_keeps_an_older_record";
     let nobody = 65_534;
     let mut dry = isotherm(["compact", "--dry-run"]);
     match dry.uid(nobody).gid(nobody).output() {
-        Err(error) => return skip(test, &format!("cannot become another user: {error}")),
+        Err(error) => return skip(&format!("cannot become another user: {error}")),
         Ok(output) => assert!(output.status.success(), "{output:?}"),
     }
     let older = scratch();
     let path = older.path().join("older");
     fs::write(&path, "kept").expect("written");
     let mut command = isotherm(["compact", "--once", "-o"]);
-    let done = run(command.arg(&path).uid(nobody).gid(nobody));
-    assert_eq!(done.code(), 2, "{done:?}");
-    assert!(done.stderr.contains("run as root"), "{}", done.stderr);
+    run(command.arg(&path).uid(nobody).gid(nobody)).refused("run as root");
     assert_eq!(fs::read_to_string(&path).expect("still there"), "kept");
 }
 
@@ -101,20 +97,14 @@ fn without_privilege_it_says_what_to_do_and_keeps_an_older_record() {
 fn a_daemon_records_until_it_is_told_to_stop() {
     let directory = scratch();
     let path = directory.path().join("compact.isotherm");
-    let mut command = isotherm([
-        "compact",
-        "--daemon",
-        "--dry-run",
-        "--check-interval",
-        "50ms",
-    ]);
-    let mut daemon = Running::start(command.arg("--json").arg("-o").arg(&path));
+    let mut command = isotherm(["compact", "--daemon", "--dry-run", "--json"]);
+    command.args(["--check-interval", "50ms", "-o"]).arg(&path);
+    let mut daemon = Running::start(&mut command);
     daemon.line("{\"version\":1,\"event\":\"start\"");
     pause(2.5);
     daemon.signal(Signal::SIGTERM);
-    let done = daemon.finish().success();
-    let last = done.stdout.lines().last().expect("an end");
-    let end: Value = serde_json::from_str(last).expect("JSON");
+    let done = daemon.succeed();
+    let end = last_line(&done);
     assert_eq!(
         (&end["event"], &end["rounds"]["count"]),
         (&"end".into(), &0.into())
@@ -131,6 +121,11 @@ fn a_daemon_records_until_it_is_told_to_stop() {
     let output = convert.expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("fragmentation"), "{said}");
+}
+
+fn last_line(done: &Finished) -> Value {
+    let last = done.stdout.lines().last().expect("an end");
+    serde_json::from_str(last).expect("JSON")
 }
 
 fn items(path: &Path) -> Vec<Item> {
@@ -232,32 +227,6 @@ fn check_extfrag(debugfs: &Debugfs) {
     until("our view of fragmentation to be the kernel's", agreed);
 }
 
-/// Returns MemFree, in bytes.
-pub(crate) fn free() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").expect("/proc");
-    let free = meminfo.lines().find_map(|line| {
-        let kib = line.strip_prefix("MemFree:")?.strip_suffix("kB")?;
-        kib.trim().parse::<u64>().ok()
-    });
-    free.expect("MemFree") << 10
-}
-
-#[test]
-fn memory_that_is_fragmented_is_seen_to_be() {
-    let test = "memory_that_is_fragmented_is_seen_to_be";
-    let Some(_turn) = alone(test) else { return };
-    let debugfs = match Debugfs::new() {
-        Ok(debugfs) => debugfs,
-        Err(error) => return skip(test, &format!("cannot mount debugfs: {error}")),
-    };
-    check_extfrag(&debugfs);
-    let Some(_fragmented) = Fragmented::enough(test) else {
-        return;
-    };
-    check_extfrag(&debugfs);
-    eprintln!("{test}: {:?}", extfrag());
-}
-
 /// Returns node 0's score.
 fn score() -> f64 {
     let report = json(&["--dry-run", "--node", "0"]);
@@ -279,24 +248,23 @@ struct Fragmented {
     proactiveness: String,
 }
 
-impl Fragmented {
-    fn enough(test: &str) -> Option<Self> {
-        let is_by_itself = score() > FRAGMENTED_BY_ITSELF;
-        if !is_by_itself && free() < FRAGMENTED + ROOM {
-            drop_caches();
-        }
-        if !is_by_itself && free() < FRAGMENTED + ROOM {
-            let reason = "free memory is neither fragmented nor enough to fragment";
-            skip(test, reason);
-            return None;
-        }
-        let fragmenter = (!is_by_itself).then(fragment);
-        let proactiveness = until("the score to rise", || proactiveness_at(score()));
-        Some(Self {
-            fragmenter,
-            proactiveness,
-        })
+/// Returns fragmented memory; prints a skip and returns `None` if there is not enough memory to fragment.
+fn fragmented() -> Option<Fragmented> {
+    let is_by_itself = score() > FRAGMENTED_BY_ITSELF;
+    if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
+        drop_caches();
     }
+    if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
+        let reason = "free memory is neither fragmented nor enough to fragment";
+        skip(reason);
+        return None;
+    }
+    let fragmenter = (!is_by_itself).then(fragment);
+    let proactiveness = until("the score to rise", || proactiveness_at(score()));
+    Some(Fragmented {
+        fragmenter,
+        proactiveness,
+    })
 }
 
 /// Drops the page cache: builds before the tests fill memory with files, and dropping them frees it.
@@ -330,30 +298,26 @@ impl Drop for Fragmented {
 }
 
 #[test]
-fn a_round_lowers_the_score_and_changes_no_setting() {
-    let test = "a_round_lowers_the_score_and_changes_no_setting";
-    let Some(_turn) = alone(test) else { return };
-    let Some(fragmented) = Fragmented::enough(test) else {
-        return;
-    };
-    let proactiveness = &fragmented.proactiveness;
+fn a_round_lowers_the_score_that_is_the_kernels_and_changes_no_setting() {
+    let Some(_turn) = alone() else { return };
+    let debugfs = Debugfs::new();
+    if let Err(error) = &debugfs {
+        skip(&format!("cannot mount debugfs: {error}"));
+    }
+    debugfs.iter().for_each(check_extfrag);
+    let Some(memory) = fragmented() else { return };
+    debugfs.iter().for_each(check_extfrag);
+    let proactiveness = &memory.proactiveness;
     let setting = fs::read_to_string(PROACTIVENESS).ok();
     let directory = scratch();
     let path = directory.path().join("once.isotherm");
     let path_text = path.to_str().expect("UTF-8");
-    let args = [
-        "--node",
-        "0",
-        "--proactiveness",
-        proactiveness,
-        "-o",
-        path_text,
-    ];
-    let report = json(&args);
+    let node = ["--node", "0", "--proactiveness", proactiveness];
+    let report = json(&[&node[..], &["-o", path_text]].concat());
     let node = &report["nodes"][0];
-    eprintln!("{test}: {}", node["round"]);
+    eprintln!("{}", node["round"]);
     if !node["decision"]["back_off"].is_null() {
-        return skip(test, "kswapd is reclaiming");
+        return skip("kswapd is reclaiming");
     }
     let round = &node["round"];
     let number = |name: &str| round[name].as_f64().expect("a number");
@@ -381,31 +345,24 @@ fn a_round_lowers_the_score_and_changes_no_setting() {
 
 #[test]
 fn a_daemon_sleeps_after_a_round() {
-    let test = "a_daemon_sleeps_after_a_round";
-    let Some(_turn) = alone(test) else { return };
-    let Some(fragmented) = Fragmented::enough(test) else {
-        return;
-    };
-    let proactiveness = &fragmented.proactiveness;
+    let Some(_turn) = alone() else { return };
+    let Some(memory) = fragmented() else { return };
+    let proactiveness = &memory.proactiveness;
     let args = ["--daemon", "--duration", "2s", "--json"];
     let mut command = isotherm(["compact", "--node", "0", "--proactiveness", proactiveness]);
     let done = run(command.args(args)).success();
-    let end: Value =
-        serde_json::from_str(done.stdout.lines().last().expect("an end")).expect("JSON");
-    eprintln!("{test}: {end}");
+    let end = last_line(&done);
+    eprintln!("{end}");
     if end["rounds"]["count"] == 0 {
-        return skip(test, "there was no round");
+        return skip("there was no round");
     }
     assert!(end["own_cpu_ns"].as_u64() < Some(500_000_000), "{end}");
 }
 
 #[test]
 fn compacting_ends_with_us_however_we_end() {
-    let test = "compacting_ends_with_us_however_we_end";
-    let Some(_turn) = alone(test) else { return };
-    let Some(_fragmented) = Fragmented::enough(test) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_memory) = fragmented() else { return };
     let mut seen = 0;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         // The first round may have left little to do.
@@ -434,10 +391,10 @@ fn compacting_ends_with_us_however_we_end() {
             state.starts_with(['Z', 'X']).then_some(())
         });
         let took = started.elapsed();
-        eprintln!("{test}: {signal} stopped it within {took:?}");
+        eprintln!("{signal} stopped it within {took:?}");
         assert!(took.as_secs() < 10, "{took:?}");
     }
     if seen == 0 {
-        skip(test, "rounds were over before they could be stopped");
+        skip("rounds were over before they could be stopped");
     }
 }

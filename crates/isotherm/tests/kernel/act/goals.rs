@@ -1,9 +1,7 @@
 //! Acting on all of the machine, and until a goal of saved memory.
 
-use nix::sys::signal::Signal;
-
 use crate::common::{
-    Record, Running, alone, isotherm, pause, proc_bytes, python, record_until, run, scratch,
+    Record, Running, alone, isotherm, pause, proc_bytes, python, record_file, record_until, run,
     shared, until, with_swap,
 };
 use crate::swap::Swap;
@@ -19,9 +17,7 @@ print('ready', flush=True)
 import time; time.sleep(600)";
 
 fn idle() -> Running {
-    let mut process = Running::start(&mut python(IDLE));
-    process.line("ready");
-    process
+    Running::ready(&mut python(IDLE))
 }
 
 /// Starts prcl with a goal on a process.
@@ -36,8 +32,7 @@ fn swapped(process: &Running) -> u64 {
 
 #[test]
 fn paging_out_ends_when_enough_is_saved() {
-    let test = "paging_out_ends_when_enough_is_saved";
-    let Some(_turn) = with_swap(test) else { return };
+    let Some(_turn) = with_swap() else { return };
     let process = idle();
     let runner = reclaim(["--save", "64M"], &process);
     until("60 MiB in swap", || {
@@ -45,8 +40,7 @@ fn paging_out_ends_when_enough_is_saved() {
     });
     // All of the process is old enough by now: without the goal, the rest would follow at once.
     pause(3.0);
-    runner.signal(Signal::SIGINT);
-    runner.finish().success();
+    runner.interrupt();
     let swapped = swapped(&process);
     assert!(
         (60 * MIB..72 * MIB).contains(&swapped),
@@ -58,59 +52,38 @@ fn paging_out_ends_when_enough_is_saved() {
 /// Enough memory is free already.
 #[test]
 fn nothing_is_paged_out_where_enough_is_free() {
-    let test = "nothing_is_paged_out_where_enough_is_free";
-    let Some(_turn) = with_swap(test) else { return };
+    let Some(_turn) = with_swap() else { return };
     let process = idle();
     let runner = reclaim(["--keep-free", "0.01%"], &process);
     // prcl pages out memory that is idle for 5 s.
     pause(8.0);
-    runner.signal(Signal::SIGINT);
-    runner.finish().success();
+    runner.interrupt();
     let swapped = swapped(&process);
     assert!(swapped < MIB, "{} MiB", swapped / MIB);
 }
 
 #[test]
 fn goals_that_cannot_be_say_why() {
-    let test = "goals_that_cannot_be_say_why";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let us = std::process::id().to_string();
-    for (flags, code, said) in [
+    for (flags, said) in [
+        (&["prcl", "--save", "0"][..], "nothing to save"),
+        (&["prcl", "--keep-free", "100%"], "between 0 and 100 %"),
+        (&["ethp", "--save", "1G"], "does something else"),
         (
-            &["--preset", "prcl", "--save", "0"][..],
-            2,
-            "nothing to save",
-        ),
-        (
-            &["--preset", "prcl", "--keep-free", "100%"],
-            2,
-            "between 0 and 100 %",
-        ),
-        (
-            &["--preset", "ethp", "--save", "1G"],
-            2,
-            "does something else",
-        ),
-        (
-            &["--preset", "prcl", "--save", "1G", "--keep-free", "5%"],
-            2,
+            &["prcl", "--save", "1G", "--keep-free", "5%"],
             "cannot be used with",
         ),
     ] {
-        let done = run(isotherm(["run", "--pid", &us]).args(flags));
-        assert_eq!(done.code(), code, "{flags:?}: {done:?}");
-        assert!(done.stderr.contains(said), "{flags:?}: {done:?}");
+        run(isotherm(["run", "--pid", &us, "--preset"]).args(flags)).refused(said);
     }
 }
 
 /// All other processes are excluded, so that no other test's memory is touched.
 #[test]
 fn pprcl_pages_out_what_is_idle_whoever_has_it() {
-    let test = "pprcl_pages_out_what_is_idle_whoever_has_it";
-    let Some(_turn) = alone(test) else { return };
-    let Some(_swap) = Swap::set_up(test) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let process = idle();
     let others = std::fs::read_dir("/proc").expect("processes").flatten();
     let others = others.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -118,8 +91,7 @@ fn pprcl_pages_out_what_is_idle_whoever_has_it() {
         .filter(|pid| *pid != process.pid())
         .map(|pid| pid.to_string())
         .collect();
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let flags = ["run", "--preset", "pprcl", "--no-guard"];
     let mut command = isotherm(flags);
     command.args(["--cpu-budget", "10%", "--exclude", &others.join(",")]);

@@ -57,9 +57,7 @@ fn run_on(runs: &[(&str, Vec<&str>)], how: &str) -> Vec<(String, Value)> {
     let folder = scratch();
     let start = |(kind, _): &(&str, Vec<&str>)| {
         let mut command = python(TARGET);
-        let mut target = Running::start(command.args([kind, how]).arg(folder.path()));
-        target.line("ready");
-        target
+        Running::ready(command.args([kind, how]).arg(folder.path()))
     };
     let targets: Vec<Running> = runs.iter().map(start).collect();
     let all: Vec<(usize, &Running)> = targets.iter().enumerate().collect();
@@ -67,29 +65,22 @@ fn run_on(runs: &[(&str, Vec<&str>)], how: &str) -> Vec<(String, Value)> {
     at_once(&all, |(at, target)| {
         let (kind, flags) = &runs[*at];
         let pid = target.pid().to_string();
-        let mut command = isotherm(["run", "--json", "--duration", "12s", "--pid", &pid, "-o"]);
+        let mut command = isotherm(["run", "--json", "--max-refaults", "20/s"]);
+        command.args(["--duration", "12s", "--pid", &pid, "-o"]);
         let record = folder.path().join(format!("{at}.isotherm"));
-        let done = run(command.arg(&record).args(flags)).success();
-        let summary = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
+        let summary = run(command.arg(&record).args(flags)).success().json();
         let mut summaries = summaries.lock().expect("no test panics with it");
         summaries.push(((*kind).to_owned(), summary));
     });
     summaries.into_inner().expect("no test panics with it")
 }
 
-const IDLE_2S: [&str; 4] = [
-    "--scheme",
-    "4K max 0 0 2s max pageout",
-    "--max-refaults",
-    "20/s",
-];
+const IDLE_2S: [&str; 2] = ["--scheme", "4K max 0 0 2s max pageout"];
 
 #[test]
 fn a_neighbour_that_swaps_stops_no_scheme() {
-    const TEST: &str = "a_neighbour_that_swaps_stops_no_scheme";
-    let Some(_turn) = with_swap(TEST) else { return };
-    let mut neighbour = Running::start(&mut python(NEIGHBOUR));
-    neighbour.line("ready");
+    let Some(_turn) = with_swap() else { return };
+    let _neighbour = Running::ready(&mut python(NEIGHBOUR));
     let dry = [IDLE_2S.as_slice(), &["--dry-run"]].concat();
     let runs = KINDS.map(|kind| (kind, IDLE_2S.to_vec()));
     let runs = [runs.as_slice(), &[("anonymous", dry)]].concat();
@@ -102,14 +93,8 @@ fn a_neighbour_that_swaps_stops_no_scheme() {
 
 #[test]
 fn what_the_target_reads_back_stops_schemes() {
-    const TEST: &str = "what_the_target_reads_back_stops_schemes";
-    let Some(_turn) = with_swap(TEST) else { return };
-    let flags = [
-        "--scheme",
-        "4K max 0 0 1s max pageout",
-        "--max-refaults",
-        "20/s",
-    ];
+    let Some(_turn) = with_swap() else { return };
+    let flags = ["--scheme", "4K max 0 0 1s max pageout"];
     for (kind, summary) in run_on(&KINDS.map(|kind| (kind, flags.to_vec())), "back") {
         let stops = summary["guard_stops"].as_u64();
         assert!(stops >= Some(1), "{kind}: {summary}");

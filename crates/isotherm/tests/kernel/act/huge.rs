@@ -2,11 +2,10 @@
 
 use isotherm_linux::host::split_gives_back;
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::common::{
-    Record, Running, isotherm, pause, proc_bytes, python, record_until, run, scratch, shared, skip,
-    until,
+    Record, Running, isotherm, pause, proc_bytes, python, record_file, record_until, report,
+    shared, skip, until,
 };
 
 /// Maps 64 MiB of huge pages of which every fourth page is written; all but the first 16 MiB then stay idle. Prints a
@@ -40,16 +39,16 @@ const MIB: u64 = 1 << 20;
 const UNUSED: u64 = 36 * MIB;
 
 /// Starts a program with huge pages that waste memory; returns `None` if this machine cannot test it.
-fn waster(test: &str) -> Option<(Running, String)> {
+fn waster() -> Option<(Running, String)> {
     if !split_gives_back() {
-        skip(test, "before Linux 6.12 it takes swap");
+        skip("before Linux 6.12 it takes swap");
         return None;
     }
     let mut program = Running::start(&mut python(WASTER));
     let sum = program.line("sum");
     let huge = proc_bytes(program.pid(), "smaps_rollup", "AnonHugePages:");
     if huge < 64 * MIB {
-        skip(test, "the kernel gave no huge pages");
+        skip("the kernel gave no huge pages");
         return None;
     }
     Some((program, sum))
@@ -57,9 +56,8 @@ fn waster(test: &str) -> Option<(Running, String)> {
 
 #[test]
 fn nohugepage_gives_back_exactly_what_was_never_written() {
-    const TEST: &str = "nohugepage_gives_back_exactly_what_was_never_written";
-    let Some(_turn) = shared(TEST) else { return };
-    let Some((mut program, sum)) = waster(TEST) else {
+    let Some(_turn) = shared() else { return };
+    let Some((mut program, sum)) = waster() else {
         return;
     };
     let pid = program.pid();
@@ -72,9 +70,7 @@ fn nohugepage_gives_back_exactly_what_was_never_written() {
     });
     // More would follow at once.
     pause(2.0);
-    runner.signal(Signal::SIGINT);
-    let done = runner.finish().success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = runner.interrupt().json();
     let applied = summary["schemes"][0]["sz_applied"].as_u64();
     // Its own heap may also have huge pages, if the system gives them everywhere.
     let applied = applied.expect("a count");
@@ -99,13 +95,11 @@ fn huge_bytes_read(record: &Record, pid: u32) -> u64 {
 
 #[test]
 fn the_waste_of_huge_pages_is_told_by_process() {
-    const TEST: &str = "the_waste_of_huge_pages_is_told_by_process";
-    let Some(_turn) = shared(TEST) else { return };
-    let Some((program, _)) = waster(TEST) else {
+    let Some(_turn) = shared() else { return };
+    let Some((program, _)) = waster() else {
         return;
     };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "--all"]);
     record_until(
         "a program's huge pages to be read",
@@ -113,9 +107,7 @@ fn the_waste_of_huge_pages_is_told_by_process() {
         &path,
         |record| huge_bytes_read(record, program.pid()) > 0,
     );
-    let mut command = isotherm(["report", "machine", "--json"]);
-    let report = run(command.arg(&path)).success();
-    let report: Value = serde_json::from_str(&report.stdout).expect("JSON");
+    let report = report("machine", &path);
     let pid = program.pid();
     let huge = report["huge_pages"].as_array().expect("a list");
     let ours = huge

@@ -5,14 +5,11 @@ use std::path::Path;
 
 use crate::common::{isotherm, run, scratch, shared, skip};
 
-const TEST: &str = "what_somebody_runs_by_the_kernel_is_left_alone";
 const TREE: &str = "/sys/kernel/mm/damon/admin";
 
 #[test]
 fn what_somebody_runs_by_the_kernel_is_left_alone() {
-    let Some(_turn) = shared(TEST) else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let record = || {
         let path = directory.path().join("record");
@@ -32,7 +29,7 @@ fn what_somebody_runs_by_the_kernel_is_left_alone() {
     let before = reported();
     if !before.contains("\"pid\": ") || before.contains("\"pid\": null") {
         // A try would take it over.
-        skip(TEST, "nobody runs the kernel's DAMON here");
+        skip("nobody runs the kernel's DAMON here");
         return;
     }
     let before_in_full = directory.path().join("before.json");

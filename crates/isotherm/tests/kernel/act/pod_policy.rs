@@ -12,8 +12,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::common::{
-    PATIENCE, Running, acting_on_all, isotherm, pause, proc_bytes, python, run, scratch, skip,
-    until,
+    PATIENCE, Running, acting_on_all, daemon_status, free_address, http_get, isotherm, pause,
+    proc_bytes, python, run, scratch, skip, until,
 };
 use crate::swap::Swap;
 use crate::watch::groups::{Group, hierarchies};
@@ -57,8 +57,7 @@ impl Pod {
         if inner.is_empty() {
             return None;
         }
-        let mut process = Running::start(python(IDLE).env("PROCS", inner.join(":")));
-        process.line("ready");
+        let process = Running::ready(python(IDLE).env("PROCS", inner.join(":")));
         Some(Self {
             uid,
             process,
@@ -154,9 +153,7 @@ struct Daemon {
 impl Daemon {
     fn start(server: &ApiServer) -> Self {
         let directory = scratch();
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let metrics = listener.local_addr().expect("its address").to_string();
-        drop(listener);
+        let metrics = free_address();
         let url = format!("http://{}", server.address);
         let mut command = isotherm(["start", "--all", "--cpu-budget", "5%", "--scheme", SCHEME]);
         command.args(["--pod-policy", &url, "--node-name", "node-1"]);
@@ -171,9 +168,7 @@ impl Daemon {
 
     fn status(&mut self) -> Option<Value> {
         assert!(self.process.is_running(), "{}", self.process.stderr());
-        let mut command = isotherm(["status", "--json", "--socket"]);
-        let done = run(command.arg(self.directory.path().join("socket")));
-        serde_json::from_str(&done.stdout).ok()
+        daemon_status(&self.directory.path().join("socket"))
     }
 
     /// Returns the bytes that it reports as paged out.
@@ -205,11 +200,7 @@ impl Daemon {
     }
 
     fn metrics(&self) -> String {
-        let mut stream = TcpStream::connect(&self.metrics).expect("a connection");
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        text
+        http_get(&self.metrics, "/metrics").expect("an answer")
     }
 }
 
@@ -224,17 +215,12 @@ fn check_metrics(metrics: &str, expected: [(&Pod, &str); 3]) {
 /// One of three pods with idle memory permits paging out, one has a misspelt annotation, and one is unknown.
 #[test]
 fn only_a_pod_that_permits_it_is_paged_out() {
-    const TEST: &str = "only_a_pod_that_permits_it_is_paged_out";
-    let Some(_turn) = acting_on_all(TEST) else {
-        return;
-    };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_turn) = acting_on_all() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
     let (Some(willing), Some(misspelt), Some(unknown)) =
         (Pod::start(1), Pod::start(2), Pod::start(3))
     else {
-        return skip(TEST, "no control group can be made here");
+        return skip("no control group can be made here");
     };
     let server = ApiServer::start();
     let mut daemon = Daemon::start(&server);
@@ -243,7 +229,7 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     // The pause makes memory idle for 2 s.
     pause(5.0);
     if daemon.leaves_to_another(&willing) {
-        return skip(TEST, "another isotherm acts on all of this machine");
+        return skip("another isotherm acts on all of this machine");
     }
     // The daemon's own count is checked first: other actors on this machine would page these out as well.
     assert_eq!(daemon.applied(), 0, "nothing was known");
@@ -303,9 +289,7 @@ fn only_a_pod_that_permits_it_is_paged_out() {
 fn what_does_not_go_with_pods_is_refused() {
     let url = "http://127.0.0.1:1";
     let check = |flags: &[&str], wanted: &str| {
-        let done = run(isotherm(["start", "--socket", "/nowhere/s"]).args(flags));
-        assert_eq!(done.code(), 2, "{done:?}");
-        assert!(done.stderr.contains(wanted), "{done:?}");
+        run(isotherm(["start", "--socket", "/nowhere/s"]).args(flags)).refused(wanted);
     };
     let of = ["--pod-policy", url, "--node-name", "n"];
     let with = |more: &[&'static str]| [&of[..], more].concat();
@@ -313,16 +297,8 @@ fn what_does_not_go_with_pods_is_refused() {
     check(&with(&["--all", "--preset", "ethp"]), "idle memory");
     let all = "4K max min max min max pageout";
     check(&with(&["--all", "--scheme", all]), "idle memory");
-    check(
-        &["--pod-policy", url, "--all", "--preset", "prcl"],
-        "--node-name",
-    );
-    let away = [
-        "--pod-policy",
-        "http://10.1.1.1:1",
-        "--node-name",
-        "n",
-        "--all",
-    ];
-    check(&away, "loopback");
+    let unnamed = ["--pod-policy", url, "--all", "--preset", "prcl"];
+    check(&unnamed, "--node-name");
+    let away = ["--all", "--pod-policy", "http://10.1.1.1:1"];
+    check(&[&away[..], &["--node-name", "n"]].concat(), "loopback");
 }

@@ -4,9 +4,10 @@ use std::fs;
 use std::process::Command;
 
 use crate::common::{
-    Finished, Record, Running, at_once, isotherm, owning_swap, pause, python, range, record_pid,
-    run, scratch, seen, shared, skip, until_written,
+    Finished, Record, Running, at_once, isotherm, owning_swap, pause, python, range, record_file,
+    record_pid, run, seen, shared, skip, until_written,
 };
+use crate::turns::Turn;
 
 /// Maps 64 MiB, touches them once, and starts a KVM guest that may use them at any time.
 const GUEST: &str = r#"
@@ -24,12 +25,11 @@ time.sleep(60)
 
 #[test]
 fn idle_memory_of_a_kvm_guest_is_unknown() {
-    let test = "idle_memory_of_a_kvm_guest_is_unknown";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let mut guest = Running::start(&mut python(GUEST));
     pause(1.0);
     if !guest.is_running() {
-        return skip(test, "/dev/kvm makes no guest here");
+        return skip("/dev/kvm makes no guest here");
     }
     guest.line("ready");
     let memory = range(&guest.line("range "));
@@ -40,10 +40,9 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
         (&[], u64::MAX),
     ];
     at_once(&ways, |&(flags, idle_max)| {
-        let directory = scratch();
-        let path = directory.path().join("record");
+        let (_directory, path) = record_file();
         let flags = [&["--duration", "4s"], flags].concat();
-        record_pid(guest.pid(), &path, &flags).finish().success();
+        record_pid(guest.pid(), &path, &flags).succeed();
         let record = Record::whole(&path);
         assert!(
             record.notes().contains("it runs a KVM guest"),
@@ -58,7 +57,7 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
     let pid = guest.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
     let done = run(isotherm(["run", "--duration", "5s", "--pid", &pid]).args(scheme)).success();
-    eprintln!("{test}: {}", done.stderr);
+    eprintln!("{}", done.stderr);
     assert!(
         done.stderr.contains("scheme 0, cold: 0 B of"),
         "{}",
@@ -76,15 +75,10 @@ time.sleep(30)
 
 #[test]
 fn a_name_reaches_no_terminal_as_it_is() {
-    let test = "a_name_reaches_no_terminal_as_it_is";
-    let Some(_turn) = shared(test) else { return };
-    let mut target = Running::start(&mut python(NAMED));
-    target.line("ready");
-    let directory = scratch();
-    let path = directory.path().join("record");
-    record_pid(target.pid(), &path, &["--duration", "2s"])
-        .finish()
-        .success();
+    let Some(_turn) = shared() else { return };
+    let target = Running::ready(&mut python(NAMED));
+    let (directory, path) = record_file();
+    record_pid(target.pid(), &path, &["--duration", "2s"]).succeed();
     for (what, format) in [
         ("access", "text"),
         ("heatmap", "svg"),
@@ -109,17 +103,9 @@ fn a_name_reaches_no_terminal_as_it_is() {
     // The daemon's status is escaped, too.
     let socket = directory.path().join("socket");
     let at = ["--socket", socket.to_str().expect("plain")];
-    let pid = target.pid().to_string();
-    let start = [
-        "start",
-        "--detach",
-        "--dry-run",
-        "--preset",
-        "prcl",
-        "--pid",
-        &pid,
-    ];
-    let started = run(isotherm(start).args(at)).success();
+    let mut start = isotherm(["start", "--detach", "--dry-run", "--preset", "prcl"]);
+    start.args(["--pid", &target.pid().to_string()]);
+    let started = run(start.args(at)).success();
     assert!(started.stdout.contains(&at.join(" ")), "{started:?}");
     let status = run(isotherm(["status"]).args(at)).success();
     run(isotherm(["stop"]).args(at)).success();
@@ -140,25 +126,25 @@ fn alone_with_state(mode: &str, script: &str) -> Finished {
     run(Command::new("unshare").args(["--mount", "sh", "-c", &script]))
 }
 
-fn can_make_swap(test: &str) -> bool {
+/// Takes a turn for a test that sets up swap by a `/run/isotherm` of its own.
+fn making_swap() -> Option<Turn> {
+    let turn = owning_swap()?;
+    can_make_swap().then_some(turn)
+}
+
+fn can_make_swap() -> bool {
     let can = nix::unistd::Uid::effective().is_root()
         && fs::metadata("/sys/class/zram-control/hot_add").is_ok()
         && alone_with_state("700", "true").status.success();
     if !can {
-        skip(test, "root, zram and mount namespaces are needed");
+        skip("root, zram and mount namespaces are needed");
     }
     can
 }
 
 #[test]
 fn swap_is_set_up_and_taken_away_whole() {
-    let test = "swap_is_set_up_and_taken_away_whole";
-    let Some(_turn) = owning_swap(test) else {
-        return;
-    };
-    if !can_make_swap(test) {
-        return;
-    }
+    let Some(_turn) = making_swap() else { return };
     let done = alone_with_state(
         "700",
         "$I swap zram --size 64M; d=$(cut -d' ' -f1 /run/isotherm/zram-swap); \
@@ -180,13 +166,7 @@ fn swap_is_set_up_and_taken_away_whole() {
 /// The state is that after a command was killed between two steps.
 #[test]
 fn swap_that_was_not_finished_is_cleaned_up() {
-    let test = "swap_that_was_not_finished_is_cleaned_up";
-    let Some(_turn) = owning_swap(test) else {
-        return;
-    };
-    if !can_make_swap(test) {
-        return;
-    }
+    let Some(_turn) = making_swap() else { return };
     let begin = "n=$(cat /sys/class/zram-control/hot_add); \
                  echo zram$n 0123456789abcdef0123456789abcdef 67108864 added > /run/isotherm/zram-swap; ";
     for steps in ["", "echo 67108864 > /sys/block/zram$n/disksize; "] {
@@ -202,13 +182,7 @@ fn swap_that_was_not_finished_is_cleaned_up() {
 
 #[test]
 fn swap_of_somebody_else_is_left_alone() {
-    let test = "swap_of_somebody_else_is_left_alone";
-    let Some(_turn) = owning_swap(test) else {
-        return;
-    };
-    if !can_make_swap(test) {
-        return;
-    }
+    let Some(_turn) = making_swap() else { return };
     let done = alone_with_state(
         "700",
         "n=$(cat /sys/class/zram-control/hot_add); \
@@ -226,18 +200,12 @@ fn swap_of_somebody_else_is_left_alone() {
 
 #[test]
 fn a_state_directory_that_others_may_write_is_refused() {
-    let test = "a_state_directory_that_others_may_write_is_refused";
-    let Some(_turn) = shared(test) else { return };
-    if !can_make_swap(test) {
+    let Some(_turn) = shared() else { return };
+    if !can_make_swap() {
         return;
     }
-    let done = alone_with_state("1777", "$I swap zram --size 64M");
-    assert_eq!(done.code(), 2, "{done:?}");
-    assert!(
-        done.stderr
-            .contains("/run/isotherm is not safe: others may write"),
-        "{done:?}"
-    );
+    alone_with_state("1777", "$I swap zram --size 64M")
+        .refused("/run/isotherm is not safe: others may write");
 }
 
 /// CAP_DAC_OVERRIDE, DAC_READ_SEARCH, KILL, NET_ADMIN, SYS_PTRACE, SYS_NICE, PERFMON, BPF.
@@ -267,23 +235,20 @@ time.sleep(60)
 
 #[test]
 fn capabilities_are_given_up_once_they_are_needed_no_longer() {
-    let test = "capabilities_are_given_up_once_they_are_needed_no_longer";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     if !nix::unistd::Uid::effective().is_root() || effective_of(std::process::id()) & SYS_ADMIN == 0
     {
-        return skip(test, "root with CAP_SYS_ADMIN is needed");
+        return skip("root with CAP_SYS_ADMIN is needed");
     }
-    let mut target = Running::start(&mut python(ANOTHERS));
-    target.line("ready");
+    let target = Running::ready(&mut python(ANOTHERS));
     at_once(&["--children", "--pages", "--faithful"], |flag| {
-        let directory = scratch();
-        let path = directory.path().join("record");
+        let (_directory, path) = record_file();
         let flags = ["--duration", "4s", flag];
         let recorder = record_pid(target.pid(), &path, &flags);
         until_written(&path, 1);
         let kept = effective_of(recorder.pid());
         assert_eq!(kept & !MAY_KEEP, 0, "{flags:?} keeps {kept:x}");
-        recorder.finish().success();
+        recorder.succeed();
         // It still sees another user's memory.
         let record = Record::whole(&path);
         let last = record.snapshots().next_back().expect("a snapshot").totals();
@@ -292,34 +257,20 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
     let pid = target.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
     // With this budget a busy machine also has a snapshot in time.
-    let run = isotherm([
-        "run",
-        "--duration",
-        "6s",
-        "--cpu-budget",
-        "20%",
-        "--pid",
-        &pid,
-    ])
-    .args(scheme)
-    .stderr(std::process::Stdio::piped())
-    .spawn();
-    let run = run.expect("it starts");
+    let mut command = isotherm(["run", "--duration", "6s", "--cpu-budget", "20%"]);
+    let run = Running::start(command.args(["--pid", &pid]).args(scheme));
     pause(2.0);
-    let kept = effective_of(run.id());
+    let kept = effective_of(run.pid());
     assert_eq!(kept & !MAY_KEEP, 0, "run keeps {kept:x}");
-    let done = run.wait_with_output().expect("our child");
-    let said = String::from_utf8_lossy(&done.stderr);
+    let said = run.finish().stderr;
     assert!(said.contains("scheme 0, cold: "), "{said}");
     assert!(!said.contains("cold: 0 B of"), "{said}");
 }
 
 #[test]
 fn a_command_keeps_its_callers_capabilities() {
-    let test = "a_command_keeps_its_callers_capabilities";
-    let Some(_turn) = shared(test) else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = shared() else { return };
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "-o"]);
     let script = "sleep 2; sh -c 'grep CapEff /proc/self/status'";
     let done = run(command.arg(&path).args(["--", "sh", "-c", script])).success();
@@ -329,11 +280,10 @@ fn a_command_keeps_its_callers_capabilities() {
 
 #[test]
 fn on_a_full_disk_a_file_stays_as_it_was() {
-    let test = "on_a_full_disk_a_file_stays_as_it_was";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     if !nix::unistd::Uid::effective().is_root() || !alone_with_state("700", "true").status.success()
     {
-        return skip(test, "root and mount namespaces are needed");
+        return skip("root and mount namespaces are needed");
     }
     let done = alone_with_state(
         "700",

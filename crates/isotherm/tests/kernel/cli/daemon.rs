@@ -1,8 +1,7 @@
 //! The daemon: its permitted users, its answers and actions, and its remains after a kill.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -14,7 +13,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{
-    Finished, Running, Workload, isotherm, paced_workload, run, scratch, shared, skip, until,
+    Finished, Running, Workload, free_address, http_get, isotherm, paced_workload, run, scratch,
+    shared, skip, until,
 };
 
 /// A daemon, its target, and its files.
@@ -72,8 +72,7 @@ impl Daemon {
     }
 
     fn status(&self) -> Value {
-        let done = self.say("status", &["--json"]).success();
-        serde_json::from_str(&done.stdout).expect("JSON")
+        self.say("status", &["--json"]).success().json()
     }
 
     fn write(&self, name: &str, text: &str) -> String {
@@ -91,9 +90,7 @@ const IDLE: &str = "4K max 0 0 1s max pageout";
 
 #[test]
 fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
-    let Some(_turn) = shared("it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let daemon = Daemon::start(IDLE, &["--dry-run", "--no-guard"]);
     let status = until("something that could be paged out", || {
         let status = daemon.status();
@@ -113,9 +110,7 @@ fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
     assert!(bytes("idle_bytes") >= 40, "{target}");
     // A faulty file changes nothing, and is reported.
     let bad = daemon.write("bad.damos", "4K max 0 0 1s max pagout");
-    let refused = daemon.say("tune", &["-c", &bad]);
-    assert_eq!(refused.code(), 2);
-    assert!(refused.stderr.contains("pagout"), "{refused:?}");
+    daemon.say("tune", &["-c", &bad]).refused("pagout");
     assert_eq!(daemon.action(), "pageout");
     let other = daemon.write("other.damos", "4K max 0 0 1s max cold");
     daemon.say("tune", &["-c", &other]).success();
@@ -150,18 +145,15 @@ fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
     let Daemon {
         process, directory, ..
     } = daemon;
-    process.finish().success();
+    process.succeed();
     assert!(!socket.exists());
-    let nobody = run(isotherm(["status", "--socket"]).arg(&socket));
-    assert_eq!(nobody.code(), 2);
-    assert!(nobody.stderr.contains("isotherm start"), "{nobody:?}");
+    run(isotherm(["status", "--socket"]).arg(&socket)).refused("isotherm start");
     drop(directory);
 }
 
 #[test]
 fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
-    let test = "others_are_refused_and_the_hostile_do_not_hold_it_up";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let daemon = Daemon::start(IDLE, &["--dry-run"]);
     let mode = |path: PathBuf| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode(daemon.socket()), 0o600);
@@ -194,30 +186,25 @@ fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
         .args(["stop", "--socket"])
         .arg(daemon.socket()));
     if done.stderr.contains("setpriv: ") {
-        return skip(test, &done.stderr);
+        return skip(&done.stderr);
     }
-    assert_eq!(done.code(), 2, "{done:?}");
-    assert!(done.stderr.contains("65534"), "{done:?}");
+    done.refused("65534");
     assert_eq!(daemon.status()["ok"], true);
 }
 
 #[test]
 fn there_is_one_for_each_socket_and_each_process() {
-    let Some(_turn) = shared("there_is_one_for_each_socket_and_each_process") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     // The action `cold` loses nothing, and needs no swap.
     let mut daemon = Daemon::start("4K max 0 0 1s max cold", &[]);
     let pid = daemon.workload.pid().to_string();
     let us = format!("pid {}", daemon.process.pid());
-    let again = Daemon::spawn(&daemon.directory, daemon.workload.pid(), &[]).finish();
-    assert_eq!(again.code(), 2, "{again:?}");
-    assert!(again.stderr.contains(&us), "{again:?}");
+    Daemon::spawn(&daemon.directory, daemon.workload.pid(), &[])
+        .finish()
+        .refused(&us);
     let scheme = "4K max 0 0 1s max cold";
     let beside = ["run", "--scheme", scheme, "--duration", "1s", "--pid", &pid];
-    let refused = run(&mut isotherm(beside));
-    assert_eq!(refused.code(), 2, "{refused:?}");
-    assert!(refused.stderr.contains(&us), "{refused:?}");
+    run(&mut isotherm(beside)).refused(&us);
     // A run that does nothing blocks no other.
     run(isotherm(beside).arg("--dry-run")).success();
     // A daemon that is killed harms no target, and the next one takes its place.
@@ -233,7 +220,7 @@ fn there_is_one_for_each_socket_and_each_process() {
         directory,
         mut workload,
     } = daemon;
-    process.finish().success();
+    process.succeed();
     assert!(!directory.path().join("socket").exists());
     assert!(workload.process.is_running());
     run(&mut isotherm(beside)).success();
@@ -241,22 +228,10 @@ fn there_is_one_for_each_socket_and_each_process() {
 
 #[test]
 fn metrics_are_served_on_loopback_alone() {
-    let Some(_turn) = shared("metrics_are_served_on_loopback_alone") else {
-        return;
-    };
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
-        .port();
-    let address = format!("127.0.0.1:{port}");
+    let Some(_turn) = shared() else { return };
+    let address = free_address();
     let daemon = Daemon::start(IDLE, &["--dry-run", "--metrics", &address]);
-    let get = |path: &str| {
-        let mut stream = TcpStream::connect(&address).expect("a connection");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        text
-    };
+    let get = |path: &str| http_get(&address, path).expect("an answer");
     let text = get("/metrics");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -274,9 +249,9 @@ fn metrics_are_served_on_loopback_alone() {
     let anybody = ["--dry-run", "--metrics", "0.0.0.0:0"];
     let elsewhere = open_scratch();
     fs::write(elsewhere.path().join("schemes.damos"), IDLE).expect("a file");
-    let refused = Daemon::spawn(&elsewhere, daemon.workload.pid(), &anybody).finish();
-    assert_eq!(refused.code(), 2);
-    assert!(refused.stderr.contains("loopback"), "{refused:?}");
+    Daemon::spawn(&elsewhere, daemon.workload.pid(), &anybody)
+        .finish()
+        .refused("loopback");
 }
 
 /// Checks that every sample is a number and belongs to a family with a type and help before it.
@@ -311,9 +286,7 @@ fn check_exposition(body: &str) {
 /// In the background it outlives its starter, and notifies a service manager that it is ready.
 #[test]
 fn it_goes_to_the_background_and_tells_systemd() {
-    let Some(_turn) = shared("it_goes_to_the_background_and_tells_systemd") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let (directory, workload) = (open_scratch(), Workload::start(&paced_workload(64, 4), &[]));
     fs::write(directory.path().join("schemes.damos"), IDLE).expect("a file");
     let manager = directory.path().join("notify");

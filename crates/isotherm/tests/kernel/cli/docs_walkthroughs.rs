@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{isotherm, owning_swap, run, scratch, skip};
+use crate::common::{isotherm, run, scratch, skip, without_swap};
 
 /// A time limit longer than any chapter.
 const SECONDS_MAX: &str = "420";
@@ -69,18 +69,11 @@ fn has(program: &str, path: &str) -> bool {
 }
 
 /// Runs the commands of `chapter`.
-fn follow(test: &str, chapter: &str, needs: &[&str]) {
-    let Some(_turn) = owning_swap(test) else {
-        return;
-    };
+fn follow(chapter: &str, needs: &[&str]) {
+    let Some(_turn) = without_swap() else { return };
     let path = search_path();
     if let Some(program) = needs.iter().find(|program| !has(program, &path)) {
-        skip(test, &format!("there is no {program}"));
-        return;
-    }
-    if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
-        skip(test, "this machine has swap of its own");
-        return;
+        return skip(&format!("there is no {program}"));
     }
     let folder = scratch();
     // PostgreSQL runs as another user.
@@ -128,52 +121,32 @@ fn follow(test: &str, chapter: &str, needs: &[&str]) {
 #[test]
 #[ignore = "long: records and acts for two minutes"]
 fn the_tutorial_can_be_followed() {
-    follow(
-        "the_tutorial_can_be_followed",
-        "getting-started/tutorial.md",
-        &[],
-    );
+    follow("getting-started/tutorial.md", &[]);
 }
 
 #[test]
 #[ignore = "long: records and acts for a minute and a half"]
 fn the_how_to_for_redis_can_be_followed() {
     let needs = &["redis-server", "redis-cli", "redis-benchmark"];
-    follow(
-        "the_how_to_for_redis_can_be_followed",
-        "how-to/redis.md",
-        needs,
-    );
+    follow("how-to/redis.md", needs);
 }
 
 #[test]
 #[ignore = "long: records and acts for two and a half minutes"]
 fn the_how_to_for_postgresql_can_be_followed() {
     let needs = &["initdb", "pg_ctl", "pgbench", "psql", "runuser"];
-    follow(
-        "the_how_to_for_postgresql_can_be_followed",
-        "how-to/postgresql.md",
-        needs,
-    );
+    follow("how-to/postgresql.md", needs);
 }
 
 #[test]
 #[ignore = "long: records and acts for two minutes"]
 fn the_how_to_for_a_jvm_can_be_followed() {
     let needs = &["javac", "java", "jcmd"];
-    follow(
-        "the_how_to_for_a_jvm_can_be_followed",
-        "how-to/jvm.md",
-        needs,
-    );
+    follow("how-to/jvm.md", needs);
 }
 
 #[test]
 #[ignore = "long: records for half a minute"]
 fn the_how_to_for_cxl_memory_can_be_followed() {
-    follow(
-        "the_how_to_for_cxl_memory_can_be_followed",
-        "how-to/cxl.md",
-        &[],
-    );
+    follow("how-to/cxl.md", &[]);
 }

@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, Workload, is_alive, isotherm, paced_workload, pause, python, record_pid, run,
-    scratch, seen, shared, skip, stop_once, until, until_snapshot, until_written,
+    Record, Running, at_once, is_alive, isotherm, pause, python, record_file, record_pid, run,
+    scratch, shared, skip, stop_once, until, until_snapshot,
 };
 
 /// Holds 64 MiB of known content, touches it all the time, and prints at the end whether it is unchanged.
@@ -31,31 +31,26 @@ print("whole" if zlib.crc32(memory) == before else "changed")
 
 /// Starts a keeper, and returns when its memory is populated.
 pub(crate) fn keeper() -> Running {
-    let mut keeper = Running::start(&mut python(KEEPER));
-    keeper.line("ready");
-    keeper
+    Running::ready(&mut python(KEEPER))
 }
 
 /// Ends a keeper, which must have run until now with its memory unchanged.
 pub(crate) fn check_unharmed(mut keeper: Running) {
     assert!(keeper.is_running(), "the target ended");
     keeper.signal(Signal::SIGTERM);
-    assert!(keeper.finish().success().stdout.ends_with("whole\n"));
+    assert!(keeper.succeed().stdout.ends_with("whole\n"));
 }
 
 #[test]
 fn ctrl_c_ends_cleanly() {
-    let Some(_turn) = shared("ctrl_c_ends_cleanly") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let (directory, keeper) = (scratch(), keeper());
     for (i, flags) in [&[][..], &["--pages"], &["--faithful"]].iter().enumerate() {
         let path = directory.path().join(format!("record {i}"));
         let mut command = isotherm(["record", "--pid", &keeper.pid().to_string(), "-o"]);
         let recorder = Running::start(command.arg(&path).args(*flags));
         until_snapshot(&path);
-        recorder.signal(Signal::SIGINT);
-        let done = recorder.finish().success();
+        let done = recorder.interrupt();
         assert!(
             done.stderr.contains("recorded") && done.stderr.contains("wrote"),
             "{done:?}"
@@ -68,9 +63,7 @@ fn ctrl_c_ends_cleanly() {
 /// A signal to the recorder alone also ends the command that it started.
 #[test]
 fn a_signal_to_the_recorder_ends_its_command() {
-    let Some(_turn) = shared("a_signal_to_the_recorder_ends_its_command") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let path = directory.path().join(signal.as_str());
@@ -90,8 +83,7 @@ fn a_signal_to_the_recorder_ends_its_command() {
 
 #[test]
 fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
-    let test = "a_killed_recorder_harms_no_target_and_leaves_a_readable_record";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let (directory, keeper) = (scratch(), keeper());
     let ways = [
         &[][..],
@@ -123,40 +115,32 @@ fn a_killed_recorder_harms_no_target_and_leaves_a_readable_record() {
 
 #[test]
 fn a_target_that_ends_ends_the_recording() {
-    let Some(_turn) = shared("a_target_that_ends_ends_the_recording") else {
-        return;
-    };
-    let directory = scratch();
-    for (i, flags) in [&[][..], &["--pages"], &["--strategy", "all"]]
-        .iter()
-        .enumerate()
-    {
-        let path = directory.path().join(format!("record {i}"));
-        let keeper = keeper();
+    let Some(_turn) = shared() else { return };
+    let ways = [&[][..], &["--pages"], &["--faithful"]];
+    at_once(&ways, |flags| {
+        let ((_directory, path), keeper) = (record_file(), keeper());
         let recorder = record_pid(keeper.pid(), &path, flags);
         until_snapshot(&path);
         keeper.signal(Signal::SIGKILL);
         keeper.finish();
-        recorder.finish().success();
+        recorder.succeed();
         let record = Record::whole(&path);
         let exits = record.exits();
-        assert_eq!(exits.len(), 1, "{exits:?}");
-        let late = record
-            .snapshots()
-            .filter(|s| s.start > exits[0].time)
-            .count();
-        assert_eq!(late, 0, "snapshots of a process that is no more");
-    }
+        assert_eq!(exits.len(), 1, "{flags:?}: {exits:?}");
+        let mut starts = record.snapshots().map(|snapshot| snapshot.start);
+        let is_late = starts.any(|start| start > exits[0].time);
+        assert!(
+            !is_late,
+            "{flags:?}: snapshots of a process that is no more"
+        );
+    });
 }
 
 /// If one of several targets ends, the recording of the others continues.
 #[test]
 fn the_other_targets_are_recorded_on() {
-    let Some(_turn) = shared("the_other_targets_are_recorded_on") else {
-        return;
-    };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = shared() else { return };
+    let (_directory, path) = record_file();
     let (first, second) = (keeper(), keeper());
     let pids = format!("{},{}", first.pid(), second.pid());
     let recorder = Running::start(isotherm(["record", "--pid", &pids, "-o"]).arg(&path));
@@ -185,22 +169,21 @@ struct SmallDisk {
     directory: TempDir,
 }
 
-impl SmallDisk {
-    fn mount(kib: u32) -> Result<Self, String> {
-        let directory = scratch();
-        let options = format!("size={kib}k");
-        let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
-            .arg(directory.path());
-        let done = run(&mut mount);
-        if done.status.success() {
-            Ok(Self { directory })
-        } else {
-            Err(done.stderr)
-        }
+/// Mounts a small disk; prints a skip and returns `None` where that is not possible.
+fn small_disk(kib: u32) -> Option<SmallDisk> {
+    let directory = scratch();
+    let options = format!("size={kib}k");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]);
+    let done = run(mount.arg(directory.path()));
+    if done.code() != 0 {
+        skip(&done.stderr);
+        return None;
     }
+    Some(SmallDisk { directory })
+}
 
+impl SmallDisk {
     fn path(&self) -> PathBuf {
         self.directory.path().join("record")
     }
@@ -228,35 +211,16 @@ fn check_readable(path: &Path) {
 
 #[test]
 fn a_full_disk_is_named_and_what_was_written_is_readable() {
-    let test = "a_full_disk_is_named_and_what_was_written_is_readable";
-    let Some(_turn) = shared(test) else { return };
-    let disk = match SmallDisk::mount(512) {
-        Ok(disk) => disk,
-        Err(reason) => return skip(test, &reason),
-    };
+    let Some(_turn) = shared() else { return };
+    let Some(disk) = small_disk(512) else { return };
     // The sampling interval is fixed, so that the disk is full within seconds.
-    let fast = [
-        "--sample-interval",
-        "5ms",
-        "--aggregation-interval",
-        "20ms",
-        "--regions",
-        "500-1000",
-    ];
+    let fast = "--sample-interval 5ms --aggregation-interval 20ms --regions 500-1000";
+    let fast: Vec<&str> = fast.split(' ').collect();
     let keeper = keeper();
     let done = record_pid(keeper.pid(), &disk.path(), &fast).finish();
-    assert_eq!(done.code(), 2, "{done:?}");
-    let words = [
-        disk.path().display().to_string(),
-        "No space left".into(),
-        "readable".into(),
-    ];
-    for word in words {
-        assert!(
-            done.stderr.contains(&word),
-            "{word} is missing from {}",
-            done.stderr
-        );
+    let path = disk.path().display().to_string();
+    for word in [path.as_str(), "No space left", "readable"] {
+        done.refused(word);
     }
     assert_eq!(done.stderr.matches("readable").count(), 1, "{done:?}");
     check_readable(&disk.path());
@@ -266,12 +230,8 @@ fn a_full_disk_is_named_and_what_was_written_is_readable() {
 /// The command continues to its own end, unrecorded, which a message reports at once.
 #[test]
 fn a_full_disk_does_not_end_the_command() {
-    let test = "a_full_disk_does_not_end_the_command";
-    let Some(_turn) = shared(test) else { return };
-    let disk = match SmallDisk::mount(64) {
-        Ok(disk) => disk,
-        Err(reason) => return skip(test, &reason),
-    };
+    let Some(_turn) = shared() else { return };
+    let Some(disk) = small_disk(64) else { return };
     let directory = scratch();
     let (go, trace) = (directory.path().join("go"), directory.path().join("done"));
     let script = format!(
@@ -279,70 +239,17 @@ fn a_full_disk_does_not_end_the_command() {
         go.display(),
         trace.display()
     );
-    let mut command = isotherm([
-        "record",
-        "--sample-interval",
-        "2ms",
-        "--regions",
-        "500-1000",
-    ]);
-    command
-        .args(["--aggregation-interval", "4ms", "-o"])
-        .arg(disk.path());
+    let mut command = isotherm(["record", "--sample-interval", "2ms"]);
+    command.args(["--aggregation-interval", "4ms", "--regions", "500-1000"]);
+    command.arg("-o").arg(disk.path());
     let recorder = Running::start(command.args(["--", "sh", "-c", &script]));
     until("the recorder to give up", || {
         recorder.stderr().contains("goes on").then_some(())
     });
     fs::write(&go, "").expect("a file");
     let done = recorder.finish();
-    assert_eq!(done.code(), 2, "{done:?}");
-    assert!(done.stderr.contains("goes on"), "{done:?}");
+    done.refused("goes on");
     assert_eq!(done.stderr.matches("readable").count(), 1, "{done:?}");
     assert!(trace.exists(), "the command was ended");
     check_readable(&disk.path());
-}
-
-/// Each clears bits that the other waits for, which is documented; neither may break.
-#[test]
-fn two_recorders_of_one_target_both_work() {
-    let Some(_turn) = shared("two_recorders_of_one_target_both_work") else {
-        return;
-    };
-    let directory = scratch();
-    let workload = Workload::start(&paced_workload(128, 8), &[]);
-    let paths = [directory.path().join("a"), directory.path().join("b")];
-    let hot = workload.hot();
-    // Each clears bits that the other samples: accesses are seen less often, but seen.
-    let found = |record: &Record| record.snapshots().map(|s| seen(s, &hot).accessed).max();
-    let recorders = [&[][..], &["--faithful"]];
-    let recorders = std::iter::zip(&paths, recorders)
-        .map(|(path, flags)| (path, record_pid(workload.pid(), path, flags)));
-    for (path, recorder) in recorders.collect::<Vec<_>>() {
-        stop_once("hot memory to be seen", recorder, path, |record| {
-            record.snapshots().count() > 3 && found(record) > Some(8 << 20)
-        });
-        let found = found(&Record::whole(path));
-        assert!(
-            found > Some(8 << 20),
-            "found only {found:?} bytes of 16 MiB"
-        );
-    }
-}
-
-#[test]
-fn a_record_in_progress_is_readable() {
-    let Some(_turn) = shared("a_record_in_progress_is_readable") else {
-        return;
-    };
-    let (directory, keeper) = (scratch(), keeper());
-    let path = directory.path().join("record");
-    let _recorder = record_pid(keeper.pid(), &path, &[]);
-    until_written(&path, 1);
-    until("the first snapshot in the file", || {
-        let record = fs::metadata(&path)
-            .is_ok_and(|m| m.len() > 4096)
-            .then(|| Record::read(&path))?;
-        (record.snapshots().count() > 0).then_some(())
-    });
-    check_unharmed(keeper);
 }

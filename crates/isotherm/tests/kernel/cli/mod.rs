@@ -1,6 +1,5 @@
 //! Commands: the command line, the daemon, the ends of sessions, documents.
 
-mod blame;
 mod command_line;
 mod daemon;
 mod docs_walkthroughs;

@@ -35,10 +35,9 @@ fn damon() -> BTreeMap<PathBuf, String> {
 
 #[test]
 fn kernel_damon_is_left_as_it_is() {
-    let test = "kernel_damon_is_left_as_it_is";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     if !Path::new(DAMON).is_dir() {
-        return skip(test, "this kernel has no DAMON in sysfs");
+        return skip("this kernel has no DAMON in sysfs");
     }
     // Another process' kdamond may count in its files: files that change anyway are not compared.
     let earlier = damon();
@@ -51,7 +50,7 @@ fn kernel_damon_is_left_as_it_is() {
         &["--duration", "3s", "--faithful"],
     ] {
         let path = directory.path().join("record");
-        record_pid(workload.pid(), &path, flags).finish().success();
+        record_pid(workload.pid(), &path, flags).succeed();
     }
     let after = damon();
     assert!(before.keys().eq(after.keys()), "files came or went");
@@ -71,16 +70,15 @@ fn kernel_damon_is_left_as_it_is() {
 
 #[test]
 fn huge_pages_stay_huge() {
-    let test = "huge_pages_stay_huge";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let workload = Workload::start(&paced_workload(256, 16), &["--hugepages", "always"]);
     let huge = || proc_bytes(workload.pid(), "smaps_rollup", "AnonHugePages:");
     let before = huge();
     if before < 128 << 20 {
-        return skip(
-            test,
-            &format!("the kernel gave only {} MiB of huge pages", before >> 20),
-        );
+        return skip(&format!(
+            "the kernel gave only {} MiB of huge pages",
+            before >> 20
+        ));
     }
     let directory = scratch();
     let hot = workload.hot();

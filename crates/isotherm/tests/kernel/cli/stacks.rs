@@ -1,4 +1,4 @@
-//! Stacks of page faults (`record --stacks`) in hard cases: recorders that are killed, forged files, code that is
+//! Functions that made idle memory (`record --stacks`), also in hard cases: recorders that are killed, forged files, code that is
 //! loaded late, and more stacks than the recorder can keep. The programs are in tests/blame/programs/hostile.c.
 
 use std::fs;
@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use isotherm_engine::Nanos;
+use isotherm_record::Item;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, at_once, isotherm, now, pause, record_pid, run, scratch, shared, skip, until,
-    until_snapshot,
+    Record, Running, at_once, isotherm, now, pause, proc_bytes, record_pid, run, scratch, shared,
+    skip, until, until_snapshot,
 };
 
 const MIB: u64 = 1 << 20;
@@ -26,26 +27,20 @@ struct Hostile {
     directory: TempDir,
 }
 
-impl Hostile {
-    /// Builds it; prints a skip and returns `None` without a compiler.
-    fn build(test: &str) -> Option<Self> {
-        let hostile = Self {
-            directory: scratch(),
-        };
-        let built = [
-            compile(&["-fno-optimize-sibling-calls"], &hostile.path("hostile")),
-            compile(
-                &["-fPIC", "-shared", "-DLIBRARY"],
-                &hostile.path("hostile.so"),
-            ),
-        ];
-        if built.iter().all(|is_built| *is_built) {
-            return Some(hostile);
-        }
-        skip(test, "there is no gcc to compile a program with");
-        None
+/// Builds the program; prints a skip and returns `None` without a compiler.
+fn hostile() -> Option<Hostile> {
+    let directory = scratch();
+    let hostile = Hostile { directory };
+    let library = ["-fPIC", "-shared", "-DLIBRARY"];
+    let is_built = compile(&["-fno-optimize-sibling-calls"], &hostile.path("hostile"))
+        && compile(&library, &hostile.path("hostile.so"));
+    if !is_built {
+        skip("there is no gcc to compile a program with");
     }
+    is_built.then_some(hostile)
+}
 
+impl Hostile {
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -62,8 +57,7 @@ impl Hostile {
         let mut command = isotherm(["record", "--quiet", "-o"]);
         command.arg(&path).args(flags).arg("--");
         command.arg(self.path("hostile")).args(arguments);
-        let mut recorder = Running::start(&mut command);
-        recorder.line("ready");
+        let recorder = Running::ready(&mut command);
         until_old(&path);
         recorder.signal(Signal::SIGINT);
         let done = recorder.finish();
@@ -79,6 +73,18 @@ impl Hostile {
         record
     }
 
+    /// Starts it, and a recorder once it has touched half of its memory; returns when it has touched the rest.
+    fn record_from_its_middle(&self) -> (Running, Running) {
+        let mut target = Running::start(&mut self.command(&["asked"]));
+        target.line("waiting");
+        let path = self.path("record");
+        let recorder = record_pid(target.pid(), &path, &["--stacks"]);
+        until_snapshot(&path);
+        target.signal(Signal::SIGUSR1);
+        target.line("ready");
+        (target, recorder)
+    }
+
     fn report(&self, flags: &[&str]) -> String {
         let mut command = isotherm(["report", "blame", "--idle", "2s"]);
         let done = run(command.arg(self.path("record")).args(flags));
@@ -89,7 +95,11 @@ impl Hostile {
 
     /// Returns the report by function.
     fn blame(&self) -> Value {
-        serde_json::from_str(&self.report(&["--json"])).expect("JSON")
+        self.blame_of("idle")
+    }
+
+    fn blame_of(&self, which: &str) -> Value {
+        serde_json::from_str(&self.report(&["--json", "--of", which])).expect("JSON")
     }
 }
 
@@ -136,22 +146,31 @@ fn expect(report: &Value, function: &str, mib: u64) {
 }
 
 #[test]
+fn idle_memory_is_laid_to_who_touched_it_first() {
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = hostile() else { return };
+    let record = hostile.record(&["--stacks"], &["hot"]);
+    let is_symbols = |item: &Item| matches!(item, Item::Symbols(_));
+    assert!(record.items.iter().any(is_symbols), "names are recorded");
+    let report = hostile.blame();
+    expect(&report, "touch_before", 40);
+    let hot = bytes_of(&report, "touch_again");
+    assert!(hot < MIB, "it is in use: {}", report["blamed"]);
+    let unknown = |key: &str| report["unknown"][key].as_u64().expect("a number");
+    let bytes = |key: &str| report[key].as_u64().expect("a number");
+    assert_eq!(unknown("before_sampling"), 0);
+    let blamed = bytes("blamed_bytes") + unknown("not_sampled");
+    assert_eq!(bytes("total_bytes"), blamed, "{report}");
+    expect(&hostile.blame_of("resident"), "touch_again", 24);
+}
+
+#[test]
 fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_told() {
-    let test = "what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_told";
-    let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
-        return;
-    };
-    let mut target = Running::start(&mut hostile.command(&["asked"]));
-    target.line("waiting");
-    let path = hostile.path("record");
-    let recorder = record_pid(target.pid(), &path, &["--stacks"]);
-    until_snapshot(&path);
-    target.signal(Signal::SIGUSR1);
-    target.line("ready");
-    until_old(&path);
-    recorder.signal(Signal::SIGINT);
-    recorder.finish().success();
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = hostile() else { return };
+    let (_target, recorder) = hostile.record_from_its_middle();
+    until_old(&hostile.path("record"));
+    recorder.interrupt();
     let report = hostile.blame();
     expect(&report, "touch_after", 64);
     assert_eq!(bytes_of(&report, "touch_before"), 0, "{report}");
@@ -163,22 +182,13 @@ fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_to
 
 #[test]
 fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
-    let test = "a_recorder_that_is_killed_leaves_a_record_that_names_functions";
-    let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
-        return;
-    };
-    let mut target = Running::start(&mut hostile.command(&["asked"]));
-    target.line("waiting");
-    let path = hostile.path("record");
-    let recorder = record_pid(target.pid(), &path, &["--stacks"]);
-    until_snapshot(&path);
-    target.signal(Signal::SIGUSR1);
-    target.line("ready");
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = hostile() else { return };
+    let (_target, recorder) = hostile.record_from_its_middle();
     pause(7.0);
     recorder.signal(Signal::SIGKILL);
     assert_eq!(recorder.finish().code(), 128 + 9);
-    assert!(Record::read(&path).truncated.is_some());
+    assert!(Record::read(&hostile.path("record")).truncated.is_some());
     expect(&hostile.blame(), "touch_after", 64);
     // The files are gone, too: only places in files remain.
     fs::remove_file(hostile.path("hostile")).expect("removed");
@@ -189,8 +199,7 @@ fn a_recorder_that_is_killed_leaves_a_record_that_names_functions() {
 
 #[test]
 fn maps_of_names_that_lie_mislead_nobody() {
-    let test = "maps_of_names_that_lie_mislead_nobody";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let kinds = [
         ("none", "run_made_code"),
         ("plain", "made_code"),
@@ -205,16 +214,18 @@ fn maps_of_names_that_lie_mislead_nobody() {
         ),
     ];
     at_once(&kinds, |(kind, name)| {
-        let Some(hostile) = Hostile::build(test) else {
-            return;
-        };
+        let Some(hostile) = hostile() else { return };
         let record = hostile.record(&["--stacks"], &["code", kind]);
         let report = hostile.blame();
         eprintln!(
-            "{test}: {kind}: {} MiB of memory",
+            "{kind}: {} MiB of memory",
             record.peak_rss_and_unknown().0 / MIB
         );
         expect(&report, name, 32);
+        if *kind == "none" {
+            let stacks = report["stacks"].to_string();
+            assert!(stacks.contains("[code made at run time]"), "{stacks}");
+        }
         for flags in [&["--by", "stack"][..], &["--export", "folded"], &[]] {
             let text = hostile.report(flags);
             assert!(!has_raw_control(&text), "{kind} {flags:?}: {text:?}");
@@ -224,8 +235,7 @@ fn maps_of_names_that_lie_mislead_nobody() {
 
 #[test]
 fn code_that_changes_while_it_runs_is_told_all_the_same() {
-    let test = "code_that_changes_while_it_runs_is_told_all_the_same";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let library = |hostile: &Hostile| hostile.path("hostile.so").display().to_string();
     let modes = [
         ("exec", "touch_after", 32),
@@ -236,9 +246,7 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
         ("library", "", 0),
     ];
     at_once(&modes, |&(mode, function, mib)| {
-        let Some(hostile) = Hostile::build(test) else {
-            return;
-        };
+        let Some(hostile) = hostile() else { return };
         hostile.record(&["--stacks"], &[mode, &library(&hostile)]);
         let report = hostile.blame();
         if mode == "library" {
@@ -248,16 +256,16 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
         } else {
             expect(&report, function, mib);
         }
+        if mode == "exec" {
+            assert_eq!(bytes_of(&report, "touch_before"), 0, "{report}");
+        }
     });
 }
 
 #[test]
 fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
-    let test = "memory_that_moves_as_it_grows_is_still_whose_it_was";
-    let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = hostile() else { return };
     hostile.record(&["--stacks"], &["grow"]);
     let report = hostile.blame();
     expect(&report, "grow_alone", 96);
@@ -268,32 +276,22 @@ fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
 
 /// Returns the bytes of huge pages that the program gets for its request.
 fn huge_bytes(hostile: &Hostile) -> u64 {
-    let mut target = Running::start(&mut hostile.command(&["huge"]));
-    target.line("ready");
-    let path = format!("/proc/{}/smaps_rollup", target.pid());
-    let text = fs::read_to_string(path).expect("a process");
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("AnonHugePages:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.map_or(0, |kib| kib.parse::<u64>().expect("a number") << 10)
+    let target = Running::ready(&mut hostile.command(&["huge"]));
+    proc_bytes(target.pid(), "smaps_rollup", "AnonHugePages:")
 }
 
 #[test]
 fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_first() {
-    let test = "pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_first";
-    let Some(_turn) = shared(test) else { return };
-    let Some(hostile) = Hostile::build(test) else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
+    let Some(hostile) = hostile() else { return };
     if huge_bytes(&hostile) < 128 * MIB {
-        skip(test, "programs get no huge pages by asking for them");
+        skip("programs get no huge pages by asking for them");
         return;
     }
     hostile.record(&["--stacks"], &["huge"]);
     let of_waste = |flags: &[&str]| hostile.report(&[&["--of", "waste"], flags].concat());
-    let report: Value = serde_json::from_str(&of_waste(&["--json"])).expect("JSON");
-    eprintln!("{test}: {} of {}", report["huge"], report["blamed"]);
+    let report = hostile.blame_of("waste");
+    eprintln!("{} of {}", report["huge"], report["blamed"]);
     assert_eq!(report["huge"]["bytes"], 128 * MIB);
     // At the end of a recording there is time for more than these 64.
     assert_eq!(report["huge"]["read_bytes"], 128 * MIB);
@@ -312,10 +310,8 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
 }
 
 /// Records faults that each have a unique stack of 35 frames; the last 64 MiB become idle.
-fn many_stacks(test: &str, count: &str, flags: &[&str]) {
-    let Some(hostile) = Hostile::build(test) else {
-        return;
-    };
+fn many_stacks(count: &str, flags: &[&str]) {
+    let Some(hostile) = hostile() else { return };
     let record = hostile.record(flags, &["stacks", count]);
     let rss = record.peak_rss_and_unknown().0;
     let size = fs::metadata(hostile.path("record"))
@@ -323,7 +319,7 @@ fn many_stacks(test: &str, count: &str, flags: &[&str]) {
         .len();
     let report = hostile.blame();
     eprintln!(
-        "{test}: {} samples, {} lost, recorder {} MiB, record {} MiB",
+        "{} samples, {} lost, recorder {} MiB, record {} MiB",
         report["nr_samples"],
         report["nr_lost"],
         rss / MIB,
@@ -344,16 +340,14 @@ fn many_stacks(test: &str, count: &str, flags: &[&str]) {
 
 #[test]
 fn a_million_stacks_are_kept_within_bounds() {
-    let test = "a_million_stacks_are_kept_within_bounds";
-    let Some(_turn) = shared(test) else { return };
-    many_stacks(test, "1015808", &["--stacks"]);
+    let Some(_turn) = shared() else { return };
+    many_stacks("1015808", &["--stacks"]);
 }
 
 #[test]
 #[ignore = "long: as many samples as there can be, for half a minute"]
 fn as_many_stacks_as_there_can_be_are_kept_within_bounds() {
-    let test = "as_many_stacks_as_there_can_be_are_kept_within_bounds";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     // The count is a multiple of the pages of 64 MiB.
-    many_stacks(test, "10010624", &["--stacks=50%"]);
+    many_stacks("10010624", &["--stacks=50%"]);
 }

@@ -3,8 +3,6 @@
 //! A systemd of the test's own, with no units but the test's, runs in namespaces and a control group that end with it.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,7 +11,10 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Finished, Running, pause, python_path, run, scratch, shared, skip, until};
+use crate::common::{
+    Finished, Running, free_address, http_get, pause, python_path, run, scratch, shared, skip,
+    until,
+};
 
 /// Arguments: a control group, a directory that becomes /run/test, systemd.
 const BOOT: &str = r#"
@@ -56,13 +57,13 @@ struct Systemd {
     _unshare: Running,
     init: u32,
     group: PathBuf,
-    /// Port of its metrics.
-    port: u16,
+    /// Address of its metrics.
+    address: String,
     _files: TempDir,
 }
 
 impl Systemd {
-    fn boot(test: &str) -> Option<Self> {
+    fn boot() -> Option<Self> {
         let binary = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
         let binary = binary.into_iter().find(|path| Path::new(path).exists());
         let cgroups = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
@@ -70,7 +71,7 @@ impl Systemd {
             .into_iter()
             .find(|path| path.join("cgroup.controllers").exists());
         let (Some(binary), Some(cgroups)) = (binary, cgroups) else {
-            skip(test, "there is no systemd, or no cgroup v2");
+            skip("there is no systemd, or no cgroup v2");
             return None;
         };
         let group = cgroups.join(format!("isotherm-test-{}", std::process::id()));
@@ -85,13 +86,12 @@ impl Systemd {
         ]);
         let can_unshare = run(namespaces.args(["--cgroup", "true"])).code() == 0;
         if !can_unshare || fs::create_dir(&group).is_err() {
-            skip(test, "namespaces or control groups cannot be made here");
+            skip("namespaces or control groups cannot be made here");
             return None;
         }
         let files = scratch();
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let port = port.expect("a free port").port();
-        write_files(files.path(), port);
+        let address = free_address();
+        write_files(files.path(), &address);
         let mut command = Command::new("sh");
         command.args(["-euc", BOOT, "sh"]).arg(&group);
         let mut unshare = Running::start(command.arg(files.path()).arg(binary));
@@ -106,7 +106,7 @@ impl Systemd {
             _unshare: unshare,
             init,
             group,
-            port,
+            address,
             _files: files,
         })
     }
@@ -154,7 +154,7 @@ impl Drop for Systemd {
 }
 
 /// Writes the files of /run/test.
-fn write_files(directory: &Path, port: u16) {
+fn write_files(directory: &Path, address: &str) {
     let units = directory.join("units");
     fs::create_dir(&units).expect("a directory");
     let unit = |name: &str, text: &str| fs::write(units.join(name), text).expect("a unit");
@@ -190,7 +190,7 @@ fn write_files(directory: &Path, port: u16) {
     file("target.py", TARGET);
     file("schemes.damos", SCHEMES);
     let arguments = "--cgroup system.slice/target.service --no-guard --metrics";
-    let arguments = format!("ISOTHERM_ARGS={arguments} 127.0.0.1:{port}\n");
+    let arguments = format!("ISOTHERM_ARGS={arguments} {address}\n");
     file("default", &arguments);
     let binary = env!("CARGO_BIN_EXE_isotherm");
     fs::copy(binary, directory.join("isotherm")).expect("a copy of the binary");
@@ -198,9 +198,8 @@ fn write_files(directory: &Path, port: u16) {
 
 #[test]
 fn the_service_works_under_systemd() {
-    const TEST: &str = "the_service_works_under_systemd";
-    let Some(_turn) = shared(TEST) else { return };
-    let Some(systemd) = Systemd::boot(TEST) else {
+    let Some(_turn) = shared() else { return };
+    let Some(systemd) = Systemd::boot() else {
         return;
     };
     until("the daemon to act", || {
@@ -213,12 +212,7 @@ fn the_service_works_under_systemd() {
     for line in ["Seccomp:\t2", "NoNewPrivs:\t1"] {
         assert!(process.contains(line), "{process}");
     }
-    let mut metrics = TcpStream::connect(("127.0.0.1", systemd.port)).expect("metrics");
-    let mut answer = String::new();
-    metrics
-        .write_all(b"GET /metrics HTTP/1.0\r\n\r\n")
-        .expect("a request");
-    metrics.read_to_string(&mut answer).expect("an answer");
+    let answer = http_get(&systemd.address, "/metrics").expect("metrics");
     assert!(answer.contains("isotherm_scheme_applied_bytes"), "{answer}");
 
     systemd.run(&["systemctl", "reload", "isotherm"]).success();

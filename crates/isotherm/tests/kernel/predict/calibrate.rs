@@ -25,19 +25,13 @@ while True:
 
 #[test]
 fn what_acting_costs_is_measured_and_replayed() {
-    const TEST: &str = "what_acting_costs_is_measured_and_replayed";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
-    let mut target = Running::start(&mut python(SAME));
-    target.line("ready");
+    let Some(_turn) = owning_swap() else { return };
+    let Some(_swap) = Swap::set_up() else { return };
+    let mut target = Running::ready(&mut python(SAME));
     let (folder, pid) = (scratch(), target.pid().to_string());
     let (costs, trace) = (folder.path().join("costs"), folder.path().join("trace"));
     let done = run(isotherm(["calibrate", "--json", "--pid", &pid, "-o"]).arg(&costs)).success();
-    let said: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let said = done.json();
     let written: Value =
         serde_json::from_str(&fs::read_to_string(&costs).expect("written")).expect("JSON");
     assert_eq!(said, written);
@@ -70,8 +64,7 @@ fn what_acting_costs_is_measured_and_replayed() {
     let acting = |more: &[&str]| {
         let mut simulate = isotherm(["simulate", "--json", "--no-guard"]);
         simulate.args(["--scheme", "4K max 0 0 1s max pageout", "--trace"]);
-        let done = run(simulate.arg(&trace).args(more)).success();
-        let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        let report = run(simulate.arg(&trace).args(more)).success().json();
         report["acting_cpu_seconds"].as_f64().expect("a number")
     };
     let mut dear = written.clone();
@@ -84,7 +77,5 @@ fn what_acting_costs_is_measured_and_replayed() {
     assert!(cheap > 0.0 && dear > 4.0 * cheap, "{cheap} and {dear} s");
     fs::write(costs, "{\"cpus\": \"two\"}").expect("written");
     let mut wrong = isotherm(["simulate", "--preset", "prcl", "--costs", costs, "--trace"]);
-    let done = run(wrong.arg(&trace));
-    assert_eq!(done.code(), 2, "{done:?}");
-    assert!(done.stderr.contains("calibrate -o"), "{done:?}");
+    run(wrong.arg(&trace)).refused("calibrate -o");
 }

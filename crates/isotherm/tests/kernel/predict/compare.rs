@@ -8,8 +8,7 @@ use crate::common::{Workload, isotherm, measuring, run, scratch, static_workload
 
 #[test]
 fn worlds_are_compared_between_exact_scans() {
-    let test = "worlds_are_compared_between_exact_scans";
-    let Some(_turn) = measuring(test) else { return };
+    let Some(_turn) = measuring() else { return };
     let directory = scratch();
     let workload = Workload::start(&static_workload(64, 4), &[]);
     let reported = run(&mut isotherm(["damon", "--json"])).stdout;
@@ -28,7 +27,7 @@ fn worlds_are_compared_between_exact_scans() {
     command.args(["--scan-stall", "1s", "--pid", &workload.pid().to_string()]);
     let done = run(command.arg("-o").arg(&page));
     assert_eq!(done.status.code(), Some(i32::from(is_in_use)), "{done:?}");
-    let compared: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let compared = done.json();
     for world in &compared["worlds"].as_array().expect("a list")[..2] {
         let turn = &world["turns"][0];
         for share in ["accessed_recall", "idle_precision", "idle_recall"] {

@@ -44,9 +44,7 @@ fn groups() -> Vec<String> {
 #[test]
 fn settings_and_control_groups_are_undone_at_every_end() {
     // Other evaluations own swap, so that none runs meanwhile.
-    let Some(_turn) = with_swap("settings_and_control_groups_are_undone_at_every_end") else {
-        return;
-    };
+    let Some(_turn) = with_swap() else { return };
     let before = setting();
     let folder = scratch();
     let file = folder.path().join("x.toml");
@@ -109,9 +107,7 @@ fn settings_and_control_groups_are_undone_at_every_end() {
 
 #[test]
 fn what_does_not_fit_the_machine_is_refused_before_it_begins() {
-    let Some(_turn) = shared("what_does_not_fit_the_machine_is_refused_before_it_begins") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let folder = scratch();
     fs::write(folder.path().join("x.toml"), experiment("true")).expect("a folder of ours");
     let check = |set: &[&str], code: i32, words: &str| {
@@ -164,10 +160,7 @@ fn journal(folder: &Path) -> (u32, u32, u32) {
 
 #[test]
 fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
-    let Some(_turn) = owning_swap("a_workload_is_recorded_and_tuned_once_whatever_interrupts")
-    else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
     let folder = scratch();
     fs::write(folder.path().join("idles.cfg"), IDLES).expect("a folder of ours");
     fs::write(folder.path().join("x.toml"), TUNED).expect("a folder of ours");

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::common::{Workload, isotherm, run, scratch, shared, skip, until};
 
@@ -65,26 +65,24 @@ fn simulated(huge: &str) -> (u64, u64) {
         "processes": [{"masim": config, "sparse": true}],
     });
     fs::write(&scenario, text.to_string()).expect("written");
-    let done = run(isotherm(["simulate", "--json"]).arg(&scenario)).success();
-    let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let report = run(isotherm(["simulate", "--json"]).arg(&scenario))
+        .success()
+        .json();
     let of = |name: &str| report["processes"][0][name].as_u64().expect("bytes");
     (of("rss_max_bytes"), of("huge_bytes"))
 }
 
 #[test]
 fn huge_pages_cost_what_is_simulated() {
-    let test = "huge_pages_cost_what_is_simulated";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     match fs::read_to_string(THP) {
         Ok(modes) if !modes.contains("[never]") => {}
-        Ok(_) => return skip(test, &format!("{THP} is never")),
-        Err(error) => return skip(test, &format!("cannot read {THP}: {error}")),
+        Ok(_) => return skip(&format!("{THP} is never")),
+        Err(error) => return skip(&format!("cannot read {THP}: {error}")),
     }
     for huge in ["never", "always"] {
         let (here, there) = (live(huge), simulated(huge));
-        eprintln!(
-            "{test}: huge pages {huge}: resident and huge {here:?} live, {there:?} simulated"
-        );
+        eprintln!("huge pages {huge}: resident and huge {here:?} live, {there:?} simulated");
         let differ = |a: u64, b: u64| a.abs_diff(b) as f64 / a.max(b).max(1) as f64;
         // The part of a mapping before its first 2 MiB and after its last depends on its address.
         assert!(differ(here.0, there.0) < 0.05, "{here:?} {there:?}");

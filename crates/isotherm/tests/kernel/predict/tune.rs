@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -27,10 +28,12 @@ for number in range(rounds):
     count.seek(0); count.write(str(number)); count.flush()
 ";
 
-const SCHEMES: [&str; 5] = ["--preset", "prcl", "--param", "age=500ms,1s", "--no-guard"];
-
-fn report(stdout: &str) -> Value {
-    serde_json::from_str(stdout).expect("JSON")
+/// Returns a search among two ages with a live run.
+fn tune(flags: &[&str]) -> Command {
+    let mut command = isotherm(["tune", "--json", "--runs", "1", "--preset", "prcl"]);
+    command.args(["--param", "age=500ms,1s", "--no-guard"]);
+    command.args(["--max-slowdown", "50%"]).args(flags);
+    command
 }
 
 /// Returns the share that a live run under the recommended setting saved.
@@ -45,35 +48,20 @@ fn saved_live(report: &Value) -> f64 {
 
 #[test]
 fn a_program_is_run_again_and_an_interruption_loses_nothing() {
-    const TEST: &str = "a_program_is_run_again_and_an_interruption_loses_nothing";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
     let folder = scratch();
     fs::write(folder.path().join("it's a program.py"), PROGRAM).expect("ours");
     let tune = |folder: &Path| {
-        let mut tune = isotherm([
-            "tune",
-            "--live",
-            "--runs",
-            "1",
-            "-o",
-            "tuned.yaml",
-            "--json",
-        ]);
-        tune.args(SCHEMES)
-            .args(["--max-slowdown", "50%", "--"])
-            .current_dir(folder);
+        let mut tune = tune(&["--live", "-o", "tuned.yaml", "--"]);
         tune.args([&python_path(), "it's a program.py", "350", "count"]);
+        tune.current_dir(folder);
         tune
     };
     let lacks = run(&mut tune(folder.path()));
     if lacks.code() == 2 {
         assert!(lacks.stderr.contains("there is no swap"), "{lacks:?}");
     }
-    let Some(_swap) = Swap::set_up(TEST) else {
-        return;
-    };
+    let Some(_swap) = Swap::set_up() else { return };
     let first = Running::start(&mut tune(folder.path()));
     until("a live run under schemes", || {
         first
@@ -84,14 +72,14 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
     first.signal(Signal::SIGINT);
     let first = first.finish();
     assert_eq!(first.code(), 130, "{first:?}");
-    assert!(report(&first.stdout)["was_stopped"] == true);
+    assert!(first.json()["was_stopped"] == true);
     let second = run(&mut tune(folder.path())).success();
     assert!(second.stderr.contains("and 1 live runs made"), "{second:?}");
     assert!(
         !second.stderr.contains("is recorded"),
         "the trace was kept: {second:?}"
     );
-    let reported = report(&second.stdout);
+    let reported = second.json();
     assert_eq!(
         (&reported["live"]["nr_bases"], &reported["live"]["end"]),
         (&2.into(), &"all_made".into())
@@ -113,48 +101,29 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
 
 #[test]
 fn a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back() {
-    const TEST: &str = "a_service_is_tuned_while_it_goes_on_and_gets_its_memory_back";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let folder = scratch();
     let count = folder.path().join("count");
-    let mut service = Running::start(python(PROGRAM).arg("1000000").arg(&count));
-    service.line("ready");
+    let mut service = Running::ready(python(PROGRAM).arg("1000000").arg(&count));
     let pid = service.pid().to_string();
     let rss = proc_bytes(service.pid(), "status", "VmRSS:");
     let tune = |progress: &str, pid: &str| {
-        let mut tune = isotherm(["tune", "--live", "--runs", "1", "--json", "--window", "3s"]);
-        tune.args(SCHEMES).args([
-            "--max-slowdown",
-            "50%",
-            "--pid",
-            pid,
-            "--progress-cmd",
-            progress,
-        ]);
-        run(&mut tune)
+        let mut tune = tune(&["--live", "--window", "3s", "--pid", pid]);
+        run(tune.args(["--progress-cmd", progress]))
     };
     let done = tune(&format!("cat {}", count.display()), &pid).success();
-    let reported = report(&done.stdout);
+    let reported = done.json();
     assert!(saved_live(&reported) > 0.05, "{reported}");
     assert!(service.is_running());
     assert_eq!(proc_bytes(service.pid(), "status", "VmSwap:"), 0);
     assert!(proc_bytes(service.pid(), "status", "VmRSS:") > rss / 10 * 9);
-    let stands = tune("echo 5", &pid);
-    assert_eq!(stands.code(), 2, "{stands:?}");
-    assert!(stands.stderr.contains("did not grow"), "{stands:?}");
-    let gone = tune("echo 5", "4194303");
-    assert!(
-        gone.code() == 2 && gone.stderr.contains("does not exist"),
-        "{gone:?}"
-    );
+    tune("echo 5", &pid).refused("did not grow");
+    tune("echo 5", "4194303").refused("does not exist");
 }
 
 #[test]
 fn a_workload_of_an_experiment_is_run_with_its_swap() {
-    const TEST: &str = "a_workload_of_an_experiment_is_run_with_its_swap";
-    let Some(_turn) = owning_swap(TEST) else {
-        return;
-    };
+    let Some(_turn) = owning_swap() else { return };
     let folder = scratch();
     fs::write(folder.path().join("program.py"), PROGRAM).expect("ours");
     let experiment = format!(
@@ -165,14 +134,8 @@ fn a_workload_of_an_experiment_is_run_with_its_swap() {
     );
     fs::write(folder.path().join("x.toml"), experiment).expect("ours");
     let tune = |more: &[&str]| {
-        let mut tune = isotherm([
-            "tune", "--live", "trace", "--runs", "1", "--json", "--eval", "x.toml",
-        ]);
-        tune.args(SCHEMES)
-            .args(["--max-slowdown", "50%"])
-            .args(more)
-            .current_dir(folder.path());
-        run(&mut tune)
+        let mut tune = tune(&["--live", "trace", "--eval", "x.toml"]);
+        run(tune.args(more).current_dir(folder.path()))
     };
     for (more, words) in [
         (&[][..], "choose one by --workload: other, w"),
@@ -182,13 +145,11 @@ fn a_workload_of_an_experiment_is_run_with_its_swap() {
         ),
         (&["--workload", "none"], "no such workload"),
     ] {
-        let refused = tune(more);
-        assert_eq!(refused.code(), 2, "{refused:?}");
-        assert!(refused.stderr.contains(words), "{words}: {refused:?}");
+        tune(more).refused(words);
     }
     let swaps = fs::read_to_string("/proc/swaps").expect("Linux");
     let done = tune(&["--workload", "w"]).success();
-    assert!(saved_live(&report(&done.stdout)) > 0.05, "{done:?}");
+    assert!(saved_live(&done.json()) > 0.05, "{done:?}");
     assert_eq!(
         fs::read_to_string("/proc/swaps").expect("Linux"),
         swaps,

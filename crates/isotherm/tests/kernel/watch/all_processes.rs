@@ -1,30 +1,22 @@
 //! All processes of the machine.
 
-use std::io::{Read, Write};
 use std::path::Path;
 
 use isotherm_engine::Nanos;
-use nix::sys::signal::Signal;
 
 use crate::common::{
-    Record, Running, isotherm, pause, proc_bytes, python, record_until, run, scratch, stop_once,
-    until, until_snapshot, watching,
+    Record, Running, free_address, http_get, isotherm, pause, proc_bytes, python, record_file,
+    record_until, report, run, scratch, stop_once, until, until_snapshot, watching,
 };
 
 const WAIT: &str = "print('ready', flush=True)\nimport time; time.sleep(600)";
 
 #[test]
 fn all_processes_are_watched_but_those_left_out() {
-    let test = "all_processes_are_watched_but_those_left_out";
-    let Some(_turn) = watching(test) else { return };
-    let start = || {
-        let mut process = Running::start(&mut python(WAIT));
-        process.line("ready");
-        process
-    };
+    let Some(_turn) = watching() else { return };
+    let start = || Running::ready(&mut python(WAIT));
     let (early, excluded) = (start(), start());
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     // A busy machine does not use up this budget by listing processes.
     let mut command = isotherm(["record", "--all", "--cpu-budget", "5%", "--exclude"]);
     let excluded_pid = excluded.pid().to_string();
@@ -60,8 +52,7 @@ fn all_processes_are_watched_but_those_left_out() {
 /// A name excludes a process, whatever program it ran before. Another program stays the same target after exec.
 #[test]
 fn a_name_is_left_out_whenever_it_comes() {
-    let test = "a_name_is_left_out_whenever_it_comes";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let directory = scratch();
     let program = directory.path().join("left-out");
     std::fs::copy("/bin/sleep", &program).expect("a copy");
@@ -94,8 +85,7 @@ fn a_name_is_left_out_whenever_it_comes() {
     });
     // Processes are listed once a second: by then the program would have been found.
     pause(2.5);
-    recorder.signal(Signal::SIGINT);
-    recorder.finish().success();
+    recorder.interrupt();
     let record = Record::whole(&path);
     let starts = record.starts();
     let of_shell: Vec<_> = starts
@@ -149,19 +139,15 @@ fn idle_for_5s(record: &Record, pid: u32) -> u64 {
 /// The report gives the owner of memory, its size and its idleness, and counts all of the machine's memory once.
 #[test]
 fn the_machines_memory_is_told_by_who_uses_it() {
-    let test = "the_machines_memory_is_told_by_who_uses_it";
-    let Some(_turn) = watching(test) else { return };
-    let mut process = Running::start(&mut python(IDLE));
-    process.line("ready");
+    let Some(_turn) = watching() else { return };
+    let process = Running::ready(&mut python(IDLE));
     let rss = proc_bytes(process.pid(), "status", "RssAnon:");
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--all", "--cpu-budget", "5%"]);
     record_until("memory that idles for 5 s", &mut command, &path, |record| {
         idle_for_5s(record, process.pid()) > rss / 10 * 9
     });
-    let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
-    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let report = report("machine", &path);
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
     let classes = report["classes"].as_array().expect("classes");
     let sum: u64 = classes.iter().map(|class| number(&class["bytes"])).sum();
@@ -193,17 +179,13 @@ fn the_machines_memory_is_told_by_who_uses_it() {
 /// Metrics are by control group and age, for Prometheus.
 #[test]
 fn metrics_say_whose_memory_is_how_old() {
-    let test = "metrics_say_whose_memory_is_how_old";
-    let Some(_turn) = watching(test) else { return };
-    let mut process = Running::start(&mut python(IDLE));
-    process.line("ready");
+    let Some(_turn) = watching() else { return };
+    let process = Running::ready(&mut python(IDLE));
     let rss = proc_bytes(process.pid(), "status", "RssAnon:");
     let directory = scratch();
     let schemes = directory.path().join("schemes.damos");
     std::fs::write(&schemes, "4K max 0% 0% 30s max stat\n").expect("a file");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("its address").to_string();
-    drop(listener);
+    let address = free_address();
     let mut command = isotherm(["start", "--all", "--dry-run", "--cpu-budget", "5%"]);
     command
         .args(["--metrics", &address])
@@ -215,7 +197,7 @@ fn metrics_say_whose_memory_is_how_old() {
     let ages = ["5s-30s", "30s-2m", "2m-10m"];
     let ages = ages.map(|age| format!("class=\"anonymous\",age=\"{age}\""));
     let metrics = until("idle memory in the metrics", || {
-        let body = scrape(&address)?;
+        let body = http_get(&address, "/metrics")?;
         let lines = body.lines().filter(|line| {
             line.starts_with("isotherm_machine_mapped_bytes{cgroup=\"/")
                 && ages.iter().any(|age| line.contains(age))
@@ -225,12 +207,4 @@ fn metrics_say_whose_memory_is_how_old() {
         (bytes > rss / 10 * 9).then_some(body)
     });
     assert!(metrics.contains("isotherm_machine_node_bytes{node=\"0\",kind=\"free\"}"));
-}
-
-fn scrape(address: &str) -> Option<String> {
-    let mut stream = std::net::TcpStream::connect(address).ok()?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).ok()?;
-    Some(text)
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use isotherm_record::{ActionSample, Item};
+use isotherm_record::ActionSample;
 use serde_json::{Value, json};
 
 use crate::common::{
-    Record, Running, Workload, isotherm, paced_workload, range, record_until, run, scratch, shared,
-    skip, until,
+    Record, Running, Workload, daemon_status, isotherm, paced_workload, range, record_until, run,
+    scratch, shared, skip, until,
 };
 
 const MIB: u64 = 1 << 20;
@@ -43,8 +43,7 @@ fn applied(scheme: &Value) -> u64 {
 
 #[test]
 fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
-    let test = "two_processes_are_watched_and_acted_on_by_contexts_of_their_own";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let workloads = [(); 3].map(|()| Workload::start(&paced_workload(64, 4), &[]));
     let pids = workloads.each_ref().map(Workload::pid);
@@ -60,17 +59,15 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
     let what = "32 MiB to be acted on in two contexts, and looks at the third";
     let done = record_until(what, command.arg(&file), &output, |record| {
         let acted_on = |name: &str, number: fn(&ActionSample) -> u64| -> u64 {
-            let of = record.items.iter().filter_map(|item| match item {
-                Item::Action(action) if action.context.as_deref() == Some(name) => Some(action),
-                _ => None,
-            });
+            let of = record.actions();
+            let of = of.filter(|action| action.context.as_deref() == Some(name));
             of.map(number).sum()
         };
         acted_on("kdamond 0", |action| action.sz_applied) > 32 * MIB
             && acted_on("kdamond 1", |action| action.sz_tried) > 32 * MIB
             && record.snapshots().filter(|s| s.target.0 == 2).count() > 3
     });
-    let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = done.json();
     let schemes = summary["schemes"].as_array().expect("a list");
     let names: Vec<_> = schemes.iter().map(|s| s["context"].as_str()).collect();
     let wanted = ["kdamond 0", "kdamond 1", "kdamond 2"];
@@ -94,13 +91,9 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
     );
     let seen: BTreeSet<u32> = record.snapshots().map(|s| s.target.0).collect();
     assert_eq!(seen, BTreeSet::from([0, 1, 2]), "a paused one is watched");
-    let acted: BTreeSet<_> = record
-        .items
-        .iter()
-        .filter_map(|item| match item {
-            Item::Action(action) => Some((action.context.clone(), action.action.clone())),
-            _ => None,
-        })
+    let acted = record.actions();
+    let acted: BTreeSet<_> = acted
+        .map(|action| (action.context.clone(), action.action.clone()))
         .collect();
     let by = |i: usize, action: &str| (Some(wanted[i].to_owned()), action.to_owned());
     assert_eq!(acted, BTreeSet::from([by(0, "cold"), by(1, "stat")]));
@@ -113,8 +106,7 @@ fn two_processes_are_watched_and_acted_on_by_contexts_of_their_own() {
 
 #[test]
 fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
-    let test = "a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let directory = scratch();
     let workloads = [(); 2].map(|()| Workload::start(&paced_workload(64, 4), &[]));
     let pids = workloads.each_ref().map(Workload::pid);
@@ -140,11 +132,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
             .arg("-c")
             .arg(file))
     };
-    let status = || -> Option<Value> {
-        let done = run(isotherm(["status", "--json", "--socket"]).arg(&socket));
-        let done = done.status.success().then_some(done)?;
-        serde_json::from_str(&done.stdout).ok()
-    };
+    let status = || daemon_status(&socket);
     // The claims of siblings do not block each other.
     let before = until("something done by the first", || {
         status().filter(|s| applied(&s["contexts"][0]["schemes"][0]) > 16 * MIB)
@@ -155,9 +143,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
     assert_eq!(before["paused"], false, "not all of it");
     assert_eq!(before["targets"][1]["context"], "kdamond 1");
     let one = write("one", &[kdamond(pids[0], "stat", false)]);
-    let refused = tune(one);
-    assert_eq!(refused.code(), 2);
-    assert!(refused.stderr.contains("2 are at work"), "{refused:?}");
+    tune(one).refused("2 are at work");
     let other = write(
         "other",
         &[
@@ -182,7 +168,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
         (&json!(true), &json!(true))
     );
     say("stop").success();
-    daemon.finish().success();
+    daemon.succeed();
     assert!(!socket.exists());
 }
 
@@ -202,29 +188,22 @@ fn with_goal(pid: u32, node: u32) -> String {
 
 #[test]
 fn the_share_of_matching_memory_on_a_node_is_measured() {
-    let test = "the_share_of_matching_memory_on_a_node_is_measured";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     if fs::metadata("/sys/devices/system/node/node1").is_ok() {
-        return skip(
-            test,
-            "there are several nodes, and nobody knows what is where",
-        );
+        return skip("there are several nodes, and nobody knows what is where");
     }
     let directory = scratch();
     let workload = Workload::start(&paced_workload(64, 4), &[]);
     let socket = directory.path().join("socket");
     let file = directory.path().join("file");
     fs::write(&file, with_goal(workload.pid(), 3)).expect("a file");
-    let refused = run(isotherm(["run", "--duration", "1s", "-c"]).arg(&file));
-    assert_eq!(refused.code(), 2, "{refused:?}");
-    assert!(refused.stderr.contains("node 3"), "{refused:?}");
+    run(isotherm(["run", "--duration", "1s", "-c"]).arg(&file)).refused("node 3");
     fs::write(&file, with_goal(workload.pid(), 0)).expect("a file");
     let mut command = isotherm(["start", "--no-guard", "--socket"]);
     let _daemon = Running::start(command.arg(&socket).arg("-c").arg(&file));
     let goal = until("a measurement", || {
-        let done = run(isotherm(["status", "--json", "--socket"]).arg(&socket));
-        let status: Value = serde_json::from_str(&done.stdout).ok()?;
-        let goal = status["contexts"][0]["schemes"][0]["quota"]["goals"][0].clone();
+        let goal =
+            daemon_status(&socket)?["contexts"][0]["schemes"][0]["quota"]["goals"][0].clone();
         goal["current"].as_u64().map(|_| goal)
     });
     assert_eq!(goal["current"], 10_000, "there is one node: {goal}");
@@ -246,10 +225,9 @@ fn halves() -> Option<[(u64, u64); 2]> {
 
 #[test]
 fn what_hmsdk_writes_for_two_nodes_is_run_dry_on_one_machine() {
-    let test = "what_hmsdk_writes_for_two_nodes_is_run_dry_on_one_machine";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let Some([low, high]) = halves().filter(|halves| halves[0].1 > 0) else {
-        return skip(test, "/proc/iomem shows no addresses");
+        return skip("/proc/iomem shows no addresses");
     };
     let directory = scratch();
     let text = HMSDK
@@ -270,7 +248,7 @@ fn what_hmsdk_writes_for_two_nodes_is_run_dry_on_one_machine() {
         };
         of(0) && of(1)
     });
-    let summary: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = done.json();
     let schemes = summary["schemes"].as_array().expect("a list");
     let said: Vec<_> = schemes
         .iter()

@@ -1,45 +1,32 @@
 //! Programs of kinds that other tools report wrongly: each is compared with the value of the kernel or of the program
 //! itself.
 
-use serde_json::Value;
+use std::ops::RangeInclusive;
+
+use serde_json::{Value, json};
 
 use crate::common::{
-    Running, isotherm, proc_bytes, python, record_pid, run, scratch, shared, skip, until, with_swap,
+    Running, isotherm, proc_bytes, python, record_file, record_pid, report, run, shared, skip,
+    until, with_swap,
 };
 
 const MIB: u64 = 1 << 20;
 
-/// Records process `pid` for 9 s, and returns the report of this name.
-fn report(pid: u32, name: &str) -> Value {
-    report_with(pid, &[], name)
-}
-
-fn report_with(pid: u32, flags: &[&str], name: &str) -> Value {
-    let folder = scratch();
-    let path = folder.path().join("record");
+/// Records process `pid` for 9 s, and returns the summary.
+fn summary(pid: u32, flags: &[&str]) -> Value {
+    let (_folder, path) = record_file();
     let recorder = record_pid(pid, &path, &[&["--duration", "9s"], flags].concat());
-    recorder.finish().success();
-    let done = run(isotherm(["report", name, "--json"]).arg(&path)).success();
-    serde_json::from_str(&done.stdout).expect("a report in JSON")
+    recorder.succeed();
+    report("summary", &path)
 }
 
 /// Pages out for some seconds memory of process `pid` that is idle for 2 s, and returns the summary.
 fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
-    let (folder, pid) = (scratch(), pid.to_string());
-    let mut command = isotherm([
-        "run",
-        "--json",
-        "--no-guard",
-        "--duration",
-        duration,
-        "--pid",
-    ]);
-    command.arg(pid).arg("-o").arg(folder.path().join("record"));
-    command
-        .args(["--scheme", "4K max 0 0 2s max pageout"])
-        .args(flags);
-    let done = run(&mut command).success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("run --json prints JSON");
+    let (_folder, path) = record_file();
+    let mut command = isotherm(["run", "--json", "--no-guard", "--duration", duration]);
+    command.args(["--scheme", "4K max 0 0 2s max pageout"]);
+    command.args(["--pid", &pid.to_string(), "-o"]).arg(path);
+    let summary = run(command.args(flags)).success().json();
     let scheme = &summary["schemes"][0];
     let refused = scheme["refused"].as_object().into_iter().flatten();
     let refused: u64 = refused.filter_map(|(_, bytes)| bytes.as_u64()).sum();
@@ -51,6 +38,17 @@ fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
         "{summary}"
     );
     summary
+}
+
+/// Asserts that the number of bytes at a pointer is within these MiB.
+#[track_caller]
+fn expect(report: &Value, pointer: &str, mib: RangeInclusive<u64>) {
+    let bytes = report.pointer(pointer).and_then(Value::as_u64);
+    let range = mib.start() * MIB..=mib.end().saturating_mul(MIB);
+    assert!(
+        bytes.is_some_and(|bytes| range.contains(&bytes)),
+        "{pointer}: {bytes:?} in {mib:?} MiB: {report}"
+    );
 }
 
 /// Maps 32 MiB twice and never touches them again; the first mapping is locked.
@@ -72,37 +70,20 @@ time.sleep(600)
 
 #[test]
 fn locked_memory_is_not_promised_and_not_touched() {
-    const TEST: &str = "locked_memory_is_not_promised_and_not_touched";
-    let Some(_turn) = with_swap(TEST) else { return };
-    let mut target = Running::start(&mut python(LOCKED));
-    target.line("ready");
+    let Some(_turn) = with_swap() else { return };
+    let target = Running::ready(&mut python(LOCKED));
     let pid = target.pid();
     assert_eq!(proc_bytes(pid, "status", "VmLck:"), 32 * MIB);
 
-    let summary = report(pid, "summary");
-    let reclaim = &summary["reclaim"];
-    let kept = reclaim["unreclaimable_bytes"].as_u64();
-    assert!(
-        kept >= Some(31 * MIB) && kept <= Some(33 * MIB),
-        "{summary}"
-    );
-    let saved = reclaim["bytes"].as_u64();
-    assert!(
-        saved >= Some(30 * MIB) && saved <= Some(50 * MIB),
-        "{summary}"
-    );
+    let summary = summary(pid, &[]);
+    expect(&summary, "/reclaim/unreclaimable_bytes", 31..=33);
+    expect(&summary, "/reclaim/bytes", 30..=50);
 
     let huge = proc_bytes(pid, "smaps_rollup", "AnonHugePages:");
     for flags in [&["--dry-run"][..], &[]] {
         let summary = page_out(pid, "5s", flags);
-        let scheme = &summary["schemes"][0];
-        let applied = scheme["sz_applied"].as_u64();
-        assert!(
-            applied >= Some(30 * MIB) && applied <= Some(50 * MIB),
-            "{summary}"
-        );
-        let locked = scheme["refused"]["locked"].as_u64();
-        assert!(locked >= Some(31 * MIB), "{summary}");
+        expect(&summary, "/schemes/0/sz_applied", 30..=50);
+        expect(&summary, "/schemes/0/refused/locked", 31..=u64::MAX);
     }
     let huge_after = proc_bytes(pid, "smaps_rollup", "AnonHugePages:");
     assert!(huge_after <= huge + 2 * MIB, "{huge} {huge_after}");
@@ -128,50 +109,35 @@ ctypes.CDLL(None).syscall(60, 0)
 
 #[test]
 fn threads_that_outlive_the_main_thread_are_watched() {
-    const TEST: &str = "threads_that_outlive_the_main_thread_are_watched";
-    let Some(_turn) = with_swap(TEST) else { return };
-    let mut target = Running::start(&mut python(ENDED_MAIN));
-    target.line("ready");
+    let Some(_turn) = with_swap() else { return };
+    let target = Running::ready(&mut python(ENDED_MAIN));
     let pid = target.pid();
     until("the main thread to end", || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.contains(") Z ").then_some(())
     });
-    let summary = report(pid, "summary");
-    let total = &summary["total"];
-    let resident = total["resident_bytes"].as_u64();
-    assert!(
-        resident >= Some(64 * MIB) && resident <= Some(90 * MIB),
-        "{summary}"
-    );
-    let used = total["working_set_bytes"].as_u64();
-    assert!(
-        used >= Some(16 * MIB) && used <= Some(30 * MIB),
-        "{summary}"
-    );
+    let summary = summary(pid, &[]);
+    expect(&summary, "/total/resident_bytes", 64..=90);
+    expect(&summary, "/total/working_set_bytes", 16..=30);
     let summary = page_out(pid, "5s", &[]);
     // The kernel accepts no advice about it, and the summary reports that.
-    let scheme = &summary["schemes"][0];
-    assert_eq!(scheme["sz_applied"], 0, "{summary}");
-    let refused = scheme["refused"]["unsupported"].as_u64();
-    assert!(refused >= Some(46 * MIB), "{summary}");
+    expect(&summary, "/schemes/0/sz_applied", 0..=0);
+    expect(&summary, "/schemes/0/refused/unsupported", 46..=u64::MAX);
 }
 
 #[test]
 fn what_was_paged_out_is_read_back_at_a_pace() {
-    const TEST: &str = "what_was_paged_out_is_read_back_at_a_pace";
-    let Some(_turn) = with_swap(TEST) else { return };
-    let mut target = Running::start(&mut python(LOCKED));
-    target.line("ready");
+    let Some(_turn) = with_swap() else { return };
+    let target = Running::ready(&mut python(LOCKED));
     let (pid, text) = (target.pid(), target.pid().to_string());
     page_out(pid, "6s", &[]);
     let out = proc_bytes(pid, "status", "VmSwap:");
     assert!(out >= 28 * MIB, "{out}");
-    let done = run(&mut isotherm([
+    let report = run(&mut isotherm([
         "restore", "--json", "--rate", "16M", "--pid", &text,
     ]))
-    .success();
-    let report: Value = serde_json::from_str(&done.stdout).expect("restore --json prints JSON");
+    .success()
+    .json();
     assert_eq!(proc_bytes(pid, "status", "VmSwap:"), 0, "{report}");
     assert_eq!(report["end"], "complete");
     assert_eq!(report["processes"][0]["swapped_before_bytes"], out);
@@ -201,27 +167,20 @@ while True:
 
 #[test]
 fn memory_that_is_mapped_several_times_counts_once() {
-    const TEST: &str = "memory_that_is_mapped_several_times_counts_once";
-    let Some(_turn) = with_swap(TEST) else { return };
-    let mut target = Running::start(&mut python(MAPPED_THRICE));
-    target.line("ready");
+    let Some(_turn) = with_swap() else { return };
+    let target = Running::ready(&mut python(MAPPED_THRICE));
     let pid = target.pid();
     let frames = proc_bytes(pid, "smaps_rollup", "Pss:");
-    let summary = report(pid, "summary");
-    let total = &summary["total"];
-    let resident = total["resident_bytes"].as_u64().expect("it is known");
+    let summary = summary(pid, &[]);
+    let resident = summary["total"]["resident_bytes"].as_u64();
+    let resident = resident.expect("it is known");
     // Pss contains a part of libraries that others map as well.
     assert!(
         (frames..frames + 16 * MIB).contains(&resident),
         "{frames} {summary}"
     );
-    let used = total["working_set_bytes"].as_u64();
-    assert!(used >= Some(7 * MIB) && used <= Some(16 * MIB), "{summary}");
-    let kept = summary["reclaim"]["unreclaimable_bytes"].as_u64();
-    assert!(
-        kept >= Some(36 * MIB) && kept <= Some(44 * MIB),
-        "{summary}"
-    );
+    expect(&summary, "/total/working_set_bytes", 7..=16);
+    expect(&summary, "/reclaim/unreclaimable_bytes", 36..=44);
 }
 
 /// Starts three children that share 48 MiB with their parent, as PostgreSQL does with its buffers. Each child reads the
@@ -254,39 +213,66 @@ print("ready", flush=True)
 time.sleep(600)
 "#;
 
+fn children_of(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("the kernel lists children");
+    let pids = children.split_whitespace();
+    pids.map(|pid| pid.parse().expect("a number")).collect()
+}
+
 #[test]
 fn memory_that_a_group_shares_counts_once() {
-    const TEST: &str = "memory_that_a_group_shares_counts_once";
-    let Some(_turn) = with_swap(TEST) else { return };
-    let mut target = Running::start(&mut python(GROUP));
-    target.line("ready");
+    let Some(_turn) = with_swap() else { return };
+    let target = Running::ready(&mut python(GROUP));
     let pid = target.pid();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
-        .expect("the kernel lists children");
-    let pids = children
-        .split_whitespace()
-        .map(|pid| pid.parse().expect("a number"));
-    let frames: u64 = { pids.chain([pid]) }
-        .map(|pid: u32| proc_bytes(pid, "smaps_rollup", "Pss:"))
+    let frames: u64 = { children_of(pid).into_iter().chain([pid]) }
+        .map(|pid| proc_bytes(pid, "smaps_rollup", "Pss:"))
         .sum();
-    let summary = report_with(pid, &["--children"], "summary");
-    let total = &summary["total"];
-    let resident = total["resident_bytes"].as_u64().expect("it is known");
+    let summary = summary(pid, &["--children"]);
+    let resident = summary["total"]["resident_bytes"].as_u64();
+    let resident = resident.expect("it is known");
     // Pss contains a part of libraries that others map as well.
     assert!(
         (frames - MIB..frames + 20 * MIB).contains(&resident),
         "{frames} {summary}"
     );
-    let used = total["working_set_bytes"].as_u64();
-    assert!(used >= Some(6 * MIB) && used <= Some(12 * MIB), "{summary}");
+    expect(&summary, "/total/working_set_bytes", 6..=12);
     // The saved memory is the children's own, and the part of the interpreters that is idle.
-    let saved = summary["reclaim"]["bytes"].as_u64();
+    expect(&summary, "/reclaim/bytes", 22..=46);
+    expect(&summary, "/reclaim/unreclaimable_bytes", 36..=u64::MAX);
+}
+
+#[test]
+fn memory_that_a_group_shares_counts_once_in_each_context() {
+    let Some(_turn) = shared() else { return };
+    let target = Running::ready(&mut python(GROUP));
+    let pids = [&children_of(target.pid())[..], &[target.pid()]].concat();
+    let kdamond = |pids: &[u32]| {
+        let targets: Vec<Value> = { pids.iter() }
+            .map(|pid| json!({"pid": pid, "regions": []}))
+            .collect();
+        json!({"contexts": [{"ops": "vaddr", "targets": targets, "schemes": []}]})
+    };
+    let kdamonds = json!({"kdamonds": [kdamond(&pids[..2]), kdamond(&pids[2..])]});
+    let (folder, path) = record_file();
+    let file = folder.path().join("kdamonds.json");
+    std::fs::write(&file, kdamonds.to_string()).expect("written");
+    let mut command = isotherm(["record", "--duration", "9s", "-o"]);
+    run(command.arg(&path).arg("-c").arg(&file)).success();
+    let summary = report("summary", &path);
+    let resident = summary["total"]["resident_bytes"]
+        .as_u64()
+        .expect("it is known");
+    let targets = summary["targets"].as_array().expect("targets").iter();
+    let sum: u64 = targets
+        .filter_map(|target| target["resident_bytes"].as_u64())
+        .sum();
+    // Each context has two of the four processes, so 48 MiB count twice instead of four times.
+    let once = sum - 96 * MIB;
     assert!(
-        saved >= Some(22 * MIB) && saved <= Some(46 * MIB),
-        "{summary}"
+        resident <= once + MIB && resident + 40 * MIB >= once,
+        "{resident} {once} {summary}"
     );
-    let kept = summary["reclaim"]["unreclaimable_bytes"].as_u64();
-    assert!(kept >= Some(36 * MIB), "{summary}");
 }
 
 /// Maps 32 MiB of identical pages, which KSM may merge.
@@ -327,21 +313,19 @@ impl Drop for Ksm {
 
 #[test]
 fn pages_that_ksm_has_merged_count_once() {
-    const TEST: &str = "pages_that_ksm_has_merged_count_once";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let Ok(_ksm) = Ksm::run() else {
-        skip(TEST, "this kernel has no KSM");
+        skip("this kernel has no KSM");
         return;
     };
-    let mut target = Running::start(&mut python(MERGEABLE));
-    target.line("ready");
+    let target = Running::ready(&mut python(MERGEABLE));
     let pid = target.pid();
     until("KSM to merge the pages", || {
         let merged = std::fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages")).ok()?;
         (merged.trim().parse::<u64>().ok()? > 8000).then_some(())
     });
     let frames = proc_bytes(pid, "smaps_rollup", "Pss:");
-    let summary = report(pid, "summary");
+    let summary = summary(pid, &[]);
     let resident = summary["total"]["resident_bytes"].as_u64();
     assert!(
         resident >= Some(frames - MIB) && resident <= Some(frames + 16 * MIB),
@@ -363,11 +347,9 @@ os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "again"])
 
 #[test]
 fn what_lives_for_no_whole_interval_is_unknown() {
-    const TEST: &str = "what_lives_for_no_whole_interval_is_unknown";
-    let Some(_turn) = shared(TEST) else { return };
-    let mut target = Running::start(python(EXECS).env("PROGRAM", EXECS));
-    target.line("ready");
-    let summary = report(target.pid(), "summary");
+    let Some(_turn) = shared() else { return };
+    let target = Running::ready(python(EXECS).env("PROGRAM", EXECS));
+    let summary = summary(target.pid(), &[]);
     let total = &summary["total"];
     let bytes = |of: &str| total[of].as_u64();
     assert!(bytes("resident_bytes") >= Some(MIB), "{summary}");
@@ -386,15 +368,12 @@ fn what_lives_for_no_whole_interval_is_unknown() {
 
 #[test]
 fn a_command_that_becomes_another_is_named_after_that() {
-    const TEST: &str = "a_command_that_becomes_another_is_named_after_that";
-    let Some(_turn) = shared(TEST) else { return };
-    let folder = scratch();
-    let path = folder.path().join("record");
+    let Some(_turn) = shared() else { return };
+    let (_folder, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "-o"]);
     command.arg(&path);
     run(command.args(["--", "sh", "-c", "sleep 0.2; exec sleep 3"])).success();
-    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let summary = report("summary", &path);
     let targets = summary["targets"].as_array().expect("a list");
     assert_eq!(targets.len(), 1, "{summary}");
     assert_eq!(targets[0]["name"], "sleep", "{summary}");

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::common::{
-    Record, Running, at_once, isotherm, pause, record_until, scratch, shared, skip, stop_once,
+    Record, Running, at_once, isotherm, pause, record_file, record_until, shared, skip, stop_once,
     until_written,
 };
 
@@ -62,9 +62,19 @@ pub(crate) fn hierarchies() -> Vec<PathBuf> {
     mounts.lines().filter_map(mount).collect()
 }
 
+/// Makes a group of a name; prints a skip and returns `None` where that is not possible.
+pub(crate) fn group(name: &str) -> Option<Group> {
+    let hierarchies = hierarchies();
+    let mut made = hierarchies.iter();
+    let made = made.find_map(|hierarchy| Group::create(hierarchy, name));
+    if made.is_none() {
+        skip("no control group can be made here");
+    }
+    made
+}
+
 fn check_followed(group: &Group, name: &Path) {
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let script = "echo $$ > \"$PROCS\"; while :; do sleep 1.7; done";
     let mut command = Command::new("sh");
     let shell = Running::start(command.args(["-c", script]).env("PROCS", group.procs()));
@@ -102,15 +112,14 @@ fn check_followed(group: &Group, name: &Path) {
 
 #[test]
 fn processes_of_a_group_are_followed_as_they_come_and_go() {
-    let test = "processes_of_a_group_are_followed_as_they_come_and_go";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let groups: Vec<Group> = hierarchies()
         .iter()
         .enumerate()
         .filter_map(|(i, hierarchy)| Group::create(hierarchy, &format!("test-{i}")))
         .collect();
     if groups.is_empty() {
-        return skip(test, "no control group can be made here");
+        return skip("no control group can be made here");
     }
     at_once(&groups, |group| check_followed(group, &group.directory));
     // The group is named by its path within the hierarchy, as in /proc/PID/cgroup.
@@ -123,16 +132,9 @@ fn processes_of_a_group_are_followed_as_they_come_and_go() {
 /// The recorder waits for processes of an empty group, and does not refuse it.
 #[test]
 fn a_group_may_be_empty_at_first() {
-    let test = "a_group_may_be_empty_at_first";
-    let Some(_turn) = shared(test) else { return };
-    let group = hierarchies()
-        .iter()
-        .find_map(|hierarchy| Group::create(hierarchy, "empty"));
-    let Some(group) = group else {
-        return skip(test, "no control group can be made here");
-    };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = shared() else { return };
+    let Some(group) = group("empty") else { return };
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--cgroup"]);
     let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));
     until_written(&path, 1);

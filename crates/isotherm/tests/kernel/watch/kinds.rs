@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{Running, isotherm, run, scratch, with_swap};
+use crate::common::{Running, isotherm, report, run, scratch, skip, until, with_swap};
 
 const MIB: u64 = 1 << 20;
 /// Bytes that a figure may differ by.
@@ -53,7 +53,7 @@ struct Truth {
 
 /// Waits until the program is ready; returns `None` if this kernel does not permit it.
 fn truth(program: &Running) -> Option<Truth> {
-    let line = crate::common::until("the program to be ready or to fail", || {
+    let line = until("the program to be ready or to fail", || {
         let (out, failed) = (program.stdout(), program.stderr());
         let line = out
             .lines()
@@ -98,7 +98,7 @@ fn figures(summary: &Value, pid: u32) -> [u64; 5] {
 }
 
 /// Starts a program of each kind whose runtime is installed.
-fn start_all(test: &str, folder: &Path) -> Vec<(&'static str, Running)> {
+fn start_all(folder: &Path) -> Vec<(&'static str, Running)> {
     let script = folder.join("kinds.py");
     std::fs::write(&script, PROGRAMS).expect("written");
     let start = |kind| {
@@ -112,7 +112,7 @@ fn start_all(test: &str, folder: &Path) -> Vec<(&'static str, Running)> {
     for (runtime, file, text) in RUNTIMES {
         match start_runtime(runtime, &folder.join(file), text) {
             Some(program) => programs.push((runtime, program)),
-            None => eprintln!("SKIP {test}: {runtime}: it is not installed"),
+            None => skip(&format!("{runtime}: it is not installed")),
         }
     }
     programs
@@ -120,15 +120,14 @@ fn start_all(test: &str, folder: &Path) -> Vec<(&'static str, Running)> {
 
 #[test]
 fn kinds_of_programs_are_told_as_they_are() {
-    const TEST: &str = "kinds_of_programs_are_told_as_they_are";
-    let Some(_turn) = with_swap(TEST) else { return };
+    let Some(_turn) = with_swap() else { return };
     let folder = scratch();
-    let programs = start_all(TEST, folder.path());
+    let programs = start_all(folder.path());
     let mut truths = Vec::new();
     for (kind, program) in &programs {
         match truth(program) {
             Some(truth) => truths.push((*kind, truth)),
-            None => eprintln!("SKIP {TEST}: {kind}: {}", program.stderr().trim()),
+            None => skip(&format!("{kind}: {}", program.stderr().trim())),
         }
     }
     let path = folder.path().join("record");
@@ -138,8 +137,7 @@ fn kinds_of_programs_are_told_as_they_are() {
         command.args(["--pid", &truth.pid.to_string()]);
     }
     run(&mut command).success();
-    let done = run(isotherm(["report", "summary", "--json"]).arg(&path)).success();
-    let summary: Value = serde_json::from_str(&done.stdout).expect("a report in JSON");
+    let summary = report("summary", &path);
     let base = truths
         .iter()
         .find(|(kind, _)| *kind == "nothing")

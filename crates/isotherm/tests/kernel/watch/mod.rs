@@ -5,6 +5,7 @@ mod all_processes;
 mod contexts;
 mod foreign;
 pub(crate) mod groups;
+mod hugetlb;
 mod kinds;
 mod page_cache;
 mod pages;

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use isotherm_engine::page_cache::CachedBytes;
 use isotherm_record::CachedFile;
-use nix::sys::signal::Signal;
 
 use crate::common::{
-    Running, alone, isotherm, pause, python, python_path, record_until, run, skip, until, watching,
+    Running, alone, isotherm, pause, python, python_path, record_until, report, run, skip, until,
+    watching,
 };
 use crate::watch::groups::{Group, hierarchies};
 
@@ -52,11 +52,9 @@ fn is_idle(of: Option<&CachedBytes>) -> bool {
 /// Pages that are read again and again are in use, others are idle, and the report names the files.
 #[test]
 fn files_that_are_read_are_told_from_those_that_are_not() {
-    let test = "files_that_are_read_are_told_from_those_that_are_not";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let directory = on_disk();
-    let mut reader = Running::start(python(READER).arg(directory.path()));
-    reader.line("ready");
+    let _reader = Running::ready(python(READER).arg(directory.path()));
     let path = directory.path().join("record");
     let mut command = isotherm(["record", "--all", "--cpu-budget", "100%"]);
     let what = "half of a file to be used again, the rest to be idle";
@@ -72,8 +70,7 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
         let (used, idle) = (of("used"), of("idle"));
         is_half_used(used.as_ref()) && is_idle(idle.as_ref())
     });
-    let done = run(isotherm(["report", "machine", "--json"]).arg(&path)).success();
-    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let report = report("machine", &path);
     let files = report["page_cache"]["files"].as_array().expect("files");
     let bytes_of = |name: &str| -> CachedBytes {
         let path = directory.path().join(name);
@@ -139,45 +136,33 @@ fn cached(path: &std::path::Path) -> u64 {
 /// Idle clean pages of files are dropped, those in use stay, and the report equals the kernel's count.
 #[test]
 fn idle_pages_of_files_are_dropped() {
-    let test = "idle_pages_of_files_are_dropped";
-    let Some(_turn) = alone(test) else {
-        return;
-    };
+    let Some(_turn) = alone() else { return };
     let charges = |point: &PathBuf| point.join("memory.stat").is_file();
     let hierarchies = hierarchies();
     let mut charging = hierarchies.iter().filter(|point| charges(point));
     let made = charging.find_map(|point| Group::create(point, "page-cache"));
     let Some(group) = made else {
-        return skip(test, "no hierarchy of control groups with memory");
+        return skip("no hierarchy of control groups with memory");
     };
     let directory = on_disk();
     let mut reader = Command::new("sh");
     let script = "echo $$ > \"$PROCS\"; exec \"$@\"";
     reader.args(["-c", script, "sh"]).arg(python_path());
     reader.args(["-c", READER]).arg(directory.path());
-    let mut reader = Running::start(reader.env("PROCS", group.procs()));
-    reader.line("ready");
+    let reader = Running::ready(reader.env("PROCS", group.procs()));
     let name = group.directory.file_name().expect("a name");
     let config = directory.path().join("schemes.yaml");
     std::fs::write(&config, schemes(&format!("/{}", name.display()))).expect("a file");
-    let flags = [
-        "run",
-        "--all",
-        "--cpu-budget",
-        "100%",
-        "--no-guard",
-        "--json",
-    ];
-    let runner = Running::start(isotherm(flags).arg("-c").arg(&config));
+    let mut command = isotherm(["run", "--json", "--all", "--no-guard"]);
+    command.args(["--cpu-budget", "100%", "-c"]);
+    let runner = Running::start(command.arg(&config));
     let cached = |name: &str| cached(&directory.path().join(name)) / MIB;
     until("what is idle to be dropped", || {
         (cached("idle") <= 2 && cached("used") <= 34).then_some(())
     });
     // Pages in use would become old enough, too, if their accesses were not seen.
     pause(6.0);
-    runner.signal(Signal::SIGINT);
-    let done = runner.finish().success();
-    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = runner.interrupt().json();
     let applied = summary["schemes"][0]["sz_applied"].as_u64().expect("bytes");
     let (used, idle) = (cached("used"), cached("idle"));
     assert!(idle <= 2, "{idle} MiB of what is idle: {summary}");

@@ -8,8 +8,8 @@ use isotherm_engine::{AddressRange, Snapshot, TargetId};
 use isotherm_record::{Item, MachineSample};
 
 use crate::common::{
-    Record, Running, Workload, isotherm, paced_workload, python, range, record_until, run, scratch,
-    shared, stop_once, watching,
+    Record, Running, Workload, isotherm, meminfo, paced_workload, python, range, record_file,
+    record_until, run, scratch, shared, stop_once, watching,
 };
 
 const MIB: u64 = 1 << 20;
@@ -68,13 +68,10 @@ fn tells_of_two(record: &Record, pid: u32) -> bool {
 
 #[test]
 fn physical_memory_is_told_by_frame_and_what_two_share_once() {
-    let test = "physical_memory_is_told_by_frame_and_what_two_share_once";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let others = shared_memory();
-    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
-    process.line("ready");
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let process = Running::ready(&mut python(TWO_THAT_SHARE));
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--physical", "--cpu-budget", "10%"]);
     let what = "the memory of two processes in the record";
     // The sample at the end is of an interval that was cut short.
@@ -117,9 +114,7 @@ fn physical_memory_is_told_by_frame_and_what_two_share_once() {
 
 #[test]
 fn a_record_ends_with_what_is_known_by_then() {
-    let Some(_turn) = watching("a_record_ends_with_what_is_known_by_then") else {
-        return;
-    };
+    let Some(_turn) = watching() else { return };
     let directory = scratch();
     // Both record side by side. One interval ends within 4 s at the least; samples are less frequent.
     let recorders = ["--all", "--physical"].map(|target| {
@@ -128,7 +123,7 @@ fn a_record_ends_with_what_is_known_by_then() {
         (target, Running::start(command.arg(&path)), path)
     });
     for (target, recorder, path) in recorders {
-        recorder.finish().success();
+        recorder.succeed();
         let record = Record::whole(&path);
         let end = record.items.iter().filter_map(|item| match item {
             Item::Usage(usage) => Some(usage.time),
@@ -161,22 +156,10 @@ fn shared_memory() -> u64 {
     meminfo("Shmem:")
 }
 
-/// Returns a field of /proc/meminfo, in bytes.
-fn meminfo(name: &str) -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").expect("readable");
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line
-        .and_then(|line| line.trim().strip_suffix(" kB"))
-        .expect("it is reported");
-    kib.trim().parse::<u64>().expect("a number") << 10
-}
-
 #[test]
 fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
-    let test = "frames_are_sampled_as_damon_does_where_that_is_asked_for";
-    let Some(_turn) = watching(test) else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = watching() else { return };
+    let (_directory, path) = record_file();
     let _workload = Workload::start(&paced_workload(256, 128), &[]);
     let mut command = isotherm(["record", "--physical", "--faithful"]);
     let what = "a snapshot, and frames that are unknown";
@@ -206,11 +189,8 @@ fn some_ram() -> Option<AddressRange> {
 
 #[test]
 fn a_physical_range_is_recorded_alone() {
-    let Some(_turn) = shared("a_physical_range_is_recorded_alone") else {
-        return;
-    };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = shared() else { return };
+    let (directory, path) = record_file();
     let ram = some_ram().expect("RAM, and its addresses for root");
     let start = ram.start.next_multiple_of(2 * MIB) + (64 << 20);
     let limit = AddressRange::new(start, start + (1 << 30).min(ram.len() / 2));
@@ -235,26 +215,18 @@ fn a_physical_range_is_recorded_alone() {
     );
     let nowhere = "0x7f0000000000-0x7f0000200000";
     let flags = ["record", "--physical", "--range", nowhere, "-o"];
-    let done = run(isotherm(flags).arg(directory.path().join("none")));
-    assert_eq!(done.code(), 2, "{done:?}");
-    assert!(done.stderr.contains("no RAM within"), "{done:?}");
+    run(isotherm(flags).arg(directory.path().join("none"))).refused("no RAM within");
 }
 
 #[test]
 fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
-    let test = "a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused";
-    let Some(_turn) = shared(test) else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = shared() else { return };
+    let (_directory, path) = record_file();
     let done = run(isotherm(["record", "--node", "1023", "-o"]).arg(&path));
-    assert_eq!(done.code(), 2, "{done:?}");
-    assert!(
-        done.stderr.contains("no NUMA node 1023") && done.stderr.contains("has 0"),
-        "{done:?}"
-    );
+    done.refused("no NUMA node 1023");
+    done.refused("has 0");
     assert!(!path.exists());
-    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
-    process.line("ready");
+    let _process = Running::ready(&mut python(TWO_THAT_SHARE));
     let mut command = isotherm(["record", "--node", "0", "--cpu-budget", "10%"]);
     let has_several = fs::exists("/sys/devices/system/node/node1").unwrap_or(false);
     let mapped = |sample: &MachineSample| -> u64 {
@@ -284,12 +256,9 @@ fn a_node_is_all_of_its_memory_and_one_that_is_not_there_is_refused() {
 
 #[test]
 fn every_page_of_all_processes_is_told_by_frame() {
-    let test = "every_page_of_all_processes_is_told_by_frame";
-    let Some(_turn) = watching(test) else { return };
-    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
-    process.line("ready");
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = watching() else { return };
+    let _process = Running::ready(&mut python(TWO_THAT_SHARE));
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--pages", "--physical"]);
     // The scan at the end is of an interval that was cut short.
     let mut nr_scans = 0;
@@ -311,15 +280,13 @@ fn every_page_of_all_processes_is_told_by_frame() {
 /// Some processes end before they can be sampled, and some during it.
 #[test]
 fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
-    let test = "processes_that_come_and_go_by_the_hundred_do_no_harm";
-    let Some(_turn) = watching(test) else { return };
+    let Some(_turn) = watching() else { return };
     let script = "import os, time\nopen('/proc/self/comm', 'w').write('come-and-go')\n\
         print('ready', flush=True)\nwhile True:\n    pids = []\n\
         \x20   for i in range(40):\n        pid = os.fork()\n\
         \x20       if pid == 0:\n            m = bytearray(1 << 20); time.sleep(i / 40); os._exit(0)\n\
         \x20       pids.append(pid)\n    for pid in pids: os.waitpid(pid, 0)";
-    let mut forks = Running::start(&mut python(script));
-    forks.line("ready");
+    let mut forks = Running::ready(&mut python(script));
     let directory = scratch();
     let children = |record: &Record| {
         let starts = record.starts();
@@ -346,11 +313,7 @@ fn processes_that_come_and_go_by_the_hundred_do_no_harm() {
 /// Returns the bytes of a process that schemes acted on; `None` if it was not found.
 pub(crate) fn applied(record: &Record, pid: u32) -> Option<u64> {
     let target = record.target(pid)?;
-    let actions = record.items.iter().filter_map(|item| match item {
-        Item::Action(sample) => Some(sample),
-        _ => None,
-    });
-    let of = actions.flat_map(|sample| &sample.targets);
+    let of = record.actions().flat_map(|sample| &sample.targets);
     let of = of.filter(|of| of.target == target);
     Some(of.map(|of| of.sz_applied).sum())
 }
@@ -358,23 +321,13 @@ pub(crate) fn applied(record: &Record, pid: u32) -> Option<u64> {
 /// A dry run of pprcl names the owners of the memory, and excludes the process that started it.
 #[test]
 fn pprcl_is_about_all_of_the_machine() {
-    let test = "pprcl_is_about_all_of_the_machine";
-    let Some(_turn) = watching(test) else { return };
-    let mut process = Running::start(&mut python(TWO_THAT_SHARE));
-    process.line("ready");
-    let directory = scratch();
-    let path = directory.path().join("record");
-    let flags = [
-        "run",
-        "--preset",
-        "pprcl",
-        "--dry-run",
-        "--no-guard",
-        "--cpu-budget",
-        "10%",
-    ];
+    let Some(_turn) = watching() else { return };
+    let process = Running::ready(&mut python(TWO_THAT_SHARE));
+    let (_directory, path) = record_file();
+    let mut command = isotherm(["run", "--preset", "pprcl", "--dry-run", "--no-guard"]);
+    command.args(["--cpu-budget", "10%"]);
     let what = "116 MiB of the process to be predicted";
-    let done = record_until(what, &mut isotherm(flags), &path, |record| {
+    let done = record_until(what, &mut command, &path, |record| {
         applied(record, process.pid()) > Some(115 * MIB)
     });
     assert!(done.stderr.contains("would be acted on"), "{done:?}");
@@ -396,10 +349,8 @@ fn pprcl_is_about_all_of_the_machine() {
 /// Memory is plentiful by these watermarks, so nothing is watched.
 #[test]
 fn nothing_is_watched_while_schemes_rest() {
-    let test = "nothing_is_watched_while_schemes_rest";
-    let Some(_turn) = watching(test) else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = watching() else { return };
+    let (_directory, path) = record_file();
     let scheme = "4K max 0 0 5s max stat 0 0 1s 0 0 0 free_mem_rate 5s 2 1 0";
     let mut command = isotherm(["run", "--all", "--duration", "5s", "--scheme", scheme]);
     run(command.arg("-o").arg(&path)).success();

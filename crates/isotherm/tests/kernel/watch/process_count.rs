@@ -3,26 +3,16 @@
 use std::process::Command;
 
 use crate::common::{
-    Finished, Record, Running, at_once, isotherm, measuring, python, scratch, shared, skip,
-    stop_once, until_written,
+    Record, Running, at_once, isotherm, measuring, python, record_file, run, shared, stop_once,
+    until_written,
 };
-use crate::watch::groups::{Group, hierarchies};
+use crate::watch::groups::{Group, group};
 
-fn group(test: &str) -> Option<Group> {
-    let made = hierarchies()
-        .iter()
-        .find_map(|hierarchy| Group::create(hierarchy, test));
-    if made.is_none() {
-        skip(test, "no control group can be made here");
-    }
-    made
-}
-
-/// Starts a Python program that is in the group from its first line on.
+/// Starts a Python program that is in the group from its first line on, and waits until it is ready.
 fn member(group: &Group, program: &str) -> Running {
     let first = "import os, signal, sys, time\n\
                  open(os.environ['PROCS'], 'w').write(str(os.getpid()))\n";
-    Running::start(python(&format!("{first}{program}")).env("PROCS", group.procs()))
+    Running::ready(python(&format!("{first}{program}")).env("PROCS", group.procs()))
 }
 
 const FORKS: &str = r#"
@@ -37,18 +27,15 @@ signal.pause()
 /// The group grows past the limit of open files.
 #[test]
 fn a_group_that_forks_past_the_file_limit_is_watched_on() {
-    let test = "a_group_that_forks_past_the_file_limit_is_watched_on";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let Some(group) = group("forks") else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = Command::new("prlimit");
     command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_isotherm")]);
     command.args(["record", "--cgroup"]);
     let recorder = Running::start(command.arg(&group.directory).arg("-o").arg(&path));
     until_written(&path, 1);
-    let mut parent = member(&group, FORKS);
-    parent.line("ready");
+    let _parent = member(&group, FORKS);
     let what = "some to be watched, and others left out";
     let done = stop_once(what, recorder, &path, |record| {
         record.notes().contains("left out") && record.snapshots().next().is_some()
@@ -72,26 +59,23 @@ while True:
 
 #[test]
 fn fifty_processes_a_second_come_and_go() {
-    let test = "fifty_processes_a_second_come_and_go";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     let Some(group) = group("churn") else { return };
-    let mut parent = member(&group, CHURN);
-    parent.line("ready");
+    let _parent = member(&group, CHURN);
     let ways = [
         &[][..],
         &["--pages", "--aggregation-interval", "50ms"],
         &["--faithful"],
     ];
     at_once(&ways, |&flags| {
-        let directory = scratch();
-        let path = directory.path().join("record");
+        let (_directory, path) = record_file();
         let mut command = isotherm(["record", "--quiet", "--duration", "3s", "--cgroup"]);
         command
             .arg(&group.directory)
             .arg("-o")
             .arg(&path)
             .args(flags);
-        Running::start(&mut command).finish().success();
+        run(&mut command).success();
         let record = Record::whole(&path);
         assert!(
             record.starts().len() >= 2,
@@ -104,20 +88,16 @@ fn fifty_processes_a_second_come_and_go() {
 
 #[test]
 fn a_thousand_processes_cost_little() {
-    let test = "a_thousand_processes_cost_little";
-    let Some(_turn) = measuring(test) else { return };
+    let Some(_turn) = measuring() else { return };
     let Some(group) = group("thousand") else {
         return;
     };
-    let directory = scratch();
-    let path = directory.path().join("record");
-    let mut parent = member(&group, &FORKS.replace("400", "999"));
-    parent.line("ready");
+    let (_directory, path) = record_file();
+    let _parent = member(&group, &FORKS.replace("400", "999"));
     let mut command = isotherm(["record", "--json", "--duration", "10s", "--cgroup"]);
-    let done: Finished = Running::start(command.arg(&group.directory).arg("-o").arg(&path))
-        .finish()
-        .success();
-    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let summary = run(command.arg(&group.directory).arg("-o").arg(&path))
+        .success()
+        .json();
     let record = Record::whole(&path);
     let (watched, notes) = (record.starts().len(), record.notes());
     let waiting = { notes.lines() }
@@ -126,14 +106,14 @@ fn a_thousand_processes_cost_little() {
                 .filter(|(_, rest)| rest.contains("not watched yet"))
         })
         .and_then(|(before, _)| before.rsplit(' ').next()?.parse::<usize>().ok());
-    eprintln!("{test}: {watched} watched, at first {waiting:?} waited");
+    eprintln!("{watched} watched, at first {waiting:?} waited");
     assert!(
         (20..1000).contains(&watched),
         "the budget pays for a part of them"
     );
     assert!(waiting.is_some_and(|nr| nr + watched >= 1000), "{notes}");
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
-    eprintln!("{test}: {cpu} % of a CPU");
+    eprintln!("{cpu} % of a CPU");
     // This is a debug build, maybe on a busy machine; docs/results/accuracy.md has the cost of a release build.
     assert!(cpu < 3.0, "{cpu} % of a CPU");
 }

@@ -3,8 +3,8 @@
 use std::fs;
 
 use crate::common::{
-    Finished, Record, Running, Workload, measuring, paced_workload, python, record_pid, scratch,
-    shared, skip,
+    Record, Running, Workload, measuring, paced_workload, python, record_file, record_pid, shared,
+    skip,
 };
 
 const MONITOR_RSS_MAX: u64 = 32 << 20;
@@ -26,35 +26,26 @@ while True:
     time.sleep(0.01)
 "#;
 
-fn summary(done: &Finished) -> serde_json::Value {
-    serde_json::from_str(&done.stdout).expect("--json prints JSON")
-}
-
 #[test]
 fn five_gib_in_ten_thousand_mappings() {
-    let test = "five_gib_in_ten_thousand_mappings";
-    let Some(_turn) = measuring(test) else { return };
+    let Some(_turn) = measuring() else { return };
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     if limit
         .trim()
         .parse::<u64>()
         .is_ok_and(|limit| limit < 12_000)
     {
-        return skip(test, "vm.max_map_count is below 12,000");
+        return skip("vm.max_map_count is below 12,000");
     }
-    let directory = scratch();
-    let path = directory.path().join("record");
-    let mut target = Running::start(&mut python(MANY_MAPPINGS));
-    target.line("ready");
+    let (_directory, path) = record_file();
+    let mut target = Running::ready(&mut python(MANY_MAPPINGS));
     let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("it runs");
     assert!(maps.lines().count() >= 10_000, "the mappings were merged");
-    let done = record_pid(target.pid(), &path, &["--duration", "12s"])
-        .finish()
-        .success();
-    let summary = summary(&done);
+    let recorder = record_pid(target.pid(), &path, &["--duration", "12s"]);
+    let summary = recorder.succeed().json();
     let record = Record::whole(&path);
     let (rss, _) = record.peak_rss_and_unknown();
-    eprintln!("{test}: {summary}");
+    eprintln!("{summary}");
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
     assert!(cpu < 5.0, "{cpu} % of a CPU");
     assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
@@ -68,17 +59,15 @@ fn five_gib_in_ten_thousand_mappings() {
 
 #[test]
 fn a_thousand_regions_fit_in_32_mib() {
-    let test = "a_thousand_regions_fit_in_32_mib";
-    let Some(_turn) = shared(test) else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = shared() else { return };
+    let (_directory, path) = record_file();
     let workload = Workload::start(&paced_workload(512, 16), &[]);
     let flags = ["--faithful", "--regions", "1000-2000", "--duration", "6s"];
-    let done = record_pid(workload.pid(), &path, &flags).finish().success();
+    let done = record_pid(workload.pid(), &path, &flags).succeed();
     let record = Record::whole(&path);
     let most = record.snapshots().map(|s| s.regions.len()).max();
     assert!(most >= Some(1000), "only {most:?} regions");
     let (rss, _) = record.peak_rss_and_unknown();
-    eprintln!("{test}: {most:?} regions, {rss} bytes, {}", summary(&done));
+    eprintln!("{most:?} regions, {rss} bytes, {}", done.json());
     assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
 }

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::common::{
     Record, Running, Seen, Workload, at_once, isotherm, now, paced_workload, pause, python,
-    python_path, range, record_pid, run, scratch, seen, shared, until,
+    python_path, range, record_file, record_pid, run, seen, shared, until,
 };
 
 /// Touches 32 MiB at one address for three seconds, then becomes a program that touches 32 MiB at another for four.
@@ -33,15 +33,13 @@ else:
 
 #[test]
 fn a_target_that_becomes_another_program_is_followed() {
-    let test = "a_target_that_becomes_another_program_is_followed";
-    let Some(_turn) = shared(test) else { return };
+    let Some(_turn) = shared() else { return };
     at_once(&[&[][..], &["--faithful"], &["--pages"]], |flags| {
-        let directory = scratch();
-        let path = directory.path().join("record");
+        let (_directory, path) = record_file();
         let mut target = Running::start(python(BECOMES_ANOTHER).env("PROGRAM", BECOMES_ANOTHER));
         let before = range(&target.line("range "));
         let recorder = record_pid(target.pid(), &path, flags);
-        let done = target.finish().success();
+        let done = target.succeed();
         let after = range(
             done.stdout
                 .lines()
@@ -49,7 +47,7 @@ fn a_target_that_becomes_another_program_is_followed() {
                 .and_then(|l| l.strip_prefix("range "))
                 .expect("a line"),
         );
-        recorder.finish().success();
+        recorder.succeed();
         let record = Record::whole(&path);
         let accessed = |what: AddressRange| {
             record
@@ -94,8 +92,7 @@ time.sleep(1.5)
 "#;
 
 fn record_children(flags: &[&str]) -> Record {
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "-o"]);
     let done = run(command
         .arg(&path)
@@ -107,9 +104,7 @@ fn record_children(flags: &[&str]) -> Record {
 
 #[test]
 fn a_hundred_children_come_and_go() {
-    let Some(_turn) = shared("a_hundred_children_come_and_go") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     // The period of searches for children depends on their cost, which is high if builds run beside the test.
     let ways = [
         &["--children", "--cpu-budget", "20%"][..],
@@ -138,23 +133,11 @@ const LOSES_ITS_PARENT: &str = "(sleep 6 &); sleep 3";
 
 #[test]
 fn children_of_a_command_that_lose_their_parent_are_found() {
-    let Some(_turn) = shared("children_of_a_command_that_lose_their_parent_are_found") else {
-        return;
-    };
-    let directory = scratch();
-    let path = directory.path().join("record");
-    let mut command = isotherm([
-        "record",
-        "--quiet",
-        "--children",
-        "--cpu-budget",
-        "20%",
-        "-o",
-    ]);
-    let done = run(command
-        .arg(&path)
-        .args(["--", "sh", "-c", LOSES_ITS_PARENT]))
-    .success();
+    let Some(_turn) = shared() else { return };
+    let (_directory, path) = record_file();
+    let mut command = isotherm(["record", "--quiet", "--children", "-o"]);
+    command.arg(&path).args(["--cpu-budget", "20%", "--"]);
+    let done = run(command.args(["sh", "-c", LOSES_ITS_PARENT])).success();
     let record = Record::read(&path);
     // The shell, and both that sleep. One that was found before it became `sleep` starts again by that name.
     let lived_long = |start: &&TargetStart| {
@@ -170,36 +153,6 @@ fn children_of_a_command_that_lose_their_parent_are_found() {
     names.sort_unstable();
     assert_eq!(names, ["sh", "sleep", "sleep"], "{done:?}");
     assert_eq!(record.exits().len(), last.len());
-}
-
-#[test]
-fn a_command_is_never_named_as_its_recorder() {
-    let Some(_turn) = shared("a_command_is_never_named_as_its_recorder") else {
-        return;
-    };
-    let directory = scratch();
-    let path = directory.path().join("record");
-    for _ in 0..20 {
-        let mut command = isotherm(["record", "--quiet", "-o"]);
-        run(command.arg(&path).args(["--", "true"])).success();
-        for start in Record::read(&path).starts() {
-            assert_ne!(start.name, "isotherm");
-        }
-    }
-}
-
-#[test]
-fn without_being_asked_children_are_left_alone() {
-    let Some(_turn) = shared("without_being_asked_children_are_left_alone") else {
-        return;
-    };
-    let record = record_children(&[]);
-    assert_eq!(record.starts().len(), 1);
-    assert!(
-        record
-            .snapshots()
-            .all(|s| s.target == record.starts()[0].target)
-    );
 }
 
 /// Maps, touches and unmaps memory of changing size for five seconds.
@@ -222,13 +175,10 @@ print("rounds", rounds)
 
 #[test]
 fn memory_may_vanish_while_it_is_sampled() {
-    let Some(_turn) = shared("memory_may_vanish_while_it_is_sampled") else {
-        return;
-    };
+    let Some(_turn) = shared() else { return };
     let ways = [
         &[][..],
         &["--faithful"],
-        &["--strategy", "all"],
         // This test does not check the time that a scan delays the target.
         &[
             "--pages",
@@ -239,13 +189,11 @@ fn memory_may_vanish_while_it_is_sampled() {
         ],
     ];
     at_once(&ways, |flags| {
-        let directory = scratch();
-        let path = directory.path().join("record");
-        let mut target = Running::start(&mut python(UNMAPPER));
-        target.line("ready");
+        let (_directory, path) = record_file();
+        let target = Running::ready(&mut python(UNMAPPER));
         let recorder = record_pid(target.pid(), &path, flags);
-        target.finish().success();
-        recorder.finish().success();
+        target.succeed();
+        recorder.succeed();
         let record = Record::whole(&path);
         let changes = record
             .items
@@ -265,10 +213,8 @@ fn memory_may_vanish_while_it_is_sampled() {
 
 #[test]
 fn a_stopped_targets_memory_is_idle_until_it_goes_on() {
-    let test = "a_stopped_targets_memory_is_idle_until_it_goes_on";
-    let Some(_turn) = shared(test) else { return };
-    let directory = scratch();
-    let path = directory.path().join("record");
+    let Some(_turn) = shared() else { return };
+    let (_directory, path) = record_file();
     let workload = Workload::start(&paced_workload(128, 8), &[]);
     let recorder = record_pid(workload.pid(), &path, &[]);
     let hot = workload.hot();
@@ -295,8 +241,7 @@ fn a_stopped_targets_memory_is_idle_until_it_goes_on() {
     let continued = now();
     workload.process.signal(Signal::SIGCONT);
     until_seen(continued, &|seen| seen.accessed > bytes * 8 / 10);
-    recorder.signal(Signal::SIGINT);
-    recorder.finish().success();
+    recorder.interrupt();
     let in_time = |from, to| last(from, to).expect("a snapshot in that time");
     let during = in_time(stopped, continued);
     let after = in_time(continued, Nanos(u64::MAX));

@@ -71,7 +71,7 @@ fn age_tells_for_how_long_the_frequency_has_been_the_same() {
     let aged = |last: u32, now: &str, wanted: &str| {
         let grow = |regions: &mut Vec<Region>| {
             regions[0].last_nr_accesses = last;
-            regions[0].age(2, 1, Nanos(1));
+            regions[0].age(2, Nanos(1));
         };
         check(now, grow, wanted);
     };
@@ -85,18 +85,16 @@ fn age_tells_for_how_long_the_frequency_has_been_the_same() {
 
 #[test]
 fn counts_are_scaled_to_the_checks_of_the_interval() {
-    let counted = |observed: u32, accessed: u32, fraction: u32, wanted: &str| {
+    let counted = |observed: u32, accessed: u32, wanted: &str| {
         let count = |regions: &mut Vec<Region>| {
-            regions[0].count(0, observed, accessed);
-            regions[0].estimate(20, fraction);
+            (0..observed).for_each(|check| regions[0].count(check < accessed));
+            regions[0].estimate(20);
         };
         check("[0,1)=0", count, wanted);
     };
-    counted(20, 7, 1, "[0,1)=7");
-    counted(10, 7, 1, "[0,1)=14");
-    counted(320, 8, 256, "[0,1)=128");
-    counted(1, 5, 1, "[0,1)=20");
-    counted(0, 0, 1, "[0,1)=?");
+    counted(20, 7, "[0,1)=7");
+    counted(10, 7, "[0,1)=14");
+    counted(0, 0, "[0,1)=?");
 }
 
 #[test]
@@ -143,14 +141,7 @@ fn splits_leave_every_part_like_the_whole() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let mut regions = regions_of("[0,100)=3@7 [100,102)=1 [102,103)=2");
-        split(
-            &mut regions,
-            &mut Vec::new(),
-            3,
-            &mut 1,
-            Cuts::Anywhere,
-            &mut rng,
-        );
+        split(&mut regions, &mut Vec::new(), 3, &mut rng);
         let picture = of_regions(&regions);
         assert!((4..=5).contains(&regions.len()), "{picture}");
         assert!(
@@ -166,96 +157,6 @@ fn splits_leave_every_part_like_the_whole() {
             "{picture}"
         );
     }
-}
-
-#[test]
-fn aligned_splits_fall_where_page_tables_or_mappings_end() {
-    let boundaries = [5000 * PAGE_SIZE];
-    for seed in 0..200 {
-        let mut rng = Rng::new(seed);
-        let mut regions = regions_of("[7,10000)=3 [10000,10100)=1 [10100,10110)=2");
-        let cuts = Cuts::Telling {
-            boundaries: &boundaries,
-            full: 20,
-            crowded: false,
-        };
-        split(&mut regions, &mut Vec::new(), 2, &mut 1, cuts, &mut rng);
-        let large = regions[1].range.start / PAGE_SIZE;
-        assert!(large == 5000 || large.is_multiple_of(512), "{large}");
-        assert!(
-            large == 5000 || large.abs_diff(5000) > 900,
-            "the mapping's end is near {large}"
-        );
-        let small = regions.iter().map(|r| r.range.start / PAGE_SIZE);
-        assert!(
-            small
-                .filter(|s| *s > 10000)
-                .all(|s| s % 16 == 0 || s == 10100)
-        );
-    }
-}
-
-#[test]
-fn an_odd_sample_is_cut_out_with_its_page_table() {
-    let odd = |region: &str, hit: u64, miss: u64, wanted: &str| {
-        let seen = (0..40).any(|seed| {
-            let mut regions = regions_of(region);
-            regions[0].hit = Some(hit * PAGE_SIZE);
-            regions[0].miss = Some(miss * PAGE_SIZE);
-            let cuts = Cuts::Telling {
-                boundaries: &[],
-                full: 20,
-                crowded: true,
-            };
-            split(
-                &mut regions,
-                &mut Vec::new(),
-                2,
-                &mut 1,
-                cuts,
-                &mut Rng::new(seed),
-            );
-            of_regions(&regions) == wanted
-        });
-        assert!(seen, "{region} never became {wanted}");
-    };
-    odd(
-        "[0,4096)=1",
-        1100,
-        3,
-        "[0,1024)=1 [1024,1536)=1 [1536,4096)=1",
-    );
-    odd("[0,4096)=18", 1100, 3, "[0,512)=18 [512,4096)=18");
-    odd("[100,200)=1", 130, 0, "[100,128)=1 [128,144)=1 [144,200)=1");
-}
-
-#[test]
-fn small_uniform_regions_are_left_alone_in_a_crowd() {
-    let parts = |crowded: bool, hit: Option<u64>| {
-        let boundaries = &[160 * PAGE_SIZE];
-        let cuts = Cuts::Telling {
-            boundaries,
-            full: 20,
-            crowded,
-        };
-        let after = |seed| {
-            let mut regions = regions_of("[128,192)=1");
-            regions[0].hit = hit;
-            split(
-                &mut regions,
-                &mut Vec::new(),
-                2,
-                &mut 1,
-                cuts,
-                &mut Rng::new(seed),
-            );
-            regions.len()
-        };
-        (0..40).map(after).max()
-    };
-    assert_eq!(parts(false, None), Some(2));
-    assert_eq!(parts(true, None), Some(1));
-    assert_eq!(parts(true, Some(150 * PAGE_SIZE)), Some(3));
 }
 
 /// Regions with gaps here and there.
@@ -308,16 +209,12 @@ proptest! {
 
     #[test]
     fn splitting_and_dividing_keep_the_memory(
-        before in any_regions(), nr_parts in 2..=3_u32, telling: bool, pages_max in 1..3000_u64,
-        seed: u64,
+        before in any_regions(), nr_parts in 2..=3_u32, pages_max in 1..3000_u64, seed: u64,
     ) {
-        let boundaries = [77 * PAGE_SIZE, 5000 * PAGE_SIZE];
-        let cuts = Cuts::Telling { boundaries: &boundaries, full: 20, crowded: false };
-        let cuts = if telling { cuts } else { Cuts::Anywhere };
-        let (mut after, mut spare, mut extra) = (before.clone(), Vec::new(), 2);
-        split(&mut after, &mut spare, nr_parts, &mut extra, cuts, &mut Rng::new(seed));
+        let (mut after, mut spare) = (before.clone(), Vec::new());
+        split(&mut after, &mut spare, nr_parts, &mut Rng::new(seed));
         prop_assert_eq!(covered(&before), covered(&after));
-        prop_assert!(after.len() <= before.len() * nr_parts as usize + 2);
+        prop_assert!(after.len() <= before.len() * nr_parts as usize);
         divide(&mut after, &mut spare, pages_max * PAGE_SIZE);
         prop_assert_eq!(covered(&before), covered(&after));
         prop_assert!(after.iter().all(|region| region.range.len() <= pages_max * PAGE_SIZE));

@@ -1,0 +1,69 @@
+//! Huge pages of hugetlbfs: their accessed bits cannot be cleared, so they are unknown, never idle.
+
+use std::fs;
+
+use crate::common::{Running, python, record_file, record_pid, report, shared, skip};
+
+const MIB: u64 = 1 << 20;
+const SETTING: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Maps 16 MiB of hugetlbfs and 16 MiB of usual memory, and never touches either again.
+const PROGRAM: &str = r#"
+import mmap, os, time
+kinds = []
+for flag in (0x40000, 0):
+    m = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flag)
+    for at in range(0, 16 << 20, 4096):
+        m[at:at + 8] = os.urandom(8)
+    kinds.append(m)
+print("ready", flush=True)
+time.sleep(600)
+"#;
+
+/// Huge pages reserved for a test; the earlier number is restored at the end.
+struct Reserved(u64);
+
+impl Reserved {
+    /// Reserves `nr` more huge pages; returns `None` if the kernel does not find them.
+    fn new(nr: u64) -> Option<Self> {
+        let number = || fs::read_to_string(SETTING).ok()?.trim().parse().ok();
+        let before: u64 = number()?;
+        fs::write(SETTING, (before + nr).to_string()).ok()?;
+        let reserved = Self(before);
+        (number()? >= before + nr).then_some(reserved)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        fs::write(SETTING, self.0.to_string()).expect("the setting can be written");
+    }
+}
+
+#[test]
+fn huge_pages_of_hugetlbfs_are_unknown_and_never_idle() {
+    let Some(_turn) = shared() else { return };
+    let Some(_reserved) = Reserved::new(8) else {
+        return skip("the kernel finds no 8 huge pages");
+    };
+    let target = Running::ready(&mut python(PROGRAM));
+    let (_folder, path) = record_file();
+    record_pid(target.pid(), &path, &["--duration", "9s"]).succeed();
+    let summary = report("summary", &path);
+    let target = &summary["targets"][0];
+    let idle = target["idle"].as_array().expect("idle times");
+    let idle = idle
+        .iter()
+        .find(|idle| idle["at_least_ns"] == 5_000_000_000_u64);
+    let idle = idle.and_then(|idle| idle["bytes"].as_u64());
+    assert!(idle >= Some(15 * MIB) && idle < Some(32 * MIB), "{summary}");
+    let unknown = target["unknown_bytes"].as_u64();
+    assert!(
+        unknown >= Some(16 * MIB) && unknown < Some(24 * MIB),
+        "{summary}"
+    );
+    assert!(
+        target["resident_bytes"].as_u64() >= Some(32 * MIB),
+        "{summary}"
+    );
+}

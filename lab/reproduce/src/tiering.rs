@@ -1,0 +1,90 @@
+//! HMSDK on the machine of its publication: the plan that `tier plan -m 0 1 -g` writes, on a simulated machine as in
+//! `simulate -c`.
+
+use anyhow::Context;
+use isotherm_config::{ActingRequest, Extent, Request, TierPlan, Topology};
+use crate::experiment::tiering::TieringSetting;
+use isotherm_sim::simulation::SimContextSpec;
+
+/// Returns the contexts that migrate between the two nodes of an experiment.
+pub(super) fn contexts(setting: &TieringSetting) -> anyhow::Result<Vec<SimContextSpec>> {
+    let sizes = (0..).zip(setting.node_bytes().map(Extent::Size));
+    let mut plan = TierPlan::default();
+    plan.migrate(0, 1);
+    let configuration = plan.configuration(&Topology::new(sizes)?)?;
+    let request = Request {
+        seed: setting.seed,
+        acting: ActingRequest {
+            // The published runs had no guard.
+            no_guard: true,
+            ..ActingRequest::default()
+        },
+        ..Request::default()
+    };
+    let session = request.act(&configuration.contexts, None)?;
+    let contexts = session
+        .contexts
+        .iter()
+        .map(isotherm_session::simulated::context);
+    contexts
+        .collect::<anyhow::Result<_>>()
+        .context("HMSDK's plan cannot be simulated")
+}
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::Nanos;
+    use crate::experiment::redis::reads;
+    use crate::experiment::tiering::{KeyDistribution, run};
+
+    use super::*;
+
+    /// Returns a hundredth of the published setting: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3. It is
+    /// resident before any memory is old enough to be demoted.
+    fn small() -> TieringSetting {
+        TieringSetting {
+            fast_mib: 6 << 10,
+            slow_mib: 2 << 10,
+            system_mib: 1 << 10,
+            cold_mib: 5 << 10,
+            anon_mib: 538,
+            file_mib: 330,
+            records: 300_000,
+            reads_per_s: 83_333.0,
+            fill: Nanos::from_millis(10_000),
+            load: Nanos::from_millis(10_000),
+            run: Nanos::from_millis(600_000),
+            all_slow: 0.2,
+            seed: 1,
+        }
+    }
+
+    /// HMSDK's weights of size, access rate and age: of hot memory, too, the longest hot comes first.
+    #[test]
+    fn promotion_and_demotion_weigh_age_alone_as_hmsdk_has_it() {
+        let contexts = contexts(&TieringSetting::published(0)).expect("a plan of ours");
+        let weights = contexts.iter().map(|context| {
+            let weights = context.schemes[0].quota.weights;
+            (
+                weights.size_permil,
+                weights.nr_accesses_permil,
+                weights.age_permil,
+            )
+        });
+        assert_eq!(weights.collect::<Vec<_>>(), [(0, 0, 10), (0, 0, 10)]);
+    }
+
+    #[test]
+    fn migration_brings_what_is_read_to_the_fast_node() {
+        let setting = small();
+        let reads = reads(&setting, KeyDistribution::Zipfian);
+        let tiered = || {
+            let contexts = contexts(&setting).expect("a plan of ours");
+            run(&setting, contexts, &reads)
+        };
+        let outcome = tiered();
+        assert!(outcome.slow_share < 0.3, "{outcome:?}");
+        assert!(outcome.demoted > 0 && outcome.promoted > 0, "{outcome:?}");
+        assert_eq!(outcome, tiered());
+    }
+}

@@ -1,0 +1,4 @@
+//! Integration tests of the published experiments.
+
+mod compaction;
+mod tiering;

@@ -1,0 +1,105 @@
+//! Weight of the workspace: lines, files beside each other, and public items of a crate.
+//!
+//! Each limit falls when the workspace gets lighter. None rises: new code is paid for by what it replaces.
+
+use std::collections::BTreeMap;
+
+use syn::{File, Item, Visibility};
+
+/// Lines of Rust in the workspace.
+const LINES_MAX: usize = 192_000;
+/// Files beside each other in a folder.
+const FILES_MAX: usize = 20;
+/// Public items of a crate: types, traits, functions, constants.
+const PUBLIC_MAX: usize = 150;
+
+/// Sums over the files added so far.
+#[derive(Default)]
+pub(crate) struct Weight {
+    lines: usize,
+    files: BTreeMap<String, usize>,
+    public: BTreeMap<String, usize>,
+}
+
+impl Weight {
+    /// Adds a file of this crate, which is shown as `path`. Items of tests are not seen from outside.
+    pub(crate) fn add(&mut self, package: &str, path: &str, source: &str, file: &File) {
+        self.lines += source.lines().count();
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        *self.files.entry(folder.to_owned()).or_default() += 1;
+        if path.contains("/src/") && !path.contains("/tests") {
+            let nr = file.items.iter().filter(|item| is_public(item)).count();
+            *self.public.entry(package.to_owned()).or_default() += nr;
+        }
+    }
+
+    /// Returns a fault for each limit that is exceeded.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.lines > LINES_MAX {
+            faults.push(format!(
+                "{} lines of Rust; at most {LINES_MAX}: take away as much as you add",
+                self.lines
+            ));
+        }
+        for (folder, nr) in self.files.iter().filter(|(_, nr)| **nr > FILES_MAX) {
+            faults.push(format!(
+                "{folder}: {nr} files beside each other; at most {FILES_MAX}, group them by subject"
+            ));
+        }
+        for (package, nr) in self.public.iter().filter(|(_, nr)| **nr > PUBLIC_MAX) {
+            faults.push(format!(
+                "{package}: {nr} public items; at most {PUBLIC_MAX}, split the crate by subject"
+            ));
+        }
+        faults
+    }
+
+    /// Describes the weight in a line.
+    pub(crate) fn summary(&self) -> String {
+        let most = self.public.iter().max_by_key(|(_, nr)| **nr);
+        let most = most.map_or_else(String::new, |(package, nr)| {
+            format!(", at most {nr} public items a crate ({package})")
+        });
+        format!("{} lines of Rust{most}", self.lines)
+    }
+}
+
+fn is_public(item: &Item) -> bool {
+    let visibility = match item {
+        Item::Struct(of) => &of.vis,
+        Item::Enum(of) => &of.vis,
+        Item::Union(of) => &of.vis,
+        Item::Trait(of) => &of.vis,
+        Item::Type(of) => &of.vis,
+        Item::Fn(of) => &of.vis,
+        Item::Const(of) => &of.vis,
+        Item::Static(of) => &of.vis,
+        _ => return false,
+    };
+    matches!(visibility, Visibility::Public(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_has_its_fault() {
+        let source = "pub struct A;\npub(crate) fn b() {}\npub const C: u8 = 0;\n";
+        let file = syn::parse_file(source).expect("Rust");
+        let mut weight = Weight::default();
+        weight.add("a", "crates/a/src/lib.rs", source, &file);
+        weight.add("a", "crates/a/tests/it.rs", source, &file);
+        assert_eq!(
+            weight.summary(),
+            "6 lines of Rust, at most 2 public items a crate (a)"
+        );
+        assert!(weight.faults().is_empty());
+        for nr in 0..PUBLIC_MAX / 2 {
+            weight.add("a", &format!("crates/a/src/{nr}.rs"), source, &file);
+        }
+        weight.lines = LINES_MAX + 1;
+        assert_eq!(weight.faults().len(), 3);
+    }
+}
