@@ -17,6 +17,7 @@ pub mod index;
 pub mod input;
 pub mod item;
 pub mod machine;
+mod packed;
 pub mod pages;
 #[cfg(feature = "parquet")]
 pub mod parquet;
