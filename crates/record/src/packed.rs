@@ -43,7 +43,9 @@ pub(crate) fn serialize<T: Packed, S: Serializer>(
 pub(crate) fn deserialize<'de, T: Packed, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
-    let bytes = unpack(&String::deserialize(deserializer)?).map_err(de::Error::custom)?;
+    let text = String::deserialize(deserializer)?;
+    let too_long = "more stacks or samples than an item can have";
+    let bytes = unpack(&text, UNPACKED_MAX, too_long).map_err(de::Error::custom)?;
     let mut rest = &bytes[..];
     let mut list: Vec<T> = Vec::new();
     let (most, too_many) = T::LIMIT;
@@ -66,17 +68,18 @@ pub(crate) fn pack(bytes: &[u8]) -> std::io::Result<String> {
     Ok(BASE64_STANDARD.encode(encoder.finish()?))
 }
 
-fn unpack(text: &str) -> Result<Vec<u8>, String> {
+/// Unpacks at most `most` bytes; fails with `too_long` if there are more.
+pub(crate) fn unpack(text: &str, most: u64, too_long: &str) -> Result<Vec<u8>, String> {
     let packed = BASE64_STANDARD
         .decode(text)
         .map_err(|error| error.to_string())?;
     let mut bytes = Vec::new();
     ZlibDecoder::new(&packed[..])
-        .take(UNPACKED_MAX + 1)
+        .take(most + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > UNPACKED_MAX {
-        return Err("more stacks or samples than an item can have".to_owned());
+    if bytes.len() as u64 > most {
+        return Err(too_long.to_owned());
     }
     Ok(bytes)
 }
