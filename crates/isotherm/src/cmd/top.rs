@@ -10,7 +10,7 @@ use isotherm_config::TargetSpec;
 use isotherm_session::Session;
 
 use crate::flags::WatchArgs;
-use crate::view::{self, LiveSource, ReplaySource};
+use crate::view::{self, ReplaySource};
 
 /// Watch live which memory is hot and which is cold, and what watching costs.
 ///
@@ -55,11 +55,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(TargetSpec::Command { is_silent, .. }) = &mut request.targets {
         *is_silent = true;
     }
-    let session = Session::start(&request.watch()?, crate::out::command_line())?;
+    let mut session = Session::start(&request.watch()?, crate::out::command_line())?;
     session.give_up_privileges(false)?;
-    let mut source = LiveSource::new(session);
-    let shown = view::run(&mut source, "");
-    let mut session = source.into_session();
+    let shown = view::run(&mut session, "");
     if let Some(mut child) = session.take_child() {
         isotherm_linux::process::terminate(&mut child);
         child.wait().ok();
