@@ -221,23 +221,25 @@ fn begin(
     for warning in acting.iter().flat_map(Acting::warnings) {
         warn!("{warning}");
     }
-    let Some((file, path)) = output else {
-        let recording = Recording {
-            items,
-            overviews: Some(Overviews::new(session.header(), Scope::default())),
-            ..Recording::default()
-        };
-        return Ok((recording, acting));
-    };
-    if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        file.set_len(0)
-            .with_context(|| format!("cannot empty {}", path.display()))?;
-    }
-    let recording = Recording {
+    let mut recording = Recording {
         items,
-        calibrating,
-        ..Recording::new(session, file, path)?
+        overviews: Some(Overviews::new(session.header(), Scope::default())),
+        ..Recording::default()
     };
+    if let Some((file, path)) = output {
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            file.set_len(0)
+                .with_context(|| format!("cannot empty {}", path.display()))?;
+        }
+        let writer = Writer::create(file, session.header())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        recording = Recording {
+            writer: Some(writer),
+            path: path.to_owned(),
+            calibrating,
+            ..recording
+        };
+    }
     Ok((recording, acting))
 }
 
@@ -284,17 +286,6 @@ struct Recording {
 }
 
 impl Recording {
-    fn new(session: &Session, file: File, path: &Path) -> anyhow::Result<Self> {
-        let writer = Writer::create(file, session.header())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self {
-            writer: Some(writer),
-            path: path.to_owned(),
-            overviews: Some(Overviews::new(session.header(), Scope::default())),
-            ..Self::default()
-        })
-    }
-
     fn run(
         &mut self,
         session: &mut Session,
