@@ -57,18 +57,10 @@ impl Summary {
         } else {
             String::new()
         };
-        let method = self
-            .method
-            .as_ref()
-            .map_or_else(String::new, |text| format!("\n{text}"));
-        let acted = self
-            .acted
-            .as_ref()
-            .map_or_else(String::new, |acted| format!("\n{}", acted.text()));
-        let wrote = self
-            .file
-            .as_ref()
-            .map_or_else(String::new, |file| format!("\nwrote {file}"));
+        let line = |text: Option<String>| text.map_or_else(String::new, |text| format!("\n{text}"));
+        let method = line(self.method.clone());
+        let acted = line(self.acted.as_ref().map(ActingSummary::text));
+        let wrote = line(self.file.as_ref().map(|file| format!("wrote {file}")));
         let watched = match self.resident_bytes {
             Some(resident) => format!("{} resident", format_bytes(resident)),
             None => format!("{} watched", format_bytes(self.monitored_bytes)),
