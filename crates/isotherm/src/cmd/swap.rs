@@ -8,7 +8,7 @@ use isotherm_linux::swap;
 use isotherm_engine::units::{format_bytes, parse_bytes};
 use serde::Serialize;
 
-use crate::out::{self, ResultArgs};
+use crate::out::ResultArgs;
 
 /// Set up compressed swap in memory (zram), which paging out anonymous memory needs, or take it away.
 #[derive(clap::Args)]
@@ -120,7 +120,8 @@ fn said(taken: &TakenDevice) -> String {
 /// Returns the schemas of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
-    [out::schema::<SetUp<'static>>(), out::schema::<TakenAway>()]
+    use crate::out::schema;
+    [schema::<SetUp<'static>>(), schema::<TakenAway>()]
 }
 
 #[cfg(test)]
