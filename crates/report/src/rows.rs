@@ -123,7 +123,7 @@ pub enum ColumnValue<'a> {
     F32(f32),
     /// A point in time since the Unix epoch.
     Time(Nanos),
-    /// Text.
+    /// A name as text.
     Name(&'a str),
     /// The name of a mapping; CSV has the number of other names behind it.
     Mapping(&'a MappingLabel),

@@ -50,7 +50,9 @@ fn compare(name: &str, output: &str) {
 
 /// Feeds a report, and finishes it.
 fn finished<A: Accumulate>(mut report: A, items: &[Item]) -> A::Report {
-    items.iter().for_each(|item| report.push(item));
+    for item in items {
+        report.push(item);
+    }
     report.finish()
 }
 

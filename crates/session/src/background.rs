@@ -22,7 +22,7 @@ use isotherm_engine::{Nanos, Snapshot, TargetId};
 use isotherm_linux::clock;
 use isotherm_record::{Header, Item, PageAges, TargetStart};
 
-use crate::acting::{lacking, warnings};
+use crate::acting::{is_dry_run, lacking, warnings};
 use crate::session::{Session, Step};
 use crate::signals::{Signals, Stopper};
 use crate::{begin, finish, step};
@@ -198,6 +198,21 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    fn take_in(&self, items: &mut Vec<Item>, ages: &mut PageAges) -> anyhow::Result<()> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        self.change(|state| {
+            for item in items.drain(..) {
+                if result.is_ok() {
+                    result = state.take_in(item, ages);
+                }
+            }
+        });
+        result
+    }
+
     /// Waits until `is_there`, the end of the session or the timeout.
     fn wait(&self, timeout: Duration, is_there: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let until = Instant::now() + timeout;
@@ -258,9 +273,8 @@ fn run(
     clock::count_thread_alone();
     let (mut ages, mut items) = (PageAges::default(), Vec::new());
     let problems = lacking(spec);
-    let acting = spec.contexts.iter().filter_map(|c| c.acting.as_ref());
-    let is_dry_run = acting.clone().count() > 0 && acting.clone().all(|acting| acting.is_dry_run);
-    ensure!(problems.is_empty() || is_dry_run, "{}", problems.join("\n"));
+    let can_be_run = problems.is_empty() || spec.acts() && is_dry_run(spec);
+    ensure!(can_be_run, "{}", problems.join("\n"));
     let mut session = Session::start_within(spec, command_line, signals)?;
     let started = session.now();
     let ends_at = duration.map_or(Nanos(u64::MAX), |duration| started + duration);
@@ -294,23 +308,6 @@ fn run(
     let remark = session.summary();
     items.retain(|item| !matches!(item, Item::Note { text, .. } if Some(text) == remark.as_ref()));
     result.and(shared.take_in(&mut items, &mut ages))
-}
-
-impl Shared {
-    fn take_in(&self, items: &mut Vec<Item>, ages: &mut PageAges) -> anyhow::Result<()> {
-        if items.is_empty() {
-            return Ok(());
-        }
-        let mut result = Ok(());
-        self.change(|state| {
-            for item in items.drain(..) {
-                if result.is_ok() {
-                    result = state.take_in(item, ages);
-                }
-            }
-        });
-        result
-    }
 }
 
 #[cfg(test)]

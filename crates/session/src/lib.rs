@@ -61,14 +61,13 @@ mod targets;
 mod versioned;
 
 pub use check::{CheckReport, Finding, check};
-pub use messages::refusal_words;
 pub use versioned::Versioned;
 
 #[cfg(feature = "live")]
 pub use {
     acting::{
         Acting, ActingStatus, ActingSummary, BoundTime, ContextStatus, PodPermits, SchemeSummary,
-        lacking, progress::read as read_progress, warnings, warnings_of_schemes,
+        lacking, progress::read as read_progress, warnings,
     },
     background::{Background, Next},
     compaction::{
@@ -78,7 +77,6 @@ pub use {
     kernel::{KdamondReport, KernelDamonReport, ModuleReport, kernel_plan},
     live::{begin, finish, step},
     lock::{Lock, lock},
-    messages::limit_words,
     privilege::lacks_privilege,
     session::{Session, Step},
     signals::Signals,

@@ -1,12 +1,14 @@
 //! Words that reports of sessions and of simulations share.
 
+use std::collections::BTreeSet;
+
+use isotherm_config::SessionSpec;
 use isotherm_engine::Refusal;
 #[cfg(feature = "live")]
 use isotherm_engine::guard::Limit;
 
-/// Returns a limit in a word or two.
 #[cfg(feature = "live")]
-pub fn limit_words(limit: Limit) -> &'static str {
+pub(crate) fn limit_words(limit: Limit) -> &'static str {
     match limit {
         Limit::Slowdown => "slowdown",
         Limit::Refaults => "refaults",
@@ -16,7 +18,7 @@ pub fn limit_words(limit: Limit) -> &'static str {
 }
 
 /// Returns a reason as the end of a sentence.
-pub fn refusal_words(why: Refusal) -> &'static str {
+pub(crate) fn refusal_words(why: Refusal) -> &'static str {
     match why {
         Refusal::NoSwap => "for want of swap",
         Refusal::SwapFull => "as swap is full",
@@ -39,4 +41,11 @@ pub fn refusal_words(why: Refusal) -> &'static str {
         Refusal::Unobservable => "as not all accesses to it can be seen (KVM guest, device)",
         Refusal::Other => "for other reasons",
     }
+}
+
+/// Returns the operations of all contexts, each once, for a header.
+pub(crate) fn operations(spec: &SessionSpec) -> String {
+    let contexts = spec.contexts.iter();
+    let names: BTreeSet<&str> = contexts.map(|of| of.targets.operations()).collect();
+    names.into_iter().collect::<Vec<_>>().join("+")
 }

@@ -30,7 +30,7 @@ mod metrics;
 mod pods;
 mod text;
 
-pub use feed::{Feed, Roster};
+pub use feed::Feed;
 pub use live_state::LiveState;
 pub use metrics::Metrics;
 pub use pods::{PodPolicies, PodPolicyName};
@@ -41,7 +41,7 @@ pub const VERSION: u32 = 1;
 /// Limit of a request's length in bytes, newline included.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Number of equal steps of access rates above zero.
-pub const RATES: usize = 5;
+const RATES: usize = 5;
 
 /// A message that is not understood, or was refused.
 #[derive(Debug, Error)]

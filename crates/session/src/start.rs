@@ -3,8 +3,6 @@
 
 pub(crate) mod parts;
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec, World};
 use isotherm_engine::drive::MonitorLoop;
@@ -15,11 +13,12 @@ use isotherm_linux::{cgroup, host};
 use isotherm_record::Header;
 use isotherm_record::stacks::STACKS_SETTING;
 
+use crate::messages::operations;
 use crate::monitor::{
     ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Pages, Physical, Simulated,
     VirtualMemory,
 };
-use crate::targets::{TargetSet, Wanted};
+use crate::targets::TargetSet;
 use parts::{Started, ram, wanted};
 
 /// Starts the monitors of all contexts, combined into one.
@@ -83,10 +82,9 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     };
     let probe = PageTableProbe::new().map_err(host::explain)?;
     let (mut child, mut notes) = (None, Vec::new());
-    let wanted = wanted(&context.targets, group, &mut child, &mut notes)?;
+    let wanted = wanted(&context.targets, group.clone(), &mut child, &mut notes)?;
     // The limit is raised after the start of the command, which must keep its own.
     let files = raise_file_limit() / nr.max(1) as u64;
-    let charged = group_directory(&wanted);
     let set = match &memory {
         Some(_) => TargetSet::new(wanted, Vec::new(), files).numbered_from(FIRST_PROCESS),
         None => TargetSet::new(wanted, context.ranges.clone(), files),
@@ -128,7 +126,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         machine_view(context, memory.as_deref(), now, &mut notes)?
     } else if matches!(context.monitor, MonitorSpec::Tables(_)) {
         let view = frames_once(&context.targets, now, &mut notes);
-        view.map(|view| view.of_group(charged, nr > 1))
+        view.map(|view| view.of_group(group, nr > 1))
     } else {
         None
     };
@@ -140,7 +138,6 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     })
 }
 
-/// Returns the division of the budget for these targets.
 fn shares(targets: &TargetSpec) -> BudgetShares {
     match targets {
         TargetSpec::Physical { .. } => BudgetShares::FRAMES,
@@ -169,14 +166,6 @@ fn frames_once(targets: &TargetSpec, now: Nanos, notes: &mut Vec<String>) -> Opt
     }
 }
 
-/// Returns the directory of the watched control group.
-fn group_directory(wanted: &Wanted) -> Option<PathBuf> {
-    match wanted {
-        Wanted::Cgroup(directory) => Some(directory.clone()),
-        Wanted::Processes { .. } | Wanted::All { .. } => None,
-    }
-}
-
 /// Returns the view of the machine's memory if all of it is watched by tables. The page cache is included where this
 /// kernel lets it be read; `memory` is the part that is recorded by frame.
 fn machine_view(
@@ -201,7 +190,6 @@ fn machine_view(
     Ok(Some(view.told_by_frame(ram, by_frame, is_part)))
 }
 
-/// Returns the header of the session's record.
 pub(crate) fn header(
     spec: &SessionSpec,
     command_line: Vec<String>,
@@ -209,14 +197,12 @@ pub(crate) fn header(
     now: Nanos,
 ) -> Header {
     let mut settings = std::collections::BTreeMap::new();
-    let mut operations: Vec<&str> = Vec::new();
     for context in &spec.contexts {
         // A single context is not named, so that its records look as they always did.
         let name = context.name.as_ref();
         let prefix = name.map_or_else(String::new, |name| format!("{name}: "));
         let of_it = settings_of(context, spec);
         settings.extend(of_it.map(|(key, value)| (prefix.clone() + key, value)));
-        operations.push(context.targets.operations());
     }
     let is_by_page = |context: &ContextSpec| matches!(context.monitor, MonitorSpec::Pages(_));
     if spec.contexts.iter().any(is_by_page) {
@@ -225,15 +211,13 @@ pub(crate) fn header(
     if let Some(stacks) = &spec.stacks {
         settings.insert(STACKS_SETTING.to_owned(), stacks.cpu_budget.to_string());
     }
-    operations.sort_unstable();
-    operations.dedup();
     Header {
         writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
         host: host::hostname(),
         kernel: host::kernel_release(),
         command: command_line,
         started: now,
-        operations: operations.join("+"),
+        operations: operations(spec),
         sample_interval: intervals.sample,
         aggregation_interval: intervals.aggregation,
         update_interval: intervals.update,

@@ -77,9 +77,7 @@ pub(crate) struct TargetSet {
     live: BTreeMap<TargetId, Live>,
     /// Memory that a process maps several times is watched at each of its addresses.
     samples_addresses: bool,
-    /// Names of the mappings.
     names: Names,
-    /// Process ids of the live targets.
     pids: BTreeSet<u32>,
     /// Processes that cannot be watched (no rights, no address space); they are not tried again.
     given_up: BTreeSet<u32>,
@@ -122,7 +120,6 @@ impl TargetSet {
         self
     }
 
-    /// Sets the number of the first target.
     pub(crate) fn numbered_from(mut self, first: u32) -> Self {
         self.next = first;
         self
@@ -139,12 +136,10 @@ impl TargetSet {
         self.live.keys().copied()
     }
 
-    /// Whether the target is live, as far as known.
     pub(crate) fn is_live(&self, id: TargetId) -> bool {
         self.live.contains_key(&id)
     }
 
-    /// Process ids of the live targets.
     pub(crate) fn pids(&self) -> impl Iterator<Item = (TargetId, u32)> + '_ {
         self.live.iter().map(|(id, live)| (*id, live.pid))
     }
@@ -525,7 +520,6 @@ fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
     })
 }
 
-/// Reads a target's mappings.
 fn read_mappings(
     id: TargetId,
     live: &mut Live,

@@ -115,7 +115,7 @@ struct Loss {
     /// Units of work per second, and CPU time of a unit, in the turns without the recorder.
     per_second: Vec<f64>,
     cpu_us: Vec<f64>,
-    loss_percent: Vec<f64>,
+    slower_percent: Vec<f64>,
     more_cpu_percent: Vec<f64>,
     recorder_cpu_percent: f64,
     /// Time that the recorder says it took from the program, as a share of the turns in which it ran.
@@ -185,11 +185,11 @@ fn table(losses: &[Loss]) -> Table {
         table.row(vec![
             loss.program.to_owned(),
             loss.mode.clone(),
-            loss.loss_percent.len().to_string(),
+            loss.slower_percent.len().to_string(),
             middle(&loss.per_second, 0),
             middle(&loss.cpu_us, 3),
-            cell(&loss.loss_percent, 2),
-            mean_cell(loss.loss_percent.iter().copied(), 2),
+            cell(&loss.slower_percent, 2),
+            mean_cell(loss.slower_percent.iter().copied(), 2),
             cell(&loss.more_cpu_percent, 2),
             mean_cell(loss.more_cpu_percent.iter().copied(), 2),
             format!("{:.2}", loss.recorder_cpu_percent),
@@ -212,11 +212,14 @@ struct Turns {
     record: std::path::PathBuf,
 }
 
+/// Text and JSON about the cached files.
+type FilesTable = (Table, Vec<Value>);
+
 fn measure(
     context: &BenchContext,
     variant: &Variant,
     mode: &Mode,
-) -> anyhow::Result<(Loss, Option<(Table, Vec<Value>)>)> {
+) -> anyhow::Result<(Loss, Option<FilesTable>)> {
     println!("{}, {}", variant.name, mode.name);
     let mut subject = variant.which.start(context)?;
     let speed = Speed::of(subject.meter(), Some(subject.pid()));
@@ -237,7 +240,7 @@ fn measure(
         mode: mode.name.clone(),
         per_second: without.clone().map(|rate| rate.mean).collect(),
         cpu_us: finite(without.map(|rate| rate.cpu_s * 1e6)),
-        loss_percent: changes(&rates, |rate| rate.mean, -100.0),
+        slower_percent: changes(&rates, |rate| rate.mean, -100.0),
         more_cpu_percent: changes(&rates, |rate| rate.cpu_s, 100.0),
         recorder_cpu_percent: turns.recorder_cpu_percent,
         reported_percent: turns.reported_percent,

@@ -15,14 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::experiment::compaction::CompactionOutcome;
 use crate::experiment::reclaim::{Knowledge, ReclaimConfiguration, Watched};
-use crate::experiment::tiering::{
-    KeyDistribution, Placement, TieringOutcome, TieringSetting,
-};
-use isotherm_sim::machine::Rules;
+use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting};
 use crate::published::compaction::{self, CompactionRun};
 use crate::published::second_machine::{self, SecondRun};
 use crate::published::tiering::{self as cells, TieringRun};
 use crate::published::{reclaim, summaries};
+use isotherm_sim::machine::Rules;
 
 pub use published::{PublishedComparison, Summary};
 pub use text::text;

@@ -1,11 +1,11 @@
 //! Papers' runs as pages: their figures, and the numbers beside the published ones.
 
-use isotherm_report::render::csv_text;
-use isotherm_report::render::page::{END, begin, escape, figure};
 use crate::experiment::compaction::CompactionOutcome;
 use crate::experiment::tiering::{self, KeyDistribution, Placement};
 use crate::published::compaction::CompactionRun;
 use crate::published::{PublishedComparison, Role, tiering as published_tiering};
+use isotherm_report::render::csv_text;
+use isotherm_report::render::page::{END, begin, escape, figure};
 use isotherm_tune::figure::{Axis, Plot, PlotSeries};
 
 use super::Reproduction;

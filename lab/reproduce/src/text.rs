@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::published::{Difference, PublishedComparison, Summary};
 use isotherm_report::render::csv_text;
 use isotherm_report::render::table::{Align, Table};
-use crate::published::{Difference, PublishedComparison, Summary};
 
 use super::Reproduction;
 
@@ -227,8 +227,11 @@ pub(super) fn csv(comparisons: &[PublishedComparison]) -> String {
     csv_text(std::iter::once(head).chain(rows))
 }
 
+/// Name and cell of a column.
+type SummaryColumn = (&'static str, fn(&Summary) -> String);
+
 /// Columns of the summaries' CSV.
-const SUMMARY_CSV: [(&str, fn(&Summary) -> String); 14] = [
+const SUMMARY_CSV: [SummaryColumn; 14] = [
     ("experiment", |of| of.experiment.into()),
     ("configuration", |of| of.configuration.into()),
     ("metric", |of| of.metric.clone()),

@@ -1,9 +1,9 @@
 //! HMSDK on the machine of its publication: the plan that `tier plan -m 0 1 -g` writes, on a simulated machine as in
 //! `simulate -c`.
 
+use crate::experiment::tiering::TieringSetting;
 use anyhow::Context;
 use isotherm_config::{ActingRequest, Extent, Request, TierPlan, Topology};
-use crate::experiment::tiering::TieringSetting;
 use isotherm_sim::simulation::SimContextSpec;
 
 /// Returns the contexts that migrate between the two nodes of an experiment.
@@ -33,9 +33,9 @@ pub(super) fn contexts(setting: &TieringSetting) -> anyhow::Result<Vec<SimContex
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::Nanos;
     use crate::experiment::redis::reads;
     use crate::experiment::tiering::{KeyDistribution, run};
+    use isotherm_engine::Nanos;
 
     use super::*;
 

@@ -129,8 +129,9 @@ fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let after = output.number("anon-after")? << 10;
     let nohugepage = deed(output, "nohugepage")?;
     report.say(format!(
-        "nohugepage   gave {} back: anonymous memory {}, then {}",
+        "nohugepage   gave {} back, refused: {}; anonymous memory {}, then {}",
         mib(nohugepage.applied),
+        nohugepage.reasons(),
         mib(before),
         mib(after)
     ));

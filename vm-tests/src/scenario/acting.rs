@@ -132,7 +132,7 @@ impl Deed {
     }
 
     /// Lists the reasons except "not present", which also counts holes and pages that are already in the wanted state.
-    fn reasons(&self) -> String {
+    pub(super) fn reasons(&self) -> String {
         let reasons = self.refused.iter().filter(|(why, _)| *why != "not_present");
         let reasons: Vec<String> = reasons
             .map(|(why, bytes)| format!("{why} {}", mib(*bytes)))

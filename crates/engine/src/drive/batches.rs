@@ -261,6 +261,7 @@ fn add(sum: &mut Outcome, part: &Outcome) {
 #[cfg(test)]
 mod tests {
     use crate::guard::{GuardLimits, STEP};
+    use crate::snapshot::TargetId;
 
     use super::*;
 

@@ -93,7 +93,9 @@ impl Context {
 mod tests {
     use crate::address::{AddressRange, BLOCK_SIZE, Nanos};
     use crate::guard::{GuardLimits, GuardSignals, Pools};
+    use crate::port::Operation;
     use crate::scheme::{AccessPattern, Action, Scheme};
+    use crate::snapshot::TargetId;
 
     use super::*;
 

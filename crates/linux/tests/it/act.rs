@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use isotherm_engine::scheme::{Action, OpsFilter};
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, Refusal, TargetId};
+use isotherm_engine::{
+    Actuator, AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, Refusal, TargetId,
+};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
 use isotherm_linux::swap;

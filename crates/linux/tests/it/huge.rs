@@ -79,6 +79,9 @@ fn exactly_what_was_never_written_is_given_back_and_data_stay_in_memory() {
     });
 }
 
+/// Name, written pages of each block, and why so many bytes are refused.
+type Case = (&'static str, fn(u64, u64) -> bool, Refusal, u64);
+
 #[test]
 fn huge_pages_without_waste_stay_and_so_do_locked_ones() {
     let _turn = alone();
@@ -86,7 +89,7 @@ fn huge_pages_without_waste_stay_and_so_do_locked_ones() {
         return;
     };
     let unused = BLOCKS * (PAGES - 100) * PAGE_SIZE;
-    let cases: [(_, fn(u64, u64) -> bool, _, _); 2] = [
+    let cases: [Case; 2] = [
         (
             "without waste",
             |block, page| block.is_multiple_of(2) || page >= 15,

@@ -103,6 +103,7 @@ fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
         }],
         page_cache: groups.is_empty().then(page_cache),
         charged: None,
+        context: None,
     })
 }
 

@@ -10,6 +10,8 @@ use isotherm_engine::{AddressRange, Attributes};
 use isotherm_linux::host::split_gives_back;
 use isotherm_linux::{cgroup, swap};
 
+use super::is_dry_run;
+
 /// Returns warnings for the user of a session before it starts, one sentence each.
 pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     if spec.world == World::Kernel {
@@ -18,13 +20,14 @@ pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     if !spec.acts() {
         return of_damon(Path::new("/sys"));
     }
-    let mut warnings = warnings_of_schemes(&all_schemes(spec));
+    let schemes = all_schemes(spec);
+    let mut warnings = warnings_below(Path::new("/sys"), &schemes);
+    warnings.extend(for_want_of_swap(&schemes));
     warnings.extend(between(&spec.contexts));
     warnings.extend(without_group(spec));
     warnings
 }
 
-/// Returns the schemes of all contexts.
 pub(crate) fn all_schemes(spec: &SessionSpec) -> Vec<Scheme> {
     let schemes = spec.contexts.iter().flat_map(|c| c.schemes().to_vec());
     schemes.collect()
@@ -52,9 +55,8 @@ pub(crate) fn without_group(spec: &SessionSpec) -> Vec<String> {
 /// Returns warnings for the user of the kernel's DAMON.
 fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
     let schemes = all_schemes(spec);
-    let is_dry = |c: &ContextSpec| c.acting.as_ref().is_none_or(|acting| acting.is_dry_run);
     let mut warnings = between(&spec.contexts);
-    if !schemes.is_empty() && !spec.contexts.iter().all(is_dry) {
+    if !schemes.is_empty() && !is_dry_run(spec) {
         warnings.extend(warnings_without_damon(Path::new("/sys"), &schemes));
         warnings.extend(for_want_of_swap(&schemes));
         warnings.extend(without_bound_on_waste(&schemes));
@@ -67,13 +69,6 @@ fn without_bound_on_waste(schemes: &[Scheme]) -> Option<String> {
     schemes.iter().any(is_huge).then(|| {
         "kernel DAMON makes huge pages whatever memory they waste; `--world linux` keeps to --max-waste".into()
     })
-}
-
-/// Returns warnings for the user of schemes on this machine, one sentence each.
-pub fn warnings_of_schemes(schemes: &[Scheme]) -> Vec<String> {
-    let mut warnings = warnings_below(Path::new("/sys"), schemes);
-    warnings.extend(for_want_of_swap(schemes));
-    warnings
 }
 
 /// Warns of schemes that need swap on a machine without.

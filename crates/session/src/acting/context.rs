@@ -16,7 +16,7 @@ use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::node;
 use isotherm_linux::probe::ProbeError;
-use isotherm_record::{ActionSample, GuardSample, Item, PageSnapshot};
+use isotherm_record::{ActionSample, Item, PageSnapshot};
 
 use super::goal::GoalMeter;
 use super::guard::Meters;
@@ -138,7 +138,7 @@ impl Platform for ThisMachine<'_> {
         let (session, is_physical) = (&*self.session, self.is_physical);
         SystemFacts {
             eligible_bp: eligible::shares(wanted, schemes, snapshots, session, is_physical),
-            returned: self.meters.returned(self.session.now()),
+            returned: self.meters.waits.returned(self.session.now()),
             least_age: self.least_age.cloned().unwrap_or_default(),
             left_alone: self.executor.left_alone(),
             ..system::facts(wanted)
@@ -190,7 +190,7 @@ impl Platform for ThisMachine<'_> {
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
         // The paged-out pages of processes are known one by one.
         if matches!(self.executor, Executor::Physical(_)) {
-            self.meters.paged_out(target, bytes);
+            self.meters.waits.paged_out(target, bytes);
         }
     }
 }
@@ -198,7 +198,6 @@ impl Platform for ThisMachine<'_> {
 /// One context at work.
 pub(super) struct ContextActing {
     at: usize,
-    pub(super) name: Option<String>,
     pub(super) context: Context,
     pub(super) meters: Meters,
     executor: Executor,
@@ -243,7 +242,6 @@ impl ContextActing {
         context.set_max_waste(acting.max_waste);
         Ok(Self {
             at,
-            name: spec.name.clone(),
             context,
             meters: Meters::new(at, spec, &acting)?,
             executor,
@@ -280,7 +278,6 @@ impl ContextActing {
         until
     }
 
-    /// Adds a target to act on.
     pub(super) fn add(&mut self, target: TargetId, session: &Session) -> anyhow::Result<()> {
         if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor
             && let Some(process) = session.process(target)
@@ -292,12 +289,11 @@ impl ContextActing {
         Ok(())
     }
 
-    /// Removes a target that has ended.
     pub(super) fn remove(&mut self, target: TargetId) {
         if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor {
             actuator.remove(target);
         }
-        self.meters.forget(target);
+        self.meters.waits.forget(target);
         self.context.forget(target);
         self.scans.forget(target);
     }
@@ -323,12 +319,10 @@ impl ContextActing {
         }));
     }
 
-    /// Returns the state of the guard.
     pub(super) fn guard_status(&self) -> GuardStatus {
         self.meters.status(self.context.guard())
     }
 
-    /// Returns the limit that binds its schemes now.
     pub(super) fn bound_by(&self) -> BoundBy {
         self.meters.bound_by(&self.context)
     }
@@ -356,15 +350,8 @@ impl ContextActing {
         }
         let guard = self.context.guard_mut();
         let actuator = self.executor.of_processes();
-        if let Some(status) =
-            { &mut self.meters }.observe(now, session, guard, drops_cache, actuator)
-        {
-            items.push(Item::Guard(GuardSample {
-                time: now,
-                context: self.name.clone(),
-                status,
-            }));
-        }
+        let meters = &mut self.meters;
+        items.extend(meters.observe(now, session, guard, drops_cache, actuator));
         let is_due = self.goes_on_at().is_some_and(|at| at <= now);
         if self.snapshots.is_empty() && !is_due {
             self.bounds.note(now, self.bound_by());
@@ -374,7 +361,7 @@ impl ContextActing {
             let out = if self.context.is_dry_run() {
                 self.context.would_be_out()
             } else {
-                self.meters.out()
+                self.meters.waits.out()
             };
             // A goal that cannot be read counts as reached: acting must not go on for ever.
             goal.room(out).unwrap_or(0)
@@ -403,7 +390,7 @@ impl ContextActing {
         if let Executor::Processes(actuator) = &mut self.executor {
             times = actuator.take_interrupted();
             for (target, block, pages) in actuator.take_paged_out() {
-                self.meters.pages_paged_out(target, block, &pages);
+                self.meters.waits.pages_paged_out(target, block, &pages);
             }
         }
         let guard = self.context.guard_mut();
@@ -414,7 +401,8 @@ impl ContextActing {
 
     /// Returns the time at which a pending plan continues, if there is one.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
-        self.context.has_pending().then(|| self.meters.next_step())
+        let next = || self.meters.acting.next_step();
+        self.context.has_pending().then(next)
     }
 
     /// Whether the schemes apply to the page cache as well, which can only be dropped. It belongs to no pod.
@@ -434,7 +422,7 @@ impl ContextActing {
         outcomes: &[Outcome],
         spent: Nanos,
     ) -> Vec<Item> {
-        let (name, dry_run) = (self.name.as_deref(), self.context.is_dry_run());
+        let (name, dry_run) = (self.meters.name.as_deref(), self.context.is_dry_run());
         let mut samples = ActionSample::of_schemes(now, name, dry_run, done, outcomes);
         // The schemes share the CPU time of a step by their parts of the elapsed time.
         let total: u64 = samples.iter().map(|sample| sample.took.0).sum();

@@ -20,7 +20,6 @@ const COST_OF: f64 = 256.0;
 /// Pages of files that were read back since the last scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct FilesRead {
-    /// Pages that were read back.
     pub(super) returned: u64,
     /// Time that was waited for them.
     pub(super) waited: Option<Nanos>,

@@ -1,7 +1,7 @@
 //! The guard's measurements: waits, refaults, pressure and the targets' own speed, once a second; and the budget of
 //! acting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
@@ -10,11 +10,11 @@ use isotherm_engine::drive::{BoundBy, Context};
 use isotherm_engine::guard::{
     ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
 };
-use isotherm_engine::monitor::bits::Bitmap;
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::act::ProcessActuator;
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::{cgroup, pressure};
+use isotherm_record::{GuardSample, Item};
 
 use super::file_waits::{FileWaits, FilesRead};
 use super::idle::IdleMeter;
@@ -39,16 +39,18 @@ fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> 
 /// Meters for a context's guard.
 pub(super) struct Meters {
     context: usize,
+    /// Name of the context.
+    pub(super) name: Option<String>,
     is_physical: bool,
     needs_psi: bool,
     group: Option<PathBuf>,
-    waits: Waits,
+    pub(super) waits: Waits,
     /// Waits for pages of files, where the page cache is dropped as well.
     file_waits: FileWaits,
     /// Remark for the user on the measurement of waits.
     pub(super) lacks: Option<String>,
     progress: Option<Progress>,
-    acting: ActMeter,
+    pub(super) acting: ActMeter,
     idle: IdleMeter,
     times: Option<(Nanos, CpuTimes)>,
     next: Nanos,
@@ -59,10 +61,8 @@ pub(super) struct Meters {
 
 /// Returns the remarks for the user on the measurement of waits, without repetitions.
 pub(super) fn lacks_of<'a>(meters: impl Iterator<Item = &'a Meters>) -> Vec<String> {
-    let mut lacks: Vec<String> = meters.filter_map(|meters| meters.lacks.clone()).collect();
-    lacks.sort();
-    lacks.dedup();
-    lacks
+    let lacks: BTreeSet<String> = meters.filter_map(|meters| meters.lacks.clone()).collect();
+    lacks.into_iter().collect()
 }
 
 impl Meters {
@@ -85,6 +85,7 @@ impl Meters {
         let lacks = waits.lacks().filter(|_| bounds_waits && !acting.is_dry_run);
         Ok(Self {
             context: at,
+            name: context.name.clone(),
             is_physical: context.samples_frames(),
             needs_psi: limits.max_psi.is_some(),
             group,
@@ -126,30 +127,6 @@ impl Meters {
         self.acting.set_share(act_budget);
     }
 
-    pub(super) fn forget(&mut self, target: TargetId) {
-        self.waits.forget(target);
-    }
-
-    /// Adds pages of a block of `target` that were paged out.
-    pub(super) fn pages_paged_out(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
-        self.waits.pages_paged_out(target, block, pages);
-    }
-
-    /// Adds bytes that were paged out of `target`, if the pages are not known.
-    pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
-        self.waits.paged_out(target, bytes);
-    }
-
-    /// Returns the part of each target's recently paged-out memory that was read back.
-    pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
-        self.waits.returned(now)
-    }
-
-    /// Returns the bytes of live targets that were paged out and have not been read back.
-    pub(super) fn out(&self) -> u64 {
-        self.waits.out()
-    }
-
     /// Begins a step of acting. Returns the time that it may take.
     pub(super) fn begin(&mut self, now: Nanos, guard: &Guard) -> Nanos {
         let idle_cpus = self.idle.stop(now);
@@ -170,11 +147,6 @@ impl Meters {
         self.idle.start(now);
     }
 
-    /// Returns the time at which an unfinished plan continues.
-    pub(super) fn next_step(&self) -> Nanos {
-        self.acting.next_step()
-    }
-
     /// Adds the CPU time `cpu` that the kernel took for acting in the time that has `elapsed`.
     pub(super) fn kernel_took(
         &mut self,
@@ -191,11 +163,6 @@ impl Meters {
         self.idle.start(now);
     }
 
-    /// Returns the CPU time that the kernel may take for acting in the next second; `None` for any.
-    pub(super) fn time_per_s(&self, guard: &Guard) -> Option<Nanos> {
-        self.acting.time_per_s(guard)
-    }
-
     /// Reads the meters, if a second has passed, and passes the signals to the guard. Returns the guard's state if it
     /// has changed, and every 10 s if not. `actuator` executes the operations, if the paged-out pages are known.
     pub(super) fn observe(
@@ -205,7 +172,7 @@ impl Meters {
         guard: &mut Guard,
         drops_cache: bool,
         actuator: Option<&mut ProcessActuator>,
-    ) -> Option<GuardStatus> {
+    ) -> Option<Item> {
         if now < self.next {
             return None;
         }
@@ -225,7 +192,11 @@ impl Meters {
             return None;
         }
         self.next_told = now + TOLD_EVERY;
-        Some(self.status(guard))
+        Some(Item::Guard(GuardSample {
+            time: now,
+            context: self.name.clone(),
+            status: self.status(guard),
+        }))
     }
 
     fn signals(

@@ -28,21 +28,21 @@ use isotherm_engine::drive::BoundBy;
 use isotherm_engine::guard::{Guard, Pool};
 use isotherm_engine::scheme::{Action, QuotaState, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Nanos, TargetId};
-use isotherm_record::{ActionSample, GuardSample, Item};
+use isotherm_record::{ActionSample, Item};
 
 mod effect;
 mod grant;
 
-use super::Acts;
 use super::guard::{Meters, lacks_of};
 use super::locks::Locks;
 use super::permits::PodPermits;
 use super::summary::{ActingStatus, ContextStatus};
+use super::{Acts, is_dry_run};
 use crate::kernel::held;
 use crate::monitor::Force;
 use crate::session::Session;
 use effect::Effect;
-use grant::{ChargeRatio, Grant, are_in_force, longest_window};
+use grant::{ChargeRatio, Grant, Limits, are_in_force, longest_window};
 
 /// Interval of the guard's measurements, as where Isotherm acts.
 const PERIOD: Nanos = Nanos::from_millis(1_000);
@@ -58,15 +58,13 @@ pub(super) struct KernelActing {
 
 impl KernelActing {
     pub(super) fn new(spec: &SessionSpec) -> anyhow::Result<Self> {
-        let is_dry = |c: &ContextSpec| c.acting.as_ref().is_none_or(|acting| acting.is_dry_run);
-        let dry_run = spec.contexts.iter().all(is_dry);
         let locks = Locks::of(spec)?;
         let contexts = spec.contexts.iter().enumerate();
         let contexts = contexts.map(|(at, context)| KernelContext::new(at, context));
         Ok(Self {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
             locks,
-            dry_run,
+            dry_run: is_dry_run(spec),
         })
     }
 
@@ -80,7 +78,7 @@ impl KernelActing {
                 }
                 Item::TargetExit(exit) => {
                     let context = &mut self.contexts[session.context_of(exit.target)];
-                    context.meters.forget(exit.target);
+                    context.meters.waits.forget(exit.target);
                     self.locks.release(exit.target);
                 }
                 _ => {}
@@ -165,7 +163,6 @@ impl Acts for KernelActing {
 /// One context.
 struct KernelContext {
     at: usize,
-    name: Option<String>,
     schemes: Vec<Scheme>,
     /// Schemes before a tuning that may fail in another context.
     former: Option<Vec<Scheme>>,
@@ -188,8 +185,8 @@ struct KernelContext {
     /// Acting's CPU time so far.
     cpu: Nanos,
     looked: Option<Nanos>,
-    stats: Vec<Stats>,
-    quotas: Vec<QuotaState>,
+    /// Counts of each scheme, and the state of its quota.
+    results: Vec<(Stats, QuotaState)>,
     /// Process id of the kdamond, while it runs.
     kdamond: Option<u32>,
 }
@@ -201,7 +198,6 @@ impl KernelContext {
         let nr = acting.schemes.len();
         Ok(Self {
             at,
-            name: spec.name.clone(),
             guard: Guard::new(acting.limits),
             meters: Meters::new(at, spec, &acting)?,
             schemes: acting.schemes,
@@ -218,8 +214,7 @@ impl KernelContext {
             next: Nanos(0),
             cpu: Nanos(0),
             looked: None,
-            stats: vec![Stats::default(); nr],
-            quotas: vec![QuotaState::default(); nr],
+            results: vec![Default::default(); nr],
             kdamond: None,
         })
     }
@@ -228,10 +223,10 @@ impl KernelContext {
     fn take(&mut self, items: &[Item]) {
         for item in items {
             let Item::Action(sample) = item else { continue };
-            if sample.context != self.name {
+            if sample.context != self.meters.name {
                 continue;
             }
-            let Some(stats) = self.stats.get_mut(sample.scheme as usize) else {
+            let Some((stats, _)) = self.results.get_mut(sample.scheme as usize) else {
                 continue;
             };
             for (why, bytes) in &sample.refused {
@@ -269,9 +264,10 @@ impl KernelContext {
         let parts = samples.iter().flat_map(|sample| &sample.targets);
         let most = parts.max_by_key(|part| part.sz_tried);
         let most = most.map_or(TargetId(0), |part| part.target);
-        self.meters.paged_out(most, paged.out.saturating_sub(known));
+        let rest = paged.out.saturating_sub(known);
+        self.meters.waits.paged_out(most, rest);
         for (target, bytes) in paged.by_target {
-            self.meters.paged_out(target, bytes);
+            self.meters.waits.paged_out(target, bytes);
         }
     }
 
@@ -290,13 +286,7 @@ impl KernelContext {
         self.charged.learn();
         self.read_counters(now, session);
         let guard = &mut self.guard;
-        if let Some(status) = self.meters.observe(now, session, guard, false, None) {
-            items.push(Item::Guard(GuardSample {
-                time: now,
-                context: self.name.clone(),
-                status,
-            }));
-        }
+        items.extend(self.meters.observe(now, session, guard, false, None));
         let grant = self.grant();
         let kdamond = session.kdamond(self.at);
         let may_commit = kdamond.is_none_or(|kdamond| kdamond.may_commit(now));
@@ -329,8 +319,7 @@ impl KernelContext {
             (self.granted, self.armed) = (None, None);
         }
         self.kdamond = kdamond.pid();
-        let known = self.stats.iter_mut().zip(&mut self.quotas);
-        for ((stats, quota), counted) in known.zip(kdamond.totals()) {
+        for ((stats, quota), counted) in self.results.iter_mut().zip(kdamond.totals()) {
             stats.nr_tried = counted.nr_tried;
             stats.sz_tried = counted.sz_tried;
             stats.nr_applied = counted.nr_applied;
@@ -352,16 +341,16 @@ impl KernelContext {
             return Grant::Nothing;
         }
         if self.is_dry_run || !self.guard.limits().is_limited() {
-            let time_per_s = (!self.is_dry_run).then(|| self.meters.time_per_s(&self.guard));
-            return Grant::Some {
+            let time_per_s = (!self.is_dry_run).then(|| self.meters.acting.time_per_s(&self.guard));
+            return Grant::Some(Limits {
                 bytes_per_s: None,
                 time_per_s: time_per_s.flatten(),
                 backoff: 1,
-            };
+            });
         }
         let status = self.guard.status();
         let charged = status.bytes_per_s.map(|bytes| self.charged.charge(bytes));
-        Grant::of(&status, charged, self.meters.time_per_s(&self.guard))
+        Grant::of(&status, charged, self.meters.acting.time_per_s(&self.guard))
     }
 
     /// Applies the schemes to the kernel as far as is granted. Held schemes act once their quotas are in force, in the
@@ -373,8 +362,8 @@ impl KernelContext {
         let mut in_force = grant.limit(&self.schemes, self.guard.limits().is_limited());
         let mut force = match grant {
             Grant::Nothing => Force::Held,
-            Grant::Some { .. } if self.is_dry_run => Force::Pretends,
-            Grant::Some { .. } => Force::Acts,
+            Grant::Some(_) if self.is_dry_run => Force::Pretends,
+            Grant::Some(_) => Force::Acts,
         };
         let was_held = matches!(self.granted, None | Some(Grant::Nothing));
         let waits = self
@@ -420,8 +409,7 @@ impl KernelContext {
         // As after a hold, new quotas must come into force first.
         let grant = self.granted.take().unwrap_or_else(|| self.grant());
         self.set(now, grant, session)?;
-        self.stats.resize_with(nr, Stats::default);
-        self.quotas.resize_with(nr, QuotaState::default);
+        self.results.resize_with(nr, Default::default);
         Ok(())
     }
 
@@ -429,8 +417,7 @@ impl KernelContext {
         let Some(former) = self.former.take() else {
             return;
         };
-        self.stats.resize_with(former.len(), Stats::default);
-        self.quotas.resize_with(former.len(), QuotaState::default);
+        self.results.resize_with(former.len(), Default::default);
         self.schemes = former;
         let grant = self.granted.unwrap_or(Grant::Nothing);
         if self.set(now, grant, session).is_err() {
@@ -456,8 +443,8 @@ impl KernelContext {
     }
 
     fn status(&self) -> ContextStatus<'_> {
-        let schemes = { self.schemes.iter() }.zip(&self.stats).zip(&self.quotas);
-        let schemes = schemes.map(|((scheme, stats), quota)| SchemeStatus {
+        let schemes = self.schemes.iter().zip(&self.results);
+        let schemes = schemes.map(|(scheme, (stats, quota))| SchemeStatus {
             action: scheme.action,
             pattern: &scheme.pattern,
             is_active: true,
@@ -469,7 +456,7 @@ impl KernelContext {
             stats,
         });
         ContextStatus {
-            name: self.name.as_deref(),
+            name: self.meters.name.as_deref(),
             paused: self.is_paused,
             schemes: schemes.collect(),
             limits: self.guard.limits(),

@@ -21,6 +21,7 @@ use isotherm_engine::TargetId;
 use isotherm_linux::state;
 use isotherm_record::{Item, TargetStart};
 
+use super::is_dry_run;
 use crate::lock::{Lock, lock};
 
 /// Name of the directory within the state directory.
@@ -50,29 +51,16 @@ struct HeldLock {
 impl Locks {
     /// Takes the locks on the machine that a session needs.
     pub(super) fn of(spec: &SessionSpec) -> anyhow::Result<Self> {
-        let mut acting = spec.contexts.iter().filter_map(|c| c.acting.as_ref());
-        if acting.all(|acting| acting.is_dry_run) {
-            Ok(Self::none())
-        } else if spec.contexts.iter().any(ContextSpec::samples_frames) {
-            Self::of_the_machine()
-        } else {
-            Self::of_processes()
+        if is_dry_run(spec) {
+            return Ok(Self::default());
         }
-    }
-
-    /// Returns no locks, for a session that acts on nothing.
-    fn none() -> Self {
-        Self::default()
-    }
-
-    /// Takes the locks for acting on processes.
-    fn of_processes() -> anyhow::Result<Self> {
-        Self::in_directory(&state::directory()?.join(DIRECTORY), Lock::Shared)
-    }
-
-    /// Takes the locks for acting on physical memory.
-    fn of_the_machine() -> anyhow::Result<Self> {
-        Self::in_directory(&state::directory()?.join(DIRECTORY), Lock::Alone)
+        let is_physical = spec.contexts.iter().any(ContextSpec::samples_frames);
+        let how = if is_physical {
+            Lock::Alone
+        } else {
+            Lock::Shared
+        };
+        Self::in_directory(&state::directory()?.join(DIRECTORY), how)
     }
 
     fn in_directory(directory: &Path, how: Lock) -> anyhow::Result<Self> {
@@ -97,7 +85,7 @@ impl Locks {
                 },
             ),
         };
-        let mut locks = Self::none();
+        let mut locks = Self::default();
         locks.directory = Some(directory.to_owned());
         locks.machine = Some(machine);
         Ok(locks)
@@ -152,7 +140,6 @@ impl Locks {
         self.anothers.contains(&target)
     }
 
-    /// Releases the lock of a target that has ended.
     pub(super) fn release(&mut self, target: TargetId) {
         self.anothers.remove(&target);
         self.processes.retain(|_, held| {

@@ -31,47 +31,35 @@ use crate::session::Session;
 use kernel::KernelActing;
 use own::OwnActing;
 
+pub use conflicts::warnings;
 pub(crate) use conflicts::{all_schemes, for_want_of_swap, without_group};
-pub use conflicts::{warnings, warnings_of_schemes};
 pub use lacking::lacking;
 pub use permits::PodPermits;
 pub use summary::bounds::BoundTime;
 pub(crate) use summary::bounds::words as bound_words;
 pub use summary::{ActingStatus, ActingSummary, ContextStatus, SchemeSummary};
 
+/// Whether no context of the session acts, but in a dry run.
+pub(crate) fn is_dry_run(spec: &SessionSpec) -> bool {
+    let mut acting = spec.contexts.iter().filter_map(|c| c.acting.as_ref());
+    acting.all(|acting| acting.is_dry_run)
+}
+
 /// Schemes at work on a session: those of all its contexts.
 pub struct Acting {
     by: Box<dyn Acts>,
 }
 
-/// An executor of a session's schemes.
+/// An executor of a session's schemes; [`Acting`] documents its methods.
 trait Acts {
-    /// Returns remarks for the user on the guard, one sentence each.
     fn warnings(&self) -> Vec<String>;
-
-    /// Acts on `items`, which the session has just yielded, and appends the results.
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()>;
-
-    /// Takes the session's last items: there is nothing to do any more.
     fn finish(&mut self, _session: &mut Session, _items: &[Item]) {}
-
-    /// Returns the time of the next work that needs no new snapshot: to continue an unfinished plan, or to check
-    /// watermarks.
     fn wake_at(&self, now: Nanos) -> Option<Nanos>;
-
-    /// Returns the state of acting.
     fn status(&self) -> ActingStatus<'_>;
-
-    /// Returns the CPU time that acting has taken.
     fn cpu(&self) -> Nanos;
-
-    /// Exchanges the schemes and limits of all contexts; if this fails, everything stays as it is.
     fn tune(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()>;
-
-    /// Stops acting in the context at this place, or resumes it.
     fn set_paused(&mut self, at: usize, is_paused: bool);
-
-    /// Limits acting to processes of these pods.
     fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()>;
 }
 

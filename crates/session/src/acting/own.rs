@@ -6,13 +6,13 @@ use isotherm_engine::{CpuAccount, Nanos, Snapshot};
 use isotherm_linux::clock::process_cpu;
 use isotherm_record::{Item, PageSnapshot};
 
-use super::Acts;
 use super::context::ContextActing;
 use super::guard::lacks_of;
 use super::locks::Locks;
 use super::permits::{PodAllowlist, PodPermits};
 use super::protected::Protected;
 use super::summary::{ActingStatus, ContextStatus};
+use super::{Acts, is_dry_run};
 use crate::session::Session;
 
 /// Schemes at work on a session: those of all its contexts.
@@ -37,8 +37,6 @@ impl OwnActing {
     /// # Errors
     /// Fails if this machine cannot do what is asked for, or if another isotherm acts on the targets.
     pub(super) fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
-        let of_all = || spec.contexts.iter().filter_map(|c| c.acting.as_ref());
-        let dry_run = of_all().all(|acting| acting.is_dry_run);
         let mut locks = Locks::of(spec)?;
         let is_machine = |c: &ContextSpec| c.targets.is_machine();
         let protected = spec.contexts.iter().any(is_machine);
@@ -55,7 +53,7 @@ impl OwnActing {
             permits: None,
             may_rest: spec.contexts.iter().all(is_machine),
             rests_until: None,
-            dry_run,
+            dry_run: is_dry_run(spec),
             cpu: Nanos(0),
         })
     }
@@ -200,7 +198,7 @@ impl Acts for OwnActing {
 
     fn status(&self) -> ActingStatus<'_> {
         let contexts = self.contexts.iter().map(|context| ContextStatus {
-            name: context.name.as_deref(),
+            name: context.meters.name.as_deref(),
             paused: context.context.schemes().is_paused(),
             schemes: context.context.schemes().status().collect(),
             limits: context.context.guard().limits(),

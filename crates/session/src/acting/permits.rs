@@ -35,7 +35,6 @@ pub(super) struct PodAllowlist {
 }
 
 impl PodAllowlist {
-    /// Sets the pods that permit acting.
     pub(super) fn set(&mut self, pods: PodPermits) {
         self.pods = pods;
     }
@@ -47,7 +46,6 @@ impl PodAllowlist {
         self.targets.insert(start.target, (start.pid, pod));
     }
 
-    /// Removes a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.targets.remove(&target);
     }

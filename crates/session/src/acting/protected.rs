@@ -35,12 +35,10 @@ impl Protected {
         takes
     }
 
-    /// Whether a target is protected.
     pub(super) fn has(&self, target: TargetId) -> bool {
         self.targets.contains_key(&target)
     }
 
-    /// Removes a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.targets.remove(&target);
     }

@@ -72,7 +72,6 @@ pub struct ActingStatus<'a> {
 }
 
 impl<'a> ActingStatus<'a> {
-    /// Returns the state of these contexts.
     pub(super) fn of(
         dry_run: bool,
         would_be_out_bytes: Option<u64>,
@@ -124,8 +123,32 @@ impl<'a> ActingStatus<'a> {
 
     /// Returns the state in one line, for a terminal.
     pub(super) fn headline(&self, cpu: Nanos) -> String {
-        let guards: Vec<GuardStatus> = { self.contexts.iter() }.map(|c| c.guard).collect();
-        headline(&guards, cpu)
+        let guards = || self.contexts.iter().map(|context| &context.guard);
+        let waited: u64 = guards().map(|g| g.since_start.lost.0).sum();
+        let stops: u64 = guards().map(|g| g.nr_stops).sum();
+        let why = guards().find_map(|g| g.exceeded);
+        let why = why.map_or_else(String::new, |limit| format!(" ({})", limit_words(limit)));
+        let limit_ratio = guards().filter_map(|g| g.limit_ratio).reduce(f64::max);
+        let limit_ratio = limit_ratio.map_or_else(
+            || "unknown".into(),
+            |limit_ratio| format!("{limit_ratio:.2}"),
+        );
+        let state = if guards().any(|g| g.is_in_debt) {
+            ", paying back"
+        } else if guards().any(|g| !g.is_open) {
+            ", stopped"
+        } else if guards().any(|g| g.page_cache.is_some_and(|pool| !pool.is_open)) {
+            ", page cache stopped"
+        } else if guards().any(|g| g.budget.is_exhausted) {
+            ", waiting for CPU"
+        } else {
+            ""
+        };
+        format!(
+            "targets lost {:.2} s, {stops} stops{why}, limit ratio {limit_ratio}, acting {:.1} s of CPU{state}",
+            waited as f64 / 1e9,
+            cpu.as_secs_f64(),
+        )
     }
 }
 
@@ -231,32 +254,4 @@ impl ActingSummary {
         }
         lines.join("\n")
     }
-}
-
-fn headline(guards: &[GuardStatus], cpu: Nanos) -> String {
-    let waited: u64 = guards.iter().map(|g| g.since_start.lost.0).sum();
-    let stops: u64 = guards.iter().map(|g| g.nr_stops).sum();
-    let why = guards.iter().find_map(|g| g.exceeded);
-    let why = why.map_or_else(String::new, |limit| format!(" ({})", limit_words(limit)));
-    let limit_ratio = guards.iter().filter_map(|g| g.limit_ratio).reduce(f64::max);
-    let limit_ratio = limit_ratio.map_or_else(
-        || "unknown".into(),
-        |limit_ratio| format!("{limit_ratio:.2}"),
-    );
-    let state = if guards.iter().any(|g| g.is_in_debt) {
-        ", paying back"
-    } else if guards.iter().any(|g| !g.is_open) {
-        ", stopped"
-    } else if { guards.iter() }.any(|g| g.page_cache.is_some_and(|pool| !pool.is_open)) {
-        ", page cache stopped"
-    } else if guards.iter().any(|g| g.budget.is_exhausted) {
-        ", waiting for CPU"
-    } else {
-        ""
-    };
-    format!(
-        "targets lost {:.2} s, {stops} stops{why}, limit ratio {limit_ratio}, acting {:.1} s of CPU{state}",
-        waited as f64 / 1e9,
-        cpu.as_secs_f64(),
-    )
 }

@@ -74,7 +74,6 @@ pub(super) struct Waited {
     pub(super) refaults: u64,
     /// Major faults of all targets, for any reason.
     pub(super) major_faults: u64,
-    /// CPU seconds of all targets.
     pub(super) cpu_s: f64,
     /// Bytes that the targets have in memory.
     pub(super) resident: u64,
@@ -87,6 +86,7 @@ pub(super) struct Waited {
 }
 
 /// Accounts of the targets' waits.
+#[derive(Default)]
 pub(super) struct Waits {
     delays: Option<Delays>,
     /// Costs of a refault in the last samples, the latest last.
@@ -119,18 +119,7 @@ impl Waits {
         Self {
             delays: Delays::open().ok(),
             costs: refault_cost_now().into_iter().collect(),
-            sampled: Nanos(0),
-            sample: None,
-            sampled_pages: 0,
-            taken: Taken::default(),
-            before: BTreeMap::new(),
-            paged_out: BTreeMap::new(),
-            out: BTreeMap::new(),
-            flows: BTreeMap::new(),
-            running: BTreeMap::new(),
-            turn: None,
-            pressure_us: None,
-            machine: None,
+            ..Self::default()
         }
     }
 
@@ -189,7 +178,6 @@ impl Waits {
         RefaultRate::returned_of(&self.flows, now)
     }
 
-    /// Removes a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.out.remove(&target);
         self.taken.forget(target);
@@ -231,9 +219,7 @@ impl Waits {
         let before = std::mem::replace(&mut self.pressure_us, stalled);
         if let Some((stalled, before)) = stalled.zip(before) {
             let stalled = Nanos::from_micros(stalled.saturating_sub(before));
-            let stalled = waited.due_to_refaults(stalled);
-            waited.together = waited.together.max(Some(stalled));
-            note(&mut waited, stalled, WaitSource::Pressure);
+            waited.stall(waited.due_to_refaults(stalled));
         }
         waited
     }
@@ -280,9 +266,8 @@ impl Waits {
             note(&mut waited, counted, WaitSource::Refaults);
         }
         if let Some(stalled) = grown(seen.pressure_us, before.pressure_us) {
-            let stalled = Nanos((Nanos::from_micros(stalled).0 as f64 * part) as u64);
-            waited.together = waited.together.max(Some(stalled));
-            note(&mut waited, stalled, WaitSource::Pressure);
+            let stalled = Nanos::from_micros(stalled).0 as f64 * part;
+            waited.stall(Nanos(stalled as u64));
         }
         waited
     }
@@ -470,6 +455,12 @@ impl Waited {
     fn due_to_refaults(&self, wait: Nanos) -> Nanos {
         let faults = self.major_faults.max(self.refaults).max(1);
         Nanos((wait.0 as f64 * self.refaults as f64 / faults as f64) as u64)
+    }
+
+    /// Raises the waits to the time that pressure shows.
+    fn stall(&mut self, time: Nanos) {
+        self.together = self.together.max(Some(time));
+        note(self, time, WaitSource::Pressure);
     }
 
     /// Adds pages of files that were read back. Returns their part of the total wait, or of all pages read back if no

@@ -17,7 +17,7 @@ use isotherm_record::{CompactionSample, FragmentationSample, Header, Item};
 use serde::{Deserialize, Serialize};
 
 use crate::signals::Signals;
-use node::{Node, NodeStatus};
+use node::Node;
 
 pub use node::{CompactionRound, RoundTotals};
 pub use report::CompactionReport;
@@ -129,27 +129,27 @@ pub struct CompactionSession {
     sampled: Sampled,
 }
 
-/// Time of each node's last sample.
-#[derive(Default)]
-struct Sampled(BTreeMap<u32, Nanos>);
+/// Attributes of all samples, and the time of each node's last one.
+struct Sampled {
+    attributes: CompactionAttributes,
+    last: BTreeMap<u32, Nanos>,
+}
 
 impl Sampled {
     /// Returns a sample of a node, if its last one is old enough.
-    fn take(&mut self, now: Nanos, status: NodeStatus, facts: &NodeFacts) -> Option<Item> {
+    fn take(&mut self, now: Nanos, status: CompactionStatus, facts: &NodeFacts) -> Option<Item> {
         let due = |last: &Nanos| now.since(*last) + EARLY >= SAMPLE_INTERVAL;
-        self.0
-            .get(&facts.node)
-            .is_none_or(due)
-            .then(|| self.sample(now, status, facts))
+        let is_due = self.last.get(&facts.node).is_none_or(due);
+        is_due.then(|| self.sample(now, status, facts))
     }
 
-    fn sample(&mut self, now: Nanos, status: NodeStatus, facts: &NodeFacts) -> Item {
-        self.0.insert(facts.node, now);
+    fn sample(&mut self, now: Nanos, status: CompactionStatus, facts: &NodeFacts) -> Item {
+        self.last.insert(facts.node, now);
         Item::Fragmentation(FragmentationSample {
             time: now,
-            attributes: status.attributes,
+            attributes: self.attributes,
             facts: facts.clone(),
-            status: status.status,
+            status,
         })
     }
 }
@@ -177,7 +177,10 @@ impl CompactionSession {
             nodes: nodes.collect::<Result<_, _>>()?,
             signals: Signals::watch()?,
             clock: Clock::start(),
-            sampled: Sampled::default(),
+            sampled: Sampled {
+                attributes: spec.attributes,
+                last: BTreeMap::new(),
+            },
         })
     }
 
@@ -317,7 +320,7 @@ impl CompactionSession {
     ) -> anyhow::Result<CompactionRound> {
         let (clock, sampled) = (self.clock, &mut self.sampled);
         let mut written = Ok(());
-        let mut show = |status: NodeStatus, facts: &NodeFacts| {
+        let mut show = |status: CompactionStatus, facts: &NodeFacts| {
             if let Some(item) = sampled.take(clock.now(), status, facts)
                 && written.is_ok()
             {
@@ -340,7 +343,7 @@ impl CompactionSession {
             free_scanned: round.counters.free_scanned,
             isolated: round.counters.isolated,
         }))?;
-        out.item(self.sampled.sample(now, node.node_status(), &round.after))?;
+        out.item(self.sampled.sample(now, node.status(), &round.after))?;
         Ok(round)
     }
 
@@ -350,7 +353,7 @@ impl CompactionSession {
         facts: &NodeFacts,
         out: &mut dyn CompactionOutput,
     ) -> anyhow::Result<()> {
-        let status = self.nodes[index].node_status();
+        let status = self.nodes[index].status();
         match self.sampled.take(self.clock.now(), status, facts) {
             Some(item) => out.item(item),
             None => Ok(()),

@@ -59,13 +59,6 @@ impl std::iter::Sum for RoundTotals {
     }
 }
 
-/// Attributes and status of a node's controller.
-#[derive(Clone, Copy)]
-pub(super) struct NodeStatus {
-    pub(super) attributes: CompactionAttributes,
-    pub(super) status: CompactionStatus,
-}
-
 /// One node.
 pub(super) struct Node {
     number: u32,
@@ -109,21 +102,13 @@ impl Node {
         self.totals
     }
 
-    pub(super) fn attributes(&self) -> CompactionAttributes {
+    fn attributes(&self) -> CompactionAttributes {
         *self.controller.attributes()
     }
 
     /// Returns the status of the controller; in a dry run, the one that it would have.
     pub(super) fn status(&self) -> CompactionStatus {
         self.trial.unwrap_or_else(|| self.controller.status())
-    }
-
-    /// Returns the attributes and the status, for a record.
-    pub(super) fn node_status(&self) -> NodeStatus {
-        NodeStatus {
-            attributes: self.attributes(),
-            status: self.status(),
-        }
     }
 
     /// Returns the time of the next check. A deferred node is checked as well, for the record.
@@ -163,7 +148,7 @@ impl Node {
         zones: &[usize],
         clock: Clock,
         signals: &Signals,
-        show: &mut dyn FnMut(NodeStatus, &NodeFacts),
+        show: &mut dyn FnMut(CompactionStatus, &NodeFacts),
     ) -> Result<CompactionRound, CompactionError> {
         let trigger = self.trigger.as_ref();
         let trigger = trigger.expect("a dry run compacts nothing");
@@ -178,19 +163,9 @@ impl Node {
                 break RoundEnd::Interrupted;
             }
             let facts = self.look()?;
-            let node_status = self.node_status();
-            let score = Some(node_score(&facts, node_status.attributes.order));
-            let status = CompactionStatus {
-                score,
-                ..node_status.status
-            };
-            show(
-                NodeStatus {
-                    status,
-                    ..node_status
-                },
-                &facts,
-            );
+            let score = Some(node_score(&facts, self.attributes().order));
+            let status = self.status();
+            show(CompactionStatus { score, ..status }, &facts);
             if let Some(ended) = why_stop(&self.controller, &facts, zones) {
                 break ended;
             }
@@ -204,16 +179,9 @@ impl Node {
         let now = clock.now();
         self.controller.done(now, &after);
         self.next_look = now + self.attributes().check_interval;
-        self.totals = [
-            self.totals,
-            RoundTotals {
-                count: 1,
-                took_ns: took,
-                cpu_ns: cpu,
-            },
-        ]
-        .into_iter()
-        .sum();
+        self.totals.count += 1;
+        self.totals.took_ns = self.totals.took_ns + took;
+        self.totals.cpu_ns = self.totals.cpu_ns + cpu;
         let deferred_ns = match self.controller.status().state {
             CompactionState::Deferred { until } => Some(until.since(now)),
             _ => None,

@@ -106,66 +106,63 @@ impl CompactionReport {
 impl CompactionEvent<'_> {
     /// Returns the event as text of a line or two.
     pub fn text(&self) -> String {
-        event_text(self)
-    }
-}
-
-fn event_text(event: &CompactionEvent<'_>) -> String {
-    match event {
-        CompactionEvent::Start {
-            attributes,
-            kernel_proactiveness,
-            dry_run,
-            nodes,
-        } => {
-            let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-            format!(
-                "{} node {} for order {}, looking every {}: above a score of {}, down to {}\n{}",
-                if *dry_run {
-                    "would compact"
-                } else {
-                    "compacting"
-                },
-                nodes.join(", "),
-                attributes.order,
-                format_time(attributes.check_interval),
-                score(attributes.high()),
-                score(attributes.low()),
-                kernels_own(*kernel_proactiveness)
-            )
-        }
-        CompactionEvent::State {
-            at,
-            node,
-            status,
-            high,
-            dry_run,
-        } => format!(
-            "{:>8}  node {node}: {}",
-            format_time(*at),
-            state(status, *high, *dry_run)
-        ),
-        CompactionEvent::Round { at, node, round } => {
-            format!("{:>8}  node {node}: {}", format_time(*at), sentence(round))
-        }
-        CompactionEvent::End {
-            elapsed,
-            rounds,
-            statuses,
-            own_cpu,
-        } => {
-            let sum =
-                |count: fn(&CompactionStatus) -> u64| -> u64 { statuses.iter().map(count).sum() };
-            format!(
-                "in {}: {} rounds of compaction, {} ({} of CPU time); {} back-offs, {} deferrals; looking took {} of CPU time",
-                format_time(*elapsed),
-                rounds.count,
-                format_time(rounds.took_ns),
-                format_time(rounds.cpu_ns),
-                sum(|status| status.nr_back_offs),
-                sum(|status| status.nr_deferrals),
-                format_time(*own_cpu),
-            )
+        match self {
+            CompactionEvent::Start {
+                attributes,
+                kernel_proactiveness,
+                dry_run,
+                nodes,
+            } => {
+                let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+                format!(
+                    "{} node {} for order {}, looking every {}: above a score of {}, down to {}\n{}",
+                    if *dry_run {
+                        "would compact"
+                    } else {
+                        "compacting"
+                    },
+                    nodes.join(", "),
+                    attributes.order,
+                    format_time(attributes.check_interval),
+                    score(attributes.high()),
+                    score(attributes.low()),
+                    kernels_own(*kernel_proactiveness)
+                )
+            }
+            CompactionEvent::State {
+                at,
+                node,
+                status,
+                high,
+                dry_run,
+            } => format!(
+                "{:>8}  node {node}: {}",
+                format_time(*at),
+                state(status, *high, *dry_run)
+            ),
+            CompactionEvent::Round { at, node, round } => {
+                format!("{:>8}  node {node}: {}", format_time(*at), sentence(round))
+            }
+            CompactionEvent::End {
+                elapsed,
+                rounds,
+                statuses,
+                own_cpu,
+            } => {
+                let sum = |count: fn(&CompactionStatus) -> u64| -> u64 {
+                    statuses.iter().map(count).sum()
+                };
+                format!(
+                    "in {}: {} rounds of compaction, {} ({} of CPU time); {} back-offs, {} deferrals; looking took {} of CPU time",
+                    format_time(*elapsed),
+                    rounds.count,
+                    format_time(rounds.took_ns),
+                    format_time(rounds.cpu_ns),
+                    sum(|status| status.nr_back_offs),
+                    sum(|status| status.nr_deferrals),
+                    format_time(*own_cpu),
+                )
+            }
         }
     }
 }

@@ -46,7 +46,6 @@ impl Assembler {
         Some(snapshot(TargetId(region.target), regions, end, intervals))
     }
 
-    /// Returns the number of incomplete snapshots so far.
     pub(super) fn nr_broken(&self) -> u64 {
         self.nr_broken
     }

@@ -26,14 +26,14 @@ use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, Target
 use isotherm_damon::{
     Claim, DamonContext, DamonError, DirectoryTree, MODULES_ROOT, Module, SYSFS_ROOT,
 };
-use isotherm_engine::{Nanos, TargetId};
+use isotherm_engine::{AddressRange, Nanos};
 use isotherm_linux::damon_trace::DamonTrace;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
 use isotherm_linux::{cgroup, host, state};
 use isotherm_record::Item;
 
-use crate::monitor::{Contexts, Monitor, TargetTables};
+use crate::monitor::{Contexts, Monitor};
 use crate::start::parts::{Started, ram, wanted};
 use crate::targets::TargetSet;
 pub use inventory::{KdamondReport, KernelDamonReport, ModuleReport};
@@ -103,7 +103,7 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
 fn live_context(
     context: &ContextSpec,
     pids: &[u32],
-    ram: &[isotherm_engine::AddressRange],
+    ram: &[AddressRange],
 ) -> anyhow::Result<DamonContext> {
     Ok(DamonContext {
         is_paused: false,
@@ -164,17 +164,7 @@ pub fn kernel_plan(spec: &SessionSpec) -> anyhow::Result<Vec<(String, String)>> 
         .collect())
 }
 
-impl Watched {
-    /// Returns access to the page tables of a target, if it is a process.
-    fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
-        match self {
-            Self::Processes { probe, set } => Some(TargetTables::new(probe, set, target)),
-            Self::Physical { .. } => None,
-        }
-    }
-}
-
-fn ram_of(context: &ContextSpec) -> anyhow::Result<Vec<isotherm_engine::AddressRange>> {
+fn ram_of(context: &ContextSpec) -> anyhow::Result<Vec<AddressRange>> {
     match &context.targets {
         TargetSpec::Physical { node, .. } => {
             let ram = ram(*node, &context.ranges)?;

@@ -66,19 +66,22 @@ impl Watched {
         Ok(self.pids())
     }
 
-    /// Returns the ids of the live processes, as of the last update.
-    fn pids(&self) -> Vec<u32> {
+    fn set(&self) -> Option<&TargetSet> {
         match self {
-            Self::Processes { set, .. } => set.pids().map(|(_, pid)| pid).collect(),
-            Self::Physical { .. } => Vec::new(),
+            Self::Processes { set, .. } => Some(set),
+            Self::Physical { .. } => None,
         }
     }
 
+    /// Returns the ids of the live processes, as of the last update.
+    fn pids(&self) -> Vec<u32> {
+        let pids = self.set().into_iter().flat_map(TargetSet::pids);
+        pids.map(|(_, pid)| pid).collect()
+    }
+
     fn ids(&self) -> Vec<TargetId> {
-        match self {
-            Self::Processes { set, .. } => set.ids().collect(),
-            Self::Physical { .. } => vec![MEMORY],
-        }
+        let set = self.set();
+        set.map_or_else(|| vec![MEMORY], |set| set.ids().collect())
     }
 
     /// Returns the targets that live right now, with their process ids. Some may have ended since the last update, and
@@ -94,17 +97,11 @@ impl Watched {
     }
 
     fn is_live(&self, id: TargetId) -> bool {
-        match self {
-            Self::Processes { set, .. } => set.is_live(id),
-            Self::Physical { .. } => true,
-        }
+        self.set().is_none_or(|set| set.is_live(id))
     }
 
     fn is_over(&self) -> bool {
-        match self {
-            Self::Processes { set, .. } => set.is_over(),
-            Self::Physical { .. } => false,
-        }
+        self.set().is_some_and(TargetSet::is_over)
     }
 }
 
@@ -226,7 +223,7 @@ impl KernelMonitor {
     /// Reports the regions on which a scheme that takes every region was tried, as there are no events.
     fn fetch_by_scheme(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let scheme = self.counters.nr();
-        let regions = self.hub.borrow_mut().tried_regions(self.at, scheme)?;
+        let regions = self.hub.borrow_mut().claim.tried_regions(self.at, scheme)?;
         // The kernel does not report the target of a region.
         if self.order.len() != 1 || regions.is_empty() {
             return Ok(());
@@ -248,7 +245,7 @@ impl KernelMonitor {
             self.nr_off = 0;
             self.take_in(&ids, &pids, now, items)?;
         }
-        if !self.hub.borrow().is_on(self.at)? {
+        if !self.hub.borrow().claim.is_on(self.at)? {
             return Ok(());
         }
         let asked = self.ask(now, items);
@@ -260,7 +257,7 @@ impl KernelMonitor {
     /// Reads intervals, snapshots and counters from the kdamond.
     fn ask(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         if self.context.intervals_goal.is_some() {
-            self.intervals = self.hub.borrow_mut().intervals(self.at)?;
+            self.intervals = self.hub.borrow_mut().claim.intervals(self.at)?;
         }
         if !self.hub.borrow().has_trace() {
             self.fetch_by_scheme(now, items)?;
@@ -272,7 +269,7 @@ impl KernelMonitor {
     fn unless_it_ended(&self, reported: anyhow::Result<()>) -> anyhow::Result<()> {
         let Err(error) = reported else { return Ok(()) };
         let has_ended = error.downcast_ref().is_some_and(DamonError::is_of_the_end);
-        if has_ended || !self.hub.borrow().is_on(self.at)? {
+        if has_ended || !self.hub.borrow().claim.is_on(self.at)? {
             return Ok(());
         }
         Err(error)
@@ -293,7 +290,7 @@ impl KernelMonitor {
         } else {
             self.next_commit
         };
-        if now < earliest && self.hub.borrow().is_on(self.at)? {
+        if now < earliest && self.hub.borrow().claim.is_on(self.at)? {
             return Ok(());
         }
         let Err(error) = self.apply(now, ids, pids) else {
@@ -315,7 +312,7 @@ impl KernelMonitor {
     /// Returns a way for a commit to keep each process at its place; `None` if there is none.
     fn way_to_commit(&self, ids: &[TargetId]) -> Option<Places> {
         let nr_gone = self.order.iter().filter(|id| !ids.contains(id)).count();
-        if self.hub.borrow().drops_targets(self.at) {
+        if self.hub.borrow().claim.drops_targets(self.at) {
             return Some(Places::Dropped);
         }
         if nr_gone == 0 {
@@ -330,11 +327,11 @@ impl KernelMonitor {
     fn apply(&mut self, now: Nanos, ids: &[TargetId], pids: &[u32]) -> anyhow::Result<()> {
         let way = self.way_to_commit(ids);
         let mut hub = self.hub.borrow_mut();
-        let is_on = hub.is_on(self.at)?;
+        let is_on = hub.claim.is_on(self.at)?;
         let is_physical = matches!(self.watched, Watched::Physical { .. });
         let target = |pid: u32| lower::target(pid, &self.ranges);
         match way {
-            _ if is_on && is_physical => hub.commit(self.at, &self.context)?,
+            _ if is_on && is_physical => hub.claim.commit(self.at, &self.context)?,
             Some(places) if is_on => {
                 let pid_of = |id: &TargetId| {
                     let at = ids.iter().position(|live| live == id);
@@ -358,7 +355,7 @@ impl KernelMonitor {
                     }
                 }
                 self.context.targets = targets;
-                hub.commit(self.at, &self.context)?;
+                hub.claim.commit(self.at, &self.context)?;
                 if places == Places::Dropped {
                     self.context.targets.retain(|target| !target.is_obsolete);
                     order.retain(|id| ids.contains(id));
@@ -387,7 +384,7 @@ impl KernelMonitor {
     /// Reports the work of the schemes since the last call.
     fn tell_stats(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         let stats = if self.counters.nr() > 0 {
-            self.hub.borrow_mut().stats(self.at)?
+            self.hub.borrow_mut().claim.stats(self.at)?
         } else {
             Vec::new()
         };
@@ -402,7 +399,7 @@ impl KernelMonitor {
     fn require_on(&mut self) -> anyhow::Result<()> {
         let ids = self.watched.ids();
         let has_some = ids.iter().any(|id| self.order.contains(id));
-        let is_off = has_some && !self.hub.borrow().is_on(self.at)?;
+        let is_off = has_some && !self.hub.borrow().claim.is_on(self.at)?;
         self.nr_off = if is_off { self.nr_off + 1 } else { 0 };
         anyhow::ensure!(
             self.nr_off < LOOKS_OFF,
@@ -438,7 +435,7 @@ impl Kdamond for KernelMonitor {
     ) -> anyhow::Result<()> {
         let mut reported = Vec::new();
         self.fetch(&mut reported)?;
-        if self.hub.borrow().is_on(self.at)? {
+        if self.hub.borrow().claim.is_on(self.at)? {
             let asked = self.tell_stats(now, &mut reported);
             self.unless_it_ended(asked)?;
         }
@@ -451,7 +448,8 @@ impl Kdamond for KernelMonitor {
         if let Err(error) = self.apply(now, &ids, &pids) {
             self.context.schemes = former;
             // The tree's contents come into force with the next commit, of any caller: the former ones are restored.
-            self.hub.borrow_mut().rewrite(self.at, &self.context).ok();
+            let mut hub = self.hub.borrow_mut();
+            hub.claim.rewrite(self.at, &self.context).ok();
             return Err(error);
         }
         let force = if self.has_begun_anew && force == Force::Acts {
@@ -473,14 +471,14 @@ impl Kdamond for KernelMonitor {
             ..self.context.clone()
         };
         let mut hub = self.hub.borrow_mut();
-        let taken = hub.rewrite(self.at, &wanted);
-        hub.rewrite(self.at, &self.context)?;
-        taken
+        let taken = hub.claim.rewrite(self.at, &wanted);
+        hub.claim.rewrite(self.at, &self.context)?;
+        Ok(taken?)
     }
 
     fn begin_anew(&mut self) {
         // An error is ignored: the kdamond may be off already.
-        self.hub.borrow_mut().turn_off(self.at).ok();
+        self.hub.borrow_mut().claim.turn_off(self.at).ok();
     }
 
     fn totals(&self) -> &[KernelStats] {
@@ -519,7 +517,7 @@ impl Monitor for KernelMonitor {
 
     fn last_look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.fetch(items)?;
-        if self.hub.borrow().is_on(self.at)? {
+        if self.hub.borrow().claim.is_on(self.at)? {
             let reported = self.tell_stats(now, items);
             self.unless_it_ended(reported)?;
         }
@@ -555,7 +553,10 @@ impl Monitor for KernelMonitor {
     }
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
-        self.watched.target_tables(target)
+        match &mut self.watched {
+            Watched::Processes { probe, set } => Some(TargetTables::new(probe, set, target)),
+            Watched::Physical { .. } => None,
+        }
     }
 
     fn kdamond(&mut self, _context: usize) -> Option<&mut dyn Kdamond> {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_damon::{Claim, DamonContext, DirectoryTree, KernelStats};
+use isotherm_damon::{Claim, DamonContext, DirectoryTree};
 use isotherm_linux::damon_trace::{DamonTrace, Traced};
 
 /// The tree and the events.
 pub(super) struct SharedDamon {
-    claim: Claim<DirectoryTree>,
+    pub(super) claim: Claim<DirectoryTree>,
     trace: Option<DamonTrace>,
     /// The kdamonds' process ids, by their places.
     pids: Vec<Option<u32>>,
@@ -72,46 +72,6 @@ impl SharedDamon {
     /// Returns the number of events of all kdamonds that did not fit into the buffer.
     pub(super) fn nr_lost(&self) -> u64 {
         self.trace.as_ref().map_or(0, DamonTrace::nr_lost)
-    }
-
-    /// Whether the kdamond at this place runs.
-    pub(super) fn is_on(&self, at: usize) -> anyhow::Result<bool> {
-        Ok(self.claim.is_on(at)?)
-    }
-
-    pub(super) fn stats(&mut self, at: usize) -> anyhow::Result<Vec<KernelStats>> {
-        Ok(self.claim.stats(at)?)
-    }
-
-    pub(super) fn intervals(&mut self, at: usize) -> anyhow::Result<isotherm_engine::Intervals> {
-        Ok(self.claim.intervals(at)?)
-    }
-
-    pub(super) fn tried_regions(
-        &mut self,
-        at: usize,
-        scheme: usize,
-    ) -> anyhow::Result<Vec<isotherm_damon::KernelRegion>> {
-        Ok(self.claim.tried_regions(at, scheme)?)
-    }
-
-    /// Replaces the configuration of a kdamond while it runs.
-    pub(super) fn commit(&mut self, at: usize, context: &DamonContext) -> anyhow::Result<()> {
-        Ok(self.claim.commit(at, context)?)
-    }
-
-    /// Writes a kdamond's configuration, which comes into force with the next commit.
-    pub(super) fn rewrite(&mut self, at: usize, context: &DamonContext) -> anyhow::Result<()> {
-        Ok(self.claim.rewrite(at, context)?)
-    }
-
-    pub(super) fn turn_off(&mut self, at: usize) -> anyhow::Result<()> {
-        Ok(self.claim.turn_off(at)?)
-    }
-
-    /// Whether a commit can take single targets away.
-    pub(super) fn drops_targets(&self, at: usize) -> bool {
-        self.claim.drops_targets(at)
     }
 
     /// Restarts a kdamond, which loses its regions and counters.

@@ -7,7 +7,6 @@
 //! these items. Later items are encoded once for all, as batches that fit any record with the same header.
 
 use std::cell::RefCell;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::rc::Rc;
@@ -125,7 +124,7 @@ impl Feed {
 
 /// Live targets and their mappings.
 #[derive(Debug, Default)]
-pub struct Roster {
+struct Roster {
     targets: BTreeMap<TargetId, Present>,
     /// Shared names and permissions: many mappings have the same.
     words: BTreeSet<Arc<str>>,
@@ -134,7 +133,7 @@ pub struct Roster {
 /// End, permissions and name of a mapping, and the reason if it cannot be reclaimed.
 type PresentMapping = (u64, Arc<str>, Arc<str>, Option<Unreclaimable>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Present {
     start: TargetStart,
     /// Mappings by start address.
@@ -142,21 +141,11 @@ struct Present {
 }
 
 impl Roster {
-    /// Takes an item of the session.
-    pub fn push(&mut self, item: &Item) {
+    fn push(&mut self, item: &Item) {
         match item {
             Item::TargetStart(start) => {
-                let start = start.clone();
-                match self.targets.entry(start.target) {
-                    // After exec, items for its old mappings follow.
-                    Entry::Occupied(mut present) => present.get_mut().start = start,
-                    Entry::Vacant(new) => {
-                        new.insert(Present {
-                            start,
-                            mappings: BTreeMap::new(),
-                        });
-                    }
-                }
+                // After exec, items for its old mappings follow.
+                self.targets.entry(start.target).or_default().start = start.clone();
             }
             Item::TargetExit(exit) => {
                 self.targets.remove(&exit.target);
@@ -190,7 +179,7 @@ impl Roster {
     }
 
     /// Returns items for all live targets and mappings as if they had begun at `now`.
-    pub fn items(&self, now: Nanos) -> Vec<Item> {
+    fn items(&self, now: Nanos) -> Vec<Item> {
         let mut items = Vec::new();
         for (&target, present) in &self.targets {
             items.push(Item::TargetStart(TargetStart {

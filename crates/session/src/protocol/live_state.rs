@@ -14,7 +14,7 @@ use crate::ActingStatus;
 const EVENTS_MAX: usize = 16;
 
 /// Live state of a daemon.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LiveState {
     since: Nanos,
     pub(super) targets: BTreeMap<u32, Target>,
@@ -35,15 +35,7 @@ impl LiveState {
     pub fn new(since: Nanos) -> Self {
         Self {
             since,
-            targets: BTreeMap::new(),
-            guard_events: VecDeque::new(),
-            nr_snapshots: 0,
-            monitor_rss: 0,
-            machine: Machine::default(),
-            migrations: KernelMigrations::default(),
-            tuned: None,
-            pods: None,
-            blame: None,
+            ..Self::default()
         }
     }
 

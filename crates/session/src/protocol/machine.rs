@@ -1,6 +1,6 @@
 //! The machine's memory of each context's last sample, by control group.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use isotherm_engine::TargetId;
 use isotherm_engine::frames::{AgeBytes, MappedClass};
@@ -19,10 +19,10 @@ pub(super) struct Machine {
 }
 
 /// Owner of memory.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Owner {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner<'a> {
     /// Memory that a single process of this control group maps.
-    Group(String),
+    Group(&'a str),
     /// Memory of processes with an unknown control group.
     Unknown,
     /// Memory of the groups beyond those with the most memory.
@@ -31,9 +31,9 @@ pub(super) enum Owner {
     Several,
 }
 
-impl Owner {
+impl<'a> Owner<'a> {
     /// Name as a label: a group's name begins with a slash.
-    pub(super) fn name(&self) -> &str {
+    pub(super) fn name(self) -> &'a str {
         match self {
             Self::Group(path) => path,
             Self::Unknown => "unknown",
@@ -63,12 +63,10 @@ impl Machine {
         }
     }
 
-    /// Huge pages of each target.
     pub(super) fn huge(&self) -> Vec<&HugeMemory> {
         self.samples.values().flat_map(|of| &of.huge).collect()
     }
 
-    /// Kernel's counts of each node's memory.
     pub(super) fn nodes(&self) -> &[NodeMemory] {
         let mut nodes = self.samples.values().map(|of| &of.nodes[..]);
         nodes.find(|nodes| !nodes.is_empty()).unwrap_or_default()
@@ -85,68 +83,56 @@ impl Machine {
         is_known.then(|| mapped.sum())
     }
 
-    fn mapped(&self) -> impl Iterator<Item = &MappedMemory> {
+    fn mapped(&self) -> impl Iterator<Item = &MappedMemory> + Clone {
         self.samples.values().flat_map(|of| &of.mapped)
     }
 
     /// Returns mapped memory of all nodes by owner, class and age; each page counts once.
-    pub(super) fn by_owner(&self) -> BTreeMap<(Owner, MappedClass), AgeBytes> {
-        let listed = self.largest_groups();
-        let mut sums: BTreeMap<_, AgeBytes> = BTreeMap::new();
-        for memory in self.mapped() {
+    pub(super) fn by_owner(&self) -> BTreeMap<(Owner<'_>, MappedClass), AgeBytes> {
+        sums(self.mapped().map(|memory| {
             let owner = match memory.target.map(|target| self.groups.get(&target)) {
                 None => Owner::Several,
                 Some(None) => Owner::Unknown,
-                Some(Some(group)) if listed.contains(&group.as_str()) => {
-                    Owner::Group(group.clone())
-                }
-                Some(Some(_)) => Owner::Others,
+                Some(Some(group)) => Owner::Group(group),
             };
-            let sum = sums.entry((owner, memory.class)).or_default();
-            sum.add(&memory.bytes);
-        }
-        sums
+            (owner, memory.class, &memory.bytes)
+        }))
     }
 
     /// Returns the unmapped page cache of all nodes by owner.
-    pub(super) fn page_cache_by_owner(&self) -> BTreeMap<Owner, AgeBytes> {
-        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
-        for memory in &self.page_cache.memory {
-            if let Some(group) = &memory.group {
-                let sum = bytes.entry(group).or_default();
-                *sum = sum.saturating_add(memory.bytes.total());
-            }
-        }
-        let listed = largest(bytes);
-        let mut sums: BTreeMap<_, AgeBytes> = BTreeMap::new();
-        for memory in &self.page_cache.memory {
-            let owner = match &memory.group {
-                None => Owner::Unknown,
-                Some(group) if listed.contains(&group.as_str()) => Owner::Group(group.clone()),
-                Some(_) => Owner::Others,
-            };
-            sums.entry(owner).or_default().add(&memory.bytes.ages);
-        }
-        sums
-    }
-
-    fn largest_groups(&self) -> Vec<&str> {
-        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
-        for memory in self.mapped() {
-            if let Some(group) = memory.target.and_then(|target| self.groups.get(&target)) {
-                let sum = bytes.entry(group).or_default();
-                *sum = sum.saturating_add(memory.bytes.total());
-            }
-        }
-        largest(bytes)
+    pub(super) fn page_cache_by_owner(&self) -> BTreeMap<Owner<'_>, AgeBytes> {
+        let sums = sums(self.page_cache.memory.iter().map(|memory| {
+            let group = memory.group.as_deref();
+            let owner = group.map_or(Owner::Unknown, Owner::Group);
+            (owner, (), &memory.bytes.ages)
+        }));
+        let sums = sums.into_iter();
+        sums.map(|((owner, ()), ages)| (owner, ages)).collect()
     }
 }
 
-fn largest(groups: BTreeMap<&str, u64>) -> Vec<&str> {
-    let mut groups: Vec<(&str, u64)> = groups.into_iter().collect();
+/// Sums up memory by owner and class. Only the groups with the most memory are owners of their own.
+fn sums<'a, C: Ord>(
+    memory: impl Iterator<Item = (Owner<'a>, C, &'a AgeBytes)> + Clone,
+) -> BTreeMap<(Owner<'a>, C), AgeBytes> {
+    let mut groups: BTreeMap<Owner<'_>, u64> = BTreeMap::new();
+    for (owner, _, ages) in memory.clone() {
+        if matches!(owner, Owner::Group(_)) {
+            let sum = groups.entry(owner).or_default();
+            *sum = sum.saturating_add(ages.total());
+        }
+    }
+    let mut groups: Vec<(Owner<'_>, u64)> = groups.into_iter().collect();
     groups.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    groups.truncate(GROUPS_MAX);
-    groups.into_iter().map(|(group, _)| group).collect()
+    let small = groups.iter().skip(GROUPS_MAX).map(|(owner, _)| *owner);
+    let small: BTreeSet<Owner<'_>> = small.collect();
+    let mut sums: BTreeMap<_, AgeBytes> = BTreeMap::new();
+    for (owner, class, ages) in memory {
+        let is_small = small.contains(&owner);
+        let owner = if is_small { Owner::Others } else { owner };
+        sums.entry((owner, class)).or_default().add(ages);
+    }
+    sums
 }
 
 #[cfg(test)]

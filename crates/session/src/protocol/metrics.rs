@@ -19,19 +19,45 @@ use prometheus_client::metrics::MetricType;
 use page::{Page, Value};
 
 use super::machine::Owner;
-use super::{LiveState, RATES};
+use super::{LiveState, RATES, Target};
 use crate::{ActingStatus, ContextStatus};
 
 /// Limit of the processes that have series of their own.
 const TARGETS_MAX: usize = 100;
 
-/// Labels that identify a scheme's series.
-type Labels = [(&'static str, String); 3];
+type Labels<const N: usize> = [(&'static str, String); N];
 
-fn borrowed(labels: &Labels) -> [(&str, &str); 3] {
+fn borrowed<const N: usize>(labels: &Labels<N>) -> [(&str, &str); N] {
     labels
         .each_ref()
         .map(|(name, value)| (*name, value.as_str()))
+}
+
+/// Name and help of a metric, and its value, where there is one.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> Option<Value>);
+
+/// Adds metrics of one kind, each with a series for each of `all` that has a value.
+fn add<T, const N: usize>(
+    page: &mut Page,
+    kind: MetricType,
+    metrics: &[Metric<T>],
+    all: &[(Labels<N>, &T)],
+) {
+    for (name, help, value) in metrics {
+        page.family(name, kind, help);
+        for (labels, of) in all {
+            if let Some(value) = value(of) {
+                page.sample(&borrowed(labels), value);
+            }
+        }
+    }
+}
+
+fn labels_of(target: &Target) -> Labels<2> {
+    [
+        ("pid", target.pid.to_string()),
+        ("name", target.name.clone()),
+    ]
 }
 
 /// Returns contexts with their names; a context without a name gets its index, so a single one is `0`.
@@ -48,14 +74,13 @@ const AGES: [&str; NR_AGES] = [
 ];
 
 /// Returns a control group's label in printable form: processes may name their groups freely.
-fn label(owner: &Owner) -> std::borrow::Cow<'_, str> {
+fn label(owner: Owner<'_>) -> std::borrow::Cow<'_, str> {
     match owner {
         Owner::Group(_) => isotherm_record::printable(owner.name()),
         _ => owner.name().into(),
     }
 }
 
-/// Returns bytes by age, each with its label.
 fn by_age(ages: &AgeBytes) -> impl Iterator<Item = (&'static str, u64)> {
     let idle = AGES.into_iter().zip(ages.idle);
     let others = [("accessed", ages.touched), ("unknown", ages.unknown)];
@@ -174,32 +199,21 @@ impl Metrics<'_> {
     }
 
     fn processes(&self, page: &mut Page) {
-        let targets = || {
-            let listed = self.live.targets.values().take(TARGETS_MAX);
-            listed.map(|target| (target, target.pid.to_string()))
-        };
-        let name = "isotherm_target_resident_bytes";
-        page.family(
-            name,
-            MetricType::Gauge,
-            "Memory of a target that is in RAM.",
-        );
-        for (target, pid) in targets() {
-            if let Some(rss) = target.rss_bytes {
-                page.sample(&[("pid", &pid), ("name", &target.name)], rss);
-            }
-        }
-        let name = "isotherm_target_swap_bytes";
-        page.family(
-            name,
-            MetricType::Gauge,
-            "Memory of a target that is in swap.",
-        );
-        for (target, pid) in targets() {
-            if let Some(swap) = target.swap_bytes {
-                page.sample(&[("pid", &pid), ("name", &target.name)], swap);
-            }
-        }
+        let listed = self.live.targets.values().take(TARGETS_MAX);
+        let listed: Vec<_> = listed.map(|target| (labels_of(target), target)).collect();
+        let metrics: [Metric<Target>; 2] = [
+            (
+                "isotherm_target_resident_bytes",
+                "Memory of a target that is in RAM.",
+                |target| target.rss_bytes.map(Value::from),
+            ),
+            (
+                "isotherm_target_swap_bytes",
+                "Memory of a target that is in swap.",
+                |target| target.swap_bytes.map(Value::from),
+            ),
+        ];
+        add(page, MetricType::Gauge, &metrics, &listed);
     }
 
     /// Adds the machine's mapped memory by control group and age.
@@ -221,7 +235,7 @@ impl Metrics<'_> {
                 MappedClass::File => "file",
                 MappedClass::Shared => "shared",
             };
-            let group = label(owner);
+            let group = label(*owner);
             for (age, bytes) in by_age(ages) {
                 page.sample(&[("cgroup", &group), ("class", class), ("age", age)], bytes);
             }
@@ -241,7 +255,7 @@ impl Metrics<'_> {
              the time since its last access as `from-to`.",
         );
         for (owner, ages) in &sums {
-            let group = label(owner);
+            let group = label(*owner);
             for (age, bytes) in by_age(ages) {
                 page.sample(&[("cgroup", &group), ("age", age)], bytes);
             }
@@ -280,9 +294,8 @@ impl Metrics<'_> {
         }
     }
 
-    /// Returns every scheme with its labels.
-    fn labelled_schemes(&self) -> Vec<(Labels, &SchemeStatus<'_>)> {
-        let mut schemes: Vec<(Labels, &SchemeStatus<'_>)> = Vec::new();
+    fn labelled_schemes(&self) -> Vec<(Labels<3>, &SchemeStatus<'_>)> {
+        let mut schemes = Vec::new();
         for (context, of_context) in with_names(&self.acting.contexts) {
             schemes.extend(of_context.schemes.iter().enumerate().map(|(i, scheme)| {
                 let labels = [
@@ -338,28 +351,24 @@ impl Metrics<'_> {
 
     fn schemes(&self, page: &mut Page) {
         let schemes = self.labelled_schemes();
-        for (name, help, value) in [
+        let sums: [Metric<SchemeStatus<'_>>; 3] = [
             (
                 "isotherm_scheme_tried_bytes",
                 "Bytes that a scheme tried to act on.",
-                (|stats| stats.sz_tried) as fn(&isotherm_engine::scheme::Stats) -> u64,
+                |scheme| Some(scheme.stats.sz_tried.into()),
             ),
             (
                 "isotherm_scheme_applied_bytes",
                 "Bytes that a scheme acted on (in a dry run: would have).",
-                |stats| stats.sz_applied,
+                |scheme| Some(scheme.stats.sz_applied.into()),
             ),
             (
                 "isotherm_scheme_quota_exceeded",
                 "Quota windows that ended with the quota used up.",
-                |stats| stats.qt_exceeds,
+                |scheme| Some(scheme.stats.qt_exceeds.into()),
             ),
-        ] {
-            page.family(name, MetricType::Counter, help);
-            for (labels, scheme) in &schemes {
-                page.sample(&borrowed(labels), value(scheme.stats));
-            }
-        }
+        ];
+        add(page, MetricType::Counter, &sums, &schemes);
         let name = "isotherm_scheme_refused_bytes";
         page.family(
             name,
@@ -374,87 +383,71 @@ impl Metrics<'_> {
                 page.sample(&labels, *bytes);
             }
         }
-        let name = "isotherm_scheme_quota_effective_bytes";
-        page.family(
-            name,
-            MetricType::Gauge,
-            "Bytes that a scheme's quota window allows; absent without a quota.",
-        );
-        for (labels, scheme) in &schemes {
-            if let Some(bytes) = scheme.quota.effective {
-                page.sample(&borrowed(labels), bytes);
-            }
-        }
-        let name = "isotherm_scheme_active";
-        page.family(
-            name,
-            MetricType::Gauge,
-            "Whether a scheme's watermarks let it work.",
-        );
-        for (labels, scheme) in &schemes {
-            page.sample(&borrowed(labels), scheme.is_active);
-        }
+        let present: [Metric<SchemeStatus<'_>>; 2] = [
+            (
+                "isotherm_scheme_quota_effective_bytes",
+                "Bytes that a scheme's quota window allows; absent without a quota.",
+                |scheme| scheme.quota.effective.map(Value::from),
+            ),
+            (
+                "isotherm_scheme_active",
+                "Whether a scheme's watermarks let it work.",
+                |scheme| Some(scheme.is_active.into()),
+            ),
+        ];
+        add(page, MetricType::Gauge, &present, &schemes);
     }
 
     /// Adds pause and guard of each context.
     fn contexts(&self, page: &mut Page) {
-        for (name, kind, help, value) in [
-            (
-                "isotherm_paused",
-                MetricType::Gauge,
-                "Whether acting is paused.",
-                (|context| Some(context.paused.into())) as fn(&ContextStatus<'_>) -> Option<Value>,
-            ),
+        let gauges: [Metric<ContextStatus<'_>>; 6] = [
+            ("isotherm_paused", "Whether acting is paused.", |context| {
+                Some(context.paused.into())
+            }),
             (
                 "isotherm_guard_open",
-                MetricType::Gauge,
                 "Whether the guard lets schemes act on processes' memory.",
                 |context| Some(context.guard.is_open.into()),
             ),
             (
                 "isotherm_guard_page_cache_open",
-                MetricType::Gauge,
                 "Whether the guard lets schemes drop page cache; absent where they are not about it.",
                 |context| Some(context.guard.page_cache?.is_open.into()),
             ),
             (
                 "isotherm_guard_limit_ratio",
-                MetricType::Gauge,
                 "The largest of measured cost to limit; absent where nothing limited is known.",
                 |context| context.guard.limit_ratio.map(Value::from),
             ),
             (
                 "isotherm_guard_allowed_bytes_per_second",
-                MetricType::Gauge,
                 "How fast the guard lets schemes act; absent where nothing limits them.",
                 |context| context.guard.bytes_per_s.map(Value::from),
             ),
             (
                 "isotherm_guard_backoff_ratio",
-                MetricType::Gauge,
                 "Factor on the schemes' minimum age for processes' memory, while pages refault; 1: none.",
                 |context| Some(u64::from(context.guard.backoff).into()),
             ),
+        ];
+        let counters: [Metric<ContextStatus<'_>>; 2] = [
             (
                 "isotherm_guard_stops",
-                MetricType::Counter,
                 "How often the guard has stopped the schemes.",
                 |context| Some(context.guard.nr_stops.into()),
             ),
             (
                 "isotherm_kernel_paged_out_bytes",
-                MetricType::Counter,
                 "Where the kernel's DAMON pages out: what went out of memory, by the machine's counters.",
                 |context| context.paged_out_bytes.map(Value::from),
             ),
-        ] {
-            page.family(name, kind, help);
-            for (context, of_context) in with_names(&self.acting.contexts) {
-                if let Some(value) = value(of_context) {
-                    page.sample(&[("context", &context)], value);
-                }
-            }
-        }
+        ];
+        let contexts = with_names(&self.acting.contexts);
+        let contexts: Vec<_> = contexts
+            .map(|(name, of)| ([("context", name)], of))
+            .collect();
+        add(page, MetricType::Gauge, &gauges, &contexts);
+        add(page, MetricType::Counter, &counters, &contexts);
     }
 
     /// Adds the limit that binds the schemes of each context.

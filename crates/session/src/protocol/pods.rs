@@ -12,7 +12,7 @@ use crate::PodPermits;
 const PODS_TOLD: usize = 1_000;
 
 /// Policies of this node's pods, by the last answer of the API server.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct PodPolicies {
     /// Name of the node in the cluster.
     node: String,
@@ -102,12 +102,7 @@ impl PodPolicies {
     pub fn new(node: &str) -> Self {
         Self {
             node: node.to_owned(),
-            answered_at: None,
-            error: None,
-            nr_pods: BTreeMap::new(),
-            pods: Vec::new(),
-            by_uid: BTreeMap::new(),
-            reported: BTreeSet::new(),
+            ..Self::default()
         }
     }
 

@@ -220,7 +220,6 @@ fn moved_line(way: &Value) -> String {
     )
 }
 
-/// Describes the policies of pods, where pods have them.
 fn pod_lines(policy: &Value) -> Vec<String> {
     if !policy.is_object() {
         return Vec::new();
@@ -318,7 +317,6 @@ fn guard_line(context: &Value) -> String {
     )
 }
 
-/// Describes the cost of acting.
 fn budget_line(budget: &Value) -> String {
     let seconds = |key: &str| budget[key].as_f64().unwrap_or(0.0) / 1e9;
     let share = budget["share"].as_f64();

@@ -9,83 +9,71 @@ use isotherm_sim::kcompactd::Round;
 use isotherm_sim::machine::Use;
 use isotherm_sim::simulation::{Event, Simulation};
 
-/// Turns events of a simulation into items.
-pub(crate) struct Recording {
-    names: Vec<Option<String>>,
-}
-
-impl Recording {
-    /// Makes a recording of contexts with these names.
-    pub(crate) fn new(names: Vec<Option<String>>) -> Self {
-        Self { names }
-    }
-
-    /// Returns the items of an event.
-    pub(crate) fn items(&self, event: &Event, simulation: &Simulation) -> Vec<Item> {
-        let time = simulation.machine().now();
-        match event {
-            Event::Started {
-                target,
-                context,
-                name,
-                mappings,
-            } => {
-                let added = mappings.iter().map(|(name, range, purpose)| Mapping {
-                    range: *range,
-                    permissions: "rw-p".to_owned(),
-                    name: format!("[{name}]"),
-                    unreclaimable: match purpose {
-                        Use::Unreclaimable(why) => Some(*why),
-                        _ => None,
-                    },
-                });
-                vec![
-                    Item::TargetStart(TargetStart {
-                        time,
-                        target: *target,
-                        pid: 0,
-                        name: name.clone(),
-                        context: self.names[*context].clone(),
-                    }),
-                    Item::Mappings(MappingChange {
-                        time,
-                        target: *target,
-                        removed: Vec::new(),
-                        added: added.collect(),
-                    }),
-                ]
-            }
-            Event::Ended { target, was_killed } => {
-                vec![Item::TargetExit(TargetExit {
+/// Returns the items of an event; `names` are those of the contexts.
+pub(super) fn items(names: &[Option<String>], event: &Event, simulation: &Simulation) -> Vec<Item> {
+    let time = simulation.machine().now();
+    match event {
+        Event::Started {
+            target,
+            context,
+            name,
+            mappings,
+        } => {
+            let added = mappings.iter().map(|(name, range, purpose)| Mapping {
+                range: *range,
+                permissions: "rw-p".to_owned(),
+                name: format!("[{name}]"),
+                unreclaimable: match purpose {
+                    Use::Unreclaimable(why) => Some(*why),
+                    _ => None,
+                },
+            });
+            vec![
+                Item::TargetStart(TargetStart {
                     time,
                     target: *target,
-                    exit_code: (!was_killed).then_some(0),
-                    signal: was_killed.then_some(9),
-                })]
-            }
-            Event::Snapshot(snapshot) => vec![Item::Snapshot(snapshot.clone())],
-            Event::Guard { context, status } => vec![Item::Guard(GuardSample {
+                    pid: 0,
+                    name: name.clone(),
+                    context: names[*context].clone(),
+                }),
+                Item::Mappings(MappingChange {
+                    time,
+                    target: *target,
+                    removed: Vec::new(),
+                    added: added.collect(),
+                }),
+            ]
+        }
+        Event::Ended { target, was_killed } => {
+            vec![Item::TargetExit(TargetExit {
                 time,
-                context: self.names[*context].clone(),
-                status: *status,
-            })],
-            Event::Acted {
-                context,
-                is_dry_run,
-                done,
-                outcomes,
-            } => {
-                let name = self.names[*context].as_deref();
-                let samples = ActionSample::of_schemes(time, name, *is_dry_run, done, outcomes);
-                samples.into_iter().map(Item::Action).collect()
-            }
-            Event::Compacted(round) => vec![compaction(round)],
-            Event::Second => {
-                let nodes = 0..simulation.machine().memory().nr_nodes();
-                let mut items: Vec<Item> = nodes.map(|n| fragmentation(n, simulation)).collect();
-                items.extend([usage(simulation), cost(simulation)]);
-                items
-            }
+                target: *target,
+                exit_code: (!was_killed).then_some(0),
+                signal: was_killed.then_some(9),
+            })]
+        }
+        Event::Snapshot(snapshot) => vec![Item::Snapshot(snapshot.clone())],
+        Event::Guard { context, status } => vec![Item::Guard(GuardSample {
+            time,
+            context: names[*context].clone(),
+            status: *status,
+        })],
+        Event::Acted {
+            context,
+            is_dry_run,
+            done,
+            outcomes,
+        } => {
+            let name = names[*context].as_deref();
+            let samples = ActionSample::of_schemes(time, name, *is_dry_run, done, outcomes);
+            samples.into_iter().map(Item::Action).collect()
+        }
+        Event::Compacted(round) => vec![compaction(round)],
+        Event::Second => {
+            let nodes = 0..simulation.machine().memory().nr_nodes();
+            let mut items: Vec<Item> = nodes.map(|n| fragmentation(n, simulation)).collect();
+            items.extend([usage(simulation), cost(simulation)]);
+            items
         }
     }
 }

@@ -22,8 +22,9 @@ use isotherm_record::{Header, Item};
 use isotherm_sim::machine::SimMachine;
 use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 
-use items::Recording;
 use summary::Summary;
+
+use crate::messages::operations;
 
 pub use far::FarMemory;
 pub use occupancy::{Occupancy, Occupied};
@@ -34,7 +35,8 @@ pub use trace::{Replay, read_trace};
 /// A session on a simulated machine.
 pub struct SimulatedSession {
     simulation: Simulation,
-    recording: Recording,
+    /// Names of the contexts.
+    names: Vec<Option<String>>,
     summary: Summary,
     events: Vec<Event>,
     /// Header without the command line.
@@ -48,12 +50,11 @@ impl SimulatedSession {
     /// Fails if a part of it cannot be simulated.
     pub fn start(spec: &SessionSpec, scenario: Scenario, end: Nanos) -> anyhow::Result<Self> {
         let names = spec.contexts.iter().map(|context| context.name.clone());
-        let recording = Recording::new(names.collect());
         let simulation = simulation(spec, scenario, end)?;
         Ok(Self {
             header: header(spec, &simulation),
             simulation,
-            recording,
+            names: names.collect(),
             summary: Summary::new(spec.idle_for()),
             events: Vec::new(),
         })
@@ -78,7 +79,7 @@ impl SimulatedSession {
         self.summary.look(&self.simulation);
         for event in self.events.drain(..) {
             self.summary.take(&event, &self.simulation);
-            items.extend(self.recording.items(&event, &self.simulation));
+            items.extend(items::items(&self.names, &event, &self.simulation));
         }
         goes_on
     }
@@ -147,17 +148,13 @@ fn header(spec: &SessionSpec, simulation: &Simulation) -> Header {
         ("method", "simulated".to_owned()),
         ("seed", spec.seed.to_string()),
     ];
-    let operations = spec.contexts.iter().map(|c| c.targets.operations());
-    let mut operations: Vec<&str> = operations.collect();
-    operations.sort_unstable();
-    operations.dedup();
     Header {
         writer: format!("isotherm {}", env!("CARGO_PKG_VERSION")),
         host: "simulated".to_owned(),
         kernel: "simulated".to_owned(),
         command: Vec::new(),
         started: Nanos(0),
-        operations: operations.join("+"),
+        operations: operations(spec),
         sample_interval: intervals.sample,
         aggregation_interval: intervals.aggregation,
         update_interval: intervals.update,

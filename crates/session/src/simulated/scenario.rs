@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::trace::{self, Replay, read_trace};
 use super::workload;
-use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
+use isotherm_engine::units::{UnitError, parse_bytes, parse_share, parse_time};
 
 /// All inputs of a simulation.
 #[derive(Debug, Default)]
@@ -86,43 +86,34 @@ impl Scenario {
 /// Default rate at which memory is filled.
 const FILL_BYTES_PER_S: u64 = 1 << 30;
 
-/// A text with a unit.
-struct Unit<T>(T);
-
-impl<'de, T> Deserialize<'de> for Unit<T>
-where
-    T: ParsedUnit,
-{
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        T::read(&text).map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-/// A type that can be read from a text with a unit.
-trait ParsedUnit: Sized {
-    fn read(text: &str) -> Result<Self, String>;
-}
-
+// Texts with a unit: a size, a share of 0 to 1, and a time.
 struct Bytes(u64);
-/// A share, 0 to 1.
 struct Share(f64);
+struct Time(Nanos);
 
-impl ParsedUnit for Bytes {
-    fn read(text: &str) -> Result<Self, String> {
-        parse_bytes(text).map(Self).map_err(|e| e.to_string())
+fn parsed<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: fn(&str) -> Result<T, UnitError>,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse(&text).map_err(serde::de::Error::custom)
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, parse_bytes).map(Self)
     }
 }
 
-impl ParsedUnit for Share {
-    fn read(text: &str) -> Result<Self, String> {
-        parse_share(text).map(Self).map_err(|e| e.to_string())
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, parse_share).map(Self)
     }
 }
 
-impl ParsedUnit for Nanos {
-    fn read(text: &str) -> Result<Self, String> {
-        parse_time(text).map_err(|e| e.to_string())
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, parse_time).map(Self)
     }
 }
 
@@ -146,7 +137,7 @@ fn some_number<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
 struct ScenarioFile {
     #[serde(default)]
     machine: MachineFile,
-    duration: Option<Unit<Nanos>>,
+    duration: Option<Time>,
     processes: Vec<ProcessFile>,
     #[serde(default)]
     faults: Vec<FaultFile>,
@@ -168,20 +159,20 @@ struct MachineFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NodeFile {
-    size: Unit<Bytes>,
-    latency: Option<Unit<Nanos>>,
-    bandwidth: Option<Unit<Bytes>>,
-    movable: Option<Unit<Bytes>>,
+    size: Bytes,
+    latency: Option<Time>,
+    bandwidth: Option<Bytes>,
+    movable: Option<Bytes>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SwapFile {
-    zram: Option<Unit<Bytes>>,
-    disk: Option<Unit<Bytes>>,
+    zram: Option<Bytes>,
+    disk: Option<Bytes>,
     #[serde(default, deserialize_with = "some_number")]
     ratio: Option<f64>,
-    read: Option<Unit<Nanos>>,
+    read: Option<Time>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -202,11 +193,11 @@ struct ProcessFile {
     /// Number of identical processes.
     #[serde(default, deserialize_with = "some_number")]
     count: Option<usize>,
-    start: Option<Unit<Nanos>>,
+    start: Option<Time>,
     #[serde(default, deserialize_with = "some_number")]
     threads: Option<u32>,
-    work: Option<Unit<Nanos>>,
-    memory_bound: Option<Unit<Share>>,
+    work: Option<Time>,
+    memory_bound: Option<Share>,
     #[serde(default, deserialize_with = "some_number")]
     accesses_per_s: Option<f64>,
     #[serde(default)]
@@ -221,18 +212,18 @@ struct ProcessFile {
 #[serde(deny_unknown_fields)]
 struct MappingFile {
     name: String,
-    size: Unit<Bytes>,
+    size: Bytes,
     #[serde(default)]
     kind: KindFile,
     huge: Option<bool>,
-    from: Option<Unit<Nanos>>,
-    fill: Option<Unit<Nanos>>,
+    from: Option<Time>,
+    fill: Option<Time>,
     #[serde(default, deserialize_with = "some_number")]
     filled_of_block: Option<u32>,
     #[serde(alias = "given_back")]
-    released: Option<Unit<Share>>,
+    released: Option<Share>,
     #[serde(alias = "given_back_at")]
-    released_at: Option<Unit<Nanos>>,
+    released_at: Option<Time>,
     #[serde(default)]
     access: Vec<AccessFile>,
 }
@@ -248,7 +239,7 @@ enum KindFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AccessFile {
-    at: Option<Unit<Nanos>>,
+    at: Option<Time>,
     #[serde(default)]
     pattern: workload::Shape,
     hot: Option<String>,
@@ -259,16 +250,16 @@ struct AccessFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FaultFile {
-    at: Unit<Nanos>,
+    at: Time,
     #[serde(rename = "for")]
-    length: Unit<Nanos>,
+    length: Time,
     kind: FaultName,
     #[serde(default, deserialize_with = "some_number")]
     node: Option<u32>,
     #[serde(default, deserialize_with = "some_number")]
     process: Option<u32>,
-    share: Option<Unit<Share>>,
-    by: Option<Unit<Nanos>>,
+    share: Option<Share>,
+    by: Option<Time>,
     #[serde(default)]
     back: bool,
 }
@@ -328,7 +319,7 @@ pub fn parse_scenario(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
     let machine = file.machine.spec()?;
     let (mut starts, mut notes) = (Vec::new(), Vec::new());
     for (index, process) in file.processes.into_iter().enumerate() {
-        let at = process.start.as_ref().map_or(Nanos(0), |Unit(at)| *at);
+        let at = process.start.as_ref().map_or(Nanos(0), |Time(at)| *at);
         let count = process.count.unwrap_or(1);
         ensure!(
             starts.len().saturating_add(count) <= PROCESSES_MAX,
@@ -356,7 +347,7 @@ pub fn parse_scenario(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
         faults: faults.collect::<anyhow::Result<_>>()?,
         machine,
         starts,
-        duration: file.duration.map(|Unit(duration)| duration),
+        duration: file.duration.map(|Time(duration)| duration),
         notes,
     })
 }
@@ -366,10 +357,10 @@ impl MachineFile {
         let default = MachineSpec::default();
         let nodes = self.nodes.map_or(default.nodes, |nodes| {
             let node = |node: NodeFile| NodeSpec {
-                latency: node.latency.map_or(Nanos(90), |Unit(latency)| latency),
-                bandwidth: node.bandwidth.map(|Unit(Bytes(bytes))| bytes),
-                movable: node.movable.map_or(0, |Unit(Bytes(bytes))| bytes),
-                ..NodeSpec::new(node.size.0.0)
+                latency: node.latency.map_or(Nanos(90), |Time(latency)| latency),
+                bandwidth: node.bandwidth.map(|Bytes(bytes)| bytes),
+                movable: node.movable.map_or(0, |Bytes(bytes)| bytes),
+                ..NodeSpec::new(node.size.0)
             };
             nodes.into_iter().map(node).collect()
         });
@@ -417,13 +408,13 @@ impl MachineFile {
 impl SwapFile {
     fn spec(self) -> anyhow::Result<(SwapKind, u64)> {
         match (self.zram, self.disk) {
-            (Some(Unit(Bytes(size))), None) => {
+            (Some(Bytes(size)), None) => {
                 let ratio = self.ratio.unwrap_or(3.0);
                 ensure!(ratio >= 1.0, "machine.swap.ratio: {ratio} is below 1");
                 Ok((SwapKind::Zram { ratio }, size))
             }
-            (None, Some(Unit(Bytes(size)))) => {
-                let read = self.read.map_or(Nanos::from_micros(90), |Unit(read)| read);
+            (None, Some(Bytes(size))) => {
+                let read = self.read.map_or(Nanos::from_micros(90), |Time(read)| read);
                 Ok((SwapKind::Disk { read }, size))
             }
             _ => anyhow::bail!("machine.swap: say either zram: SIZE or disk: SIZE"),
@@ -476,8 +467,8 @@ impl ProcessFile {
             spec.name = name;
         }
         spec.threads = self.threads.unwrap_or(spec.threads);
-        spec.work = self.work.map(|Unit(work)| work).or(spec.work);
-        if let Some(Unit(Share(share))) = self.memory_bound {
+        spec.work = self.work.map(|Time(work)| work).or(spec.work);
+        if let Some(Share(share)) = self.memory_bound {
             spec.memory_bound = share;
         }
         Ok(spec)
@@ -491,7 +482,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
     let mut next = FIRST_ADDRESS;
     let mut areas = Vec::new();
     for mapping in mappings {
-        let size = mapping.size.0.0.next_multiple_of(PAGE_SIZE);
+        let size = mapping.size.0.next_multiple_of(PAGE_SIZE);
         ensure!(
             (PAGE_SIZE..=8 << 40).contains(&size),
             "mapping '{}': {size} bytes are not simulated; from one page to 8 TiB",
@@ -500,7 +491,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
         let range = AddressRange::new(next, next + size);
         next = (range.end + BLOCK_SIZE).next_multiple_of(BLOCK_SIZE);
         let accesses = mapping.access.into_iter().map(|access| workload::Access {
-            at: access.at.map_or(Nanos(0), |Unit(at)| at),
+            at: access.at.map_or(Nanos(0), |Time(at)| at),
             shape: access.pattern,
             hot: access.hot,
             rate: access.rate,
@@ -509,9 +500,9 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
         let pattern = workload::pattern(&accesses, size);
         let fill = mapping.fill.map_or(
             Nanos((u128::from(size) * 1_000_000_000 / u128::from(FILL_BYTES_PER_S)) as u64),
-            |Unit(fill)| fill,
+            |Time(fill)| fill,
         );
-        let from = mapping.from.map_or(Nanos(0), |Unit(from)| from);
+        let from = mapping.from.map_or(Nanos(0), |Time(from)| from);
         areas.push(AreaSpec {
             pattern: pattern.with_context(|| format!("mapping '{}'", mapping.name))?,
             name: mapping.name,
@@ -523,8 +514,8 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
             huge: mapping.huge,
             fill: Some((from, fill)),
             filled_of_block: mapping.filled_of_block,
-            released: mapping.released.map(|Unit(Share(share))| {
-                let at = mapping.released_at.map(|Unit(at)| at);
+            released: mapping.released.map(|Share(share)| {
+                let at = mapping.released_at.map(|Time(at)| at);
                 (at.unwrap_or(from + fill), share)
             }),
         });
@@ -535,7 +526,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
 impl FaultFile {
     fn fault(self, nodes: usize, processes: usize) -> anyhow::Result<InjectedFault> {
         let share = || {
-            let share = self.share.as_ref().map(|Unit(Share(share))| *share);
+            let share = self.share.as_ref().map(|Share(share)| *share);
             share.context("say how many of them: `share: 10 %`")
         };
         let kind = match self.kind {
@@ -556,14 +547,14 @@ impl FaultFile {
                 FaultKind::Exit(process)
             }
             FaultName::ClockJump => {
-                let Unit(by) = self
+                let Time(by) = self
                     .by
                     .context("say how far: `by: 5s`, with `back: true` backwards")?;
                 let by = i64::try_from(by.0).context("that is too far")?;
                 FaultKind::ClockJump(if self.back { -by } else { by })
             }
         };
-        let Unit(from) = self.at;
+        let Time(from) = self.at;
         Ok(InjectedFault {
             kind,
             from,

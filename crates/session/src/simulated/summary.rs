@@ -8,15 +8,17 @@ use anyhow::ensure;
 use indexmap::IndexMap;
 use isotherm_engine::{Nanos, PAGE_SIZE, Refusal};
 use isotherm_record::{Item, Reader};
+use isotherm_sim::machine::Losses;
 use isotherm_sim::memory::SimZone;
 use isotherm_sim::simulation::{Event, Simulation};
 use isotherm_sim::statistics::Distribution;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::units::{format_bytes, format_time};
 
 use super::Occupancy;
+use crate::messages::refusal_words;
 
 /// Sums that a simulation collects as it runs.
 #[derive(Default)]
@@ -51,6 +53,10 @@ impl Usage {
 
     fn rss_mean(&self) -> f64 {
         self.rss / self.seconds.max(1) as f64
+    }
+
+    fn swapped_mean(&self) -> f64 {
+        self.swapped / self.seconds.max(1) as f64
     }
 }
 
@@ -123,25 +129,16 @@ impl Summary {
             let seconds = ended.since(process.started()).as_secs_f64();
             let work = process.work().as_secs_f64();
             let losses = process.losses();
-            let mean = |sum: f64| sum / usage.seconds.max(1) as f64;
             ProcessReport {
                 name: process.name().to_owned(),
                 seconds,
                 work_seconds: work,
                 was_killed: process.was_killed(),
                 slowdown_percent: 100.0 * ((seconds - losses.first_faults) / work.max(1e-9) - 1.0),
-                lost_seconds: Lost {
-                    refaults: losses.refaults,
-                    first_faults: losses.first_faults,
-                    compaction: losses.compaction,
-                    slow_nodes: losses.tiers,
-                    translations: losses.translations,
-                    monitoring: losses.monitoring,
-                    cpu_contention: losses.contention,
-                },
+                lost_seconds: losses,
                 rss_mean_bytes: usage.rss_mean(),
                 rss_max_bytes: usage.rss_max,
-                swapped_mean_bytes: mean(usage.swapped),
+                swapped_mean_bytes: usage.swapped_mean(),
                 major_faults: process.major_faults(),
                 huge_bytes: process.huge(),
             }
@@ -202,7 +199,6 @@ pub struct SimulationReport {
     oom_kills: u64,
     /// Longest minimum age of the schemes: no memory can reach it earlier.
     idle_for_seconds: f64,
-    /// Mean resident memory of all processes.
     resident_mean_bytes: f64,
     /// `resident_mean_bytes` without the first `idle_for_seconds`; `null` if these are more than half of the time.
     steady_resident_mean_bytes: Option<f64>,
@@ -282,7 +278,8 @@ struct ProcessReport {
     was_killed: bool,
     /// Slowdown without first faults, which a program has anyway.
     slowdown_percent: f64,
-    lost_seconds: Lost,
+    #[serde(serialize_with = "by_cause")]
+    lost_seconds: Losses,
     rss_mean_bytes: f64,
     rss_max_bytes: u64,
     swapped_mean_bytes: f64,
@@ -290,15 +287,21 @@ struct ProcessReport {
     huge_bytes: u64,
 }
 
-#[derive(Default, Serialize)]
-struct Lost {
-    refaults: f64,
-    first_faults: f64,
-    compaction: f64,
-    slow_nodes: f64,
-    translations: f64,
-    monitoring: f64,
-    cpu_contention: f64,
+/// Reported causes of losses: the key, the name for people, and the seconds.
+const CAUSES: [(&str, &str, fn(&Losses) -> f64); 7] = [
+    ("refaults", "refaults", |losses| losses.refaults),
+    ("first_faults", "first faults", |losses| losses.first_faults),
+    ("compaction", "compaction", |losses| losses.compaction),
+    ("slow_nodes", "slow nodes", |losses| losses.tiers),
+    ("translations", "translations", |losses| losses.translations),
+    ("monitoring", "monitoring", |losses| losses.monitoring),
+    ("cpu_contention", "others on its CPUs", |losses| {
+        losses.contention
+    }),
+];
+
+fn by_cause<S: Serializer>(losses: &Losses, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(CAUSES.map(|(key, _, of)| (key, of(losses))))
 }
 
 #[derive(Default, Serialize)]
@@ -352,7 +355,7 @@ impl SimulationReport {
         self.against = Some(Comparison {
             live_rss_mean_bytes: usage.rss_mean(),
             live_rss_max_bytes: usage.rss_max,
-            live_swapped_mean_bytes: usage.swapped / usage.seconds.max(1) as f64,
+            live_swapped_mean_bytes: usage.swapped_mean(),
             live_saved_percent: live,
             predicted_saved_percent: predicted,
             error_points: predicted - live,
@@ -392,37 +395,29 @@ impl SimulationReport {
         for scheme in &self.schemes {
             scheme.say(&mut text);
         }
-        let mut line = |of: std::fmt::Arguments<'_>| {
-            let _ = text.write_fmt(of);
-            text.push('\n');
-        };
         for huge in &self.huge_waste {
-            line(format_args!(
+            let _ = writeln!(
+                text,
                 "of {} that schemes made huge, {} were never written (at most {} may be); {} stayed small for that",
                 format_bytes(huge.huge),
                 format_bytes(huge.wasted),
                 format_bytes(huge.max),
                 format_bytes(huge.kept_small),
-            ));
+            );
         }
         if self.guard_stops > 0 {
-            line(format_args!(
-                "the guard stopped the schemes {} time(s)",
-                self.guard_stops
-            ));
+            let stops = self.guard_stops;
+            let _ = writeln!(text, "the guard stopped the schemes {stops} time(s)");
         }
         if let Some(predicted) = &self.prediction {
             predicted.say(&mut text);
         }
-        let mut line = |of: std::fmt::Arguments<'_>| {
-            let _ = text.write_fmt(of);
-            text.push('\n');
-        };
         if let Some(against) = &self.against {
-            line(format_args!(
+            let _ = writeln!(
+                text,
                 "predicted: {:.1} % of its memory saved; live: {:.1} %; off by {:+.1} points",
                 against.predicted_saved_percent, against.live_saved_percent, against.error_points
-            ));
+            );
         }
         text
     }
@@ -454,7 +449,7 @@ impl SchemeReport {
         let refused = self
             .refused_bytes
             .iter()
-            .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), crate::refusal_words(*why)));
+            .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)));
         let refused: Vec<String> = refused.collect();
         let _ = writeln!(
             text,
@@ -528,42 +523,19 @@ fn say_alike(processes: &[&ProcessReport], text: &mut String) {
             .map(|process| process.major_faults)
             .sum::<u64>(),
     );
-    let lost = processes.iter().fold(Lost::default(), |sum, process| {
-        sum.plus(&process.lost_seconds)
-    });
-    lost.say("lost in all", text);
+    say_lost("lost in all", processes, text);
 }
 
-impl Lost {
-    fn plus(&self, other: &Self) -> Self {
-        Self {
-            refaults: self.refaults + other.refaults,
-            first_faults: self.first_faults + other.first_faults,
-            compaction: self.compaction + other.compaction,
-            slow_nodes: self.slow_nodes + other.slow_nodes,
-            translations: self.translations + other.translations,
-            monitoring: self.monitoring + other.monitoring,
-            cpu_contention: self.cpu_contention + other.cpu_contention,
-        }
-    }
-
-    fn say(&self, what: &str, text: &mut String) {
-        let causes = [
-            ("refaults", self.refaults),
-            ("first faults", self.first_faults),
-            ("compaction", self.compaction),
-            ("slow nodes", self.slow_nodes),
-            ("translations", self.translations),
-            ("monitoring", self.monitoring),
-            ("others on its CPUs", self.cpu_contention),
-        ];
-        let causes = causes.iter().filter(|(_, seconds)| seconds.abs() >= 0.0005);
-        let causes: Vec<String> = causes
-            .map(|(name, seconds)| format!("{name} {seconds:.3} s"))
-            .collect();
-        if !causes.is_empty() {
-            let _ = writeln!(text, "  {what}: {}", causes.join(", "));
-        }
+/// Adds what the processes lost together, by cause.
+fn say_lost(head: &str, processes: &[&ProcessReport], text: &mut String) {
+    let causes = CAUSES.iter().filter_map(|(_, name, of)| {
+        let seconds = processes.iter().map(|process| of(&process.lost_seconds));
+        let seconds: f64 = seconds.sum();
+        (seconds.abs() >= 0.0005).then(|| format!("{name} {seconds:.3} s"))
+    });
+    let causes: Vec<String> = causes.collect();
+    if !causes.is_empty() {
+        let _ = writeln!(text, "  {head}: {}", causes.join(", "));
     }
 }
 
@@ -587,6 +559,6 @@ impl ProcessReport {
             format_bytes(self.swapped_mean_bytes as u64),
             self.major_faults,
         );
-        self.lost_seconds.say("lost", text);
+        say_lost("lost", &[self], text);
     }
 }

@@ -77,14 +77,7 @@ impl Replay {
 
     /// Replaces the costs of the recorded machine by these.
     pub fn set_costs(&mut self, costs: Calibration) {
-        let machine = &mut self.machine;
-        machine.costs = MachineCosts::default().calibrated(&costs, Bound::Middle);
-        if let Some((kind, _)) = &mut machine.swap {
-            *kind = swap_of(&costs);
-        }
-        if costs.cpus > 0 {
-            machine.cpus = costs.cpus;
-        }
+        set_costs(&mut self.machine, &costs);
         self.notes.retain(|note| note != NOT_MEASURED);
         self.calibration = costs;
     }
@@ -277,7 +270,6 @@ fn counted(area: &AreaSpec, of: fn(&Trace, Range<u32>) -> u64) -> u64 {
     }
 }
 
-/// Splits a traced area into blocks.
 fn blocks_of(area: &AreaSpec) -> impl Iterator<Item = AreaSpec> {
     let blocks = area.range.start / BLOCK_SIZE..area.range.end.div_ceil(BLOCK_SIZE);
     blocks.filter_map(|block| {
@@ -300,23 +292,25 @@ fn blocks_of(area: &AreaSpec) -> impl Iterator<Item = AreaSpec> {
 
 /// Returns a machine with one node of this size and compressed swap, with the measured costs.
 fn machine(bytes: u64, others: Vec<(Nanos, f64)>, measured: &Calibration) -> MachineSpec {
-    let assumed = MachineSpec::default();
-    MachineSpec {
-        cpus: match measured.cpus {
-            0 => assumed.cpus,
-            cpus => cpus,
-        },
+    let swap = SwapKind::Zram { ratio: ZRAM_RATIO };
+    let mut machine = MachineSpec {
         nodes: vec![NodeSpec::new(bytes)],
-        swap: Some((swap_of(measured), bytes)),
+        swap: Some((swap, bytes)),
         others,
-        costs: assumed.costs.calibrated(measured, Bound::Middle),
-        ..assumed
-    }
+        ..MachineSpec::default()
+    };
+    set_costs(&mut machine, measured);
+    machine
 }
 
-fn swap_of(measured: &Calibration) -> SwapKind {
-    SwapKind::Zram {
-        ratio: measured.compression_ratio.unwrap_or(ZRAM_RATIO),
+fn set_costs(machine: &mut MachineSpec, costs: &Calibration) {
+    machine.costs = MachineCosts::default().calibrated(costs, Bound::Middle);
+    if let Some((kind, _)) = &mut machine.swap {
+        let ratio = costs.compression_ratio.unwrap_or(ZRAM_RATIO);
+        *kind = SwapKind::Zram { ratio };
+    }
+    if costs.cpus > 0 {
+        machine.cpus = costs.cpus;
     }
 }
 

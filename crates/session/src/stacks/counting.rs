@@ -33,7 +33,6 @@ pub(super) struct Counting {
 }
 
 impl Counting {
-    /// Starts at `now` with this share of one CPU.
     pub(super) fn new(share: f64, now: Nanos) -> Self {
         Self {
             share,
@@ -75,7 +74,6 @@ impl Counting {
         (self.faults_a_second * seconds) as u64
     }
 
-    /// Total time without counting.
     pub(super) fn off(&self) -> Nanos {
         self.off
     }

@@ -46,7 +46,6 @@ pub(super) struct HugePages {
     saved_ns: f64,
     at: Nanos,
     next_listing: Nanos,
-    /// CPU time taken so far.
     cpu: Nanos,
     targets: BTreeMap<TargetId, OfTarget>,
     /// Huge pages that are read next.
@@ -77,7 +76,6 @@ struct Read {
 }
 
 impl HugePages {
-    /// Starts at `now` with this share of one CPU.
     pub(super) fn new(share: f64, now: Nanos) -> Self {
         Self {
             share,
@@ -91,7 +89,6 @@ impl HugePages {
         }
     }
 
-    /// CPU time taken so far.
     pub(super) fn cpu(&self) -> Nanos {
         self.cpu
     }

@@ -295,18 +295,12 @@ impl Stacks {
             let mut names = self.unwinder.jit_names(*pid, &addresses).into_iter();
             unnamed.retain(|(frame, _)| {
                 let name = names.next().flatten();
-                let is_unnamed = name.is_none();
-                if let Some(name) = name {
-                    let name = name.to_string();
-                    symbols.insert(
-                        *frame,
-                        FrameSymbol {
-                            name,
-                            ..FrameSymbol::default()
-                        },
-                    );
-                }
-                is_unnamed
+                let symbol = name.as_ref().map(|name| FrameSymbol {
+                    name: name.to_string(),
+                    ..FrameSymbol::default()
+                });
+                symbols.extend(symbol.map(|symbol| (*frame, symbol)));
+                name.is_none()
             });
         }
         let symbols = FrameSymbols { time: now, symbols };
@@ -367,14 +361,11 @@ impl Stacks {
 
     fn push(&mut self, time: Nanos, fault: &Fault) {
         let chain = self.unwinder.unwind(fault);
-        let Some(target) = self.targets.get(&fault.pid) else {
+        let Some(target) = self.targets.get_mut(&fault.pid) else {
             return;
         };
         let stack = self.tables.stack(target.id, fault.pid, &chain);
         let thread = self.tables.thread(&fault.thread);
-        let Some(target) = self.targets.get_mut(&fault.pid) else {
-            return;
-        };
         if target.space != fault.space {
             target.space_number += u32::from(target.space != 0);
             target.space = fault.space;

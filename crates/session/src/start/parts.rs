@@ -18,7 +18,6 @@ pub(crate) struct Started {
     pub(crate) monitor: Box<dyn Monitor>,
     /// Process of the command, if the session starts one.
     pub(crate) child: Option<Child>,
-    /// Notes for the user.
     pub(crate) notes: Vec<String>,
 }
 

@@ -25,7 +25,7 @@ const PART: f64 = 0.2;
 const SAVED_S: f64 = 10.0;
 
 /// A queue of processes, admitted within a CPU budget.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Admission {
     /// Share of one CPU.
     share: f64,
@@ -36,14 +36,10 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// Admits within a budget of `share` of one CPU.
     pub(super) fn new(share: f64) -> Self {
         Self {
             share,
-            began: None,
-            spent: Nanos(0),
-            waiting: VecDeque::new(),
-            is_noted: false,
+            ..Self::default()
         }
     }
 

@@ -4,10 +4,10 @@ use isotherm_engine::Nanos;
 use serde::Serialize;
 
 use super::{PublishedComparison, Role};
-use isotherm_sim::cost::PUBLISHED_MACHINE;
 use crate::experiment::compaction::{
     CompactionOutcome, CompactionSetting, driver, java, unmovable,
 };
+use isotherm_sim::cost::PUBLISHED_MACHINE;
 
 const LATENCIES: &str =
     include_str!("../../../../experiments/published/proactive_compaction_hugepage_latency_us.csv");

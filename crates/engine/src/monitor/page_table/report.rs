@@ -1,11 +1,11 @@
 //! Makes regions from blocks by joining similar neighbours.
 
-use super::bits;
 use super::block::{Block, State};
 use super::granule::{GRANULE_BYTES, GRANULE_PAGES};
 use super::pages::{Counts, Pages, Seen};
 use super::target::Target;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE, block_of};
+use crate::monitor::bits;
 use crate::monitor::ticks::nanos_of;
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 

@@ -63,7 +63,9 @@ fn check_refused(args: &[&str], words: &[&str]) {
         args.split_at(args.iter().position(|a| *a == "--").unwrap_or(args.len()));
     let mut recorder = isotherm(["record"]);
     let done = run(recorder.args(flags).arg("-o").arg(&path).args(command));
-    words.iter().for_each(|word| done.refused(word));
+    for word in words {
+        done.refused(word);
+    }
     assert!(!path.exists(), "{args:?} left a file");
 }
 

@@ -149,7 +149,7 @@ fn idle_pages_of_files_are_dropped() {
     let script = "echo $$ > \"$PROCS\"; exec \"$@\"";
     reader.args(["-c", script, "sh"]).arg(python_path());
     reader.args(["-c", READER]).arg(directory.path());
-    let reader = Running::ready(reader.env("PROCS", group.procs()));
+    let _reader = Running::ready(reader.env("PROCS", group.procs()));
     let name = group.directory.file_name().expect("a name");
     let config = directory.path().join("schemes.yaml");
     std::fs::write(&config, schemes(&format!("/{}", name.display()))).expect("a file");

@@ -26,7 +26,9 @@ fn a_scan_that_would_stall_the_target_is_refused() {
         ];
         let done = record_pid(workload.pid(), &path, &flags).finish();
         let words = ["would hold process", "--max-stall", "without --pages"];
-        words.iter().for_each(|word| done.refused(word));
+        for word in words {
+            done.refused(word);
+        }
         assert!(!path.exists(), "{clear_by}: a file is left");
     }
     assert!(workload.process.is_running());

@@ -16,21 +16,24 @@ pub(super) enum Grant {
     /// Schemes count the memory that they would be tried on.
     Nothing,
     /// Schemes act within these limits.
-    Some {
-        /// Bytes a second; `None`: any.
-        bytes_per_s: Option<u64>,
-        /// CPU time a second; `None`: any.
-        time_per_s: Option<Nanos>,
-        /// Back-off: factor by which the minimum age of schemes is multiplied.
-        backoff: u32,
-    },
+    Some(Limits),
 }
 
 /// The limits of a grant.
-struct Limits {
-    /// Bytes, and nanoseconds, a second; `None`: any.
-    rates: [Option<u64>; 2],
-    backoff: u32,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Limits {
+    /// Bytes a second; `None`: any.
+    pub(super) bytes_per_s: Option<u64>,
+    /// CPU time a second; `None`: any.
+    pub(super) time_per_s: Option<Nanos>,
+    /// Back-off: factor by which the minimum age of schemes is multiplied.
+    pub(super) backoff: u32,
+}
+
+impl Limits {
+    fn rates(self) -> [Option<u64>; 2] {
+        [self.bytes_per_s, self.time_per_s.map(|time| time.0)]
+    }
 }
 
 impl Grant {
@@ -45,31 +48,16 @@ impl Grant {
         if !status.is_open || has_none {
             return Self::Nothing;
         }
-        Self::Some {
+        Self::Some(Limits {
             bytes_per_s,
             time_per_s,
             backoff: status.backoff.max(1),
-        }
-    }
-
-    /// Returns the limits, for a comparison with another grant; `None` if nothing is granted.
-    fn limits(self) -> Option<Limits> {
-        match self {
-            Self::Nothing => None,
-            Self::Some {
-                bytes_per_s,
-                time_per_s,
-                backoff,
-            } => Some(Limits {
-                rates: [bytes_per_s, time_per_s.map(|time| time.0)],
-                backoff,
-            }),
-        }
+        })
     }
 
     /// Whether this grant differs enough from `former` to be worth a commit.
     pub(super) fn differs(self, former: Self) -> bool {
-        let (Some(now), Some(before)) = (self.limits(), former.limits()) else {
+        let (Self::Some(now), Self::Some(before)) = (self, former) else {
             return self != former;
         };
         let is_far = |(now, before): (Option<u64>, Option<u64>)| match (now, before) {
@@ -80,50 +68,44 @@ impl Grant {
             }
             _ => true,
         };
-        now.backoff != before.backoff || now.rates.into_iter().zip(before.rates).any(is_far)
+        now.backoff != before.backoff || now.rates().into_iter().zip(before.rates()).any(is_far)
     }
 
     /// Whether this grant must not wait for the next regular commit: it allows less than `former`, or one of the two
     /// grants nothing. While nothing is granted, no scheme acts that an early commit would delay.
     pub(super) fn is_less_than(self, former: Self) -> bool {
-        let (Some(now), Some(before)) = (self.limits(), former.limits()) else {
+        let (Self::Some(now), Self::Some(before)) = (self, former) else {
             return self != former;
         };
         let is_less = |(now, before): (Option<u64>, Option<u64>)| {
             now.unwrap_or(u64::MAX) < before.unwrap_or(u64::MAX)
         };
-        now.backoff > before.backoff || now.rates.into_iter().zip(before.rates).any(is_less)
+        now.backoff > before.backoff || now.rates().into_iter().zip(before.rates()).any(is_less)
     }
 
     /// Returns the user's schemes, limited by this grant. Where there is a guard (`is_guarded`) and nothing is granted,
     /// each scheme gets a quota of one byte a second.
     pub(super) fn limit(self, schemes: &[Scheme], is_guarded: bool) -> Vec<Scheme> {
-        match self {
-            Self::Nothing if is_guarded => {
-                let limited = schemes.iter();
-                limited
-                    .map(|scheme| limited_scheme(scheme, Some(1), None, 1))
-                    .collect()
-            }
-            Self::Nothing => schemes.to_vec(),
-            Self::Some {
-                bytes_per_s,
-                time_per_s,
-                backoff,
-            } => {
-                let acting = schemes
-                    .iter()
-                    .filter(|scheme| scheme.action != Action::Stat);
+        let limits = match self {
+            Self::Nothing if !is_guarded => return schemes.to_vec(),
+            Self::Nothing => Limits {
+                bytes_per_s: Some(1),
+                time_per_s: None,
+                backoff: 1,
+            },
+            Self::Some(limits) => {
+                let acting = { schemes.iter() }.filter(|scheme| scheme.action != Action::Stat);
                 // The schemes share the grant.
                 let nr = (acting.count() as u64).max(1);
-                let bytes = bytes_per_s.map(|bytes| (bytes / nr).max(1));
-                let time = time_per_s.map(|time| Nanos(time.0 / nr));
-                let limited = schemes.iter();
-                limited
-                    .map(|scheme| limited_scheme(scheme, bytes, time, backoff))
-                    .collect()
+                Limits {
+                    bytes_per_s: limits.bytes_per_s.map(|bytes| (bytes / nr).max(1)),
+                    time_per_s: limits.time_per_s.map(|time| Nanos(time.0 / nr)),
+                    ..limits
+                }
             }
-        }
+        };
+        let limited = schemes.iter();
+        limited.map(|of| limited_scheme(of, limits)).collect()
     }
 }
 
@@ -143,13 +125,9 @@ pub(super) fn longest_window(schemes: &[Scheme]) -> Nanos {
     Nanos(longest.0.saturating_mul(4))
 }
 
-fn limited_scheme(
-    scheme: &Scheme,
-    bytes_per_s: Option<u64>,
-    time_per_s: Option<Nanos>,
-    backoff: u32,
-) -> Scheme {
+fn limited_scheme(scheme: &Scheme, limits: Limits) -> Scheme {
     let mut scheme = scheme.clone();
+    let ([bytes_per_s, time_per_s], backoff) = (limits.rates(), limits.backoff);
     let is_limited = bytes_per_s.is_some() || time_per_s.is_some() || backoff > 1;
     if scheme.action == Action::Stat || !is_limited {
         return scheme;
@@ -171,8 +149,7 @@ fn limited_scheme(
     quota.bytes = lesser(quota.bytes, bytes_per_s);
     // The kernel counts in milliseconds, and 0 means no limit.
     let least = Nanos::from_millis(1);
-    let time = time_per_s.map(|time| time.0);
-    quota.time = match Nanos(lesser(quota.time.0, time)) {
+    quota.time = match Nanos(lesser(quota.time.0, time_per_s)) {
         Nanos(0) => Nanos(0),
         time => time.max(least),
     };
@@ -254,11 +231,11 @@ mod tests {
     }
 
     fn some(bytes_per_s: Option<u64>, time_ms: Option<u64>, backoff: u32) -> Grant {
-        Grant::Some {
+        Grant::Some(Limits {
             bytes_per_s,
             time_per_s: time_ms.map(Nanos::from_millis),
             backoff,
-        }
+        })
     }
 
     /// Checks the quota of a scheme under a grant: bytes, milliseconds, and the window in milliseconds.
@@ -295,11 +272,11 @@ mod tests {
         check(some(None, Some(20), 1), (3000, 70, 500), (3000, 10, 500));
         // The kernel counts in milliseconds, and takes 0 for no limit.
         check(some(Some(0), None, 1), (0, 0, 0), (1, 0, 1000));
-        let little = Grant::Some {
+        let little = Grant::Some(Limits {
             bytes_per_s: None,
             time_per_s: Some(Nanos(1)),
             backoff: 1,
-        };
+        });
         check(little, (0, 0, 0), (0, 1, 1000));
     }
 

@@ -3,7 +3,7 @@
 use isotherm_record::HugeMemory;
 use prometheus_client::metrics::MetricType;
 
-use super::{Metrics, Page, TARGETS_MAX};
+use super::{Metric, Metrics, Page, TARGETS_MAX, Value, add, labels_of};
 
 impl Metrics<'_> {
     /// Adds the memory in huge pages of targets, and its waste.
@@ -12,30 +12,23 @@ impl Metrics<'_> {
         if all.is_empty() {
             return;
         }
-        let names = || {
-            let named = all.iter().take(TARGETS_MAX);
-            named.filter_map(|huge| Some((huge, self.live.targets.get(&huge.target.0)?)))
-        };
-        let families = [
+        let listed = all.into_iter().take(TARGETS_MAX).filter_map(|huge| {
+            let target = self.live.targets.get(&huge.target.0)?;
+            Some((labels_of(target), huge))
+        });
+        let metrics: [Metric<HugeMemory>; 2] = [
             (
                 "isotherm_target_huge_bytes",
                 "With --all: private anonymous memory of a target that is in huge pages.",
-                (|huge| Some(huge.bytes)) as fn(&HugeMemory) -> Option<u64>,
+                |huge| Some(huge.bytes.into()),
             ),
             (
                 "isotherm_target_huge_waste_bytes",
                 "With --all: what of it was never written, by what of it was read so far.",
-                HugeMemory::estimate,
+                |huge| huge.estimate().map(Value::from),
             ),
         ];
-        for (name, help, of) in families {
-            page.family(name, MetricType::Gauge, help);
-            for (huge, target) in names() {
-                if let Some(bytes) = of(huge) {
-                    let pid = target.pid.to_string();
-                    page.sample(&[("pid", &pid), ("name", &target.name)], bytes);
-                }
-            }
-        }
+        let listed: Vec<_> = listed.collect();
+        add(page, MetricType::Gauge, &metrics, &listed);
     }
 }

@@ -27,7 +27,7 @@ impl Metrics<'_> {
                 continue;
             };
             let labels = [
-                ("cgroup", &*label(&owner)),
+                ("cgroup", &*label(owner)),
                 ("namespace", &pod.namespace),
                 ("pod", &pod.name),
                 ("uid", uid),
@@ -37,7 +37,7 @@ impl Metrics<'_> {
     }
 
     /// Returns the control groups that have series of their own: the largest.
-    fn told_groups(&self) -> BTreeSet<Owner> {
+    fn told_groups(&self) -> BTreeSet<Owner<'_>> {
         let machine = &self.live.machine;
         let mapped = machine.by_owner().into_keys().map(|(owner, _)| owner);
         let owners = mapped.chain(machine.page_cache_by_owner().into_keys());
