@@ -126,10 +126,10 @@ pub struct StackSamples {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_before: Vec<TargetId>,
     /// Number of samples since the beginning that were lost because a buffer was full.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nr_lost: u64,
     /// Time since the beginning without counted faults, because counting would have cost more than the budget.
-    #[serde(default, skip_serializing_if = "is_no_time")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub not_counted: Nanos,
     /// Moved memory, in the order of `before_sample`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -249,14 +249,8 @@ impl FrameTable {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_no_time(time: &Nanos) -> bool {
-    *time == Nanos(0)
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Counts of definitions in a record so far: the numbers that a new item may refer to.
