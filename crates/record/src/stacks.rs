@@ -266,28 +266,20 @@ pub(crate) struct StackCounts {
 impl StackCounts {
     /// Adds an item's counts, and returns a description of the first fault.
     pub(crate) fn take(&mut self, item: &StackSamples) -> Result<(), String> {
-        let add = |count: &mut usize, new: usize, max: usize, what: &str| {
+        let before = self.stacks;
+        let (modules, frames) = (item.modules.len(), item.frames.len());
+        let (threads, stacks) = (item.threads.len(), item.stacks.len());
+        for (count, new, max, what) in [
+            (&mut self.modules, modules, MODULES_MAX, "modules"),
+            (&mut self.frames, frames, FRAMES_MAX, "frames"),
+            (&mut self.threads, threads, THREADS_MAX, "threads"),
+            (&mut self.stacks, stacks, STACKS_MAX, "stacks"),
+        ] {
             *count += new;
             if *count > max {
                 return Err(format!("has more than {max} {what} with those before"));
             }
-            Ok(())
-        };
-        add(
-            &mut self.modules,
-            item.modules.len(),
-            MODULES_MAX,
-            "modules",
-        )?;
-        add(&mut self.frames, item.frames.len(), FRAMES_MAX, "frames")?;
-        add(
-            &mut self.threads,
-            item.threads.len(),
-            THREADS_MAX,
-            "threads",
-        )?;
-        let before = self.stacks;
-        add(&mut self.stacks, item.stacks.len(), STACKS_MAX, "stacks")?;
+        }
         let is_known = |frame: &StackFrame| match frame {
             StackFrame::File { module, .. } => (*module as usize) < self.modules,
             _ => true,
