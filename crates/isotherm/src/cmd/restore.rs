@@ -86,9 +86,3 @@ fn text(report: &RestoreReport) -> String {
         report.seconds
     )
 }
-
-/// Returns the schema of the printed JSON.
-#[cfg(test)]
-pub(crate) fn schema() -> schemars::Schema {
-    crate::out::schema::<RestoreReport>()
-}
