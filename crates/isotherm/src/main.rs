@@ -59,9 +59,15 @@ enum Command {
     Start(cmd::start::Args),
     Status(cmd::control::StatusArgs),
     Tune(cmd::tune::Args),
-    Pause(cmd::control::PauseArgs),
-    Resume(cmd::control::ResumeArgs),
-    Stop(cmd::control::StopArgs),
+    /// Stop the daemon's schemes until `isotherm resume`. It goes on watching.
+    #[command(after_help = "Example:\n  isotherm pause --socket /run/isotherm/redis.sock")]
+    Pause(cmd::control::Where),
+    /// Let the daemon act again after `isotherm pause`.
+    #[command(after_help = "Example:\n  isotherm resume --socket /run/isotherm/redis.sock")]
+    Resume(cmd::control::Where),
+    /// End the daemon. What was paged out stays so until it is touched.
+    #[command(after_help = "Example:\n  isotherm stop --socket /run/isotherm/redis.sock")]
+    Stop(cmd::control::Where),
     Restore(cmd::restore::Args),
     Check(cmd::check::Args),
     Swap(cmd::swap::Args),

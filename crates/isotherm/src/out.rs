@@ -32,6 +32,20 @@ impl ResultArgs {
     pub(crate) fn is_json(self) -> bool {
         self.json || self.format == ResultFormat::Json
     }
+
+    /// Prints a result as JSON if that is wanted, else as text.
+    pub(crate) fn print<T: Serialize>(
+        self,
+        result: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        if self.is_json() {
+            println!("{}", json(result)?);
+        } else {
+            print!("{}", text(result));
+        }
+        Ok(())
+    }
 }
 
 /// Formats a result as JSON of several lines.

@@ -16,13 +16,15 @@ use isotherm_report::{
     FragmentationReport, HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport,
     SummaryReport, Tabulate, WssReport,
 };
-use isotherm_session::KernelDamonReport;
 use isotherm_session::compare::Comparison;
+use isotherm_session::restore::RestoreReport;
+use isotherm_session::{CheckReport, KernelDamonReport};
 use isotherm_tune::Tuned;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
 
-use crate::cmd::{check, convert, record, reproduce, restore, swap};
+use crate::cmd::{convert, record, reproduce, swap};
+use crate::out;
 
 /// A printed result.
 struct Printed {
@@ -96,14 +98,14 @@ fn of_commands() -> Vec<Printed> {
         named("record", "`record` and `run`", record::schema()),
         command("convert", convert),
         command("convert --flat", flat),
-        command("check", check::schema()),
+        command("check", out::schema::<CheckReport>()),
         command("reproduce", reproduce::schema()),
-        command("restore", restore::schema()),
-        command("tune", crate::out::schema::<Tuned>()),
-        command("calibrate", crate::out::schema::<Calibration>()),
-        command("doctor", crate::out::schema::<HostReport>()),
-        command("damon", crate::out::schema::<KernelDamonReport>()),
-        command("compare", crate::out::schema::<Comparison>()),
+        command("restore", out::schema::<RestoreReport>()),
+        command("tune", out::schema::<Tuned>()),
+        command("calibrate", out::schema::<Calibration>()),
+        command("doctor", out::schema::<HostReport>()),
+        command("damon", out::schema::<KernelDamonReport>()),
+        command("compare", out::schema::<Comparison>()),
         command("swap zram", swap_zram),
         command("swap off", swap_off),
     ]

@@ -8,9 +8,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Returns a flag that Ctrl-C, SIGTERM and SIGHUP set.
 pub(crate) fn by_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    by(&[SIGINT, SIGTERM, SIGHUP])
+}
+
+/// Returns a flag that these signals set.
+pub(crate) fn by(signals: &[i32]) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
+    for signal in signals {
+        signal_hook::flag::register(*signal, Arc::clone(&stop))
             .context("cannot watch for signals")?;
     }
     Ok(stop)

@@ -11,16 +11,16 @@
 //!
 //! Limits: a snapshot has at most [`MAX_BLOCKS`] blocks.
 
-use std::io::{Read, Write};
+use std::io::Write;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
-use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use isotherm_engine::{BlockPages, Nanos, Snapshot, TargetId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
+use crate::packed;
 use crate::pages::{PageBits, bits, check_addresses, push_bits};
 
 /// The largest number of blocks of one snapshot: 128 GiB.
@@ -117,16 +117,9 @@ fn push(bytes: &mut Vec<u8>, block: &BlockPages) {
 
 fn unpack<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BlockPages>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let packed = BASE64_STANDARD.decode(text).map_err(de::Error::custom)?;
-    let mut bytes = Vec::new();
     let most = (MAX_BLOCKS * BYTES_MAX) as u64;
-    ZlibDecoder::new(&packed[..])
-        .take(most + 1)
-        .read_to_end(&mut bytes)
-        .map_err(de::Error::custom)?;
-    if bytes.len() as u64 > most {
-        return Err(de::Error::custom("more blocks than a snapshot can have"));
-    }
+    let too_long = "more blocks than a snapshot can have";
+    let bytes = packed::unpack(&text, most, too_long).map_err(de::Error::custom)?;
     let mut rest = &bytes[..];
     let mut blocks = Vec::new();
     while !rest.is_empty() {

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use serde::Serialize;
 
 use crate::error::RecordError;
+use crate::item::Item;
 
 /// A format of recordings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -117,6 +118,20 @@ pub struct LeftOut {
 }
 
 impl Conversion {
+    /// Counts an item that is written.
+    pub fn count(&mut self, item: &Item) {
+        let regions = match item {
+            Item::Snapshot(snapshot) => snapshot.regions.len(),
+            Item::Pages(pages) => pages.blocks.len(),
+            _ => {
+                self.items += 1;
+                return;
+            }
+        };
+        self.snapshots += 1;
+        self.regions += regions as u64;
+    }
+
     /// Adds the omissions and assumptions of a second step over the same data, and takes its written counts.
     pub fn then(&mut self, second: Self) {
         self.snapshots = second.snapshots;

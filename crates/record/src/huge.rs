@@ -15,9 +15,9 @@ use std::fmt;
 
 use isotherm_engine::{BLOCK_SIZE, Nanos, PAGES_PER_BLOCK, TargetId};
 use serde::de::{SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::stacks::{pack, push, take, unpack};
+use crate::packed::{self, Packed, apply, difference, push, take};
 
 /// The largest number of huge pages in an item, read and vanished ones together.
 pub const READS_MAX: usize = 64 << 10;
@@ -45,21 +45,11 @@ pub struct TargetHugePages {
     pub bytes: u64,
     /// Huge pages that were read and are still huge pages; packed, each with address, pages and time.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        serialize_with = "pack_reads",
-        deserialize_with = "unpack_reads"
-    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub read: Vec<HugePageRead>,
     /// Addresses of pages that were read earlier and are no longer huge pages; packed.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        serialize_with = "pack_gone",
-        deserialize_with = "unpack_gone"
-    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub gone: Vec<u64>,
 }
 
@@ -149,86 +139,52 @@ fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TargetHugeP
     deserializer.deserialize_seq(Targets)
 }
 
-fn pack_reads<S: Serializer>(reads: &[HugePageRead], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut bytes = Vec::new();
-    let (mut next, mut time) = (0, 0);
-    for read in reads {
-        push_block(&mut bytes, &mut next, read.block).map_err(ser::Error::custom)?;
-        push(&mut bytes, read.never_written.into());
+impl Packed for HugePageRead {
+    const NAME: &'static str = "a huge page";
+    const LIMIT: (usize, &'static str) = (READS_MAX, TOO_MANY);
+
+    fn push(&self, before: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
+        self.block.push(before.map(|before| &before.block), bytes)?;
+        push(bytes, self.never_written.into());
         // Huge pages are read in turns, not in the order of addresses.
-        push(&mut bytes, crate::stacks::difference(time, read.time.0));
-        time = read.time.0;
+        let time = before.map_or(0, |before| before.time.0);
+        push(bytes, difference(time, self.time.0));
+        Ok(())
     }
-    serializer.serialize_str(&pack(&bytes).map_err(ser::Error::custom)?)
+
+    fn take(rest: &mut &[u8], before: Option<&Self>) -> Option<Self> {
+        let time = before.map_or(0, |before| before.time.0);
+        Some(Self {
+            block: u64::take(rest, before.map(|before| &before.block))?,
+            never_written: u32::try_from(take(rest)?).ok()?,
+            time: Nanos(apply(time, take(rest)?)),
+        })
+    }
 }
 
-fn unpack_reads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HugePageRead>, D::Error> {
-    let bytes = unpack(&String::deserialize(deserializer)?).map_err(de::Error::custom)?;
-    let mut rest = &bytes[..];
-    let (mut next, mut time) = (0, 0);
-    let mut reads = Vec::new();
-    while !rest.is_empty() {
-        if reads.len() >= READS_MAX {
-            return Err(de::Error::custom(TOO_MANY));
+/// The address of a huge page, as the number of blocks between it and the one before.
+impl Packed for u64 {
+    const NAME: &'static str = "a huge page that has gone";
+    const LIMIT: (usize, &'static str) = (READS_MAX, TOO_MANY);
+
+    fn push(&self, before: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
+        let (number, next) = (self / BLOCK_SIZE, next(before));
+        if !self.is_multiple_of(BLOCK_SIZE) || number < next || number >= BLOCKS_END {
+            return Err(format!("no huge page, or out of order: {self:#x}"));
         }
-        let mut read = || {
-            let block = take_block(&mut rest, &mut next)?;
-            let never_written = u32::try_from(take(&mut rest)?).ok()?;
-            time = crate::stacks::apply(time, take(&mut rest)?);
-            let time = Nanos(time);
-            Some(HugePageRead {
-                block,
-                never_written,
-                time,
-            })
-        };
-        reads.push(read().ok_or_else(|| de::Error::custom("a huge page is cut, or none"))?);
+        push(bytes, number - next);
+        Ok(())
     }
-    Ok(reads)
+
+    fn take(rest: &mut &[u8], before: Option<&Self>) -> Option<Self> {
+        let number = next(before).checked_add(take(rest)?)?;
+        (number < BLOCKS_END).then(|| number * BLOCK_SIZE)
+    }
 }
 
-fn pack_gone<S: Serializer>(gone: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut bytes = Vec::new();
-    let mut next = 0;
-    for block in gone {
-        push_block(&mut bytes, &mut next, *block).map_err(ser::Error::custom)?;
-    }
-    serializer.serialize_str(&pack(&bytes).map_err(ser::Error::custom)?)
-}
-
-fn unpack_gone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
-    let bytes = unpack(&String::deserialize(deserializer)?).map_err(de::Error::custom)?;
-    let mut rest = &bytes[..];
-    let mut next = 0;
-    let mut gone = Vec::new();
-    while !rest.is_empty() {
-        if gone.len() >= READS_MAX {
-            return Err(de::Error::custom(TOO_MANY));
-        }
-        let block = take_block(&mut rest, &mut next);
-        gone.push(block.ok_or_else(|| de::Error::custom("a huge page that has gone is none"))?);
-    }
-    Ok(gone)
-}
-
-/// Appends the number of blocks between this one and the one before; `next` is the first that may follow.
-fn push_block(bytes: &mut Vec<u8>, next: &mut u64, block: u64) -> Result<(), String> {
-    let number = block / BLOCK_SIZE;
-    if !block.is_multiple_of(BLOCK_SIZE) || number < *next || number >= BLOCKS_END {
-        return Err(format!("no huge page, or out of order: {block:#x}"));
-    }
-    push(bytes, number - *next);
-    *next = number + 1;
-    Ok(())
-}
-
-fn take_block(rest: &mut &[u8], next: &mut u64) -> Option<u64> {
-    let number = next.checked_add(take(rest)?)?;
-    if number >= BLOCKS_END {
-        return None;
-    }
-    *next = number + 1;
-    Some(number * BLOCK_SIZE)
+/// Returns the number of the first block that may follow this one.
+fn next(before: Option<&u64>) -> u64 {
+    before.map_or(0, |block| block / BLOCK_SIZE + 1)
 }
 
 #[cfg(test)]
@@ -236,6 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::packed::pack;
 
     fn item() -> HugePagesSample {
         let read = |block: u64, never_written, time| HugePageRead {

@@ -17,6 +17,7 @@ pub mod index;
 pub mod input;
 pub mod item;
 pub mod machine;
+mod packed;
 pub mod pages;
 #[cfg(feature = "parquet")]
 pub mod parquet;
@@ -53,4 +54,5 @@ pub use stacks::{
     CodeModule, FaultSample, FrameSymbol, FrameSymbols, FrameTable, MovedMemory, Naming,
     StackFrame, StackId, StackNode, StackSamples,
 };
+pub use suggest::quoted;
 pub use writer::Writer;

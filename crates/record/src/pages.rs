@@ -162,11 +162,6 @@ impl PageState {
 }
 
 impl PageAges {
-    /// Creates an empty state.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Returns the regions of the next scan.
     pub fn snapshot(&mut self, scan: &PageSnapshot) -> Result<Snapshot, RecordError> {
         let ages = self.targets.entry(scan.target).or_default();
@@ -202,13 +197,12 @@ impl PageAges {
         });
         self.nr_blocks = self.nr_blocks + ages.blocks.len() - nr_blocks;
         Ok(Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
             target: scan.target,
             start: scan.start,
             end: scan.end,
             nr_samples: 1,
             regions,
+            ..Snapshot::default()
         })
     }
 }

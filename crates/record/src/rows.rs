@@ -124,13 +124,12 @@ impl Rows {
         let target = TargetId(target);
         Ok(Some(match &self.columns {
             Columns::Regions { nr_samples, .. } => Item::Snapshot(Snapshot {
-                blocks: Vec::new(),
-                idle_pages: std::sync::Arc::default(),
                 target,
                 start,
                 end,
                 nr_samples: nr_samples[first],
                 regions: self.regions(rows)?,
+                ..Snapshot::default()
             }),
             Columns::Pages { .. } => Item::Pages(PageSnapshot {
                 target,

@@ -12,16 +12,12 @@
 //! Limits: [`STACKS_MAX`] and the other bounds below; a writer that meets one cuts stacks off at their root side's last
 //! known node.
 
-use std::io::{Read, Write};
-
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use flate2::Compression;
-use flate2::read::ZlibDecoder;
-use flate2::write::ZlibEncoder;
-use isotherm_engine::{AddressRange, Nanos, TargetId};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use std::collections::BTreeMap;
+
+use isotherm_engine::{AddressRange, Nanos, TargetId};
+use serde::{Deserialize, Serialize};
+
+use crate::packed::{self, Packed, apply, difference, push, take};
 
 /// The largest number of files of a record.
 pub const MODULES_MAX: usize = 16 << 10;
@@ -33,8 +29,6 @@ pub const STACKS_MAX: usize = 512 << 10;
 pub const THREADS_MAX: usize = 16 << 10;
 /// The largest number of samples of one item.
 pub const SAMPLES_MAX: usize = 64 << 10;
-/// The largest number of bytes that an item's samples or nodes unpack to.
-const UNPACKED_MAX: u64 = 16 << 20;
 
 /// The header's setting that names the method of stack sampling; a record without it has no stacks.
 pub const STACKS_SETTING: &str = "stacks";
@@ -132,10 +126,10 @@ pub struct StackSamples {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_before: Vec<TargetId>,
     /// Number of samples since the beginning that were lost because a buffer was full.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nr_lost: u64,
     /// Time since the beginning without counted faults, because counting would have cost more than the budget.
-    #[serde(default, skip_serializing_if = "is_no_time")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub not_counted: Nanos,
     /// Moved memory, in the order of `before_sample`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -151,21 +145,11 @@ pub struct StackSamples {
     pub threads: Vec<String>,
     /// New stacks, packed.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        serialize_with = "pack_nodes",
-        deserialize_with = "unpack_nodes"
-    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub stacks: Vec<StackNode>,
     /// The samples by time, packed.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        serialize_with = "pack_samples",
-        deserialize_with = "unpack_samples"
-    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub samples: Vec<FaultSample>,
 }
 
@@ -265,14 +249,8 @@ impl FrameTable {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_no_time(time: &Nanos) -> bool {
-    *time == Nanos(0)
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Counts of definitions in a record so far: the numbers that a new item may refer to.
@@ -288,28 +266,20 @@ pub(crate) struct StackCounts {
 impl StackCounts {
     /// Adds an item's counts, and returns a description of the first fault.
     pub(crate) fn take(&mut self, item: &StackSamples) -> Result<(), String> {
-        let add = |count: &mut usize, new: usize, max: usize, what: &str| {
+        let before = self.stacks;
+        let (modules, frames) = (item.modules.len(), item.frames.len());
+        let (threads, stacks) = (item.threads.len(), item.stacks.len());
+        for (count, new, max, what) in [
+            (&mut self.modules, modules, MODULES_MAX, "modules"),
+            (&mut self.frames, frames, FRAMES_MAX, "frames"),
+            (&mut self.threads, threads, THREADS_MAX, "threads"),
+            (&mut self.stacks, stacks, STACKS_MAX, "stacks"),
+        ] {
             *count += new;
             if *count > max {
                 return Err(format!("has more than {max} {what} with those before"));
             }
-            Ok(())
-        };
-        add(
-            &mut self.modules,
-            item.modules.len(),
-            MODULES_MAX,
-            "modules",
-        )?;
-        add(&mut self.frames, item.frames.len(), FRAMES_MAX, "frames")?;
-        add(
-            &mut self.threads,
-            item.threads.len(),
-            THREADS_MAX,
-            "threads",
-        )?;
-        let before = self.stacks;
-        add(&mut self.stacks, item.stacks.len(), STACKS_MAX, "stacks")?;
+        }
         let is_known = |frame: &StackFrame| match frame {
             StackFrame::File { module, .. } => (*module as usize) < self.modules,
             _ => true,
@@ -343,142 +313,62 @@ impl StackCounts {
     }
 }
 
-fn pack_nodes<S: Serializer>(nodes: &[StackNode], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut bytes = Vec::new();
-    for node in nodes {
-        push(&mut bytes, node.caller.0.into());
-        push(&mut bytes, node.frame.into());
+impl Packed for StackNode {
+    const NAME: &'static str = "a stack";
+
+    fn push(&self, _: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
+        push(bytes, self.caller.0.into());
+        push(bytes, self.frame.into());
+        Ok(())
     }
-    serializer.serialize_str(&pack(&bytes).map_err(ser::Error::custom)?)
-}
 
-fn unpack_nodes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<StackNode>, D::Error> {
-    let bytes = unpack(&String::deserialize(deserializer)?).map_err(de::Error::custom)?;
-    let mut rest = &bytes[..];
-    let mut nodes = Vec::new();
-    while !rest.is_empty() {
-        let node = take(&mut rest).zip(take(&mut rest));
-        let node = node.ok_or_else(|| de::Error::custom("a stack is cut"))?;
-        let [caller, frame] = [node.0, node.1].map(u32::try_from);
-        let (Ok(caller), Ok(frame)) = (caller, frame) else {
-            return Err(de::Error::custom("a stack's number is too large"));
-        };
-        nodes.push(StackNode {
-            caller: StackId(caller),
-            frame,
-        });
+    fn take(rest: &mut &[u8], _: Option<&Self>) -> Option<Self> {
+        let mut number = || u32::try_from(take(rest)?).ok();
+        Some(Self {
+            caller: StackId(number()?),
+            frame: number()?,
+        })
     }
-    Ok(nodes)
 }
 
-fn pack_samples<S: Serializer>(samples: &[FaultSample], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut bytes = Vec::new();
-    let mut before = FaultSample::default();
-    for sample in samples {
-        push(&mut bytes, difference(before.time.0, sample.time.0));
-        push(&mut bytes, sample.target.0.into());
-        push(&mut bytes, sample.space.into());
-        push(
-            &mut bytes,
-            difference(before.address >> 12, sample.address >> 12),
-        );
-        push(
-            &mut bytes,
-            difference(before.stack.0.into(), sample.stack.0.into()),
-        );
-        push(&mut bytes, sample.thread.into());
-        push(&mut bytes, sample.pages);
-        push(&mut bytes, sample.is_major.into());
-        before = *sample;
-    }
-    serializer.serialize_str(&pack(&bytes).map_err(ser::Error::custom)?)
-}
+impl Packed for FaultSample {
+    const NAME: &'static str = "a sample";
 
-fn unpack_samples<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<FaultSample>, D::Error> {
-    let bytes = unpack(&String::deserialize(deserializer)?).map_err(de::Error::custom)?;
-    let mut rest = &bytes[..];
-    let mut samples = Vec::new();
-    let mut before = FaultSample::default();
-    while !rest.is_empty() {
-        let sample = take_sample(&mut rest, &before);
-        before = sample.ok_or_else(|| de::Error::custom("a sample is cut, or none"))?;
-        samples.push(before);
-    }
-    Ok(samples)
-}
-
-fn take_sample(rest: &mut &[u8], before: &FaultSample) -> Option<FaultSample> {
-    let time = Nanos(apply(before.time.0, take(rest)?));
-    let target = TargetId(u32::try_from(take(rest)?).ok()?);
-    let space = u32::try_from(take(rest)?).ok()?;
-    let page = apply(before.address >> 12, take(rest)?);
-    let stack = apply(before.stack.0.into(), take(rest)?);
-    Some(FaultSample {
-        time,
-        target,
-        space,
-        address: page.checked_mul(1 << 12)?,
-        stack: StackId(u32::try_from(stack).ok()?),
-        thread: u32::try_from(take(rest)?).ok()?,
-        pages: take(rest)?,
-        is_major: take(rest)? != 0,
-    })
-}
-
-pub(crate) fn pack(bytes: &[u8]) -> std::io::Result<String> {
-    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes)?;
-    Ok(BASE64_STANDARD.encode(encoder.finish()?))
-}
-
-pub(crate) fn unpack(text: &str) -> Result<Vec<u8>, String> {
-    let packed = BASE64_STANDARD
-        .decode(text)
-        .map_err(|error| error.to_string())?;
-    let mut bytes = Vec::new();
-    ZlibDecoder::new(&packed[..])
-        .take(UNPACKED_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > UNPACKED_MAX {
-        return Err("more stacks or samples than an item can have".to_owned());
-    }
-    Ok(bytes)
-}
-
-/// Appends a number as LEB128.
-pub(crate) fn push(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
-pub(crate) fn take(rest: &mut &[u8]) -> Option<u64> {
-    let mut number = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, after) = rest.split_first()?;
-        *rest = after;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
+    fn push(&self, before: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
+        let before = before.copied().unwrap_or_default();
+        for number in [
+            difference(before.time.0, self.time.0),
+            self.target.0.into(),
+            self.space.into(),
+            difference(before.address >> 12, self.address >> 12),
+            difference(before.stack.0.into(), self.stack.0.into()),
+            self.thread.into(),
+            self.pages,
+            self.is_major.into(),
+        ] {
+            push(bytes, number);
         }
+        Ok(())
     }
-    None
-}
 
-/// Returns a difference in zigzag encoding: small differences of either sign are small numbers.
-pub(crate) fn difference(before: u64, now: u64) -> u64 {
-    let signed = now.wrapping_sub(before) as i64;
-    (signed << 1 ^ signed >> 63) as u64
-}
-
-pub(crate) fn apply(before: u64, difference: u64) -> u64 {
-    let signed = (difference >> 1) as i64 ^ -((difference & 1) as i64);
-    before.wrapping_add(signed as u64)
+    fn take(rest: &mut &[u8], before: Option<&Self>) -> Option<Self> {
+        let before = before.copied().unwrap_or_default();
+        let time = Nanos(apply(before.time.0, take(rest)?));
+        let target = TargetId(u32::try_from(take(rest)?).ok()?);
+        let space = u32::try_from(take(rest)?).ok()?;
+        let page = apply(before.address >> 12, take(rest)?);
+        let stack = apply(before.stack.0.into(), take(rest)?);
+        Some(Self {
+            time,
+            target,
+            space,
+            address: page.checked_mul(1 << 12)?,
+            stack: StackId(u32::try_from(stack).ok()?),
+            thread: u32::try_from(take(rest)?).ok()?,
+            pages: take(rest)?,
+            is_major: take(rest)? != 0,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -486,6 +376,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::packed::pack;
 
     fn item() -> StackSamples {
         let sample = |time, address, stack| FaultSample {

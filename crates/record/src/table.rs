@@ -12,15 +12,13 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use arrow_array::builder::{
-    BooleanBuilder, PrimitiveBuilder, StringBuilder, StringDictionaryBuilder,
+use arrow_array::types::Int8Type;
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, DictionaryArray, RecordBatch, RecordBatchReader, StringArray,
+    TimestampNanosecondArray, UInt32Array, UInt64Array,
 };
-use arrow_array::types::{
-    ArrowPrimitiveType, Int8Type, TimestampNanosecondType, UInt32Type, UInt64Type,
-};
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchReader};
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
-use isotherm_engine::{Nanos, Snapshot};
+use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
+use isotherm_engine::{MemoryTotals, Nanos, Snapshot};
 
 use crate::columns::Columns;
 use crate::error::RecordError;
@@ -69,10 +67,13 @@ impl<R: Read> Batches<R> {
         }
         let metadata = schema_of(reader.header())?.metadata().clone();
         let (reader, rows) = match table {
-            RecordTable::Snapshots => (reader.replay_pages(), Rows::Snapshots(Box::default())),
+            RecordTable::Snapshots => (reader.replay_pages(), Rows::Snapshots(Vec::new())),
             RecordTable::Regions => (reader.replay_pages(), Rows::of_columns(Kind::Regions)),
             RecordTable::Pages => (reader, Rows::of_columns(Kind::Pages)),
-            RecordTable::Items => (reader, Rows::Items(Box::default())),
+            RecordTable::Items => {
+                let (rows, text_bytes) = (Vec::new(), 0);
+                (reader, Rows::Items { rows, text_bytes })
+            }
         };
         Ok(Self {
             schema: Arc::new(Schema::new_with_metadata(rows.fields(), metadata)),
@@ -139,8 +140,11 @@ pub fn regions(number: u32, snapshot: &Snapshot) -> RecordBatch {
 /// Rows that are being gathered.
 enum Rows {
     Columns(Kind, Box<Columns>),
-    Snapshots(Box<SnapshotRows>),
-    Items(Box<ItemRows>),
+    Snapshots(Vec<SnapshotRow>),
+    Items {
+        rows: Vec<ItemRow>,
+        text_bytes: usize,
+    },
 }
 
 impl Rows {
@@ -149,11 +153,12 @@ impl Rows {
     }
 
     fn fields(&self) -> Vec<Field> {
-        match self {
-            Self::Columns(kind, _) => kind.fields(),
-            Self::Snapshots(_) => SnapshotRows::fields(),
-            Self::Items(_) => ItemRows::fields(),
-        }
+        let columns = match self {
+            Self::Columns(kind, _) => return kind.fields(),
+            Self::Snapshots(_) => snapshot_columns(&[]),
+            Self::Items { .. } => item_columns(&[]),
+        };
+        columns.into_iter().map(|(field, _)| field).collect()
     }
 
     fn push(&mut self, item: &Item, number: u32) -> Result<(), RecordError> {
@@ -162,9 +167,15 @@ impl Rows {
                 rows.push_snapshot(number, snapshot);
             }
             (Self::Columns(_, rows), Item::Pages(pages)) => rows.push_pages(number, pages),
-            (Self::Snapshots(rows), Item::Snapshot(snapshot)) => rows.push(number, snapshot),
-            (Self::Items(_), Item::Snapshot(_) | Item::Pages(_)) => {}
-            (Self::Items(rows), item) => rows.push(number, item)?,
+            (Self::Snapshots(rows), Item::Snapshot(snapshot)) => {
+                rows.push(SnapshotRow::new(number, snapshot));
+            }
+            (Self::Items { .. }, Item::Snapshot(_) | Item::Pages(_)) => {}
+            (Self::Items { rows, text_bytes }, item) => {
+                let row = ItemRow::new(number, item)?;
+                *text_bytes += row.json.len();
+                rows.push(row);
+            }
             _ => {}
         }
         Ok(())
@@ -173,182 +184,135 @@ impl Rows {
     fn len(&self) -> usize {
         match self {
             Self::Columns(_, rows) => rows.len(),
-            Self::Snapshots(rows) => rows.nr,
-            Self::Items(rows) => rows.nr,
+            Self::Snapshots(rows) => rows.len(),
+            Self::Items { rows, .. } => rows.len(),
         }
     }
 
     fn is_batch(&self) -> bool {
-        let is_long = matches!(self, Self::Items(rows) if rows.text_bytes >= TEXT_BYTES);
+        let is_long = matches!(self, Self::Items { text_bytes, .. } if *text_bytes >= TEXT_BYTES);
         is_long || self.len() >= ROWS
     }
 
     fn take(&mut self) -> Vec<ArrayRef> {
-        match self {
-            Self::Columns(kind, rows) => std::mem::take(&mut **rows).into_arrays(*kind),
-            Self::Snapshots(rows) => rows.take(),
-            Self::Items(rows) => rows.take(),
-        }
+        let columns = match self {
+            Self::Columns(kind, rows) => return std::mem::take(&mut **rows).into_arrays(*kind),
+            Self::Snapshots(rows) => snapshot_columns(&std::mem::take(rows)),
+            Self::Items { rows, text_bytes } => {
+                *text_bytes = 0;
+                item_columns(&std::mem::take(rows))
+            }
+        };
+        columns.into_iter().map(|(_, values)| values).collect()
     }
 }
 
-fn time_type() -> DataType {
-    DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()))
+/// A column, declared by its values.
+type Column = (Field, ArrayRef);
+
+fn column(name: &str, is_nullable: bool, values: impl Array + 'static) -> Column {
+    let field = Field::new(name, values.data_type().clone(), is_nullable);
+    (field, Arc::new(values))
 }
 
-fn times() -> PrimitiveBuilder<TimestampNanosecondType> {
-    PrimitiveBuilder::new().with_data_type(time_type())
+fn times(times: impl Iterator<Item = Option<Nanos>>) -> TimestampNanosecondArray {
+    let nanos = |time: Nanos| i64::try_from(time.0).unwrap_or(i64::MAX);
+    let times: TimestampNanosecondArray = times.map(|time| time.map(nanos)).collect();
+    times.with_timezone("UTC")
 }
 
-fn nanos(time: Nanos) -> i64 {
-    i64::try_from(time.0).unwrap_or(i64::MAX)
+struct SnapshotRow {
+    number: u32,
+    start: Nanos,
+    end: Nanos,
+    target: u32,
+    nr_samples: u32,
+    regions: u32,
+    totals: MemoryTotals,
 }
 
-fn finish<T: ArrowPrimitiveType>(column: &mut PrimitiveBuilder<T>) -> ArrayRef {
-    Arc::new(column.finish())
-}
-
-struct SnapshotRows {
-    nr: usize,
-    times: [PrimitiveBuilder<TimestampNanosecondType>; 2],
-    /// Snapshot, target, samples, regions.
-    numbers: [PrimitiveBuilder<UInt32Type>; 4],
-    /// Addresses, resident, touched, untouched, unknown, swapped.
-    bytes: [PrimitiveBuilder<UInt64Type>; 6],
-    is_exact: BooleanBuilder,
-}
-
-impl Default for SnapshotRows {
-    fn default() -> Self {
+impl SnapshotRow {
+    fn new(number: u32, snapshot: &Snapshot) -> Self {
         Self {
-            nr: 0,
-            times: [times(), times()],
-            numbers: Default::default(),
-            bytes: Default::default(),
-            is_exact: BooleanBuilder::default(),
+            number,
+            start: snapshot.start,
+            end: snapshot.end,
+            target: snapshot.target.0,
+            nr_samples: snapshot.nr_samples,
+            regions: u32::try_from(snapshot.regions.len()).unwrap_or(u32::MAX),
+            totals: snapshot.totals(),
         }
     }
 }
 
-impl SnapshotRows {
-    fn fields() -> Vec<Field> {
-        let number = |name: &str| Field::new(name, DataType::UInt32, false);
-        let bytes = |name: &str| Field::new(name, DataType::UInt64, false);
-        let may_be_unknown = |name: &str| Field::new(name, DataType::UInt64, true);
-        vec![
-            number("snapshot"),
-            Field::new("start_time", time_type(), false),
-            Field::new("end_time", time_type(), false),
-            number("target"),
-            number("nr_samples"),
-            number("regions"),
-            bytes("addresses"),
-            may_be_unknown("resident"),
-            bytes("touched"),
-            bytes("untouched"),
-            bytes("unknown"),
-            may_be_unknown("swapped"),
-            Field::new("is_exact", DataType::Boolean, false),
-        ]
-    }
-
-    fn push(&mut self, number: u32, snapshot: &Snapshot) {
-        self.nr += 1;
-        let totals = snapshot.totals();
-        self.times[0].append_value(nanos(snapshot.start));
-        self.times[1].append_value(nanos(snapshot.end));
-        let regions = u32::try_from(snapshot.regions.len()).unwrap_or(u32::MAX);
-        let numbers = [number, snapshot.target.0, snapshot.nr_samples, regions];
-        for (column, number) in self.numbers.iter_mut().zip(numbers) {
-            column.append_value(number);
-        }
-        let bytes = [
-            Some(totals.addresses),
-            totals.known_resident(),
-            Some(totals.touched),
-            Some(totals.untouched),
-            Some(totals.unknown),
-            totals.known_swapped(),
-        ];
-        for (column, bytes) in self.bytes.iter_mut().zip(bytes) {
-            column.append_option(bytes);
-        }
-        self.is_exact.append_value(totals.is_exact);
-    }
-
-    fn take(&mut self) -> Vec<ArrayRef> {
-        self.nr = 0;
-        let [number, target, samples, regions] = self.numbers.each_mut().map(finish);
-        let [start, end] = self.times.each_mut().map(finish);
-        let mut columns = vec![number, start, end, target, samples, regions];
-        columns.extend(self.bytes.each_mut().map(finish));
-        columns.push(Arc::new(self.is_exact.finish()));
-        columns
-    }
+fn snapshot_columns(rows: &[SnapshotRow]) -> Vec<Column> {
+    let number = |name: &str, of: fn(&SnapshotRow) -> u32| {
+        let values = UInt32Array::from_iter_values(rows.iter().map(of));
+        column(name, false, values)
+    };
+    let time = |name: &str, of: fn(&SnapshotRow) -> Nanos| {
+        column(name, false, times(rows.iter().map(of).map(Some)))
+    };
+    let bytes = |name: &str, of: fn(&MemoryTotals) -> u64| {
+        let values = rows.iter().map(|row| of(&row.totals));
+        column(name, false, UInt64Array::from_iter_values(values))
+    };
+    let known = |name: &str, of: fn(&MemoryTotals) -> Option<u64>| {
+        let values: UInt64Array = rows.iter().map(|row| of(&row.totals)).collect();
+        column(name, true, values)
+    };
+    let is_exact: Vec<bool> = rows.iter().map(|row| row.totals.is_exact).collect();
+    vec![
+        number("snapshot", |row| row.number),
+        time("start_time", |row| row.start),
+        time("end_time", |row| row.end),
+        number("target", |row| row.target),
+        number("nr_samples", |row| row.nr_samples),
+        number("regions", |row| row.regions),
+        bytes("addresses", |totals| totals.addresses),
+        known("resident", MemoryTotals::known_resident),
+        bytes("touched", |totals| totals.touched),
+        bytes("untouched", |totals| totals.untouched),
+        bytes("unknown", |totals| totals.unknown),
+        known("swapped", MemoryTotals::known_swapped),
+        column("is_exact", false, BooleanArray::from(is_exact)),
+    ]
 }
 
-struct ItemRows {
-    nr: usize,
-    text_bytes: usize,
-    time: PrimitiveBuilder<TimestampNanosecondType>,
-    kind: StringDictionaryBuilder<Int8Type>,
-    target: PrimitiveBuilder<UInt32Type>,
-    snapshots: PrimitiveBuilder<UInt32Type>,
-    item: StringBuilder,
+struct ItemRow {
+    time: Option<Nanos>,
+    kind: &'static str,
+    target: Option<u32>,
+    nr_snapshots: u32,
+    json: String,
 }
 
-impl Default for ItemRows {
-    fn default() -> Self {
-        Self {
-            nr: 0,
-            text_bytes: 0,
-            time: times(),
-            kind: StringDictionaryBuilder::new(),
-            target: PrimitiveBuilder::new(),
-            snapshots: PrimitiveBuilder::new(),
-            item: StringBuilder::new(),
-        }
-    }
-}
-
-impl ItemRows {
-    fn fields() -> Vec<Field> {
-        let name = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
-        vec![
-            Field::new("time", time_type(), true),
-            Field::new("kind", name, false),
-            Field::new("target", DataType::UInt32, true),
-            Field::new("snapshots", DataType::UInt32, false),
-            Field::new("item", DataType::Utf8, false),
-        ]
-    }
-
-    fn push(&mut self, nr_snapshots: u32, item: &Item) -> Result<(), RecordError> {
+impl ItemRow {
+    fn new(nr_snapshots: u32, item: &Item) -> Result<Self, RecordError> {
         let json = serde_json::to_value(item).and_then(|mut whole| {
             let content = whole.get_mut(item.kind()).map(serde_json::Value::take);
             serde_json::to_string(&content.unwrap_or(whole))
         });
-        let json = json.map_err(|error| RecordError::Unwritable(format!("an item: {error}")))?;
-        self.nr += 1;
-        self.text_bytes += json.len();
-        self.time.append_option(item.time().map(nanos));
-        self.kind.append_value(item.kind());
-        self.target
-            .append_option(item.target().map(|target| target.0));
-        self.snapshots.append_value(nr_snapshots);
-        self.item.append_value(json);
-        Ok(())
+        Ok(Self {
+            time: item.time(),
+            kind: item.kind(),
+            target: item.target().map(|target| target.0),
+            nr_snapshots,
+            json: json.map_err(|error| RecordError::Unwritable(format!("an item: {error}")))?,
+        })
     }
+}
 
-    fn take(&mut self) -> Vec<ArrayRef> {
-        self.nr = 0;
-        self.text_bytes = 0;
-        vec![
-            finish(&mut self.time),
-            Arc::new(self.kind.finish()),
-            finish(&mut self.target),
-            finish(&mut self.snapshots),
-            Arc::new(self.item.finish()),
-        ]
-    }
+fn item_columns(rows: &[ItemRow]) -> Vec<Column> {
+    let kinds: DictionaryArray<Int8Type> = rows.iter().map(|row| row.kind).collect();
+    let targets: UInt32Array = rows.iter().map(|row| row.target).collect();
+    let snapshots = UInt32Array::from_iter_values(rows.iter().map(|row| row.nr_snapshots));
+    let items = StringArray::from_iter_values(rows.iter().map(|row| &row.json));
+    vec![
+        column("time", true, times(rows.iter().map(|row| row.time))),
+        column("kind", false, kinds),
+        column("target", true, targets),
+        column("snapshots", false, snapshots),
+        column("item", false, items),
+    ]
 }

@@ -125,11 +125,6 @@ impl<W: Write> Writer<W> {
         Ok(self.output)
     }
 
-    /// Returns the number of bytes written to the output so far.
-    pub fn bytes_written(&self) -> u64 {
-        self.written
-    }
-
     /// Returns the output.
     pub fn get_ref(&self) -> &W {
         &self.output

@@ -80,11 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         whole_file::write(path, text.as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if args.result.is_json() {
-        println!("{}", crate::out::json(&measured)?);
-    } else {
-        print!("{}", text(&measured));
-    }
+    args.result.print(&measured, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

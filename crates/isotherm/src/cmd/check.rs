@@ -4,8 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-#[cfg(test)]
-use isotherm_session::CheckReport;
 use isotherm_session::Finding;
 
 use crate::out::{self, ResultArgs};
@@ -60,10 +58,4 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Returns the prefix of a finding; the text of a warning already contains one.
 fn prefix(finding: &Finding) -> &'static str {
     if finding.is_error() { "error: " } else { "" }
-}
-
-/// Returns the schema of the printed JSON.
-#[cfg(test)]
-pub(crate) fn schema() -> schemars::Schema {
-    out::schema::<CheckReport>()
 }

@@ -101,9 +101,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .map(|path| Journal::create(path, &header()));
     let mut output = Output {
         journal: journal.transpose()?,
-        say: Say {
-            json: args.result.is_json(),
-        },
+        is_json: args.result.is_json(),
     };
     let outcome = if args.daemon {
         session.keep_looking(args.duration, &mut output)
@@ -120,23 +118,33 @@ fn look_once(
     output: &mut Output,
 ) -> anyhow::Result<()> {
     let nodes = session.look_once(output)?;
-    output.say.report(&CompactionReport {
+    let report = CompactionReport {
         attributes: spec.attributes,
         kernel_proactiveness: kernel_proactiveness(),
         dry_run: spec.is_dry_run,
         nodes,
+    };
+    print(&if output.is_json {
+        format!("{}\n", crate::out::json(&report.json())?)
+    } else {
+        report.text()
     })
 }
 
 /// The output for the user, and the record.
 struct Output {
     journal: Option<Journal>,
-    say: Say,
+    is_json: bool,
 }
 
 impl CompactionOutput for Output {
     fn event(&mut self, event: &CompactionEvent<'_>) -> anyhow::Result<()> {
-        self.say.event(event)
+        let text = if self.is_json {
+            crate::out::json_line(event)?
+        } else {
+            event.text()
+        };
+        print(&format!("{text}\n"))
     }
 
     fn item(&mut self, item: Item) -> anyhow::Result<()> {
@@ -173,30 +181,6 @@ impl Journal {
         let finished = self.writer.finish();
         finished.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(())
-    }
-}
-
-/// Prints events: for people, or as JSON.
-struct Say {
-    json: bool,
-}
-
-impl Say {
-    fn report(&self, report: &CompactionReport) -> anyhow::Result<()> {
-        print(&if self.json {
-            format!("{}\n", crate::out::json(&report.json())?)
-        } else {
-            report.text()
-        })
-    }
-
-    fn event(&self, event: &CompactionEvent<'_>) -> anyhow::Result<()> {
-        let text = if self.json {
-            crate::out::json_line(event)?
-        } else {
-            event.text()
-        };
-        print(&format!("{text}\n"))
     }
 }
 

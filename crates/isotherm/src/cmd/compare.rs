@@ -12,8 +12,10 @@ use isotherm_session::compare::{
     ComparedWorld, Comparison, ComparisonProgress, ComparisonSpec, compare,
 };
 
-use crate::flags::{GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, load, processes};
-use crate::out::{self, ResultArgs};
+use crate::flags::{
+    GuardArgs, MonitorArgs, ProcessList, SchemeArgs, acting, contexts_of, one_of, processes,
+};
+use crate::out::ResultArgs;
 use crate::progress::{self, Unit};
 
 /// Compare worlds on the same processes: the results of Isotherm's own monitor, the kernel's DAMON and the simulated
@@ -30,8 +32,8 @@ use crate::progress::{self, Unit};
 pub(crate) struct Args {
     /// Compare these worlds: linux (Isotherm's own monitor), faithful (the same by DAMON's rules and the kernel's
     /// intervals), kernel (the kernel's DAMON), simulated (a replay of exact scans)
-    #[arg(long, value_enum, value_name = "WHICH", value_delimiter = ',', default_values_t = [WorldName::Linux, WorldName::Kernel])]
-    worlds: Vec<WorldName>,
+    #[arg(long, value_parser = one_of(WORLDS), value_name = "WHICH", value_delimiter = ',', default_values = ["linux", "kernel"])]
+    worlds: Vec<ComparedWorld>,
 
     /// Compare on these running processes, by id or name. Separate several by commas, or repeat the option; write a
     /// comma in a name as `\,`
@@ -78,25 +80,13 @@ pub(crate) struct Args {
     how: MonitorArgs,
 }
 
-/// A world on the command line.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum WorldName {
-    Linux,
-    Faithful,
-    Kernel,
-    Simulated,
-}
-
-impl From<WorldName> for ComparedWorld {
-    fn from(name: WorldName) -> Self {
-        match name {
-            WorldName::Linux => Self::Linux,
-            WorldName::Faithful => Self::Faithful,
-            WorldName::Kernel => Self::Kernel,
-            WorldName::Simulated => Self::Simulated,
-        }
-    }
-}
+/// Names of worlds on the command line.
+const WORLDS: &[(&str, &str, ComparedWorld)] = &[
+    ("linux", "", ComparedWorld::Linux),
+    ("faithful", "", ComparedWorld::Faithful),
+    ("kernel", "", ComparedWorld::Kernel),
+    ("simulated", "", ComparedWorld::Simulated),
+];
 
 /// Length of a turn, unless schemes need older memory.
 const WINDOW: Nanos = Nanos::from_millis(20_000);
@@ -127,11 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "nothing was compared"
         })
     })?;
-    if args.result.is_json() {
-        println!("{}", out::json(&comparison)?);
-    } else {
-        print!("{}", comparison.text());
-    }
+    args.result.print(&comparison, Comparison::text)?;
     if let Some(path) = &args.page {
         crate::whole_file::write(path, html(&comparison).as_bytes())?;
     }
@@ -144,20 +130,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
-    let mut names: Vec<WorldName> = Vec::new();
+    let mut names: Vec<ComparedWorld> = Vec::new();
     for name in &args.worlds {
         ensure!(!names.contains(name), "--worlds names one of them twice");
         names.push(*name);
     }
     ensure!(
-        !args.equal_cpu || names.contains(&WorldName::Linux) && names.contains(&WorldName::Kernel),
+        !args.equal_cpu
+            || names.contains(&ComparedWorld::Linux) && names.contains(&ComparedWorld::Kernel),
         "--equal-cpu needs both: --worlds linux,kernel"
     );
-    let configuration = args.schemes.config.as_deref().map(load).transpose()?;
-    let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
+    let contexts = contexts_of(args.schemes.config.as_deref())?;
     let worlds = names.iter().map(|name| {
         let spec = session(args, *name, &contexts);
-        Ok(((*name).into(), spec?))
+        Ok((*name, spec?))
     });
     let mut spec = ComparisonSpec {
         worlds: worlds.collect::<anyhow::Result<_>>()?,
@@ -182,7 +168,7 @@ fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
 /// Returns the session of one world.
 fn session(
     args: &Args,
-    name: WorldName,
+    name: ComparedWorld,
     contexts: &[ContextConfig],
 ) -> anyhow::Result<SessionSpec> {
     let given = args.how.monitoring();
@@ -191,15 +177,15 @@ fn session(
         ..given
     };
     let (world, monitoring) = match name {
-        WorldName::Linux | WorldName::Simulated => (World::Linux, given),
-        WorldName::Faithful => (
+        ComparedWorld::Linux | ComparedWorld::Simulated => (World::Linux, given),
+        ComparedWorld::Faithful => (
             World::Linux,
             Monitoring {
                 method: Some(Method::Faithful),
                 ..by_regions
             },
         ),
-        WorldName::Kernel => (World::Kernel, by_regions),
+        ComparedWorld::Kernel => (World::Kernel, by_regions),
     };
     let targets = match &args.cgroup {
         Some(path) => TargetSpec::Cgroup(path.clone()),

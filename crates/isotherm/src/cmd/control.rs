@@ -15,7 +15,7 @@ use crate::daemon::client::{DaemonRequest, ask, text};
 
 /// The daemon's socket.
 #[derive(clap::Args)]
-struct Where {
+pub(crate) struct Where {
     /// Talk to the daemon at this socket
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
@@ -33,30 +33,6 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     watch: bool,
 
-    #[command(flatten)]
-    at: Where,
-}
-
-/// Stop the daemon's schemes until `isotherm resume`. It goes on watching.
-#[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm pause --socket /run/isotherm/redis.sock")]
-pub(crate) struct PauseArgs {
-    #[command(flatten)]
-    at: Where,
-}
-
-/// Let the daemon act again after `isotherm pause`.
-#[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm resume --socket /run/isotherm/redis.sock")]
-pub(crate) struct ResumeArgs {
-    #[command(flatten)]
-    at: Where,
-}
-
-/// End the daemon. What was paged out stays so until it is touched.
-#[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm stop --socket /run/isotherm/redis.sock")]
-pub(crate) struct StopArgs {
     #[command(flatten)]
     at: Where,
 }
@@ -111,27 +87,27 @@ pub(crate) fn set_schemes(
     tell(socket, &request)
 }
 
-pub(crate) fn pause(args: &PauseArgs) -> anyhow::Result<ExitCode> {
-    let code = tell(&args.at.socket, &DaemonRequest::Pause)?;
+pub(crate) fn pause(at: &Where) -> anyhow::Result<ExitCode> {
+    let code = tell(&at.socket, &DaemonRequest::Pause)?;
     info!("paused: it goes on watching, and acts again after `isotherm resume`");
     Ok(code)
 }
 
-pub(crate) fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
-    let code = tell(&args.at.socket, &DaemonRequest::Resume)?;
+pub(crate) fn resume(at: &Where) -> anyhow::Result<ExitCode> {
+    let code = tell(&at.socket, &DaemonRequest::Resume)?;
     info!("resumed: schemes act again");
     Ok(code)
 }
 
-pub(crate) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
-    let out = out_of(&args.at.socket);
-    let code = tell(&args.at.socket, &DaemonRequest::Stop)?;
+pub(crate) fn stop(at: &Where) -> anyhow::Result<ExitCode> {
+    let out = out_of(&at.socket);
+    let code = tell(&at.socket, &DaemonRequest::Stop)?;
     let asked = Instant::now();
-    while args.at.socket.exists() {
+    while at.socket.exists() {
         if asked.elapsed() > Duration::from_secs(30) {
             bail!(
                 "it was asked to stop, but {} is still there",
-                args.at.socket.display()
+                at.socket.display()
             );
         }
         std::thread::sleep(Duration::from_millis(20));

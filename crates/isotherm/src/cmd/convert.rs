@@ -15,17 +15,18 @@ use std::io::{self, BufReader, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail, ensure};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use isotherm_record::convert::{Conversion, ConvertError, Format, LeftOut};
-use isotherm_record::{Item, Reader, Truncation, Writer, damo, parquet};
+use isotherm_record::{Reader, Truncation, Writer, damo, parquet};
 use isotherm_report::Truncated;
 use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::flags::one_of;
 use crate::out::ResultArgs;
 use crate::progress::Watched;
 use crate::whole_file::{WholeFile, folder_of};
@@ -66,11 +67,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "from", "to"])]
     flat: Option<PathBuf>,
     /// Read this format [default: recognised by the input's content]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    from: Option<Name>,
+    #[arg(long, value_parser = one_of(FORMATS), value_name = "FORMAT")]
+    from: Option<Format>,
     /// Write this format [default: what the output's name ends in].
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    to: Option<Name>,
+    #[arg(long, value_parser = one_of(FORMATS), value_name = "FORMAT")]
+    to: Option<Format>,
     /// Convert what stands before the damage of a damaged record.
     #[arg(long)]
     salvage: bool,
@@ -78,28 +79,14 @@ pub(crate) struct Args {
     result: ResultArgs,
 }
 
-/// A format's name on the command line; damo's own names for damo's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Name {
-    Isotherm,
-    Json,
-    JsonCompressed,
-    PerfScript,
-    Parquet,
-}
-
-impl From<Name> for Format {
-    fn from(name: Name) -> Self {
-        match name {
-            Name::Isotherm => Self::Isotherm,
-            Name::Json => Self::Json,
-            Name::JsonCompressed => Self::JsonCompressed,
-            Name::PerfScript => Self::PerfScript,
-            Name::Parquet => Self::Parquet,
-        }
-    }
-}
+/// Names of formats on the command line; damo's own names for damo's.
+const FORMATS: &[(&str, &str, Format)] = &[
+    ("isotherm", "", Format::Isotherm),
+    ("json", "", Format::Json),
+    ("json_compressed", "", Format::JsonCompressed),
+    ("perf_script", "", Format::PerfScript),
+    ("parquet", "", Format::Parquet),
+];
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -117,9 +104,9 @@ struct Summary<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let stop = Stop::on_signals()?;
+    let stop = crate::stop::by(&[SIGINT, SIGTERM])?;
     match convert(args, &stop) {
-        Err(_) if stop.is_set() => {
+        Err(_) if stop.load(Ordering::Relaxed) => {
             info!("stopped; nothing was written");
             Ok(ExitCode::from(130))
         }
@@ -127,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
+fn convert(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(path) = &args.flat {
         return flat::run(args, path, stop);
     }
@@ -135,11 +122,11 @@ fn convert(args: &Args, stop: &Stop) -> anyhow::Result<()> {
     let name = args.input.display();
     let mut input = File::open(&args.input).with_context(|| format!("cannot open {name}"))?;
     let from = match args.from {
-        Some(from) => from.into(),
+        Some(from) => from,
         None => detect(&mut input).with_context(|| format!("cannot convert {name}"))?,
     };
     let to = match args.to {
-        Some(to) => to.into(),
+        Some(to) => to,
         None => by_name(out)?,
     };
     ensure!(
@@ -189,7 +176,7 @@ struct Job<'a> {
     folder: PathBuf,
     /// Damage ends the record, and is no error.
     salvages: bool,
-    stop: &'a Stop,
+    stop: &'a AtomicBool,
 }
 
 /// The early end of a record.
@@ -197,6 +184,15 @@ struct Job<'a> {
 struct Ended {
     truncated: Option<Truncation>,
     damaged: Option<String>,
+}
+
+impl Ended {
+    fn of(record: &Reader<impl Read>) -> Self {
+        Self {
+            truncated: record.truncated(),
+            damaged: record.damage().map(ToString::to_string),
+        }
+    }
 }
 
 type Converted = (Conversion, Ended);
@@ -266,11 +262,7 @@ impl Job<'_> {
                 conversion
             }
         };
-        let ended = Ended {
-            truncated: record.truncated(),
-            damaged: record.damage().map(ToString::to_string),
-        };
-        Ok((conversion, ended))
+        Ok((conversion, Ended::of(&record)))
     }
 }
 
@@ -280,17 +272,7 @@ fn rewrite(record: &mut Reader<impl Read>, output: impl Write) -> Result<Convers
     let mut writer = Writer::create(output, record.header())?;
     for item in record {
         let item = item?;
-        match &item {
-            Item::Snapshot(snapshot) => {
-                conversion.snapshots += 1;
-                conversion.regions += snapshot.regions.len() as u64;
-            }
-            Item::Pages(pages) => {
-                conversion.snapshots += 1;
-                conversion.regions += pages.blocks.len() as u64;
-            }
-            _ => conversion.items += 1,
-        }
+        conversion.count(&item);
         writer.write(&item)?;
     }
     writer.finish()?;
@@ -380,14 +362,10 @@ enum Destination {
 impl Output {
     fn create(input: &Path, path: &Path) -> anyhow::Result<Self> {
         let name = path.display();
-        let folder = if is_stdout(path) {
-            std::env::temp_dir()
-        } else {
-            folder_of(path).to_owned()
-        };
-        let cannot = || format!("cannot write into {}", folder.display());
+        let cannot = |folder: &Path| format!("cannot write into {}", folder.display());
         if is_stdout(path) {
-            let file = tempfile::tempfile_in(&folder).with_context(cannot)?;
+            let folder = std::env::temp_dir();
+            let file = tempfile::tempfile_in(&folder).with_context(|| cannot(&folder))?;
             let to = Destination::Standard(file);
             return Ok(Self { folder, to });
         }
@@ -398,7 +376,8 @@ impl Output {
                 .is_ok_and(|input| (input.dev(), input.ino()) == (found.dev(), found.ino()));
             ensure!(!same, "{name} is the input itself; name another output");
         }
-        let file = WholeFile::create(path).with_context(cannot)?;
+        let folder = folder_of(path).to_owned();
+        let file = WholeFile::create(path).with_context(|| cannot(&folder))?;
         let to = Destination::File(path.to_owned(), file);
         Ok(Self { folder, to })
     }
@@ -426,44 +405,28 @@ impl Output {
     }
 }
 
-/// A flag that is set once the user has asked to stop.
-struct Stop(Arc<AtomicBool>);
+/// A file that fails once the user has asked to stop, so that the command ends in the usual way.
+struct Stoppable<'a, T>(T, &'a AtomicBool);
 
-impl Stop {
-    fn on_signals() -> anyhow::Result<Self> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&flag))
-                .context("cannot watch for signals")?;
-        }
-        Ok(Self(flag))
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
+impl<T> Stoppable<'_, T> {
     fn check(&self) -> io::Result<()> {
-        if self.is_set() {
+        if self.1.load(Ordering::Relaxed) {
             return Err(io::Error::other("stopped by a signal"));
         }
         Ok(())
     }
 }
 
-/// A file that fails once the user has asked to stop, so that the command ends in the usual way.
-struct Stoppable<'a, T>(T, &'a Stop);
-
 impl<T: Read> Read for Stoppable<'_, T> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.1.check()?;
+        self.check()?;
         self.0.read(buffer)
     }
 }
 
 impl<T: Write> Write for Stoppable<'_, T> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.1.check()?;
+        self.check()?;
         self.0.write(buffer)
     }
 

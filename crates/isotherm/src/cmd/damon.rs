@@ -62,11 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         crate::whole_file::write(path, text.as_bytes())?;
     }
-    if args.result.is_json() {
-        println!("{}", out::json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
+    args.result.print(&report, KernelDamonReport::text)?;
     Ok(ExitCode::SUCCESS)
 }
 

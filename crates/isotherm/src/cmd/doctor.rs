@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use isotherm_linux::host::{self, CheckOutcome, HostReport};
 
-use crate::out::{self, ResultArgs};
+use crate::out::ResultArgs;
 
 /// Examine this machine: what works here, what is missing, and what would enable it.
 ///
@@ -18,11 +18,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = host::examine();
-    if args.result.is_json() {
-        println!("{}", out::json(&report)?);
-    } else {
-        print!("{}", text(&report));
-    }
+    args.result.print(&report, text)?;
     let works = report
         .abilities
         .first()

@@ -7,7 +7,6 @@ mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::SessionSpec;
-use isotherm_engine::{Cost, MemoryTotals, Nanos};
+use isotherm_engine::{MemoryTotals, Nanos};
 use isotherm_record::{Item, Writer, printable};
 use isotherm_report::overview::Overviews;
 use isotherm_report::{Accumulate, Scope};
@@ -26,7 +25,7 @@ use command::{end_in_time, wait_for};
 use saved::Saved;
 use summary::{Summary, cpu_share};
 
-use crate::flags::{MonitorArgs, TargetArgs, watching};
+use crate::flags::WatchArgs;
 use crate::log::{draws_progress, is_quiet};
 use isotherm_engine::units::{format_bytes, format_time, parse_time_span};
 use tracing::{debug, info, warn};
@@ -58,18 +57,22 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
     duration: Option<Nanos>,
 
+    #[command(flatten)]
+    end: EndArgs,
+
+    #[command(flatten)]
+    watch: WatchArgs,
+}
+
+/// Options of the end of a recording.
+#[derive(clap::Args, Clone, Copy)]
+pub(super) struct EndArgs {
     /// End the command when the time is up: SIGTERM, after 5 s SIGKILL; else it is waited for
     #[arg(long, requires = "duration", requires = "command")]
     stop_command: bool,
 
     #[command(flatten)]
     result: crate::out::ResultArgs,
-
-    #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -78,14 +81,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => default_name()?,
     };
     anyhow::ensure!(
-        !(args.result.is_json() && path.as_os_str() == "-"),
+        !(args.end.result.is_json() && path.as_os_str() == "-"),
         "--json and --output - both write to standard output; name a file"
     );
     let watch = Watch {
-        spec: watching(&args.targets, &args.how).watch()?,
+        spec: args.watch.request().watch()?,
         duration: args.duration,
-        stop_command: args.stop_command,
-        json: args.result.is_json(),
+        end: args.end,
     };
     watch.run(Some(&path))
 }
@@ -94,9 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 pub(super) struct Watch {
     pub(super) spec: SessionSpec,
     pub(super) duration: Option<Nanos>,
-    /// Ends the command once the time is up.
-    pub(super) stop_command: bool,
-    pub(super) json: bool,
+    pub(super) end: EndArgs,
 }
 
 impl Watch {
@@ -158,7 +158,7 @@ impl Watch {
         let code = self.wait_for_command(&mut session);
         let acted = acting.as_ref().map(Acting::summary);
         let summary = recording.summary(&session, elapsed, path, acted);
-        if self.json {
+        if self.end.result.is_json() {
             println!("{}", crate::out::json(&summary)?);
         } else if !is_quiet() {
             eprintln!("{}", summary.text());
@@ -173,10 +173,10 @@ impl Watch {
             return ExitCode::SUCCESS;
         };
         let goes_on = matches!(child.try_wait(), Ok(None));
-        if goes_on && !is_stopped && self.stop_command {
+        if goes_on && !is_stopped && self.end.stop_command {
             end_in_time(&mut child);
             // Its end was requested: not a failure of the command.
-            wait_for(Some(child), false);
+            wait_for(&mut child, false);
             return ExitCode::SUCCESS;
         }
         if goes_on && !is_stopped {
@@ -186,7 +186,7 @@ impl Watch {
                 child.id()
             );
         }
-        wait_for(Some(child), is_stopped)
+        wait_for(&mut child, is_stopped)
     }
 
     fn progress_bar(&self) -> ProgressBar {
@@ -221,23 +221,25 @@ fn begin(
     for warning in acting.iter().flat_map(Acting::warnings) {
         warn!("{warning}");
     }
-    let Some((file, path)) = output else {
-        let recording = Recording {
-            items,
-            overviews: Some(Overviews::new(session.header(), Scope::default())),
-            ..Recording::default()
-        };
-        return Ok((recording, acting));
-    };
-    if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        file.set_len(0)
-            .with_context(|| format!("cannot empty {}", path.display()))?;
-    }
-    let recording = Recording {
+    let mut recording = Recording {
         items,
-        calibrating,
-        ..Recording::new(session, file, path)?
+        overviews: Some(Overviews::new(session.header(), Scope::default())),
+        ..Recording::default()
     };
+    if let Some((file, path)) = output {
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            file.set_len(0)
+                .with_context(|| format!("cannot empty {}", path.display()))?;
+        }
+        let writer = Writer::create(file, session.header())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        recording = Recording {
+            writer: Some(writer),
+            path: path.to_owned(),
+            calibrating,
+            ..recording
+        };
+    }
     Ok((recording, acting))
 }
 
@@ -254,13 +256,13 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
             printable(&cause)
         );
     }
-    wait_for(Some(child), session.is_stopped());
+    wait_for(&mut child, session.is_stopped());
 }
 
 /// The items on the way to the file.
 #[derive(Default)]
 struct Recording {
-    writer: Option<Writer<BufWriter<File>>>,
+    writer: Option<Writer<File>>,
     path: PathBuf,
     items: Vec<Item>,
     nr_snapshots: u64,
@@ -284,17 +286,6 @@ struct Recording {
 }
 
 impl Recording {
-    fn new(session: &Session, file: File, path: &Path) -> anyhow::Result<Self> {
-        let writer = Writer::create(BufWriter::new(file), session.header())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self {
-            writer: Some(writer),
-            path: path.to_owned(),
-            overviews: Some(Overviews::new(session.header(), Scope::default())),
-            ..Self::default()
-        })
-    }
-
     fn run(
         &mut self,
         session: &mut Session,
@@ -397,7 +388,8 @@ impl Recording {
         }
         let (_, totals) = self.total();
         let now = session.now();
-        let share = cpu_share(session.cost().0, now.since(started));
+        let cost = session.cost().0;
+        let share = cpu_share(cost.monitor_cpu + cost.induced_cpu, now.since(started));
         let left = if ends_at == Nanos(u64::MAX) {
             String::new()
         } else {
@@ -466,11 +458,7 @@ impl Recording {
         let Some(writer) = self.writer.take() else {
             return written;
         };
-        let finished = writer
-            .finish()
-            .map_err(anyhow::Error::from)
-            .and_then(|mut file| Ok(file.flush()?));
-        written.and(finished.with_context(|| {
+        written.and(writer.finish().map(drop).with_context(|| {
             format!(
                 "cannot finish {}; what was written until now is readable",
                 self.path.display()
@@ -521,20 +509,8 @@ impl Recording {
                 .zip(rss)
                 .map(|(out, rss): (u64, u64)| rss.saturating_sub(out)),
             children_not_watched: self.unwatched.len(),
-            monitor_cpu_percent: cpu_share(
-                Cost {
-                    induced_cpu: Nanos(0),
-                    ..cost
-                },
-                elapsed,
-            ),
-            induced_cpu_percent_estimated: cpu_share(
-                Cost {
-                    monitor_cpu: Nanos(0),
-                    ..cost
-                },
-                elapsed,
-            ),
+            monitor_cpu_percent: cpu_share(cost.monitor_cpu, elapsed),
+            induced_cpu_percent_estimated: cpu_share(cost.induced_cpu, elapsed),
             cpu_budget_percent: session.cpu_budget().map(|share| 100.0 * share),
             clears: cost.clears,
             checks: cost.checks,

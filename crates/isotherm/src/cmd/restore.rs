@@ -60,11 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for note in &report.notes {
         info!("{}", isotherm_record::printable(note));
     }
-    if args.result.is_json() {
-        println!("{}", crate::out::json(&report)?);
-    } else {
-        println!("{}", text(&report));
-    }
+    args.result.print(&report, text)?;
     if report.end == RestoreEnd::MemoryShort {
         warn!(
             "less than 5 % of the machine's memory is available, so it ended; free some, and run it again"
@@ -86,13 +82,7 @@ fn text(report: &RestoreReport) -> String {
     let read = format_bytes(report.restored_bytes());
     let left = format_bytes(report.left_bytes());
     format!(
-        "read back {read} of {of} in {:.1} s; {left} are in swap now",
+        "read back {read} of {of} in {:.1} s; {left} are in swap now\n",
         report.seconds
     )
-}
-
-/// Returns the schema of the printed JSON.
-#[cfg(test)]
-pub(crate) fn schema() -> schemars::Schema {
-    crate::out::schema::<RestoreReport>()
 }

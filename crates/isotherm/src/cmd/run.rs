@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use isotherm_engine::Nanos;
 
-use super::record::Watch;
-use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, session};
+use super::record::{EndArgs, Watch};
+use crate::flags::{ActArgs, contexts_of, lower};
 use isotherm_engine::units::parse_time_span;
 
 /// Act on memory by its access pattern: reclaim what is cold, back what is hot with huge pages, ...
@@ -34,32 +34,19 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
     duration: Option<Nanos>,
 
-    /// End the command when the time is up: SIGTERM, after 5 s SIGKILL; else it is waited for
-    #[arg(long, requires = "duration", requires = "command")]
-    stop_command: bool,
+    #[command(flatten)]
+    end: EndArgs,
 
     #[command(flatten)]
-    result: crate::out::ResultArgs,
-
-    #[command(flatten)]
-    schemes: SchemeArgs,
-
-    #[command(flatten)]
-    guard: GuardArgs,
-
-    #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
+    act: ActArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let contexts = contexts_of(args.act.schemes.config.as_deref())?;
     let watch = Watch {
-        spec: session(&args.schemes, &args.guard, &args.targets, &args.how)?,
+        spec: lower(&args.act.request(), &contexts)?,
         duration: args.duration,
-        stop_command: args.stop_command,
-        json: args.result.is_json(),
+        end: args.end,
     };
     watch.run(args.output.as_deref())
 }

@@ -1,7 +1,6 @@
 //! `isotherm simulate`: runs the engine on a simulated machine, and records that as a live run does.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use isotherm_session::simulated::{
 };
 use isotherm_tune::{EachSecond, Estimate, NR_REPLAYS_BOUNDED, Replays};
 
-use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, load};
+use crate::flags::{FarArgs, GuardArgs, MonitorArgs, SchemeArgs, acting, contexts_of};
 use crate::log::is_quiet;
 use crate::progress::{Progress, Unit};
 use isotherm_engine::units::{SECOND, format_time, parse_time};
@@ -125,9 +124,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     if let Some((writer, path)) = writer {
-        let finished = writer.finish().map_err(anyhow::Error::from);
-        let flushed = finished.and_then(|mut file| Ok(file.flush()?));
-        flushed.with_context(|| format!("cannot finish {}", path.display()))?;
+        let finished = writer.finish();
+        finished.with_context(|| format!("cannot finish {}", path.display()))?;
     }
     let mut report = session.report();
     if let Some(replay) = traced {
@@ -229,8 +227,7 @@ fn read_costs(path: &Path) -> anyhow::Result<Calibration> {
 }
 
 fn session(args: &Args) -> anyhow::Result<SessionSpec> {
-    let configuration = args.schemes.config.as_deref().map(load).transpose()?;
-    let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
+    let contexts = contexts_of(args.schemes.config.as_deref())?;
     let request = Request {
         targets: args.physical.then(TargetSpec::all_physical),
         monitoring: args.how.monitoring(),
@@ -246,9 +243,8 @@ fn session(args: &Args) -> anyhow::Result<SessionSpec> {
     Ok(request.act_or_watch(&contexts, Some(processes))?)
 }
 
-fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<BufWriter<File>>> {
+fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<File>> {
     let file = isotherm_session::record_file::create(path)?;
     let header = session.header(crate::out::command_line());
-    Writer::create(BufWriter::new(file), &header)
-        .with_context(|| format!("cannot write {}", path.display()))
+    Writer::create(file, &header).with_context(|| format!("cannot write {}", path.display()))
 }

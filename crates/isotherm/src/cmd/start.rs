@@ -8,12 +8,10 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use isotherm_config::Request;
-use isotherm_linux::state;
-use isotherm_record::printable_lines;
+use isotherm_record::{printable_lines, quoted};
 
 use crate::daemon::{self, Config, PodPolicySource, SOCKET, client};
-use crate::flags::{GuardArgs, MonitorArgs, SchemeArgs, TargetArgs, acting, watching};
+use crate::flags::ActArgs;
 
 /// Act on memory as `isotherm run` does, as a service that can be asked and tuned while it works.
 ///
@@ -60,21 +58,12 @@ pub(crate) struct Args {
     detached: bool,
 
     #[command(flatten)]
-    schemes: SchemeArgs,
-
-    #[command(flatten)]
-    guard: GuardArgs,
-
-    #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
+    act: ActArgs,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     ensure!(
-        args.targets.command.is_empty(),
+        args.act.watch.targets.command.is_empty(),
         "a daemon watches what runs already; `isotherm run -- COMMAND` starts a command"
     );
     let pod_policy = pod_policy(&args)?;
@@ -89,11 +78,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         metrics: args.metrics,
         pods: args.pods,
         pod_policy,
-        request: Request {
-            acting: acting(&args.schemes, &args.guard),
-            ..watching(&args.targets, &args.how)
-        },
-        file: args.schemes.config,
+        request: args.act.request(),
+        file: args.act.schemes.config,
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -113,16 +99,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Starts this program again in the background, and waits until it answers or has failed.
 fn detach(args: &Args) -> anyhow::Result<ExitCode> {
     let log_path = client::log_of(&args.socket);
-    if let Some(directory) = log_path
-        .parent()
-        .filter(|path| !path.as_os_str().is_empty())
-    {
-        if state::path().is_ok_and(|ours| ours == directory) {
-            state::directory()?;
-        }
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-    }
+    daemon::make_folder_of(&log_path)?;
     let log = OpenOptions::new()
         .create(true)
         .append(true)
@@ -171,13 +148,7 @@ fn socket_flag(socket: &Path) -> String {
     if socket == Path::new(SOCKET) {
         return String::new();
     }
-    let path = socket.display().to_string();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
-    if path.chars().all(is_plain) {
-        format!(" --socket {path}")
-    } else {
-        format!(" --socket '{}'", path.replace('\'', "'\\''"))
-    }
+    format!(" --socket {}", quoted(&socket.display().to_string()))
 }
 
 fn background(log: File) -> anyhow::Result<Child> {

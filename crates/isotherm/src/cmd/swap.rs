@@ -8,7 +8,7 @@ use isotherm_linux::swap;
 use isotherm_engine::units::{format_bytes, parse_bytes};
 use serde::Serialize;
 
-use crate::out::{self, ResultArgs};
+use crate::out::ResultArgs;
 
 /// Set up compressed swap in memory (zram), which paging out anonymous memory needs, or take it away.
 #[derive(clap::Args)]
@@ -71,61 +71,57 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Zram { size, result } => {
             let device = swap::set_up_zram(size)?;
-            let compression = swap::compression_of(&device);
-            if result.is_json() {
-                let result = SetUp {
-                    device: &device,
-                    bytes: size,
-                    compression,
-                };
-                println!("{}", out::json(&result)?);
-                return Ok(ExitCode::SUCCESS);
-            }
-            println!(
-                "{} of swap on {}; `isotherm swap off` takes it away",
-                format_bytes(size),
-                device.display()
-            );
-            println!("it compresses by {compression}");
+            let set_up = SetUp {
+                device: &device,
+                bytes: size,
+                compression: swap::compression_of(&device),
+            };
+            result.print(&set_up, SetUp::text)?;
         }
         What::Off { result } => {
-            let taken = swap::take_down_all_zram()?;
-            if result.is_json() {
-                let devices = taken.into_iter().map(|taken| TakenDevice {
-                    device: taken.device,
-                    bytes: taken.bytes,
-                    was_not_ours: taken.was_not_ours,
-                });
-                let devices = devices.collect();
-                println!("{}", out::json(&TakenAway { devices })?);
-                return Ok(ExitCode::SUCCESS);
-            }
-            for taken in taken {
-                println!("{}", said(&taken));
-            }
+            let devices = swap::take_down_all_zram()?.into_iter();
+            let devices = devices.map(|taken| TakenDevice {
+                device: taken.device,
+                bytes: taken.bytes,
+                was_not_ours: taken.was_not_ours,
+            });
+            let taken = TakenAway {
+                devices: devices.collect(),
+            };
+            result.print(&taken, |taken| taken.devices.iter().map(said).collect())?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn said(taken: &swap::TakenDown) -> String {
+impl SetUp<'_> {
+    fn text(&self) -> String {
+        format!(
+            "{} of swap on {}; `isotherm swap off` takes it away\nit compresses by {}\n",
+            format_bytes(self.bytes),
+            self.device.display(),
+            self.compression
+        )
+    }
+}
+
+fn said(taken: &TakenDevice) -> String {
     let device = taken.device.display();
     if taken.was_not_ours {
-        format!("{device} is gone, or not what was set up here; nothing was done to it")
+        format!("{device} is gone, or not what was set up here; nothing was done to it\n")
     } else if taken.bytes == 0 {
-        format!("the swap on {device} is taken away")
+        format!("the swap on {device} is taken away\n")
     } else {
-        format!(
-            "{} of swap on {device} are taken away",
-            format_bytes(taken.bytes)
-        )
+        let size = format_bytes(taken.bytes);
+        format!("{size} of swap on {device} are taken away\n")
     }
 }
 
 /// Returns the schemas of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
-    [out::schema::<SetUp<'static>>(), out::schema::<TakenAway>()]
+    use crate::out::schema;
+    [schema::<SetUp<'static>>(), schema::<TakenAway>()]
 }
 
 #[cfg(test)]
@@ -135,7 +131,7 @@ mod tests {
     #[test]
     fn what_is_taken_away_is_said_by_its_own_size() {
         let taken = |bytes, was_not_ours| {
-            said(&swap::TakenDown {
+            said(&TakenDevice {
                 device: "/dev/zram1".into(),
                 bytes,
                 was_not_ours,
@@ -143,9 +139,9 @@ mod tests {
         };
         assert_eq!(
             taken(2 << 30, false),
-            "2 GiB of swap on /dev/zram1 are taken away"
+            "2 GiB of swap on /dev/zram1 are taken away\n"
         );
-        assert_eq!(taken(0, false), "the swap on /dev/zram1 is taken away");
+        assert_eq!(taken(0, false), "the swap on /dev/zram1 is taken away\n");
         assert!(taken(2 << 30, true).contains("nothing was done"));
     }
 }

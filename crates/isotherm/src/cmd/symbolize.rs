@@ -1,6 +1,5 @@
 //! `isotherm symbolize`: names the frames of a record's stacks on a machine that has the binaries.
 
-use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -140,17 +139,13 @@ fn rewrite(args: &Args, symbols: FrameSymbols) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let reader = open(args)?;
     let file = WholeFile::create(path).with_context(cannot)?;
-    let mut writer = Writer::create(BufWriter::new(file), reader.header()).with_context(cannot)?;
+    let mut writer = Writer::create(file, reader.header()).with_context(cannot)?;
     for item in reader {
         writer.write(&item?).with_context(cannot)?;
     }
     writer.write(&Item::Symbols(symbols)).with_context(cannot)?;
-    let mut out = writer.finish().with_context(cannot)?;
-    out.flush().with_context(cannot)?;
-    let file = out
-        .into_inner()
-        .map_err(std::io::IntoInnerError::into_error);
-    file.and_then(WholeFile::keep).with_context(cannot)
+    let file = writer.finish().with_context(cannot)?;
+    file.keep().with_context(cannot)
 }
 
 fn say(args: &Args, frames: &FrameTable, named: Named, newly_named: usize) -> anyhow::Result<()> {

@@ -14,6 +14,8 @@ use isotherm_linux::{cgroup, node};
 
 use isotherm_engine::units::parse_bytes;
 
+use crate::flags::one_of;
+
 /// Keep hot memory on fast nodes and cold memory on slow ones.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
@@ -71,8 +73,8 @@ pub(crate) struct PlanArgs {
 
     /// Let quotas follow how full the fast node is (0.5 % free, 99.7 % used; 200 MiB/s at most),
     /// instead of HMSDK's fixed ones; consist changes them in proportion, temporal stops at the goal
-    #[arg(long, value_enum, value_name = "TUNER", num_args = 0..=1, default_missing_value = "consist")]
-    goals: Option<TunerName>,
+    #[arg(long, value_parser = one_of(TUNERS), value_name = "TUNER", num_args = 0..=1, default_missing_value = "consist")]
+    goals: Option<Tuner>,
 
     /// Plan for the machine that is described in FILE (YAML or JSON), not for this one
     #[arg(long, value_name = "FILE", conflicts_with = "node")]
@@ -101,20 +103,10 @@ enum FormatName {
     Yaml,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum TunerName {
-    Consist,
-    Temporal,
-}
-
-impl From<TunerName> for Tuner {
-    fn from(name: TunerName) -> Self {
-        match name {
-            TunerName::Consist => Self::Consist,
-            TunerName::Temporal => Self::Temporal,
-        }
-    }
-}
+const TUNERS: &[(&str, &str, Tuner)] = &[
+    ("consist", "", Tuner::Consist),
+    ("temporal", "", Tuner::Temporal),
+];
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
@@ -165,7 +157,7 @@ fn wanted(args: &PlanArgs) -> TierPlan {
         promotions: steps(&args.promote),
         memcg: (!args.global).then(|| HMSDK_MEMCG.to_owned()),
         region_max: args.region_max_size,
-        goals: args.goals.map(Tuner::from),
+        goals: args.goals,
     };
     for [fast, slow] in args.migrate.as_chunks().0 {
         plan.migrate(*fast, *slow);

@@ -9,8 +9,8 @@ use anyhow::ensure;
 use isotherm_config::TargetSpec;
 use isotherm_session::Session;
 
-use crate::flags::{MonitorArgs, TargetArgs, watching};
-use crate::view::{self, LiveSource, ReplaySource};
+use crate::flags::WatchArgs;
+use crate::view::{self, ReplaySource};
 
 /// Watch live which memory is hot and which is cold, and what watching costs.
 ///
@@ -33,10 +33,7 @@ pub(crate) struct Args {
     speed: f64,
 
     #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
+    watch: WatchArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -54,15 +51,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         view::run(&mut ReplaySource::open(path, args.speed)?, &title)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut request = watching(&args.targets, &args.how);
+    let mut request = args.watch.request();
     if let Some(TargetSpec::Command { is_silent, .. }) = &mut request.targets {
         *is_silent = true;
     }
-    let session = Session::start(&request.watch()?, crate::out::command_line())?;
+    let mut session = Session::start(&request.watch()?, crate::out::command_line())?;
     session.give_up_privileges(false)?;
-    let mut source = LiveSource::new(session);
-    let shown = view::run(&mut source, "");
-    let mut session = source.into_session();
+    let shown = view::run(&mut session, "");
     if let Some(mut child) = session.take_child() {
         isotherm_linux::process::terminate(&mut child);
         child.wait().ok();

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::report::source::Source;
 use crate::daemon::{SOCKET, client};
-use crate::flags::{MonitorArgs, TargetArgs, watching};
+use crate::flags::WatchArgs;
 use site::{Content, Record, Site};
 
 /// Steps of a session that may wait for the page; further steps are left out of it.
@@ -65,10 +65,7 @@ pub(crate) struct Args {
     no_browser: bool,
 
     #[command(flatten)]
-    targets: TargetArgs,
-
-    #[command(flatten)]
-    how: MonitorArgs,
+    watch: WatchArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -81,7 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(socket) = &args.daemon {
         return followed(args, socket);
     }
-    if args.targets.spec().is_some() {
+    if args.watch.targets.spec().is_some() {
         return live(args);
     }
     let files: Vec<Option<PathBuf>> = match &args.files[..] {
@@ -121,7 +118,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Monitors on this thread and serves on another, so that no browser delays the monitor.
 fn live(args: &Args) -> anyhow::Result<ExitCode> {
     isotherm_linux::clock::count_thread_alone();
-    let request = watching(&args.targets, &args.how);
+    let request = args.watch.request();
     let mut session = Session::start(&request.watch()?, crate::out::command_line())?;
     session.give_up_privileges(false)?;
     let document = Document::new(session.header(), Scope::default());

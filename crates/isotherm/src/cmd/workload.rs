@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::flags::one_of;
 use crate::log::{draws_progress, is_quiet};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -55,8 +56,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Back the regions by huge pages in this way
-    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
-    hugepages: WhenHuge,
+    #[arg(long, value_parser = one_of(HUGE_PAGES), default_value = "default", value_name = "WHEN")]
+    hugepages: HugePages,
     /// Let memory become resident as it is touched, rather than before the first phase
     #[arg(long)]
     sparse: bool,
@@ -65,16 +66,11 @@ pub(crate) struct Args {
     check: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum WhenHuge {
-    /// Ask for huge pages
-    Always,
-    /// Refuse huge pages
-    Never,
-    /// As the system does it
-    #[default]
-    Default,
-}
+const HUGE_PAGES: &[(&str, &str, HugePages)] = &[
+    ("always", "Ask for huge pages", HugePages::Always),
+    ("never", "Refuse huge pages", HugePages::Never),
+    ("default", "As the system does it", HugePages::Default),
+];
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = args.config.display();
@@ -97,11 +93,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         rounds: args.repeat,
         threads: usize::from(args.threads),
         seed: args.seed,
-        huge_pages: match args.hugepages {
-            WhenHuge::Always => HugePages::Always,
-            WhenHuge::Never => HugePages::Never,
-            WhenHuge::Default => HugePages::Default,
-        },
+        huge_pages: args.hugepages,
         populate: !args.sparse,
     };
     let result = run::run(&config, options, &stop, &mut teller);

@@ -38,9 +38,10 @@ use isotherm_session::{Acting, PodPermits, Session, Step, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 pub(crate) use pod_policy::PodPolicySource;
+pub(crate) use socket::make_folder_of;
 
 use crate::blame::LiveBlame;
-use crate::flags::{ensure_doable, load, lower, parse};
+use crate::flags::{contexts_of, ensure_doable, lower, parse};
 use crate::serve::{Answer, Then};
 use notify::Manager;
 use pod_policy::PodPolicyWatch;
@@ -177,8 +178,7 @@ fn duplicate(poll: &Epoll) -> anyhow::Result<OwnedFd> {
 
 /// Resolves the session's specification; reads the configuration file, if one is named.
 fn resolve(config: &Config) -> anyhow::Result<SessionSpec> {
-    let file = config.file.as_deref().map(load).transpose()?;
-    let contexts = file.map_or_else(Vec::new, |file| file.contexts);
+    let contexts = contexts_of(config.file.as_deref())?;
     let spec = lower(&config.request, &contexts)?;
     if config.pod_policy.is_some() {
         ensure_for_pods(&spec)?;

@@ -31,18 +31,7 @@ pub(super) struct Socket {
 /// Opens the socket at `path`, which at most one daemon can hold.
 pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Server<Socket>> {
     let name = path.display();
-    let directory = path.parent().filter(|parent| *parent != Path::new(""));
-    if let Some(directory) = directory
-        && state::path().is_ok_and(|ours| ours == directory)
-    {
-        state::directory()?;
-    } else if let Some(directory) = directory {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-    }
+    make_folder_of(path)?;
     let locked = lock(&beside(path, "lock"), Lock::Alone)
         .with_context(|| format!("cannot lock {name}; run as root, or name another --socket"))?;
     let lock = match locked {
@@ -85,6 +74,22 @@ pub(super) fn open(path: &Path, poll: &Rc<Epoll>) -> anyhow::Result<Server<Socke
         gives_way: Nanos(5_000_000_000),
     };
     Server::open(socket, poll, limits).with_context(|| format!("cannot poll {name}"))
+}
+
+/// Creates the directory of a socket or of its log.
+pub(crate) fn make_folder_of(path: &Path) -> anyhow::Result<()> {
+    let Some(directory) = path.parent().filter(|parent| *parent != Path::new("")) else {
+        return Ok(());
+    };
+    if state::path().is_ok_and(|ours| ours == directory) {
+        state::directory()?;
+        return Ok(());
+    }
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory);
+    made.with_context(|| format!("cannot create {}", directory.display()))
 }
 
 /// Returns `path.EXTENSION`.

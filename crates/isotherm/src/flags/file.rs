@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use isotherm_config::{ConfigFormat, Configuration};
+use isotherm_config::{ConfigFormat, Configuration, ContextConfig};
 use tracing::warn;
 
 /// Reads a configuration file; warnings go to standard error.
@@ -17,6 +17,11 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Configuration> {
         warn!("{name}: {warning}");
     }
     Ok(configuration)
+}
+
+/// Returns the contexts of a configuration file, if one is named.
+pub(crate) fn contexts_of(file: Option<&Path>) -> anyhow::Result<Vec<ContextConfig>> {
+    file.map_or(Ok(Vec::new()), |path| Ok(load(path)?.contexts))
 }
 
 /// Parses a configuration's text; `name` stands in the errors.

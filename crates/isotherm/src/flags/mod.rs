@@ -5,51 +5,73 @@ mod acting;
 mod far;
 mod file;
 mod monitor;
+mod names;
 mod targets;
 
 pub(crate) use acting::{GuardArgs, SchemeArgs, acting};
 pub(crate) use far::FarArgs;
-pub(crate) use file::{load, parse};
+pub(crate) use file::{contexts_of, load, parse};
 pub(crate) use monitor::MonitorArgs;
+pub(crate) use names::one_of;
 pub(crate) use targets::{ProcessList, TargetArgs, processes};
 
 use anyhow::ensure;
 use isotherm_config::{ContextConfig, Request, SessionSpec, StacksSpec};
 use tracing::warn;
 
-/// Returns the request of a command that only monitors.
-pub(crate) fn watching(targets: &TargetArgs, how: &MonitorArgs) -> Request {
-    Request {
-        targets: targets.spec(),
-        exclude: processes(&targets.exclude),
-        ranges: targets.range.clone(),
-        children: targets.children,
-        monitoring: how.monitoring(),
-        seed: how.seed,
-        world: targets.world.into(),
-        stacks: how.stacks.map(|cpu_budget| StacksSpec { cpu_budget }),
-        ..Request::default()
+/// Options of a command that watches targets.
+#[derive(clap::Args)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    pub(crate) targets: TargetArgs,
+
+    #[command(flatten)]
+    how: MonitorArgs,
+}
+
+impl WatchArgs {
+    /// Returns the request of a command that only monitors.
+    pub(crate) fn request(&self) -> Request {
+        let Self { targets, how } = self;
+        Request {
+            targets: targets.spec(),
+            exclude: processes(&targets.exclude),
+            ranges: targets.range.clone(),
+            children: targets.children,
+            monitoring: how.monitoring(),
+            seed: how.seed,
+            world: targets.world,
+            stacks: how.stacks.map(|cpu_budget| StacksSpec { cpu_budget }),
+            ..Request::default()
+        }
     }
 }
 
-/// Returns the session that the command line and its file describe. Fails if this machine cannot do all of it; a dry
-/// run only warns.
-pub(crate) fn session(
-    schemes: &SchemeArgs,
-    guard: &GuardArgs,
-    targets: &TargetArgs,
-    how: &MonitorArgs,
-) -> anyhow::Result<SessionSpec> {
-    let configuration = schemes.config.as_deref().map(load).transpose()?;
-    let contexts = configuration.map_or_else(Vec::new, |c| c.contexts);
-    let request = Request {
-        acting: acting(schemes, guard),
-        ..watching(targets, how)
-    };
-    lower(&request, &contexts)
+/// Options of a command that acts on the memory of targets.
+#[derive(clap::Args)]
+pub(crate) struct ActArgs {
+    #[command(flatten)]
+    pub(crate) schemes: SchemeArgs,
+
+    #[command(flatten)]
+    guard: GuardArgs,
+
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
 }
 
-/// Lowers a request and a file's contexts, as [`session`] does.
+impl ActArgs {
+    /// Returns the request of the flags, without their configuration file.
+    pub(crate) fn request(&self) -> Request {
+        Request {
+            acting: acting(&self.schemes, &self.guard),
+            ..self.watch.request()
+        }
+    }
+}
+
+/// Returns the session of a request and a file's contexts. Fails if this machine cannot do all of it; a dry run only
+/// warns.
 pub(crate) fn lower(request: &Request, contexts: &[ContextConfig]) -> anyhow::Result<SessionSpec> {
     let spec = request.act(contexts, None)?;
     ensure_doable(&spec, request.acting.is_dry_run)?;

@@ -6,6 +6,8 @@ use isotherm_engine::scheme::Bounds;
 use isotherm_engine::units::{parse_share, parse_time};
 use isotherm_engine::{IntervalsGoal, Nanos};
 
+use super::names::one_of;
+
 /// Options of monitoring.
 #[derive(clap::Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Monitoring")]
@@ -57,20 +59,28 @@ pub(crate) struct MonitorArgs {
     pub(crate) max_stall: Option<Nanos>,
 
     /// Clear the bits of --pages in this way [default: auto]
-    #[arg(long, value_enum, requires = "pages")]
-    pub(crate) clear_by: Option<ClearByArg>,
+    #[arg(long, value_parser = one_of(CLEAR_BY), requires = "pages")]
+    pub(crate) clear_by: Option<ClearBy>,
 }
 
 /// Ways of `--pages` to clear accessed bits.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClearByArg {
-    /// Whichever costs less, of those that stay within --max-stall
-    Auto,
-    /// process_madvise(MADV_COLD), in chunks: the target goes on meanwhile
-    Madvise,
-    /// /proc/PID/clear_refs: cheap, but holds the target's faults up; pages in the TLB may look idle
-    ClearRefs,
-}
+const CLEAR_BY: &[(&str, &str, ClearBy)] = &[
+    (
+        "auto",
+        "Whichever costs less, of those that stay within --max-stall",
+        ClearBy::Auto,
+    ),
+    (
+        "madvise",
+        "process_madvise(MADV_COLD), in chunks: the target goes on meanwhile",
+        ClearBy::Madvise,
+    ),
+    (
+        "clear-refs",
+        "/proc/PID/clear_refs: cheap, but holds the target's faults up; pages in the TLB may look idle",
+        ClearBy::ClearRefs,
+    ),
+];
 
 impl MonitorArgs {
     /// Returns the monitoring of the flags.
@@ -92,11 +102,7 @@ impl MonitorArgs {
             }),
             nr_regions: self.regions.map(|(min, max)| Bounds { min, max }),
             max_stall: self.max_stall,
-            clear_by: self.clear_by.map(|by| match by {
-                ClearByArg::Auto => ClearBy::Auto,
-                ClearByArg::Madvise => ClearBy::Madvise,
-                ClearByArg::ClearRefs => ClearBy::ClearRefs,
-            }),
+            clear_by: self.clear_by,
         }
     }
 }

@@ -9,24 +9,23 @@ use isotherm_config::{ProcessSpec, TargetSpec, ThpPolicy, World};
 use isotherm_engine::units::parse_bytes;
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 
-/// The monitor that watches and acts.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum WorldArg {
-    /// Isotherm, on any kernel
-    #[default]
-    Linux,
-    /// The kernel's DAMON, through sysfs
-    Kernel,
-}
+use super::names::one_of;
 
-impl From<WorldArg> for World {
-    fn from(world: WorldArg) -> Self {
-        match world {
-            WorldArg::Linux => Self::Linux,
-            WorldArg::Kernel => Self::Kernel,
-        }
-    }
-}
+/// Monitors that watch and act.
+const WORLDS: &[(&str, &str, World)] = &[
+    ("linux", "Isotherm, on any kernel", World::Linux),
+    ("kernel", "The kernel's DAMON, through sysfs", World::Kernel),
+];
+/// Huge pages of a command.
+const THP: &[(&str, &str, ThpPolicy)] = &[
+    ("inherit", "As the system does it", ThpPolicy::Inherit),
+    (
+        "advised",
+        "Only where the command or a scheme asks for them",
+        ThpPolicy::Advised,
+    ),
+    ("never", "Not at all", ThpPolicy::Never),
+];
 
 /// Options of targets.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
@@ -56,8 +55,8 @@ pub(crate) struct TargetArgs {
     pub(crate) physical: bool,
 
     /// Let Isotherm itself watch and act, or the kernel's DAMON where there is one
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) world: WorldArg,
+    #[arg(long, value_parser = one_of(WORLDS), default_value = "linux")]
+    pub(crate) world: World,
 
     /// Watch a simulated process of 1 GiB, where real ones cannot be watched
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "command"])]
@@ -81,28 +80,16 @@ pub(crate) struct TargetArgs {
     /// for them (Linux 6.18), or never, which also keeps schemes from making any
     #[arg(
         long,
-        value_enum,
+        value_parser = one_of(THP),
         value_name = "WHEN",
-        default_value_t,
+        default_value = "inherit",
         requires = "command"
     )]
-    pub(crate) thp: WhenThp,
+    pub(crate) thp: ThpPolicy,
 
     /// Run this command and watch it
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub(crate) command: Vec<OsString>,
-}
-
-/// Huge pages of a command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum WhenThp {
-    /// As the system does it
-    #[default]
-    Inherit,
-    /// Only where the command or a scheme asks for them
-    Advised,
-    /// Not at all
-    Never,
 }
 
 impl TargetArgs {
@@ -130,11 +117,7 @@ impl TargetArgs {
                 command: self.command.clone(),
                 children,
                 is_silent: false,
-                thp: match self.thp {
-                    WhenThp::Inherit => ThpPolicy::Inherit,
-                    WhenThp::Advised => ThpPolicy::Advised,
-                    WhenThp::Never => ThpPolicy::Never,
-                },
+                thp: self.thp,
             });
         }
         let processes = processes(&self.pid);

@@ -230,7 +230,6 @@ impl<D: Listener> Server<D> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
-    use std::path::Path;
 
     use nix::sys::epoll::{EpollCreateFlags, EpollEvent, EpollTimeout};
 
@@ -273,12 +272,6 @@ mod tests {
         }
     }
 
-    fn client(directory: &Path) -> UnixStream {
-        let client = UnixStream::connect(directory.join("s")).expect("a connection");
-        client.set_nonblocking(true).expect("possible");
-        client
-    }
-
     fn said(mut client: &UnixStream) -> String {
         let mut buffer = [0; 1024];
         let n = client.read(&mut buffer).unwrap_or(0);
@@ -286,6 +279,23 @@ mod tests {
     }
 
     impl Place {
+        fn client(&self) -> UnixStream {
+            let path = self.directory.path().join("s");
+            let client = UnixStream::connect(path).expect("a connection");
+            client.set_nonblocking(true).expect("possible");
+            client
+        }
+
+        /// Returns two clients that have asked for news.
+        fn subscribers(&mut self) -> [UnixStream; 2] {
+            let clients = [self.client(), self.client()];
+            for mut client in &clients {
+                client.write_all(b"news\n").expect("sent");
+            }
+            self.serve(1);
+            clients
+        }
+
         fn serve(&mut self, second: u64) {
             let mut echo = |message: &[u8]| {
                 let then = match message {
@@ -310,7 +320,7 @@ mod tests {
     #[test]
     fn messages_in_pieces_and_in_heaps_are_answered() {
         let mut place = place();
-        let mut client = client(place.directory.path());
+        let mut client = place.client();
         client.write_all(b"he").expect("sent");
         place.serve(1);
         assert_eq!(said(&client), "");
@@ -328,15 +338,15 @@ mod tests {
     #[test]
     fn the_talkative_the_silent_and_the_many_are_held_off() {
         let mut place = place();
-        let mut talkative = client(place.directory.path());
+        let mut talkative = place.client();
         talkative.write_all(&[b'x'; 5000]).expect("sent");
-        let silent = client(place.directory.path());
+        let silent = place.client();
         place.serve(1);
         assert_eq!(said(&talkative), "too long\n");
         assert_eq!(place.server.clients.len(), 1);
         place.serve(12);
         assert!(place.server.clients.is_empty());
-        let many: Vec<UnixStream> = (0..9).map(|_| client(place.directory.path())).collect();
+        let many: Vec<UnixStream> = (0..9).map(|_| place.client()).collect();
         place.serve(13);
         assert_eq!(place.server.clients.len(), 3);
         // Waiting clients do not wake the loop.
@@ -352,7 +362,7 @@ mod tests {
     #[test]
     fn who_does_not_read_waits_without_waking_anybody() {
         let mut place = place();
-        let mut deaf = client(place.directory.path());
+        let mut deaf = place.client();
         let mut sent = 0;
         while deaf
             .write(b"0123456789012345678901234567890123456789\n")
@@ -373,10 +383,10 @@ mod tests {
     #[test]
     fn slow_clients_give_way_when_all_places_are_taken() {
         let mut place = place();
-        let slow: Vec<UnixStream> = (0..3).map(|_| client(place.directory.path())).collect();
+        let slow: Vec<UnixStream> = (0..3).map(|_| place.client()).collect();
         place.serve(1);
         assert_eq!(place.server.clients.len(), 3);
-        let mut quick = client(place.directory.path());
+        let mut quick = place.client();
         quick.write_all(b"hi\n").expect("sent");
         place.serve(2);
         assert_eq!(said(&quick), "", "they have had a second only");
@@ -389,14 +399,7 @@ mod tests {
     #[test]
     fn subscribers_are_told_what_is_new_and_not_all_between() {
         let mut place = place();
-        let (mut keen, mut deaf) = (
-            client(place.directory.path()),
-            client(place.directory.path()),
-        );
-        for client in [&mut keen, &mut deaf] {
-            client.write_all(b"news\n").expect("sent");
-        }
-        place.serve(1);
+        let [keen, deaf] = place.subscribers();
         assert_eq!(place.server.nr_subscribers(), 2);
         assert_eq!(said(&keen), "news!\n");
         // More than a socket holds, for the client that does not read.
@@ -422,12 +425,7 @@ mod tests {
     #[test]
     fn subscribers_are_told_all_in_order_until_they_are_far_behind() {
         let mut place = place();
-        let mut keen = client(place.directory.path());
-        let mut deaf = client(place.directory.path());
-        for client in [&mut keen, &mut deaf] {
-            client.write_all(b"news\n").expect("sent");
-        }
-        place.serve(1);
+        let [mut keen, deaf] = place.subscribers();
         let mut heard = Vec::new();
         let mut buffer = vec![0; 80_000];
         let mut hear = |keen: &mut UnixStream| {

@@ -136,27 +136,12 @@ fn foot_line(state: &State) -> Vec<Line<'static>> {
         let text = format!("{} old: the budget is used up", format_time(age));
         parts.push(Line::styled(text, bold()));
     }
-    let keys: &[&str] = match (state.shows_list(), state.opened) {
-        (true, _) => &[
-            "q quit",
-            "Enter map",
-            "s sort",
-            "? help",
-            "arrows move",
-            "p pause",
-        ],
-        (false, Some(_)) => &[
-            "q quit",
-            "Esc back",
-            "s sort",
-            "? help",
-            "t next",
-            "arrows scroll",
-            "p pause",
-        ],
-        (false, None) => &["q quit", "s sort", "? help", "arrows scroll", "p pause"],
+    let keys = match (state.shows_list(), state.opened) {
+        (true, _) => "q quit|Enter map|s sort|? help|arrows move|p pause",
+        (false, Some(_)) => "q quit|Esc back|s sort|? help|t next|arrows scroll|p pause",
+        (false, None) => "q quit|s sort|? help|arrows scroll|p pause",
     };
-    parts.extend(keys.iter().map(|key| Line::styled(*key, dim())));
+    parts.extend(keys.split('|').map(|key| Line::styled(key, dim())));
     parts
 }
 

@@ -10,10 +10,11 @@ pub(super) const IDLE: Nanos = Nanos(5_000_000_000);
 pub(super) const LONG_IDLE: Nanos = Nanos(120_000_000_000);
 
 /// Column of the list of targets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Field {
     Pid,
     Name,
+    #[default]
     Resident,
     WorkingSet,
     Idle,

@@ -27,7 +27,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::blame::LiveBlame;
 use keys::Keys;
-pub(crate) use source::{ItemSource, LiveSource, ReplaySource};
+pub(crate) use source::{ItemSource, ReplaySource};
 use state::State;
 
 /// Period of the attribution of idle memory to functions.

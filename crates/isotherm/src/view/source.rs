@@ -32,27 +32,11 @@ pub(crate) trait ItemSource {
     }
 }
 
-/// A session that watches targets now.
-pub(crate) struct LiveSource {
-    session: Session,
-}
-
-impl LiveSource {
-    pub(crate) fn new(session: Session) -> Self {
-        Self { session }
-    }
-
-    /// Returns the session, to end it.
-    pub(crate) fn into_session(self) -> Session {
-        self.session
-    }
-}
-
-impl ItemSource for LiveSource {
+impl ItemSource for Session {
     fn next(&mut self, timeout: Duration, items: &mut Vec<Item>) -> anyhow::Result<bool> {
-        let until = self.session.now() + Nanos::from(timeout);
-        while self.session.now() < until {
-            if self.session.step(until, items)? != Step::Going {
+        let until = self.now() + Nanos::from(timeout);
+        while self.now() < until {
+            if self.step(until, items)? != Step::Going {
                 return Ok(false);
             }
         }
@@ -60,19 +44,19 @@ impl ItemSource for LiveSource {
     }
 
     fn stopped(&self) -> bool {
-        self.session.is_stopped()
+        self.is_stopped()
     }
 
     fn exclude_cpu(&mut self, cpu: Nanos) {
-        self.session.charge(CpuAccount::Reports, cpu);
+        self.charge(CpuAccount::Reports, cpu);
     }
 
     fn header(&self) -> &Header {
-        self.session.header()
+        self.header()
     }
 
     fn now(&self) -> Option<Nanos> {
-        Some(self.session.now())
+        Some(self.now())
     }
 }
 

@@ -23,8 +23,9 @@ const PAST_REGIONS: usize = 400_000;
 const STALE: Nanos = Nanos(2_000_000_000);
 
 /// The order of the lists of regions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
+    #[default]
     Rate,
     Size,
     Age,
@@ -136,6 +137,7 @@ impl Sums {
 }
 
 /// The state of the view.
+#[derive(Default)]
 pub(super) struct State {
     pub(super) title: String,
     pub(super) palette: Palette,
@@ -170,24 +172,7 @@ impl State {
         Self {
             title: title.to_owned(),
             palette,
-            targets: BTreeMap::new(),
-            opened: None,
-            cursor: None,
-            order: Field::Resident,
-            now: None,
-            mappings: MappingTable::default(),
-            cost: None,
-            cpu_percent: None,
-            clears_per_second: 0.0,
-            checks_per_second: 0.0,
-            note: None,
-            blame: None,
-            sort: Sort::Rate,
-            scroll: 0,
-            paused: false,
-            help: false,
-            ended: false,
-            pages: PageAges::new(),
+            ..Self::default()
         }
     }
 
@@ -224,10 +209,8 @@ impl State {
             }
             Item::Cost(cost) if !self.paused => self.spend(*cost),
             Item::Machine(sample) if !self.paused => {
-                sample
-                    .page_cache
-                    .iter()
-                    .for_each(|of| self.show_page_cache(of));
+                let page_cache = sample.page_cache.iter();
+                page_cache.for_each(|of| self.show_page_cache(of));
             }
             _ => {}
         }

@@ -117,26 +117,19 @@ fn check(state: &State, width: u16, height: u16, name: &str) {
 }
 
 #[test]
-fn a_wide_terminal_shows_everything() {
-    check(&state(), 120, 34, "wide");
-}
-
-#[test]
-fn a_usual_terminal_shows_the_lists_one_above_the_other() {
-    check(&state(), 80, 24, "usual");
-}
-
-#[test]
-fn a_small_terminal_shows_what_matters_most() {
-    check(&state(), 60, 14, "small");
-    check(&state(), 40, 12, "narrow");
-}
-
-#[test]
-fn help_explains_the_signs() {
-    let mut state = state();
-    state.help = true;
-    check(&state, 80, 24, "help");
+fn a_terminal_of_any_size_shows_what_matters_most() {
+    for (width, height, name) in [
+        (120, 34, "wide"),
+        // The lists are one above the other.
+        (80, 24, "usual"),
+        (60, 14, "small"),
+        (40, 12, "narrow"),
+    ] {
+        check(&state(), width, height, name);
+    }
+    let mut helping = state();
+    helping.help = true;
+    check(&helping, 80, 24, "help");
 }
 
 #[test]

@@ -290,13 +290,12 @@ fn take(
         return Ok(());
     }
     let snapshot = Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target: list.target,
         start,
         end,
         nr_samples: scale.nr_samples,
         regions,
+        ..Snapshot::default()
     };
     collected.push(list, snapshot)
 }

@@ -324,13 +324,12 @@ impl Assembly {
         collected.left_out("regions that the trace lost", missing as u64);
         let start = self.first_end.map_or(self.end, |_| self.last_end);
         let snapshot = Snapshot {
-            blocks: Vec::new(),
-            idle_pages: std::sync::Arc::default(),
             target: self.list.target,
             start,
             end: self.end,
             nr_samples: 0,
             regions: std::mem::take(&mut self.regions),
+            ..Snapshot::default()
         };
         collected.push(self.list, snapshot)?;
         self.count_end(self.end);

@@ -157,13 +157,12 @@ fn decode(file: &mut impl Read) -> io::Result<(Snapshot, u64)> {
         });
     }
     let snapshot = Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
         target,
         start,
         end,
         nr_samples,
         regions,
+        ..Snapshot::default()
     };
     Ok((snapshot, (HEAD_BYTES + count * REGION_BYTES) as u64))
 }

@@ -152,30 +152,25 @@ fn times(column: &ArrayRef) -> Result<Option<TimestampNanosecondArray>, String> 
     let DataType::Timestamp(unit, _) = column.data_type() else {
         return Ok(None);
     };
-    let values: Vec<(Option<i64>, i64)> = match unit {
-        TimeUnit::Second => ticks::<TimestampSecondType>(column, 1_000_000_000),
-        TimeUnit::Millisecond => ticks::<TimestampMillisecondType>(column, 1_000_000),
-        TimeUnit::Microsecond => ticks::<TimestampMicrosecondType>(column, 1000),
-        TimeUnit::Nanosecond => ticks::<TimestampNanosecondType>(column, 1),
+    let (values, nanos) = match unit {
+        TimeUnit::Second => (ticks::<TimestampSecondType>(column), 1_000_000_000),
+        TimeUnit::Millisecond => (ticks::<TimestampMillisecondType>(column), 1_000_000),
+        TimeUnit::Microsecond => (ticks::<TimestampMicrosecondType>(column), 1000),
+        TimeUnit::Nanosecond => (ticks::<TimestampNanosecondType>(column), 1),
     };
-    let values = values.into_iter().map(|(value, nanos)| {
-        let Some(value) = value else {
-            return Ok(None);
+    let values = values.into_iter().map(|value: Option<i64>| {
+        let time = |value: i64| {
+            let time = value.checked_mul(nanos);
+            time.ok_or_else(|| format!("holds {value}"))
         };
-        let time = value.checked_mul(nanos);
-        time.map(Some).ok_or_else(|| format!("holds {value}"))
+        value.map(time).transpose()
     });
     let times: TimestampNanosecondArray = values.collect::<Result<_, String>>()?;
     Ok(Some(times.with_timezone("UTC")))
 }
 
-/// Returns each value with the nanoseconds of its unit.
-fn ticks<T: ArrowPrimitiveType<Native = i64>>(
-    column: &ArrayRef,
-    nanos: i64,
-) -> Vec<(Option<i64>, i64)> {
-    let values = column.as_primitive::<T>().iter();
-    values.map(|value| (value, nanos)).collect()
+fn ticks<T: ArrowPrimitiveType<Native = i64>>(column: &ArrayRef) -> Vec<Option<i64>> {
+    column.as_primitive::<T>().iter().collect()
 }
 
 /// Converts bitmaps of a block's pages from programs without a binary type of fixed size.

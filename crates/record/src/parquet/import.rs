@@ -13,7 +13,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 
 use super::decode::{columns_of, decoded};
-use super::{Around, HEADER_COLUMN, ITEMS_COLUMN, ITEMS_KEY, Placed, Stamp, is_snapshot};
+use super::{Around, HEADER_COLUMN, ITEMS_COLUMN, ITEMS_KEY, Placed, Stamp};
 use crate::convert::{Conversion, ConvertError};
 use crate::error::RecordError;
 use crate::item::{Header, Item, TargetStart};
@@ -311,9 +311,7 @@ impl<W: Write> Merge<W> {
             };
             self.introduce(target, start)?;
             self.rows += rows as u64;
-            self.conversion.snapshots += 1;
-            self.conversion.regions += rows as u64;
-            self.writer.write(&item)?;
+            self.write_item(&item)?;
         }
         for item in std::mem::take(&mut self.after) {
             self.write_item(&item)?;
@@ -339,8 +337,7 @@ impl<W: Write> Merge<W> {
     }
 
     fn write_item(&mut self, item: &Item) -> Result<(), ConvertError> {
-        self.conversion.items += u64::from(!is_snapshot(item));
-        self.conversion.snapshots += u64::from(is_snapshot(item));
+        self.conversion.count(item);
         Ok(self.writer.write(item)?)
     }
 

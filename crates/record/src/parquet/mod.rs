@@ -92,36 +92,29 @@ pub fn export<R: Read, W: Write + Send>(
     let mut conversion = Conversion::default();
     let mut number = 0;
     for item in record {
-        match item? {
+        let item = match item? {
+            // Readers of such a table do not know bitmaps.
             Item::Snapshot(snapshot) if !snapshot.regions.is_empty() => {
-                // Readers of such a table do not know bitmaps.
-                let snapshot = snapshot.by_page();
-                conversion.regions += snapshot.regions.len() as u64;
+                Item::Snapshot(snapshot.by_page())
+            }
+            other => other,
+        };
+        match &item {
+            Item::Snapshot(snapshot) if !snapshot.regions.is_empty() => {
                 table.begin_snapshot()?;
-                table.columns.push_snapshot(number, &snapshot);
+                table.columns.push_snapshot(number, snapshot);
             }
             Item::Pages(pages) if !pages.blocks.is_empty() => {
-                conversion.regions += pages.blocks.len() as u64;
                 table.begin_snapshot()?;
-                table.columns.push_pages(number, &pages);
+                table.columns.push_pages(number, pages);
             }
-            other => {
-                conversion.items += u64::from(!is_snapshot(&other));
-                conversion.snapshots += u64::from(is_snapshot(&other));
-                number += u32::from(is_snapshot(&other));
-                table.waiting.add(&other)?;
-                continue;
-            }
+            other => table.waiting.add(other)?,
         }
-        number += 1;
-        conversion.snapshots += 1;
+        conversion.count(&item);
+        number += u32::from(matches!(item, Item::Snapshot(_) | Item::Pages(_)));
     }
     table.finish()?;
     Ok(conversion)
-}
-
-fn is_snapshot(item: &Item) -> bool {
-    matches!(item, Item::Snapshot(_) | Item::Pages(_))
 }
 
 /// Items as JSON, with commas between them.

@@ -65,7 +65,7 @@ fn check(scans: &[&str], regions: &[&str]) {
     let items: Vec<Item> = (0..).zip(scans).map(|(n, s)| scan(n, s)).collect();
     let bytes = write(&page_header(), &items);
     let mut reader = Reader::open(&bytes[..]).expect("readable").replay_pages();
-    let mut ages = PageAges::new();
+    let mut ages = PageAges::default();
     for (item, expected) in items.iter().zip(regions) {
         let Some(Ok(Item::Snapshot(replayed))) = reader.next() else {
             panic!("page snapshots replay as snapshots");

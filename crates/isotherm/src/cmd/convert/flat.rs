@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, ensure};
 use isotherm_record::Reader;
@@ -11,36 +12,24 @@ use isotherm_report::Truncated;
 use isotherm_report::flat::{Flat, TABLES, Written};
 use serde::Serialize;
 
-use super::{Args, Ended, Output, Stop, Stoppable, is_stdout, tell_end, tell_left_out};
+use super::{Args, Ended, Output, Stoppable, is_stdout, tell_end, tell_left_out};
 use crate::input;
 use crate::progress::Watched;
 
-/// The written tables and their files.
-struct Flattened {
-    files: Vec<PathBuf>,
-    written: Written,
-    ended: Ended,
-}
-
-/// Writes the tables, and prints a summary.
-pub(super) fn run(args: &Args, path: &Path, stop: &Stop) -> anyhow::Result<()> {
-    let flattened = write(&args.input, path, args.salvage, stop)?;
-    tell(args, &flattened)
-}
-
-/// Writes the tables of the record `input`: that of regions to `path`, the others beside it.
-fn write(input: &Path, path: &Path, salvages: bool, stop: &Stop) -> anyhow::Result<Flattened> {
+/// Writes the tables of the record, that of regions to `path`, the others beside it, and prints a summary.
+pub(super) fn run(args: &Args, path: &Path, stop: &AtomicBool) -> anyhow::Result<()> {
     ensure!(
         !is_stdout(path),
         "--flat writes several files; name the first of them"
     );
+    let input = args.input.as_path();
     let name = input.display();
     let opened = input::open(input)?;
     let watched = Stoppable(Watched::new(opened.bytes, opened.length), stop);
     let mut record = Reader::open(watched)
         .with_context(|| format!("cannot read {name} as a record"))?
         .replay_pages();
-    if salvages {
+    if args.salvage {
         record = record.salvage();
     }
     let files: Vec<PathBuf> = files_of(path);
@@ -54,14 +43,7 @@ fn write(input: &Path, path: &Path, salvages: bool, stop: &Stop) -> anyhow::Resu
     for output in outputs {
         output.keep()?;
     }
-    Ok(Flattened {
-        files,
-        written,
-        ended: Ended {
-            truncated: record.truncated(),
-            damaged: record.damage().map(ToString::to_string),
-        },
-    })
+    tell(args, &files, &written, Ended::of(&record))
 }
 
 fn rows(
@@ -94,7 +76,7 @@ pub(super) struct FlatSummary<'a> {
     tables: Vec<FlatTable<'a>>,
     left_out: &'a LeftOut,
     truncated: Option<Truncated>,
-    damaged: Option<&'a str>,
+    damaged: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -106,19 +88,18 @@ struct FlatTable<'a> {
     rows: u64,
 }
 
-fn tell(args: &Args, flattened: &Flattened) -> anyhow::Result<()> {
-    tell_end(args, &flattened.ended);
-    let written = &flattened.written;
+fn tell(args: &Args, files: &[PathBuf], written: &Written, ended: Ended) -> anyhow::Result<()> {
+    tell_end(args, &ended);
     let mut out = io::stdout();
-    let tables = TABLES.iter().zip(&flattened.files).zip(written.rows);
+    let tables = TABLES.iter().zip(files).zip(written.rows);
     let tables = tables.map(|(((name, _), path), rows)| FlatTable { name, path, rows });
     if args.result.is_json() {
         let summary = FlatSummary {
             input: &args.input,
             tables: tables.collect(),
             left_out: &written.left_out,
-            truncated: flattened.ended.truncated.map(Truncated::from),
-            damaged: flattened.ended.damaged.as_deref(),
+            truncated: ended.truncated.map(Truncated::from),
+            damaged: ended.damaged,
         };
         writeln!(out, "{}", crate::out::json_line(&summary)?)?;
         return Ok(());

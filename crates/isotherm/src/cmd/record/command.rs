@@ -20,15 +20,12 @@ pub(super) fn end_in_time(child: &mut Child) {
 }
 
 /// Waits for the command, passes on a request to stop, and returns its exit code as this process's.
-pub(super) fn wait_for(child: Option<Child>, stopped: bool) -> ExitCode {
+pub(super) fn wait_for(child: &mut Child, stopped: bool) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
-    let Some(mut child) = child else {
-        return ExitCode::SUCCESS;
-    };
     if stopped {
         // From a terminal the command got the signal itself; from elsewhere only this process did.
         std::thread::sleep(Duration::from_millis(50));
-        isotherm_linux::process::terminate(&mut child);
+        isotherm_linux::process::terminate(child);
     }
     match child.wait() {
         Ok(status) => {

@@ -1,6 +1,6 @@
 //! The result of a recording, for people and as JSON.
 
-use isotherm_engine::{Cost, Nanos};
+use isotherm_engine::Nanos;
 
 use isotherm_engine::units::format_bytes;
 use isotherm_session::ActingSummary;
@@ -57,18 +57,10 @@ impl Summary {
         } else {
             String::new()
         };
-        let method = self
-            .method
-            .as_ref()
-            .map_or_else(String::new, |text| format!("\n{text}"));
-        let acted = self
-            .acted
-            .as_ref()
-            .map_or_else(String::new, |acted| format!("\n{}", acted.text()));
-        let wrote = self
-            .file
-            .as_ref()
-            .map_or_else(String::new, |file| format!("\nwrote {file}"));
+        let line = |text: Option<String>| text.map_or_else(String::new, |text| format!("\n{text}"));
+        let method = line(self.method.clone());
+        let acted = line(self.acted.as_ref().map(ActingSummary::text));
+        let wrote = line(self.file.as_ref().map(|file| format!("wrote {file}")));
         let watched = match self.resident_bytes {
             Some(resident) => format!("{} resident", format_bytes(resident)),
             None => format!("{} watched", format_bytes(self.monitored_bytes)),
@@ -135,7 +127,7 @@ impl Summary {
     }
 }
 
-/// Returns the cost of monitoring, in percent of one CPU.
-pub(super) fn cpu_share(cost: Cost, elapsed: Nanos) -> f64 {
-    100.0 * (cost.monitor_cpu + cost.induced_cpu).as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
+/// Returns CPU time in percent of one CPU.
+pub(super) fn cpu_share(cpu: Nanos, elapsed: Nanos) -> f64 {
+    100.0 * cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
 }
