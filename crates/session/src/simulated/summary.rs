@@ -287,8 +287,11 @@ struct ProcessReport {
     huge_bytes: u64,
 }
 
-/// Reported causes of losses: the key, the name for people, and the seconds.
-const CAUSES: [(&str, &str, fn(&Losses) -> f64); 7] = [
+/// A cause of losses: the key, the name for people, and the seconds.
+type Cause = (&'static str, &'static str, fn(&Losses) -> f64);
+
+/// Reported causes of losses.
+const CAUSES: [Cause; 7] = [
     ("refaults", "refaults", |losses| losses.refaults),
     ("first_faults", "first faults", |losses| losses.first_faults),
     ("compaction", "compaction", |losses| losses.compaction),
