@@ -2,7 +2,7 @@
 //! free: a line of dashes ends the text, and the rest is as long as each zone has pages.
 #![no_main]
 
-use isotherm_engine::compaction::{NodeFacts, ZoneFacts, node_score};
+use isotherm_policy::compaction::{NodeFacts, ZoneFacts, node_score};
 use isotherm_linux::compaction::parse_buddyinfo;
 use libfuzzer_sys::fuzz_target;
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use isotherm_config::{ConfigFormat, ContextConfig, to_json, to_yaml};
-use isotherm_engine::guard::MAX_SLOWDOWN;
 use isotherm_engine::{Nanos, units};
+use isotherm_policy::guard::MAX_SLOWDOWN;
 use isotherm_session::simulated::{FarMemory, Replay};
 use isotherm_tune::{self as tune, Fingerprint, Settings, TraceTimes, TuneRequest, TuningPlan};
 use pyo3::exceptions::{PyIndexError, PyValueError};

@@ -8,8 +8,8 @@ use isotherm_config::{
     scheme_line,
 };
 use isotherm_engine::AddressRange;
-use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::scheme::{Age, Bounds, Frequency, Scheme as Inner};
+use isotherm_policy::guard::GuardLimits;
+use isotherm_policy::scheme::{Age, Bounds, Frequency, Scheme as Inner};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};

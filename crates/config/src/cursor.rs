@@ -5,8 +5,8 @@
 
 use std::cell::RefCell;
 
-use isotherm_engine::scheme::Bounds;
 use isotherm_engine::{AddressRange, Nanos};
+use isotherm_policy::scheme::Bounds;
 
 use crate::node::{Entry, Mark, Node, Value};
 use crate::problem::{PROBLEMS_MAX, Place, Problem, Problems, Severity, nearest, one_of, quoted};

@@ -2,8 +2,8 @@
 //! this form would round is written in the largest unit that divides it.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::scheme::{Age, Frequency};
 use isotherm_engine::units::{HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
+use isotherm_policy::scheme::{Age, Frequency};
 
 /// Formats a number with commas.
 pub(crate) fn count_text(number: u64) -> String {

@@ -1,9 +1,9 @@
 //! Reads the tree of a damo or HMSDK file into the model: kdamonds, contexts, targets, intervals.
 
-use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::scheme::Scheme;
 use isotherm_engine::units::{MICROSECOND, MILLISECOND};
 use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal};
+use isotherm_policy::guard::GuardLimits;
+use isotherm_policy::scheme::Scheme;
 
 use crate::cursor::{Cursor, Fields};
 use crate::model::{Configuration, ConfiguredOperations, ContextConfig, Method, Own, TargetConfig};

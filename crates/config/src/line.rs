@@ -16,11 +16,11 @@
 //! unit: over time, a bare number has meant microseconds and aggregation intervals.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::scheme::{
+use isotherm_engine::units::{MICROSECOND, MILLISECOND, is_unit};
+use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, Frequency, Quota, Scheme, WatermarkMetric,
     Watermarks, Weights,
 };
-use isotherm_engine::units::{MICROSECOND, MILLISECOND, is_unit};
 
 use crate::cursor::Log;
 use crate::model::{Configuration, ContextConfig};

@@ -1,8 +1,8 @@
 //! Model of a configuration in the engine's types. Values that it does not set are `None`.
 
-use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::scheme::{Bounds, Scheme};
 use isotherm_engine::{AddressRange, Intervals, IntervalsGoal};
+use isotherm_policy::guard::GuardLimits;
+use isotherm_policy::scheme::{Bounds, Scheme};
 
 use crate::problem::Problem;
 

@@ -1,8 +1,8 @@
 //! Monitoring options from flags and a file, and the resulting specification.
 
-use isotherm_engine::scheme::Bounds;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{Attributes, IntervalsGoal, Nanos};
+use isotherm_policy::scheme::Bounds;
 
 use crate::error::RequestError;
 use crate::model::{ContextConfig, Method};

@@ -6,11 +6,11 @@
 //!   (`Documentation/admin-guide/mm/damon/{reclaim,lru_sort}.rst`, `mm/damon/{reclaim,lru_sort}.c`).
 //! - HMSDK 4.0's migration (`gen_migpol.py`).
 
-use isotherm_engine::scheme::{
+use isotherm_engine::{BLOCK_SIZE, Nanos, PAGE_SIZE};
+use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, OpsFilter,
     Quota, Scheme, WatermarkMetric, Watermarks, Weights,
 };
-use isotherm_engine::{BLOCK_SIZE, Nanos, PAGE_SIZE};
 
 use crate::model::ConfiguredOperations;
 

@@ -1,8 +1,8 @@
 //! Reads the tree of a scheme's quotas into the engine's [`Quota`].
 
 use isotherm_engine::Nanos;
-use isotherm_engine::scheme::{FailCharge, Goal, GoalMetric, Quota, Tuner, Weights};
 use isotherm_engine::units::{MICROSECOND, MILLISECOND};
+use isotherm_policy::scheme::{FailCharge, Goal, GoalMetric, Quota, Tuner, Weights};
 
 use crate::cursor::{Cursor, Fields};
 

@@ -5,9 +5,9 @@
 
 use isotherm_engine::AddressRange;
 use isotherm_engine::attributes::CPU_BUDGET;
-use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
-use isotherm_engine::scheme::huge::MAX_WASTE;
-use isotherm_engine::scheme::{Action, Scheme};
+use isotherm_policy::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
+use isotherm_policy::scheme::huge::MAX_WASTE;
+use isotherm_policy::scheme::{Action, Scheme};
 
 use crate::error::{CONTEXTS_MAX, RequestError};
 use crate::model::{ConfiguredOperations, ContextConfig};

@@ -1,11 +1,11 @@
 //! Reads the tree of one scheme into the engine's [`Scheme`].
 
-use isotherm_engine::scheme::{
+use isotherm_engine::snapshot::TargetId;
+use isotherm_engine::units::{Decimal, MICROSECOND};
+use isotherm_policy::scheme::{
     AccessPattern, Action, Destination, Filter, FilterKind, OpsFilter, Scheme, WatermarkMetric,
     Watermarks,
 };
-use isotherm_engine::snapshot::TargetId;
-use isotherm_engine::units::{Decimal, MICROSECOND};
 
 use crate::cursor::{Cursor, Fields};
 use crate::problem::{Problem, nearest, one_of, quoted};

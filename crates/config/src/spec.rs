@@ -7,10 +7,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use isotherm_engine::guard::GuardLimits;
-use isotherm_engine::scheme::Scheme;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, Nanos};
+use isotherm_policy::guard::GuardLimits;
+use isotherm_policy::scheme::Scheme;
 use serde::{Deserialize, Serialize};
 
 /// Specification of a session.

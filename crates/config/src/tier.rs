@@ -7,11 +7,11 @@
 //! Faults that both leave to the user are refused here: memory moved in a circle, a missing destination, and ranges
 //! that are divided within a page.
 
-use isotherm_engine::scheme::{
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, PAGE_SIZE};
+use isotherm_policy::scheme::{
     Action, Bounds, Destination, Filter, FilterKind, Goal, GoalMetric, OpsFilter, Quota, Scheme,
     Tuner, Weights,
 };
-use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, PAGE_SIZE};
 use thiserror::Error;
 
 use crate::kdamonds::KDAMONDS_MAX;

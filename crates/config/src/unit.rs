@@ -7,8 +7,8 @@
 //! micro- and milliseconds. They are read here as damo reads them.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::scheme::{Age, Frequency};
 use isotherm_engine::units::{Decimal, MICROSECOND, UnitError, parse_bytes, parse_time_in};
+use isotherm_policy::scheme::{Age, Frequency};
 
 use crate::problem::quoted;
 

@@ -4,7 +4,7 @@
 //! below the scheme.
 
 use isotherm_engine::PAGE_SIZE;
-use isotherm_engine::scheme::{
+use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, FilterKind, Frequency, GoalMetric, OpsFilter, Quota,
     Scheme, Watermarks,
 };

@@ -6,10 +6,10 @@
 //!
 //! Source: `to_kvpairs` in damo 3.4.3's `_damon.py`; its YAML is PyYAML's `dump`.
 
-use isotherm_engine::scheme::{
+use isotherm_engine::{AddressRange, IntervalsGoal, Nanos};
+use isotherm_policy::scheme::{
     Bounds, Destination, Filter, FilterKind, Goal, OpsFilter, Quota, Scheme, Watermarks,
 };
-use isotherm_engine::{AddressRange, IntervalsGoal, Nanos};
 use serde::Serialize;
 
 use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_text, time_text};

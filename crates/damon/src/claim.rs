@@ -12,7 +12,7 @@
 use std::io;
 use std::path::Path;
 
-use isotherm_engine::scheme::{Action, FilterKind};
+use isotherm_policy::scheme::{Action, FilterKind};
 
 use crate::busy_retry::{BusyRetry, EBUSY, EINVAL, retry_while_busy};
 use crate::context::{DamonContext, Operations};

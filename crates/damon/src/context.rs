@@ -1,7 +1,7 @@
 //! Configuration of a kdamond, in DAMON's terms.
 
-use isotherm_engine::scheme::{Action, Bounds, Scheme};
 use isotherm_engine::{AddressRange, Intervals, IntervalsGoal};
+use isotherm_policy::scheme::{Action, Bounds, Scheme};
 
 /// Kind of monitored memory and of its addresses: DAMON's operations set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 //!
 //! Names that this crate does not know (a newer kernel's actions, metrics, filters) are reported, not guessed.
 
-use isotherm_engine::scheme::{
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, TargetId};
+use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, FailCharge, Filter, FilterKind, Frequency,
     Goal, GoalMetric, OpsFilter, Quota, Scheme, Tuner, WatermarkMetric, Watermarks, Weights,
 };
-use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, TargetId};
 
 use crate::context::{DamonContext, DamonTarget, Operations};
 use crate::error::DamonError;

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use isotherm_engine::scheme::{
+use isotherm_engine::{AddressRange, Intervals, Nanos, TargetId};
+use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, Goal,
     GoalMetric, OpsFilter, Quota, Scheme, Tuner, WatermarkMetric, Watermarks,
 };
-use isotherm_engine::{AddressRange, Intervals, Nanos, TargetId};
 use proptest::prelude::*;
 use tempfile::TempDir;
 

@@ -4,11 +4,11 @@
 //! Names and meanings: `Documentation/admin-guide/mm/damon/usage.rst`. A file that a kernel lacks matters only if the
 //! configuration asks for something other than the kernel's default ([`Write::is_default`]).
 
-use isotherm_engine::scheme::{
+use isotherm_engine::{IntervalsGoal, Nanos};
+use isotherm_policy::scheme::{
     Age, Bounds, FailCharge, Filter, FilterKind, Frequency, Goal, GoalMetric, OpsFilter, Quota,
     Scheme, Tuner, WatermarkMetric, Watermarks,
 };
-use isotherm_engine::{IntervalsGoal, Nanos};
 
 use crate::context::{DamonContext, DamonTarget, nr_samples};
 use crate::tree::{Tree, TreePath};

@@ -141,7 +141,7 @@ impl AddressRange {
 }
 
 /// Returns the start of the 2 MiB block that `address` lies in.
-pub(crate) const fn block_of(address: u64) -> u64 {
+pub const fn block_of(address: u64) -> u64 {
     address & !(BLOCK_SIZE - 1)
 }
 

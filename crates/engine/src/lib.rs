@@ -8,27 +8,24 @@ pub mod address;
 pub mod attributes;
 pub mod calibration;
 mod charge;
-pub mod compaction;
 mod cpu_ledger;
 pub mod drive;
-pub mod guard;
 pub mod monitor;
 mod moves;
 pub mod port;
-pub mod scheme;
+mod refault_rate;
 pub mod snapshot;
 pub mod statistics;
 pub mod units;
 
+#[cfg(test)]
+mod test_pictures;
 #[cfg(test)]
 mod test_regions;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 pub use attributes::{Attributes, AttributesError, IntervalsGoal};
 pub use charge::GroupCharge;
-pub use compaction::{
-    CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
-};
 pub use cpu_ledger::{CpuAccount, CpuLedger};
 pub use monitor::Intervals;
 pub use monitor::block_pages::BlockPages;
@@ -40,8 +37,6 @@ pub use monitor::page_table as table;
 pub use monitor::region as engine;
 pub use monitor::region::{Engine, Facts, Plan};
 pub use moves::{NodeMove, NodeMoves};
-pub use port::{
-    AccessProbe, Actuator, Cost, Gap, Operation, Outcome, Refusal, Sample, Touch, Unreclaimable,
-};
-pub use scheme::{Scheme, SchemeEngine};
+pub use port::{AccessProbe, Cost, Gap, Sample, Touch};
+pub use refault_rate::RefaultRate;
 pub use snapshot::{MemoryTotals, RegionMemory, RegionSnapshot, Snapshot, TargetId};

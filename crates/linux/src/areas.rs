@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use isotherm_engine::{AddressRange, Unreclaimable};
+use isotherm_engine::AddressRange;
+use isotherm_policy::Unreclaimable;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]

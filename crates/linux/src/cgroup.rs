@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::GroupCharge;
-use isotherm_engine::scheme::OpsFilter;
+use isotherm_policy::scheme::OpsFilter;
 use thiserror::Error;
 
 use crate::text;

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::calibration::Calibration;
-use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
-use isotherm_engine::guard::GuardStatus;
-use isotherm_engine::{
-    AddressRange, Cost, Nanos, NodeMoves, Operation, Outcome, Refusal, Snapshot, TargetId,
-    Unreclaimable,
-};
+use isotherm_engine::{AddressRange, Cost, Nanos, NodeMoves, Snapshot, TargetId};
+use isotherm_policy::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
+use isotherm_policy::guard::GuardStatus;
+use isotherm_policy::{Operation, Outcome, Refusal, Unreclaimable};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::SnapshotBlocks;

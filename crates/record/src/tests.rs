@@ -10,11 +10,11 @@ mod table;
 use std::io::{self, Cursor, Write};
 
 use arrow_schema::DataType;
-use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts, ZoneFacts};
 use isotherm_engine::{
     AddressRange, BLOCK_SIZE, BlockPages, Cost, Nanos, RegionMemory, RegionSnapshot, Snapshot,
     TargetId,
 };
+use isotherm_policy::compaction::{CompactionAttributes, CompactionStatus, NodeFacts, ZoneFacts};
 use proptest::prelude::*;
 
 use crate::reader::check_item;

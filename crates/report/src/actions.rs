@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::guard::Account;
-use isotherm_engine::{Nanos, NodeMoves, Refusal, TargetId};
+use isotherm_engine::{Nanos, NodeMoves, TargetId};
+use isotherm_policy::Refusal;
+use isotherm_policy::guard::Account;
 use serde::Serialize;
 
 use super::Accumulate;

@@ -5,7 +5,7 @@
 //!
 //! Approach: a page-granular record of small pages shows the present and the touched pages of each block, scan by scan,
 //! whatever the policy. The module therefore tries every bound at once, with the ranking of `run --max-waste`
-//! ([`isotherm_engine::scheme::huge`]). After each scan, the best blocks become huge until the bound is reached. A
+//! ([`isotherm_policy::scheme::huge`]). After each scan, the best blocks become huge until the bound is reached. A
 //! block that was idle for the idle time frees its waste. The cost of huge pages is their waste; their benefit is the
 //! share of touched pages that lie in them.
 //!
@@ -20,8 +20,8 @@
 use std::collections::HashMap;
 
 use isotherm_engine::monitor::bits::{and, and_not, count};
-use isotherm_engine::scheme::huge::{Candidate, MAX_WASTE, SAVED_MIN, UNUSED_MIN, fitting, rank};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_policy::scheme::huge::{Candidate, MAX_WASTE, SAVED_MIN, UNUSED_MIN, fitting, rank};
 use isotherm_record::item::{Header, Item};
 use isotherm_record::pages::{PageBlock, PageSnapshot};
 use serde::Serialize;

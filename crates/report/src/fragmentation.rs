@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::compaction::{
+use isotherm_engine::{Nanos, PAGE_SIZE};
+use isotherm_policy::compaction::{
     CompactionAttributes, CompactionStatus, NR_ORDERS, NodeFacts, node_score, zone_score,
 };
-use isotherm_engine::{Nanos, PAGE_SIZE};
 use serde::Serialize;
 
 use super::Accumulate;

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use isotherm_engine::{AddressRange, TargetId, Unreclaimable};
+use isotherm_engine::{AddressRange, TargetId};
+use isotherm_policy::Unreclaimable;
 use serde::Serialize;
 
 use isotherm_record::item::MappingChange;

@@ -184,8 +184,8 @@ fn the_summary_and_a_comparison_are_of_memory() {
 
 #[test]
 fn actions_are_told_over_time() {
-    use isotherm_engine::Refusal;
-    use isotherm_engine::guard::{Guard, GuardLimits};
+    use isotherm_policy::Refusal;
+    use isotherm_policy::guard::{Guard, GuardLimits};
     use isotherm_record::item::{ActionSample, GuardSample};
     let limits = GuardLimits {
         max_slowdown: Some(0.01),

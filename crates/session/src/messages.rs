@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use isotherm_config::SessionSpec;
-use isotherm_engine::Refusal;
+use isotherm_policy::Refusal;
 #[cfg(feature = "live")]
-use isotherm_engine::guard::Limit;
+use isotherm_policy::guard::Limit;
 
 #[cfg(feature = "live")]
 pub(crate) fn limit_words(limit: Limit) -> &'static str {

@@ -1,7 +1,7 @@
 //! The nodes' compaction threads: scanners execute the decisions of the engine's controller in simulated time.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::{
+use isotherm_policy::compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, CompactionStatus, NodeFacts,
     RoundEnd, ZoneFacts, node_score,
 };

@@ -8,14 +8,15 @@ mod targets;
 mod world;
 
 use isotherm_engine::drive::MonitorLoop;
-use isotherm_engine::guard::{GuardLimits, GuardStatus};
-use isotherm_engine::scheme::SchemeError;
-use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{
     AddressRange, Attributes, AttributesError, BudgetShares, Cost, CpuLedger, Intervals, Nanos,
-    Operation, Outcome, Scheme, SchemeEngine, Snapshot, TargetId,
+    Snapshot, TargetId,
 };
+use isotherm_policy::guard::{GuardLimits, GuardStatus};
+use isotherm_policy::scheme::SchemeError;
+use isotherm_policy::scheme::huge::WasteStatus;
+use isotherm_policy::{Operation, Outcome, Scheme, SchemeEngine};
 
 use crate::kcompactd::Round;
 use crate::machine::{ProbeState, SimMachine, SimProbe, SimProcess, SimProcessSpec, Use};

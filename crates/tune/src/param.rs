@@ -9,12 +9,12 @@
 use std::fmt;
 
 use isotherm_config::ContextConfig;
-use isotherm_engine::scheme::huge::MAX_WASTE;
-use isotherm_engine::scheme::{Action, Age, Frequency, Scheme};
 use isotherm_engine::units::{
     MINUTE, SECOND, UnitError, format_bytes, format_time, parse_bytes, parse_share, parse_time,
 };
 use isotherm_engine::{BLOCK_SIZE, Nanos, PAGE_SIZE};
+use isotherm_policy::scheme::huge::MAX_WASTE;
+use isotherm_policy::scheme::{Action, Age, Frequency, Scheme};
 use serde::Serialize;
 use thiserror::Error;
 

@@ -4,7 +4,7 @@ use isotherm_config::{
     Configuration, ConfiguredOperations, ContextConfig, Method, Request, RequestError, SessionSpec,
     TargetSpec,
 };
-use isotherm_engine::guard::GuardLimits;
+use isotherm_policy::guard::GuardLimits;
 
 use super::space::Settings;
 

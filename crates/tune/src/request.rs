@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use isotherm_config::{ActingRequest, ContextConfig, Method, Monitoring, Request, RequestError};
-use isotherm_engine::guard::{GuardLimits, MAX_SLOWDOWN};
+use isotherm_policy::guard::{GuardLimits, MAX_SLOWDOWN};
 use isotherm_session::simulated::Replay;
 
 use super::depth::{BOUNDS, Depth, SETTINGS};

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use isotherm_config::{ActingRequest, Request, to_yaml};
-use isotherm_engine::guard::GuardLimits;
+use isotherm_policy::guard::GuardLimits;
 use isotherm_record::Reader;
 use isotherm_session::simulated::Replay;
 use isotherm_tune::{EachSecond, Prediction, Replays, Settings, TuningPlan, trace_facts};

@@ -4,13 +4,12 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use isotherm_engine::scheme::{
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId};
+use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Destination, Filter, FilterKind, Frequency, SchemeEngine,
     SystemFacts,
 };
-use isotherm_engine::{
-    AddressRange, Nanos, Outcome, PAGE_SIZE, RegionSnapshot, Scheme, Snapshot, TargetId,
-};
+use isotherm_policy::{Outcome, Scheme};
 
 const NR_REGIONS: u64 = 100_000;
 const REGION: u64 = 64 * PAGE_SIZE;

@@ -1,7 +1,7 @@
 //! The guard on memory pressure (PSI), which not every machine has.
 
-use isotherm_engine::guard::Limit;
 use isotherm_engine::{Nanos, Snapshot};
+use isotherm_policy::guard::Limit;
 use isotherm_record::Item;
 use serde_json::Value;
 

@@ -4,11 +4,11 @@ use isotherm_config::{
     ConfigFormat, Configuration, ConfiguredOperations, Method, Request, hmsdk_demote,
     hmsdk_promote, load, preset, scheme_line, to_json, to_yaml,
 };
-use isotherm_engine::scheme::{
+use isotherm_engine::{AddressRange, IntervalsGoal, Nanos};
+use isotherm_policy::scheme::{
     Action, Age, Bounds, Destination, FailCharge, FilterKind, Frequency, GoalMetric, OpsFilter,
     Tuner, Weights,
 };
-use isotherm_engine::{AddressRange, IntervalsGoal, Nanos};
 
 const FIXTURES: [(&str, &str); 6] = [
     ("damo_prcl.json", include_str!("../fixtures/damo_prcl.json")),

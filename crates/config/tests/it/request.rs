@@ -4,8 +4,8 @@ use isotherm_config::{
     ActingRequest, ConfigFormat, ContextConfig, MemoryGoal, Method, MonitorSpec, Monitoring,
     ProcessSpec, Request, RequestError, SessionSpec, TargetSpec, ThpPolicy, load,
 };
-use isotherm_engine::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_engine::{Attributes, Nanos};
+use isotherm_policy::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 
 /// Returns contexts, one a kdamond; each has a process, a pause flag and further keys.
 fn file(contexts: &[(u32, bool, &str)]) -> Vec<ContextConfig> {

@@ -6,7 +6,7 @@ use isotherm_config::{
     text_of, to_json, to_yaml,
 };
 use isotherm_engine::AddressRange;
-use isotherm_engine::scheme::{Action, Tuner};
+use isotherm_policy::scheme::{Action, Tuner};
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;

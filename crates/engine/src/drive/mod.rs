@@ -4,20 +4,11 @@
 //! [`crate::port`]: the same code monitors a real process and a simulated one. They read no clock and no file and make
 //! no system call: the caller passes the time, and all else is the world's.
 
-mod batches;
-mod bound_by;
-mod context;
-mod dry_run;
-mod huge;
 mod monitor;
 mod numbering;
 mod regions;
 mod tables;
 
-pub use batches::{Executed, Throughput, execute};
-pub use bound_by::BoundBy;
-pub use context::{Context, Platform};
-pub use dry_run::DryRun;
 pub use monitor::MonitorLoop;
 pub use numbering::Numbering;
 pub use regions::RegionLoop;

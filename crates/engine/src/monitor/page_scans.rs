@@ -197,7 +197,7 @@ impl Block {
 mod tests {
     use super::*;
     use crate::monitor::bits::{NONE, mask_of};
-    use crate::test_regions::second;
+    use crate::test_pictures::second;
 
     const TARGET: TargetId = TargetId(3);
 

@@ -9,9 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::CompactionAttributes;
 use isotherm_engine::units::{format_time, parse_time};
 use isotherm_linux::compaction::kernel_proactiveness;
+use isotherm_policy::compaction::CompactionAttributes;
 use isotherm_record::{Header, Item, Writer};
 use isotherm_session::{
     CompactionEvent, CompactionOutput, CompactionReport, CompactionSession, CompactionSpec,

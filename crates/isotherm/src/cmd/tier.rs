@@ -9,8 +9,8 @@ use isotherm_config::{
     ConfigFormat, Extent, HMSDK_MEMCG, Move, TierPlan, Topology, load, node_extent, text_of,
     to_json, to_yaml,
 };
-use isotherm_engine::scheme::Tuner;
 use isotherm_linux::{cgroup, node};
+use isotherm_policy::scheme::Tuner;
 
 use isotherm_engine::units::parse_bytes;
 

@@ -26,10 +26,10 @@ use std::rc::Rc;
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ActingRequest, ContextSpec, Request, SessionSpec, TargetSpec, World};
-use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{CpuAccount, Nanos};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::pods::Pods;
+use isotherm_policy::scheme::{Action, Scheme};
 use isotherm_record::{Item, RecordError, printable};
 use isotherm_session::protocol::{
     DaemonRequest, Done, Feed, LiveState, Metrics, PodPolicies, Reply, Status,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use isotherm_config::{ActingRequest, MemoryGoal};
 use isotherm_engine::Nanos;
-use isotherm_engine::guard::GuardLimits;
 use isotherm_engine::units::{parse_bytes, parse_share, parse_time, parse_time_span};
+use isotherm_policy::guard::GuardLimits;
 
 /// Options of schemes.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, ensure};
 use isotherm_config::{ClearBy, Method, Monitoring};
-use isotherm_engine::scheme::Bounds;
 use isotherm_engine::units::{parse_share, parse_time};
 use isotherm_engine::{IntervalsGoal, Nanos};
+use isotherm_policy::scheme::Bounds;
 
 use super::names::one_of;
 

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, Refusal, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
+use isotherm_policy::{Operation, Outcome, Refusal};
 
 use crate::areas::MappedArea;
 use isotherm_engine::monitor::bits::{self, Bitmap};
@@ -281,7 +282,7 @@ pub(super) fn mapping_around(range: AddressRange, areas: &[MappedArea]) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::scheme::Action;
+    use isotherm_policy::scheme::Action;
     use proptest::prelude::*;
 
     use super::*;

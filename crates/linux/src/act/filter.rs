@@ -3,8 +3,9 @@
 use std::cell::OnceCell;
 use std::ops::Range;
 
-use isotherm_engine::scheme::OpsFilter;
-use isotherm_engine::{BLOCK_SIZE, Operation, PAGE_SIZE, TargetId};
+use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, TargetId};
+use isotherm_policy::Operation;
+use isotherm_policy::scheme::OpsFilter;
 
 use super::batch::{self, Block};
 use super::bits;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use isotherm_engine::monitor::bits;
-use isotherm_engine::scheme::Action;
-use isotherm_engine::{AddressRange, Operation, Outcome, Refusal, TargetId};
+use isotherm_engine::{AddressRange, TargetId};
+use isotherm_policy::scheme::Action;
+use isotherm_policy::{Operation, Outcome, Refusal};
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, areas_of, refused};

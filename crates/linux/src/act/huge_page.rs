@@ -16,8 +16,9 @@
 //!
 //! [`PageTableProbe::contents`]: crate::probe::PageTableProbe::contents
 
-use isotherm_engine::scheme::huge::UNUSED_MIN;
-use isotherm_engine::{AddressRange, Operation, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
+use isotherm_engine::{AddressRange, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_policy::scheme::huge::UNUSED_MIN;
+use isotherm_policy::{Operation, Refusal};
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};

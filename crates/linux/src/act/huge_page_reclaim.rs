@@ -27,8 +27,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isotherm_engine::scheme::Action;
 use isotherm_engine::{AddressRange, PAGES_PER_BLOCK, TargetId};
+use isotherm_policy::scheme::Action;
 
 use super::batch::{self, Block};
 use super::huge_page::MADV_COLLAPSE;

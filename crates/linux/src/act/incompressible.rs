@@ -12,7 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Refusal, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
+use isotherm_policy::Refusal;
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};

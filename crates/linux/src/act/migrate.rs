@@ -1,7 +1,8 @@
 //! Moves pages to another node with move_pages(2).
 
-use isotherm_engine::scheme::Destination;
-use isotherm_engine::{PAGE_SIZE, Refusal, TargetId};
+use isotherm_engine::{PAGE_SIZE, TargetId};
+use isotherm_policy::Refusal;
+use isotherm_policy::scheme::Destination;
 
 use super::batch::Block;
 use super::{ProcessActuator, bits, refuse_all};

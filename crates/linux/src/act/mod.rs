@@ -35,12 +35,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use isotherm_engine::monitor::bits::{self, Bitmap};
-use isotherm_engine::scheme::huge::BlockUse;
-use isotherm_engine::scheme::{Action, Effect};
 use isotherm_engine::table::BlockFacts;
-use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, TargetId,
-};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
+use isotherm_policy::scheme::huge::BlockUse;
+use isotherm_policy::scheme::{Action, Effect};
+use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
 
 use crate::areas::MappedArea;
 use crate::cgroup::GroupNumbers;

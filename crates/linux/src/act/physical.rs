@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::scheme::Action;
-use isotherm_engine::{Actuator, AddressRange, Operation, Outcome, PAGE_SIZE, Refusal, TargetId};
+use isotherm_engine::{AddressRange, PAGE_SIZE, TargetId};
+use isotherm_policy::scheme::Action;
+use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
 
 use super::{ActOptions, ProcessActuator, batch};
 use crate::probe::{PhysicalProbe, ProbeError};

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, Operation, PAGE_SIZE, Refusal, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
+use isotherm_policy::{Operation, Refusal};
 
 use super::batch::{self, Block};
 use super::cpu_pin::CpuPin;

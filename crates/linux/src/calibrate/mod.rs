@@ -18,10 +18,9 @@ use std::time::Instant;
 
 use isotherm_engine::calibration::{Calibration, Measured};
 use isotherm_engine::monitor::bits;
-use isotherm_engine::scheme::Action;
-use isotherm_engine::{
-    Actuator as _, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, TargetId,
-};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
+use isotherm_policy::scheme::Action;
+use isotherm_policy::{Actuator as _, Operation, Outcome};
 
 use crate::act::{ActOptions, ProcessActuator};
 use crate::clock::process_cpu;

@@ -1,6 +1,6 @@
 //! Compaction of this machine's memory: measures fragmentation, and makes the kernel compact a node.
 //!
-//! Problem: the engine's controller ([`isotherm_engine::compaction`]) needs free blocks per zone, kswapd's activity,
+//! Problem: the engine's controller ([`isotherm_policy::compaction`]) needs free blocks per zone, kswapd's activity,
 //! and compaction that can be stopped when enough is done. The kernel exports the first in `/proc` and the second
 //! nowhere. It has no direct interface for the third: a write to `/sys/devices/system/node/nodeN/compact` compacts the
 //! whole node, to the end.
@@ -37,7 +37,7 @@ use std::io;
 use std::path::PathBuf;
 
 use isotherm_engine::PAGE_SIZE;
-use isotherm_engine::compaction::{NodeFacts, ZoneFacts};
+use isotherm_policy::compaction::{NodeFacts, ZoneFacts};
 use serde::Serialize;
 use thiserror::Error;
 

@@ -3,7 +3,7 @@
 //! Limits: numbers beyond any machine (2^40 pages are 4 PiB) are refused, so that no sum overflows.
 //! Kernels built for larger blocks than order 10 exist; their blocks are counted as several of 10.
 
-use isotherm_engine::compaction::NR_ORDERS;
+use isotherm_policy::compaction::NR_ORDERS;
 use thiserror::Error;
 
 /// Maximum pages of a zone: more than physical addresses reach.

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 
-use isotherm_engine::{AddressRange, TargetId, Unreclaimable};
+use isotherm_engine::{AddressRange, TargetId};
+use isotherm_policy::Unreclaimable;
 
 use super::aliases::Aliases;
 use super::page_table::PageTableProbe;

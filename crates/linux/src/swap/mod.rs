@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use isotherm_engine::Refusal;
+use isotherm_policy::Refusal;
 
 use crate::meminfo::Meminfo;
 use crate::text;

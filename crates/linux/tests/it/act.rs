@@ -6,13 +6,12 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use isotherm_engine::scheme::{Action, OpsFilter};
-use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Operation, PAGE_SIZE, Refusal, TargetId,
-};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
 use isotherm_linux::swap;
+use isotherm_policy::scheme::{Action, OpsFilter};
+use isotherm_policy::{Actuator, Operation, Refusal};
 
 use crate::common::{
     BLOCKS, Memory, PAGES, SIZE, act, actuator, alone, beside_a_child, execute, operation, or_skip,

@@ -10,12 +10,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use isotherm_engine::scheme::Action;
-use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Operation, Outcome, PAGE_SIZE, TargetId,
-};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
+use isotherm_policy::scheme::Action;
+use isotherm_policy::{Actuator, Operation, Outcome};
 
 pub(crate) const ME: TargetId = TargetId(0);
 pub(crate) const BLOCKS: u64 = 8;

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use isotherm_engine::monitor::bits;
-use isotherm_engine::scheme::Action;
-use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, Refusal};
+use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::host::split_gives_back;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
+use isotherm_policy::Refusal;
+use isotherm_policy::scheme::Action;
 
 use crate::common::{self, BLOCKS, ME, Memory, PAGES, SIZE, act, alone, beside_a_child, skip};
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use isotherm_engine::Unreclaimable;
+use isotherm_policy::Unreclaimable;
 use isotherm_record::item::{Mapping, MappingChange};
 
 use super::*;

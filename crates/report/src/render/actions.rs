@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use isotherm_engine::{Nanos, Refusal, units};
+use isotherm_engine::{Nanos, units};
+use isotherm_policy::Refusal;
 
 use super::plot::{Line, lines};
 use super::table::Table;

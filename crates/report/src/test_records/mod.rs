@@ -5,13 +5,14 @@ pub(crate) mod machine;
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::compaction::{
+use isotherm_engine::{
+    AddressRange, Nanos, NodeMoves, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId,
+};
+use isotherm_policy::Refusal;
+use isotherm_policy::compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };
-use isotherm_engine::guard::{Account, Guard, GuardLimits, GuardStatus};
-use isotherm_engine::{
-    AddressRange, Nanos, NodeMoves, PAGE_SIZE, Refusal, RegionSnapshot, Snapshot, TargetId,
-};
+use isotherm_policy::guard::{Account, Guard, GuardLimits, GuardStatus};
 
 use isotherm_record::item::{
     ActionSample, CompactionSample, FragmentationSample, GuardSample, Header, Item,

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, World, contrary_schemes};
-use isotherm_engine::scheme::{Action, FilterKind, OpsFilter, Scheme};
 use isotherm_engine::{AddressRange, Attributes};
 use isotherm_linux::host::split_gives_back;
 use isotherm_linux::{cgroup, swap};
+use isotherm_policy::scheme::{Action, FilterKind, OpsFilter, Scheme};
 
 use super::is_dry_run;
 

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
-use isotherm_engine::drive::{BoundBy, Context, Platform};
-use isotherm_engine::guard::{GuardStatus, Pool};
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
-use isotherm_engine::scheme::huge::BlockUse;
-use isotherm_engine::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
-use isotherm_engine::{
-    Actuator, AddressRange, CpuAccount, Nanos, Operation, Outcome, Refusal, Snapshot, TargetId,
-};
+use isotherm_engine::{AddressRange, CpuAccount, Nanos, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::node;
 use isotherm_linux::probe::ProbeError;
+use isotherm_policy::guard::{GuardStatus, Pool};
+use isotherm_policy::scheme::huge::BlockUse;
+use isotherm_policy::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
+use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
+use isotherm_policy::{BoundBy, Context, Platform};
 use isotherm_record::{ActionSample, Item, PageSnapshot};
 
 use super::goal::GoalMeter;

@@ -10,9 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::scheme::{Metric, SchemeEngine};
 use isotherm_engine::{AddressRange, Snapshot, TargetId};
 use isotherm_linux::node::Tally;
+use isotherm_policy::scheme::{Metric, SchemeEngine};
 
 use crate::session::Session;
 

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
-use isotherm_engine::drive::{BoundBy, Context};
-use isotherm_engine::guard::{
-    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
-};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::act::ProcessActuator;
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::{cgroup, pressure};
+use isotherm_policy::guard::{
+    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
+};
+use isotherm_policy::{BoundBy, Context};
 use isotherm_record::{GuardSample, Item};
 
 use super::file_waits::{FileWaits, FilesRead};

@@ -24,10 +24,10 @@
 use anyhow::bail;
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
 use isotherm_damon::DamonError;
-use isotherm_engine::drive::BoundBy;
-use isotherm_engine::guard::{Guard, Pool};
-use isotherm_engine::scheme::{Action, QuotaState, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_engine::{Nanos, TargetId};
+use isotherm_policy::BoundBy;
+use isotherm_policy::guard::{Guard, Pool};
+use isotherm_policy::scheme::{Action, QuotaState, Scheme, SchemeEngine, SchemeStatus, Stats};
 use isotherm_record::{ActionSample, Item};
 
 mod effect;

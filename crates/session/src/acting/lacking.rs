@@ -1,8 +1,8 @@
 //! Requests that this machine cannot meet.
 
 use isotherm_config::{ContextSpec, SessionSpec, TargetSpec, World};
-use isotherm_engine::scheme::{Action, GoalMetric, Scheme};
 use isotherm_linux::{act, node};
+use isotherm_policy::scheme::{Action, GoalMetric, Scheme};
 
 /// Returns the parts of a session that this machine cannot do, each with the reason and a remedy.
 ///

@@ -1,9 +1,9 @@
 //! Acting by Isotherm itself.
 
 use isotherm_config::{ActingSpec, ContextSpec, SessionSpec};
-use isotherm_engine::scheme::SchemeEngine;
 use isotherm_engine::{CpuAccount, Nanos, Snapshot};
 use isotherm_linux::clock::process_cpu;
+use isotherm_policy::scheme::SchemeEngine;
 use isotherm_record::{Item, PageSnapshot};
 
 use super::context::ContextActing;

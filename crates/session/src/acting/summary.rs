@@ -3,11 +3,11 @@
 pub(crate) mod bounds;
 
 use isotherm_engine::Nanos;
-use isotherm_engine::drive::BoundBy;
-use isotherm_engine::guard::{GuardLimits, GuardStatus};
-use isotherm_engine::scheme::huge::WasteStatus;
-use isotherm_engine::scheme::{Action, SchemeStatus, Stats};
 use isotherm_engine::units::{format_bytes, format_share};
+use isotherm_policy::BoundBy;
+use isotherm_policy::guard::{GuardLimits, GuardStatus};
+use isotherm_policy::scheme::huge::WasteStatus;
+use isotherm_policy::scheme::{Action, SchemeStatus, Stats};
 
 use crate::messages::{limit_words, refusal_words};
 use bounds::BoundTime;

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use isotherm_engine::scheme::{LruMemory, Metric, NodeUsage, SystemFacts};
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::{cgroup, pressure};
+use isotherm_policy::scheme::{LruMemory, Metric, NodeUsage, SystemFacts};
 
 /// Returns the metrics in `wanted`, and no more. A metric that cannot be read stays unknown.
 pub(super) fn facts(wanted: &[Metric]) -> SystemFacts {

@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use isotherm_engine::guard::{RefaultRate, WaitSource};
+use isotherm_engine::RefaultRate;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::statistics::nearest_rank;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
@@ -29,6 +29,7 @@ use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::pressure;
 use isotherm_linux::process::Process;
 use isotherm_linux::refault_cost::{self, RefaultSample, refault_cost_now};
+use isotherm_policy::guard::WaitSource;
 
 use super::file_waits::FilesRead;
 use super::taken::Taken;

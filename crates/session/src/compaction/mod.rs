@@ -7,12 +7,12 @@ mod report;
 use std::collections::BTreeMap;
 
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::{
-    CompactionAttributes, CompactionDecision, CompactionState, CompactionStatus, NodeFacts,
-};
 use isotherm_linux::clock::{self, Clock};
 use isotherm_linux::compaction::{FragmentationReader, kernel_proactiveness};
 use isotherm_linux::host;
+use isotherm_policy::compaction::{
+    CompactionAttributes, CompactionDecision, CompactionState, CompactionStatus, NodeFacts,
+};
 use isotherm_record::{CompactionSample, FragmentationSample, Header, Item};
 use serde::{Deserialize, Serialize};
 

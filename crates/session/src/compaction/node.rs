@@ -1,13 +1,13 @@
 //! One node, with its checks, decisions and rounds of compaction.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::{
-    CompactionAttributes, CompactionController, CompactionDecision, CompactionState,
-    CompactionStatus, NodeFacts, RoundEnd, node_score,
-};
 use isotherm_linux::clock::Clock;
 use isotherm_linux::compaction::{
     Compacted, CompactionCounters, CompactionError, FragmentationReader, Kswapd, Trigger,
+};
+use isotherm_policy::compaction::{
+    CompactionAttributes, CompactionController, CompactionDecision, CompactionState,
+    CompactionStatus, NodeFacts, RoundEnd, node_score,
 };
 use serde::Serialize;
 

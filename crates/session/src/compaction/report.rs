@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use isotherm_engine::PAGE_SIZE;
-use isotherm_engine::compaction::{
+use isotherm_policy::compaction::{
     BackOff, CompactionAttributes, CompactionDecision, CompactionState, CompactionStatus,
     NR_ORDERS, NodeFacts, RoundEnd, node_score, zone_score,
 };
@@ -227,7 +227,7 @@ fn score(points: f64) -> String {
 }
 
 fn facts_json(facts: &NodeFacts, order: u8) -> Value {
-    let zone = |(index, zone): (usize, &isotherm_engine::compaction::ZoneFacts)| {
+    let zone = |(index, zone): (usize, &isotherm_policy::compaction::ZoneFacts)| {
         json!({
             "name": zone.name,
             "present_bytes": zone.present_pages * PAGE_SIZE,

@@ -24,8 +24,8 @@ use std::collections::BTreeMap;
 
 use isotherm_config::SessionSpec;
 use isotherm_engine::Nanos;
-use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::statistics::median;
+use isotherm_policy::scheme::{Action, Scheme};
 use serde::{Deserialize, Serialize};
 
 pub use runner::compare;

@@ -1,7 +1,7 @@
 //! The claims of a world's snapshots, compared with the result of exact scans.
 
-use isotherm_engine::scheme::{Quota, Scheme, SchemeEngine, SystemFacts};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
+use isotherm_policy::scheme::{Quota, Scheme, SchemeEngine, SystemFacts};
 use isotherm_workload::score::{AccuracyScore, share};
 
 use super::truth::{Overlap, Truth};
@@ -81,8 +81,8 @@ pub(super) fn about(
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Frequency};
     use isotherm_engine::{AddressRange, PAGE_SIZE, RegionSnapshot};
+    use isotherm_policy::scheme::{AccessPattern, Action, Age, Bounds, Frequency};
     use isotherm_record::{PageBlock, PageSnapshot};
 
     use super::super::truth::Scans;

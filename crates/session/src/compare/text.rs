@@ -124,7 +124,7 @@ fn spread(world: &WorldReport, of: fn(&Turn) -> Option<f64>) -> Option<String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use isotherm_engine::scheme::Action;
+    use isotherm_policy::scheme::Action;
 
     use super::super::{ComparedWorld, SchemeTurn, TruthBytes};
     use super::*;

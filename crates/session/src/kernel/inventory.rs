@@ -240,7 +240,7 @@ fn configured(kdamond: usize, context: &DamonContext) -> ContextConfig {
 mod tests {
     use isotherm_config::{ConfigFormat, load, to_json};
     use isotherm_damon::fake::{FakeTree, Level};
-    use isotherm_engine::scheme::{Age, Scheme};
+    use isotherm_policy::scheme::{Age, Scheme};
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use anyhow::{Context as _, bail};
 use isotherm_config::{ContextSpec, MonitorSpec, TargetSpec};
 use isotherm_damon::{DamonContext, DamonTarget, Operations};
-use isotherm_engine::scheme::{Action, Bounds, Scheme};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Intervals};
+use isotherm_policy::scheme::{Action, Bounds, Scheme};
 
 /// Returns the context with these processes, or with this RAM if it is of physical memory.
 pub(super) fn context(

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use isotherm_config::ContextSpec;
 use isotherm_damon::{DamonContext, DamonError, DamonTarget, KernelStats, nr_samples};
-use isotherm_engine::scheme::{AccessPattern, Action, Scheme};
 use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, Snapshot, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
 use isotherm_linux::cpu::task_cpu;
@@ -13,6 +12,7 @@ use isotherm_linux::damon_trace::TracedWhat;
 use isotherm_linux::kernel_thread::kernel_thread;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
+use isotherm_policy::scheme::{AccessPattern, Action, Scheme};
 use isotherm_record::Item;
 
 use super::assemble::{Assembler, snapshot};

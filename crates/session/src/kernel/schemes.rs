@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use isotherm_damon::KernelStats;
-use isotherm_engine::scheme::Scheme;
-use isotherm_engine::{Nanos, Refusal, TargetId};
+use isotherm_engine::{Nanos, TargetId};
+use isotherm_policy::Refusal;
+use isotherm_policy::scheme::Scheme;
 use isotherm_record::{ActionSample, TargetActions};
 
 use crate::monitor::Force;
@@ -212,7 +213,7 @@ fn by_target(
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::scheme::{AccessPattern, Action};
+    use isotherm_policy::scheme::{AccessPattern, Action};
 
     use super::*;
 

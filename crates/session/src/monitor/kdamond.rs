@@ -2,7 +2,7 @@
 
 use isotherm_damon::KernelStats;
 use isotherm_engine::Nanos;
-use isotherm_engine::scheme::Scheme;
+use isotherm_policy::scheme::Scheme;
 
 /// Effect of the schemes at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use isotherm_engine::{AddressRange, Nanos, TargetId, Unreclaimable};
+use isotherm_engine::{AddressRange, Nanos, TargetId};
+use isotherm_policy::Unreclaimable;
 use isotherm_record::stacks::{HUGE_PAGES_SETTING, STACKS_SETTING};
 use isotherm_record::{Header, Item, Mapping, MappingChange, RecordError, TargetStart, Writer};
 

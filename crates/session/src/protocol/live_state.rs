@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use isotherm_engine::guard::GuardStatus;
 use isotherm_engine::{Cost, Nanos};
+use isotherm_policy::guard::GuardStatus;
 use isotherm_record::{GuardSample, Item, KernelMigrations};
 
 use super::machine::Machine;

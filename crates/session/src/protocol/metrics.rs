@@ -9,11 +9,11 @@ mod pods;
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::drive::BoundBy;
 use isotherm_engine::frames::{AgeBytes, MappedClass, NR_AGES};
-use isotherm_engine::scheme::SchemeStatus;
 use isotherm_engine::{Cost, Nanos};
 use isotherm_linux::pods::Pod;
+use isotherm_policy::BoundBy;
+use isotherm_policy::scheme::SchemeStatus;
 use prometheus_client::metrics::MetricType;
 
 use page::{Page, Value};

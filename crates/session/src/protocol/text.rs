@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use isotherm_engine::drive::BoundBy;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_engine::{Nanos, PAGE_SIZE};
+use isotherm_policy::BoundBy;
 use isotherm_record::printable;
 use serde::Deserialize as _;
 use serde_json::Value;

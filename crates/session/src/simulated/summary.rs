@@ -6,7 +6,8 @@ use std::io::Read;
 
 use anyhow::ensure;
 use indexmap::IndexMap;
-use isotherm_engine::{Nanos, PAGE_SIZE, Refusal};
+use isotherm_engine::{Nanos, PAGE_SIZE};
+use isotherm_policy::Refusal;
 use isotherm_record::{Item, Reader};
 use isotherm_sim::machine::Losses;
 use isotherm_sim::memory::SimZone;
@@ -14,8 +15,8 @@ use isotherm_sim::simulation::{Event, Simulation};
 use isotherm_sim::statistics::Distribution;
 use serde::{Serialize, Serializer};
 
-use isotherm_engine::scheme::huge::WasteStatus;
 use isotherm_engine::units::{format_bytes, format_time};
+use isotherm_policy::scheme::huge::WasteStatus;
 
 use super::Occupancy;
 use crate::messages::refusal_words;

@@ -3,12 +3,10 @@
 use std::convert::Infallible;
 
 use isotherm_engine::monitor::bits;
-use isotherm_engine::scheme::huge::{BlockUse, UNUSED_MIN};
-use isotherm_engine::scheme::{Action, OpsFilter};
-use isotherm_engine::{
-    Actuator, AddressRange, BLOCK_SIZE, Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK,
-    Refusal, TargetId,
-};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_policy::scheme::huge::{BlockUse, UNUSED_MIN};
+use isotherm_policy::scheme::{Action, OpsFilter};
+use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
 
 use super::area::Use;
 use super::{Place, Rules, SimMachine, block_start};

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use isotherm_engine::{AddressRange, Nanos, Unreclaimable};
+use isotherm_engine::{AddressRange, Nanos};
+use isotherm_policy::Unreclaimable;
 
 use super::node_pages::NodePages;
 use super::pattern::{Pattern, Span};

@@ -6,7 +6,7 @@
 //! (`defer_compaction`).
 
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
+use isotherm_policy::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
 
 use super::SimMachine;
 use crate::compaction::Scanners;

@@ -7,8 +7,9 @@
 //! and are filtered and moved together. The result is the same as page by page. Huge pages, other actions, and machines
 //! with active faults are handled page by page.
 
-use isotherm_engine::scheme::{Action, OpsFilter};
-use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+use isotherm_policy::scheme::{Action, OpsFilter};
+use isotherm_policy::{Operation, Outcome, Refusal};
 
 use super::actuator::{SimActuator, refuse};
 use super::area::Use;

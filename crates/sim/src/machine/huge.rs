@@ -1,6 +1,7 @@
 //! Huge pages: made at the first fault, by khugepaged and on demand, and split again.
 
-use isotherm_engine::{Nanos, Refusal};
+use isotherm_engine::Nanos;
+use isotherm_policy::Refusal;
 
 use super::area::Use;
 use super::{BLOCK, Defrag, Place, SimMachine, block_at};

@@ -5,7 +5,8 @@
 //! that is done.
 
 use isotherm_engine::monitor::bits;
-use isotherm_engine::{Nanos, Operation, Outcome, PAGE_SIZE, PAGES_PER_BLOCK, Refusal, TargetId};
+use isotherm_engine::{Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_policy::{Operation, Outcome, Refusal};
 
 use super::area::Use;
 use super::process::Losses;

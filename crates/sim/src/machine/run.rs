@@ -262,8 +262,8 @@ impl SimMachine {
 
     /// Moves a page from memory to swap or to its file, and schedules its next access. Returns the time that this
     /// takes.
-    pub(super) fn evict(&mut self, page: Page) -> Result<Nanos, isotherm_engine::Refusal> {
-        use isotherm_engine::Refusal;
+    pub(super) fn evict(&mut self, page: Page) -> Result<Nanos, isotherm_policy::Refusal> {
+        use isotherm_policy::Refusal;
         let at = self.area_at(page);
         let area = &self.areas[at];
         let (purpose, process, offset) = (area.spec.purpose, area.process, page - area.pages.start);

@@ -5,7 +5,7 @@
 //! are taken at the lowest address; the kernel takes the one freed last. When a kind's lists are empty, the largest
 //! block of another kind is taken. The whole pageblock goes with it where the kernel would claim it.
 
-use isotherm_engine::compaction::NR_ORDERS;
+use isotherm_policy::compaction::NR_ORDERS;
 
 use crate::bits::Bits;
 

@@ -4,10 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::drive::{Context, MonitorLoop};
-use isotherm_engine::guard::{ActMeter, GuardSignals, Pools, RefaultRate, waited_share};
-use isotherm_engine::scheme::SchemeError;
-use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId};
+use isotherm_engine::RefaultRate;
+use isotherm_engine::drive::MonitorLoop;
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot, TargetId};
+use isotherm_policy::Context;
+use isotherm_policy::guard::{ActMeter, GuardSignals, Pools, waited_share};
+use isotherm_policy::scheme::SchemeError;
+use isotherm_policy::{Operation, Outcome};
 
 use super::world::SimulatedWorld;
 use super::{PHYSICAL, SimContextSpec, Watch};

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use isotherm_engine::drive::{MonitorLoop, Platform, TargetSource};
-use isotherm_engine::scheme::huge::BlockUse;
-use isotherm_engine::scheme::{Action, Metric, NodeUsage, SchemeEngine, SystemFacts};
-use isotherm_engine::{
-    Actuator, AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Snapshot, TargetId,
-};
+use isotherm_engine::drive::{MonitorLoop, TargetSource};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot, TargetId};
+use isotherm_policy::Platform;
+use isotherm_policy::scheme::huge::BlockUse;
+use isotherm_policy::scheme::{Action, Metric, NodeUsage, SchemeEngine, SystemFacts};
+use isotherm_policy::{Actuator, Operation, Outcome};
 
 use super::PHYSICAL;
 use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};

@@ -1,9 +1,9 @@
 //! The machine's accounts: used memory belongs to its users, and a process's time is work or lost, whatever is done to
 //! it.
 
-use isotherm_engine::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{Nanos, PAGE_SIZE};
+use isotherm_policy::scheme::{AccessPattern, Action, Destination, Scheme};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, SimMachine, SimProcess, SimProcessSpec, Swap,
     SwapKind, ThpMode, Use,

@@ -1,7 +1,7 @@
 //! Shared by the tests: units, programs, schemes and contexts.
 
-use isotherm_engine::scheme::{AccessPattern, Action, Age, Bounds, Frequency, Scheme};
 use isotherm_engine::{AddressRange, Nanos};
+use isotherm_policy::scheme::{AccessPattern, Action, Age, Bounds, Frequency, Scheme};
 use isotherm_sim::machine::{AreaSpec, Pattern, SimProcessSpec};
 use isotherm_sim::simulation::{Event, SimContextSpec, Simulation, Watch};
 

@@ -1,7 +1,7 @@
 //! Memory under any order of allocations, releases, compaction and migration while things go wrong.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::CompactionAttributes;
+use isotherm_policy::compaction::CompactionAttributes;
 use isotherm_sim::compaction::Scanners;
 use isotherm_sim::cost::PUBLISHED_MACHINE;
 use isotherm_sim::fault::Faults;

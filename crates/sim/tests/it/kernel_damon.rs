@@ -1,7 +1,7 @@
 //! The rules of the kernel's DAMON, where they differ from Isotherm's.
 
-use isotherm_engine::scheme::{Action, Scheme};
 use isotherm_engine::{Attributes, Nanos};
+use isotherm_policy::scheme::{Action, Scheme};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine, SimProcess, SimProcessSpec,
     SwapKind,

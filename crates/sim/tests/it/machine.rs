@@ -1,8 +1,9 @@
 //! The simulated machine: nothing is lost or doubled, and the same seed gives the same bytes, whatever goes wrong.
 
-use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Destination, Frequency, Scheme};
 use isotherm_engine::table::TableAttributes;
-use isotherm_engine::{AddressRange, Attributes, Nanos, Refusal, Unreclaimable};
+use isotherm_engine::{AddressRange, Attributes, Nanos};
+use isotherm_policy::scheme::{AccessPattern, Action, Bounds, Destination, Frequency, Scheme};
+use isotherm_policy::{Refusal, Unreclaimable};
 
 use isotherm_sim::machine::{
     Defrag, FaultKind, InjectedFault, MachineSpec, NodeSpec, Pattern, Rates, Rules, SimMachine,

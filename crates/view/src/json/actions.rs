@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::Refusal;
+use isotherm_policy::Refusal;
 use isotherm_report::actions::{GuardCourse, ProcessActions, SchemeActions};
 use isotherm_report::render::reason;
 use serde::Serialize;

@@ -19,7 +19,7 @@
 //! Limits: kswapd is not simulated: reclaim finds nothing here.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::CompactionAttributes;
+use isotherm_policy::compaction::CompactionAttributes;
 use serde::Serialize;
 
 use isotherm_sim::compaction::Scanners;

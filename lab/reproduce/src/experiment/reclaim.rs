@@ -20,9 +20,10 @@
 //! Limits: there are no phases. Nothing is known of the machine's own memory, which pprcl reclaims as well. Runs longer
 //! than [`WINDOW`] are taken to go on like the last third of it.
 
-use isotherm_engine::scheme::huge::MAX_WASTE;
 use isotherm_engine::table::TableAttributes;
-use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE, Scheme};
+use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE};
+use isotherm_policy::Scheme;
+use isotherm_policy::scheme::huge::MAX_WASTE;
 use serde::Serialize;
 
 use isotherm_sim::cost::{KERNEL_DAMON, THIS_MACHINE};
@@ -313,7 +314,7 @@ pub fn run(program: &Program, configuration: &ReclaimConfiguration) -> ReclaimOu
 }
 
 fn asks_for_huge(scheme: &Scheme) -> bool {
-    use isotherm_engine::scheme::Action;
+    use isotherm_policy::scheme::Action;
     matches!(scheme.action, Action::Hugepage | Action::Collapse)
 }
 

@@ -228,8 +228,9 @@ fn area(name: &str, start: u64, pages: u64, fill: (Nanos, Nanos), rates: Rates) 
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::scheme::{AccessPattern, Action, Bounds, Destination, Frequency};
-    use isotherm_engine::{Attributes, Scheme};
+    use isotherm_engine::Attributes;
+    use isotherm_policy::Scheme;
+    use isotherm_policy::scheme::{AccessPattern, Action, Bounds, Destination, Frequency};
 
     use super::*;
     use crate::experiment::redis::reads;

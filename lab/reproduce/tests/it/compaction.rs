@@ -1,7 +1,7 @@
 //! The published compaction experiments in small: properties that hold at any costs.
 
 use isotherm_engine::Nanos;
-use isotherm_engine::compaction::CompactionState;
+use isotherm_policy::compaction::CompactionState;
 use isotherm_reproduce::experiment::compaction::{
     CompactionOutcome, CompactionSetting, driver, java, unmovable,
 };

@@ -354,7 +354,7 @@ fn are_alike(a: &Draft, b: &Draft, width: f64) -> bool {
 mod tests {
     use super::*;
     use crate::monitor::frames::MappedClass;
-    use crate::test_regions::second;
+    use crate::test_pictures::second;
 
     const FRAMES: u64 = PAGES_PER_BLOCK as u64;
 

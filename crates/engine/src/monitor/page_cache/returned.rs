@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::address::Nanos;
-use crate::guard::RefaultRate;
+use crate::refault_rate::RefaultRate;
 
 /// Most files that are checked for returns.
 const FILES_MAX: usize = 16_384;
@@ -383,7 +383,7 @@ fn step_left(now: Nanos, (step, changed): (u8, Nanos)) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_regions::second;
+    use crate::test_pictures::second;
 
     const FILE: FileId = (1, 2);
 

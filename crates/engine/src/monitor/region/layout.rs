@@ -48,14 +48,11 @@ pub(crate) fn three_ranges(mappings: &[AddressRange]) -> Vec<AddressRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_regions::{self, ranges_of};
+    use crate::test_pictures::of_ranges;
+    use crate::test_regions::ranges_of;
 
     fn check(layout: &str, how: fn(&[AddressRange]) -> Vec<AddressRange>, wanted: &str) {
-        assert_eq!(
-            test_regions::of_ranges(&how(&ranges_of(layout))),
-            wanted,
-            "from {layout}"
-        );
+        assert_eq!(of_ranges(&how(&ranges_of(layout))), wanted, "from {layout}");
     }
 
     #[test]

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use isotherm_config::ProcessSpec;
 use isotherm_engine::Nanos;
-use isotherm_engine::scheme::Action;
 use isotherm_engine::units::{format_bytes, format_time, parse_time};
 use isotherm_eval::runner::{
     self, ProgramRuns, ProgramSpec, RunEvent, ServiceRuns, ServiceSpec, WindowSpec,
 };
 use isotherm_eval::{Experiment, Workload};
 use isotherm_linux::{host, swap};
+use isotherm_policy::scheme::Action;
 use isotherm_session::pids;
 use isotherm_session::simulated::read_trace;
 use isotherm_tune::{

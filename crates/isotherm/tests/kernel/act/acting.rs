@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use isotherm_engine::Refusal;
+use isotherm_policy::Refusal;
 use isotherm_record::{ActionSample, Item};
 use nix::sys::signal::Signal;
 use serde_json::Value;

@@ -2,8 +2,8 @@
 
 use isotherm_damon::KernelStats;
 use isotherm_engine::Nanos;
-use isotherm_engine::guard::GuardStatus;
-use isotherm_engine::scheme::{Action, Age, Scheme, Weights};
+use isotherm_policy::guard::GuardStatus;
+use isotherm_policy::scheme::{Action, Age, Scheme, Weights};
 
 /// A grant that differs by less than this factor is not worth a commit.
 const WORTH: f64 = 1.5;
@@ -212,7 +212,7 @@ impl ChargeRatio {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::scheme::{AccessPattern, Bounds, Quota};
+    use isotherm_policy::scheme::{AccessPattern, Bounds, Quota};
 
     use super::*;
 

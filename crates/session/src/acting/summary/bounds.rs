@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::Nanos;
-use isotherm_engine::drive::BoundBy;
 use isotherm_engine::units::format_share;
+use isotherm_policy::BoundBy;
 
 /// Time for which a limit bound the schemes.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]

@@ -9,11 +9,12 @@ use std::fs::File;
 use std::ops::{ControlFlow, Range};
 
 use isotherm_engine::page_cache::{CachedFolio, CachedRegion, FileId, FolioState};
-use isotherm_engine::scheme::{Action, OpsFilter};
-use isotherm_engine::{AddressRange, Nanos, Operation, Outcome, PAGE_SIZE, Refusal, Snapshot};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_linux::cache::discard::discard;
 use isotherm_linux::cache::file::{self, CacheFileKind, Unopenable};
 use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
+use isotherm_policy::scheme::{Action, OpsFilter};
+use isotherm_policy::{Operation, Outcome, Refusal};
 
 use super::CacheView;
 

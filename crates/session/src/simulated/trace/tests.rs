@@ -1,7 +1,8 @@
 //! Replay of records with several processes.
 
 use isotherm_engine::monitor::bits;
-use isotherm_engine::{AddressRange, PAGE_SIZE, Unreclaimable};
+use isotherm_engine::{AddressRange, PAGE_SIZE};
+use isotherm_policy::Unreclaimable;
 use isotherm_record::{Mapping, MappingChange, PageBlock, PageSnapshot, TargetStart};
 
 use isotherm_sim::machine::Use;

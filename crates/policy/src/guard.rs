@@ -1,0 +1,486 @@
+//! The guard limits how fast schemes may act, so that their targets are not slowed.
+//!
+//! Problem: the cost of a scheme shows only after it has acted (refaults, pressure, lost speed). A scheme that suits
+//! most memory may be wrong for some of it, or become wrong later.
+//!
+//! Approach: a rate limits the bytes per second that schemes may act on. The *limit ratio* rules it: the largest of
+//! signal / limit over the limits that the user set. Below the limit the law is that of TMO (Weiner et al., *TMO:
+//! Transparent Memory Offloading in Datacenters*, ASPLOS 2022) and its senpai: the higher the ratio, the lower the rate.
+//! Senpai uses a fixed share times `1 - ratio`. Here the share itself is found: it grows while the ratio is below 1, as
+//! in congestion control (additive increase and multiplicative decrease: Chiu and Jain, 1989):
+//!
+//! ```text
+//! start            5 % of the targets' memory per second
+//! ratio < 1        rate grows by up to a half each second, times (1 - ratio), while it is used up
+//! ratio unknown    the rate stays as it is: a signal that is missing is no room
+//! ratio >= 1       stop at once; rate / 4; nothing for the hold-off: 5 s, doubled each time up to
+//!                  5 min; it halves again for every hold-off that passes quietly
+//! least            0.0083 % per second: senpai's pace (0.05 % every 6 s)
+//! ```
+//!
+//! **Debt.** A limit on the slowdown also limits the total loss ([`Ledger`]): to `max_slowdown` of the time since the
+//! start, and of the last ten minutes. A loss is
+//!
+//! - the time that a target's threads waited for memory that schemes took, at most the time that passed; of several
+//!   targets the one that waited longest counts, as each has its own time to lose;
+//! - the CPU time that acting took from a machine without idle CPUs, times the targets' part of the CPU time in use. It
+//!   is not divided by the number of CPUs: a delayed thread may hold a lock that all others wait for, which happens in
+//!   programs that share one.
+//!
+//! A debt above one step closes the guard until it is paid back. CPU time alone does not cause such a debt: a step is
+//! no longer than the ledger's balance ([`Guard::available_loss_ns`]).
+//!
+//! **Back-off.** Waits for processes' memory that is read back may take most of the allowed loss. Memory must then be
+//! idle twice, four times, ... as long as schemes ask before it is paged out ([`Guard::backoff`]).
+//!
+//! **Pools.** Memory of processes and the page cache each have their own rate and hold-off ([`Pool`]). Files that are
+//! read again thus do not delay the reclaim of idle process memory. If a limit is exceeded, the pool that caused most
+//! of the wait stops, and so does each pool that exceeds the limit alone. Both stop if the cause is unknown. They share
+//! the ledger.
+//!
+//! Limits: a loss shows only after it has occurred, so a first burst after a long quiet may overdraw by all that it
+//! reads back. That is paid back later, not undone. Memory that was reclaimed before the stop stays reclaimed until it
+//! is touched. Without limits nothing is slowed or stopped.
+
+mod act_meter;
+mod backoff;
+mod budget;
+mod ledger;
+mod rate;
+mod refaults;
+
+use serde::{Deserialize, Serialize};
+
+use backoff::Backoff;
+
+use crate::scheme::Action;
+use isotherm_engine::address::Nanos;
+use isotherm_engine::monitor::idle_pages::PageAgeRule;
+
+use rate::Rate;
+
+pub use act_meter::ActMeter;
+pub use budget::{ActBudget, ActBudgetStatus, STEP};
+pub use ledger::{Account, Ledger};
+pub use rate::{Pool, PoolStatus};
+pub use refaults::RefaultHistory;
+
+/// Default share of their time that targets may lose.
+pub const MAX_SLOWDOWN: f64 = 0.01;
+/// Default share of one CPU that acting may take from busy CPUs.
+pub const ACT_BUDGET: f64 = 0.05;
+
+/// Least CPU time per second that refaults are related to: a few refaults do not slow a target that runs less.
+const LEAST_CPU_PER_S: f64 = 0.02;
+
+/// Returns the share of their time that targets lose to `faults` in `seconds`, during which they ran for `cpu_s`
+/// seconds.
+pub fn waited_share(faults: u64, cost: Nanos, cpu_s: f64, seconds: f64) -> f64 {
+    faults as f64 * cost.as_secs_f64() / cpu_s.max(LEAST_CPU_PER_S * seconds)
+}
+
+/// Limits that the guard keeps. `None`: no such limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GuardLimits {
+    /// Share of their time that targets may lose, 0 to 1.
+    pub max_slowdown: Option<f64>,
+    /// Refaults (major faults) per second, all targets together.
+    pub max_refaults_per_s: Option<f64>,
+    /// Share of time in which some task waited for memory, 0 to 1.
+    pub max_psi: Option<f64>,
+    /// Time that one target may wait for memory within a second.
+    #[serde(default)]
+    pub max_refault_wait: Option<Nanos>,
+}
+
+impl GuardLimits {
+    /// Returns these limits, completed by those of `general`.
+    #[must_use]
+    pub fn or(self, general: Self) -> Self {
+        Self {
+            max_slowdown: self.max_slowdown.or(general.max_slowdown),
+            max_refaults_per_s: self.max_refaults_per_s.or(general.max_refaults_per_s),
+            max_psi: self.max_psi.or(general.max_psi),
+            max_refault_wait: self.max_refault_wait.or(general.max_refault_wait),
+        }
+    }
+
+    /// Returns the ages of single pages that schemes see. Without a guard schemes act exactly as configured, as in
+    /// DAMON.
+    pub fn page_ages(&self) -> PageAgeRule {
+        if self.is_limited() {
+            PageAgeRule::LessByReturns
+        } else {
+            PageAgeRule::Idle
+        }
+    }
+
+    /// Returns whether any limit is set.
+    pub fn is_limited(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+/// Signals of the last second. `None`: unknown, which neither stops the guard nor lets its rate grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GuardSignals {
+    /// Share of their time that targets lose.
+    pub slowdown: Option<f64>,
+    /// Refaults per second.
+    pub refaults_per_s: Option<f64>,
+    /// Share of time in which some task waited for memory.
+    pub psi: Option<f64>,
+    /// Time that the longest-waiting target has waited for memory since the last observation.
+    #[serde(default)]
+    pub waited: Option<Nanos>,
+    /// Source of that time.
+    #[serde(default)]
+    pub waited_by: Option<WaitSource>,
+}
+
+/// Source of the targets' waits for memory; the source with the longest wait counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WaitSource {
+    /// The kernel's delay accounting (`swapin` and `thrashing`).
+    Delays,
+    /// Pressure (PSI) of the targets' control group.
+    Pressure,
+    /// Refaults, times the measured cost of one on this machine.
+    Refaults,
+    /// Pages of files that were read back, times the measured time of one read on this machine.
+    Files,
+    /// The progress command: lost speed.
+    Progress,
+}
+
+/// The limit that was exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// [`GuardLimits::max_slowdown`].
+    Slowdown,
+    /// [`GuardLimits::max_refaults_per_s`].
+    Refaults,
+    /// [`GuardLimits::max_psi`].
+    Psi,
+    /// [`GuardLimits::max_refault_wait`].
+    RefaultWait,
+}
+
+/// State of the guard.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GuardStatus {
+    /// Whether schemes may now act on processes' memory at all.
+    pub is_open: bool,
+    /// Bytes per second of processes' memory that schemes may act on; `None` without limits.
+    pub bytes_per_s: Option<u64>,
+    /// The largest of signal / limit; `None` where no limited signal is known.
+    #[serde(alias = "strain")]
+    pub limit_ratio: Option<f64>,
+    /// The last limit that was exceeded.
+    pub exceeded: Option<Limit>,
+    /// Times that a limit was exceeded.
+    pub nr_stops: u64,
+    /// Time at which schemes may act on processes' memory again; `None` while they may.
+    pub until: Option<Nanos>,
+    /// Signals of the last observation.
+    pub signals: GuardSignals,
+    /// Whether a limited signal is unknown, so that the rate does not grow.
+    #[serde(default)]
+    pub is_blind: bool,
+    /// Whether the guard is closed until a debt is paid back.
+    #[serde(default)]
+    pub is_in_debt: bool,
+    /// Losses of the targets since the start.
+    #[serde(default)]
+    pub since_start: Account,
+    /// Losses of the targets in the last ten minutes.
+    #[serde(default)]
+    pub recent: Account,
+    /// State of the budget of acting.
+    #[serde(default)]
+    pub budget: ActBudgetStatus,
+    /// State of the page cache's pool, if schemes act on the page cache as well.
+    #[serde(default)]
+    pub page_cache: Option<PoolStatus>,
+    /// Factor on the idle time that schemes ask of processes' memory. 1, and 0 in older records, means as long as they
+    /// ask.
+    #[serde(default, alias = "patience")]
+    pub backoff: u32,
+}
+
+/// Size of each pool, and the page cache's part of the waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pools {
+    /// Resident bytes of processes.
+    pub resident: u64,
+    /// Bytes of page cache, if schemes act on the page cache as well.
+    pub page_cache: Option<u64>,
+    /// Part of the waits that the page cache caused, 0 to 1; `None`: unknown.
+    pub cache_share: Option<f64>,
+}
+
+impl Pools {
+    /// Returns whether the common limit ratio stops `pool`: the pool caused most of it, or exceeds the limit alone.
+    fn is_over_limit_by(self, pool: Pool, limit_ratio: f64) -> bool {
+        let share = self.cache_share.map_or(1.0, |share| match pool {
+            Pool::Processes => 1.0 - share,
+            Pool::PageCache => share,
+        });
+        limit_ratio >= 1.0 && (share >= 0.5 || share * limit_ratio >= 1.0)
+    }
+
+    /// Returns pools with processes' memory only.
+    pub fn processes(resident: u64) -> Self {
+        Self {
+            resident,
+            page_cache: None,
+            cache_share: Some(0.0),
+        }
+    }
+}
+
+/// Controller that limits how fast schemes act.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    limits: GuardLimits,
+    /// Rates by the number of the pool.
+    rates: [Rate; Pool::ALL.len()],
+    /// Whether schemes act on the page cache as well.
+    has_page_cache: bool,
+    last: Option<Nanos>,
+    limit_ratio: Option<f64>,
+    exceeded: Option<Limit>,
+    nr_stops: u64,
+    signals: GuardSignals,
+    is_blind: bool,
+    ledger: Ledger,
+    backoff: Backoff,
+    is_in_debt: bool,
+    goal_available: Option<u64>,
+}
+
+impl Guard {
+    /// Returns a guard without observations. If it has limits, it allows nothing before the first one.
+    pub fn new(limits: GuardLimits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+
+    /// Sets how many bytes may be paged out until a goal is reached; `None`: there is no goal.
+    pub fn set_goal_limit(&mut self, bytes: Option<u64>) {
+        self.goal_available = bytes;
+    }
+
+    /// Returns the limits.
+    pub fn limits(&self) -> GuardLimits {
+        self.limits
+    }
+
+    /// Changes the limits while running.
+    pub fn set_limits(&mut self, limits: GuardLimits) {
+        self.limits = limits;
+    }
+
+    /// Takes in the signals since the last call, about a second ago, and the size of the pools. Returns whether that
+    /// opened or closed any pool.
+    pub fn observe(&mut self, now: Nanos, signals: GuardSignals, pools: Pools) -> bool {
+        let were_open = Pool::ALL.map(|pool| self.is_open(pool));
+        let elapsed = self.last.map_or(1.0, |last| now.since(last).as_secs_f64());
+        self.last = Some(now);
+        self.signals = signals;
+        self.has_page_cache = pools.page_cache.is_some();
+        let (limit_ratio, limit) = self.strongest(signals);
+        self.limit_ratio = limit_ratio;
+        self.is_blind = limit_ratio.is_none() || self.lacks_any(signals);
+        let known = limit_ratio.filter(|_| !self.is_blind);
+        let mut has_stopped = false;
+        for pool in Pool::ALL {
+            if limit_ratio.is_some_and(|limit_ratio| pools.is_over_limit_by(pool, limit_ratio)) {
+                self.exceeded = limit;
+                has_stopped |= self.rates[pool as usize].stop(now);
+            } else {
+                self.rates[pool as usize].go_on(now, known);
+            }
+        }
+        self.nr_stops += u64::from(has_stopped);
+        self.update_debt(now, elapsed, signals.waited, pools);
+        let bytes = [pools.resident, pools.page_cache.unwrap_or(0)];
+        for (rate, bytes) in self.rates.iter_mut().zip(bytes) {
+            rate.refill(elapsed, bytes);
+        }
+        were_open != Pool::ALL.map(|pool| self.is_open(pool))
+    }
+
+    /// Charges CPU time that acting took from the targets (on busy CPUs).
+    pub fn charge_loss(&mut self, now: Nanos, lost: Nanos) {
+        if self.limits.max_slowdown.is_some() {
+            self.ledger.add(now, Nanos(0), lost);
+        }
+    }
+
+    /// Returns the time that targets may still lose, in nanoseconds; `None`: no limit.
+    pub fn available_loss_ns(&self) -> Option<f64> {
+        self.limits.max_slowdown.map(|_| self.ledger.available_ns())
+    }
+
+    /// Returns whether nothing of `pool` may be acted on, as a limit was exceeded or a debt is being paid back.
+    pub fn has_stopped(&self, pool: Pool) -> bool {
+        self.limits.is_limited() && !self.is_open(pool)
+    }
+
+    /// Returns the bytes of `pool` that may be acted on now; `None`: no limit.
+    pub fn available(&self, pool: Pool) -> Option<u64> {
+        if !self.limits.is_limited() {
+            return None;
+        }
+        Some(if self.is_open(pool) {
+            self.rate(pool).available()
+        } else {
+            0
+        })
+    }
+
+    /// Returns the factor on the idle time that schemes ask of processes' memory before it is paged out.
+    pub fn backoff(&self) -> u32 {
+        self.backoff.factor()
+    }
+
+    /// Returns whether nothing may be acted on now.
+    pub fn is_resting(&self) -> bool {
+        Pool::ALL.map(|pool| self.available(pool)) == [Some(0); 2]
+    }
+
+    /// Returns whether the goal is reached: no bytes are left to page out.
+    pub fn has_reached_goal(&self) -> bool {
+        self.goal_available == Some(0)
+    }
+
+    /// Returns the bytes of `pool` that `action` may be applied to now; `None`: no limit.
+    pub fn available_for(&self, pool: Pool, action: Action) -> Option<u64> {
+        let goal = self.goal_available.filter(|_| action == Action::Pageout);
+        match (self.available(pool), goal) {
+            (Some(allowed), Some(goal)) => Some(allowed.min(goal)),
+            (allowed, goal) => allowed.or(goal),
+        }
+    }
+
+    /// Charges `bytes` of `pool` that `action` was applied to.
+    pub fn charge(&mut self, pool: Pool, action: Action, bytes: u64) {
+        if action == Action::Pageout
+            && let Some(available) = &mut self.goal_available
+        {
+            *available = available.saturating_sub(bytes);
+        }
+        self.rates[pool as usize].charge(bytes);
+    }
+
+    /// Returns the guard's state.
+    pub fn status(&self) -> GuardStatus {
+        let is_limited = self.limits.is_limited();
+        let page_cache = self.has_page_cache && is_limited;
+        GuardStatus {
+            is_open: !is_limited || self.is_open(Pool::Processes),
+            bytes_per_s: is_limited.then(|| self.rate(Pool::Processes).status().bytes_per_s),
+            limit_ratio: self.limit_ratio,
+            exceeded: self.exceeded,
+            nr_stops: self.nr_stops,
+            until: self.until(Pool::Processes),
+            signals: self.signals,
+            is_blind: is_limited && self.is_blind,
+            is_in_debt: self.is_in_debt,
+            since_start: self.ledger.since_start(),
+            recent: self.ledger.recent(),
+            budget: ActBudgetStatus::default(),
+            backoff: self.backoff(),
+            page_cache: page_cache.then(|| PoolStatus {
+                is_open: self.is_open(Pool::PageCache),
+                until: self.until(Pool::PageCache),
+                ..self.rate(Pool::PageCache).status()
+            }),
+        }
+    }
+
+    fn rate(&self, pool: Pool) -> &Rate {
+        &self.rates[pool as usize]
+    }
+
+    fn is_open(&self, pool: Pool) -> bool {
+        self.last.is_some() && !self.rate(pool).is_held() && !self.is_in_debt
+    }
+
+    /// Returns the predicted time at which `pool` opens again.
+    fn until(&self, pool: Pool) -> Option<Nanos> {
+        let paid = self.last.zip(self.limits.max_slowdown);
+        let paid = paid.filter(|_| self.is_in_debt).map(|(last, share)| {
+            let debt = (-self.ledger.available_ns()).max(0.0);
+            last + Nanos((debt / share.max(1e-9)) as u64)
+        });
+        self.rate(pool).status().until.max(paid)
+    }
+
+    /// Enters the time since the last observation in the ledger.
+    fn update_debt(&mut self, now: Nanos, elapsed: f64, waited: Option<Nanos>, pools: Pools) {
+        let Some(share) = self.limits.max_slowdown else {
+            self.is_in_debt = false;
+            return;
+        };
+        let passed = Nanos((elapsed * 1e9) as u64);
+        let allowed = Nanos((share * elapsed * 1e9) as u64);
+        let lost = waited.unwrap_or_default().min(passed);
+        self.ledger.add(now, allowed, lost);
+        let of_processes = 1.0 - pools.cache_share.unwrap_or(0.0);
+        let lost = Nanos((lost.0 as f64 * of_processes) as u64);
+        self.backoff.observe(now, elapsed, allowed, lost);
+        let available = self.ledger.available_ns();
+        if self.is_in_debt {
+            self.is_in_debt = available < 0.0;
+        } else if available < -(STEP.0 as f64) {
+            self.is_in_debt = true;
+            let [processes, page_cache] = Pool::ALL.map(|pool| !self.rate(pool).is_held());
+            if processes || self.has_page_cache && page_cache {
+                self.nr_stops += 1;
+                self.exceeded = Some(Limit::Slowdown);
+            }
+        }
+    }
+
+    /// Returns whether any limited signal is missing.
+    fn lacks_any(&self, signals: GuardSignals) -> bool {
+        let mut all = self.limited(signals).into_iter();
+        all.any(|(signal, limit, _)| limit.is_some() && signal.is_none())
+    }
+
+    /// Returns the largest of signal / limit, and its limit.
+    fn strongest(&self, signals: GuardSignals) -> (Option<f64>, Option<Limit>) {
+        let all = self.limited(signals).into_iter();
+        all.filter_map(|(signal, limit, which)| Some((signal? / limit?.max(1e-9), which)))
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .unzip()
+    }
+
+    /// Returns each signal with its limit.
+    fn limited(&self, signals: GuardSignals) -> [(Option<f64>, Option<f64>, Limit); 4] {
+        let limits = &self.limits;
+        let seconds = |time: Option<Nanos>| time.map(Nanos::as_secs_f64);
+        let (waited, wait_max) = (seconds(signals.waited), seconds(limits.max_refault_wait));
+        let (refaults, refaults_max) = (signals.refaults_per_s, limits.max_refaults_per_s);
+        [
+            (signals.slowdown, limits.max_slowdown, Limit::Slowdown),
+            (refaults, refaults_max, Limit::Refaults),
+            (signals.psi, limits.max_psi, Limit::Psi),
+            (waited, wait_max, Limit::RefaultWait),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests;

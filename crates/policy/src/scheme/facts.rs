@@ -1,0 +1,172 @@
+//! Measurements of the system that goals and watermarks use. A missing value is unknown, which is not zero.
+
+use std::collections::BTreeMap;
+
+use super::quota::{Goal, GoalMetric};
+use isotherm_engine::address::{AddressRange, Nanos};
+use isotherm_engine::monitor::page_cache::PAGE_CACHE;
+use isotherm_engine::snapshot::TargetId;
+
+/// Upper bound of the factor on ages. A scheme of 5 s then asks for 21 minutes.
+const OLDER_MAX: f64 = 256.0;
+
+/// A node's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeUsage {
+    /// Total memory.
+    pub total: u64,
+    /// Free memory.
+    pub free: u64,
+}
+
+/// Memory on the lists that reclaim works on, in bytes (`Active` and `Inactive` of `/proc/meminfo`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LruMemory {
+    /// Memory on active lists.
+    pub active: u64,
+    /// Memory on inactive lists.
+    pub inactive: u64,
+}
+
+/// Known state of the system. [`super::SchemeEngine::wanted_metrics`] lists the metrics that are needed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SystemFacts {
+    /// Free memory in thousandths of all.
+    pub free_mem_permil: Option<u32>,
+    /// Microseconds in which some task waited for memory, since the system started (`total` in the
+    /// line `some` of `/proc/pressure/memory`).
+    pub some_mem_psi_total_us: Option<u64>,
+    /// Memory of each node.
+    pub nodes: BTreeMap<u32, NodeUsage>,
+    /// Bytes that a control group uses on a node, by node and path.
+    pub node_memcg_used: BTreeMap<(u32, String), u64>,
+    /// Memory by activity.
+    pub lru: Option<LruMemory>,
+    /// Share of the memory matching the scheme's pattern that lies on the node, in ten-thousandths, by scheme and node.
+    /// [`super::SchemeEngine::matching`] gives that memory's ranges.
+    pub eligible_bp: BTreeMap<(usize, u32), u64>,
+    /// Part of a target's recent page-outs that was read back, 0 to 1; targets without an entry had no pages read back.
+    pub returned: BTreeMap<TargetId, f64>,
+    /// Factor on the idle time that schemes ask of processes' memory before it is paged out
+    /// ([`crate::Guard::backoff`]); 0 and 1: as long as they ask.
+    pub backoff: u32,
+    /// Unreclaimable ranges of each target, disjoint and in address order. Schemes that reclaim exclude them.
+    pub left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
+    /// Least idle time of these targets' memory, for schemes about idle memory. It applies beyond the schemes' own.
+    pub least_age: BTreeMap<TargetId, Nanos>,
+}
+
+/// Demands on ages beyond those of schemes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// Least age of memory for schemes about idle memory.
+    pub(super) at_least: Nanos,
+    /// Factor on the age that page-out schemes ask for.
+    pub(super) older: f64,
+}
+
+/// A metric to be measured.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// [`SystemFacts::free_mem_permil`].
+    FreeMem,
+    /// [`SystemFacts::some_mem_psi_total_us`].
+    SomeMemPsi,
+    /// [`SystemFacts::nodes`] of this node.
+    Node(u32),
+    /// [`SystemFacts::node_memcg_used`] of this node and path.
+    NodeMemcg(u32, String),
+    /// [`SystemFacts::lru`].
+    Lru,
+    /// [`SystemFacts::eligible_bp`] of this scheme and node.
+    Eligible(usize, u32),
+}
+
+/// Returns the metrics that a goal of the scheme with this index needs.
+pub(super) fn metrics_of(goal: &Goal, scheme: usize) -> Vec<Metric> {
+    match &goal.metric {
+        GoalMetric::UserInput => Vec::new(),
+        GoalMetric::SomeMemPsiUs => vec![Metric::SomeMemPsi],
+        GoalMetric::NodeMemUsedBp { node } | GoalMetric::NodeMemFreeBp { node } => {
+            vec![Metric::Node(*node)]
+        }
+        GoalMetric::NodeMemcgUsedBp { node, memcg_path }
+        | GoalMetric::NodeMemcgFreeBp { node, memcg_path } => vec![
+            Metric::Node(*node),
+            Metric::NodeMemcg(*node, memcg_path.clone()),
+        ],
+        GoalMetric::ActiveMemBp | GoalMetric::InactiveMemBp => vec![Metric::Lru],
+        GoalMetric::NodeEligibleMemBp { node } => vec![Metric::Eligible(scheme, *node)],
+    }
+}
+
+impl SystemFacts {
+    /// Returns the factor by which ages in `target` count: the square of the part of its memory that stayed away. The
+    /// benefit shrinks by that part, and the cost grows by it.
+    pub(super) fn age_counts(&self, target: TargetId) -> f64 {
+        let stayed = 1.0 - self.returned.get(&target).copied().unwrap_or(0.0);
+        stayed * stayed
+    }
+
+    /// Returns the factor on the age that schemes ask of `target`'s memory before it is paged out. Without back-off it
+    /// is 1.
+    fn older(&self, target: TargetId) -> f64 {
+        if self.backoff <= 1 || target == PAGE_CACHE {
+            return 1.0;
+        }
+        (f64::from(self.backoff) / self.age_counts(target).max(1e-3)).min(OLDER_MAX)
+    }
+
+    /// Returns the demands on ages of `target`'s memory beyond those of schemes.
+    pub(super) fn asked(&self, target: TargetId) -> Asked {
+        Asked {
+            at_least: self.least_age.get(&target).copied().unwrap_or_default(),
+            older: self.older(target),
+        }
+    }
+
+    /// Returns the value of a goal's metric. For `some_mem_psi_us`, which is a difference, it returns the total.
+    pub(super) fn value(&self, goal: &Goal, scheme: usize) -> Option<u64> {
+        let node = |node: &u32| self.nodes.get(node).filter(|memory| memory.total > 0);
+        let memcg = |node: &u32, path: &String| self.node_memcg_used.get(&(*node, path.clone()));
+        match &goal.metric {
+            GoalMetric::UserInput => Some(goal.current_value),
+            GoalMetric::SomeMemPsiUs => self.some_mem_psi_total_us,
+            GoalMetric::NodeMemUsedBp { node: id } => {
+                node(id).map(|m| ten_thousandths(m.total.saturating_sub(m.free), m.total))
+            }
+            GoalMetric::NodeMemFreeBp { node: id } => {
+                node(id).map(|m| ten_thousandths(m.free, m.total))
+            }
+            GoalMetric::NodeMemcgUsedBp {
+                node: id,
+                memcg_path,
+            } => Some(ten_thousandths(*memcg(id, memcg_path)?, node(id)?.total)),
+            GoalMetric::NodeMemcgFreeBp {
+                node: id,
+                memcg_path,
+            } => {
+                let total = node(id)?.total;
+                let others = total.saturating_sub(*memcg(id, memcg_path)?);
+                Some(ten_thousandths(others, total))
+            }
+            GoalMetric::ActiveMemBp => self.of_lru(|lru| lru.active),
+            GoalMetric::InactiveMemBp => self.of_lru(|lru| lru.inactive),
+            GoalMetric::NodeEligibleMemBp { node } => {
+                self.eligible_bp.get(&(scheme, *node)).copied()
+            }
+        }
+    }
+
+    fn of_lru(&self, part: impl Fn(LruMemory) -> u64) -> Option<u64> {
+        let lru = self.lru?;
+        let total = lru.active.saturating_add(lru.inactive);
+        (total > 0).then(|| ten_thousandths(part(lru), total))
+    }
+}
+
+/// Returns `part / whole` in ten-thousandths, rounded down; `whole` is not zero.
+pub(super) fn ten_thousandths(part: u64, whole: u64) -> u64 {
+    let bp = u128::from(part) * 10_000 / u128::from(whole);
+    u64::try_from(bp).unwrap_or(u64::MAX)
+}

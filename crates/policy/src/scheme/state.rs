@@ -1,0 +1,199 @@
+//! A scheme and its state: what it charged, counted and tried.
+
+use std::sync::Arc;
+
+use super::charge::Charge;
+use super::eligible::{last_region, memory_in};
+use super::facts::SystemFacts;
+use super::filter::{FilterSet, Verdict};
+use super::goal::GoalState;
+use super::pages::{idle_parts, interval_of};
+use super::priority::{self, Histogram};
+use super::stats::{Stats, TriedRegion};
+use super::watermark::WatermarkState;
+use super::{Destination, Order, Scheme};
+use crate::port::{Operation, Outcome};
+use isotherm_engine::address::{AddressRange, Nanos};
+use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
+
+/// A scheme and its state.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) scheme: Scheme,
+    pub(super) filters: FilterSet,
+    /// Destination nodes, if it moves memory.
+    pub(super) destinations: Arc<[Destination]>,
+    pub(super) stats: Stats,
+    pub(super) charge: Charge,
+    pub(super) watermark: WatermarkState,
+    /// Time of its next application; `None` before its first snapshot, or without an interval.
+    pub(super) next_apply: Option<Nanos>,
+    pub(super) tried: Vec<TriedRegion>,
+    /// Number of `tried` regions with known outcomes, which arrive in the order of `tried`.
+    nr_accounted: usize,
+}
+
+/// Returns a scheme's destinations, if it moves memory.
+fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
+    if scheme.action.migrates() {
+        scheme.destinations.as_slice().into()
+    } else {
+        Arc::default()
+    }
+}
+
+impl State {
+    pub(super) fn new(scheme: Scheme) -> Self {
+        Self {
+            filters: FilterSet::new(&scheme.filters),
+            destinations: destinations_of(&scheme),
+            scheme,
+            stats: Stats::default(),
+            charge: Charge::default(),
+            watermark: WatermarkState::OPEN,
+            next_apply: None,
+            tried: Vec::new(),
+            nr_accounted: 0,
+        }
+    }
+
+    pub(super) fn adopt(&mut self, scheme: Scheme) {
+        self.filters = FilterSet::new(&scheme.filters);
+        self.destinations = destinations_of(&scheme);
+        if scheme.apply_interval != self.scheme.apply_interval {
+            self.next_apply = None;
+        }
+        self.watermark.next_check = None;
+        self.watermark.is_open |= scheme.watermarks.is_none();
+        let goals = self.scheme.quota.goals.iter().zip(&scheme.quota.goals);
+        for ((old, new), state) in goals.zip(&mut self.charge.state.goals) {
+            if old.metric != new.metric {
+                *state = GoalState::default();
+            }
+        }
+        self.charge.retune(&scheme.quota);
+        self.scheme = scheme;
+    }
+
+    /// Returns whether it should be applied now; if so, sets the next time. Times lie on a grid that begins with the
+    /// first snapshot, so that late snapshots do not reduce the number of applications.
+    pub(super) fn take_turn(&mut self, now: Nanos, began: Nanos) -> bool {
+        let interval = self.scheme.apply_interval;
+        if interval == Nanos(0) {
+            return true;
+        }
+        let next = self.next_apply.get_or_insert(began + interval);
+        if now < *next {
+            return false;
+        }
+        let behind = now.since(*next).0 / interval.0 + 1;
+        *next = *next + Nanos(behind.saturating_mul(interval.0));
+        true
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        let limit = self.scheme.max_nr_snapshots;
+        limit > 0 && self.stats.nr_snapshots >= limit
+    }
+
+    /// Prepares for a walk of `snapshots`.
+    pub(super) fn begin(
+        &mut self,
+        index: usize,
+        now: Nanos,
+        snapshots: &[Snapshot],
+        system: &SystemFacts,
+    ) {
+        self.tried.clear();
+        self.nr_accounted = 0;
+        let is_exceeded = self.charge.roll(&self.scheme.quota, index, now, system);
+        self.stats.qt_exceeds += u64::from(is_exceeded);
+        if let Some((target, _)) = self.charge.resume() {
+            let is_there = |s: &Snapshot| s.target == target && last_region(s).is_some();
+            if !snapshots.iter().any(is_there) {
+                self.charge.forget_resume();
+            }
+        }
+        self.charge.state.min_score = match self.charge.state.effective {
+            Some(quota) if quota > 0 && self.scheme.action.order() != Order::Equal => {
+                self.scores(snapshots).least_that_fits(quota)
+            }
+            _ => 0,
+        };
+    }
+
+    fn scores(&self, snapshots: &[Snapshot]) -> Histogram {
+        let Scheme {
+            pattern,
+            action,
+            quota,
+            ..
+        } = &self.scheme;
+        let mut histogram = Histogram::new();
+        for snapshot in snapshots {
+            let nr_samples = snapshot.nr_samples;
+            let pattern = pattern.for_samples(nr_samples);
+            for region in &snapshot.regions {
+                let mut add = |region: &RegionSnapshot| {
+                    let score = priority::score(*action, region, nr_samples, quota.weights);
+                    let passed = self.filters.passed(snapshot.target, region.range);
+                    histogram.add(score, memory_in(*action, region, passed));
+                };
+                if pattern.matches(region) {
+                    add(region);
+                } else {
+                    let interval = interval_of(snapshot);
+                    let of = (&self.scheme, &pattern);
+                    idle_parts(&snapshot.idle_pages, interval, region.range, of)
+                        .for_each(|part| add(&part.region));
+                }
+            }
+        }
+        histogram
+    }
+
+    pub(super) fn account(&mut self, operation: &Operation, outcome: &Outcome) {
+        let bytes = operation.bytes;
+        self.stats.count(operation, outcome);
+        let fail_charge = self.scheme.quota.fail_charge;
+        self.charge
+            .charge_reserved(fail_charge, bytes, outcome.applied, outcome.took);
+        let is_it = |tried: &TriedRegion| {
+            (tried.target, tried.range) == (operation.target, operation.range)
+        };
+        if let Some(at) = self.tried[self.nr_accounted..].iter().position(is_it) {
+            let at = self.nr_accounted + at;
+            self.tried[at].sz_filter_passed = Some(outcome.filter_passed);
+            self.nr_accounted = at + 1;
+        }
+    }
+
+    /// Returns the operation on a range of a target. The scheme has the index `scheme`; `verdict` is of its filters.
+    pub(super) fn operation(
+        &self,
+        scheme: usize,
+        target: TargetId,
+        range: AddressRange,
+        verdict: Verdict,
+    ) -> Operation {
+        let is_asked = verdict == Verdict::Ask;
+        Operation {
+            scheme,
+            action: self.scheme.action,
+            destinations: Arc::clone(&self.destinations),
+            target,
+            range,
+            bytes: range.len(),
+            age: Nanos(0),
+            filters: if is_asked {
+                Arc::clone(&self.filters.ops)
+            } else {
+                Arc::default()
+            },
+            pass_unmatched: !is_asked || self.filters.ops_pass_unmatched,
+            idle_only: self.scheme.is_idle_only(),
+            pages: None,
+            blocks: None,
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Integration tests of the engine.
+
+mod another_world;
+mod compaction;
+mod drive;
+mod examples;
+mod schemes;
