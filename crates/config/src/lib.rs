@@ -21,29 +21,21 @@
 
 #![forbid(unsafe_code)]
 
-mod cursor;
 mod error;
-mod form;
-mod json;
-mod kdamonds;
-mod line;
+mod file;
 mod model;
-mod monitoring;
-mod node;
-mod plain;
 mod pods;
 mod preset;
 mod problem;
-mod quota;
 mod request;
-mod scheme;
 mod spec;
 mod tier;
 mod topology;
-mod unit;
 mod validate;
-mod write;
-mod yaml;
+
+use file::{
+    cursor, form, json, kdamonds, line, monitoring, node, plain, quota, scheme, unit, write, yaml,
+};
 
 pub use error::RequestError;
 pub use line::scheme_line;

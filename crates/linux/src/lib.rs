@@ -13,30 +13,24 @@ pub mod areas;
 pub mod cache;
 pub mod calibrate;
 pub mod cgroup;
-pub mod clock;
 pub mod compaction;
-pub mod cpu;
 pub mod damon_trace;
-pub mod delays;
 mod elf_error;
 pub mod faults;
-pub mod frames;
 pub mod host;
-pub mod kernel_thread;
-pub mod load;
 mod mapped;
-pub mod meminfo;
-pub mod migrations;
-pub mod node;
-mod page_map;
 pub mod pods;
-pub mod pressure;
 pub mod privileges;
 pub mod probe;
 pub mod process;
 pub mod refault_cost;
 pub mod state;
 pub mod swap;
+mod sys;
 mod system_call;
 mod text;
-pub mod thp;
+
+use sys::page_map;
+pub use sys::{
+    clock, cpu, delays, frames, kernel_thread, load, meminfo, migrations, node, pressure, thp,
+};

@@ -6,15 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod blocks;
-mod check;
-mod columns;
 pub mod convert;
 pub mod damo;
 pub mod error;
-mod frame;
+mod file;
 pub mod huge;
-pub mod index;
-pub mod input;
 pub mod item;
 pub mod machine;
 mod packed;
@@ -25,15 +21,14 @@ pub mod parquet;
 #[path = "without_parquet.rs"]
 pub mod parquet;
 mod printable;
-pub mod reader;
-mod rows;
-mod schema;
 pub mod stacks;
 mod suggest;
 pub mod table;
 #[cfg(test)]
 mod tests;
-pub mod writer;
+
+use file::{check, columns, frame, rows, schema};
+pub use file::{index, input, reader, writer};
 
 pub use blocks::SnapshotBlocks;
 pub use error::RecordError;

@@ -23,31 +23,23 @@ pub const VERSION: u32 = 2;
 pub mod access;
 pub mod actions;
 pub mod blame;
-pub mod context;
 pub mod course;
+mod data;
 pub mod diff;
 pub mod ethp_curve;
-mod exact;
 #[cfg(feature = "parquet")]
 pub mod flat;
 pub mod footprint;
 pub mod fragmentation;
-mod frames_once;
 pub mod heatmap;
 pub mod idle;
-mod latest;
 pub mod machine;
-pub mod mapping;
 pub mod overview;
-pub mod read;
 pub mod reclaim_curve;
 pub mod render;
-mod rows;
-pub mod series;
 pub mod summary;
 pub mod table;
 pub mod tiers;
-mod working_set;
 pub mod wss;
 
 #[cfg(test)]
@@ -56,6 +48,9 @@ mod resident;
 mod test_records;
 #[cfg(test)]
 mod tests;
+
+pub use data::{context, mapping, read, series};
+use data::{exact, frames_once, latest, rows, working_set};
 
 pub use access::{Access, AccessOptions, AccessReport, AccessTable};
 pub use actions::{Actions, ActionsReport};

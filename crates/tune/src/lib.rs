@@ -16,15 +16,13 @@
 mod baseline;
 mod bounds;
 mod depth;
-pub mod figure;
 pub mod fnv;
-mod format;
 mod front;
 mod journal;
 pub mod json_lines;
 mod live;
 mod objective;
-mod page;
+mod output;
 mod param;
 mod plan;
 mod predict;
@@ -287,3 +285,6 @@ fn evaluate_all(
 
 #[cfg(test)]
 mod tests;
+
+pub use output::figure;
+use output::{format, page};

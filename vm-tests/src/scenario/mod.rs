@@ -17,14 +17,8 @@ mod act_tier;
 mod acting;
 mod boot;
 mod compact;
+mod damon;
 mod doctor;
-mod kernel_damon;
-mod kernel_damon_actions;
-mod kernel_damon_daemon;
-mod kernel_damon_damo;
-mod kernel_damon_killed;
-mod kernel_damon_quotas;
-mod kernel_damon_truth;
 mod list;
 mod page_cache;
 mod record;
@@ -32,6 +26,11 @@ mod side_by_side;
 mod stacks;
 mod tiering;
 mod workload;
+
+use damon::{
+    kernel_damon, kernel_damon_actions, kernel_damon_daemon, kernel_damon_damo,
+    kernel_damon_killed, kernel_damon_quotas, kernel_damon_truth,
+};
 
 use std::fmt;
 

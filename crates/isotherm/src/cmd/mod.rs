@@ -1,27 +1,24 @@
 //! The subcommands: each has its `Args` (what clap parses) and its `run`.
 
-pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod compact;
-pub(crate) mod compare;
 pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod damon;
 pub(crate) mod doctor;
-pub(crate) mod eval;
 pub(crate) mod man;
+mod predict;
 pub(crate) mod record;
 pub(crate) mod report;
 #[cfg(feature = "reproduce")]
 pub(crate) mod reproduce;
 pub(crate) mod restore;
 pub(crate) mod run;
-pub(crate) mod simulate;
 pub(crate) mod start;
 pub(crate) mod swap;
 pub(crate) mod symbolize;
 pub(crate) mod tier;
 pub(crate) mod top;
-pub(crate) mod tune;
 pub(crate) mod web;
-pub(crate) mod workload;
+
+pub(crate) use predict::{calibrate, compare, eval, simulate, tune, workload};

@@ -5,11 +5,9 @@
 
 mod access;
 mod actions;
-mod blame;
-mod blame_diff;
 pub mod colour;
 mod ethp_curve;
-mod flame;
+mod first_touch;
 mod footprint;
 mod fragmentation;
 mod heatmap;
@@ -25,6 +23,8 @@ mod summary;
 pub mod table;
 mod treemap;
 mod wss;
+
+use first_touch::flame;
 
 use std::io::{self, Write};
 

@@ -21,11 +21,9 @@ mod compact;
 mod fault;
 mod frames;
 mod huge;
-mod node_pages;
-mod nodes;
 mod page_out;
 pub mod pattern;
-mod place;
+mod placing;
 mod probe;
 mod process;
 mod reclaim;
@@ -33,6 +31,8 @@ mod run;
 mod scatter;
 mod speed;
 mod swap;
+
+use placing::{node_pages, place};
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use rand_core::RngCore;

@@ -89,7 +89,7 @@ pub struct TargetInfo {
 
 impl TargetInfo {
     /// Returns the info of the sum of all targets.
-    pub(super) fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self {
             name: Some("all targets".into()),
             ..Self::default()
@@ -170,7 +170,7 @@ impl RecordContext {
     }
 
     /// Returns the target of the same process before it executed another program.
-    pub(super) fn predecessor(&self, target: TargetId) -> Option<TargetId> {
+    pub(crate) fn predecessor(&self, target: TargetId) -> Option<TargetId> {
         self.predecessors.get(&target).copied()
     }
 

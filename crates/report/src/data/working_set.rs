@@ -6,16 +6,16 @@ use isotherm_engine::{MemoryTotals, Nanos, Snapshot, TargetId};
 
 /// The memory in use in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Use {
+pub(crate) struct Use {
     /// Touched bytes of regions that were accessed at least at the requested rate.
-    pub(super) working_set: u64,
+    pub(crate) working_set: u64,
     /// Totals of all regions.
-    pub(super) totals: MemoryTotals,
+    pub(crate) totals: MemoryTotals,
 }
 
 impl Use {
     /// Counts a snapshot; without a `min_rate`, any access at all counts.
-    pub(super) fn of(snapshot: &Snapshot, min_rate: Option<f32>) -> Self {
+    pub(crate) fn of(snapshot: &Snapshot, min_rate: Option<f32>) -> Self {
         let mut sum = Self::default();
         let least = min_rate.map(|rate| rate * snapshot.nr_samples.max(1) as f32);
         for region in &snapshot.regions {
@@ -48,7 +48,7 @@ impl Plus for Use {
 }
 
 /// Counts of a target that can be added; the default is the zero.
-pub(super) trait Plus: Copy + Default {
+pub(crate) trait Plus: Copy + Default {
     /// Returns the sum of both.
     #[must_use]
     fn plus(self, other: Self) -> Self;
@@ -56,15 +56,15 @@ pub(super) trait Plus: Copy + Default {
 
 /// The sum over all targets at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Round<U> {
-    pub(super) start: Nanos,
-    pub(super) end: Nanos,
-    pub(super) sum: U,
+pub(crate) struct Round<U> {
+    pub(crate) start: Nanos,
+    pub(crate) end: Nanos,
+    pub(crate) sum: U,
 }
 
 /// Sums the targets' snapshots interval by interval: all snapshots that end at the same time are one round.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rounds<U> {
+pub(crate) struct Rounds<U> {
     last: BTreeMap<TargetId, (Nanos, Nanos, U)>,
     open: Option<(Nanos, Nanos)>,
     closed_at: Option<Nanos>,
@@ -72,7 +72,7 @@ pub(super) struct Rounds<U> {
 
 impl<U: Plus> Rounds<U> {
     /// Takes a target's count, and returns the round before if this count begins a new one.
-    pub(super) fn push(&mut self, snapshot: &Snapshot, used: U) -> Option<Round<U>> {
+    pub(crate) fn push(&mut self, snapshot: &Snapshot, used: U) -> Option<Round<U>> {
         let new_round = self.open.is_none_or(|(_, end)| end < snapshot.end);
         let finished = if new_round { self.close() } else { None };
         if new_round {
@@ -84,7 +84,7 @@ impl<U: Plus> Rounds<U> {
     }
 
     /// Ends the last round and returns it.
-    pub(super) fn close(&mut self) -> Option<Round<U>> {
+    pub(crate) fn close(&mut self) -> Option<Round<U>> {
         let (start, end) = self.open.take()?;
         // A target that has not been seen for two of its intervals is gone.
         self.last.retain(|_, (from, to, _)| {

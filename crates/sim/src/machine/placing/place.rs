@@ -8,8 +8,8 @@
 
 use isotherm_engine::PAGE_SIZE;
 
-use super::reclaim::Urgency;
-use super::{NodeSpec, SimMachine};
+use crate::machine::reclaim::Urgency;
+use crate::machine::{NodeSpec, SimMachine};
 use crate::memory::{MOVABLE_ZONE, Memory, NodeSize, Page, Pfn};
 
 /// Bytes of the first node that are DMA32; the fourth GiB of addresses is for devices.
@@ -18,7 +18,7 @@ const DMA32_BYTES: u64 = 3 << 30;
 const ZONE_UNIT: u64 = 4 << 20;
 
 /// Returns a node's zones, in the order of addresses.
-pub(super) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
+pub(in crate::machine) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
     let pages = |bytes: u64| bytes / ZONE_UNIT * (ZONE_UNIT / PAGE_SIZE);
     let movable = pages(node.movable.min(node.size));
     let rest = pages(node.size) - movable;
@@ -39,16 +39,16 @@ pub(super) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
 
 /// Watermarks of a zone, in pages, including its reserve against users of higher zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Marks {
-    pub(super) min: u64,
-    pub(super) low: u64,
-    pub(super) high: u64,
+pub(in crate::machine) struct Marks {
+    pub(in crate::machine) min: u64,
+    pub(in crate::machine) low: u64,
+    pub(in crate::machine) high: u64,
 }
 
 /// Returns the watermarks of all zones. In KiB, `min_free_kbytes` is the square root of 16 times the memory that is not
 /// movable (`mm/page_alloc.c`). Each zone has its share of it. Low and high lie a thousandth of the zone above each
 /// other, or a quarter of min if that is more.
-pub(super) fn marks(memory: &Memory) -> Vec<Marks> {
+pub(in crate::machine) fn marks(memory: &Memory) -> Vec<Marks> {
     let lowmem = memory.zones().iter().filter(|z| z.name() != MOVABLE_ZONE);
     let lowmem: u64 = lowmem.map(crate::memory::SimZone::pages).sum();
     let min_kib = ((lowmem * PAGE_SIZE / 1024 * 16) as f64).sqrt() as u64;
@@ -87,14 +87,14 @@ fn reserve(memory: &Memory, place: usize) -> u64 {
 
 impl SimMachine {
     /// Returns the indices of a node's zones, in the order of addresses.
-    pub(super) fn zones_of(&self, node: usize) -> std::ops::Range<usize> {
+    pub(in crate::machine) fn zones_of(&self, node: usize) -> std::ops::Range<usize> {
         let mut zones = self.memory.zones_of(node as u32);
         let first = zones.next().unwrap_or(0);
         first..zones.last().unwrap_or(first) + 1
     }
 
     /// Allocates a frame for a page on the nearest node that has one; reclaims if none has.
-    pub(super) fn place_page(&mut self, page: Page) -> Option<Pfn> {
+    pub(in crate::machine) fn place_page(&mut self, page: Page) -> Option<Pfn> {
         self.place_block(page, 0).or_else(|| {
             for node in 0..self.spec.nodes.len() {
                 self.reclaim(node, Urgency::Direct);
@@ -105,7 +105,7 @@ impl SimMachine {
 
     /// Allocates frames for up to `count` pages from `page` on, as [`SimMachine::place_page`] would one by one. Returns
     /// the number of pages: 0 if memory has to be reclaimed first.
-    pub(super) fn place_run(&mut self, page: Page, count: u64) -> u64 {
+    pub(in crate::machine) fn place_run(&mut self, page: Page, count: u64) -> u64 {
         let mut placed = self.place_run_above(page, count, |marks| marks.low);
         if placed == 0 {
             self.is_kswapd_awake.fill(true);
@@ -132,7 +132,7 @@ impl SimMachine {
     }
 
     /// Allocates frames for `2^order` pages, on the nearest node that has them.
-    pub(super) fn place_block(&mut self, page: Page, order: u8) -> Option<Pfn> {
+    pub(in crate::machine) fn place_block(&mut self, page: Page, order: u8) -> Option<Pfn> {
         let nodes = 0..self.spec.nodes.len();
         let above_low = nodes
             .clone()
@@ -173,7 +173,7 @@ impl SimMachine {
     /// Moves pages of one mapping, which are consecutive like their frames from `frame` on, to a node. Returns the
     /// number of pages moved, from the first on: 0 if no frame is free. Wakes the node's kswapd if no frame is free
     /// above the low watermarks.
-    pub(super) fn move_to_node(
+    pub(in crate::machine) fn move_to_node(
         &mut self,
         pages: std::ops::Range<Page>,
         frame: Pfn,
@@ -209,7 +209,7 @@ impl SimMachine {
     }
 
     /// Puts a page whose frame was just freed into a frame again, regardless of the watermarks.
-    pub(super) fn put_back(&mut self, page: Page) {
+    pub(in crate::machine) fn put_back(&mut self, page: Page) {
         let mut zones = (0..self.memory.zones().len()).rev();
         let again = zones.find_map(|zone| self.memory.take_back(zone, page));
         assert!(again.is_some(), "a frame that was just freed");

@@ -7,35 +7,35 @@ use crate::memory::Page;
 
 /// Pages of a mapping by node.
 #[derive(Clone, Debug)]
-pub(super) struct NodePages {
+pub(in crate::machine) struct NodePages {
     /// Number of pages on each node.
-    pub(super) pages: Vec<u64>,
+    pub(in crate::machine) pages: Vec<u64>,
     /// A phase, and the cache lines a second of the pages on each node in it; `None` before the first query.
-    pub(super) lines: Option<(usize, Vec<f64>)>,
+    pub(in crate::machine) lines: Option<(usize, Vec<f64>)>,
     /// The number of its first page among all pages of files.
-    pub(super) first_of_file: Option<u64>,
+    pub(in crate::machine) first_of_file: Option<u64>,
 }
 
 /// The pages of files that are in memory, by node; they correspond to the kernel's lists of file pages.
 #[derive(Clone, Debug)]
-pub(super) struct FilePages {
+pub(in crate::machine) struct FilePages {
     /// First number and first page of each mapping of a file.
     mappings: Vec<(u64, Page)>,
     length: u64,
-    pub(super) nodes: Vec<NodeFiles>,
+    pub(in crate::machine) nodes: Vec<NodeFiles>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct NodeFiles {
+pub(in crate::machine) struct NodeFiles {
     /// Numbers of its pages among all pages of files.
-    pub(super) pages: Bits,
-    pub(super) nr: u64,
+    pub(in crate::machine) pages: Bits,
+    pub(in crate::machine) nr: u64,
     /// Number of the page that reclaim scans next.
     hand: u64,
 }
 
 impl FilePages {
-    pub(super) fn new(nodes: usize) -> Self {
+    pub(in crate::machine) fn new(nodes: usize) -> Self {
         let node = NodeFiles {
             pages: Bits::new(0),
             nr: 0,
@@ -60,12 +60,12 @@ impl FilePages {
     }
 
     /// Returns the number of pages of files on a node.
-    pub(super) fn on(&self, node: usize) -> u64 {
+    pub(in crate::machine) fn on(&self, node: usize) -> u64 {
         self.nodes[node].nr
     }
 
     /// Returns the next page of a file on a node, and starts again after the last; `None` if there is none.
-    pub(super) fn next(&mut self, node: usize) -> Option<Page> {
+    pub(in crate::machine) fn next(&mut self, node: usize) -> Option<Page> {
         let NodeFiles { pages, hand, .. } = &mut self.nodes[node];
         let number = pages.first_from(*hand).or_else(|| pages.first_from(0))?;
         *hand = number + 1;
@@ -77,7 +77,7 @@ impl FilePages {
 
 impl NodePages {
     /// Returns the holdings of a new mapping, which has no pages in memory.
-    pub(super) fn new(
+    pub(in crate::machine) fn new(
         nodes: usize,
         is_file: bool,
         pages: &Range<Page>,

@@ -4,12 +4,12 @@
 
 use serde_json::{Value, json};
 
-use super::Report;
-use super::acting::{self, COLD, STILL, mib, pages, pattern};
-use super::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
-use super::workload::{SCATTERED, SLOW};
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::scenario::Report;
+use crate::scenario::acting::{self, COLD, STILL, mib, pages, pattern};
+use crate::scenario::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
+use crate::scenario::workload::{SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
 /// Bytes of cold memory that may still be in memory.
@@ -65,7 +65,7 @@ fn script() -> String {
     .concat()
 }
 
-pub(super) fn compare(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn compare(kernel: Kernel) -> Result<Report, VmError> {
     let worlds = ["linux", "faithful", "kernel", "simulated"];
     let script = [
         FUNCTIONS,
@@ -115,7 +115,7 @@ pub(super) fn compare(kernel: Kernel) -> Result<Report, VmError> {
 /// memory in use that is not seen, are both rare; a region's border lies anywhere.
 const LEAST_COMPARED: f64 = 0.7;
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let output = acting::vm(kernel, &script())?
         .text("/pageout.json", &configuration("pageout"))
         .text("/lacks.json", &configuration("lru_prio"))

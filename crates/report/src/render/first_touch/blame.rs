@@ -5,10 +5,10 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, units};
 
-use super::flame::Flame;
-use super::table::Table;
-use super::{Render, Style, page};
 use crate::blame::{BlameReport, By, FlameNode, HugeBytes, Measure};
+use crate::render::flame::Flame;
+use crate::render::table::Table;
+use crate::render::{Render, Style, page};
 use crate::rows::ColumnType::{Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
@@ -224,7 +224,7 @@ fn no_waste(huge: Option<HugeBytes>, style: &Style) -> String {
 }
 
 /// Returns the title of a report of these bytes.
-pub(super) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String {
+pub(in crate::render) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String {
     match measure {
         Measure::Idle => format!(
             "Memory idle for {} or more, by the code that touched it first",
@@ -241,7 +241,7 @@ pub(super) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String 
 }
 
 /// Returns the table head of a grouping.
-pub(super) fn by_name(by: By) -> &'static str {
+pub(in crate::render) fn by_name(by: By) -> &'static str {
     match by {
         By::Function => "FUNCTION",
         By::Innermost => "INNERMOST FUNCTION",

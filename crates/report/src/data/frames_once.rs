@@ -15,11 +15,11 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::item::Header;
 use isotherm_record::machine::{ChargedMemory, MachineSample};
 
-use super::context::{Scope, TargetInfo};
+use crate::context::{Scope, TargetInfo};
 
 /// Samples up to a moment, by context.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FramesOnce {
+pub(crate) struct FramesOnce {
     /// Whether samples cover the targets of the report.
     is_of_targets: bool,
     since: Nanos,
@@ -42,7 +42,7 @@ struct Samples {
 impl FramesOnce {
     /// Creates the state for a record that begins with `header`. Samples cover all targets, and not physical memory as
     /// a target.
-    pub(super) fn new(header: &Header, scope: Scope) -> Self {
+    pub(crate) fn new(header: &Header, scope: Scope) -> Self {
         Self {
             since: header.started,
             is_of_targets: scope.target.is_none() && header.operations == "vaddr",
@@ -50,7 +50,7 @@ impl FramesOnce {
         }
     }
 
-    pub(super) fn push(&mut self, sample: &MachineSample) {
+    pub(crate) fn push(&mut self, sample: &MachineSample) {
         if !self.is_of_targets {
             return;
         }
@@ -74,7 +74,7 @@ impl FramesOnce {
     }
 
     /// Returns all memory that these targets' contexts map, as of the last samples; `None` if a context has none.
-    pub(super) fn all<'a>(
+    pub(crate) fn all<'a>(
         &self,
         targets: impl IntoIterator<Item = &'a TargetInfo>,
     ) -> Option<AgeBytes> {
@@ -88,7 +88,7 @@ impl FramesOnce {
     }
 
     /// Returns the mean of the accessed bytes over time; 0 without a sample.
-    pub(super) fn working_set(&self) -> u64 {
+    pub(crate) fn working_set(&self) -> u64 {
         let mean = |samples: &Samples| {
             let watched = samples.last.since(self.since);
             let mean = samples.touched_sum.checked_div(u128::from(watched.0));
@@ -98,7 +98,7 @@ impl FramesOnce {
     }
 
     /// Returns the bytes that only this target maps and that have been idle for `at_least`.
-    pub(super) fn idle_alone(&self, target: TargetId, at_least: Nanos) -> u64 {
+    pub(crate) fn idle_alone(&self, target: TargetId, at_least: Nanos) -> u64 {
         let mut samples = self.contexts.values();
         let alone = samples.find_map(|samples| samples.alone.get(&target));
         let bytes = alone.and_then(|bytes| idle_for(bytes, at_least));
@@ -106,14 +106,14 @@ impl FramesOnce {
     }
 
     /// Returns the charge of the control group at the last sample; `None` where several contexts have one each.
-    pub(super) fn charged(&self) -> Option<&ChargedMemory> {
+    pub(crate) fn charged(&self) -> Option<&ChargedMemory> {
         let mut charged = self.contexts.values().filter_map(|of| of.charged.as_ref());
         charged.next().filter(|_| charged.next().is_none())
     }
 }
 
 /// Returns the bytes idle for `at_least`; `None` for a time that is not an age bound.
-pub(super) fn idle_for(bytes: &AgeBytes, at_least: Nanos) -> Option<u64> {
+pub(crate) fn idle_for(bytes: &AgeBytes, at_least: Nanos) -> Option<u64> {
     let bound = AGE_BOUNDS.iter().position(|bound| *bound == at_least)?;
     Some(bytes.idle_from(bound))
 }

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::Snapshot;
 
-use super::Report;
-use super::kernel_damon::{FUNCTIONS, IN_USE, says};
-use super::record::LEAST_FAITHFUL;
-use super::workload::{self, SCATTERED, SLOW};
 use crate::damo::with_damo;
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::scenario::Report;
+use crate::scenario::kernel_damon::{FUNCTIONS, IN_USE, says};
+use crate::scenario::record::LEAST_FAITHFUL;
+use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
 /// Duration of Isotherm's record, in seconds.
@@ -31,11 +31,11 @@ const LEAST_FILES: usize = 100;
 /// Files of the tree and their texts.
 type Files = BTreeMap<String, String>;
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = [
         FUNCTIONS.to_owned(),
         SCATTERED.start_anywhere(),
-        include_str!("kernel_damon_damo.sh").to_owned(),
+        include_str!("../kernel_damon_damo.sh").to_owned(),
         workload::record(
             "ours",
             &format!("--world kernel {SLOW} --pid $target"),
@@ -45,7 +45,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     ]
     .concat();
     let vm = SCATTERED.vm(kernel, &script)?;
-    let vm = with_damo(vm)?.text("/damo.json", include_str!("kernel_damon_damo.json"));
+    let vm = with_damo(vm)?.text("/damo.json", include_str!("../kernel_damon_damo.json"));
     let output = vm.run_ok()?;
     let mut report = Report::default();
     compare_trees(&mut report, &output)?;

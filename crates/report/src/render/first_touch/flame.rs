@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 
 use isotherm_engine::units;
 
-use super::page::escape;
-use super::plot::{CHARACTER, WIDTH, open};
 use crate::blame::{FlameNode, PlacedNode};
+use crate::render::page::escape;
+use crate::render::plot::{CHARACTER, WIDTH, open};
 
 const BOXES_MAX: usize = 20_000;
 const ROW: f64 = 18.0;
@@ -24,12 +24,12 @@ const NARROW: f64 = 0.4;
 const HUES: [u32; 12] = [205, 28, 150, 75, 52, 265, 180, 5, 95, 230, 300, 120];
 
 /// The content of the picture.
-pub(super) struct Flame<'a> {
-    pub(super) title: &'a str,
-    pub(super) note: &'a str,
-    pub(super) tree: &'a FlameNode,
+pub(in crate::render) struct Flame<'a> {
+    pub(in crate::render) title: &'a str,
+    pub(in crate::render) note: &'a str,
+    pub(in crate::render) tree: &'a FlameNode,
     /// Bytes without a known stack, by reason.
-    pub(super) unknown: &'a [(&'static str, u64)],
+    pub(in crate::render) unknown: &'a [(&'static str, u64)],
 }
 
 /// A shape of the picture.
@@ -44,7 +44,7 @@ struct Shape<'a> {
 
 impl Flame<'_> {
     /// Returns the picture; `closer` draws narrower boxes for the interactive version.
-    pub(super) fn svg(&self, closer: bool) -> String {
+    pub(in crate::render) fn svg(&self, closer: bool) -> String {
         let unknown: u64 = self.unknown.iter().map(|(_, bytes)| bytes).sum();
         let total = (self.tree.bytes + unknown).max(1);
         let narrow = if closer { NARROW / 10.0 } else { NARROW };
@@ -101,7 +101,7 @@ impl Flame<'_> {
     }
 
     /// Returns the picture with a search field, and with the script that zooms on a click.
-    pub(super) fn interactive(&self) -> String {
+    pub(in crate::render) fn interactive(&self) -> String {
         format!(
             "<section aria-label=\"{}\"><p><label>Find functions <input id=\"flame-find\" type=\"search\" autocomplete=\"off\" \
              spellcheck=\"false\"></label> <button id=\"flame-all\">Show all</button> <span id=\"flame-told\" role=\"status\"></span></p>\n\
@@ -109,7 +109,7 @@ impl Flame<'_> {
              Escape all.</p></section>\n<script>{}</script>\n",
             escape(self.title),
             self.svg(true),
-            include_str!("flame.js")
+            include_str!("../flame.js")
         )
     }
 }

@@ -7,19 +7,19 @@ use std::ops::Range;
 
 use isotherm_engine::TargetId;
 
-use super::area::{Area, Use};
-use super::{Pattern, Place, SimMachine};
+use crate::machine::area::{Area, Use};
+use crate::machine::{Pattern, Place, SimMachine};
 use crate::memory::Page;
 
 impl SimMachine {
     /// Notes that pages of one mapping, in consecutive frames, are in memory now.
-    pub(super) fn note_in(&mut self, pages: Range<Page>) {
+    pub(in crate::machine) fn note_in(&mut self, pages: Range<Page>) {
         let node = self.node_holding(pages.start);
         self.note(pages, node, true);
     }
 
     /// Notes that pages of one mapping, in consecutive frames, are about to leave their frames.
-    pub(super) fn note_out(&mut self, pages: Range<Page>) {
+    pub(in crate::machine) fn note_out(&mut self, pages: Range<Page>) {
         let node = self.node_holding(pages.start);
         self.note(pages, node, false);
     }
@@ -30,7 +30,7 @@ impl SimMachine {
     }
 
     /// Notes that pages of one mapping were on `from`, and are now in consecutive frames.
-    pub(super) fn note_moved(&mut self, pages: Range<Page>, from: u32) {
+    pub(in crate::machine) fn note_moved(&mut self, pages: Range<Page>, from: u32) {
         self.note(pages.clone(), from, false);
         self.note_in(pages);
     }
@@ -73,7 +73,7 @@ impl SimMachine {
 
     /// Returns the cache lines a second that accesses to a mapping move on each node, at this point of its process's
     /// work.
-    pub(super) fn lines_by_node(&mut self, at: usize) -> Vec<f64> {
+    pub(in crate::machine) fn lines_by_node(&mut self, at: usize) -> Vec<f64> {
         let work = self.processes[self.areas[at].process].work();
         let phase = match &self.areas[at].spec.pattern {
             Pattern::Phases(phases) => {
@@ -115,7 +115,7 @@ impl SimMachine {
     }
 
     /// Checks that the holdings match the places of pages. Returns the first difference as the error. Slow: for tests.
-    pub(super) fn check_holdings(&self) -> Result<(), String> {
+    pub(in crate::machine) fn check_holdings(&self) -> Result<(), String> {
         for area in &self.areas {
             let mut pages = vec![0; self.spec.nodes.len()];
             for page in area.pages.clone() {

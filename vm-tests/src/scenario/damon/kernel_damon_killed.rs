@@ -12,11 +12,11 @@ use isotherm_record::Item;
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::Report;
-use super::kernel_damon::{FUNCTIONS, IN_USE, says};
-use super::workload::{self, SCATTERED, SLOW};
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::scenario::Report;
+use crate::scenario::kernel_damon::{FUNCTIONS, IN_USE, says};
+use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
 /// Seed of the moments.
@@ -184,7 +184,7 @@ fn load() -> String {
     )
 }
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let script = [
         FUNCTIONS.to_owned(),
         SCATTERED.start_anywhere(),

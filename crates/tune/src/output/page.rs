@@ -10,11 +10,11 @@ use isotherm_config::to_yaml;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
 use isotherm_report::render::page::{END, begin, escape, figure};
 
-use super::format::{percent, signed};
-use super::plan::TuningPlan;
-use super::predict::Prediction;
-use super::result::{HEADS, Trial, Tuned, fields};
 use crate::figure::{Axis, Places, Plot, PlotSeries};
+use crate::format::{percent, signed};
+use crate::plan::TuningPlan;
+use crate::predict::Prediction;
+use crate::result::{HEADS, Trial, Tuned, fields};
 
 /// Shows the part that is linked to; before any link is followed, that of the recommended setting.
 const STYLE: &str = "<style>.tune-part{display:none}.tune-part:target{display:block}\

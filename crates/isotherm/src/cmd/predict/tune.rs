@@ -259,9 +259,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, Some(_)) if !preset.is_empty() || !scheme.is_empty() => {
             bail!("a daemon takes -c, or --preset and --scheme; put all schemes into the file")
         }
-        (None, Some(config)) => super::control::tune(config, socket),
+        (None, Some(config)) => crate::cmd::control::tune(config, socket),
         (None, None) if !preset.is_empty() || !scheme.is_empty() => {
-            super::control::set_schemes(preset, scheme, socket)
+            crate::cmd::control::set_schemes(preset, scheme, socket)
         }
         (None, None) => bail!(
             "nothing to tune: name the record of a program (isotherm tune app.isotherm --preset prcl), a program to \

@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
 
-use super::context::RecordContext;
+use crate::context::RecordContext;
 
 /// The largest number of targets that are kept; above it, targets that ended long ago are dropped.
 const MAX_TARGETS: usize = 1024;
 
 /// The last snapshot of a target.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
-    pub(super) snapshot: Snapshot,
+pub(crate) struct Kept {
+    pub(crate) snapshot: Snapshot,
     /// The number that it was pushed with.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Time since which the target has been watched.
-    pub(super) watched_since: Nanos,
+    pub(crate) watched_since: Nanos,
     /// The oldest age in its first snapshot, which a monitor that ran earlier had already counted.
-    pub(super) age_before: Nanos,
+    pub(crate) age_before: Nanos,
 }
 
 impl Kept {
     /// Returns the idle time of a region's untouched memory.
-    pub(super) fn idle_for(&self, region: &RegionSnapshot) -> Nanos {
+    pub(crate) fn idle_for(&self, region: &RegionSnapshot) -> Nanos {
         let interval = self.snapshot.end.since(self.snapshot.start);
         match region.nr_accesses {
             // Ages may count the first interval as well.
@@ -34,14 +34,14 @@ impl Kept {
     }
 
     /// Returns the longest idle time that the snapshots can show.
-    pub(super) fn known_for(&self) -> Nanos {
+    pub(crate) fn known_for(&self) -> Nanos {
         self.snapshot.end.since(self.watched_since) + self.age_before
     }
 }
 
 /// Keeps the last snapshot of each target up to a moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Latest {
+pub(crate) struct Latest {
     at: Option<Nanos>,
     kept: BTreeMap<TargetId, Kept>,
     newest_end: Nanos,
@@ -50,7 +50,7 @@ pub(super) struct Latest {
 
 impl Latest {
     /// Keeps snapshots up to `at`, since the beginning; up to the record's end if `None`.
-    pub(super) fn until(at: Option<Nanos>) -> Self {
+    pub(crate) fn until(at: Option<Nanos>) -> Self {
         Self {
             at,
             ..Self::default()
@@ -58,11 +58,11 @@ impl Latest {
     }
 
     /// Returns whether this moment (since the beginning) is before the end.
-    pub(super) fn reaches(&self, offset: Nanos) -> bool {
+    pub(crate) fn reaches(&self, offset: Nanos) -> bool {
         self.at.is_none_or(|at| offset <= at)
     }
 
-    pub(super) fn push(&mut self, context: &mut RecordContext, snapshot: &Snapshot, number: u64) {
+    pub(crate) fn push(&mut self, context: &mut RecordContext, snapshot: &Snapshot, number: u64) {
         let offset = context.offset(snapshot.start);
         if !context.admits(snapshot) || !self.reaches(offset) {
             return;
@@ -93,7 +93,7 @@ impl Latest {
 
     /// Returns the last snapshots of the targets that existed at the moment, and the number of targets that had ended
     /// before.
-    pub(super) fn finish(mut self) -> (Vec<Kept>, usize) {
+    pub(crate) fn finish(mut self) -> (Vec<Kept>, usize) {
         self.let_ended_go();
         (self.kept.into_values().collect(), self.let_go)
     }

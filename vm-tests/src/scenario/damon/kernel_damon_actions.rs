@@ -5,14 +5,14 @@
 
 use serde_json::{Value, json};
 
-use super::Report;
-use super::acting::{
+use crate::error::VmError;
+use crate::kernel::Kernel;
+use crate::scenario::Report;
+use crate::scenario::acting::{
     self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, demote, intact, mib, pages, pattern,
     promote,
 };
-use super::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
-use crate::error::VmError;
-use crate::kernel::Kernel;
+use crate::scenario::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
 use crate::vm::VmOutput;
 
 /// Options for short intervals. DAMON begins with one region for each range of RAM, and splits each in two or three at
@@ -26,24 +26,24 @@ const FAST: &str =
 const SETTLED: &str = "6 s";
 
 /// Returns a configuration in damo's format, with the intervals of [`FAST`].
-pub(super) fn configuration(operations: &str, schemes: &[Value]) -> String {
+pub(in crate::scenario) fn configuration(operations: &str, schemes: &[Value]) -> String {
     acting::configuration(operations, ["50 ms", "500 ms"], ["200", "2,000"], schemes)
 }
 
 /// The kernel's counters of one scheme at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counters {
+pub(in crate::scenario) struct Counters {
     /// Seconds since boot.
-    pub(super) seconds: f64,
-    pub(super) tried: u64,
-    pub(super) applied: u64,
-    pub(super) exceeds: u64,
+    pub(in crate::scenario) seconds: f64,
+    pub(in crate::scenario) tried: u64,
+    pub(in crate::scenario) applied: u64,
+    pub(in crate::scenario) exceeds: u64,
     /// The quota in force.
-    pub(super) effective: u64,
+    pub(in crate::scenario) effective: u64,
 }
 
 /// Reads the counters of a scheme that `kernel_until NAME` noted, in order of time.
-pub(super) fn counters(
+pub(in crate::scenario) fn counters(
     output: &VmOutput,
     name: &str,
     scheme: u64,
@@ -120,7 +120,7 @@ fn interleave() -> Value {
     })
 }
 
-pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     let has_dests = kernel != Kernel::Debian612;
     let of_a_process = if has_dests {
         format!(
@@ -229,7 +229,7 @@ fn to_both(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     intact(&start, &after, "when it went to both nodes")
 }
 
-pub(super) fn lists(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn lists(kernel: Kernel) -> Result<Report, VmError> {
     let of_frames = format!("{FAST} --physical");
     let script = format!(
         "{FUNCTIONS}echo n >/sys/kernel/mm/lru_gen/enabled\n\
@@ -324,7 +324,7 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// Least bytes in huge pages after collapse. A block in which a region ends is not collapsed, and regions end anywhere.
 const MOST_HUGE: u64 = (HOT + COLD) / 4 * 3;
 
-pub(super) fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
     let collapses = kernel != Kernel::Debian612;
     let collapse = if collapses {
         format!(

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Bar, bars};
-use super::table::Table;
-use super::{Render, Style, page};
 use crate::blame::{BlameDiffReport, BlameTotals, HugeBytes};
+use crate::render::plot::{Bar, bars};
+use crate::render::table::Table;
+use crate::render::{Render, Style, page};
 use crate::rows::ColumnType::{Name, U64};
 use crate::rows::{Column, ColumnValue, column};
 use crate::table::Tabulate;
@@ -63,7 +63,7 @@ impl Render for BlameDiffReport {
                 row(bytes(before), bytes(after), name);
             }
         }
-        let by = super::blame::by_name(self.by);
+        let by = crate::render::blame::by_name(self.by);
         Table::of(&format!("CHANGE>|BEFORE>|AFTER>|{by}"), rows).write(out)
     }
 
@@ -96,7 +96,12 @@ impl Render for BlameDiffReport {
             let [before, after] = [one.before_bytes, one.after_bytes].map(units::format_bytes);
             [one.name.clone(), change, before, after]
         });
-        let heads = [super::blame::by_name(self.by), "Change", "Before", "After"];
+        let heads = [
+            crate::render::blame::by_name(self.by),
+            "Change",
+            "Before",
+            "After",
+        ];
         let note = format!("Before: {}", page::subject(&self.before.record));
         html + &page::table("Touched first by", &note, &heads, rows)
     }
@@ -106,7 +111,7 @@ impl BlameDiffReport {
     fn title(&self, style: &Style) -> String {
         format!(
             "{}: what changed",
-            super::blame::title(self.measure, self.at_least_ns, style)
+            crate::render::blame::title(self.measure, self.at_least_ns, style)
         )
     }
 }

@@ -25,11 +25,11 @@ use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verd
 use isotherm_workload::family::{EDGE, Ready, TouchJournal};
 use isotherm_workload::score::{AccuracyScore, share};
 
-use super::kernel_damon::FUNCTIONS;
-use super::{Report, workload};
 use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::product;
+use crate::scenario::kernel_damon::FUNCTIONS;
+use crate::scenario::{Report, workload};
 use crate::vm::{Vm, VmOutput};
 
 const SEED: u64 = 1;
@@ -93,7 +93,7 @@ struct Row {
     interval: Option<f64>,
 }
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let mut report = Report::default();
     report.say(format!(
         "seed {SEED}, at most {} MiB; {REPEATS} repeats of {SECONDS} s; median [least..most]",

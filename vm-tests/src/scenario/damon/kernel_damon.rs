@@ -4,12 +4,12 @@
 //! As in `side_by_side`, something wakes on the workload's processor every millisecond: DAMON flushes no TLB, and an
 //! emulated one hides accesses otherwise.
 
-use super::Report;
-use super::acting::{self, mib, pages};
-use super::record::LEAST_FAITHFUL;
-use super::workload::{self, SCATTERED, SLOW};
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::scenario::Report;
+use crate::scenario::acting::{self, mib, pages};
+use crate::scenario::record::LEAST_FAITHFUL;
+use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
 /// Duration of each record, in seconds.
@@ -21,12 +21,12 @@ const SETTLING: usize = 3;
 const LEFT: u64 = 2 << 20;
 
 /// Shell functions for the scripts.
-pub(super) const FUNCTIONS: &str = include_str!("kernel_damon.sh");
+pub(in crate::scenario) const FUNCTIONS: &str = include_str!("../kernel_damon.sh");
 /// Messages for a tree that somebody else uses, and for an action that has no effect on a process.
-pub(super) const IN_USE: &str = "kernel DAMON is in use: kdamond 0";
-pub(super) const DOES_NOTHING: &str = "`vaddr` takes it and does nothing";
+pub(in crate::scenario) const IN_USE: &str = "kernel DAMON is in use: kdamond 0";
+pub(in crate::scenario) const DOES_NOTHING: &str = "`vaddr` takes it and does nothing";
 
-pub(super) fn records(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn records(kernel: Kernel) -> Result<Report, VmError> {
     match kernel {
         Kernel::Debian61 => without(kernel),
         _ => record(kernel),
@@ -118,7 +118,7 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
 }
 
 /// Fails unless a line of the message `NAME.txt` contains `words`, and adds that line to the report.
-pub(super) fn says(
+pub(in crate::scenario) fn says(
     report: &mut Report,
     output: &VmOutput,
     name: &str,
@@ -132,7 +132,7 @@ pub(super) fn says(
     Ok(())
 }
 
-pub(super) fn act(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn act(kernel: Kernel) -> Result<Report, VmError> {
     let options = format!(
         "--world kernel --no-guard {SLOW} --scheme '4K max 0 0 5s max pageout' --pid $target"
     );

@@ -7,16 +7,16 @@ use std::os::unix::fs::FileExt;
 
 /// Bits of a `/proc/kpageflags` word (include/uapi/linux/kernel-page-flags.h).
 mod bit {
-    pub(super) const LRU: u64 = 1 << 5;
-    pub(super) const ACTIVE: u64 = 1 << 6;
-    pub(super) const ANON: u64 = 1 << 12;
-    pub(super) const SWAP_BACKED: u64 = 1 << 14;
-    pub(super) const COMPOUND_HEAD: u64 = 1 << 15;
-    pub(super) const COMPOUND_TAIL: u64 = 1 << 16;
-    pub(super) const HUGETLB: u64 = 1 << 17;
-    pub(super) const UNEVICTABLE: u64 = 1 << 18;
-    pub(super) const NO_PAGE: u64 = 1 << 20;
-    pub(super) const ZERO_PAGE: u64 = 1 << 24;
+    pub(crate) const LRU: u64 = 1 << 5;
+    pub(crate) const ACTIVE: u64 = 1 << 6;
+    pub(crate) const ANON: u64 = 1 << 12;
+    pub(crate) const SWAP_BACKED: u64 = 1 << 14;
+    pub(crate) const COMPOUND_HEAD: u64 = 1 << 15;
+    pub(crate) const COMPOUND_TAIL: u64 = 1 << 16;
+    pub(crate) const HUGETLB: u64 = 1 << 17;
+    pub(crate) const UNEVICTABLE: u64 = 1 << 18;
+    pub(crate) const NO_PAGE: u64 = 1 << 20;
+    pub(crate) const ZERO_PAGE: u64 = 1 << 24;
 }
 
 /// Size of the largest folio, in base pages, that is searched around a page.

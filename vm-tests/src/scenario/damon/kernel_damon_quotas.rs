@@ -5,13 +5,13 @@
 
 use serde_json::{Value, json};
 
-use super::Report;
-use super::acting::{self, mib, pages, pattern};
-use super::kernel_damon::{FUNCTIONS, says};
-use super::kernel_damon_actions::{Counters, configuration, counters};
-use super::workload::Workload;
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::scenario::Report;
+use crate::scenario::acting::{self, mib, pages, pattern};
+use crate::scenario::kernel_damon::{FUNCTIONS, says};
+use crate::scenario::kernel_damon_actions::{Counters, configuration, counters};
+use crate::scenario::workload::Workload;
 use crate::vm::VmOutput;
 
 /// A workload with more memory than quotas let out during a check: a sixth is hot, the rest is never touched. It holds
@@ -46,7 +46,7 @@ fn page_out(quotas: &Value) -> Value {
     })
 }
 
-pub(super) fn limited(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn limited(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
         "{FUNCTIONS}{HEAP}isotherm swap zram --size 256M || exit 1\n\
          {start}taskset 1 vm-guest wake &\n\
@@ -222,7 +222,7 @@ const PRESSURE: &str = "\
     kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
     sed -n 's/^some .*total=//p' /proc/pressure/memory >/out/waited-after.txt\n";
 
-pub(super) fn follow(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn follow(kernel: Kernel) -> Result<Report, VmError> {
     let has_nodes = kernel != Kernel::Debian612;
     let of_memory = if has_nodes {
         format!(

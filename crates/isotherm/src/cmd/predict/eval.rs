@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads the file of an experiment.
-pub(super) fn read_experiment(path: &Path) -> anyhow::Result<Experiment> {
+pub(in crate::cmd) fn read_experiment(path: &Path) -> anyhow::Result<Experiment> {
     let name = path.display();
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read the experiment {name}"))?;

@@ -1,0 +1,5 @@
+//! Results as text, figures and pages.
+
+pub mod figure;
+pub(crate) mod format;
+pub(crate) mod page;
