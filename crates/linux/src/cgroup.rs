@@ -239,7 +239,7 @@ fn of_memory(groups: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Returns the bytes that the control groups of a process may still charge: the smallest headroom of its own group and
 /// all above it. Returns `None` if none of them is limited, or nothing can be read.
-pub fn headroom(pid: u32) -> Option<u64> {
+pub(crate) fn headroom(pid: u32) -> Option<u64> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let rooms = memory_groups(&groups, &mounts).into_iter();

@@ -160,7 +160,7 @@ pub fn split_gives_back() -> bool {
 }
 
 /// Returns the running kernel's version, e.g. `(6, 1)`.
-pub fn kernel_version() -> (u32, u32) {
+pub(crate) fn kernel_version() -> (u32, u32) {
     let release = kernel_release();
     let mut numbers = release
         .split(['.', '-'])

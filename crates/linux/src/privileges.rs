@@ -76,7 +76,7 @@ fn keep(kept: CapabilitySet) -> Result<(), PrivilegeError> {
 }
 
 /// Whether this thread may set up swap and remove it.
-pub fn may_swap() -> bool {
+pub(crate) fn may_swap() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 

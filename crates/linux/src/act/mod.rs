@@ -57,7 +57,7 @@ pub(crate) use huge_page::MADV_COLLAPSE;
 pub use physical::PhysicalActuator;
 
 /// Maximum bytes of one batch. It bounds the time for which a target's mmap lock is held and a stop request waits.
-pub const BATCH_BYTES: u64 = 64 << 20;
+pub(crate) const BATCH_BYTES: u64 = 64 << 20;
 /// Maximum number of operations in one batch.
 const BATCH_OPERATIONS: usize = 1024;
 

@@ -4,13 +4,13 @@
 //! arch/x86/include/asm/pgtable_types.h); a slot's words are those of `bpf/page_table.bpf.c`.
 
 /// Entries in a page table.
-pub const ENTRIES_PER_TABLE: usize = 512;
+pub(crate) const ENTRIES_PER_TABLE: usize = 512;
 
 pub(super) type RawTable = [u64; ENTRIES_PER_TABLE];
 
 /// One leaf of a page table, or its replacement where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leaf(pub(super) u64);
+pub(crate) struct Leaf(pub(super) u64);
 
 impl Leaf {
     pub(super) const PRESENT: u64 = 0x1;
@@ -25,23 +25,23 @@ impl Leaf {
     pub(super) const TABLE: u64 = 0x200;
 
     /// Whether a page is present (also one that NUMA balancing made PROT_NONE).
-    pub fn is_present(self) -> bool {
+    pub(crate) fn is_present(self) -> bool {
         self.0 & Self::PRESENT != 0
     }
     /// Whether the page's accessed bit is set.
-    pub fn is_accessed(self) -> bool {
+    pub(crate) fn is_accessed(self) -> bool {
         self.0 & (Self::PRESENT | Self::ACCESSED) == Self::PRESENT | Self::ACCESSED
     }
     /// Whether the page is part of a 2 MiB leaf.
-    pub fn is_huge_2m(self) -> bool {
+    pub(crate) fn is_huge_2m(self) -> bool {
         self.0 & Self::HUGE_2M != 0
     }
     /// Whether the page is part of a 1 GiB leaf.
-    pub fn is_huge_1g(self) -> bool {
+    pub(crate) fn is_huge_1g(self) -> bool {
         self.0 & Self::HUGE_1G != 0
     }
     /// Whether the entry has no page of its own: the huge zero page, device memory.
-    pub fn is_special(self) -> bool {
+    pub(crate) fn is_special(self) -> bool {
         self.0 & Self::SPECIAL != 0
     }
     /// Whether all of the page is zeros, if its content was read.
@@ -49,15 +49,15 @@ impl Leaf {
         self.0 & Self::ZEROS != 0
     }
     /// Whether the table could not be read.
-    pub fn is_unreadable(self) -> bool {
+    pub(crate) fn is_unreadable(self) -> bool {
         self.0 & (Self::UNREADABLE | Self::CHANGED) != 0
     }
     /// Whether the entry is a swap entry.
-    pub fn is_swapped(self) -> bool {
+    pub(crate) fn is_swapped(self) -> bool {
         self.0 & Self::SWAPPED != 0
     }
     /// Returns the number of the (first) frame; meaningful only if a page is present.
-    pub fn frame(self) -> u64 {
+    pub(crate) fn frame(self) -> u64 {
         self.0 >> 12
     }
 }
@@ -83,7 +83,7 @@ impl Leaf {
 
 /// A copied lowest-level table: 512 entries of 4 KiB.
 #[derive(Clone, Copy)]
-pub struct TableCopy<'a> {
+pub(crate) struct TableCopy<'a> {
     pub(super) entries: &'a RawTable,
     pub(super) frame_mask: u64,
 }
@@ -98,7 +98,7 @@ const SWAP_TYPES: u64 = 23;
 
 /// Bitmaps of a table's 512 pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableBitmaps {
+pub(crate) struct TableBitmaps {
     /// Pages in memory that count as resident.
     pub present: [u64; 8],
     /// Present pages whose accessed bit is set.
@@ -109,7 +109,7 @@ pub struct TableBitmaps {
 
 impl TableCopy<'_> {
     /// Returns the table's bitmaps.
-    pub fn bitmaps(&self) -> TableBitmaps {
+    pub(crate) fn bitmaps(&self) -> TableBitmaps {
         let mut bitmaps = TableBitmaps::default();
         for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {
             // Much of a sparse table is empty.
@@ -135,7 +135,7 @@ impl TableCopy<'_> {
     }
 
     /// Returns the frame number of page `index`, if it is present.
-    pub fn frame(&self, index: usize) -> Option<u64> {
+    pub(crate) fn frame(&self, index: usize) -> Option<u64> {
         let leaf = Leaf::of_entry(self.entries[index], self.frame_mask);
         leaf.is_present().then(|| leaf.frame())
     }

@@ -2,7 +2,7 @@
 
 mod aliases;
 mod clear_refs;
-pub mod entry;
+mod entry;
 pub mod huge;
 mod induced;
 pub(crate) mod object;
@@ -12,14 +12,15 @@ pub mod scan;
 mod secondary;
 pub mod tables;
 mod unreclaimable;
-pub mod walker;
+mod walker;
 pub mod zeros;
 
 pub use aliases::without_aliases;
 pub use clear_refs::ClearMethod;
-pub use entry::{Leaf, TableCopy};
+pub(crate) use entry::Leaf;
 pub use page_table::{PageTableProbe, ProbeError};
 pub use physical::{MapFacts, PhysicalProbe};
 pub use secondary::SecondaryTables;
-pub use walker::{AddressSpace, SpaceFacts, TableLookup, Walker, WalkerError};
+pub(crate) use walker::Walker;
+pub use walker::{SpaceFacts, WalkerError};
 pub use zeros::BlockContents;

@@ -123,7 +123,7 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 /// Result of [`Walker::tables`] for an address.
-pub enum TableLookup<'a> {
+pub(crate) enum TableLookup<'a> {
     /// No table or leaf is present.
     Absent,
     /// A larger leaf (2 MiB or 1 GiB) in place of the table.
@@ -137,7 +137,7 @@ pub enum TableLookup<'a> {
 /// Location of a process's page tables. Valid until the process exits or calls exec, which every use checks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddressSpace {
+pub(crate) struct AddressSpace {
     task: u64,
     mm: u64,
     pgd: u64,
@@ -148,7 +148,7 @@ pub struct AddressSpace {
 impl AddressSpace {
     /// Returns the address of the `mm_struct` and the number of the task's exec calls, as the kernel reuses such
     /// addresses.
-    pub fn id(&self) -> (u64, u64) {
+    pub(crate) fn id(&self) -> (u64, u64) {
         (self.mm, self.exec_id)
     }
 }
@@ -165,7 +165,7 @@ pub struct SpaceFacts {
 }
 
 /// The loaded BPF program and the memory it shares with us.
-pub struct Walker {
+pub(crate) struct Walker {
     locate: OwnedFd,
     walk: OwnedFd,
     copy_tables: OwnedFd,
@@ -182,7 +182,7 @@ pub struct Walker {
 
 impl Walker {
     /// Loads the program and finds the direct map.
-    pub fn new() -> Result<Self, WalkerError> {
+    pub(crate) fn new() -> Result<Self, WalkerError> {
         let object = object::load(OBJECT).map_err(|cause| WalkerError::Load { cause })?;
         let program = |name: &str| {
             object::program(&object, name).map_err(|source| bpf("keep a BPF program", source))
@@ -216,7 +216,7 @@ impl Walker {
     }
 
     /// Returns the number of levels of this machine's page tables.
-    pub fn levels(&self) -> u32 {
+    pub(crate) fn levels(&self) -> u32 {
         self.cpu.levels
     }
 
@@ -233,7 +233,7 @@ impl Walker {
     }
 
     /// Finds the page tables of process `pid` (in our pid namespace).
-    pub fn locate(&mut self, pid: u32) -> Result<AddressSpace, WalkerError> {
+    pub(crate) fn locate(&mut self, pid: u32) -> Result<AddressSpace, WalkerError> {
         let limits = [TaskLimit::Thread(pid), TaskLimit::Process(pid)];
         // The first thread usually has the address space. If it has exited before the others, any other thread has it.
         for limit in limits {
@@ -255,7 +255,7 @@ impl Walker {
     }
 
     /// Reads the facts of the address space if it is still the process's. This is far cheaper than locating it again.
-    pub fn facts(&mut self, space: &AddressSpace) -> Result<SpaceFacts, WalkerError> {
+    pub(crate) fn facts(&mut self, space: &AddressSpace) -> Result<SpaceFacts, WalkerError> {
         self.select(space, 0);
         self.run(|walker| &walker.walk)?;
         let control = self.control();
@@ -266,7 +266,7 @@ impl Walker {
     }
 
     /// Walks `spans` (first page, number of pages) in order and returns one leaf for each page.
-    pub fn walk(
+    pub(crate) fn walk(
         &mut self,
         space: &AddressSpace,
         spans: &[(u64, u32)],
@@ -311,7 +311,7 @@ impl Walker {
     }
 
     /// Copies the lowest-level table that maps each of `addresses`, and passes it to `see` with the address's index.
-    pub fn tables(
+    pub(crate) fn tables(
         &mut self,
         space: &AddressSpace,
         addresses: &[u64],
@@ -342,7 +342,7 @@ impl Walker {
 
     /// Passes to `see` the start of every part of 1 << `shift` bytes (21: blocks, 30: gigabytes) that has a table or a
     /// leaf. Covers the tables of that level that map the addresses `starts`.
-    pub fn occupied(
+    pub(crate) fn occupied(
         &mut self,
         space: &AddressSpace,
         shift: u32,

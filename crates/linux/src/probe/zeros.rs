@@ -35,7 +35,7 @@ pub struct BlockContents {
 
 impl Walker {
     /// Reads the pages of `blocks` and passes each block's contents to `see`.
-    pub fn contents(
+    pub(crate) fn contents(
         &mut self,
         space: &AddressSpace,
         blocks: &[u64],

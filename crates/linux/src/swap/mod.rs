@@ -92,7 +92,7 @@ pub fn pool_bytes() -> u64 {
 }
 
 /// Describes the swap in use: `zram (lz4)`, or the name of a disk.
-pub fn describe() -> String {
+pub(crate) fn describe() -> String {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let areas = swaps.lines().skip(1);
     let devices = areas.filter_map(|area| area.split_whitespace().next());

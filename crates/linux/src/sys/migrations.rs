@@ -23,7 +23,7 @@ const PREFIXES: [&str; 4] = [
 const NODES: &str = "/sys/devices/system/node";
 
 /// Counters of pages since boot, by the kernel's names.
-pub type MigrationCounters = BTreeMap<String, u64>;
+pub(crate) type MigrationCounters = BTreeMap<String, u64>;
 
 /// Reads the counters of the machine, and of each node that has its own.
 pub fn read() -> (MigrationCounters, BTreeMap<u32, MigrationCounters>) {

@@ -63,7 +63,7 @@ impl Render for BlameDiffReport {
                 row(bytes(before), bytes(after), name);
             }
         }
-        let by = crate::render::blame::by_name(self.by);
+        let by = super::blame::by_name(self.by);
         Table::of(&format!("CHANGE>|BEFORE>|AFTER>|{by}"), rows).write(out)
     }
 
@@ -96,12 +96,7 @@ impl Render for BlameDiffReport {
             let [before, after] = [one.before_bytes, one.after_bytes].map(units::format_bytes);
             [one.name.clone(), change, before, after]
         });
-        let heads = [
-            crate::render::blame::by_name(self.by),
-            "Change",
-            "Before",
-            "After",
-        ];
+        let heads = [super::blame::by_name(self.by), "Change", "Before", "After"];
         let note = format!("Before: {}", page::subject(&self.before.record));
         html + &page::table("Touched first by", &note, &heads, rows)
     }
@@ -111,7 +106,7 @@ impl BlameDiffReport {
     fn title(&self, style: &Style) -> String {
         format!(
             "{}: what changed",
-            crate::render::blame::title(self.measure, self.at_least_ns, style)
+            super::blame::title(self.measure, self.at_least_ns, style)
         )
     }
 }
