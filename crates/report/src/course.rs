@@ -14,9 +14,9 @@ use super::working_set::{Plus, Round, Rounds};
 use isotherm_record::item::{Header, Item, UsageSample};
 
 /// The largest number of targets with a course of their own; twice this number while reading.
-pub const MOST_TARGETS: usize = 64;
+pub(crate) const MOST_TARGETS: usize = 64;
 /// The smallest ages of the idle classes.
-pub const AGES: [Nanos; 3] = [
+pub(crate) const AGES: [Nanos; 3] = [
     Nanos::from_millis(5_000),
     Nanos::from_millis(30_000),
     Nanos::from_millis(120_000),

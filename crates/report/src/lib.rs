@@ -18,7 +18,7 @@
 //! `version`; none changes its meaning.
 
 /// The version of every report's JSON. 1 had `record.started_ns` as a number.
-pub const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
 
 pub mod access;
 pub mod actions;

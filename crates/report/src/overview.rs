@@ -19,14 +19,14 @@ use isotherm_record::item::{CostSample, Header, Item};
 use isotherm_record::machine::ChargedMemory;
 
 /// Idle times for which bytes are counted.
-pub const IDLE_TIMES: [Nanos; 4] = [
+pub(crate) const IDLE_TIMES: [Nanos; 4] = [
     Nanos::from_millis(1_000),
     IDLE,
     Nanos::from_millis(30_000),
     Nanos::from_millis(120_000),
 ];
 /// The idle time after which the preset `prcl` pages memory out.
-pub const IDLE: Nanos = Nanos::from_millis(5_000);
+pub(crate) const IDLE: Nanos = Nanos::from_millis(5_000);
 /// The label of addresses outside the mappings that the record knows.
 const NO_MAPPING: &str = "(not mapped)";
 

@@ -46,7 +46,7 @@ pub struct ReclaimCurveOptions {
 }
 
 /// Time that a program loses when it reads a page back from zram (docs/results/overhead.md).
-pub const REFAULT_COST: Nanos = Nanos(7_000);
+pub(crate) const REFAULT_COST: Nanos = Nanos(7_000);
 
 /// The source of the refault cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

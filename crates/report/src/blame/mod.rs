@@ -66,7 +66,7 @@ pub enum Measure {
 }
 
 /// Candidates for the default idle time.
-pub const AGES: [Nanos; 5] = [
+pub(crate) const AGES: [Nanos; 5] = [
     Nanos::from_millis(5_000),
     Nanos::from_millis(10_000),
     Nanos::from_millis(30_000),

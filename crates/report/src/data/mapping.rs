@@ -15,10 +15,10 @@ use serde::Serialize;
 use isotherm_record::item::MappingChange;
 
 /// The largest number of mappings; above it, vanished mappings are dropped.
-pub const MAX_MAPPINGS: usize = 1 << 17;
+pub(crate) const MAX_MAPPINGS: usize = 1 << 17;
 
 /// The name of memory without a file or a kernel-given name.
-pub const ANONYMOUS: &str = "(anonymous)";
+pub(crate) const ANONYMOUS: &str = "(anonymous)";
 
 /// The name of the mapping in a range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -32,7 +32,7 @@ pub use crate::rows::{Column, ColumnType};
 use ColumnType::{Bool, F64, Name, Time, U32, U64};
 
 /// The table of regions: a row for each region of each snapshot.
-pub const REGIONS: [Column; 19] = [
+pub(crate) const REGIONS: [Column; 19] = [
     column(
         "snapshot",
         U32,
@@ -114,7 +114,7 @@ pub const REGIONS: [Column; 19] = [
 ];
 
 /// The table of memory use: a row for each target, about once a second.
-pub const RSS: [Column; 10] = [
+pub(crate) const RSS: [Column; 10] = [
     column("time", Time, "When it was read."),
     column("target", U32, "Number of the target in the record."),
     nullable("pid", U32, "Process id, as in the table of regions."),
@@ -140,7 +140,7 @@ pub const RSS: [Column; 10] = [
 ];
 
 /// The table of costs: a row about once a second. All counts begin with the record.
-pub const COSTS: [Column; 10] = [
+pub(crate) const COSTS: [Column; 10] = [
     column("time", Time, "When it was read."),
     column("monitor_cpu_ns", U64, "CPU time of the monitor itself."),
     column(
@@ -166,7 +166,7 @@ pub const COSTS: [Column; 10] = [
 ];
 
 /// The table of actions: a row for each scheme and scan.
-pub const ACTIONS: [Column; 11] = [
+pub(crate) const ACTIONS: [Column; 11] = [
     column("time", Time, "When."),
     nullable(
         "context",

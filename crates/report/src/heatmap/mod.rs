@@ -36,7 +36,7 @@ use column::{Column, Piece};
 use isotherm_record::item::{Header, Item};
 
 /// The largest number of columns while reading; a record that has outgrown it has at least half that number.
-pub const MAX_COLUMNS: usize = 512;
+pub(crate) const MAX_COLUMNS: usize = 512;
 /// The largest number of pieces of all columns together, 40 bytes each.
 const MAX_PIECES: usize = 1 << 20;
 /// The first and the smallest cap of the pieces of one column.

@@ -9,7 +9,7 @@ use isotherm_engine::{Nanos, PAGE_SIZE};
 use super::{ReclaimPoint, steady};
 
 /// The thresholds of the curve.
-pub const THRESHOLDS: [Nanos; 12] = [
+pub(crate) const THRESHOLDS: [Nanos; 12] = [
     Nanos::from_millis(200),
     Nanos::from_millis(500),
     Nanos::from_millis(1_000),

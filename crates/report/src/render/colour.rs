@@ -31,15 +31,15 @@ pub const RAMP: [Rgb; 7] = [
 ];
 
 /// The colour of unknown memory.
-pub const UNKNOWN: Rgb = (128, 134, 144);
+pub(crate) const UNKNOWN: Rgb = (128, 134, 144);
 
 /// Returns the position of a rate on the ramp, 0 to 1.
-pub fn position(rate: f32) -> f32 {
+pub(crate) fn position(rate: f32) -> f32 {
     rate.clamp(0.0, 1.0).sqrt()
 }
 
 /// Returns the colour of a rate.
-pub fn of_rate(rate: f32) -> Rgb {
+pub(crate) fn of_rate(rate: f32) -> Rgb {
     let at = position(rate) * (RAMP.len() - 1) as f32;
     let below = (at as usize).min(RAMP.len() - 2);
     let part = at - below as f32;
@@ -76,7 +76,7 @@ pub fn index_256((r, g, b): Rgb) -> u8 {
 }
 
 /// Formats a colour as `#rrggbb`.
-pub fn hex((r, g, b): Rgb) -> String {
+pub(crate) fn hex((r, g, b): Rgb) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
