@@ -7,9 +7,9 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::convert::Format;
 use isotherm_record::input::RecordFile;
 use isotherm_record::{Header, Item, RecordError, printable, table};
+use isotherm_render::page as html;
 use isotherm_report::access::{HotRate, OptionalBounds, SortBy, Which};
 use isotherm_report::read::{self, ReadExtent};
-use isotherm_report::render::page as html;
 use isotherm_report::{
     Access, AccessOptions, Accumulate, Footprint, Heatmap, HeatmapOptions, Idle, IdleOptions,
     Overviews, ReclaimCurve, ReclaimCurveOptions, Scope, SummaryReport, Wss, WssOptions,

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use isotherm_report::render::{self, page};
+use isotherm_render::page;
+use isotherm_report::render;
 use isotherm_report::{AccessReport, Render, ReportFormat, Style, Tabulate};
 use isotherm_session::simulated::SimulationReport;
 use isotherm_session::{CheckReport, Versioned};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use isotherm_engine::statistics::Interval;
-use isotherm_report::render::page;
+use isotherm_render::page;
 
 /// A table with a title and a note.
 pub(crate) struct TextTable {

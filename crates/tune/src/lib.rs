@@ -32,6 +32,7 @@ mod result;
 mod search;
 mod space;
 
+use output::{format, page};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
@@ -285,6 +286,3 @@ fn evaluate_all(
 
 #[cfg(test)]
 mod tests;
-
-pub use output::figure;
-use output::{format, page};

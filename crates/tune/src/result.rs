@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
-use isotherm_report::render::table::{Align, Table};
+use isotherm_render::table::{Align, Table};
 use serde::Serialize;
 
 use super::bounds::narrowest;

@@ -4,9 +4,9 @@ use crate::experiment::compaction::CompactionOutcome;
 use crate::experiment::tiering::{self, KeyDistribution, Placement};
 use crate::published::compaction::CompactionRun;
 use crate::published::{PublishedComparison, Role, tiering as published_tiering};
-use isotherm_report::render::csv_text;
-use isotherm_report::render::page::{END, begin, escape, figure};
-use isotherm_tune::figure::{Axis, Plot, PlotSeries};
+use isotherm_render::csv_text;
+use isotherm_render::figure::{Axis, Plot, PlotSeries};
+use isotherm_render::page::{END, begin, escape, figure};
 
 use super::Reproduction;
 use super::text::{COMPARISON, SUMMARY, cell_tables, rows, table};

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::published::{Difference, PublishedComparison, Summary};
-use isotherm_report::render::csv_text;
-use isotherm_report::render::table::{Align, Table};
+use isotherm_render::csv_text;
+use isotherm_render::table::{Align, Table};
 
 use super::Reproduction;
 

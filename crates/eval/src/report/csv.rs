@@ -1,7 +1,7 @@
 //! Reports as CSV: every run, and a summary of every metric.
 
 use isotherm_engine::statistics::{Interval, ValueSummary};
-use isotherm_report::render::csv_text;
+use isotherm_render::csv_text;
 
 use crate::metric::METRICS;
 use crate::suite::{Score, Suite};

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use isotherm_engine::statistics::ValueSummary;
-use isotherm_report::render::page::{END, begin, escape, figure};
-use isotherm_report::render::{SERIES_STYLES, open_svg};
-use isotherm_tune::figure::step;
+use isotherm_render::figure::step;
+use isotherm_render::page::{END, begin, escape, figure};
+use isotherm_render::plot::{LINES as SERIES_STYLES, open as open_svg};
 
 use super::summary_rows;
 use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};

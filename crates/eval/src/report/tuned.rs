@@ -1,7 +1,7 @@
 //! Predictions of tuning, compared with measurements.
 
 use isotherm_engine::statistics::Interval;
-use isotherm_report::render::csv_text;
+use isotherm_render::csv_text;
 use isotherm_tune::Estimate;
 
 use super::csv::{mean_and_bounds, number};

@@ -367,7 +367,7 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
         // cells.
         ReportFormat::Text => {
             let lines = common.output.height().saturating_sub(14).clamp(8, 48);
-            let coloured = style.palette != isotherm_report::render::Palette::Plain;
+            let coloured = style.palette != isotherm_render::colour::Palette::Plain;
             let rows = if coloured { 2 * lines } else { lines };
             (style.width.saturating_sub(16 + 11 + 24).max(20), rows)
         }

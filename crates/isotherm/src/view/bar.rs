@@ -5,7 +5,7 @@
 //! gap grows until the remaining stretches fit.
 
 use isotherm_engine::{AddressRange, Snapshot};
-use isotherm_report::render::colour::Palette;
+use isotherm_render::colour::Palette;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::{CacheSample, CostSample, Item, PageAges};
+use isotherm_render::colour::Palette;
 use isotherm_report::MappingTable;
-use isotherm_report::render::colour::Palette;
 use isotherm_session::protocol::BlameStatus;
 
 use super::field::{Field, IDLE, LONG_IDLE};

@@ -1,6 +1,6 @@
 //! Heat as one character of the terminal: a coloured cell or, without colours, a character of a ramp.
 
-use isotherm_report::render::colour::{self, Palette};
+use isotherm_render::colour::{self, Palette};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 

@@ -12,7 +12,7 @@ use isotherm_record::{
     CacheSample, CachedMemory, CostSample, Item, MachineSample, Mapping, MappingChange, TargetExit,
     TargetStart, UsageSample,
 };
-use isotherm_report::render::colour::Palette;
+use isotherm_render::colour::Palette;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 

@@ -5,26 +5,14 @@ use std::collections::BTreeMap;
 use isotherm_engine::Nanos;
 use serde::Serialize;
 
+pub use isotherm_render::plot::Point;
+
 /// The largest number of bins of a [`Series`]; a full one has between half of it and all of it.
 const MAX_BINS: usize = 1024;
 /// Width of the first bins.
 const FIRST_WIDTH: Nanos = Nanos::from_millis(1);
 /// The largest number of different values in [`WeightedValues`].
 const MAX_VALUES: usize = 1 << 15;
-
-/// One step of a [`Series`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Point {
-    /// Start of the step, since the beginning of the record.
-    pub time_ns: Nanos,
-    /// Lowest value in the step.
-    pub min: u64,
-    /// Mean over time.
-    pub mean: u64,
-    /// Highest value in the step.
-    pub max: u64,
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bin {

@@ -6,14 +6,14 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Bar, bars};
-use super::table::Table;
 use super::{ReportFormat, Style, page};
 use crate::access::{AccessReport, AccessTable, MappingTotals, Row, Totals};
 use crate::context::RecordInfo;
 use crate::rows::ColumnType::{Address, F64, Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::{TARGET, Tabulate};
+use isotherm_render::plot::{Bar, bars};
+use isotherm_render::table::Table;
 
 /// The largest number of regions in a picture; with more, rows would be thinner than their text.
 const MAX_BARS: usize = 200;
@@ -289,7 +289,7 @@ fn picture(table: &AccessTable) -> String {
             mapping(row)
         ),
         share: row.size_bytes as f64 / largest,
-        colour: Some(super::colour::of(row.access_rate)),
+        colour: Some(isotherm_render::colour::of(row.access_rate)),
     });
     let left_out = table.regions.len().saturating_sub(MAX_BARS);
     let note = match left_out {

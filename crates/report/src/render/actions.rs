@@ -5,14 +5,14 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 use isotherm_policy::Refusal;
 
-use super::plot::{Line, lines};
-use super::table::Table;
 use super::wss::spark;
 use super::{Render, Style, or_empty, page};
 use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
 use crate::rows::ColumnType::{Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
+use isotherm_render::plot::{NamedLine, lines};
+use isotherm_render::table::Table;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 24;
@@ -107,7 +107,7 @@ impl Render for ActionsReport {
 
     fn svg(&self) -> String {
         let schemes = self.schemes.iter();
-        let plots = schemes.map(|scheme| Line::new(name(scheme), &scheme.series));
+        let plots = schemes.map(|scheme| NamedLine::new(name(scheme), &scheme.series));
         let note = "The sum of bytes that each scheme acted on.";
         lines("Memory acted on since the beginning", note, plots)
     }
@@ -217,7 +217,7 @@ impl ActionsReport {
     fn allowed(&self) -> String {
         let plots = self.guards.iter().map(|guard| {
             let name = guard.context.as_deref().unwrap_or("guard");
-            Line::new(name, &guard.allowed)
+            NamedLine::new(name, &guard.allowed)
         });
         let title = "Bytes per second that the guard allowed";
         lines(title, "0 while the schemes were stopped.", plots)

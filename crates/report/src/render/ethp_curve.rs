@@ -5,13 +5,13 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{self, LINES, WIDTH};
-use super::table::Table;
 use super::{Render, Style, page};
 use crate::ethp_curve::{EthpCurveReport, EthpPoint};
 use crate::rows::ColumnType::{F64, Name, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
+use isotherm_render::plot::{self, LINES, WIDTH};
+use isotherm_render::table::Table;
 
 const HEIGHT: f64 = 380.0;
 const LEFT: f64 = 64.0;

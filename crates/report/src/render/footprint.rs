@@ -4,14 +4,15 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Line, lines};
-use super::table::{Table, series};
+use super::over_time::series;
 use super::wss::spark;
 use super::{Render, Style, page};
 use crate::footprint::FootprintReport;
 use crate::rows::ColumnType::{Name, U64};
 use crate::rows::{Column, ColumnValue, column};
 use crate::table::Tabulate;
+use isotherm_render::plot::{NamedLine, lines};
+use isotherm_render::table::Table;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
@@ -98,7 +99,7 @@ impl FootprintReport {
 
     fn picture(&self, title: &str, admit: impl Fn(&str) -> bool) -> String {
         let admitted = self.metrics.iter().filter(|metric| admit(metric.name));
-        let plots = admitted.map(|metric| Line::new(named(metric.name), &metric.series));
+        let plots = admitted.map(|metric| NamedLine::new(named(metric.name), &metric.series));
         lines(title, "", plots)
     }
 }

@@ -4,15 +4,16 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, PAGE_SIZE, units};
 
-use super::plot::{Line, Unit, lines, lines_of};
-use super::table::Table;
 use super::wss::spark;
-use super::{Render, Style, page, score};
+use super::{Render, Style, page};
 use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint, ZoneState};
 use crate::rows::ColumnType::{F64, Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
 use crate::table::Tabulate;
+use isotherm_render::plot::score;
+use isotherm_render::plot::{NamedLine, Unit, lines, lines_of};
+use isotherm_render::table::Table;
 
 /// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
@@ -77,8 +78,8 @@ impl Render for FragmentationReport {
     fn svg(&self) -> String {
         let nodes = self.nodes.iter();
         let nodes =
-            nodes.map(|node| Line::new(format!("node {}", node.node), in_steps(&node.score)));
-        let mut plots: Vec<Line> = nodes.collect();
+            nodes.map(|node| NamedLine::new(format!("node {}", node.node), in_steps(&node.score)));
+        let mut plots: Vec<NamedLine> = nodes.collect();
         if let Some(node) = self.nodes.first() {
             for (name, threshold) in [("starts above", node.high), ("ends at", node.low)] {
                 let level = |point: &ScorePoint| ScorePoint {
@@ -90,7 +91,7 @@ impl Render for FragmentationReport {
                 let ends = [node.score.first(), node.score.last()];
                 let points: Vec<ScorePoint> = ends.into_iter().flatten().map(level).collect();
                 let name = format!("{name} {}", score(threshold));
-                plots.push(Line::new(name, in_steps(&points)));
+                plots.push(NamedLine::new(name, in_steps(&points)));
             }
         }
         let note =
@@ -148,7 +149,7 @@ fn free_memory(title: &str, node: &NodeFragmentation) -> String {
             max: point.max.saturating_mul(size),
         });
         let name = format!("order {}: {}", order.order, units::format_bytes(size));
-        Line::new(name, points.collect::<Vec<_>>())
+        NamedLine::new(name, points.collect::<Vec<_>>())
     });
     lines(title, "", plots)
 }

@@ -8,13 +8,13 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, units};
 
-use super::colour::{self, Palette};
 use super::heatmap_scale::{Scale, UNKNOWN};
 use super::{Render, Style, heatmap_svg, page};
 use crate::heatmap::{HeatmapCell, HeatmapReport, Segment, TargetHeatmap};
 use crate::rows::ColumnType::{Address, F64, Name, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::{TARGET, Tabulate};
+use isotherm_render::colour::{self, Palette};
 
 /// Number of characters before the cells: an address and a bar.
 const LEFT_MARGIN: usize = 16;

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::colour::position;
+use isotherm_render::colour::position;
 
 /// Characters of accessed memory, from the lowest rate up.
 const RAMP: [char; 8] = [':', '-', '=', '+', '*', '#', '%', '@'];

@@ -8,10 +8,10 @@ use std::fmt::Write;
 
 use isotherm_engine::units;
 
-use super::colour::{self, Rgb};
 use super::page::{escape, gap_label};
-use super::plot::{self, time_ticks};
 use crate::heatmap::{HeatmapCell, HeatmapReport, Segment, TargetHeatmap};
+use isotherm_render::colour::{self, Rgb};
+use isotherm_render::plot::{self, time_ticks};
 
 const LEFT: f64 = 132.0;
 const PLOT: f64 = 640.0;

@@ -5,13 +5,13 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, units};
 
-use super::plot::{Bar, bars};
-use super::table::Table;
 use super::{Render, Style, page};
 use crate::idle::{IdleMemory, IdleReport};
 use crate::rows::ColumnType::{F64, Name, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::{TARGET_OR_TOTAL, Tabulate};
+use isotherm_render::plot::{Bar, bars};
+use isotherm_render::table::Table;
 
 impl Tabulate for IdleReport {
     /// The columns of a row for each minimum idle time, each percentile and each total.

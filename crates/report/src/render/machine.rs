@@ -8,13 +8,13 @@ use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes, NR_AGES};
 use isotherm_engine::units::{format_bytes, format_share};
 
 use super::page::escape;
-use super::table::Table;
-use super::treemap::{Tile, treemap};
 use super::{Render, Style, or_empty, page};
 use crate::machine::{ClassMemory, MachineReport, MemoryClass};
 use crate::rows::ColumnType::{Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
+use isotherm_render::table::Table;
+use isotherm_render::treemap::{Tile, treemap};
 
 /// Number of processes and groups that text and pages show; JSON and CSV have all.
 pub(super) const SHOWN: usize = 20;

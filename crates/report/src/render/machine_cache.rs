@@ -6,8 +6,8 @@ use isotherm_engine::Nanos;
 
 use super::Style;
 use super::machine::{SHOWN, table, tell_more};
-use super::table::Table;
 use crate::machine::MachineCache;
+use isotherm_render::table::Table;
 
 /// Number of scans after which most ages are known: two rounds, and one that the record may end in.
 const NR_LOOKS: u64 = 3;

@@ -5,7 +5,6 @@
 
 mod access;
 mod actions;
-pub mod colour;
 mod ethp_curve;
 mod first_touch;
 mod footprint;
@@ -16,12 +15,10 @@ mod heatmap_svg;
 mod idle;
 mod machine;
 mod machine_cache;
+mod over_time;
 pub mod page;
-mod plot;
 mod reclaim_curve;
 mod summary;
-pub mod table;
-mod treemap;
 mod wss;
 
 use first_touch::flame;
@@ -29,13 +26,12 @@ use first_touch::flame;
 use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, units};
+use isotherm_render::colour::Palette;
 
 use crate::table::Tabulate;
 
 pub use access::AccessWriter;
 pub use actions::reason;
-pub use colour::Palette;
-pub use plot::{LINES as SERIES_STYLES, open as open_svg};
 
 /// The output format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,12 +98,6 @@ impl Style {
     }
 }
 
-/// Formats a score of 0 to 100 points: `87.5`, `90`.
-fn score(points: f64) -> String {
-    let text = format!("{points:.1}");
-    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
-}
-
 /// A finished report that can be shown.
 pub trait Render: serde::Serialize + Tabulate {
     /// Writes the report as text.
@@ -132,25 +122,12 @@ pub fn write<R: Render>(
             report.csv_rows(out)
         }
         ReportFormat::Svg => out.write_all(report.svg().as_bytes()),
-        ReportFormat::Html => write!(out, "{}{}", report.html(), page::END),
+        ReportFormat::Html => write!(out, "{}{}", report.html(), isotherm_render::page::END),
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)
         }
     }
-}
-
-/// Formats rows of text as CSV.
-pub fn csv_text<F: AsRef<[u8]>>(
-    rows: impl IntoIterator<Item = impl IntoIterator<Item = F>>,
-) -> String {
-    let mut text = csv::Writer::from_writer(Vec::new());
-    for row in rows {
-        text.write_record(row)
-            .expect("memory takes rows of one length");
-    }
-    let bytes = text.into_inner().expect("memory takes everything");
-    String::from_utf8(bytes).expect("made of text")
 }
 
 /// Formats a value, or an empty field.

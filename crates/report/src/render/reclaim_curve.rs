@@ -5,14 +5,14 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, units};
 
-use super::plot::{self, LINES, WIDTH};
-use super::table::Table;
 use super::{Render, Style, page};
 use crate::reclaim_curve::backoff::THRESHOLDS;
 use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint, RefaultCostSource};
 use crate::rows::ColumnType::{F64, Name, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
+use isotherm_render::plot::{self, LINES, WIDTH};
+use isotherm_render::table::Table;
 
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 64.0;

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Bar, bars};
-use super::table::Table;
 use super::{Render, Style, or_empty, page};
 use isotherm_record::machine::ChargedMemory;
+use isotherm_render::plot::{Bar, bars};
+use isotherm_render::table::Table;
 
 use crate::diff::{DiffReport, Figures};
 use crate::overview::{IDLE, MappingOverview, TargetOverview};

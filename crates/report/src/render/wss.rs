@@ -5,14 +5,15 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::plot::{Line, lines};
-use super::table::{Table, series, sparkline};
+use super::over_time::{series, sparkline};
 use super::{Render, Style, page};
 use crate::rows::ColumnType::U64;
 use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
 use crate::table::{TARGET_OR_TOTAL, Tabulate};
 use crate::wss::{WorkingSet, WssReport};
+use isotherm_render::plot::{NamedLine, lines};
+use isotherm_render::table::Table;
 
 impl Tabulate for WssReport {
     /// The columns of a row for each step of time.
@@ -52,7 +53,7 @@ impl Render for WssReport {
     fn svg(&self) -> String {
         let plots = self
             .sets()
-            .map(|set| Line::new(set.target.label(), &set.series));
+            .map(|set| NamedLine::new(set.target.label(), &set.series));
         lines("Working set over time", &self.counted(), plots)
     }
 

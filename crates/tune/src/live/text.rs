@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use isotherm_engine::units::{format_bytes, format_share};
-use isotherm_report::render::table::Table;
+use isotherm_render::table::Table;
 
 use super::{Compared, Live, LiveEnd};
 use crate::format::{percent, signed};

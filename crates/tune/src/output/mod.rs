@@ -1,5 +1,4 @@
-//! Results as text, figures and pages.
+//! Results as text and pages.
 
-pub mod figure;
 pub(crate) mod format;
 pub(crate) mod page;

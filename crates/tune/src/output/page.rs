@@ -8,13 +8,13 @@ use std::fmt::Write as _;
 
 use isotherm_config::to_yaml;
 use isotherm_engine::units::{format_bytes, format_share, format_time};
-use isotherm_report::render::page::{END, begin, escape, figure};
+use isotherm_render::page::{END, begin, escape, figure};
 
-use crate::figure::{Axis, Places, Plot, PlotSeries};
 use crate::format::{percent, signed};
 use crate::plan::TuningPlan;
 use crate::predict::Prediction;
 use crate::result::{HEADS, Trial, Tuned, fields};
+use isotherm_render::figure::{Axis, Plot, PlotPlaces, PlotSeries};
 
 /// Shows the part that is linked to; before any link is followed, that of the recommended setting.
 const STYLE: &str = "<style>.tune-part{display:none}.tune-part:target{display:block}\
@@ -138,7 +138,7 @@ fn picture(tuned: &Tuned, shown: &[&Trial]) -> String {
 }
 
 /// Draws the settings that are links, with their known bounds.
-fn draw_links(svg: &mut String, places: &Places, tuned: &Tuned, shown: &[&Trial]) {
+fn draw_links(svg: &mut String, places: &PlotPlaces, tuned: &Tuned, shown: &[&Trial]) {
     for (number, trial) in shown.iter().enumerate() {
         let p = &trial.prediction;
         let (across, up) = (

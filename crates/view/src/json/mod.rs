@@ -8,10 +8,10 @@ mod layers;
 mod machine;
 mod tiers;
 
+use isotherm_render::colour::{RAMP, Rgb};
 use isotherm_report::course::{CourseQuantity, QuantityCourse, TargetCourse};
 use isotherm_report::heatmap::{RATE_CODES, RateCodes};
 use isotherm_report::overview::{MappingOverview, TargetOverview};
-use isotherm_report::render::colour::{RAMP, Rgb};
 use isotherm_report::render::page;
 use isotherm_report::series::Point;
 use isotherm_report::{Render, Style};

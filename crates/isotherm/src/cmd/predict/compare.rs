@@ -7,7 +7,7 @@ use anyhow::ensure;
 use isotherm_config::{ContextConfig, Method, Monitoring, Request, SessionSpec, TargetSpec, World};
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_time, parse_time, parse_time_span};
-use isotherm_report::render::page;
+use isotherm_render::page;
 use isotherm_session::compare::{
     ComparedWorld, Comparison, ComparisonProgress, ComparisonSpec, compare,
 };

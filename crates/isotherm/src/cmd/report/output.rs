@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use isotherm_report::render::Palette;
+use isotherm_render::colour::Palette;
 use isotherm_report::{Render, ReportFormat, Style, render};
 
 use crate::out::draws_on;

@@ -7,11 +7,11 @@ use isotherm_engine::{Nanos, units};
 
 use crate::blame::{BlameReport, By, FlameNode, HugeBytes, Measure};
 use crate::render::flame::Flame;
-use crate::render::table::Table;
 use crate::render::{Render, Style, page};
 use crate::rows::ColumnType::{Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
+use isotherm_render::table::Table;
 
 /// Number of rows of the table, and of children of a node, that text shows.
 const ROWS: usize = 20;

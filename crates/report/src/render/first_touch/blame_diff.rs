@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use crate::blame::{BlameDiffReport, BlameTotals, HugeBytes};
-use crate::render::plot::{Bar, bars};
-use crate::render::table::Table;
 use crate::render::{Render, Style, page};
 use crate::rows::ColumnType::{Name, U64};
 use crate::rows::{Column, ColumnValue, column};
 use crate::table::Tabulate;
+use isotherm_render::plot::{Bar, bars};
+use isotherm_render::table::Table;
 
 /// Number of rows that text and pictures show.
 const ROWS: usize = 20;

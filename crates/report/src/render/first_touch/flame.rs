@@ -11,7 +11,7 @@ use isotherm_engine::units;
 
 use crate::blame::{FlameNode, PlacedNode};
 use crate::render::page::escape;
-use crate::render::plot::{CHARACTER, WIDTH, open};
+use isotherm_render::plot::{CHARACTER, WIDTH, open};
 
 const BOXES_MAX: usize = 20_000;
 const ROW: f64 = 18.0;

@@ -31,15 +31,15 @@ pub const RAMP: [Rgb; 7] = [
 ];
 
 /// The colour of unknown memory.
-pub(crate) const UNKNOWN: Rgb = (128, 134, 144);
+pub const UNKNOWN: Rgb = (128, 134, 144);
 
 /// Returns the position of a rate on the ramp, 0 to 1.
-pub(crate) fn position(rate: f32) -> f32 {
+pub fn position(rate: f32) -> f32 {
     rate.clamp(0.0, 1.0).sqrt()
 }
 
 /// Returns the colour of a rate.
-pub(crate) fn of_rate(rate: f32) -> Rgb {
+pub fn of_rate(rate: f32) -> Rgb {
     let at = position(rate) * (RAMP.len() - 1) as f32;
     let below = (at as usize).min(RAMP.len() - 2);
     let part = at - below as f32;
@@ -54,7 +54,7 @@ pub fn of(rate: Option<f32>) -> Rgb {
 }
 
 /// Returns the escape sequence that selects a colour for text (`38`) or for the background (`48`).
-pub(super) fn escape(palette: Palette, layer: u8, (r, g, b): Rgb) -> String {
+pub fn escape(palette: Palette, layer: u8, (r, g, b): Rgb) -> String {
     match palette {
         Palette::Plain => String::new(),
         Palette::TrueColour => format!("\x1b[{layer};2;{r};{g};{b}m"),
@@ -76,7 +76,7 @@ pub fn index_256((r, g, b): Rgb) -> u8 {
 }
 
 /// Formats a colour as `#rrggbb`.
-pub(crate) fn hex((r, g, b): Rgb) -> String {
+pub fn hex((r, g, b): Rgb) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 

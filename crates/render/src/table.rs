@@ -4,9 +4,6 @@ use std::io::{self, Write};
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::Style;
-use crate::series::Point;
-
 /// The alignment of a column's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -81,7 +78,7 @@ impl Table {
     /// Formats the table as a part of a page.
     pub fn html(&self, title: &str, note: &str) -> String {
         let heads: Vec<&str> = self.columns.iter().map(|(head, _)| head.as_str()).collect();
-        super::page::table(title, note, &heads, &self.rows)
+        crate::page::table(title, note, &heads, &self.rows)
     }
 
     /// Formats the table as text.
@@ -100,26 +97,6 @@ fn width_of(text: &str) -> usize {
     } else {
         text.width()
     }
-}
-
-/// Builds a table of points over time.
-pub(super) fn series(points: &[Point], style: &Style) -> Table {
-    let rows = points.iter().map(|point| {
-        let [min, mean, max] = [point.min, point.mean, point.max].map(|n| style.bytes(n));
-        [style.duration(point.time_ns), min, mean, max]
-    });
-    Table::of("TIME>|MIN>|MEAN>|MAX>", rows)
-}
-
-/// Draws one line of eight heights for values over time, with a character for each value.
-pub(super) fn sparkline(values: &[Option<u64>]) -> String {
-    const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let max = values.iter().flatten().max().copied().unwrap_or(0).max(1);
-    let height = |value: u64| (value as f64 / max as f64 * 7.0).round() as usize;
-    let values = values.iter();
-    values
-        .map(|value| value.map_or(' ', |value| HEIGHTS[height(value).min(7)]))
-        .collect()
 }
 
 #[cfg(test)]

@@ -4,11 +4,30 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use isotherm_engine::{Nanos, units};
+use serde::Serialize;
 
-use super::colour::{self, Rgb};
-use super::page::escape;
-use super::score;
-use crate::series::Point;
+use crate::colour::{self, Rgb};
+use crate::page::escape;
+
+/// One step of a series over time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Point {
+    /// Start of the step, since the beginning of the record.
+    pub time_ns: Nanos,
+    /// Lowest value in the step.
+    pub min: u64,
+    /// Mean over time.
+    pub mean: u64,
+    /// Highest value in the step.
+    pub max: u64,
+}
+
+/// Formats a score of 0 to 100 points: `87.5`, `90`.
+pub fn score(points: f64) -> String {
+    let text = format!("{points:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
 
 /// Colours that people with any kind of colour vision can distinguish (after Okabe and Ito), with dashes for those
 /// without colour vision.
@@ -23,29 +42,31 @@ pub const LINES: [(&str, &str); 8] = [
     ("#808690", "6 6"),
 ];
 
-pub(super) const WIDTH: f64 = 960.0;
+/// Width of a picture in its own units.
+pub const WIDTH: f64 = 960.0;
 const FONT: f64 = 12.0;
 /// Approximate width of a character; SVG cannot measure text.
-pub(super) const CHARACTER: f64 = 6.9;
+pub const CHARACTER: f64 = 6.9;
 
 /// A bar with a label before it and a value after it.
-pub(super) struct Bar {
-    pub(super) label: String,
-    pub(super) value: String,
+pub struct Bar {
+    pub label: String,
+    pub value: String,
     /// Length, 0 to 1.
-    pub(super) share: f64,
+    pub share: f64,
     /// Colour of the bar; the usual one if `None`.
-    pub(super) colour: Option<Rgb>,
+    pub colour: Option<Rgb>,
 }
 
 /// A line with its name.
-pub(super) struct Line<'a> {
+pub struct NamedLine<'a> {
     name: String,
     points: Cow<'a, [Point]>,
 }
 
-impl<'a> Line<'a> {
-    pub(super) fn new(name: impl Into<String>, points: impl Into<Cow<'a, [Point]>>) -> Self {
+impl<'a> NamedLine<'a> {
+    /// Names these points.
+    pub fn new(name: impl Into<String>, points: impl Into<Cow<'a, [Point]>>) -> Self {
         Self {
             name: name.into(),
             points: points.into(),
@@ -55,7 +76,7 @@ impl<'a> Line<'a> {
 
 /// The unit of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
+pub enum Unit {
     Bytes,
     /// Thousandths of points from 0 to 100.
     Score,
@@ -99,7 +120,7 @@ pub fn open(width: f64, height: f64, title: &str) -> String {
 }
 
 /// Opens a picture of the usual width with a heading.
-pub(super) fn open_titled(height: f64, title: &str, note: &str) -> String {
+pub fn open_titled(height: f64, title: &str, note: &str) -> String {
     let mut svg = open(WIDTH, height, title);
     let _ = writeln!(
         svg,
@@ -111,7 +132,7 @@ pub(super) fn open_titled(height: f64, title: &str, note: &str) -> String {
 }
 
 /// Formats a line through points as a path's description.
-pub(super) fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
+pub fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
     let mut path = String::new();
     for (x, y) in points {
         let command = if path.is_empty() { 'M' } else { 'L' };
@@ -121,7 +142,7 @@ pub(super) fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
 }
 
 /// Draws horizontal bars.
-pub(super) fn bars(title: &str, note: &str, bars: impl IntoIterator<Item = Bar>) -> String {
+pub fn bars(title: &str, note: &str, bars: impl IntoIterator<Item = Bar>) -> String {
     const ROW: f64 = 22.0;
     const TOP: f64 = 58.0;
     let bars: Vec<Bar> = bars.into_iter().collect();
@@ -158,24 +179,24 @@ pub(super) fn bars(title: &str, note: &str, bars: impl IntoIterator<Item = Bar>)
 }
 
 /// Draws bytes over time, from zero up, each line in the band of its minima and maxima.
-pub(super) fn lines<'a>(
+pub fn lines<'a>(
     title: &str,
     note: &str,
-    lines: impl IntoIterator<Item = Line<'a>>,
+    lines: impl IntoIterator<Item = NamedLine<'a>>,
 ) -> String {
     lines_of(Unit::Bytes, title, note, lines)
 }
 
 /// Draws values of any unit over time.
-pub(super) fn lines_of<'a>(
+pub fn lines_of<'a>(
     unit: Unit,
     title: &str,
     note: &str,
-    lines: impl IntoIterator<Item = Line<'a>>,
+    lines: impl IntoIterator<Item = NamedLine<'a>>,
 ) -> String {
     let lines = lines.into_iter();
-    let mut shown: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
-    let mean = |line: &Line| {
+    let mut shown: Vec<NamedLine> = lines.filter(|line| !line.points.is_empty()).collect();
+    let mean = |line: &NamedLine| {
         let sum: u128 = line.points.iter().map(|p| u128::from(p.mean)).sum();
         sum / line.points.len() as u128
     };
@@ -199,7 +220,7 @@ pub(super) fn lines_of<'a>(
 }
 
 /// Returns the times to label: about `most` at most, at round numbers.
-pub(super) fn time_ticks(from: Nanos, to: Nanos, most: usize) -> Vec<Nanos> {
+pub fn time_ticks(from: Nanos, to: Nanos, most: usize) -> Vec<Nanos> {
     const STEPS: [u64; 22] = [
         1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000,
         120_000, 300_000, 600_000, 1_800_000, 3_600_000, 7_200_000,
@@ -217,7 +238,7 @@ pub(super) fn time_ticks(from: Nanos, to: Nanos, most: usize) -> Vec<Nanos> {
 }
 
 /// Draws the names of the lines, in the rows that they need from `y` on, and returns the end of the last row.
-fn legend(lines: &[Line], mut y: f64) -> (String, f64) {
+fn legend(lines: &[NamedLine], mut y: f64) -> (String, f64) {
     let mut svg = String::new();
     let mut x = 16.0;
     for (index, line) in lines.iter().enumerate() {
@@ -254,7 +275,7 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(unit: Unit, lines: &[Line], top: f64) -> Self {
+    fn of(unit: Unit, lines: &[NamedLine], top: f64) -> Self {
         let points = || lines.iter().flat_map(|line| line.points.iter());
         let highest = points().map(|p| p.max).max().unwrap_or(0).max(1);
         let (max, step) = unit.scale(highest);
@@ -308,7 +329,7 @@ impl Frame {
         }
     }
 
-    fn line(&self, svg: &mut String, index: usize, line: &Line) {
+    fn line(&self, svg: &mut String, index: usize, line: &NamedLine) {
         let (colour, dash) = LINES[index];
         for run in unbroken(&line.points) {
             let at = |p: &Point, value: u64| (self.x(p.time_ns), self.y(value));
@@ -328,7 +349,7 @@ impl Frame {
     }
 
     /// Draws strips that show the values when the pointer is on them.
-    fn tips(&self, svg: &mut String, lines: &[Line]) {
+    fn tips(&self, svg: &mut String, lines: &[NamedLine]) {
         const STRIPS: u64 = 120;
         let strip = self.width / STRIPS as f64;
         svg.push_str("<g fill=\"transparent\">\n");

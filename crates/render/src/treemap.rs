@@ -5,18 +5,18 @@
 
 use std::fmt::Write;
 
-use super::colour;
-use super::page::escape;
-use super::plot::{WIDTH, open_titled};
+use crate::colour;
+use crate::page::escape;
+use crate::plot::{WIDTH, open_titled};
 
 /// One rectangle.
 #[derive(Clone, Debug)]
-pub(super) struct Tile {
-    pub(super) text: String,
+pub struct Tile {
+    pub text: String,
     /// The weight, which decides the area.
-    pub(super) weight: u64,
+    pub weight: u64,
     /// Heat of the colour: 0 cold, 1 hot; `None` is grey for an unknown heat.
-    pub(super) heat: Option<f64>,
+    pub heat: Option<f64>,
 }
 
 const TOP: f64 = 58.0;
@@ -35,7 +35,7 @@ struct Rect {
 }
 
 /// Draws the picture.
-pub(super) fn treemap(title: &str, note: &str, tiles: &[Tile]) -> String {
+pub fn treemap(title: &str, note: &str, tiles: &[Tile]) -> String {
     let mut svg = open_titled(TOP + HEIGHT + MARGIN, title, note);
     let all: f64 = tiles.iter().map(|tile| tile.weight as f64).sum();
     let mut shown: Vec<&Tile> = { tiles.iter() }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use isotherm_report::render::page::escape;
-use isotherm_report::render::{SERIES_STYLES, open_svg};
+use crate::page::escape;
+use crate::plot::{LINES as SERIES_STYLES, open as open_svg};
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 340.0;
@@ -118,14 +118,14 @@ pub fn step(most: f64) -> f64 {
 }
 
 /// Maps values to places in a picture.
-pub(crate) struct Places {
+pub struct PlotPlaces {
     x: Scale,
     y: Scale,
 }
 
-impl Places {
+impl PlotPlaces {
     /// Returns the place of a point, from the upper left corner.
-    pub(crate) fn of(&self, (x, y): (f64, f64)) -> (f64, f64) {
+    pub fn of(&self, (x, y): (f64, f64)) -> (f64, f64) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         (
             LEFT + (right - LEFT) * self.x.at(x),
@@ -149,7 +149,7 @@ impl Plot {
     }
 
     /// Opens the picture: its title and note, and axes that hold `points`.
-    pub(crate) fn open(&self, points: &[(f64, f64)]) -> (String, Places) {
+    pub fn open(&self, points: &[(f64, f64)]) -> (String, PlotPlaces) {
         let x = self.x.scale(points.iter().map(|p| p.0));
         let y = self.y.scale(points.iter().map(|p| p.1));
         let mut svg = open_svg(WIDTH, HEIGHT, &self.title);
@@ -187,7 +187,7 @@ impl Plot {
             HEIGHT - 8.0,
             self.x.unit
         );
-        (svg, Places { x, y })
+        (svg, PlotPlaces { x, y })
     }
 }
 
