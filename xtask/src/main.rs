@@ -4,6 +4,7 @@ mod book;
 mod circles;
 mod docs;
 mod names;
+mod picture;
 mod suites;
 mod tally;
 mod tidy;
