@@ -96,6 +96,20 @@ pub(crate) const CRATES: &[CrateRule] = &[
         // These functions keep their names, for a browser.
         unsafe_under: Some("src/abi.rs"),
     },
+    // The laboratory: the product runs without it.
+    crate_rule(
+        "isotherm-reproduce",
+        &[
+            "isotherm-render",
+            "isotherm-policy",
+            "isotherm-config",
+            "isotherm-engine",
+            "isotherm-report",
+            "isotherm-session",
+            "isotherm-sim",
+            "isotherm-tune",
+        ],
+    ),
     crate_rule(
         "isotherm",
         &[
@@ -128,20 +142,6 @@ pub(crate) const CRATES: &[CrateRule] = &[
             "isotherm-report",
             "isotherm-view",
             "isotherm-session",
-            "isotherm-tune",
-        ],
-    ),
-    // The laboratory: the product runs without it.
-    crate_rule(
-        "isotherm-reproduce",
-        &[
-            "isotherm-render",
-            "isotherm-policy",
-            "isotherm-config",
-            "isotherm-engine",
-            "isotherm-report",
-            "isotherm-session",
-            "isotherm-sim",
             "isotherm-tune",
         ],
     ),

@@ -73,7 +73,7 @@ pub(super) const RULES: &[Rule] = &[
         "kernel acting::",
         &[
             "crates/linux/src/act/",
-            "crates/engine/src/guard",
+            "crates/policy/src/guard",
             "crates/session/src/acting/",
         ],
     ),
@@ -227,7 +227,7 @@ mod tests {
         };
         assert_eq!(runs("crates/damon/src/sysfs.rs"), ["vm kernel_damon"]);
         assert_eq!(runs("crates/view/Cargo.toml"), ["features", "page"]);
-        assert_eq!(runs("crates/engine/src/guard.rs"), ["kernel acting::"]);
+        assert_eq!(runs("crates/policy/src/guard.rs"), ["kernel acting::"]);
         assert_eq!(runs("crates/engine/src/units.rs"), [""; 0]);
     }
 
