@@ -251,13 +251,14 @@ fn memory_that_a_group_shares_counts_once_in_each_context() {
         let targets: Vec<Value> = { pids.iter() }
             .map(|pid| json!({"pid": pid, "regions": []}))
             .collect();
-        json!({"contexts": [{"ops": "vaddr", "targets": targets, "schemes": []}]})
+        let scheme = json!({"action": "stat"});
+        json!({"contexts": [{"ops": "vaddr", "targets": targets, "schemes": [scheme]}]})
     };
     let kdamonds = json!({"kdamonds": [kdamond(&pids[..2]), kdamond(&pids[2..])]});
     let (folder, path) = record_file();
     let file = folder.path().join("kdamonds.json");
     std::fs::write(&file, kdamonds.to_string()).expect("written");
-    let mut command = isotherm(["record", "--duration", "9s", "-o"]);
+    let mut command = isotherm(["run", "--duration", "9s", "-o"]);
     run(command.arg(&path).arg("-c").arg(&file)).success();
     let summary = report("summary", &path);
     let resident = summary["total"]["resident_bytes"]
