@@ -1,7 +1,7 @@
 //! Builds `isotherm-what-if` as WebAssembly, packed, to embed it in the page. Where Rust has no such target, the page
 //! is built without it and reports that.
 //!
-//! Only release profiles embed it: it is a build of nine crates with LTO, which would run at nearly every change. A
+//! Only release profiles embed it: it is a build of a dozen crates with LTO, which would run at nearly every change. A
 //! build for development reads the module from the target folder when it runs; `scripts/what-if` puts it there.
 //!
 //! The inner build has a folder of its own under the target folder, which all profiles share. It therefore runs once,
@@ -18,8 +18,9 @@ use flate2::write::GzEncoder;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The crates that the module consists of.
-const CRATES: [&str; 8] = [
-    "what-if", "tune", "session", "sim", "engine", "config", "record", "report",
+const CRATES: [&str; 11] = [
+    "what-if", "tune", "session", "sim", "engine", "policy", "config", "record", "render",
+    "report", "workload",
 ];
 
 fn main() -> std::io::Result<()> {

@@ -41,7 +41,11 @@ def counters():
 
 
 def stalls(vmstat):
-    return int(os.pread(vmstat, 1 << 16, 0).partition(b"\ncompact_stall ")[2].partition(b"\n")[0])
+    text, part = b"", True
+    while part:  # The kernel hands out a page at a time.
+        part = os.pread(vmstat, 1 << 16, len(text))
+        text += part
+    return int(text.partition(b"\ncompact_stall ")[2].partition(b"\n")[0] or 0)
 
 
 def kcompactd_seconds():

@@ -1,12 +1,14 @@
-//! Parses any text as /proc/buddyinfo. The scores of parsed text are between 0 and 100, also with fewer pages than are
-//! free: a line of dashes ends the text, and the rest is as long as each zone has pages.
+//! Parses any text as /proc/buddyinfo and as /proc/zoneinfo. The scores of parsed text are between 0 and 100, also with
+//! fewer pages than are free: a line of dashes ends the text, and the rest is as long as each zone has pages.
 #![no_main]
 
-use isotherm_policy::compaction::{NodeFacts, ZoneFacts, node_score};
 use isotherm_linux::compaction::parse_buddyinfo;
+use isotherm_linux::node::fuzz_zones;
+use isotherm_policy::compaction::{NodeFacts, ZoneFacts, node_score};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
+    fuzz_zones(text);
     let (buddyinfo, rest) = text.split_once("\n--\n").unwrap_or((text, text));
     let Ok(zones) = parse_buddyinfo(buddyinfo) else {
         return;

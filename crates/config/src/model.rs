@@ -115,11 +115,13 @@ pub enum Method {
 }
 
 impl Own {
-    /// Takes missing values from `general`.
+    /// Takes missing values from `general`; not its budget for a method that has none.
     #[must_use]
     pub fn or(self, general: Self) -> Self {
+        let has_budget = matches!(self.method, None | Some(Method::Tables));
+        let general_budget = general.cpu_budget.filter(|_| has_budget);
         Self {
-            cpu_budget: self.cpu_budget.or(general.cpu_budget),
+            cpu_budget: self.cpu_budget.or(general_budget),
             act_budget: self.act_budget.or(general.act_budget),
             max_waste: self.max_waste.or(general.max_waste),
             method: self.method.or(general.method),

@@ -162,11 +162,12 @@ impl RunConfiguration {
     /// Returns its kernel settings, with that of transparent huge pages.
     pub fn all_settings(&self) -> BTreeMap<String, String> {
         let thp = self.thp.map(|thp| (THP.to_owned(), thp.word().to_owned()));
-        self.settings.clone().into_iter().chain(thp).collect()
+        thp.into_iter().chain(self.settings.clone()).collect()
     }
 }
 
-const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+/// Setting of transparent huge pages.
+pub(crate) const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// Value of `/sys/kernel/mm/transparent_hugepage/enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -150,15 +150,18 @@ pub fn processes(directory: &Path) -> Vec<u32> {
     found.into_iter().collect()
 }
 
-/// Iterates over the group at `directory` and all below it.
+/// Iterates over the group at `directory` and all below it. A group's children are listed after the group was used: a
+/// process that moves down meanwhile is found there.
 fn with_those_below(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let mut to_visit = vec![directory.to_path_buf()];
+    let mut last: Option<PathBuf> = None;
     let next = move || {
-        let group = to_visit.pop()?;
-        let entries = fs::read_dir(&group).into_iter().flatten().flatten();
+        let entries = last.take().map(fs::read_dir);
+        let entries = entries.into_iter().flatten().flatten().flatten();
         let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         to_visit.extend(below.map(|entry| entry.path()).take(MAX_GROUPS));
-        Some(group)
+        last = to_visit.pop();
+        last.clone()
     };
     std::iter::from_fn(next).take(MAX_GROUPS)
 }

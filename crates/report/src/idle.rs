@@ -167,7 +167,8 @@ impl Accumulate for Idle {
             }
             targets.push(sum.finish(self.context.target_info(target), &self.options));
         }
-        let once = self.frames.all(targets.iter().map(|of| &of.target));
+        let once = self.frames.of(targets.iter().map(|of| &of.target));
+        let once = once.map(|(all, _)| all);
         if let [one] = &mut targets[..] {
             // With one target, only pages that KSM has merged would count twice.
             *one = counted_once(one.clone(), once.as_ref());

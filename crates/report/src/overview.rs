@@ -349,13 +349,13 @@ impl Accumulate for Overviews {
 
 /// Counts memory that several targets map once, where the record has samples of frames. Returns whether it has.
 fn count_once(total: &mut TargetOverview, targets: &[TargetOverview], frames: &FramesOnce) -> bool {
-    let Some(all) = frames.all(targets.iter().map(|of| &of.target)) else {
+    let Some((all, working_set)) = frames.of(targets.iter().map(|of| &of.target)) else {
         return false;
     };
     total.resident_bytes = Some(all.total());
     total.unknown_bytes = all.unknown;
     let used = total.working_set_bytes;
-    total.working_set_bytes = used.map(|bytes| bytes.min(frames.working_set()));
+    total.working_set_bytes = used.map(|bytes| bytes.min(working_set));
     for idle in &mut total.idle {
         idle.bytes = idle.bytes.and_then(|_| idle_for(&all, idle.at_least_ns));
     }

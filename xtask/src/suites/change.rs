@@ -63,6 +63,7 @@ pub(super) const RULES: &[Rule] = &[
         "blame",
         &[
             "crates/linux/src/faults/",
+            "crates/linux/src/areas.rs",
             "crates/session/src/stacks/",
             "crates/report/src/blame",
             "tests/blame/",
@@ -74,6 +75,8 @@ pub(super) const RULES: &[Rule] = &[
         &[
             "crates/linux/src/act/",
             "crates/policy/src/guard",
+            "crates/policy/src/apply/",
+            "crates/engine/src/refault_rate.rs",
             "crates/session/src/acting/",
         ],
     ),
@@ -81,6 +84,8 @@ pub(super) const RULES: &[Rule] = &[
         "kernel compaction::",
         &[
             "crates/linux/src/compaction/",
+            "crates/linux/src/sys/node.rs",
+            "crates/policy/src/compaction.rs",
             "crates/session/src/compaction/",
         ],
     ),
@@ -104,7 +109,11 @@ pub(super) const RULES: &[Rule] = &[
     ),
     rule(
         "kernel stacks::",
-        &["crates/linux/src/faults/", "crates/session/src/stacks/"],
+        &[
+            "crates/linux/src/faults/",
+            "crates/linux/src/areas.rs",
+            "crates/session/src/stacks/",
+        ],
     ),
 ];
 

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, bail};
 
-use crate::experiment::setting_path;
+use crate::experiment::{THP, setting_path};
 
 /// Changed settings, by file, with the value before.
 #[derive(Debug, Default)]
@@ -15,11 +15,13 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Returns the settings in `text`, a note.
-    pub(super) fn of_note(text: &str) -> Self {
-        let lines = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("setting "));
-        let pairs = lines.filter_map(|line| line.split_once(' '));
+    pub(super) fn of_note<'a>(text: &'a str) -> Self {
+        let pair = |line: &'a str| {
+            // Earlier versions wrote `thp WORD`.
+            let thp = line.strip_prefix("thp ").map(|word| (THP, word));
+            thp.or_else(|| line.strip_prefix("setting ")?.split_once(' '))
+        };
+        let pairs = text.lines().filter_map(pair);
         // The note may have been written by another program.
         let ours = pairs.filter(|(path, _)| setting_path(path).is_some());
         Self {
@@ -54,13 +56,16 @@ impl Settings {
         Ok(is_new)
     }
 
-    /// Sets the `wanted` settings, and all others to their values before.
+    /// Sets the `wanted` settings, and all others to their values before. That of huge pages comes first: it makes the
+    /// kernel raise `vm.min_free_kbytes`.
     pub(super) fn apply(&self, wanted: &BTreeMap<String, String>) -> anyhow::Result<()> {
         let mut values = self.before.clone();
         for (name, value) in wanted {
             values.insert(path_of(name)?, value.clone());
         }
-        for (path, value) in &values {
+        let mut values: Vec<_> = values.iter().collect();
+        values.sort_by_key(|(path, _)| *path != THP);
+        for (path, value) in values {
             write(path, value)?;
         }
         Ok(())
@@ -69,7 +74,9 @@ impl Settings {
     /// Sets all settings to their values before.
     pub(super) fn undo(&self) -> anyhow::Result<()> {
         let mut outcome = Ok(());
-        for (path, value) in &self.before {
+        let mut before: Vec<_> = self.before.iter().collect();
+        before.sort_by_key(|(path, _)| *path != THP);
+        for (path, value) in before {
             // A failure must not prevent the others.
             outcome = outcome.and(write(path, value));
         }

@@ -48,11 +48,11 @@ impl ProcessActuator {
             .map(|(block, left)| bits::bytes(&bits::and(&block.wanted, left)))
             .sum();
         let unswapped = self.swap.left_since(bytes_left);
-        self.settle(target, blocks, &left, unswapped)?;
+        let settled = self.settle(target, blocks, &left, unswapped);
         let paged_out = blocks.iter().filter(|b| !bits::is_empty(&b.applied));
         let paged_out = paged_out.map(|block| (target, block.address, block.applied));
         self.paged_out.extend(paged_out);
-        Ok(())
+        settled
     }
 
     /// Pages out page by page, except huge pages, and records the time that it takes.

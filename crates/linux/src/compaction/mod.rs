@@ -60,6 +60,9 @@ pub enum CompactionError {
     /// A file does not have the expected format.
     #[error("{BUDDYINFO} is not as expected: {0}")]
     Malformed(#[from] ParseError),
+    /// No zone with memory is listed.
+    #[error("/proc/zoneinfo is not as expected: it lists no zone with memory")]
+    NoZones,
     /// The node does not exist, or has no memory.
     #[error("there is no NUMA node {node} with memory; this machine has {present}")]
     NoNode {
@@ -112,6 +115,9 @@ impl FragmentationReader {
     /// Reads the sizes of zones.
     pub fn open() -> Result<Self, CompactionError> {
         let zones = node::zones()?;
+        if zones.is_empty() {
+            return Err(CompactionError::NoZones);
+        }
         Ok(Self { zones })
     }
 

@@ -207,8 +207,13 @@ impl Unwinder {
         if let Some(before) = jit {
             (space.jit, space.jit_read) = (before.jit, before.jit_read);
         }
-        let mappings = maps.lines().filter_map(MappedArea::parse);
-        for mapping in mappings.filter(|area| area.permissions.is_executable()) {
+        // Most lines are about data, whose names need no memory.
+        let is_code = |line: &&str| {
+            let permissions = line.split(' ').nth(1).unwrap_or_default();
+            permissions.as_bytes().get(2) == Some(&b'x')
+        };
+        let code = maps.lines().filter(is_code);
+        for mapping in code.filter_map(MappedArea::parse) {
             let area = self.modules.area(fault.pid, &mapping);
             space.add(area, &self.modules);
         }

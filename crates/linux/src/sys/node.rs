@@ -252,6 +252,12 @@ fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
     zones.map(|zone| (zone.node, zone.range)).collect()
 }
 
+/// Parses the zones of `/proc/zoneinfo` as [`all`] does.
+#[cfg(feature = "fuzz")]
+pub fn fuzz_zones(zoneinfo: &str) -> usize {
+    parse_zones(zoneinfo).len()
+}
+
 /// Parses the zones of `/proc/zoneinfo` that have memory.
 pub(crate) fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
     let mut found = Vec::new();
@@ -267,7 +273,10 @@ pub(crate) fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
         compressed_swap: 0,
     };
     let (mut zone, mut spanned) = (nothing.clone(), 0);
-    let bytes = |pages: &str| pages.trim().parse::<u64>().unwrap_or(0) * PAGE_SIZE;
+    let bytes = |pages: &str| {
+        let pages = pages.trim().parse::<u64>().unwrap_or(0);
+        pages.saturating_mul(PAGE_SIZE)
+    };
     for line in zoneinfo.lines() {
         let line = line.trim();
         if let Some((number, name)) = { line.strip_prefix("Node ") }.and_then(|l| l.split_once(','))
@@ -282,7 +291,7 @@ pub(crate) fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
         } else if let Some(pages) = line.strip_prefix("pages free ") {
             zone.free = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("count:") {
-            zone.free_on_lists += bytes(pages);
+            zone.free_on_lists = zone.free_on_lists.saturating_add(bytes(pages));
         } else if let Some(pages) = line.strip_prefix("nr_zspages ") {
             zone.compressed_swap = bytes(pages);
         } else if let Some(pages) = line.strip_prefix("spanned ") {
@@ -293,7 +302,7 @@ pub(crate) fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
             zone.managed = bytes(pages);
         } else if let Some(frame) = line.strip_prefix("start_pfn:")
             && let start = bytes(frame)
-            && let Some(range) = AddressRange::checked(start, start + spanned)
+            && let Some(range) = AddressRange::checked(start, start.saturating_add(spanned))
             && zone.present > 0
         {
             zone.range = range;
@@ -316,7 +325,7 @@ mod tests {
             AddressRange::new(0x1_0000_0000, 0x2_0000_0000),
         ];
         assert_eq!(system_ram(iomem), expected);
-        let zoneinfo = "Node 0, zone      DMA\n  pages free 3\n        spanned  4095\n        present  3998\n  pagesets\n    cpu: 0\n\
+        let zoneinfo = "Node 0, zone      DMA\n  pages free 3\n        spanned  4095\n        present  3998\n        managed  3840\n  pagesets\n    cpu: 0\n\
                         \x20     nr_zspages   9\n              count:    5\n              high:     86330\n    cpu: 1\n              count: 2\n  start_pfn:           1\n\
                         Node 1, zone   Normal\n        spanned  262144\n        present  262144\n  start_pfn:           1048576\n\
                         Node 1, zone  Movable\n        spanned  0\n        present  0\n  start_pfn: 0\n";
@@ -328,9 +337,16 @@ mod tests {
         let dma = &parse_zones(zoneinfo)[0];
         assert_eq!((dma.node, dma.name.as_str()), (0, "DMA"));
         assert_eq!((dma.free, dma.present), (3 * PAGE_SIZE, 3998 * PAGE_SIZE));
+        assert_eq!(dma.managed, 3840 * PAGE_SIZE);
         assert_eq!(dma.free_on_lists, 7 * PAGE_SIZE);
         assert_eq!(dma.compressed_swap, 9 * PAGE_SIZE);
+        let huge = u64::MAX.to_string();
+        let forged = zoneinfo.replace("3998", &huge).replace("4095", &huge);
+        let forged = forged.replace("count:    5", &format!("count: {huge}"));
+        let dma = &parse_zones(&forged)[0];
+        assert_eq!((dma.present, dma.free_on_lists), (u64::MAX, u64::MAX));
     }
+
     #[test]
     fn some_pages_are_looked_at_evenly_across_ranges() {
         let page = |n: u64| n * PAGE_SIZE;

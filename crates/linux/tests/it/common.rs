@@ -40,7 +40,8 @@ pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
 /// Prints SKIP with the name of the test, which is its thread's.
 pub(crate) fn skip(why: &impl Display) {
     let thread = std::thread::current();
-    eprintln!("SKIP {}: {why}", thread.name().unwrap_or("linux"));
+    let name = thread.name().unwrap_or("linux").rsplit("::").next();
+    eprintln!("SKIP {}: {why}", name.unwrap_or_default());
 }
 
 /// Returns the value; prints SKIP and returns `None` if there is none.

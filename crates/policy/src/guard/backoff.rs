@@ -7,8 +7,8 @@
 //!
 //! Approach: the least age for a page-out is the scheme's, times a factor. The factor is 1 at first. It doubles if
 //! waits for memory that was read back take most of the allowed loss, and halves if they take little of it. If a part
-//! of a [target's](super::RefaultRate) pages was read back lately, its factor is divided by the square of the part that
-//! stayed away.
+//! of a [target's](isotherm_engine::RefaultRate) pages was read back lately, its factor is divided by the square of the
+//! part that stayed away.
 
 use isotherm_engine::address::Nanos;
 

@@ -4,8 +4,8 @@
 //! scheme about idle memory finds nothing there, even if a fifth of its pages were not touched for minutes.
 //!
 //! Approach: if a region does not match the pattern of a scheme that reclaims or demotes idle memory, its idle pages
-//! are taken. The monitor knows them ([`Snapshot::idle_pages`](crate::Snapshot::idle_pages)). They are taken a block at
-//! a time: such an operation names its pages. Their size is the memory that they hold, their age the mean.
+//! are taken. The monitor knows them ([`Snapshot::idle_pages`](isotherm_engine::Snapshot::idle_pages)). They are taken
+//! a block at a time: such an operation names its pages. Their size is the memory that they hold, their age the mean.
 //!
 //! Limits: DAMON has no equivalent. Goals on eligible memory count regions only.
 

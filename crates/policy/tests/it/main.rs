@@ -1,4 +1,4 @@
-//! Integration tests of the engine.
+//! Integration tests of policies.
 
 mod another_world;
 mod compaction;

@@ -17,6 +17,9 @@ use isotherm_record::machine::{ChargedMemory, MachineSample};
 
 use crate::context::{Scope, TargetInfo};
 
+/// Limit of the contexts that are counted; it bounds memory.
+const CONTEXTS_MAX: usize = 256;
+
 /// Samples up to a moment, by context.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FramesOnce {
@@ -54,6 +57,9 @@ impl FramesOnce {
         if !self.is_of_targets {
             return;
         }
+        if self.contexts.len() == CONTEXTS_MAX && !self.contexts.contains_key(&sample.context) {
+            return;
+        }
         let samples = self.contexts.entry(sample.context.clone());
         let samples = samples.or_insert_with(|| Samples {
             last: self.since,
@@ -73,28 +79,29 @@ impl FramesOnce {
         samples.touched_sum += u128::from(samples.all.touched) * u128::from(elapsed);
     }
 
-    /// Returns all memory that these targets' contexts map, as of the last samples; `None` if a context has none.
-    pub(crate) fn all<'a>(
+    /// Returns all memory that these targets' contexts map, and the mean of the accessed bytes over time; `None` if a
+    /// context has no sample.
+    pub(crate) fn of<'a>(
         &self,
         targets: impl IntoIterator<Item = &'a TargetInfo>,
-    ) -> Option<AgeBytes> {
+    ) -> Option<(AgeBytes, u64)> {
         let contexts: BTreeSet<_> = targets.into_iter().map(|of| &of.context).collect();
-        if contexts.is_empty() {
-            return self.contexts.values().map(|of| &of.all).next().copied();
-        }
-        let samples = contexts.into_iter().map(|of| self.contexts.get(of));
-        let all: Option<Vec<_>> = samples.map(|of| of.map(|of| &of.all)).collect();
-        all.map(|all| all.into_iter().sum())
-    }
-
-    /// Returns the mean of the accessed bytes over time; 0 without a sample.
-    pub(crate) fn working_set(&self) -> u64 {
-        let mean = |samples: &Samples| {
+        // Older records do not name the context of their only samples.
+        let is_unnamed = self.contexts.len() == 1 && self.contexts.contains_key(&None);
+        let samples: Vec<&Samples> = if contexts.is_empty() || is_unnamed {
+            self.contexts.values().collect()
+        } else {
+            let samples = contexts.into_iter().map(|of| self.contexts.get(of));
+            samples.collect::<Option<_>>()?
+        };
+        let mean = |samples: &&Samples| {
             let watched = samples.last.since(self.since);
             let mean = samples.touched_sum.checked_div(u128::from(watched.0));
             mean.and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0)
         };
-        self.contexts.values().map(mean).sum()
+        let working_set = samples.iter().map(mean).fold(0, u64::saturating_add);
+        let all = samples.iter().map(|of| &of.all).sum();
+        (!samples.is_empty()).then_some((all, working_set))
     }
 
     /// Returns the bytes that only this target maps and that have been idle for `at_least`.

@@ -38,7 +38,6 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(5_000);
 const INTERVAL_MIN_BY_FRAME: Nanos = Nanos::from_millis(1_000);
 
 /// Memory that samples cover.
-#[derive(PartialEq, Eq)]
 enum Scope {
     /// All of each node.
     WholeNodes,
@@ -215,13 +214,22 @@ impl MachineView {
 
     /// Whether snapshots of the targets report all memory: one process maps each frame once unless KSM has merged some.
     fn is_one_process(&self, targets: &TargetSet) -> bool {
-        let alone = Scope::Targets {
+        let Scope::Targets {
             charged: None,
-            is_one_of_several: false,
+            is_one_of_several,
+        } = self.scope
+        else {
+            return false;
         };
-        self.scope == alone
-            && targets.ids().nth(1).is_none()
-            && targets.pids().all(|(_, pid)| merged_pages(pid) == 0)
+        let mut ids = targets.ids();
+        match (ids.next(), ids.next()) {
+            // Nothing is left to count.
+            (None, _) => true,
+            (Some(_), None) if !is_one_of_several => {
+                targets.pids().all(|(_, pid)| merged_pages(pid) == 0)
+            }
+            _ => false,
+        }
     }
 
     /// Enters the monitor's state of each page for its frame. Returns the targets by their numbers as mappers. Pages

@@ -48,8 +48,13 @@ impl LiveState {
                 target.context = start.context;
             }
             Item::TargetExit(exit) => {
-                self.targets.remove(&exit.target.0);
                 self.machine.forget(exit.target);
+                if let Some(ended) = self.targets.remove(&exit.target.0)
+                    && ended.context.is_some()
+                    && self.targets.values().all(|of| of.context != ended.context)
+                {
+                    self.machine.forget_context(&ended.context);
+                }
             }
             Item::Machine(sample) => self.machine.take(sample),
             Item::Snapshot(snapshot) => {

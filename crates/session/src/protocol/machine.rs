@@ -51,7 +51,20 @@ impl Machine {
         if let Some(page_cache) = sample.page_cache.take() {
             self.page_cache = page_cache;
         }
-        self.samples.insert(sample.context.clone(), sample);
+        // Samples of the whole machine are of the same memory, whichever context made them.
+        let context = sample.context.clone().filter(|_| sample.is_of_targets());
+        self.samples.insert(context, sample);
+    }
+
+    /// Removes the sample of a context without targets.
+    pub(super) fn forget_context(&mut self, context: &Option<String>) {
+        self.samples.remove(context);
+    }
+
+    /// Sample of the whole machine.
+    fn whole(&self) -> Option<&MachineSample> {
+        let mut samples = self.samples.values();
+        samples.find(|sample| !sample.is_of_targets())
     }
 
     /// Removes a target that has ended: its memory is free.
@@ -75,16 +88,25 @@ impl Machine {
     /// Memory that these contexts map, each page once; `None` before the first sample of each.
     pub(super) fn mapped_once<'a>(
         &self,
-        mut contexts: impl Iterator<Item = &'a Option<String>>,
+        contexts: impl Iterator<Item = &'a Option<String>>,
     ) -> Option<AgeBytes> {
-        let has_memory = |of: &MachineSample| !of.mapped.is_empty();
-        let is_known = contexts.all(|context| self.samples.get(context).is_some_and(has_memory));
-        let mapped = self.mapped().map(|memory| &memory.bytes);
-        is_known.then(|| mapped.sum())
+        if self.whole().is_some() {
+            return Some(self.mapped().map(|memory| &memory.bytes).sum());
+        }
+        let contexts: BTreeSet<_> = contexts.collect();
+        let sample = |context| {
+            let sample = self.samples.get(context)?;
+            (!sample.mapped.is_empty()).then_some(sample)
+        };
+        let samples: Option<Vec<_>> = contexts.into_iter().map(sample).collect();
+        let mapped = samples?.into_iter().flat_map(|of| &of.mapped);
+        Some(mapped.map(|memory| &memory.bytes).sum())
     }
 
     fn mapped(&self) -> impl Iterator<Item = &MappedMemory> + Clone {
-        self.samples.values().flat_map(|of| &of.mapped)
+        let whole = self.whole();
+        let of_targets = self.samples.values().filter(move |_| whole.is_none());
+        of_targets.chain(whole).flat_map(|of| &of.mapped)
     }
 
     /// Returns mapped memory of all nodes by owner, class and age; each page counts once.

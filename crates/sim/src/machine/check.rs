@@ -1,6 +1,6 @@
 //! Checks that every page is in exactly one place.
 
-use super::{BLOCK, Place, SimMachine};
+use super::{BLOCK, Place, SimMachine, SwapKind};
 use crate::memory::{BLOCK_PAGES, Owner, Page};
 
 impl SimMachine {
@@ -33,7 +33,10 @@ impl SimMachine {
         let Some(swap) = &self.swap else {
             return Ok(());
         };
-        let wanted = swap.pool_wanted();
+        let wanted = match swap.kind() {
+            SwapKind::Zram { ratio } => (stored as f64 / ratio).ceil() as u64,
+            SwapKind::Disk { .. } => 0,
+        };
         let zones = self.memory.zones();
         let frames = zones.iter().flat_map(|zone| zone.start()..zone.end());
         let kernel = frames.filter(|frame| self.memory.owner(*frame) == Owner::Kernel);

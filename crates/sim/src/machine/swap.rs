@@ -61,7 +61,7 @@ impl Swap {
     }
 
     /// Returns the number of frames that its pages need.
-    pub(super) fn pool_wanted(&self) -> u64 {
+    fn pool_wanted(&self) -> u64 {
         match self.kind {
             SwapKind::Zram { ratio } => (self.stored as f64 / ratio).ceil() as u64,
             SwapKind::Disk { .. } => 0,

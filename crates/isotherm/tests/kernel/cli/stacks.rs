@@ -1,5 +1,5 @@
-//! Functions that made idle memory (`record --stacks`), also in hard cases: recorders that are killed, forged files, code that is
-//! loaded late, and more stacks than the recorder can keep. The programs are in tests/blame/programs/hostile.c.
+//! Functions that made idle memory (`record --stacks`), also in hard cases: recorders that are killed, forged files,
+//! code that is loaded late, and more stacks than the recorder can keep. The programs are in tests/blame/programs/hostile.c.
 
 use std::fs;
 use std::path::{Path, PathBuf};
