@@ -3,17 +3,17 @@
 #![no_main]
 
 use isotherm_linux::compaction::parse_buddyinfo;
-use isotherm_linux::node::fuzz_zones;
+use isotherm_linux::fuzz::zones;
 use isotherm_policy::compaction::{NodeFacts, ZoneFacts, node_score};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    fuzz_zones(text);
+    zones(text);
     let (buddyinfo, rest) = text.split_once("\n--\n").unwrap_or((text, text));
-    let Ok(zones) = parse_buddyinfo(buddyinfo) else {
+    let Ok(buddies) = parse_buddyinfo(buddyinfo) else {
         return;
     };
-    let zones = zones.into_iter().map(|zone| ZoneFacts {
+    let zones = buddies.into_iter().map(|zone| ZoneFacts {
         name: zone.name,
         present_pages: rest.len() as u64,
         free_blocks: zone.free_blocks,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use syn::{File, Item, Visibility};
 
 /// Lines of Rust in the workspace.
-const LINES_MAX: usize = 177_100;
+const LINES_MAX: usize = 177_200;
 /// Files beside each other in a folder.
 const FILES_MAX: usize = 20;
 /// Public items of a crate: types, traits, functions, constants.

@@ -31,6 +31,8 @@ mod system_call;
 mod text;
 
 use sys::page_map;
+#[cfg(feature = "fuzz")]
+pub use sys::fuzz;
 pub use sys::{
     clock, cpu, delays, frames, kernel_thread, load, meminfo, migrations, node, pressure, thp,
 };

@@ -4,6 +4,8 @@ pub mod clock;
 pub mod cpu;
 pub mod delays;
 pub mod frames;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod kernel_thread;
 pub mod load;
 pub mod meminfo;

@@ -252,12 +252,6 @@ fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
     zones.map(|zone| (zone.node, zone.range)).collect()
 }
 
-/// Parses the zones of `/proc/zoneinfo` as [`all`] does.
-#[cfg(feature = "fuzz")]
-pub fn fuzz_zones(zoneinfo: &str) -> usize {
-    parse_zones(zoneinfo).len()
-}
-
 /// Parses the zones of `/proc/zoneinfo` that have memory.
 pub(crate) fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
     let mut found = Vec::new();
