@@ -227,6 +227,14 @@ impl Outcome {
         self.moved.merge(&part.moved);
     }
 
+    /// Returns the bytes that were tried: those of the operation, or more if the range held more than the monitor knew.
+    /// Each has one result: it was applied, or refused for one reason.
+    pub fn tried(&self, operation: &Operation) -> u64 {
+        let refused = self.refused_of_tried(operation);
+        let sum = { refused.values() }.fold(self.applied, |sum, n| sum.saturating_add(*n));
+        sum.max(operation.bytes)
+    }
+
     /// Returns the refused bytes without the range's holes. Actuators account for whole ranges; holes were never tried.
     pub fn refused_of_tried(&self, operation: &Operation) -> BTreeMap<Refusal, u64> {
         let sum = |refused: &BTreeMap<Refusal, u64>| {
@@ -291,6 +299,8 @@ mod tests {
             };
             let refused = outcome.refused_of_tried(&operation);
             assert_eq!(refused.into_values().collect::<Vec<_>>(), wanted);
+            let sum = applied + wanted.iter().sum::<u64>();
+            assert_eq!(outcome.tried(&operation), sum.max(bytes));
         };
         check(300, 200, &[(NotPresent, 800)], &[100]);
         check(300, 300, &[(NotPresent, 700)], &[]);

@@ -263,7 +263,7 @@ impl ActionSample {
     /// Adds the outcome of one operation.
     pub fn add(&mut self, operation: &Operation, outcome: &Outcome) {
         self.nr_tried += 1;
-        self.sz_tried += operation.bytes;
+        self.sz_tried += outcome.tried(operation);
         self.sz_applied += outcome.applied;
         self.took = self.took + outcome.took;
         self.moved.merge(&outcome.moved);
@@ -277,7 +277,7 @@ impl ActionSample {
             self.targets.len() - 1
         });
         let of_target = &mut self.targets[at];
-        of_target.sz_tried += operation.bytes;
+        of_target.sz_tried += outcome.tried(operation);
         of_target.sz_applied += outcome.applied;
         for (why, bytes) in outcome.refused_of_tried(operation) {
             *of_target.refused.entry(why).or_default() += bytes;

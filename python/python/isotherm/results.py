@@ -18,7 +18,7 @@ class Percentile(TypedDict):
 
 
 class Point(TypedDict):
-    """One step of a `Series`."""
+    """One step of a series over time."""
 
     # Highest value in the step.
     max: int
@@ -642,7 +642,7 @@ class LiveRun(TypedDict):
     seconds: float
     # Seconds for a unit of the program's work: for all of it, unless the program reports its throughput.
     seconds_of_work: float
-    # `Settings::key`(crate::tune::Settings::key); `None` without schemes.
+    # `Settings::key`(crate::Settings::key); `None` without schemes.
     settings: NotRequired[str | None]
 
 

@@ -40,7 +40,7 @@ pub struct Stats {
 impl Stats {
     pub(super) fn count(&mut self, operation: &Operation, outcome: &Outcome) {
         self.nr_tried += 1;
-        self.sz_tried += operation.bytes;
+        self.sz_tried += outcome.tried(operation);
         self.nr_applied += u64::from(outcome.applied > 0);
         self.sz_applied += outcome.applied;
         self.sz_ops_filter_passed += outcome.filter_passed;
