@@ -30,9 +30,9 @@ mod sys;
 mod system_call;
 mod text;
 
-use sys::page_map;
 #[cfg(feature = "fuzz")]
 pub use sys::fuzz;
+use sys::page_map;
 pub use sys::{
     clock, cpu, delays, frames, kernel_thread, load, meminfo, migrations, node, pressure, thp,
 };

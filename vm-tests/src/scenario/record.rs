@@ -19,13 +19,13 @@ const TABLES: (&str, &str) = ("tables", "--cpu-budget 20%");
 /// Least precision and recall by DAMON's rules. These check one page of a region and split at random: in the few
 /// seconds of a record they do not settle in every run. The precision of three runs in November 2026 was 0.59 to 0.89;
 /// a monitor that reports everything as accessed has 0.13.
-pub(super) const LEAST_FAITHFUL: f64 = 0.5;
+pub(super) const LEAST_REGIONS: f64 = 0.5;
 /// Least precision and recall on physical memory. Frames of one buffer lie in many pieces, and the regions of physical
 /// memory take longer to find their borders. The runs on which this value is based had a precision between 0.84 and
 /// 1.00.
 const LEAST_PHYSICAL: f64 = 0.75;
 /// Least precision and recall of the other ways of recording; docs/development/vm-tests.md has measured values.
-pub(super) const LEAST: f64 = 0.9;
+const LEAST: f64 = 0.9;
 
 pub(super) fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
     let script = format!(
@@ -43,13 +43,7 @@ pub(super) fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
 
 /// Every way of recording, on a scattered hot set.
 pub(super) fn scattered(kernel: Kernel) -> Result<Report, VmError> {
-    let faithful = format!("--faithful {SLOW}");
-    let modes = [
-        ("pages", PAGES),
-        ("regions", SLOW),
-        ("faithful", faithful.as_str()),
-        TABLES,
-    ];
+    let modes = [("pages", PAGES), ("regions", SLOW), TABLES];
     let script = recording(&SCATTERED, &modes, SECONDS);
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     report(&output, "scattered, 16 of 128 MiB", &modes)
@@ -57,7 +51,7 @@ pub(super) fn scattered(kernel: Kernel) -> Result<Report, VmError> {
 
 /// Hot memory changes while it is recorded.
 pub(super) fn stairs(kernel: Kernel) -> Result<Report, VmError> {
-    let modes = [("regions", SLOW), TABLES];
+    let modes = [TABLES];
     // 80 s cover each of the four phases, which take 20 s each.
     let script = recording(&STAIRS, &modes, 80);
     let output = STAIRS.vm(kernel, &script)?.run_ok()?;
@@ -92,8 +86,8 @@ fn report(output: &VmOutput, title: &str, modes: &[(&str, &str)]) -> Result<Repo
         } else {
             accuracy.quarter
         };
-        let least = if name == "faithful" {
-            LEAST_FAITHFUL
+        let least = if name == "regions" {
+            LEAST_REGIONS
         } else {
             LEAST
         };

@@ -10,7 +10,7 @@
 use isotherm_engine::Snapshot;
 
 use super::Report;
-use super::record::{LEAST, LEAST_FAITHFUL};
+use super::record::LEAST_REGIONS;
 use super::workload::{self, SCATTERED, SLOW};
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -40,19 +40,11 @@ fn damon_snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmErr
 }
 
 pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
-    let isotherm = [
-        (
-            "faithful",
-            "Isotherm, faithful",
-            format!("--faithful {SLOW}"),
-            LEAST_FAITHFUL,
-        ),
-        ("regions", "Isotherm, regions", SLOW.to_owned(), LEAST),
-    ];
+    let isotherm = [("regions", "Isotherm, regions", SLOW)];
     let mut script = SCATTERED.start_anywhere();
     script += &damon("alone", false);
     script += &damon("flushed", true);
-    for (name, _, options, _) in &isotherm {
+    for (name, _, options) in &isotherm {
         script += &workload::record(name, &format!("{options} --pid $target"), SECONDS);
     }
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
@@ -64,16 +56,16 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     // With the TLB left alone DAMON may see anything or nothing: that row is only shown.
     for (name, label, least) in [
         ("alone", "kernel DAMON, TLB left alone", None),
-        ("flushed", "kernel DAMON, TLB flushed", Some(LEAST_FAITHFUL)),
+        ("flushed", "kernel DAMON, TLB flushed", Some(LEAST_REGIONS)),
     ] {
         let accuracy = workload::accuracy(label, &damon_snapshots(&output, name)?, &truth)?;
         workload::row(&mut report, label, &accuracy);
         scores.push((label, accuracy.quarter, least));
     }
-    for (name, label, _, least) in &isotherm {
+    for (name, label, _) in &isotherm {
         let accuracy = workload::accuracy(label, &workload::snapshots(&output, name)?, &truth)?;
         workload::row(&mut report, label, &accuracy);
-        scores.push((label, accuracy.quarter, Some(*least)));
+        scores.push((label, accuracy.quarter, Some(LEAST_REGIONS)));
     }
     for (label, score, least) in scores {
         if let Some(least) = least {

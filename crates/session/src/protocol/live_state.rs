@@ -49,11 +49,11 @@ impl LiveState {
             }
             Item::TargetExit(exit) => {
                 self.machine.forget(exit.target);
-                if let Some(ended) = self.targets.remove(&exit.target.0)
-                    && ended.context.is_some()
-                    && self.targets.values().all(|of| of.context != ended.context)
+                let ended = self.targets.remove(&exit.target.0);
+                if let Some(context) = ended.and_then(|of| of.context)
+                    && { self.targets.values() }.all(|of| of.context.as_ref() != Some(&context))
                 {
-                    self.machine.forget_context(&ended.context);
+                    self.machine.forget_context(context);
                 }
             }
             Item::Machine(sample) => self.machine.take(sample),

@@ -57,8 +57,8 @@ impl Machine {
     }
 
     /// Removes the sample of a context without targets.
-    pub(super) fn forget_context(&mut self, context: &Option<String>) {
-        self.samples.remove(context);
+    pub(super) fn forget_context(&mut self, context: String) {
+        self.samples.remove(&Some(context));
     }
 
     /// Sample of the whole machine.

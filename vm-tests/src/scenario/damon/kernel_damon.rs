@@ -8,7 +8,7 @@ use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::scenario::Report;
 use crate::scenario::acting::{self, mib, pages};
-use crate::scenario::record::LEAST_FAITHFUL;
+use crate::scenario::record::LEAST_REGIONS;
 use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
@@ -99,7 +99,7 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
         scores.push((label, accuracy.quarter));
     }
     for (label, score) in scores {
-        workload::require(&report, label, score, LEAST_FAITHFUL)?;
+        workload::require(&report, label, score, LEAST_REGIONS)?;
     }
     let physical = workload::snapshots(&output, "physical")?;
     ensure!(

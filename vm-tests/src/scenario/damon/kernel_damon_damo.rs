@@ -17,7 +17,7 @@ use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::scenario::Report;
 use crate::scenario::kernel_damon::{FUNCTIONS, IN_USE, says};
-use crate::scenario::record::LEAST_FAITHFUL;
+use crate::scenario::record::LEAST_REGIONS;
 use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
@@ -151,7 +151,7 @@ fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<(), VmError> 
             mib(accuracy.quarter.truth),
         ));
         if label != "damo" {
-            workload::require(report, label, accuracy.quarter, LEAST_FAITHFUL)?;
+            workload::require(report, label, accuracy.quarter, LEAST_REGIONS)?;
         }
     }
     let format = output.text("format.txt")?;
