@@ -72,7 +72,7 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         "idle again under pressure, and spared: {}",
         mib(spared)
     ));
-    about(&report, &[("cold memory in memory", spared, COLD, 1 << 20)])?;
+    about(&report, &[("resident cold memory", spared, COLD, 1 << 20)])?;
     status(&mut report, &output)?;
     let (start, end) = (pages(&output, "start")?, pages(&output, "end")?);
     intact(&start, &end, "under pressure")?;

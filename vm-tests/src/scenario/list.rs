@@ -56,7 +56,7 @@ macro_rules! scenario_tests {
                     record_node_on_6_12: Debian612,
                 }
                 page_cache::run = "page-cache":
-                "a file that is read again and again is told from one that was read once, which a scheme drops" {
+                "a scheme drops a file that was read once, and keeps one that is read repeatedly" {
                     page_cache_on_6_1: Debian61,
                     page_cache_on_6_12: Debian612,
                 }
@@ -72,7 +72,7 @@ macro_rules! scenario_tests {
                     side_by_side_on_6_12: Debian612,
                 }
                 kernel_damon::records = "kernel-damon":
-                "records by the kernel's DAMON; takes it from nobody; a SIGKILL is put in order; where there is none, says so" {
+                "records by the kernel's DAMON, which another user keeps; restores it after SIGKILL; reports a kernel without it" {
                     kernel_damon_on_6_1: Debian61,
                     kernel_damon_on_6_12: Debian612,
                     #[ignore = "another kernel each month"]
@@ -123,7 +123,7 @@ macro_rules! scenario_tests {
                     kernel_damon_quotas_on_newest: DebianNewest,
                 }
                 kernel_damon_quotas::follow = "kernel-damon-goals":
-                "the kernel's quotas follow their goals: what a user says, pressure, a node's free memory; what is lacking is told" {
+                "the kernel's quotas follow their goals: a user's value, pressure, a node's free memory; missing goals are reported" {
                     kernel_damon_goals_on_6_12: Debian612,
                     #[ignore = "another kernel each month"]
                     kernel_damon_goals_on_newest: DebianNewest,

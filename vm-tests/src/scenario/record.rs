@@ -193,7 +193,7 @@ fn of_all_processes(
     let is_inside = |r: &RegionSnapshot| r.range.start >= one.0 && r.range.end <= one.1;
     ensure!(
         regions.clone().all(is_inside),
-        "what is told of node 1 is not all there\n{report}"
+        "regions of node 1 lie outside of its frames\n{report}"
     );
     ensure!(
         totals.touched + totals.unknown >= hot / 10 * 9,

@@ -22,7 +22,7 @@ const LEFT: u64 = 2 << 20;
 
 /// Shell functions for the scripts.
 pub(in crate::scenario) const FUNCTIONS: &str = include_str!("../kernel_damon.sh");
-/// Messages for a tree that somebody else uses, and for an action that has no effect on a process.
+/// Messages for a sysfs tree that another user drives, and for an action without effect on a process.
 pub(in crate::scenario) const IN_USE: &str = "kernel DAMON is in use: kdamond 0";
 pub(in crate::scenario) const DOES_NOTHING: &str = "`vaddr` takes it and does nothing";
 
@@ -64,7 +64,7 @@ fn recording() -> String {
          vm-guest kdamond --pid $target --seconds 8 --out /out/theirs.jsonl & theirs=$!\n\
          sleep 3\n\
          refused in_use record --world kernel --pid $target --duration 1s -o /tmp/no\n\
-         wait $theirs || die somebody else was disturbed\n\
+         wait $theirs || die the other user of DAMON was disturbed\n\
          refused lacks run --world kernel --scheme '4K max 0 0 5s max lru_prio' --pid $target --duration 1s\n\
          is_empty lacks\n\
          isotherm record --world kernel --pid $target -o /tmp/killed & killed=$!\n\

@@ -259,7 +259,7 @@ fn tell_load(
     ));
     ensure!(
         came >= LEAST_TOLD && went + 4 >= came,
-        "{name}: not all that came and went was told\n{report}"
+        "{name}: the record lacks starts or ends of targets\n{report}"
     );
     Ok(snapshots)
 }

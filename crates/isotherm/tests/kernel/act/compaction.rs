@@ -79,9 +79,9 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn without_privilege_it_says_what_to_do_and_keeps_an_older_record() {
-    let nobody = 65_534;
+    let user = 65_534;
     let mut dry = isotherm(["compact", "--dry-run"]);
-    match dry.uid(nobody).gid(nobody).output() {
+    match dry.uid(user).gid(user).output() {
         Err(error) => return skip(&format!("cannot become another user: {error}")),
         Ok(output) => assert!(output.status.success(), "{output:?}"),
     }
@@ -89,7 +89,7 @@ fn without_privilege_it_says_what_to_do_and_keeps_an_older_record() {
     let path = older.path().join("older");
     fs::write(&path, "kept").expect("written");
     let mut command = isotherm(["compact", "--once", "-o"]);
-    run(command.arg(&path).uid(nobody).gid(nobody)).refused("run as root");
+    run(command.arg(&path).uid(user).gid(user)).refused("run as root");
     assert_eq!(fs::read_to_string(&path).expect("still there"), "kept");
 }
 

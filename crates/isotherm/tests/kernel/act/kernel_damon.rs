@@ -29,7 +29,7 @@ fn what_somebody_runs_by_the_kernel_is_left_alone() {
     let before = reported();
     if !before.contains("\"pid\": ") || before.contains("\"pid\": null") {
         // A try would take it over.
-        skip("nobody runs the kernel's DAMON here");
+        skip("the kernel's DAMON does not run on this machine");
         return;
     }
     let before_in_full = directory.path().join("before.json");

@@ -190,7 +190,7 @@ fn with_goal(pid: u32, node: u32) -> String {
 fn the_share_of_matching_memory_on_a_node_is_measured() {
     let Some(_turn) = shared() else { return };
     if fs::metadata("/sys/devices/system/node/node1").is_ok() {
-        return skip("there are several nodes, and nobody knows what is where");
+        return skip("there are several nodes: the test does not know the node of each page");
     }
     let directory = scratch();
     let workload = Workload::start(&paced_workload(64, 4), &[]);
