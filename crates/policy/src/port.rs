@@ -228,9 +228,8 @@ impl Outcome {
     }
 
     /// Returns the bytes that were tried: those of the operation, or more if the range held more than the monitor knew.
-    /// Each has one result: it was applied, or refused for one reason.
-    pub fn tried(&self, operation: &Operation) -> u64 {
-        let refused = self.refused_of_tried(operation);
+    /// Each has one result: it was applied, or `refused` for one reason ([`Self::refused_of_tried`]).
+    pub fn tried(&self, operation: &Operation, refused: &BTreeMap<Refusal, u64>) -> u64 {
         let sum = { refused.values() }.fold(self.applied, |sum, n| sum.saturating_add(*n));
         sum.max(operation.bytes)
     }
@@ -298,9 +297,9 @@ mod tests {
                 ..Outcome::default()
             };
             let refused = outcome.refused_of_tried(&operation);
-            assert_eq!(refused.into_values().collect::<Vec<_>>(), wanted);
             let sum = applied + wanted.iter().sum::<u64>();
-            assert_eq!(outcome.tried(&operation), sum.max(bytes));
+            assert_eq!(outcome.tried(&operation, &refused), sum.max(bytes));
+            assert_eq!(refused.into_values().collect::<Vec<_>>(), wanted);
         };
         check(300, 200, &[(NotPresent, 800)], &[100]);
         check(300, 300, &[(NotPresent, 700)], &[]);

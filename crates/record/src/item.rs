@@ -262,8 +262,10 @@ impl ActionSample {
 
     /// Adds the outcome of one operation.
     pub fn add(&mut self, operation: &Operation, outcome: &Outcome) {
+        let refused = outcome.refused_of_tried(operation);
+        let sz_tried = outcome.tried(operation, &refused);
         self.nr_tried += 1;
-        self.sz_tried += outcome.tried(operation);
+        self.sz_tried += sz_tried;
         self.sz_applied += outcome.applied;
         self.took = self.took + outcome.took;
         self.moved.merge(&outcome.moved);
@@ -277,9 +279,9 @@ impl ActionSample {
             self.targets.len() - 1
         });
         let of_target = &mut self.targets[at];
-        of_target.sz_tried += outcome.tried(operation);
+        of_target.sz_tried += sz_tried;
         of_target.sz_applied += outcome.applied;
-        for (why, bytes) in outcome.refused_of_tried(operation) {
+        for (why, bytes) in refused {
             *of_target.refused.entry(why).or_default() += bytes;
             *self.refused.entry(why).or_default() += bytes;
         }

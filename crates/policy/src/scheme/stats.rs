@@ -39,14 +39,15 @@ pub struct Stats {
 
 impl Stats {
     pub(super) fn count(&mut self, operation: &Operation, outcome: &Outcome) {
+        let refused = outcome.refused_of_tried(operation);
         self.nr_tried += 1;
-        self.sz_tried += outcome.tried(operation);
+        self.sz_tried += outcome.tried(operation, &refused);
         self.nr_applied += u64::from(outcome.applied > 0);
         self.sz_applied += outcome.applied;
         self.sz_ops_filter_passed += outcome.filter_passed;
         self.took = self.took + outcome.took;
         self.moved.merge(&outcome.moved);
-        for (refusal, bytes) in outcome.refused_of_tried(operation) {
+        for (refusal, bytes) in refused {
             *self.refused.entry(refusal).or_default() += bytes;
         }
     }
