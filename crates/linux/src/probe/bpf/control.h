@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The struct control of page_table.bpf.c and of page_cache.bpf.c, each of which has its own: what is asked for, and
- * what was found.
+ * The map of struct control, which holds requests and results. page_table.bpf.c and page_cache.bpf.c each define
+ * their own struct control before they include this file.
  */
 #ifndef ISOTHERM_CONTROL_H
 #define ISOTHERM_CONTROL_H

@@ -50,10 +50,10 @@ static __always_inline int hand_out(void *context, __u32 kind)
 	event->time = bpf_ktime_get_ns();
 	event->kdamond = kdamond;
 	event->kind = kind;
-	/* An event is part of a larger buffer of the CPU's: there is something to read behind a short one. */
+	/* An event is part of the CPU's larger buffer, so the bytes behind a short one are readable. */
 	if (bpf_probe_read_kernel(event->bytes, sizeof(event->bytes), context))
 		__builtin_memset(event->bytes, 0, sizeof(event->bytes));
-	/* Whoever reads comes when an interval is over, and needs not be woken for each. */
+	/* The reader polls once per interval, so do not wake it. */
 	bpf_ringbuf_submit(event, 1 /* BPF_RB_NO_WAKEUP */);
 	return 0;
 }

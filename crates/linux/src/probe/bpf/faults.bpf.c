@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Hands out every so many page faults of the targets with what is needed to tell whose code they were:
- * the address, three registers and the top of the user stack (../../faults/).
+ * Samples page faults of the targets. A sample holds the address, three registers and the top of the user
+ * stack; ../../faults/ finds the code that faulted from them.
  *
- * It runs on software events of perf that count faults once these are done with, those that waited for
- * a device or swap (major) and all others (minor) apart; the kernel calls it for every so many of them.
- * What a fault has mapped, a page or a huge page, the page table says. Faults that map huge pages are few and
- * long, and missed by counting: where the kernel lets functions be traced it runs on each of them
- * (fault_huge). A token bucket of each processor bounds how many are handed out:
- * the emptier it is, the more memory there is between two. What is left out counts for the next one.
+ * The programs run on perf's software events for minor and major faults, which count finished faults; the
+ * kernel calls a program once per sample period. The page table shows whether a fault mapped a page or a
+ * huge page. Faults that map huge pages are rare, and a sample period misses them, so fault_huge traces each
+ * of them where the kernel permits it. A token bucket per CPU limits the samples: the emptier it is, the more
+ * pages lie between two samples. The next sample's weight includes the pages left out.
  *
- * Memory that mremap has moved is known again by its mapping's vm_pgoff and anon_vma: as long as it was
- * touched before, both stay with it wherever it goes.
+ * vm_pgoff and anon_vma identify memory that mremap has moved: both stay with touched memory.
  *
  * Source: mm_account_fault in mm/memory.c; do_huge_pmd_anonymous_page in mm/huge_memory.c; copy_vma in
  * mm/vma.c; bpf_perf_event_data in include/uapi/linux/bpf_perf_event.h.
@@ -29,18 +27,18 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAX_TARGETS 16384
 #define COMM 16
 
-/* What struct bpf_perf_event_data is on x86-64: its registers are not used. */
+/* struct bpf_perf_event_data on x86-64; its registers are not used. */
 struct fault_event {
 	__u64 registers[21];
 	__u64 sample_period;
 	__u64 address;
 };
 
-/* Where it is private and anonymous; zeros otherwise, or if it is not known. */
+/* A private anonymous mapping; zeros for others, and if it is unknown. */
 struct mapping {
 	__u64 start;
 	__u64 end;
-	__u64 origin; /* where its start was when it was made */
+	__u64 origin; /* its start when it was created */
 	__u64 memory; /* the kernel's anon_vma, as a number */
 };
 
@@ -51,7 +49,7 @@ struct fault {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	__u64 pages; /* that it stands for */
+	__u64 pages; /* weight: pages that the sample represents */
 	struct mapping mapping;
 	__u32 tgid;
 	__u32 is_major;
@@ -62,14 +60,14 @@ struct fault {
 #define HEAD_BYTES (sizeof(struct fault) - STACK_BYTES)
 
 struct config {
-	__u64 token_ns; /* time in which a processor gets a token */
-	__u64 burst_ns; /* tokens that it may save, as time */
-	__u64 pages_min; /* between two samples while the bucket is full */
-	__u32 own; /* who asks: never sampled, but its children are */
-	__u32 all; /* all processes but that */
-	__u32 children; /* those of targets are targets */
-	__u32 sees_huge; /* fault_huge runs: these need not be counted here */
-	__u64 page_offset; /* where the direct map starts; 0: not known */
+	__u64 token_ns; /* time per token of a CPU */
+	__u64 burst_ns; /* size of the bucket, as time */
+	__u64 pages_min; /* minimum pages between two samples while the bucket is full */
+	__u32 own; /* our process: never sampled, but its children are */
+	__u32 all; /* all processes except `own` */
+	__u32 children; /* children of targets are targets */
+	__u32 sees_huge; /* fault_huge runs: others skip huge pages */
+	__u64 page_offset; /* start of the direct map; 0: unknown */
 	__u64 frame_mask; /* address bits of an entry */
 	__u64 top_shift; /* 39 with 4 levels of page tables, 48 with 5 */
 };
@@ -77,9 +75,9 @@ struct config {
 struct state {
 	__u64 last;
 	__u64 saved_ns;
-	__u64 left_out; /* pages since the last fault that was handed out */
-	__u64 lost; /* found no room */
-	__u64 took_ns; /* time that all this took */
+	__u64 left_out; /* pages since the last sample */
+	__u64 lost; /* samples lost because the buffer was full */
+	__u64 took_ns; /* time of the programs */
 	__u64 calls;
 };
 
@@ -107,7 +105,7 @@ static __always_inline bool is_wanted(const struct config *config, __u32 tgid,
 		return 1;
 	if (!config->children || !bpf_map_lookup_elem(&targets, &parent))
 		return 0;
-	/* Its own children are found by it. */
+	/* As a target, its own children are found. */
 	bpf_map_update_elem(&targets, &tgid, &flags, 0);
 	return 1;
 }
@@ -116,7 +114,7 @@ static __always_inline bool is_wanted(const struct config *config, __u32 tgid,
 #define ENTRY_LEAF 0x080ULL
 #define PAGES_PER_HUGE_PAGE 512
 
-/* Pages that the fault has mapped: it is done with, so the page table says. */
+/* Returns the pages that the fault has mapped, from the page table. */
 static __always_inline __u64 pages_mapped(const struct config *config, struct task_struct *task,
 					  __u64 address)
 {
@@ -195,7 +193,7 @@ static __always_inline int hand_out(__u64 address, __u64 faults, __u64 pages, __
 	}
 	state->saved_ns -= config->token_ns;
 
-	/* Of a fault within a system call these are the program's, too. */
+	/* For a fault within a system call these are the user's registers, too. */
 	registers = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	fault->time = now;
 	fault->address = address;
@@ -206,12 +204,12 @@ static __always_inline int hand_out(__u64 address, __u64 faults, __u64 pages, __
 	fault->pages = state->left_out;
 	fault->tgid = tgid;
 	fault->is_major = is_major;
-	/* Fails where another thread changes mappings. */
+	/* Fails while another thread changes mappings. */
 	bpf_find_vma(bpf_get_current_task_btf(), address, find_mapping, &mapping, 0);
 	fault->mapping = mapping;
 	bpf_get_current_comm(fault->comm, COMM);
 
-	/* Page by page: the stack ends somewhere, and a page that is not there is not waited for. */
+	/* Copies page by page: stops at the stack's end, and at a page that is not resident. */
 	bytes = 0;
 	part = PAGE - (fault->sp & (PAGE - 1));
 	for (page = 0; page < STACK_BYTES / PAGE; page++) {
@@ -224,7 +222,7 @@ static __always_inline int hand_out(__u64 address, __u64 faults, __u64 pages, __
 	}
 	if (bytes > STACK_BYTES)
 		return 0;
-	/* Whoever reads comes by himself, and needs not be woken for each; but before there is no room. */
+	/* The reader polls; wake it only before the buffer is full. */
 	flags = held > BUFFER_BYTES / 8 ? 2 /* BPF_RB_FORCE_WAKEUP */ : 1 /* BPF_RB_NO_WAKEUP */;
 	if (bpf_ringbuf_output(&events, fault, HEAD_BYTES + bytes, flags))
 		state->lost++;
@@ -246,7 +244,7 @@ int fault_major(struct fault_event *event)
 	return hand_out(event->address, event->sample_period, 1, 1);
 }
 
-/* Whether a huge page was mapped: VM_FAULT_ERROR, which includes falling back to small ones, if not. */
+/* VM_FAULT_ERROR and VM_FAULT_FALLBACK: no huge page was mapped. */
 #define FAULT_ERROR 0x873
 
 SEC("fexit/do_huge_pmd_anonymous_page")

@@ -88,7 +88,7 @@ struct bpf_iter__task_vma {
 	struct vm_area_struct *vma;
 };
 
-/* Pages of files, and whose they are: page_cache.bpf.c. */
+/* Types of the page cache, for page_cache.bpf.c. */
 
 typedef struct {
 	int counter;
@@ -97,7 +97,7 @@ typedef struct {
 struct page {
 	__u32 page_type;
 	unsigned long private;
-	unsigned char compound_order; /* of the second page of a compound one; until 6.0 */
+	unsigned char compound_order; /* in the second page of a compound page; until 6.0 */
 };
 
 struct address_space;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Maps of BPF, whose keys are numbers; the file that includes this includes bpf_helpers.h before. */
+/* BPF maps with numeric keys. Include bpf_helpers.h first. */
 #ifndef ISOTHERM_MAPS_H
 #define ISOTHERM_MAPS_H
 
-/* A map whose type is BPF_MAP_TYPE_ and `map_type`. */
+/* Defines a map of type BPF_MAP_TYPE_`map_type`. */
 #define MAP(name, map_type, kind, nr)                  \
 	struct {                                       \
 		__uint(type, BPF_MAP_TYPE_##map_type); \
@@ -12,7 +12,7 @@
 		__type(value, kind);                   \
 	} name SEC(".maps")
 
-/* An array that user space maps as well. */
+/* Defines an array that user space can mmap. */
 #define ARRAY(name, kind, nr)                      \
 	struct {                                   \
 		__uint(type, BPF_MAP_TYPE_ARRAY);  \

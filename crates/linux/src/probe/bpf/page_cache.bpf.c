@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Reads the kernel's descriptions of physical frames: which of them hold pages of files, in which
- * state they are, and which files these are.
+ * Reads struct page of physical frames: finds the folios of the page cache, their state and their files.
  *
- * All is read with bpf_probe_read_kernel, which cannot fault; nothing here writes to the kernel.
- * What is read may change meanwhile: whoever uses it looks again (the file's inode once it is open).
+ * bpf_probe_read_kernel reads everything; it cannot fault. Nothing here writes to the kernel. The kernel may
+ * change the data meanwhile, so user space checks it again (the file's inode once it is open).
  * The layouts below are mirrored, and their sizes asserted, in ../../cache/memmap.rs.
  *
  * Sources: include/linux/mm_types.h, include/linux/page-flags.h.
@@ -23,14 +22,14 @@ char LICENSE[] SEC("license") = "GPL";
 #define PATH_BYTES 4032
 #define NAME_BYTES 256
 
-/* Of a struct page; other kernels' are refused. */
+/* 8-byte words of a struct page; user space refuses kernels where it is larger or smaller. */
 #define UNIT_WORDS 8
 
-/* Largest folio in steps of two; what is larger was not read in one piece. */
+/* Maximum order of a folio; a larger value is a torn read. */
 #define MAX_ORDER 18
 #define MAX_FREE_ORDER 10
 
-/* What a folio's word says above its frame (40 bits) and its order (8 bits). */
+/* State bits of a folio's word, above its frame (40 bits) and its order (8 bits). */
 #define STATE_REFERENCED 0x0001ULL
 #define STATE_ACTIVE 0x0002ULL
 #define STATE_WORKINGSET 0x0004ULL
@@ -41,18 +40,18 @@ char LICENSE[] SEC("license") = "GPL";
 #define STATE_LOCKED 0x0080ULL
 
 struct control {
-	__u64 memmap;   /* scan: where frame 0 is described */
-	__u64 next;     /* scan: the frame to look at */
-	__u64 end;      /* scan: those up to here */
+	__u64 memmap;   /* scan: address of the struct page of frame 0 */
+	__u64 next;     /* scan: next frame */
+	__u64 end;      /* scan: end of the frames, exclusive */
 	__u64 mapping;  /* find: the address_space of the file behind fd */
-	__u64 first;    /* find: its first page, where it has no other */
+	__u64 first;    /* find: its first page, if it has only one */
 	__u32 fd;       /* find */
 	__u32 unit;     /* find: bytes of a struct page */
-	__u32 nr;       /* scan: folios found; describe: files asked for */
-	__u32 nr_read;  /* scan: descriptions read */
-	__u32 most;     /* list: folios wanted at once */
-	__u32 tried;    /* scan: which of the frames of a chunk speaks for them */
-	/* scan: a bit for each CHUNK frames, by their number's lowest bits, that are taken to be all anonymous */
+	__u32 nr;       /* scan: folios found; describe: files requested */
+	__u32 nr_read;  /* scan: struct pages read */
+	__u32 most;     /* list: maximum number of folios at once */
+	__u32 tried;    /* scan: the sampled frame of a chunk */
+	/* scan: one bit per chunk, by the low bits of its number: its frames are assumed to be anonymous */
 	__u64 anonymous[4];
 };
 
@@ -61,14 +60,14 @@ struct folio_words {
 	__u64 frame; /* with order and state */
 	__u64 mapping;
 	__u64 index; /* in pages */
-	__u64 group; /* struct mem_cgroup, and flags in the lowest bits */
+	__u64 group; /* struct mem_cgroup, and flags in the low bits */
 };
 
-/* What is to be told of a file; asked for by its mapping. */
+/* Facts about a file; its mapping is the key. */
 struct file_words {
 	__u64 mapping;
-	__u64 inode; /* its number; 0: not readable */
-	__u64 magic; /* of its file system */
+	__u64 inode; /* inode number; 0: not readable */
+	__u64 magic; /* of the file system */
 	__u64 size;
 	__u64 nr_pages;
 	__u32 device;
@@ -76,14 +75,14 @@ struct file_words {
 	__u32 generation;
 	__u32 links;
 	__u32 mode;
-	__u32 path_bytes; /* of the names; 0: not known */
-	char path[PATH_BYTES]; /* names from its own up, each with a 0 behind it */
+	__u32 path_bytes; /* bytes of the names; 0: unknown */
+	char path[PATH_BYTES]; /* names from the file's own to the root's, each ends with a 0 */
 };
 
-/* A control group, asked for by its struct mem_cgroup. */
+/* A control group; its struct mem_cgroup is the key. */
 struct group_words {
 	__u64 group;
-	__u64 id; /* of its directory: the inode's number; 0: not readable */
+	__u64 id; /* inode number of its directory; 0: not readable */
 };
 
 #include "control.h"
@@ -92,7 +91,7 @@ ARRAY(folios, struct folio_words, MAX_FOLIOS);
 ARRAY(files, struct file_words, MAX_FILES);
 ARRAY(groups, struct group_words, MAX_FILES);
 
-/* The descriptions that the scan is at: those that fill a page of the kernel's, read in one go. */
+/* Frames of a chunk: their struct pages fill one page of the kernel's memory and are read at once. */
 #define CHUNK 64
 
 struct descriptions {
@@ -101,7 +100,7 @@ struct descriptions {
 
 MAP(descriptions, ARRAY, struct descriptions, 1);
 
-/* A program that calls `one` so many times, after `prepare`. */
+/* Defines a program that runs `prepare`, then calls `one` up to `times` times. */
 #define PROGRAM(name, one, prepare, times)           \
 	SEC("syscall")                               \
 	int name(void *ctx)                          \
@@ -116,18 +115,18 @@ MAP(descriptions, ARRAY, struct descriptions, 1);
 		return 0;                            \
 	}
 
-/* A program that fills words from the first on, as long as `one` finds something. */
+/* Defines a program that fills the words from index 0 while `one` finds folios. */
 #define FIND_PROGRAM(name, one) PROGRAM(name, one, c->nr = 0, MAX_STEPS)
-/* A program that tells of the first `nr` words. */
+/* Defines a program that answers the first `nr` words. */
 #define TELL_PROGRAM(name, one) PROGRAM(name, one, (void)0, c->nr)
 
 #define FLAG(name) (1ULL << bpf_core_enum_value(enum pageflags, name))
 
-/* A member of a struct page or folio that was read as words. */
+/* Returns a member of a struct page or folio that was read as words. */
 #define MEMBER(words, kind, type, member) \
 	(*(kind *)((char *)(words) + __builtin_preserve_field_info(((type *)0)->member, BPF_FIELD_BYTE_OFFSET)))
 
-/* Whether a frame is free, by its page's type: the first of a free block of 1 << private frames. */
+/* Returns whether a frame is the first of a free block; the block has 1 << private frames. */
 static __always_inline bool is_free(__u32 page_type)
 {
 	if (bpf_core_enum_value_exists(enum pagetype, PGTY_buddy))
@@ -135,7 +134,7 @@ static __always_inline bool is_free(__u32 page_type)
 	return (page_type & 0xf0000080) == 0xf0000000;
 }
 
-/* The order of a large folio of which the first two pages were read. */
+/* Returns the order of a large folio; `words` holds its first two struct pages. */
 static __always_inline __u32 order_of(__u64 *words)
 {
 	char *second = (char *)words + bpf_core_type_size(struct page);
@@ -147,7 +146,7 @@ static __always_inline __u32 order_of(__u64 *words)
 	return *(__u8 *)second;
 }
 
-/* Whether a large folio is mapped, where the kernel counts that for all of it. */
+/* Returns whether a large folio is mapped, if the kernel counts the mappings of whole folios. */
 static __always_inline bool is_large_mapped(__u64 *words)
 {
 	if (bpf_core_field_exists(((struct folio *)0)->_large_mapcount))
@@ -156,10 +155,9 @@ static __always_inline bool is_large_mapped(__u64 *words)
 }
 
 /*
- * What is in a frame, of which the description was read: yields whether it is a folio of a file, which is
- * told in *found, and how many frames there is nothing else in. `two` are the words as well, with those of the
- * next frame behind them; they are used of the first of a large folio. Folios of the mapping that is wanted
- * are also told while they are on their way to one of the kernel's lists.
+ * Returns whether the frame described by `words` belongs to a folio of a file. Writes the folio to *found and
+ * the number of its frames to *nr. `two` holds the struct pages of this and the next frame; large folios need
+ * both. A folio of the `wanted` mapping also counts before the kernel has put it on an LRU list.
  */
 static __always_inline int tell_frame(struct control *c, __u64 frame, __u64 *words, __u64 *two, __u64 wanted,
 				      struct folio_words *found, __u64 *nr)
@@ -170,7 +168,7 @@ static __always_inline int tell_frame(struct control *c, __u64 frame, __u64 *wor
 	*nr = 1;
 	c->nr_read++;
 	flags = words[0];
-	/* A tail page says where its head is. */
+	/* A tail page points to its head. */
 	if (words[1] & 1)
 		return 0;
 	if (flags & FLAG(PG_head)) {
@@ -183,7 +181,7 @@ static __always_inline int tell_frame(struct control *c, __u64 frame, __u64 *wor
 			order = 0;
 	}
 	order &= 31;
-	/* Natural alignment: else it was not read in one piece. */
+	/* Folios are naturally aligned; otherwise the read was torn. */
 	if (frame & ((1ULL << order) - 1))
 		order = 0;
 	*nr = 1ULL << order;
@@ -217,7 +215,7 @@ static __always_inline int tell_frame(struct control *c, __u64 frame, __u64 *wor
 	return 1;
 }
 
-/* The same of a frame whose description is yet to be read. */
+/* Does the same, and reads the struct page first. */
 static __always_inline int read_frame(struct control *c, __u64 frame, __u64 wanted, struct folio_words *found,
 				      __u64 *nr)
 {
@@ -232,7 +230,7 @@ static __always_inline int read_frame(struct control *c, __u64 frame, __u64 want
 	return tell_frame(c, frame, words, words, wanted, found, nr);
 }
 
-/* The next frame of the chunk, which ends at *end. */
+/* Examines the next frame of the chunk that ends at *end. */
 static long scan_one(__u32 i, __u64 *end)
 {
 	struct control *c = get_control();
@@ -257,7 +255,7 @@ static long scan_one(__u32 i, __u64 *end)
 	return 0;
 }
 
-/* Whether a frame is of anonymous memory. */
+/* Returns whether a frame holds anonymous memory. */
 static __always_inline bool is_anonymous(struct control *c, __u64 frame)
 {
 	__u64 words[UNIT_WORDS] = {};
@@ -286,7 +284,7 @@ static long scan_chunk(__u32 i, void *unused)
 		return 0;
 	}
 	if (bpf_probe_read_kernel(read, sizeof(*read), (void *)(c->memmap + first * bpf_core_type_size(struct page)))) {
-		/* A hole is as large as a section at least, whose descriptions fill 512 pages. */
+		/* A hole is at least one section; its struct pages fill 512 pages. */
 		c->next = end;
 		return 0;
 	}
@@ -296,7 +294,7 @@ static long scan_chunk(__u32 i, void *unused)
 	return 0;
 }
 
-/* Looks for files' pages from frame `next` to `end`, as many as there is room for. */
+/* Finds folios of files from frame `next` to `end`, until `folios` is full. */
 FIND_PROGRAM(scan, scan_chunk)
 
 static long look_one(__u32 i, void *unused)
@@ -313,14 +311,14 @@ static long look_one(__u32 i, void *unused)
 	return 0;
 }
 
-/* Tells what is in the frames that stand in the first `nr` words; no mapping: no folio of a file. */
+/* Reads the frames of the first `nr` words again; a mapping of 0: no folio of a file. */
 TELL_PROGRAM(look, look_one)
 
 /* Levels of an xarray, and slots of its nodes. */
 #define MAX_LEVELS 11
 #define NODE_SLOTS 64
 
-/* What is cached at place `next` of a file, or at the next place that may have something. */
+/* Finds the folio at index `next` of a file, or moves `next` to the next index that may hold one. */
 static long list_one(__u32 i, void *unused)
 {
 	struct control *c = get_control();
@@ -338,7 +336,7 @@ static long list_one(__u32 i, void *unused)
 		return 1;
 	mapping = (struct address_space *)c->mapping;
 	entry = (__u64)BPF_CORE_READ(mapping, i_pages.xa_head);
-	/* What is not below a node is the file's first and only page. */
+	/* An entry in the xarray's head is the file's only page, at index 0. */
 	if ((entry & 3) != 2 && c->next > 0)
 		entry = 0;
 	if (!entry) {
@@ -358,7 +356,7 @@ static long list_one(__u32 i, void *unused)
 		slot = (c->next >> shift) & (NODE_SLOTS - 1);
 		if (bpf_probe_read_kernel(&entry, sizeof(entry), slots + slot * 8))
 			entry = 0;
-		/* The middle of a large folio: where it begins. */
+		/* The middle of a large folio: go to its start. */
 		if ((entry & 3) == 2 && entry >> 2 < NODE_SLOTS &&
 		    bpf_probe_read_kernel(&entry, sizeof(entry), slots + (entry >> 2) * 8))
 			entry = 0;
@@ -371,15 +369,15 @@ static long list_one(__u32 i, void *unused)
 		c->next = found->index + nr_frames;
 		return 0;
 	}
-	/* Nothing, or what is left of a page that was reclaimed, or it changed meanwhile. */
+	/* Empty, a shadow entry of a reclaimed page, or changed meanwhile. */
 	c->next = ((slot >> shift) + 1) << shift;
 	return 0;
 }
 
-/* Looks for the cached pages of a file from place `next` to `end`, at most `most`, as many as there is room for. */
+/* Finds the cached pages of a file from index `next` to `end`, at most `most`, until `folios` is full. */
 FIND_PROGRAM(list, list_one)
 
-/* The names of a file and of the directories that it is in, up to the root of its file system. */
+/* Copies the names of a file and of its directories, up to the root of its file system. */
 static __always_inline void tell_path(struct file_words *f, struct inode *inode)
 {
 	struct dentry *root = BPF_CORE_READ(inode, i_sb, s_root);
@@ -433,7 +431,7 @@ static long describe_one(__u32 i, void *unused)
 	return 0;
 }
 
-/* Tells of the files whose mappings stand in the first `nr` words. */
+/* Fills in the facts about the files of the first `nr` words. */
 TELL_PROGRAM(describe, describe_one)
 
 static long tell_group(__u32 i, void *unused)
@@ -448,10 +446,10 @@ static long tell_group(__u32 i, void *unused)
 	return 0;
 }
 
-/* Tells of the control groups that stand in the first `nr` words. */
+/* Fills in the identifiers of the control groups of the first `nr` words. */
 TELL_PROGRAM(tell_groups, tell_group)
 
-/* Finds the mapping of one of our own files, and its page where it has only the first. */
+/* Finds the mapping of an open file of ours, and its page if it has only the first. */
 SEC("syscall")
 int find(void *ctx)
 {
@@ -471,7 +469,7 @@ int find(void *ctx)
 		return 0;
 	c->mapping = (__u64)BPF_CORE_READ(file, f_mapping);
 	first = BPF_CORE_READ(file, f_mapping, i_pages.xa_head);
-	/* Internal entries of an xarray have a bit set that no pointer has. */
+	/* Internal entries of an xarray have a bit that no pointer has. */
 	if (first && !((__u64)first & 3))
 		c->first = (__u64)first;
 	return 0;

@@ -24,11 +24,11 @@ char LICENSE[] SEC("license") = "GPL";
 #define ENTRY_PRESENT 0x001ULL
 #define ENTRY_ACCESSED 0x020ULL
 #define ENTRY_DIRTY 0x040ULL
-#define ENTRY_SPECIAL 0x200ULL  /* no page of its own: the zero page, device memory */
+#define ENTRY_SPECIAL 0x200ULL  /* no struct page: the zero page, device memory */
 #define ENTRY_LEAF 0x080ULL     /* PSE: a huge page, above the lowest level */
-#define ENTRY_PROTNONE 0x100ULL /* with PRESENT clear: PROT_NONE, as NUMA balancing makes it */
+#define ENTRY_PROTNONE 0x100ULL /* with PRESENT clear: PROT_NONE, also by NUMA balancing */
 
-/* What a slot says; the low bits of a page-aligned value. */
+/* Flags of a slot, in the low bits of a page-aligned value. */
 #define SLOT_PRESENT 0x001ULL
 #define SLOT_ACCESSED 0x002ULL
 #define SLOT_HUGE_2M 0x004ULL
@@ -40,29 +40,29 @@ char LICENSE[] SEC("license") = "GPL";
 #define SLOT_CHANGED 0x100ULL /* the table was replaced while it was copied */
 #define SLOT_TABLE 0x200ULL   /* a table was copied */
 #define SLOT_SPECIAL 0x400ULL
-#define SLOT_ZEROS 0x800ULL /* find_zeros: a page that is there holds nothing but zeros */
+#define SLOT_ZEROS 0x800ULL /* find_zeros: a resident page that holds only zeros */
 
 struct control {
 	__u64 task;        /* task_struct of a thread of the target, found by locate */
 	__u64 mm;          /* its mm_struct */
 	__u64 pgd;         /* its top-level table (direct-map address) */
-	__u64 exec_id;     /* how often the task had called exec: an mm_struct's address may be used again */
-	__u32 tgid;        /* whom locate looks for (0: whom the iterator was limited to) */
+	__u64 exec_id;     /* number of exec calls; the kernel may reuse an mm_struct's address */
+	__u32 tgid;        /* process that locate searches for (0: the one the iterator is limited to) */
 	__u32 unused;
-	__u64 page_offset; /* where the direct map starts */
+	__u64 page_offset; /* start of the direct map */
 	__u64 frame_mask;  /* address bits of an entry */
 	__u32 nr_slots;    /* slots in use */
 	__u32 top_shift;   /* 39 with 4 levels, 48 with 5 */
-	__u32 table_shift; /* copy_tables: 12, 21 or 30: which level's tables */
+	__u32 table_shift; /* copy_tables: level of the tables: 12, 21 or 30 */
 	__u32 found;       /* locate: found the target with an address space */
 	__u32 gone;        /* walk, copy_tables: the target has exited or called exec */
-	__u32 notified;    /* walk: others are told of changes to the tables, so have tables of their own */
+	__u32 notified;    /* walk: has MMU notifiers, so secondary page tables exist (KVM) */
 	__u64 total_vm;    /* walk: pages mapped */
 	__u64 map_count;   /* walk: mappings */
-	__u64 locked_vm;   /* walk: pages that are locked, or pinned on the target's account */
+	__u64 locked_vm;   /* walk: pages that are locked, or pinned and charged to the target */
 };
 
-/* A mapping of which no page can be reclaimed: mirrored in ../unreclaimable.rs. */
+/* A mapping whose pages cannot be reclaimed: mirrored in ../unreclaimable.rs. */
 struct unreclaimable {
 	__u64 start;
 	__u64 end;
@@ -91,7 +91,7 @@ struct run {
 ARRAY(runs, struct run, MAX_RUNS);
 ARRAY(tables, struct table, MAX_TABLES);
 
-/* A leaf entry in a slot's words: its frame address and flags. */
+/* Converts a leaf entry to a slot's value: frame address and flags. */
 static __always_inline __u64 describe(const struct control *c, __u64 entry, __u64 size_flag)
 {
 	__u64 flags = SLOT_PRESENT | size_flag;
@@ -112,9 +112,9 @@ static __always_inline __u64 describe(const struct control *c, __u64 entry, __u6
 }
 
 /*
- * Goes down from the top level to the table whose entries map 1 << stop bytes each. Yields that
- * table's address in *table, or a leaf or an absence met on the way as the slot's words.
- * *entry is the last entry read and *at where it was, so that the caller can look again.
+ * Descends from the top level to the table whose entries map 1 << stop bytes each, and writes its
+ * address to *table. Returns SLOT_TABLE, or the slot's value if it meets a leaf or an empty entry first.
+ * *entry is the last entry read and *at its address, so that the caller can read it again.
  */
 static __always_inline __u64 descend(const struct control *c, __u64 address, __u32 stop, __u64 *table,
 				     __u64 *entry, __u64 *at)
@@ -146,10 +146,9 @@ static __always_inline __u64 descend(const struct control *c, __u64 address, __u
 }
 
 /*
- * A slot of walk holds an address of a page with the number of pages wanted, less one, in the low
- * bits; they lie in one table. Their entries are read at once: a batch of neighbours costs little
- * more than a single page. The verifier wants a loop's context on the stack, so the callbacks look
- * the control up anew.
+ * A slot of walk holds a page's address, and the number of pages less one in the low bits; the pages
+ * share one table. One read gets all their entries: it costs little more than the read of one entry.
+ * The verifier requires a loop's context on the stack, so the callbacks look up the control again.
  */
 static long walk_one(__u32 i, void *unused)
 {
@@ -192,7 +191,7 @@ static long copy_one(__u32 i, void *unused)
 	return 0;
 }
 
-/* A page's content, while find_zeros looks at it: 512 bytes at a time. */
+/* Part of a page's content, 512 bytes, for find_zeros. */
 #define CHUNK_WORDS 64
 #define CHUNKS_PER_PAGE 8
 
@@ -202,7 +201,7 @@ struct chunk {
 
 MAP(content, ARRAY, struct chunk, 1);
 
-/* Replaces a page's address in the slot by what it is, and whether all of it is zeros. */
+/* Replaces a page's address in the slot by its flags; SLOT_ZEROS: all its bytes are 0. */
 static long look_for_zeros(__u32 i, void *unused)
 {
 	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
@@ -248,7 +247,7 @@ static long look_for_zeros(__u32 i, void *unused)
 	return 0;
 }
 
-/* Whether the task still has the address space that locate found. */
+/* Returns whether the task still has the address space that locate found. */
 static __always_inline bool still_there(const struct control *c)
 {
 	struct task_struct *task = (struct task_struct *)c->task;
@@ -259,7 +258,7 @@ static __always_inline bool still_there(const struct control *c)
 	       (__u64)BPF_CORE_READ(task, mm) == c->mm && (__u64)BPF_CORE_READ(mm, pgd) == c->pgd;
 }
 
-/* Finds the target's address space. The first thread that has one will do. */
+/* Finds the target's address space, from its first thread that has one. */
 SEC("iter/task")
 int locate(struct bpf_iter__task *ctx)
 {
@@ -301,7 +300,7 @@ int find_unreclaimable(struct bpf_iter__task_vma *ctx)
 	return 0;
 }
 
-/* What can be told of the address space at little cost. */
+/* Reads cheap facts about the address space. */
 static __always_inline void tell_facts(struct control *c)
 {
 	struct mm_struct *mm = (struct mm_struct *)c->mm;
@@ -314,7 +313,7 @@ static __always_inline void tell_facts(struct control *c)
 		c->notified = BPF_CORE_READ(mm, notifier_subscriptions) != 0;
 }
 
-/* A program that calls `one` for each slot, and then `finish`, while the target is still there. */
+/* Defines a program that calls `one` for each slot and then `finish`, if the target still exists. */
 #define SLOT_PROGRAM(name, one, finish)                    \
 	SEC("syscall")                                     \
 	int name(void *ctx)                                \
@@ -339,11 +338,11 @@ static __always_inline void tell_nothing(struct control *c)
 {
 }
 
-/* Replaces the addresses in the slots by what is there. */
+/* Replaces the address in each slot by the entry's flags. */
 SLOT_PROGRAM(walk, walk_one, tell_facts)
 
-/* Copies, for the address in each slot, the table of the level asked for. */
+/* Copies the table of the requested level for the address in each slot. */
 SLOT_PROGRAM(copy_tables, copy_one, tell_nothing)
 
-/* Says, for the page at the address in each slot, whether it holds nothing but zeros. */
+/* Finds pages that hold only zeros, among the addresses in the slots. */
 SLOT_PROGRAM(find_zeros, look_for_zeros, tell_nothing)
