@@ -1,17 +1,17 @@
-// What schemes did and how guards stood: over time, and as tables.
+// Operations of schemes and states of guards: over time, and as tables.
 
 import {bytes, duration, percent, table} from "isotherm/format.js";
 import {note, wide} from "isotherm/lists.js";
 
 /** @typedef {import("./data.js").RecordJson} RecordJson */
 
-/** Why bytes were refused, the most first. @param {[string, number][]} reasons */
+/** Reasons of refusals, by bytes, the largest first. @param {[string, number][]} reasons */
 const refusals = reasons => reasons.map(([why, amount]) => `${why.replaceAll("_", " ")} ${bytes(amount)}`).join(", ") || "—";
 
-/** What was tried, applied, refused and why; how the guard stood. @param {import("./data.js").Container} container @param {RecordJson} record
+/** Bytes tried, applied and refused, with reasons; states of the guards. @param {import("./data.js").Container} container @param {RecordJson} record
  * @param {import("./series.js").Linked} linked @returns {HTMLElement[]} */
 export function schemes(container, record, linked) {
-  if (!record.schemes.length && !record.guards.length) return [note("The record tells of no schemes: nothing acted.")];
+  if (!record.schemes.length && !record.guards.length) return [note("The record has no operations of schemes.")];
   /** @type {HTMLElement[]} */
   const parts = courses(container, record, linked);
   if (record.schemes.length) {
@@ -37,7 +37,7 @@ export function schemes(container, record, linked) {
   return parts;
 }
 
-/** What schemes did, and how guards stood, over time. @param {import("./data.js").Container} container @param {RecordJson} record
+/** Operations of schemes and states of guards, over time. @param {import("./data.js").Container} container @param {RecordJson} record
  * @param {import("./series.js").Linked} linked */
 function courses(container, record, linked) {
   const {schemes, guards} = record, parts = [];
@@ -45,7 +45,7 @@ function courses(container, record, linked) {
   const name = (label, action) => `${label}: ${action}`;
   if (schemes.some(s => s.course.times_s.count)) {
     const named = schemes.map(s => ({...s.course, name: name(s.label, s.action + (s.dry_run ? " (dry run)" : ""))}));
-    parts.push(linked.chart(container, "Acted on since the beginning", named));
+    parts.push(linked.chart(container, "Bytes acted on since the start", named));
   }
   const signalled = guards.filter(g => g.limit_ratio.times_s.count);
   if (signalled.length) {
@@ -55,11 +55,11 @@ function courses(container, record, linked) {
   }
   const back = guards.filter(g => g.refaults.times_s.count);
   if (back.length) {
-    parts.push(linked.chart(container, "Refaults a second: pages that were wanted back", back.map(g => ({...g.refaults, name: g.label})), {format: n => n.toFixed(n < 10 ? 1 : 0), spans: guards.flatMap(g => g.stopped)}));
+    parts.push(linked.chart(container, "Refaults per second", back.map(g => ({...g.refaults, name: g.label})), {format: n => n.toFixed(n < 10 ? 1 : 0), spans: guards.flatMap(g => g.stopped)}));
   }
   const limited = guards.filter(g => g.stopped.length || container.array(g.allowed.means).some(n => n > 0));
   if (limited.length) {
-    parts.push(linked.chart(container, "What the guard let schemes act on, a second",
+    parts.push(linked.chart(container, "Bytes that the guard allowed schemes per second",
       limited.map(g => ({...g.allowed, name: g.label})), {spans: guards.flatMap(g => g.stopped)}));
   }
   return parts;

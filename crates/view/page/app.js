@@ -1,4 +1,4 @@
-// The page: one record at a time, its views joined by the seconds that they show.
+// The page shows one record at a time; all its views show the same seconds.
 
 import {Blame} from "isotherm/blame.js";
 import {Container, Layer} from "isotherm/data.js";
@@ -22,7 +22,7 @@ import {WhatIf} from "isotherm/what-if.js";
 const TABS = ["memory", "processes", "schemes", "what", "machine", "tiers", "blame", "compare"];
 /** Tabs of what-if. */
 const WAYS = ["try", "reclaim", "huge"];
-const NO_TRACE = "What would come of a scheme is told by page scans: record with `isotherm record --pages`, and open that record (with an isotherm that was built with its what-if).";
+const NO_TRACE = "Predictions of schemes need page scans: record with `isotherm record --pages`, and open that record (with an isotherm that was built with its what-if).";
 /** Rows of a table of mappings. */
 const MOST_ROWS = 60;
 
@@ -31,8 +31,8 @@ const at = id => /** @type {T} */ (document.getElementById(id));
 
 export class App {
   /** @param {ArrayBuffer} buffer @param {((record: number) => Promise<{wasm: ArrayBuffer, record: ArrayBuffer, worker: string}>)|null} trace
-   * what the simulated machine is made of, and what it replays; null where there is none
-   * @param {import("./detail.js").Ask|null} ask gives parts of heat maps; null where nobody does */
+   * returns the simulated machine and the trace that it replays; null if the page has none
+   * @param {import("./detail.js").Ask|null} ask returns parts of heat maps; null without a server */
   constructor(buffer, trace = null, ask = null) {
     this.trace = trace;
     this.container = new Container(buffer);
@@ -72,10 +72,10 @@ export class App {
     this.tab(this.shown().includes(asked) ? asked : this.shown().includes(first) ? first : "memory", false);
   }
 
-  /** Says how it stands with what is shown. @param {string} text */
+  /** Shows a message about the state of the page. @param {string} text */
   status(text) { at("status").textContent = text; }
 
-  /** Shows what has come since: the same process, and the same seconds unless these were the latest. @param {ArrayBuffer} buffer */
+  /** Shows a newer version of the document. Keeps the process, and the seconds unless they were the latest. @param {ArrayBuffer} buffer */
   update(buffer) {
     const {heat} = this, before = {view: heat.view, end: heat.end, height: heat.height, label: heat.layer?.label, selection: heat.selection};
     this.container = new Container(buffer);
@@ -88,7 +88,7 @@ export class App {
     if (before.selection) heat.setSelection(before.selection);
   }
 
-  /** Shows a record, from its largest target or the one of this label on. @param {number} index @param {string} [label] */
+  /** Shows a record, at its largest target or the one with this label. @param {number} index @param {string} [label] */
   open(index, label) {
     /** @type {RecordJson} */
     this.record = this.container.json.records[index];
@@ -99,7 +99,7 @@ export class App {
     at("subject").title = at("subject").textContent ?? "";
     const target = /** @type {HTMLSelectElement} */ (at("target"));
     target.replaceChildren(...record.layers.of.map((layer, i) => new Option(layer.label, String(i))));
-    /** What shows a process's heat map, if it has one. @param {string} label */
+    /** Returns a function that shows a process's heat map, or null if it has none. @param {string} label */
     const opens = label => {
       const number = record.layers.of.findIndex(layer => layer.label === label);
       return number < 0 ? null : () => { this.target(number); this.tab("memory"); };
@@ -120,7 +120,7 @@ export class App {
     this.heat.reset();
   }
 
-  /** Makes ready what page scans tell of policies. */
+  /** Draws the curves of policies, from page scans. */
   curves() {
     const curves = this.record?.curves;
     at("what-try").replaceChildren(...this.trace ? [] : [element("p", NO_TRACE, "note")]);
@@ -141,7 +141,7 @@ export class App {
       if (isOn && focus) tab.focus();
     }
     const place = at(`what-${name}`);
-    // A plot wants to know its width.
+    // A plot needs its width.
     if (at("what").hidden || place.firstChild || !curves) return;
     if (name === "reclaim") reclaimCurve(place, this.container, curves);
     if (name === "huge" && curves.huge) hugeCurve(place, curves.huge);
@@ -164,7 +164,7 @@ export class App {
     this.selected(null);
   }
 
-  /** All that follows the seconds shown. */
+  /** Updates all views of the seconds shown. */
   followed() {
     const {t0, t1} = this.heat.view;
     this.chart?.setRange(t0, t1);
@@ -194,17 +194,17 @@ export class App {
     this.blame.draw();
   }
 
-  /** The views that this record has. */
+  /** Returns the tabs of this record. */
   shown() { return TABS.filter(name => !at(`tab-${name}`).hidden); }
 
-  /** Begins to answer what if, once it is asked. */
+  /** Starts the simulated machine at the first what-if. */
   ask() {
     if (this.whatIf || !this.trace) return;
     const place = at("what-try");
     this.trace(this.index ?? 0).then(parts => { this.whatIf = new WhatIf(place, parts); }, error => {
-      place.replaceChildren(element("p", `The trace cannot be had: ${error}`, "note"));
+      place.replaceChildren(element("p", `The trace cannot be loaded: ${error}`, "note"));
     });
-    place.replaceChildren(element("p", "The trace comes …", "note"));
+    place.replaceChildren(element("p", "Loading the trace …", "note"));
     this.whatIf = null;
   }
 
@@ -251,7 +251,7 @@ export class App {
     tip.style.top = `${y + 16 + h > stage.clientHeight ? Math.max(4, y - h - 14) : y + 16}px`;
   }
 
-  /** A selection: what is in it, and how to say so elsewhere. @param {Selection|null} what */
+  /** Shows the content of a selection, and the commands that report it. @param {Selection|null} what */
   selected(what) {
     this.selection = what;
     const place = at("selection"), {layer} = this.heat;
@@ -271,7 +271,7 @@ export class App {
     text.tabIndex = 0;
     copy.addEventListener("click", () => void navigator.clipboard?.writeText(filter).then(() => { copy.textContent = "Copied"; }));
     head.append(copy);
-    place.replaceChildren(head, text, wide(this.mappings(what, "What is selected, means over that time")));
+    place.replaceChildren(head, text, wide(this.mappings(what, "Selected memory, means over that time")));
   }
 
   /** @param {Selection} part @param {string} caption */
@@ -284,14 +284,14 @@ export class App {
     return table(["mapping", "resident", "accessed", "idle", "unknown", "swapped out", "mean access rate", "mean age"], lines, caption + more);
   }
 
-  /** The pictures as tables, of what they show. */
+  /** The pictures' data as tables. */
   numbers() {
     const {heat} = this, v = heat.view;
     const part = {t0: v.t0, t1: v.t1, from: heat.placeAt(v.v0), to: heat.placeAt(v.v1 - 1e-6) + 1};
     at("numbers").replaceChildren(wide(this.mappings(part, `Heat map: ${duration(v.t0)} to ${duration(v.t1)}, means over that time`)), wide(this.chart.table()));
   }
 
-  /** Shows what is asked for: an address, or the first mapping after the last found whose name has it. @param {string} text */
+  /** Shows an address, or the next mapping whose name contains the text. @param {string} text */
   find(text) {
     const {layer} = this.heat, told = at("found");
     told.textContent = "";
@@ -399,7 +399,7 @@ export class App {
     acts[e.key]();
   }
 
-  /** Moves the cross, and says what is there. @param {number} x @param {number} y */
+  /** Moves the cross, and describes that point. @param {number} x @param {number} y */
   cross(x, y) {
     const {heat} = this, p = heat.plot(), from = heat.pointer ?? middle(heat);
     const to = {x: clamp(from.x + x * 8, p.x, p.x + p.w - 1), y: clamp(from.y + y * 8, p.y, p.y + p.h - 1)};
@@ -429,7 +429,7 @@ function middle(heat) {
   return {x: p.x + p.w / 2, y: p.y + p.h / 2};
 }
 
-/** Mouse, pen and fingers on the heat map. @param {HeatMap} heat @param {() => boolean} selects */
+/** Handles mouse, pen and touch on the heat map. @param {HeatMap} heat @param {() => boolean} selects */
 function pointers(heat, selects) {
   const {canvas} = heat;
   /** @type {Map<number, {x: number, y: number}>} */

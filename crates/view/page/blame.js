@@ -1,5 +1,5 @@
-// Whose code touched memory first: a tree of calls as a flame graph (callers above), and a list of functions beside it.
-// Its width is all bytes that it is about; what nobody is blamed for is grey, at the right.
+// First-touch profile: a call tree as a flame graph (callers above), and a list of functions beside it.
+// Its width is all bytes of the answer; bytes without a known first touch are grey, at the right.
 
 import {bytes, duration, element, percent, table} from "isotherm/format.js";
 import {colour} from "isotherm/heat.js";
@@ -7,7 +7,7 @@ import {wide} from "isotherm/lists.js";
 
 /** @typedef {import("./data.js").BlameJson} BlameJson */
 /** @typedef {import("./data.js").AnswerJson} AnswerJson */
-/** A box: what it is called, where it is, and what called it.
+/** A box: its name, its place, and its caller.
  * @typedef {{name: string, library: string|null, isKnown: boolean, left: number, bytes: number, likely: number, row: number, above: Box|null, isFound: boolean}} Box */
 
 const ROW = 19;
@@ -16,7 +16,7 @@ const FONT = "12px system-ui,sans-serif";
 const HUES = [205, 28, 150, 75, 52, 265, 180, 5, 95, 230, 300, 120];
 const USUAL_S = 60;
 
-/** The view. What was chosen stays so when there is more to show. */
+/** The view. It keeps the user's choices when the data is newer. */
 export class Blame {
   /** @param {HTMLElement} place */
   constructor(place) {
@@ -63,7 +63,7 @@ export class Blame {
     stage.append(canvas, this.tip, this.said);
     const parts = element("div", "", "blame");
     parts.append(stage, this.list);
-    this.place.replaceChildren(bar, this.facts, parts, element("p", "Who touched memory first need not be who has it now: what an allocator keeps and gives to somebody else is touched by nobody anew. Likely: between samples of two stacks, and laid to the nearer.", "note"));
+    this.place.replaceChildren(bar, this.facts, parts, element("p", "The first code to touch memory need not use it now: an allocator hands out freed memory again without a new page fault. Likely: memory between samples of two stacks, assigned to the nearer one.", "note"));
     pick.addEventListener("change", () => this.choose(pick.value));
     field.addEventListener("input", () => this.find());
     new ResizeObserver(() => this.draw()).observe(stage);
@@ -86,7 +86,7 @@ export class Blame {
     this.choose(json.answers.some(a => key(a) === chosen) ? chosen : key(json.answers[0]));
   }
 
-  /** Shows one of the answers, from where it was zoomed to on. @param {string} which */
+  /** Shows one of the answers, and keeps the zoom. @param {string} which */
   choose(which) {
     const {json, container} = this, answer = json?.answers.find(a => key(a) === which);
     if (!json || !container || !answer) return;
@@ -114,7 +114,7 @@ export class Blame {
     const rows = answer.list.map(f => [f.name || NO_NAME, bytes(f.bytes), share(f.bytes), bytes(f.likely), bytes(f.inclusive)]);
     if (answer.nr_unlisted) rows.push([`${answer.nr_unlisted} others`, bytes(answer.unlisted), share(answer.unlisted), "", ""]);
     for (const [text, part] of unknowns(answer)) if (part) rows.push([text, bytes(part), share(part), "", ""]);
-    const made = table(["function", "bytes", "share", "likely", "with called"], rows, "Functions that wanted it");
+    const made = table(["function", "bytes", "share", "likely", "with called"], rows, "Functions that requested it");
     answer.list.forEach((f, i) => {
       const cell = made.tBodies[0].rows[i].cells[0], button = element("button", f.name || NO_NAME);
       button.title = "Find it";
@@ -124,14 +124,14 @@ export class Blame {
     return wide(made);
   }
 
-  /** Marks what is sought, and says the sum. */
+  /** Marks the boxes that match the search, and shows their sum. */
   find() {
     const sought = this.field.value.trim().toLowerCase(), within = new Set();
     let sum = 0, nr = 0;
     for (const box of this.boxes) {
       box.isFound = Boolean(sought) && box.isKnown && (box.name.toLowerCase().includes(sought) || Boolean(box.library?.toLowerCase().includes(sought)));
       if (box.isFound) nr++;
-      // What another one that is found called counts once.
+      // A match below another match counts once.
       if (box.isFound && !within.has(box.above)) sum += box.bytes;
       if (box.isFound || within.has(box.above)) within.add(box);
     }
@@ -146,12 +146,12 @@ export class Blame {
     this.said.textContent = `Shown: ${told(box, this.boxes[0]).join(", ")}`;
   }
 
-  /** Where a box is drawn; null where it is not. @param {Box} box */
+  /** Returns the rectangle of a box, or null if it is not drawn. @param {Box} box */
   spot(box) {
     const {zoomed} = this, width = this.canvas.clientWidth;
     if (!zoomed || !width) return null;
     const isAbove = box.row < zoomed.row;
-    // Of what is above, what calls it.
+    // Above the zoomed box, only its callers.
     if (isAbove ? box.left > zoomed.left || box.left + box.bytes < zoomed.left + zoomed.bytes : box.left < zoomed.left || box.left + box.bytes > zoomed.left + zoomed.bytes) return null;
     const x = isAbove ? 0 : (box.left - zoomed.left) / zoomed.bytes * width, w = isAbove ? width : box.bytes / zoomed.bytes * width;
     return w < .3 ? null : {x, w, y: box.row * ROW, isAbove};
@@ -211,7 +211,7 @@ export class Blame {
     tip.style.top = `${isLow ? Math.max(4, e.clientY - h - 12) : e.clientY + 18}px`;
   }
 
-  /** From box to box. @param {KeyboardEvent} e */
+  /** Moves from box to box. @param {KeyboardEvent} e */
   key(e) {
     if (e.ctrlKey || e.metaKey || e.altKey) return;
     const at = this.at ?? this.zoomed, shown = this.boxes.filter(box => this.spot(box));
@@ -247,10 +247,10 @@ function titled(answer) {
   return `idle for ${duration(answer.at_least_s)} and longer`;
 }
 
-/** What is in no tree. @param {AnswerJson} answer @returns {[string, number][]} */
+/** Bytes that are in no tree, by reason. @param {AnswerJson} answer @returns {[string, number][]} */
 const unknowns = answer => [["touched before sampling began", answer.before_sampling], ["far from any sample", answer.not_sampled]];
 
-/** All boxes, callers before what they called. @param {import("./data.js").Container} container @param {BlameJson} json @param {AnswerJson} answer @returns {Box[]} */
+/** All boxes, callers before callees. @param {import("./data.js").Container} container @param {BlameJson} json @param {AnswerJson} answer @returns {Box[]} */
 function boxesOf(container, json, answer) {
   const [functions, depths, lefts, sizes, likely] = [answer.boxes, answer.depths, answer.lefts, answer.bytes, answer.likely_bytes].map(ref => container.array(ref));
   /** @type {Box} */
@@ -273,7 +273,7 @@ function boxesOf(container, json, answer) {
   return all;
 }
 
-/** Of libraries their hues: by the name, or the next one that is free for those of most bytes. @param {Box[]} boxes @returns {Map<string, number>} */
+/** Hues of libraries: by the name; if it is taken, the next free one. The largest library chooses first. @param {Box[]} boxes @returns {Map<string, number>} */
 function huesOf(boxes) {
   /** @type {Map<string, number>} */
   const sums = new Map(), hues = new Map(), taken = new Set();
@@ -298,7 +298,7 @@ function told(box, all) {
   return [box.name, box.library ?? "code of no file", share, ...box.likely ? [`${bytes(box.likely)} of it likely`] : []];
 }
 
-/** What of a text fits. @param {CanvasRenderingContext2D} pen @param {string} text @param {number} room */
+/** The start of a text that fits. @param {CanvasRenderingContext2D} pen @param {string} text @param {number} room */
 function fitted(pen, text, room) {
   // No name that fits is longer than this, however narrow its letters.
   let letters = [...text.slice(0, 400)];

@@ -1,4 +1,4 @@
-// Two records beside each other: what memory came to, over time and on the whole.
+// Two records beside each other: memory over time, and in total.
 
 import {bytes, duration, element, table} from "isotherm/format.js";
 import {wide} from "isotherm/lists.js";
@@ -8,10 +8,10 @@ import {Chart} from "isotherm/series.js";
 /** @typedef {import("./data.js").RecordJson} RecordJson */
 /** @typedef {import("./data.js").QuantityJson} QuantityJson */
 
-/** What is compared, by the name of the quantity. @type {[string, string][]} */
+/** Quantities that are compared, and their labels. @type {[string, string][]} */
 const WHAT = [["rss", "RSS"], ["touched", "in use"], ["idle_5s", "idle 5 to 30 s"], ["idle_30s", "idle 30 s to 2 min"], ["idle_2min", "idle 2 min and longer"], ["unknown", "unknown"], ["swapped", "swapped out"]];
 
-/** The view of two records; which are chosen is kept. */
+/** The view of two records. It keeps the user's choice. */
 export class Compare {
   /** @param {HTMLElement} place @param {Container} container */
   constructor(place, container) {
@@ -90,7 +90,7 @@ function both(a, b) {
     .map(name => changed(name, a.get(name) ?? null, b.get(name) ?? null));
 }
 
-/** What is in one alone is absent from the other, not nothing. @param {string} name @param {number|null} a @param {number|null} b */
+/** A value that only one record has is absent from the other, not 0. @param {string} name @param {number|null} a @param {number|null} b */
 function changed(name, a, b) {
   const change = a === null || b === null ? "—" : (b < a ? "−" : "+") + bytes(Math.abs(b - a)) + (a ? ` (${b < a ? "−" : "+"}${(Math.abs(b - a) / a * 100).toFixed(1)} %)` : "");
   return [name, a === null ? "absent" : bytes(a), b === null ? "absent" : bytes(b), change];

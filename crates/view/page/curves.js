@@ -1,4 +1,4 @@
-// What page scans say of every threshold of reclaiming, and of every bound on the waste of huge pages, without a replay.
+// Curves of savings by reclaim threshold, and of huge pages by bound on waste, from page scans and without a replay.
 
 import {bytes, duration, element, finePercent, percent, table} from "isotherm/format.js";
 import {wide} from "isotherm/lists.js";
@@ -18,10 +18,10 @@ export function reclaimCurve(place, container, curves) {
     refaults: container.array(of.refaults_per_s), slowdown: container.array(of.slowdown),
   });
   const idle = read(curves.idle), backoff = read(curves.backoff);
-  place.replaceChildren(element("p", `What reclaiming all memory that was idle for so long would have saved and cost, counted from page scans ${duration(curves.scan_interval_s)} apart: `
+  place.replaceChildren(element("p", `Savings and costs of reclaiming all memory that is idle for an age, counted from page scans ${duration(curves.scan_interval_s)} apart: `
     + `exact for what was seen; a refault is taken to cost ${cost}. ${bytes(curves.resident_mean)} were resident in the mean${curves.unknown_mean ? `, ${bytes(curves.unknown_mean)} of it unknown, which is never taken` : ""}.`, "note"), plot);
   if (!idle.at.length) {
-    plot.replaceWith(element("p", "Nothing was idle for as long as a scan.", "note"));
+    plot.replaceWith(element("p", "No memory was idle for a whole scan interval.", "note"));
     return;
   }
   draw(plot, [idle.at, Array.from(idle.share), Array.from(idle.slowdown)], {
@@ -35,14 +35,14 @@ export function reclaimCurve(place, container, curves) {
   };
   const head = ["idle for", "saved", "of resident", "refaults a second", "slower"];
   place.append(wide(table(head, rows(idle), "By threshold")));
-  if (backoff.at.length) place.append(wide(table(head, rows(backoff), "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under the guard")));
+  if (backoff.at.length) place.append(wide(table(head, rows(backoff), "With back-off as under the guard: a refaulted page waits 4, then 16, then 64 times as long")));
 }
 
 /** Huge pages. @param {HTMLElement} place @param {import("./data.js").HugeJson} huge */
 export function hugeCurve(place, huge) {
   const plot = element("div", "", "plot"), bounds = huge.bounds.filter(p => p.max_waste !== null);
   const recorded = huge.recorded_huge_mean ? ` ${bytes(huge.recorded_huge_mean)} were in huge pages when it was recorded, and are left out.` : "";
-  place.replaceChildren(element("p", `What any bound on their waste (what of a huge page is never written) would give: the share of touched translations that huge pages would have covered. It is not time.${recorded}`, "note"), plot);
+  place.replaceChildren(element("p", `Coverage by bound on waste (bytes of a huge page that are never written): the share of touched translations that huge pages would cover. It is not time.${recorded}`, "note"), plot);
   const shown = bounds.filter(p => (p.max_waste ?? 0) <= 1);
   draw(plot, [shown.map(p => p.max_waste), shown.map(p => p.coverage), shown.map(p => p.waste_share)], {
     x: percent, xLabel: "waste at most", points: true, y: percent, z: percent,

@@ -1,4 +1,4 @@
-// What the page is of: one container of JSON and of arrays that it refers to (crates/view/src/container.rs).
+// The page's data: one container of JSON and of arrays that it refers to (crates/view/src/container.rs).
 
 /** A reference to an array of the container. @typedef {{at: number, count: number, type: "u8"|"u16"|"u32"|"f64"}} Ref */
 /** @typedef {{place: number, units: number, gap_before_bytes: number}} SegmentJson */
@@ -30,7 +30,7 @@
  *   bounds: HugePoint[]}} HugeJson */
 /** @typedef {{scan_interval_s: number, resident_mean: number, unknown_mean: number, refault_cost_s: number, idle: ReclaimJson,
  *   backoff: ReclaimJson, huge: HugeJson|null}} CurvesJson */
-/** What is said of some bytes; arrays are of boxes. @typedef {{measure: "idle"|"resident"|"refaulted"|"waste", at_least_s: number, total: number, blamed: number,
+/** One answer of the first-touch profile; arrays have an element per box. @typedef {{measure: "idle"|"resident"|"refaulted"|"waste", at_least_s: number, total: number, blamed: number,
  *   likely: number, before_sampling: number, not_sampled: number, nr_others: number, others: number, boxes: Ref, depths: Ref, lefts: Ref, bytes: Ref,
  *   likely_bytes: Ref, list: {name: string, bytes: number, likely: number, inclusive: number}[], nr_unlisted: number, unlisted: number,
  *   huge: {bytes: number, read: number}|null}} AnswerJson */
@@ -45,7 +45,7 @@
 
 const TYPES = {u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array};
 
-/** A container, opened: of a document, or of what else the JSON is. @template [T=DocumentJson] */
+/** An opened container of a document, or of other JSON. @template [T=DocumentJson] */
 export class Container {
   /** @param {ArrayBuffer} buffer */
   constructor(buffer) {
@@ -86,7 +86,7 @@ export function above(array, value, first = 0, last = array.length) {
   return from;
 }
 
-/** One target's pieces: for each column, which places on the axis of addresses were accessed how often. */
+/** One target's pieces: the access rate of each range of the address axis, by column. */
 export class Layer {
   /** @param {Container<any>} container @param {LayerJson} json @param {LayersJson} layers */
   constructor(container, json, layers) {
@@ -96,7 +96,7 @@ export class Layer {
     this.names = json.names;
     this.start = layers.start_s;
     this.step = layers.column_s;
-    /** Less of the record would be no finer. */
+    /** A shorter part of the record would have no more detail. */
     this.isExact = layers.is_exact;
     this.runs = /** @type {Uint32Array} */ (container.array(json.runs));
     this.addresses = json.run_addresses.map(BigInt);
@@ -104,7 +104,7 @@ export class Layer {
     this.units = /** @type {Uint32Array} */ (container.array(json.units));
     this.rates = /** @type {Uint16Array} */ (container.array(json.rates));
     this.ages = /** @type {Uint16Array} */ (container.array(json.ages));
-    // Of each column the places, from the lengths of pieces and of what lies between them.
+    // Places of each column's pieces, from the lengths of pieces and gaps.
     const gaps = container.array(json.gaps);
     this.places = new Uint32Array(gaps.length);
     for (let column = 0; column + 1 < this.columns.length; column++) {
@@ -122,7 +122,7 @@ export class Layer {
 
   get nrColumns() { return this.columns.length - 1; }
 
-  /** Until when it reaches, in seconds. */
+  /** Its end, in seconds. */
   get stop() { return this.start + this.nrColumns * this.step; }
 
   /** The address at a place of the axis. @param {number} place @returns {bigint} */
@@ -131,7 +131,7 @@ export class Layer {
     return this.addresses[run] + BigInt(place - this.runs[run]) * BigInt(this.unit);
   }
 
-  /** The end of what lies before a place: an address, however far the next one is. @param {number} place @returns {bigint} */
+  /** The end address of the unit before a place, also if a gap follows it. @param {number} place @returns {bigint} */
   end(place) {
     return place > 0 ? this.address(place - 1) + BigInt(this.unit) : this.address(0);
   }
@@ -148,17 +148,17 @@ export class Layer {
     return place < start + units ? {place: start, units, name: this.names[name]} : null;
   }
 
-  /** The piece at a place in a column; -1 where nothing is. @param {number} column @param {number} place */
+  /** The piece at a place in a column; -1 if there is none. @param {number} column @param {number} place */
   piece(column, place) {
     if (column < 0 || column >= this.nrColumns) return -1;
     const at = above(this.places, place, this.columns[column], this.columns[column + 1]) - 1;
     return at >= this.columns[column] && place < this.places[at] + this.units[at] ? at : -1;
   }
 
-  /** For how long a piece had its rate, in seconds. @param {number} at */
+  /** The age of a piece: seconds since its rate changed. @param {number} at */
   age(at) { return (2 ** (this.ages[at] / 1000) - 1) / 100; }
 
-  /** Whether anything was seen in a column. @param {number} column */
+  /** Returns whether a column has data. @param {number} column */
   isWatched(column) {
     return column >= 0 && column < this.nrColumns && this.columns[column + 1] > this.columns[column];
   }

@@ -1,13 +1,13 @@
-// Parts of a heat map that a server tells more finely than the page has them: asked for when one looks closer.
+// Requests parts of a heat map in finer resolution from the server, when the user zooms in.
 
 import {Container, Layer} from "isotherm/data.js";
 
-/** Gives a part of a record's heat map: of a layer, by number, from one second to another.
+/** Returns a part of a record's heat map: a layer, by number, between two times.
  * @typedef {(record: number, layer: number, from: number, to: number) => Promise<ArrayBuffer>} Ask */
 
-/** How long a view is to be still, in milliseconds. */
+/** Milliseconds without a change of view before a request. */
 const STILL = 180;
-/** Of what a layer tells, a view that is shorter than this share of it may gain by another. */
+/** A view that is shorter than this share of its layer may need a finer one. */
 const LESS = 0.5;
 
 export class Details {
@@ -34,10 +34,10 @@ export class Details {
       const buffer = await this.ask(record, number, Math.max(0, t0 - span / 4), t1 + span / 4);
       /** @type {Container<import("./data.js").LayersJson>} */
       const container = new Container(buffer);
-      // Another may be shown by now.
+      // The user may have opened another record meanwhile.
       if (heat.layer === base && container.json.of.length) heat.setDetail(new Layer(container, container.json.of[0], container.json));
     } catch (error) {
-      // The page goes on with what it has.
+      // The page keeps its coarse data.
       console.warn(`no detail: ${error}`);
     }
     this.isAsking = false;

@@ -17,7 +17,7 @@ export function duration(s) {
   return two(Math.floor(whole / 86400), Math.floor(whole % 86400 / 3600), "d", "h");
 }
 
-/** A share of 0 to 1; what is above 0 never looks like it. @param {number} share */
+/** A share of 0 to 1; a value above 0 is never printed as 0. @param {number} share */
 export function percent(share) {
   const p = share * 100;
   if (p === 0) return "0 %";
@@ -25,7 +25,7 @@ export function percent(share) {
   return (p < 9.95 ? trim(p.toFixed(1)) : p.toFixed(0)) + " %";
 }
 
-/** A share of which little is much, like a slowdown. @param {number} share */
+/** A small share, such as a slowdown, with more digits. @param {number} share */
 export function finePercent(share) {
   const p = share * 100;
   return p === 0 || p >= 9.95 ? percent(share) : p < 0.001 ? "<0.001 %" : trim(p.toPrecision(2)) + " %";
@@ -50,7 +50,7 @@ export function byteTicks(most, wanted) {
 
 const STEPS = [1e-3, 2e-3, 5e-3, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 604800];
 
-/** Moments to mark between two, about so many. @param {number} from @param {number} to @param {number} wanted @returns {number[]} */
+/** About `wanted` round times between two times, for an axis. @param {number} from @param {number} to @param {number} wanted @returns {number[]} */
 export function timeTicks(from, to, wanted) {
   const step = STEPS.find(s => (to - from) / s <= Math.max(2, wanted)) || 2592000;
   const ticks = [];
@@ -61,7 +61,7 @@ export function timeTicks(from, to, wanted) {
 /** @param {bigint} address */
 export const hex = address => "0x" + address.toString(16);
 
-/** An element with text in it, which is never markup.
+/** An element with text, which is never parsed as markup.
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} name @param {string} [text] @param {string} [cls] @returns {HTMLElementTagNameMap[K]} */
 export function element(name, text = "", cls = "") {

@@ -1,16 +1,16 @@
-// The heat map: access rate over time and address of one process, to zoom, to point at, to select in.
+// The heat map: access rate of one process over time and address, with zoom, pointer and selection.
 
 import {bytes, duration, hex, percent, timeTicks} from "isotherm/format.js";
 import {SIZE, Tiles, context} from "isotherm/tiles.js";
 
 /** @typedef {import("./data.js").Layer} Layer */
-/** A part of the picture, from the lowest address up: a segment, or a gap of so many bytes.
+/** A part of the picture, from the lowest address up: a segment, or a gap of `gap` bytes.
  * @typedef {{v: number, size: number, segment: number, gap: number}} Band */
-/** What is shown: seconds, and heights in the picture. @typedef {{t0: number, t1: number, v0: number, v1: number}} View */
-/** What is selected: seconds, and places on the axis. @typedef {{t0: number, t1: number, from: number, to: number}} Selection */
+/** The visible part: seconds, and heights in the picture. @typedef {{t0: number, t1: number, v0: number, v1: number}} View */
+/** The selected part: seconds, and places on the axis. @typedef {{t0: number, t1: number, from: number, to: number}} Selection */
 
 const GAP_SHARE = 0.03, LEAST_SHARE = 1 / 40, TOP = 10, BOTTOM = 30;
-/** Milliseconds of a frame that may go into making tiles. */
+/** Milliseconds per frame for drawing tiles. */
 const MAKING = 8;
 
 /** A colour of the page (`--name`), or the colour itself. @param {string} name */
@@ -28,7 +28,7 @@ export class HeatMap {
     this.layer = null;
     /** @type {Tiles|null} */
     this.tiles = null;
-    /** A part of it that is told more finely. @type {{layer: Layer, tiles: Tiles}|null} */
+    /** A part of the layer in finer resolution. @type {{layer: Layer, tiles: Tiles}|null} */
     this.detail = null;
     /** @type {Band[]} */
     this.bands = [];
@@ -70,14 +70,14 @@ export class HeatMap {
     this.refresh();
   }
 
-  /** Shows a part of the same axis from now on where it is looked at. @param {Layer} layer */
+  /** Adds a finer part of the same axis, which is shown where it covers the view. @param {Layer} layer */
   setDetail(layer) {
     if (!this.layer || !layer.nrColumns) return;
     this.detail = {layer, tiles: new Tiles(layer, this.options.codes, this.options.rate)};
     this.refresh();
   }
 
-  /** What tells most of these seconds. @param {number} t0 @param {number} t1 */
+  /** Returns the layer with most detail of these seconds. @param {number} t0 @param {number} t1 */
   finest(t0, t1) {
     const {detail} = this, slack = (t1 - t0) * 1e-3;
     const isIn = detail && t0 >= detail.layer.start - slack && t1 <= detail.layer.stop + slack;
@@ -110,7 +110,7 @@ export class HeatMap {
     return this.height;
   }
 
-  /** The place at a height, the nearest where a gap is. @param {number} v */
+  /** The place at a height; in a gap, the nearest one. @param {number} v */
   placeAt(v) {
     let place = 0;
     for (const b of this.bands) {
@@ -129,7 +129,7 @@ export class HeatMap {
     requestAnimationFrame(() => { this.isDue = false; this.draw(); });
   }
 
-  /** Keeps the view within what there is. @param {View} view */
+  /** Keeps the view within the data. @param {View} view */
   setView(view) {
     const finest = this.finest(view.t0, view.t1)?.layer;
     const least = finest ? Math.min(this.end, finest.step * 4) : 0.001;
@@ -150,13 +150,13 @@ export class HeatMap {
     this.setView({t0: t - (t - o.t0) * fx, t1: t + (o.t1 - t) * fx, v0: v - (v - o.v0) * fy, v1: v + (o.v1 - v) * fy});
   }
 
-  /** Moves by shares of what is shown. @param {number} x @param {number} y */
+  /** Moves by shares of the view. @param {number} x @param {number} y */
   move(x, y) {
     const o = this.view, dt = (o.t1 - o.t0) * x, dv = (o.v1 - o.v0) * y;
     this.setView({t0: o.t0 + dt, t1: o.t1 + dt, v0: o.v0 + dv, v1: o.v1 + dv});
   }
 
-  /** Shows places only, and all of their time. @param {number} from @param {number} to */
+  /** Shows a range of places, over all of its time. @param {number} from @param {number} to */
   showPlaces(from, to) {
     const v0 = this.heightOf(from), v1 = this.heightOf(to), room = Math.max((v1 - v0) * 0.15, 1e-6);
     this.setView({...this.view, v0: v0 - room, v1: v1 + room});
@@ -181,7 +181,7 @@ export class HeatMap {
 
   draw() {
     const {canvas, pen} = this, scale = window.devicePixelRatio || 1, w = canvas.clientWidth, h = canvas.clientHeight;
-    // Not shown at present.
+    // Hidden.
     if (!w || !h) return;
     if (canvas.width !== Math.round(w * scale) || canvas.height !== Math.round(h * scale)) {
       canvas.width = Math.round(w * scale);
@@ -212,7 +212,7 @@ export class HeatMap {
     this.drawPointer(p);
   }
 
-  /** What is mapped and holds no memory has a ground of its own; where nothing is mapped there is none.
+  /** Draws a background where memory is mapped but not resident; nothing where nothing is mapped.
    * @param {{x: number, y: number, w: number, h: number}} p */
   drawAbsent(p) {
     const {layer, pen} = this;
@@ -260,7 +260,7 @@ export class HeatMap {
           let tile = tiles.get(band.segment, levels, tx, ty), from = {levels, tx, ty};
           if (!tile && performance.now() - began < MAKING) tile = tiles.add(band.segment, levels, tx, ty);
           if (!tile) {
-            // The whole, coarse, until there is time for more.
+            // The coarse picture, until there is time for tiles.
             const whole = tiles.whole[band.segment];
             [tile, from] = [whole.tile, {levels: whole.levels, tx: 0, ty: 0}];
             this.refresh();
@@ -278,7 +278,7 @@ export class HeatMap {
     this.drawMasked(drawn, "swapped", scale);
   }
 
-  /** Fills where a mask is with a pattern that stays as fine however near one looks.
+  /** Fills a mask with a pattern whose size does not depend on the zoom.
    * @param {{tile: import("./tiles.js").Tile, box: [number, number, number, number, number, number, number, number]}[]} drawn
    * @param {"unknown"|"swapped"} which @param {number} scale */
   drawMasked(drawn, which, scale) {
@@ -433,7 +433,7 @@ export class HeatMap {
     this.options.pointed(this.describe(at), at.x, at.y);
   }
 
-  /** What is at a point, in words. @param {{x: number, y: number}} at @returns {string[]|null} */
+  /** Describes a point in words. @param {{x: number, y: number}} at @returns {string[]|null} */
   describe(at) {
     const layer = this.finest(this.view.t0, this.view.t1)?.layer;
     if (!layer) return null;
@@ -463,10 +463,10 @@ function bound(a, b, most, least) {
   return [a, a + size];
 }
 
-/** To whole pixels, so that neighbours touch. @param {number} at @param {number} scale */
+/** Rounds to whole pixels, so that neighbours touch. @param {number} at @param {number} scale */
 const snap = (at, scale) => Math.round(at * scale) / scale;
 
-/** From which column to which a layer's target was watched. @param {Layer} layer */
+/** First and last column in which a layer's target was watched. @param {Layer} layer */
 function watched(layer) {
   let from = 0, to = layer.nrColumns;
   while (from < to && !layer.isWatched(from)) from++;
@@ -482,7 +482,7 @@ function fit(pen, name, room) {
   return "…" + name;
 }
 
-/** Lines for what is unknown, dots for what is swapped out. @param {CanvasRenderingContext2D} pen @param {"unknown"|"swapped"} which */
+/** Pattern of lines for unknown memory, and of dots for swapped memory. @param {CanvasRenderingContext2D} pen @param {"unknown"|"swapped"} which */
 function pattern(pen, which) {
   const made = document.createElement("canvas"), g = context(made);
   made.width = made.height = 8;

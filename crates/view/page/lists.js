@@ -1,4 +1,4 @@
-// What is told as tables: processes and their mappings; and reports that are pictures.
+// Tables of processes and mappings, and reports as pictures.
 
 import {bytes, duration, element, table} from "isotherm/format.js";
 
@@ -38,7 +38,7 @@ export function processes(record, open) {
   }
   const parts = [wide(made)];
   if (record.ended_targets) parts.push(note(`${record.ended_targets} had ended before.`));
-  if (record.layers.left_out) parts.push(note(`The heat maps are of the largest; ${record.layers.left_out} have none.`));
+  if (record.layers.left_out) parts.push(note(`Only the largest processes have heat maps; ${record.layers.left_out} have none.`));
   if (record.mappings.length) {
     const lines = record.mappings.map(m => [m.name, m.target, size(m.resident), bytes(m.idle)]);
     parts.push(wide(table(["mapping", "process", "resident", "idle for 5 s"], lines, "Mappings, those with most idle memory first")));
@@ -46,7 +46,7 @@ export function processes(record, open) {
   return parts;
 }
 
-/** Reports of the whole machine, as they are elsewhere: as pictures that can do nothing, and as text. @param {RecordJson} record */
+/** Reports of the whole machine, as static pictures and as text. @param {RecordJson} record */
 export function pictures(record) {
   return record.pictures.map(({title, svg, text}) => {
     const made = element("section"), picture = element("img"), told = element("pre", text);

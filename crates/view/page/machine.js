@@ -1,11 +1,11 @@
-// The machine: who has its memory, as a treemap of control groups and processes, and by class.
+// Memory of the machine: a treemap of control groups and processes, and a table by class.
 
 import {bytes, duration, element, percent, table} from "isotherm/format.js";
 import {wide} from "isotherm/lists.js";
 
 /** @typedef {import("./data.js").MachineJson} MachineJson */
 /** @typedef {import("./data.js").Ages} Ages */
-/** A part of memory: `ages` null where it is not of users. @typedef {{name: string, size: number, ages: Ages|null, label?: string, parts?: Part[]}} Part */
+/** A part of memory; `ages` is null for memory of the kernel and free memory. @typedef {{name: string, size: number, ages: Ages|null, label?: string, parts?: Part[]}} Part */
 /** @typedef {{x: number, y: number, w: number, h: number}} Box */
 
 const sum = (/** @type {number[]} */ all) => all.reduce((a, b) => a + b, 0);
@@ -16,13 +16,13 @@ const idle = ages => sum(ages.slice(LONG, -1));
 /** @param {Ages} ages */
 const unknown = ages => ages[ages.length - 1];
 
-/** @param {MachineJson} machine @param {(label: string) => (() => void)|null} opens what shows a process, if something does */
+/** @param {MachineJson} machine @param {(label: string) => (() => void)|null} opens returns a function that shows a process, or null */
 export function machineOf(machine, opens) {
   const head = element("p", `${bytes(machine.used)} of ${bytes(machine.total)} used at ${duration(machine.time_s)}; of ${percent(machine.known_use)} it is known whose it is, `
     + `of ${percent(machine.known_age)} when it was accessed.`, "note");
   const map = element("div", "", "treemap"), tree = parts(machine);
   map.setAttribute("role", "group");
-  map.setAttribute("aria-label", "Who has the machine's memory; the tables below say the same");
+  map.setAttribute("aria-label", "Users of the machine's memory; the tables below have the same data");
   new ResizeObserver(() => lay(map, tree, opens)).observe(map);
   const legend = element("div", "", "legend");
   for (const [cls, text] of [["hot", "accessed within 2 min"], ["half", "half of it idle for 2 min"], ["cold", "idle for 2 min"], ["unknown", "unknown when"], ["other", "not of users"]]) {
@@ -32,11 +32,11 @@ export function machineOf(machine, opens) {
   }
   const text = element("details"), pre = element("pre", machine.text);
   pre.tabIndex = 0;
-  text.append(element("summary", "The report, which says more"), pre);
+  text.append(element("summary", "The full report"), pre);
   return [head, map, legend, wide(groups(tree)), wide(classes(machine)), text];
 }
 
-/** Of groups their processes and cached files, and what else there is. @param {MachineJson} machine @returns {Part[]} */
+/** Control groups with their processes and cached files, and the rest of memory. @param {MachineJson} machine @returns {Part[]} */
 function parts(machine) {
   /** @type {Map<string, Part[]>} */
   const groups = new Map();
@@ -51,7 +51,7 @@ function parts(machine) {
   const found = [...groups].map(([name, of]) => ({name, size: sum(of.map(p => p.size)), ages: added(of.map(p => p.ages)), parts: of.sort((a, b) => b.size - a.size)}));
   if (sum(machine.several)) found.push({name: "mapped by several processes", size: sum(machine.several), ages: machine.several, parts: []});
   const cache = machine.classes.find(c => c.class === "page_cache"), unseen = (cache?.bytes ?? 0) - sum(machine.cached.map(c => sum(c.ages)));
-  // It takes minutes to look at all of it.
+  // A look at all memory takes minutes.
   if (cache?.ages && unseen > 0) found.push({name: "page cache, not looked at", size: unseen, ages: cache.ages.map((_, i, all) => i === all.length - 1 ? unseen : 0), parts: []});
   const told = sum(found.map(p => p.size)), free = machine.total - machine.used;
   const others = machine.classes.filter(c => !c.ages && c.class !== "free");
@@ -112,7 +112,7 @@ export function squarified(all, room) {
   let {x, y, w, h} = room, from = 0;
   while (from < all.length && w > 0 && h > 0) {
     const side = Math.min(w, h);
-    /** The worst of a row's shapes. @param {number} to */
+    /** The worst aspect ratio of a row. @param {number} to */
     const worst = to => {
       const areas = all.slice(from, to).map(p => p.size * scale), total = sum(areas), thick = total / side;
       return Math.max(...areas.map(area => { const long = area / thick; return Math.max(thick / long, long / thick); }));
@@ -135,7 +135,7 @@ export function squarified(all, room) {
 /** @param {Part[]} tree */
 function groups(tree) {
   const rows = tree.slice(0, 200).map(p => [p.name, bytes(p.size), ...p.ages ? [bytes(idle(p.ages)), percent(idle(p.ages) / Math.max(1, p.size)), bytes(unknown(p.ages))] : ["—", "—", "—"], p.parts?.length ? String(p.parts.length) : "—"]);
-  return table(["who", "memory", "idle for 2 min", "of it", "unknown when", "parts"], rows, "Who has it: control groups, and what is nobody's");
+  return table(["who", "memory", "idle for 2 min", "of it", "unknown when", "parts"], rows, "By user: control groups, and memory without a user");
 }
 
 /** @param {MachineJson} machine */

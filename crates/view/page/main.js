@@ -1,4 +1,4 @@
-// Where the page begins: with the data that is in it, or that its server has.
+// Starts the page with its embedded data, or with the server's.
 
 import {App} from "isotherm/app.js";
 import {bytesOf, gunzip} from "isotherm/data.js";
@@ -12,7 +12,7 @@ async function read() {
   return fetched(from);
 }
 
-/** What the server has at an address. @param {string} address @returns {Promise<ArrayBuffer>} */
+/** Fetches an address from the server. @param {string} address @returns {Promise<ArrayBuffer>} */
 async function fetched(address) {
   const answer = await fetch(address, {cache: "no-store"});
   if (!answer.ok) throw new Error(`the server says ${answer.status}: ${await answer.text()}`);
@@ -27,7 +27,7 @@ function warn(text) {
   document.getElementById("main")?.prepend(told);
 }
 
-/** Shows what is new: one at a time, and of many the last. @param {App} app @param {string} address */
+/** Shows new data: one document at a time, and only the newest that waits. @param {App} app @param {string} address */
 function follow(app, address) {
   const source = new EventSource(address);
   let isReading = false, isStale = false;
@@ -49,10 +49,10 @@ function follow(app, address) {
   source.addEventListener("error", () => app.status(source.readyState === EventSource.CLOSED ? "the server has gone" : "waiting for the server"));
 }
 
-/** What is packed within an element of the page. @param {string} id */
+/** Unpacks the data in an element of the page. @param {string} id */
 const packed = id => gunzip(bytesOf(document.getElementById(id)?.textContent?.trim() ?? ""));
 
-/** What the simulated machine is made of, and the trace of a record. @param {number} record */
+/** Returns the simulated machine's WebAssembly, its worker and a record's trace. @param {number} record */
 async function trace(record) {
   const worker = document.getElementById("what-if-worker")?.textContent ?? "";
   if (!from) return {wasm: await packed("what-if-wasm"), record: (await bytesOf(document.getElementById("trace")?.textContent?.trim() ?? "")).buffer, worker};

@@ -1,11 +1,11 @@
-// Small plots of a few lines over any quantity, with a table beside them elsewhere. What goes over the record's time is in series.js.
+// Small plots of a few lines over any quantity. series.js draws those over the record's time.
 
 import {colour} from "isotherm/heat.js";
 
 /** @type {WeakMap<HTMLElement, uPlot>} */
 const plots = new WeakMap();
 
-/** Draws lines, or gives a plot that is there new numbers.
+/** Draws lines, or updates the plot that is there.
  * @param {HTMLElement} place @param {any[]} data
  * @param {{x: (n: number) => string, xLabel?: string, y: (n: number) => string, ticks?: (most: number) => number[], z?: (n: number) => string, log?: boolean, at?: number,
  *   points?: boolean, lines: {label: string, stroke: string, scale: string, fill?: string, dash?: number[]}[]}} how */

@@ -1,12 +1,12 @@
-// What lies in a part of the picture, by mapping: sums over its pieces.
+// Memory in a part of the picture, by mapping: sums over its pieces.
 
 import {above} from "isotherm/data.js";
 
 /** @typedef {import("./data.js").Layer} Layer */
-/** Means over the time that is selected, in bytes; `rate` of what is known, 0 to 1, null where nothing is.
+/** Means over the selected time, in bytes; `rate` of the known bytes, 0 to 1, null if none is known.
  * @typedef {{name: string, bytes: number, accessed: number, idle: number, unknown: number, swapped: number, rate: number|null, age: number}} Row */
 
-/** By mapping, the largest first. @param {Layer} layer @param {{most: number, swapped: number, unknown: number}} codes
+/** Rows by mapping, the largest first. @param {Layer} layer @param {{most: number, swapped: number, unknown: number}} codes
  * @param {{t0: number, t1: number, from: number, to: number}} part @returns {Row[]} */
 export function byMapping(layer, codes, part) {
   const first = Math.max(0, Math.floor((part.t0 - layer.start) / layer.step));
@@ -55,7 +55,7 @@ function add(rows, name, size, code, age, codes) {
   }
 }
 
-/** Divides ranges of places, which come in order, by the mappings that they lie in. @param {Layer} layer
+/** Divides ranges of places by mapping; the ranges must be in order. @param {Layer} layer
  * @returns {(from: number, to: number, take: (name: string, units: number) => void) => void} */
 function names(layer) {
   const {mappings} = layer;

@@ -1,4 +1,4 @@
-// What memory came to over time, drawn by uPlot beneath the heat map and over the same seconds.
+// Memory over time, drawn by uPlot below the heat map for the same seconds.
 
 import {byteTicks, bytes, duration, element, table, timeTicks} from "isotherm/format.js";
 import {colour} from "isotherm/heat.js";
@@ -26,10 +26,10 @@ const LINES = [
 
 /** Colours of lines that have none of their own: Okabe and Ito's. */
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-/** Lines of these names. @param {string[]} names @returns {Look[]} */
+/** Looks for lines with these names. @param {string[]} names @returns {Look[]} */
 export const lined = names => names.map((name, i) => ({name, label: name, stroke: PALETTE[i % PALETTE.length], dash: i < PALETTE.length ? undefined : [6, 3]}));
 
-/** A chart that follows the time that others show. */
+/** A chart that shows the same time as others. */
 export class Chart {
   /** @param {HTMLElement} place @param {string} title
    * @param {{zoomed: (t0: number, t1: number) => void, margins?: () => {left: number, right: number}, format?: (value: number) => string,
@@ -122,7 +122,7 @@ export class Chart {
     this.plot?.setScale("x", {min: t0, max: t1});
   }
 
-  /** Draws anew, e.g. after another theme. */
+  /** Draws again, e.g. in another theme. */
   redraw() { this.plot?.redraw(true, true); }
 
   resize() {
@@ -130,7 +130,7 @@ export class Chart {
     this.plot.setSize({width: Math.max(120, this.place.clientWidth), height: 190});
   }
 
-  /** Its numbers within the seconds shown, at most so many moments. */
+  /** A table of the values in the seconds shown, with a limited number of rows. */
   table(most = 40) {
     const within = this.times.map((_, i) => i).filter(i => this.times[i] >= this.range[0] && this.times[i] <= this.range[1]);
     const every = Math.max(1, Math.ceil(within.length / most));
@@ -139,7 +139,7 @@ export class Chart {
   }
 }
 
-/** Charts that show the same seconds as the heat map, and move it. */
+/** Charts that show the same seconds as the heat map and zoom it. */
 export class Linked {
   /** @param {(t0: number, t1: number) => void} zoomed */
   constructor(zoomed) {
@@ -150,10 +150,10 @@ export class Linked {
     this.range = [0, 1];
   }
 
-  /** Others are made. */
+  /** Replaces the charts. */
   clear() { this.charts = []; }
 
-  /** A chart with its title, and its numbers as a table beneath. @param {import("./data.js").Container} container @param {string} title
+  /** A chart with its title, and its values as a table below. @param {import("./data.js").Container} container @param {string} title
    * @param {QuantityJson[]} lines @param {{format?: (value: number) => string, spans?: [number, number][]}} [how] */
   chart(container, title, lines, how = {}) {
     const made = element("section"), place = element("div", "", "plot"), numbers = element("details");

@@ -1,22 +1,21 @@
-// The heat map's cells as pictures of 256 by 256, made when they are first seen and kept: panning draws pictures, it
-// counts nothing.
+// The heat map's cells as pictures of 256 by 256. They are computed when first shown and cached, so panning only draws.
 
 import {above} from "isotherm/data.js";
 
 /** @typedef {import("./data.js").Layer} Layer */
 /** @typedef {{place: number, units: number}} Segment */
-/** A tile: colours; masks of where it is unknown and where swapped out, null if nowhere.
+/** A tile: colours, and masks of unknown and swapped cells, null without such cells.
  * @typedef {{colours: HTMLCanvasElement, unknown: HTMLCanvasElement|null, swapped: HTMLCanvasElement|null}} Tile */
 
 export const SIZE = 256;
-/** Tiles that are kept; each has a quarter of a MiB. */
+/** Maximum number of cached tiles; each takes a quarter of a MiB. */
 const MOST = 240;
 
 /** Sums for the cells of one tile. */
 const rate = new Float64Array(SIZE * SIZE), known = new Float64Array(SIZE * SIZE);
 const unknown = new Float64Array(SIZE * SIZE), swapped = new Float64Array(SIZE * SIZE);
 
-/** Colours by rate: nothing at all stands apart from the least that is something.
+/** Colours by rate: a rate of 0 differs clearly from the smallest above it.
  * @param {[number, number, number][]} ramp */
 export function colours(ramp) {
   const FLOOR = 0.15;
@@ -43,14 +42,14 @@ export class Tiles {
       const [r, g, b] = colour((i / 1000) ** 2);
       this.table[i] = 0xff000000 | b << 16 | g << 8 | r;
     }
-    /** Of each segment the one tile that holds all of it. */
+    /** The tile that holds all of a segment, by segment. */
     this.whole = layer.segments.map(segment => {
       const levels = {x: level(layer.nrColumns), y: level(segment.units)};
       return {levels, tile: this.make(segment, levels, 0, 0)};
     });
   }
 
-  /** A tile that is there, or null; `levels` are powers of two: columns and places to a cell.
+  /** A cached tile, or null; `levels` are powers of two: columns and places per cell.
    * @param {number} segment @param {{x: number, y: number}} levels @param {number} x @param {number} y */
   get(segment, levels, x, y) {
     const name = `${segment}/${levels.x}/${levels.y}/${x}/${y}`;
@@ -61,7 +60,7 @@ export class Tiles {
     return tile;
   }
 
-  /** Makes one, and lets the one go that was not seen for longest.
+  /** Computes a tile, and drops the least recently used one.
    * @param {number} segment @param {{x: number, y: number}} levels @param {number} x @param {number} y */
   add(segment, levels, x, y) {
     const tile = this.make(this.layer.segments[segment], levels, x, y);
@@ -78,7 +77,7 @@ export class Tiles {
     let isUnknown = false, isSwapped = false;
     for (let i = 0; i < pixels.length; i++) {
       if (known[i] > 0 && known[i] >= unknown[i] && known[i] >= swapped[i]) {
-        // Rounded up: what is above nothing looks it.
+        // Rounded up, so that a rate above 0 is visible.
         pixels[i] = this.table[Math.ceil(Math.sqrt(rate[i] / known[i] / this.codes.most) * 1000)];
       } else if (swapped[i] > unknown[i]) isSwapped = true;
       else if (unknown[i] > 0) isUnknown = true;
@@ -91,7 +90,7 @@ export class Tiles {
     };
   }
 
-  /** Sums up what lies in each cell. @param {Segment} segment @param {{x: number, y: number}} levels @param {number} x @param {number} y */
+  /** Sums up the pieces in each cell. @param {Segment} segment @param {{x: number, y: number}} levels @param {number} x @param {number} y */
   count(segment, levels, x, y) {
     for (const sums of [rate, known, unknown, swapped]) sums.fill(0);
     const {layer, codes} = this, {places, units, rates} = layer;
@@ -116,7 +115,7 @@ export class Tiles {
   }
 }
 
-/** The power of two by which so many fit into a tile. @param {number} count */
+/** The power of two that makes `count` fit into a tile. @param {number} count */
 function level(count) { return Math.max(0, Math.ceil(Math.log2(Math.max(1, count) / SIZE))); }
 
 function canvas() {

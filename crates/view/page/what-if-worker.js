@@ -1,6 +1,5 @@
-// Runs in a worker of its own: the simulated machine as WebAssembly. It is told {open} once, then {ask}; it tells
-// {facts}, {answer} or {error}, each with the id of what it answers, and how long it took. While it replays, it tells
-// {share} of that.
+// Runs the simulated machine as WebAssembly in a worker. It receives {open} once, then {ask}. It sends {facts},
+// {answer} or {error}, each with the id of the request and the time it took, and {share} while it replays.
 
 /** @type {any} */
 let machine = null;
@@ -11,11 +10,11 @@ function put(bytes) {
   new Uint8Array(machine.memory.buffer, at, bytes.length).set(bytes);
 }
 
-/** Calls a function of the machine; gives its JSON, or fails with what it says. @param {() => number} call */
+/** Calls a function of the machine; returns its JSON, or throws its error. @param {() => number} call */
 function called(call) {
   const isGood = call();
   const output = new Uint8Array(machine.memory.buffer, machine.isotherm_output(), machine.isotherm_output_bytes());
-  // A copy: its memory may grow.
+  // Copies, as growth of the memory invalidates views.
   const text = new TextDecoder().decode(output.slice());
   if (!isGood) throw new Error(text);
   return JSON.parse(text);

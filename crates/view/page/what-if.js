@@ -1,7 +1,7 @@
-// What would come of a scheme: sliders, and replays of the trace on the simulated machine, in workers.
+// Predicts the result of a scheme: sliders, and replays of the trace on the simulated machine, in workers.
 //
-// A replay of a large trace takes seconds. So there are two machines: one that replays all, and one that replays one block in so
-// many, which answers while a slider moves. What is shown says which it is of. Answers are kept.
+// A replay of a large trace takes seconds. So there are two machines: one replays all, and one replays a sample of the
+// blocks and answers while a slider moves. The page says which of them answered. Answers are cached.
 
 import {byteTicks, bytes, duration, element, percent, table} from "isotherm/format.js";
 import {wide} from "isotherm/lists.js";
@@ -12,9 +12,9 @@ import {draw} from "isotherm/plot.js";
  *   acting_cpu_seconds: Estimate, refaults: number, guard_stops: number, was_killed: boolean, resident_bytes: number[]}} Prediction */
 /** @typedef {{program: string, seconds: number, interval_seconds: number, notes: string[], one_in: number, base: Prediction}} Facts */
 /** @typedef {{prediction: Prediction, configuration: {yaml: string, command: string}}} Answer */
-/** What the sliders say; guard 0: none, quota 0: none. @typedef {{age: number, size: string, quota: number, guard: number}} Setting */
+/** Values of the sliders; guard 0: none, quota 0: none. @typedef {{age: number, size: string, quota: number, guard: number}} Setting */
 
-/** Ages that are asked about, in seconds. */
+/** Ages that the page asks for, in seconds. */
 export const AGES = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 90, 120, 180, 240];
 const SIZES = ["4K", "64K", "2M"], QUOTAS = [0, 16, 64, 256, 1024], GUARDS = [0, .005, .01, .02, .05];
 
@@ -24,7 +24,7 @@ export const schemeLine = s => `${s.size} max 0% 0% ${s.age}s max pageout${s.quo
 /** @param {Setting} s */
 const nameOf = s => `${schemeLine(s)} ${s.guard}`;
 
-/** A trace on a simulated machine in a worker of its own. It answers one question at a time; of those that wait, the first. */
+/** A trace on a simulated machine in its own worker. It answers one question at a time, in order. */
 class Machine {
   /** @param {{wasm: ArrayBuffer, record: ArrayBuffer, worker: string}} parts @param {number} oneIn
    * @param {{opened: () => void, answered: () => void, progressed: () => void, failed: (text: string) => void}} options */
@@ -38,7 +38,7 @@ class Machine {
     /** @type {string|null} */
     this.asked = "open";
     this.slowest_ms = 0;
-    /** Of the replay that goes on. */
+    /** Progress of the current replay. */
     this.share = 0;
     this.worker = new Worker(URL.createObjectURL(new Blob([parts.worker], {type: "text/javascript"})));
     this.worker.addEventListener("message", e => this.told(e.data));
@@ -68,7 +68,7 @@ class Machine {
     }
   }
 
-  /** Asks for the first of these that it does not know, unless it is at work. @param {Setting[]} settings */
+  /** Requests the first setting without an answer, unless a replay runs. @param {Setting[]} settings */
   ask(settings) {
     if (this.asked || !this.facts) return;
     const wanted = settings.find(s => !this.answers.has(nameOf(s)));
@@ -79,7 +79,7 @@ class Machine {
   }
 }
 
-/** Bytes of a packed trace whose replay may take some 50 ms. */
+/** Size of a packed trace whose replay takes about 50 ms. */
 const QUICK_BYTES = 160 << 10;
 
 export class WhatIf {
@@ -98,19 +98,19 @@ export class WhatIf {
     this.progress();
   }
 
-  /** Says what is shown, and how far the replays are that go on. */
+  /** Shows which machine answered, and the progress of replays. */
   progress() {
     const {coarse, exact, facts} = this, known = this.known(this.setting);
     const done = (/** @type {Machine} */ machine) => `${Math.round(machine.share * 100)} %`;
-    if (!facts) this.state.textContent = `The trace is read and replayed once: ${done(coarse ?? exact)}`;
+    if (!facts) this.state.textContent = `Reading the trace and replaying it once: ${done(coarse ?? exact)}`;
     else if (!known) this.state.textContent = `Replaying: ${done(coarse ?? exact)}`;
-    else if (known.oneIn === 1) this.state.textContent = "Exact: the replay of these very numbers";
-    else this.state.textContent = `About: a replay of one block in ${known.oneIn}; the exact one goes on: ${done(exact)}`;
+    else if (known.oneIn === 1) this.state.textContent = "Exact: a replay with these settings";
+    else this.state.textContent = `Approximate: a replay of one block in ${known.oneIn}; the exact replay continues: ${done(exact)}`;
   }
 
   /** @param {string} text */
   fail(text) {
-    const told = element("p", `What would come of a scheme cannot be told: ${text}`);
+    const told = element("p", `The scheme cannot be predicted: ${text}`);
     told.setAttribute("role", "alert");
     this.place.prepend(told);
   }
@@ -123,10 +123,10 @@ export class WhatIf {
     this.next();
   }
 
-  /** The ages that this trace can tell of. */
+  /** The ages that this trace is long enough for. */
   ages() { return AGES.filter(age => age <= (this.facts?.seconds ?? 0) && age >= (this.facts?.interval_seconds ?? 0) * .99); }
 
-  /** Asks what is missing: what is shown first, then the ages about it. */
+  /** Requests missing answers: first for the current setting, then for the ages around it. */
   next() {
     const {setting} = this, far = (/** @type {number} */ age) => Math.abs(Math.log(age / setting.age));
     const settings = this.ages().sort((a, b) => far(a) - far(b)).map(age => ({...setting, age}));
@@ -235,7 +235,7 @@ export class WhatIf {
       lines: [{label: "saved", stroke: "--accent", scale: "y"}, {label: "slower", stroke: "#d55e00", scale: "z"}],
     });
     const rows = ages.map((age, i) => [duration(age), bytes(Math.max(0, of[i].saved_mean_bytes)), percent(Math.max(0, of[i].saved_share.value)), signed(of[i].slowdown.value), of[i].refaults.toFixed(0), duration(of[i].acting_cpu_seconds.value), about[i]]);
-    this.table?.replaceChildren(wide(table(["idle for", "saved", "of it", "slower", "refaults", "acting", "replayed"], rows, "What each age comes to")));
+    this.table?.replaceChildren(wide(table(["idle for", "saved", "of it", "slower", "refaults", "acting", "replayed"], rows, "Results by age")));
   }
 }
 

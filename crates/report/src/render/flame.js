@@ -6,7 +6,7 @@
     const rect = g.querySelector("rect"), [x, y, w] = ["x", "y", "width"].map(name => Number(rect.getAttribute(name)));
     return {g, rect, text: g.querySelector("text"), name: g.querySelector("title").textContent.split("\n")[0], x, y, w, bytes: Number(g.dataset.b), above: null};
   }).sort((a, b) => a.y - b.y || a.x - b.x);
-  // Of each box the one above: both rows go from left to right.
+  // Finds the box above each box; both rows go from left to right.
   const rows = [...Map.groupBy(all, box => box.y).values()];
   for (let row = 1; row < rows.length; row++) {
     let at = 0;
@@ -54,7 +54,7 @@
       box.g.classList.toggle("found", isFound);
       if (!isFound) continue;
       nr++;
-      // What another one that is found called counts once.
+      // A match below another match counts once.
       if (!box.above?.isIn) sum += box.bytes;
       if (!largest || box.bytes > largest.bytes) largest = box;
     }
