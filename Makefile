@@ -23,7 +23,7 @@ test: build-deps ## Before a commit: lint, unit, property, command line, first t
 	@scripts/install-deps test || echo "What needs these will be skipped."
 	@scripts/run-tests
 
-test-ci: build-deps ## What CI runs: that, the virtual machines, an eighth of the long tests, and those that a change touches.
+test-ci: build-deps ## Run CI's tests: those of `make test`, the virtual machines, an eighth of the long tests, and long tests of changed code.
 	@scripts/install-deps test || echo "What needs these will be skipped."
 	@scripts/run-tests --ci
 

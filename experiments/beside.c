@@ -1,5 +1,5 @@
 /*
- * What paging out single pages costs, and whoever works beside them, by where it is done: for docs/concepts/guard.md.
+ * Cost of paging out single pages, for the target and for programs beside it, by CPU: for docs/concepts/guard.md.
  * On swap that is there (isotherm swap zram --size 2G), as root:
  *
  *   cc -O1 -o /tmp/beside experiments/beside.c

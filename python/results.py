@@ -121,7 +121,7 @@ def written() -> str:
             if type_of(definition, names).startswith("Literal["):
                 names[name] = type_of(pending.pop(name), names)
         while pending:
-            # What is referred to comes first.
+            # Referenced types come first.
             for name, definition in list(pending.items()):
                 text = json.dumps(definition)
                 others = [other for other in pending if other != name and f'#/$defs/{other}"' in text]

@@ -120,7 +120,7 @@ def main():
         "seed": args.seed,
     }
     print("ready", json.dumps(ready), flush=True)
-    # Whoever asked for it may be killed and then cannot tell.
+    # The parent may be killed before it can report the end.
     while os.getppid() == parent:
         check_available(args.floor)
         time.sleep(0.1)

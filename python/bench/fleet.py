@@ -54,7 +54,7 @@ def made_up(path: Path, seed: int, blocks: int, scans: int) -> None:
     ]
     of_service = draws.uniform(0.05, 0.6)
     hot = [draws.random() < of_service for _ in range(blocks)]
-    # Of the others each is touched once in so many scans: services differ by how soon they come back.
+    # Each other page is touched once in a number of scans; the number differs between services.
     often = draws.choice([3, 5, 10, 20, 40])
     periods = [draws.choice([often, 2 * often, 4 * often, 10 * scans]) for _ in range(blocks)]
     none, full = b"\x00" * 64, b"\xff" * 64

@@ -97,5 +97,5 @@ def test_other_threads_go_on_meanwhile(scenario: dict[str, Any]) -> None:
         longest, last = max(longest, time.monotonic() - last), time.monotonic()
     assert len(set(results)) == 1
     assert len(results) == 3
-    # The lock is nobody's while they simulate; the machine may be busy.
+    # Simulations release the interpreter lock; the machine may be busy.
     assert longest < 1.0

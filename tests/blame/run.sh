@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Whether idle memory is laid to the code that touched it first, on programs of known truth: run.sh [--long] [--runs N]
-# [ISOTHERM]. Each program is recorded from its start, and the report compared with what the program says (check.py).
+# Tests first-touch profiles on programs with known answers: run.sh [--long] [--runs N] [ISOTHERM].
+# Each program is recorded from its start; check.py compares the report with the program's own line.
 #
-# What is claimed: from the start, without recycling, accuracy >= 0.95; with --recycle touched_accuracy >= 0.85. Java with
-# --recycle is told and not judged: a collector moves objects to memory that it touches first itself.
+# Limits: accuracy >= 0.95 without recycling; touched_accuracy >= 0.85 with --recycle. Java with --recycle is printed
+# and not judged: a collector moves objects to memory that it touches first itself.
 #
 # Commit level: C and Rust, and C with --recycle, 12 s each. --long: all languages in both modes, 18 s each; --runs: so
 # many times each, and a table of medians and minima. Two run at a time.
@@ -84,7 +84,7 @@ for ((at = 0; at < ${#all[@]}; at += 2)); do
     wait "${pids[@]}" || true
 done
 
-# judge NAME RESULT: prints a row, and whether it is right.
+# judge NAME RESULT: prints a row; fails below the limit.
 judge() {
     python3 - "$@" <<'END'
 import json, sys

@@ -20,7 +20,7 @@ sys.dont_write_bytecode = True
 from check import names  # noqa: E402 (no bytecode beside it)
 
 MIB = 1 << 20
-# What the runtime has beside the pools, in MiB: resident, and referenced while it serves.
+# Memory of the runtime beside the pools, in MiB: resident, and referenced while it serves.
 OVERHEAD = {"c": (4, 2), "cpp": (6, 3), "rust": (4, 2), "go": (16, 6), "java": (128, 24), "python": (24, 12)}
 
 

@@ -16,7 +16,7 @@ import _damon as damon  # noqa: E402
 import _damon_sysfs as damon_sysfs  # noqa: E402
 
 ROOT = "/fake"
-# What no kernel has yet, or is ours to leave alone.
+# Files that no kernel has yet, or that we do not write.
 OTHERS = ("operations_attrs", "/probes/", "/sample/", "/complement", "/refresh_ms", "/filters/")
 U32 = 2**32 - 1
 written = {}
@@ -66,7 +66,7 @@ wanted, found = theirs(sys.argv[1]), ours(sys.argv[2])
 wrong = [
     f"{path}: {plain(path, text)} by damo, {plain(path, found[path]) if path in found else 'nothing'} by us"
     for path, text in wanted.items()
-    # What is not said is as a new directory has it.
+    # Missing values are those of a new directory.
     if (path not in found and text not in ("", "0")) or plain(path, text) != plain(path, found.get(path, text))
 ]
 print("\n".join(wrong))

@@ -21,7 +21,7 @@ check() {
 
 check readers "$venv/bin/python" tests/interop/readers.py "$record" "$rows"
 
-# What they write comes back as the record that it was.
+# A rewritten file must give the original record.
 they_rewrite_our_parquet() {
     local name
     "$isotherm" convert "$record" "$theirs/first.parquet" >/dev/null &&
@@ -82,7 +82,7 @@ damo_reads_our_configurations() {
 }
 check "damo reads our configurations" damo_reads_our_configurations
 
-# What a configuration comes to in the kernel's tree is what damo would write there.
+# A configuration must give the same kernel tree as damo.
 damo_would_write_the_same() {
     local file
     for file in crates/config/tests/fixtures/*.{json,yaml}; do

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2] / "contrib"
-# What a machine that is watched for half a minute in a dry run need not have: nothing is refused, nobody is swapped out, no guard.
+# Metrics that a dry run of half a minute need not have: refusals, swapped memory, the guard.
 MAY_BE_EMPTY = re.compile(
     "refused|limit_ratio|backoff|target_swap|page_cache|guard|induced|scheme_applied|== 0|isotherm_target|cpu_budget|1h-"
 )

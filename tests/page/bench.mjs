@@ -1,4 +1,4 @@
-// How fast the page opens and pans: `node bench.mjs RECORD [REPEATS]`, numbers as JSON. `isotherm-bench page` runs it.
+// Times the page's opening and panning: `node bench.mjs RECORD [REPEATS]`, numbers as JSON. `isotherm-bench page` runs it.
 
 import {spawn} from "node:child_process";
 import {launched} from "./browser.mjs";
@@ -56,7 +56,7 @@ for (let run = 0; run < Number(repeats); run++) {
   const detail_s = await page.evaluate(async () => {
     const {heat} = window.isotherm, began = performance.now();
     if (heat.layer.isExact) return null;
-    // A hundredth of it, where nobody has looked before.
+    // A hundredth of it, in a part that was not drawn before.
     heat.reset();
     heat.setView({...heat.view, t0: heat.end * .7, t1: heat.end * .71});
     while (heat.finest(heat.view.t0, heat.view.t1)?.layer === heat.layer && performance.now() - began < 60_000) await new Promise(requestAnimationFrame);

@@ -1,4 +1,4 @@
-// Whose code touched memory first: the page's view, and the report's own page. The record is made by `stacks_record`, without
+// Tests first-touch profiles: the page's view, and the report's own page. The record is made by `stacks_record`, without
 // privileges; `STACKS` names that.
 
 import assert from "node:assert/strict";
@@ -48,7 +48,7 @@ async function viewed(record, options) {
   return all;
 }
 
-/** Where a box is drawn, in the window. @param {import("playwright-core").Page} page @param {string} name */
+/** The rectangle of a box in the window. @param {import("playwright-core").Page} page @param {string} name */
 const spot = (page, name) => page.evaluate(name => {
   const {blame} = window.isotherm, {x, y, w} = blame.spot(blame.boxes.find(box => box.name.startsWith(name)));
   const frame = blame.canvas.getBoundingClientRect();
@@ -86,7 +86,7 @@ test("pointing tells, a click shows what a function called, and finding says the
   assert.equal((await spot(page, "Server::serve")).w, before.w);
   await page.locator("#blame input").fill("malloc");
   assert.match(await page.locator("#blame [role=status]").innerText(), /2 found, with 160 MiB \(73 %\)/);
-  // Who is found calls others that are: these count once.
+  // A match below another match counts once.
   await page.locator("#blame input").fill("server");
   assert.match(await page.locator("#blame [role=status]").innerText(), /with 192 MiB/);
   await page.getByRole("button", {name: /libplugin/}).click();

@@ -1,4 +1,4 @@
-// What the tests of the page share: a browser, a page that is watched while it is used, and what stands in somebody's way.
+// Shared by the page's tests: a browser, a page whose errors are collected, and checks of accessibility.
 
 import assert from "node:assert/strict";
 import {readFileSync} from "node:fs";

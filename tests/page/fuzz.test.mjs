@@ -1,4 +1,4 @@
-// What a browser's simulated machine does with bytes that are no trace, and with questions that are none: it refuses them, and answers the
+// The browser's simulated machine must refuse invalid traces and invalid questions, and then answer the
 // next. `FUZZ_S` says for how many seconds, `CORPUS` names a folder of more inputs, e.g. fuzz/corpus/record_reader.
 
 import assert from "node:assert/strict";

@@ -55,7 +55,7 @@ after(async () => {
 /** @param {string} url @param {import("playwright-core").BrowserContextOptions} [options] */
 const open = (url, options) => opened(browser, url, options);
 
-/** What the application says of itself. @param {import("playwright-core").Page} page */
+/** The application's state. @param {import("playwright-core").Page} page */
 const view = page => page.evaluate(() => ({...window.isotherm.heat.view}));
 
 test("a page shows its record, and fetches nothing", async () => {
@@ -274,7 +274,7 @@ test("who looks closer at a long record is told more, of the same addresses", as
     assert.ok(after.isExact);
     assert.ok(after.end <= after.length && Math.abs(after.units - before.units) < before.units / 10, JSON.stringify({before, after}));
     assert.match(await page.evaluate(() => window.isotherm.heat.describe({x: 500, y: 300}).join("|")), /0x|not mapped|no memory/);
-    // Elsewhere the whole is shown, until that is told.
+    // Other parts show the coarse data until the finer arrives.
     await page.evaluate(() => window.isotherm.heat.setView({...window.isotherm.heat.view, t0: 300, t1: 310}));
     assert.equal((await facts()).isExact, false);
   });
@@ -289,7 +289,7 @@ test("what is watched now comes as it happens, and the time that is shown goes w
     const {t0, t1} = await view(page);
     assert.deepEqual([t0, t1], [0, await end()]);
     assert.equal(await page.locator("#status").innerText(), "live");
-    // Who looks at a part goes on looking at it.
+    // An update keeps the view.
     await page.waitForFunction(() => window.isotherm.heat.end > 6 * window.isotherm.heat.layer.step, undefined, {timeout: 30_000});
     await page.evaluate(() => window.isotherm.heat.setView({...window.isotherm.heat.view, t0: 0, t1: 0}));
     const part = (await view(page)).t1, now = await end();

@@ -13,7 +13,7 @@ import {launched, opened} from "./browser.mjs";
 const isotherm = process.env.ISOTHERM ?? "isotherm";
 const images = fileURLToPath(new URL("../../docs/images/", import.meta.url));
 
-/** Of what is seen, so much may be another: fonts, and how they are smoothed, are the machine's. */
+/** Share of pixels that may differ: fonts and their smoothing depend on the machine. */
 const TOLERANCE = .06;
 /** A pixel is another from so much of 255 on, in any colour. */
 const DISTANCE = 48;

@@ -1,4 +1,4 @@
-// What if, in the browser: the simulated machine answers there, byte for byte, as it does natively. `ASK` and `TRACE` name
+// What-ifs in the browser: the simulated machine must answer byte for byte as it does natively. `ASK` and `TRACE` name
 // crates/what-if's examples.
 
 import assert from "node:assert/strict";

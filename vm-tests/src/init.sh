@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The guest's first process: mounts what the script needs, runs it, hands its results back over the
-# second serial port, and restarts (QEMU is told to end on that).
+# second serial port, and restarts (QEMU ends then).
 /bin/busybox --install -s /bin
 export PATH=/bin HOME=/tmp
 mount -t proc proc /proc

@@ -77,7 +77,7 @@ __all__ = [
     "tune",
 ]
 
-# What a session has set on the machine is put back although nobody has closed it.
+# Restores the machine's settings if a session was not closed.
 atexit.register(_close_sessions)
 
 

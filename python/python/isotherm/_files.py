@@ -37,7 +37,7 @@ def local(name: str) -> Iterator[Path]:
         return
     files, path = filesystem(name)
     with tempfile.TemporaryDirectory(prefix="isotherm-") as folder:
-        # What a file is tells its content; the name is for messages.
+        # The content decides a file's type; the name is for messages.
         copy = Path(folder) / (path.rstrip("/").rpartition("/")[2] or "trace")
         with files.open_input_stream(path, compression=None) as source, copy.open("wb") as file:
             shutil.copyfileobj(source, file)

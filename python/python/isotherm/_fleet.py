@@ -6,7 +6,7 @@ from typing import Any, Final
 from isotherm._isotherm import Space
 from isotherm._needs import need
 
-# Of a sweep's rows, what the answer is found by.
+# Columns of a sweep that the answer is chosen by.
 COLUMNS: Final = [
     "trace",
     "point",

@@ -20,7 +20,7 @@ from isotherm._fleet import COLUMNS, FleetAnswer, answer
 from isotherm._isotherm import Record, Space, SpecError, __version__, _Stop, _sweep_task
 from isotherm._needs import need
 
-# What a row has beside the trace, the point and the error: the kind of each column, and where in a prediction it is.
+# Columns besides the trace, the point and the error: type, and path within a prediction.
 _NUMBERS: Final = {
     "resident_mean_bytes": ("float64", ("resident_mean_bytes",)),
     "saved_mean_bytes": ("float64", ("saved_mean_bytes",)),
@@ -81,7 +81,7 @@ def work(task: Task, space: Space, bounds: bool, stop: _Stop) -> Any:
             try:
                 text = _sweep_task(path, space, (task.first, task.count), bounds, stop)
             except Exception as failed:
-                # Where a copy of it was is nobody's business, and another place each time.
+                # The path of a temporary copy differs each time; leave it out.
                 raise RuntimeError(str(failed).replace(str(path), task.trace)) from failed
         if text is None:
             return None
@@ -166,7 +166,7 @@ class Folder:
         return sorted(name for name in found if name.endswith(".parquet") and name[0] not in "._")
 
     def _is_done(self, name: str) -> bool:
-        # What has failed may have been of the moment: it is tried again.
+        # A failure may be temporary, so it is tried again.
         with self.files.open_input_file(f"{self.path}/{name}") as file:
             metadata = need("pyarrow.parquet", "sweep").read_schema(file).metadata or {}
         return bool(metadata.get(_ERRORS) == b"0")

@@ -22,7 +22,7 @@ _CONSTRAINTS: Final = "isotherm_constraints"
 
 
 class Objective:
-    """What a study calls with each trial. It can be pickled: whoever unpickles one opens the trace again."""
+    """Objective of a study. It can be pickled; unpickling opens the trace again."""
 
     def __init__(self, trace: str | os.PathLike[str], space: Space, max_slowdown: float | None, bounds: bool) -> None:
         self._asked = (os.fspath(trace), space, max_slowdown, bounds)

@@ -15,7 +15,7 @@ from isotherm._needs import need
 __all__ = ["param_space", "trainable"]
 
 
-# Of the trace that was asked for last: a worker that is used again has read it already.
+# The last trace; a worker that is used again need not read it twice.
 _opened: dict[tuple[str, str], Replays] = {}
 
 

@@ -20,7 +20,7 @@ import javax.management.ObjectName;
  * threads.
  *
  * <p>When all are built, one line of JSON says them; from then on {@code serveRequests} touches the hot ones every 50
- * ms and nobody the idle ones. Pools are built one after the other.
+ * ms; the idle ones stay untouched. Pools are built one after the other.
  *
  * <p>Names: the functions are called on little until C2 has compiled them (so -Xbatch), for an interpreted frame has no
  * name in a map. The map, /tmp/perf-PID.map, is written then and after each pool, by the operation of jcmd's
@@ -31,8 +31,8 @@ import javax.management.ObjectName;
  * that a collector moves are touched first by it. So the young generation is larger than all pools, unless --recycle.
  *
  * <p>{@code touched} is measured: minor faults of the thread that builds, a page each. Resident memory would also tell
- * what collectors touch and return meanwhile. With --recycle it is the most that can be right: what a collector has
- * moved since lies where the collector touched memory, and where the objects were lies nothing.
+ * what collectors touch and return meanwhile. With --recycle it is an upper bound: objects that a collector has
+ * moved since lie in memory that the collector touched first.
  *
  * <p>--recycle: the heap begins small and is collected as it grows. {@code churnOpen} first allocates as many bytes
  * as all pools have and drops them; System.gc() makes the heap shrink. {@code churnSteadily} goes on to replace small
@@ -209,10 +209,10 @@ public final class Pools {
                     new Pool("Pools.metricsTableLoad", Pools::metricsTableLoad, 32, true, "main"),
                     new Pool("Pools.undoTreeGrow", Pools::growTrees, 8, false, "main"));
 
-    /** What was built, by function. */
+    /** The pools, by function. */
     private static final Map<String, Touch> built = new ConcurrentHashMap<>();
 
-    /** What was built. */
+    /** The contents of a pool. */
     private record Measured(long bytes, long touched) {}
 
     /** Faults of this thread. */

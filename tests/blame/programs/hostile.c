@@ -1,4 +1,4 @@
-// What makes life hard for who takes stacks of page faults, each by a name: hostile MODE [ARGUMENT].
+// Programs that are hard for a sampler of page-fault stacks: hostile MODE [ARGUMENT].
 //
 // Each touches memory first, says `ready` on stdout and sleeps until it is killed, two minutes at most.
 #define _GNU_SOURCE
@@ -266,7 +266,7 @@ SEEN void touch_fully(size_t bytes) {
     touch(map_huge(bytes), bytes);
 }
 
-// The huge zero page is nobody's.
+// The huge zero page belongs to no process.
 SEEN char only_read(size_t bytes) {
     volatile char *memory = map_huge(bytes);
     char sum = 0;

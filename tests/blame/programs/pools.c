@@ -1,13 +1,13 @@
 // Pools of memory that known functions touch first, in C.
 //
 // Each pool is built by one function that is not inlined, on one of four threads, one after the other. When all are
-// built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and nobody the
-// idle ones.
+// built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms; the idle
+// ones stay untouched.
 //
 // `bytes` is counted, not measured. A block that malloc maps by itself, or a mapping: its pages that were stored to. A
 // smaller block: malloc_usable_size and the 8 bytes of its header, for these lie side by side.
 //
-// `touched` is measured: by how much anonymous resident memory has grown meanwhile. Nobody else touches any: --recycle
+// `touched` is measured: the growth of anonymous resident memory meanwhile. Nothing else touches memory then: --recycle
 // churns before, and `churn` starts when all are built.
 //
 // --recycle: each thread first allocates and frees as many bytes as its pools have, by `churn_open` and
@@ -41,7 +41,7 @@ struct pool {
     size_t share;
     bool is_idle;
     int thread;
-    // What was built: `length` bytes at `start`, or nodes from `nodes`.
+    // The pool's contents: `length` bytes at `start`, or nodes from `nodes`.
     char *start;
     size_t length;
     struct node *nodes;

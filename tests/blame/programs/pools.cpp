@@ -1,8 +1,8 @@
 // Pools of memory that known functions touch first, in C++: templates, methods, and containers that allocate far below
 // the function that asks for it.
 //
-// When all are built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms and
-// nobody the idle ones. Four threads build them, one after the other.
+// When all are built, one line of JSON says them; from then on `serve_requests` touches the hot ones every 50 ms;
+// the idle ones stay untouched. Four threads build them, one after the other.
 //
 // `bytes` is counted, not measured: of a large block its whole pages, of a small one what glibc takes for it
 // (`block_of`). What a container allocates is known from libstdc++: a node of a map of integers is a pointer and its
@@ -41,7 +41,7 @@ volatile std::uint64_t sink;
 
 std::size_t pages_of(std::size_t length) { return (length + page - 1) / page * page; }
 
-// What glibc takes for an allocation of `size`.
+// Bytes that glibc uses for an allocation of `size`.
 std::size_t block_of(std::size_t size) { return std::max<std::size_t>(32, (size + 8 + 15) / 16 * 16); }
 
 // A pool that is served has a function to touch it; an idle one is kept alive by `owner` alone.

@@ -1,8 +1,8 @@
 // Pools of memory that known functions touch first, in Go: slices, maps and structures of pointers, built by several
 // goroutines.
 //
-// When all are built, one line of JSON says them; from then on serveRequests touches the hot ones every 50 ms and
-// nobody the idle ones. Goroutines that name a thread are locked to it; the thread of others is "any". Pools are
+// When all are built, one line of JSON says them; from then on serveRequests touches the hot ones every 50 ms;
+// the idle ones stay untouched. Goroutines that name a thread are locked to it; the thread of others is "any". Pools are
 // built one after the other, so that each can be measured.
 //
 // `bytes` is what live objects take on the heap (MemStats.HeapAlloc after a collection, which rounds each object up to
@@ -38,7 +38,7 @@ const (
 	whole = 256 // Shares of the pools are of this.
 )
 
-// How to touch all of a pool.
+// A built pool, with a function that touches all of it.
 type built struct {
 	touch func()
 }

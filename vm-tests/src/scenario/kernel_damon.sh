@@ -24,7 +24,7 @@ kdamond() { wait_for 0.05 200 takes $1; }
 takes() { { echo $1 >$tree/0/state; } 2>/dev/null; }
 
 # counters NAME: a line for each scheme of the first kdamond in /out/NAME.txt: the time, the scheme, its counters, the
-# quota in force. Whoever ends the kdamond meanwhile ends this too.
+# quota in force. If the kdamond ends meanwhile, this ends too.
 counters() {
     kdamond update_schemes_stats && kdamond update_schemes_effective_quotas || return
     now=$(cut -d' ' -f1 /proc/uptime)

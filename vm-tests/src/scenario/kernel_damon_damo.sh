@@ -5,7 +5,7 @@ dump() { grep -r . $tree | sed "s#^$tree/##" | sort; }
 same() { cmp -s $1 $2 || die "$3: $(diff $1 $2)"; }
 damo_does() { damo "$@" >/tmp/damo.out 2>&1 || die "damo $*: $(cat /tmp/damo.out)"; }
 
-# What damo makes of a configuration, and what ours reads of that.
+# damo writes a configuration's tree, and Isotherm reads it.
 sed "s/TARGET/$target/" /damo.json >/tmp/damo.json
 damo_does start /tmp/damo.json
 dump >/out/damo.tree
