@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::common::{
     PATIENCE, Running, acting_on_all, daemon_status, free_address, http_get, isotherm, pause,
-    proc_bytes, python, run, scratch, skip, until,
+    proc_bytes, python, run, scratch, skip, until, until_so,
 };
 use crate::swap::Swap;
 use crate::watch::groups::{Group, hierarchies};
@@ -115,11 +115,9 @@ impl ApiServer {
         let mut asked = [0; 4096];
         let n = stream.read(&mut asked).unwrap_or(0);
         let asked = String::from_utf8_lossy(&asked[..n]);
+        let answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
         let (status, body) = if asked.contains("fieldSelector=spec.nodeName%3Dnode-1&") {
-            answer
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone()
+            answer.clone()
         } else {
             (400, asked.into_owned())
         };
@@ -237,21 +235,18 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     let reclaim = json!({"isotherm.io/policy": "reclaim", "isotherm.io/min-age": "4s"});
     let wrong = json!({"isotherm.io/policy": "Reclaim"});
     let misspelt_told = misspelt.reported("search", &wrong);
-    server.say(
-        200,
-        &[willing.reported("cart", &reclaim), misspelt_told.clone()],
-    );
+    let permits = willing.reported("cart", &reclaim);
+    server.say(200, &[permits, misspelt_told.clone()]);
     let begun = Instant::now();
     while willing.swapped() <= 64 * MIB {
         assert!(begun.elapsed() < PATIENCE, "{}", daemon.account());
         pause(0.1);
     }
-    daemon.until_it_knows("an answer", |of| of["error"].is_null());
+    let status = daemon.until_it_knows("an answer", |of| of["error"].is_null());
     let others = (misspelt.swapped(), unknown.swapped());
     assert_eq!(others, (0, 0), "{}", daemon.account());
-    let status = daemon.until_it_knows("two pods", |of| of["error"].is_null());
-    let policy = &status["pod_policy"];
-    assert_eq!(policy["nr_pods"], json!({"reclaim": 1, "invalid": 1}));
+    let nr_pods = &status["pod_policy"]["nr_pods"];
+    assert_eq!(*nr_pods, json!({"reclaim": 1, "invalid": 1}));
     let expected = [
         (&willing, "reclaim"),
         (&misspelt, "invalid"),
@@ -262,8 +257,8 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     server.say(200, &[willing.reported("cart", &json!({})), misspelt_told]);
     daemon.until_it_knows("nobody", |of| of["nr_pods"]["reclaim"].is_null());
     willing.process.signal(Signal::SIGUSR1);
-    until("its memory to be back", || {
-        willing.process.stdout().contains("touched").then_some(())
+    until_so("its memory to be back", || {
+        willing.process.stdout().contains("touched")
     });
     assert!(willing.swapped() < 8 * MIB, "{}", willing.swapped());
     let applied = daemon.applied();
