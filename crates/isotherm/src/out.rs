@@ -28,7 +28,6 @@ enum ResultFormat {
 }
 
 impl ResultArgs {
-    /// Returns whether the result is wanted as JSON.
     pub(crate) fn is_json(self) -> bool {
         self.json || self.format == ResultFormat::Json
     }
@@ -53,7 +52,6 @@ pub(crate) fn json(result: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&Versioned::new(result))
 }
 
-/// Formats a result as JSON of one line.
 pub(crate) fn json_line(result: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(&Versioned::new(result))
 }

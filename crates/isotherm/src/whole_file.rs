@@ -39,7 +39,6 @@ impl WholeFile {
         })
     }
 
-    /// Returns the file to write to.
     pub(crate) fn file(&self) -> &File {
         self.file.as_file()
     }
@@ -90,7 +89,6 @@ pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the directory of a file.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     let folder = path
         .parent()

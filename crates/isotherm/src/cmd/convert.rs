@@ -435,7 +435,6 @@ impl<T: Write> Write for Stoppable<'_, T> {
     }
 }
 
-/// Returns the schemas of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
     [

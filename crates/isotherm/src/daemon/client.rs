@@ -82,7 +82,6 @@ fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Formats a status for people.
 pub(crate) fn text(status: &Value) -> String {
     isotherm_record::printable_lines(&isotherm_session::protocol::status_text(status))
 }

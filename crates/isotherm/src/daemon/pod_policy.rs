@@ -35,7 +35,6 @@ pub(crate) struct PodPolicySource {
     address: SocketAddr,
     /// Name of this node in the cluster.
     pub(super) node: String,
-    /// Period of requests.
     every: Duration,
 }
 
@@ -78,7 +77,6 @@ impl PodPolicySource {
         )
     }
 
-    /// Sends one request.
     fn ask(&self, timeout: Duration) -> Result<Vec<AnnotatedPod>, String> {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
@@ -103,7 +101,6 @@ impl PodPolicySource {
     }
 }
 
-/// The result of a request.
 pub(super) type Answer = Result<Vec<AnnotatedPod>, String>;
 
 /// A thread that asks the proxy periodically.
@@ -114,7 +111,6 @@ pub(super) struct PodPolicyWatch {
 }
 
 impl PodPolicyWatch {
-    /// Starts the thread.
     pub(super) fn start(source: PodPolicySource) -> anyhow::Result<Self> {
         let (send, answers) = sync_channel(1);
         let (ends, ended) = channel();

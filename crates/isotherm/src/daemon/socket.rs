@@ -92,7 +92,6 @@ pub(crate) fn make_folder_of(path: &Path) -> anyhow::Result<()> {
     made.with_context(|| format!("cannot create {}", directory.display()))
 }
 
-/// Returns `path.EXTENSION`.
 pub(super) fn beside(path: &Path, extension: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");

@@ -216,7 +216,6 @@ fn a_stale_view_says_so() {
     assert!(picture(&state, 120, 34).contains("9 s old: the budget is used up"));
 }
 
-/// A region that is resident as a whole.
 fn resident(region: RegionSnapshot) -> RegionSnapshot {
     let memory = RegionMemory {
         resident: region.resident(),

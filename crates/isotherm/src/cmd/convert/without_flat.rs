@@ -7,7 +7,6 @@ use isotherm_record::convert::ConvertError;
 
 use super::Args;
 
-/// Fails: this build has no Parquet.
 pub(super) fn run(_args: &Args, _path: &Path, _stop: &AtomicBool) -> anyhow::Result<()> {
     Err(ConvertError::WithoutParquet.into())
 }

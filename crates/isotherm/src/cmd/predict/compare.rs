@@ -80,7 +80,6 @@ pub(crate) struct Args {
     how: MonitorArgs,
 }
 
-/// Names of worlds on the command line.
 const WORLDS: &[(&str, &str, ComparedWorld)] = &[
     ("linux", "", ComparedWorld::Linux),
     ("faithful", "", ComparedWorld::Faithful),
@@ -165,7 +164,6 @@ fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
     Ok(spec)
 }
 
-/// Returns the session of one world.
 fn session(
     args: &Args,
     name: ComparedWorld,

@@ -92,7 +92,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(outcome?.unwrap_or(reported))
 }
 
-/// Reads the file of an experiment.
 pub(in crate::cmd) fn read_experiment(path: &Path) -> anyhow::Result<Experiment> {
     let name = path.display();
     let text =
@@ -151,7 +150,6 @@ fn read_schemes(experiment: &mut Experiment, path: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Applies `--set`.
 fn set_parameters(experiment: &mut Experiment, set: &[String]) -> anyhow::Result<()> {
     for pair in set {
         let (name, value) = pair

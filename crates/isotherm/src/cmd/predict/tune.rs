@@ -196,7 +196,6 @@ enum MethodName {
 }
 
 impl MethodName {
-    /// The published method, if this is one.
     const fn published(self) -> Option<PublishedMethod> {
         match self {
             Self::Search => None,
@@ -315,7 +314,6 @@ fn tune(
     })
 }
 
-/// Returns the request of the flags.
 fn request(args: &Args) -> anyhow::Result<TuneRequest> {
     let contexts = match &args.config {
         Some(path) => load(path)?.contexts,

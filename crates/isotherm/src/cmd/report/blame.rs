@@ -102,7 +102,6 @@ enum ExportArg {
     Pprof,
 }
 
-/// Endings of the names of other tools' files.
 const ENDINGS: [(&str, ExportArg); 4] = [
     (".folded", ExportArg::Folded),
     (".speedscope.json", ExportArg::Speedscope),
@@ -184,7 +183,6 @@ impl BlameArgs {
         }
     }
 
-    /// Reads one record into a report.
     fn report(
         &self,
         source: Source,

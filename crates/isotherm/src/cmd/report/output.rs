@@ -152,7 +152,6 @@ impl OutputArgs {
         terminal_size(self.file().is_none() && io::stdout().is_terminal()).1
     }
 
-    /// Opens the file, or standard output.
     pub(super) fn open(&self) -> anyhow::Result<Sink> {
         match self.file() {
             None => Ok(Sink::Standard(BufWriter::new(io::stdout().lock()))),
@@ -173,7 +172,6 @@ impl OutputArgs {
         self.file().filter(|_| self.format.is_none() && !self.json)
     }
 
-    /// Writes a finished report.
     pub(super) fn write(&self, report: &impl Render, style: &Style) -> anyhow::Result<()> {
         let format = self.format()?;
         let mut out = self.open()?;

@@ -19,7 +19,6 @@ use crate::input;
 use crate::progress::Watched;
 use tracing::{info, warn};
 
-/// A record that is being read.
 pub(crate) struct Source {
     name: String,
     reader: Reader<Watched>,
@@ -102,12 +101,10 @@ impl Source {
         })
     }
 
-    /// Returns the record's header.
     pub(super) fn header(&self) -> &Header {
         self.reader.header()
     }
 
-    /// Reads the whole record into an accumulator.
     pub(super) fn accumulate<A: Accumulate>(
         mut self,
         scope: Scope,
@@ -152,7 +149,6 @@ impl Source {
 pub(crate) struct Shown {
     pub(crate) document: Finished,
     pub(super) extent: ReadExtent,
-    /// The file, if it is a trace in Isotherm's format.
     pub(crate) trace: Option<PathBuf>,
     /// The record's parts, if it is a file in Isotherm's format with regions.
     pub(crate) parts: Option<Parts>,

@@ -321,7 +321,6 @@ fn workload_of<'a>(
     }
 }
 
-/// Makes the live runs, and reports each.
 pub(super) fn confirm(
     args: &Args,
     search: &mut Search,
