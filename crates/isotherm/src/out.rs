@@ -3,8 +3,12 @@
 //! code. Notes go to standard error, and are lost without it.
 
 use std::fmt::Arguments;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
+use anyhow::Context as _;
+use isotherm_record::{Header, Writer};
 use isotherm_session::Versioned;
 use serde::Serialize;
 
@@ -104,6 +108,12 @@ pub(crate) fn command_line() -> Vec<String> {
     arguments
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect()
+}
+
+/// Begins the record at `path`, which replaces an older one.
+pub(crate) fn record(path: &Path, header: &Header) -> anyhow::Result<Writer<File>> {
+    let file = isotherm_session::record_file::create(path)?;
+    Writer::create(file, header).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Returns the schema of the JSON that [`json`] prints of a `T`.

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::Header;
@@ -31,6 +31,8 @@ use isotherm_view::page::{self, Data};
 use output::{OutputArgs, pipe_may_close};
 use source::{Source, exit_code};
 use tracing::info;
+
+use crate::flags::one_of;
 
 /// Show what a record holds: which memory is hot, which is idle, how much is in use.
 #[derive(clap::Args)]
@@ -145,8 +147,8 @@ struct AccessArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
     /// Sort by lowest address, largest size, highest rate or age, or mapping name first.
-    #[arg(long, value_enum, default_value_t = SortArg::Address)]
-    sort: SortArg,
+    #[arg(long, value_parser = one_of(ORDERS), default_value = "address")]
+    sort: SortBy,
     /// Reverse the order.
     #[arg(long)]
     reverse: bool,
@@ -179,14 +181,13 @@ struct AccessArgs {
     hot: Option<f32>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum SortArg {
-    Address,
-    Size,
-    Rate,
-    Age,
-    Mapping,
-}
+const ORDERS: &[(&str, &str, SortBy)] = &[
+    ("address", "", SortBy::Address),
+    ("size", "", SortBy::Size),
+    ("rate", "", SortBy::Rate),
+    ("age", "", SortBy::Age),
+    ("mapping", "", SortBy::Mapping),
+];
 
 /// Draw the access rate over time and address, as text, a picture, or an interactive page.
 #[derive(clap::Args)]
@@ -328,13 +329,7 @@ impl AccessArgs {
     fn options(&self) -> AccessOptions {
         AccessOptions {
             which: self.at.map_or(self.snapshot, Which::At),
-            sort: match self.sort {
-                SortArg::Address => SortBy::Address,
-                SortArg::Size => SortBy::Size,
-                SortArg::Rate => SortBy::Rate,
-                SortArg::Age => SortBy::Age,
-                SortArg::Mapping => SortBy::Mapping,
-            },
+            sort: self.sort,
             reverse: self.reverse,
             size: OptionalBounds {
                 min: self.min_size,

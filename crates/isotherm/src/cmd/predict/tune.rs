@@ -21,7 +21,7 @@ use isotherm_tune::{
 };
 use tracing::{info, warn};
 
-use crate::flags::{FarArgs, load};
+use crate::flags::{FarArgs, contexts_of, one_of};
 use crate::log::is_quiet;
 use crate::progress::{Progress, Unit, whole_seconds};
 use crate::{out, whole_file};
@@ -138,8 +138,8 @@ struct WhatArgs {
 struct SoughtArgs {
     /// Choose the best setting by this objective [default: memory; slowdown with --max-memory, cost with --price, huge
     /// for schemes that only make huge pages]
-    #[arg(long, value_enum, value_name = "WHAT")]
-    objective: Option<ObjectiveName>,
+    #[arg(long, value_parser = one_of(OBJECTIVES), value_name = "WHAT")]
+    objective: Option<Seeks>,
 
     /// Let the program lose at most this share of its time; also the guard's limit [default: 1%]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
@@ -155,31 +155,33 @@ struct SoughtArgs {
     price: Option<Prices>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum ObjectiveName {
-    /// Least memory within --max-slowdown
-    Memory,
-    /// Least slowdown within --max-memory
-    Slowdown,
-    /// DAMOOS' score: -0.5 x runtime % - 0.5 x RSS %, and -1000 above 20 % of runtime
-    Damoos,
-    /// Least cost by --price within --max-slowdown
-    Cost,
-    /// Most memory in huge pages within --max-memory [default there: 110%]
-    Huge,
-}
-
-impl ObjectiveName {
-    const fn seeks(self) -> Seeks {
-        match self {
-            Self::Memory => Seeks::Memory,
-            Self::Slowdown => Seeks::Slowdown,
-            Self::Damoos => Seeks::Damoos,
-            Self::Cost => Seeks::Cost,
-            Self::Huge => Seeks::Huge,
-        }
-    }
-}
+const OBJECTIVES: &[(&str, &str, Seeks)] = &[
+    (
+        "memory",
+        "Least memory within --max-slowdown",
+        Seeks::Memory,
+    ),
+    (
+        "slowdown",
+        "Least slowdown within --max-memory",
+        Seeks::Slowdown,
+    ),
+    (
+        "damoos",
+        "DAMOOS' score: -0.5 x runtime % - 0.5 x RSS %, and -1000 above 20 % of runtime",
+        Seeks::Damoos,
+    ),
+    (
+        "cost",
+        "Least cost by --price within --max-slowdown",
+        Seeks::Cost,
+    ),
+    (
+        "huge",
+        "Most memory in huge pages within --max-memory [default there: 110%]",
+        Seeks::Huge,
+    ),
+];
 
 /// The method that chooses the settings to try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -315,19 +317,15 @@ fn tune(
 }
 
 fn request(args: &Args) -> anyhow::Result<TuneRequest> {
-    let contexts = match &args.config {
-        Some(path) => load(path)?.contexts,
-        None => Vec::new(),
-    };
     let sought = &args.sought;
     Ok(TuneRequest {
-        contexts,
+        contexts: contexts_of(args.config.as_deref())?,
         presets: args.what.preset.clone(),
         scheme_lines: args.what.scheme.clone(),
         params: args.what.param.clone(),
         is_faithful: args.what.faithful,
         no_guard: args.what.no_guard,
-        seeks: sought.objective.map(ObjectiveName::seeks),
+        seeks: sought.objective,
         max_slowdown: sought.max_slowdown,
         max_memory: sought.max_memory,
         prices: sought.price,

@@ -10,7 +10,7 @@ use isotherm_report::{
 
 use super::CommonArgs;
 use super::output::OutputArgs;
-use super::source::{Source, exit_code};
+use super::source::{Source, exit_code, worse_of};
 
 /// Summarize a record on one screen: memory by process, cold memory, savings by paging out, and the next steps.
 #[derive(clap::Args)]
@@ -77,11 +77,7 @@ pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let ((a, code_a), (b, code_b)) = (of(&args.a)?, of(&args.b)?);
     let report = DiffReport::new(a, b);
     args.output.write(&report, &args.output.style(false))?;
-    Ok(if code_a == ExitCode::SUCCESS {
-        code_b
-    } else {
-        code_a
-    })
+    Ok(worse_of(code_a, code_b))
 }
 
 pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {

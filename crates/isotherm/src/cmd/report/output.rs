@@ -8,6 +8,7 @@ use anyhow::Context;
 use isotherm_render::colour::Palette;
 use isotherm_report::{Render, ReportFormat, Style, render};
 
+use crate::flags::one_of;
 use crate::out::draws_on;
 use crate::whole_file::WholeFile;
 
@@ -65,8 +66,8 @@ impl Sink {
 #[derive(clap::Args)]
 pub(super) struct OutputArgs {
     /// Write this format [default: text, or what the output file's name ends in].
-    #[arg(long, value_enum)]
-    format: Option<FormatArg>,
+    #[arg(long, value_parser = one_of(FORMATS))]
+    format: Option<ReportFormat>,
     /// Write JSON: short for --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
@@ -81,14 +82,13 @@ pub(super) struct OutputArgs {
     color: ColourArg,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum FormatArg {
-    Text,
-    Json,
-    Csv,
-    Svg,
-    Html,
-}
+const FORMATS: &[(&str, &str, ReportFormat)] = &[
+    ("text", "", ReportFormat::Text),
+    ("json", "", ReportFormat::Json),
+    ("csv", "", ReportFormat::Csv),
+    ("svg", "", ReportFormat::Svg),
+    ("html", "", ReportFormat::Html),
+];
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ColourArg {
@@ -101,17 +101,10 @@ enum ColourArg {
 impl OutputArgs {
     /// Returns the format that is asked for, or that of the file's name.
     pub(super) fn format(&self) -> anyhow::Result<ReportFormat> {
-        let named = |format| match format {
-            FormatArg::Text => ReportFormat::Text,
-            FormatArg::Json => ReportFormat::Json,
-            FormatArg::Csv => ReportFormat::Csv,
-            FormatArg::Svg => ReportFormat::Svg,
-            FormatArg::Html => ReportFormat::Html,
-        };
         let extension = self.file().and_then(Path::extension);
-        let json = self.json.then_some(FormatArg::Json);
+        let json = self.json.then_some(ReportFormat::Json);
         match (self.format.or(json), extension.and_then(|e| e.to_str())) {
-            (Some(format), _) => Ok(named(format)),
+            (Some(format), _) => Ok(format),
             (None, None | Some("txt" | "text" | "log")) => Ok(ReportFormat::Text),
             (None, Some("json")) => Ok(ReportFormat::Json),
             (None, Some("csv")) => Ok(ReportFormat::Csv),
