@@ -180,6 +180,12 @@ mod tests {
         (answer, server.join().expect("no panic"))
     }
 
+    fn ask_that_says(text: String) -> (Answer, String) {
+        ask(move |mut stream| {
+            stream.write_all(text.as_bytes()).ok();
+        })
+    }
+
     fn http(status: &str, body: &str) -> String {
         let length = body.len();
         format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}")
@@ -190,11 +196,7 @@ mod tests {
 
     #[test]
     fn this_nodes_pods_are_asked_for() {
-        let (answer, asked) = ask(|mut stream| {
-            stream
-                .write_all(http("200 OK", LIST).as_bytes())
-                .expect("sent");
-        });
+        let (answer, asked) = ask_that_says(http("200 OK", LIST));
         assert_eq!(answer.expect("a list").len(), 1);
         let line = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1.example&resourceVersion=0 HTTP/1.1\r\n";
         assert!(asked.starts_with(line), "{asked}");
@@ -204,9 +206,7 @@ mod tests {
     #[test]
     fn whoever_answers_badly_is_an_error() {
         let check = |text: String, wanted: &str| {
-            let (answer, _) = ask(move |mut stream| {
-                stream.write_all(text.as_bytes()).ok();
-            });
+            let (answer, _) = ask_that_says(text);
             let error = answer.expect_err(wanted);
             assert!(error.contains(wanted), "{error}");
         };
