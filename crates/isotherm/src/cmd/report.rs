@@ -55,10 +55,20 @@ enum Report {
     Blame(blame::BlameArgs),
     Footprint(FootprintArgs),
     Fragmentation(FragmentationArgs),
-    Machine(more::MachineArgs),
-    Summary(more::SummaryArgs),
+    /// Show what the machine's memory is used for: by class, process, control group and node, and how much is idle.
+    #[command(after_help = "Example:
+  isotherm record --all --duration 1min -o machine.isotherm
+  isotherm report machine machine.isotherm -o machine.html")]
+    Machine(CommonArgs),
+    /// Summarize a record on one screen: memory by process, cold memory, savings by paging out, and the next steps.
+    #[command(after_help = "Example:\n  isotherm report summary redis.isotherm")]
+    Summary(CommonArgs),
     Diff(more::DiffArgs),
-    Actions(more::ActionsArgs),
+    /// Show what schemes tried and did, what was refused and why, and how the guard stood, over time.
+    #[command(after_help = "Example:
+  isotherm run --preset prcl -o run.isotherm --duration 5min --pid 1234
+  isotherm report actions run.isotherm -o actions.html")]
+    Actions(CommonArgs),
 }
 
 /// The record, the part of it to report on, and the output.
@@ -278,10 +288,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Report::Blame(args) => blame::blame(&args),
         Report::Footprint(args) => footprint(&args),
         Report::Fragmentation(args) => fragmentation(&args),
-        Report::Machine(args) => more::machine(&args),
-        Report::Summary(args) => more::summary(&args),
+        Report::Machine(common) => more::machine(&common),
+        Report::Summary(common) => more::summary(&common),
         Report::Diff(args) => more::diff(&args),
-        Report::Actions(args) => more::actions(&args),
+        Report::Actions(common) => more::actions(&common),
     }
 }
 
