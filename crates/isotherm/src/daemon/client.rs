@@ -11,7 +11,7 @@ use serde_json::Value;
 
 pub(crate) use isotherm_session::protocol::DaemonRequest;
 
-use super::socket::beside;
+use crate::whole_file::beside;
 
 /// A busy daemon answers within one step, which may be a large one.
 const TIMEOUT: Duration = Duration::from_secs(30);

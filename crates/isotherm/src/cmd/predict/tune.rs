@@ -23,8 +23,9 @@ use tracing::{info, warn};
 
 use crate::flags::{FarArgs, contexts_of, one_of};
 use crate::log::is_quiet;
+use crate::out;
 use crate::progress::{Progress, Unit, whole_seconds};
-use crate::{out, whole_file};
+use crate::whole_file::{self, beside, is_special};
 
 /// Find the best settings of a scheme for a recorded program; or replace the schemes of a running daemon.
 ///
@@ -337,7 +338,7 @@ fn request(args: &Args) -> anyhow::Result<TuneRequest> {
 fn journal_path(args: &Args) -> Option<PathBuf> {
     match (&args.how.resume, &args.how.output) {
         (Some(path), _) => Some(path.clone()),
-        (None, Some(output)) if !is_stream(output) => Some(live::beside(output, ".journal")),
+        (None, Some(output)) if !is_special(output) => Some(beside(output, "journal")),
         _ => None,
     }
 }
@@ -356,10 +357,6 @@ fn open_journal(args: &Args, of: &Fingerprint) -> anyhow::Result<Option<Journal>
         );
     }
     Ok(Some(journal))
-}
-
-fn is_stream(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| !metadata.is_file())
 }
 
 /// Removes the journal at the end of a search, unless --resume named it.

@@ -1,6 +1,5 @@
 //! Output of reports: its destination, format and style.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
@@ -15,50 +14,36 @@ use crate::whole_file::WholeFile;
 /// The destination of a report. A file appears as a whole once it is finished, or not at all.
 pub(super) enum Sink {
     Standard(BufWriter<StdoutLock<'static>>),
-    /// A device or a pipe, which cannot be replaced.
-    Direct(BufWriter<File>),
-    Whole(BufWriter<WholeFile>, PathBuf),
+    File(BufWriter<WholeFile>, PathBuf),
 }
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Standard(out) => out.write(bytes),
-            Self::Direct(out) => out.write(bytes),
-            Self::Whole(out, _) => out.write(bytes),
+            Self::File(out, _) => out.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Standard(out) => out.flush(),
-            Self::Direct(out) => out.flush(),
-            Self::Whole(out, _) => out.flush(),
+            Self::File(out, _) => out.flush(),
         }
     }
 }
 
 impl Sink {
-    fn to_file(path: &Path) -> io::Result<Self> {
-        let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-        if is_special {
-            let file = File::options().write(true).open(path)?;
-            return Ok(Self::Direct(BufWriter::new(file)));
-        }
-        let file = WholeFile::create(path)?;
-        Ok(Self::Whole(BufWriter::new(file), path.to_owned()))
-    }
-
     /// Flushes the output and renames the file to its name.
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         pipe_may_close(self.flush())?;
-        let Self::Whole(file, path) = self else {
+        let Self::File(file, path) = self else {
             return Ok(());
         };
-        let kept = file.into_inner().map_err(io::IntoInnerError::into_error);
-        kept.and_then(WholeFile::keep)
-            .with_context(|| format!("cannot write the report {}", path.display()))?;
-        Ok(())
+        // What is left in the buffer is for a pipe that was closed.
+        let (file, _) = file.into_parts();
+        file.keep()
+            .with_context(|| format!("cannot write the report {}", path.display()))
     }
 }
 
@@ -146,11 +131,12 @@ impl OutputArgs {
     }
 
     pub(super) fn open(&self) -> anyhow::Result<Sink> {
-        match self.file() {
-            None => Ok(Sink::Standard(BufWriter::new(io::stdout().lock()))),
-            Some(path) => Sink::to_file(path)
-                .with_context(|| format!("cannot create the report {}", path.display())),
-        }
+        let Some(path) = self.file() else {
+            return Ok(Sink::Standard(BufWriter::new(io::stdout().lock())));
+        };
+        let file = WholeFile::create(path)
+            .with_context(|| format!("cannot create the report {}", path.display()))?;
+        Ok(Sink::File(BufWriter::new(file), path.to_owned()))
     }
 
     /// Returns the file to write to, unless it is standard output.
