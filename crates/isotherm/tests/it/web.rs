@@ -126,22 +126,16 @@ fn the_page_and_its_data_are_there_for_who_knows_the_token() {
 #[test]
 fn who_calls_it_by_another_name_is_refused() {
     let served = served();
-    let (path, address) = (format!("/{}/", served.token), &served.address);
+    let (line, address) = (format!("/{}/ HTTP/1.1", served.token), &served.address);
     let (_, port) = address.rsplit_once(':').expect("a port");
     for (request, wanted) in [
-        (format!("GET {path} HTTP/1.1\r\nHost: {address}"), "200"),
-        (
-            format!("GET {path} HTTP/1.1\r\nHost: localhost:{port}"),
-            "200",
-        ),
-        (
-            format!("GET {path} HTTP/1.1\r\nHost: evil.example:{port}"),
-            "421",
-        ),
-        (format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1"), "421"),
-        (format!("GET {path} HTTP/1.1\r\nHost: "), "421"),
-        (format!("GET {path} HTTP/1.1"), "421"),
-        (format!("POST {path} HTTP/1.1\r\nHost: {address}"), "405"),
+        (format!("GET {line}\r\nHost: {address}"), "200"),
+        (format!("GET {line}\r\nHost: localhost:{port}"), "200"),
+        (format!("GET {line}\r\nHost: evil.example:{port}"), "421"),
+        (format!("GET {line}\r\nHost: 127.0.0.1"), "421"),
+        (format!("GET {line}\r\nHost: "), "421"),
+        (format!("GET {line}"), "421"),
+        (format!("POST {line}\r\nHost: {address}"), "405"),
         ("nonsense".to_owned(), "400"),
     ] {
         let status = served.status(&(request.clone() + "\r\n\r\n"));
@@ -194,6 +188,15 @@ fn what_cannot_be_shown_is_said_before_anything_is_served() {
     }
 }
 
+/// Waits at most a minute until this is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_mins(1), "no {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -202,34 +205,16 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     daemon.args(["start", "--simulated", "--preset", "prcl", "--dry-run"]);
     daemon.arg("--socket").arg(&socket).stderr(Stdio::null());
     let daemon = Killed(daemon.spawn().expect("it runs"));
-    let started = Instant::now();
-    while UnixStream::connect(&socket).is_err() {
-        assert!(started.elapsed() < Duration::from_mins(1), "it listens");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("socket", || UnixStream::connect(&socket).is_ok());
     let mut command = isotherm();
     command.args(["web", "--no-browser", "--daemon"]);
     command.arg(&socket);
     let served = serve(command, folder);
     // The data of the session arrives, though the session began long before.
-    let wait_for = |what: &str| {
-        let began = Instant::now();
-        loop {
-            let data = unpacked(&served);
-            if data.contains(what) {
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_mins(1), "{data}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
-    };
-    wait_for("[simulated]");
-    // Further data arrives.
-    let (before, began) = (unpacked(&served), Instant::now());
-    while unpacked(&served) == before {
-        assert!(began.elapsed() < Duration::from_mins(1), "{before}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let shows_it = || unpacked(&served).contains("[simulated]");
+    until("data", shows_it);
+    let before = unpacked(&served);
+    until("further data", || unpacked(&served) != before);
     // Other requests are answered with any number of followers.
     let follow = || {
         let mut stream = UnixStream::connect(&socket).expect("it listens");
@@ -247,7 +232,7 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     status.expect("it runs").success();
     drop(followers);
     drop(daemon);
-    wait_for("[simulated]");
+    until("data", shows_it);
 }
 
 /// Returns the beginning of the data of its page.
