@@ -1,7 +1,7 @@
 //! Files that appear as a whole, or not at all.
 //!
 //! The content is written to a file beside the target, which replaces the target when it is complete. No failure, full
-//! disk or Ctrl-C leaves half a file, or loses the old one.
+//! disk or Ctrl-C leaves half a file, or loses the old one. A device or a pipe is written into.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
