@@ -10,7 +10,6 @@ use isotherm_report::{Accumulate as _, Blame, BlameOptions, Scope};
 use isotherm_session::protocol::{BlameStatus, BlamedFunction};
 use isotherm_symbols::{Places, Symbolizer};
 
-/// Functions in a report.
 const FUNCTIONS: usize = 5;
 
 /// Names functions when their stacks arrive, by the files on this machine.
@@ -76,7 +75,6 @@ impl LiveBlame {
         })
     }
 
-    /// Adds an item.
     pub(crate) fn push(&mut self, item: &Item) {
         self.blame.push(item);
     }

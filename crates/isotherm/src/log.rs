@@ -26,7 +26,6 @@ pub(crate) struct Verbosity {
     quiet: bool,
 }
 
-/// Starts logging, for the whole process.
 pub(crate) fn start(verbosity: &Verbosity) {
     let level = match (verbosity.quiet, verbosity.verbose) {
         (true, _) => LevelFilter::ERROR,
@@ -46,7 +45,6 @@ pub(crate) fn start(verbosity: &Verbosity) {
         .init();
 }
 
-/// Returns whether the user wants errors only.
 pub(crate) fn is_quiet() -> bool {
     LevelFilter::current() <= LevelFilter::ERROR
 }
@@ -66,7 +64,6 @@ fn is_journal() -> bool {
     metadata.is_ok_and(|stderr| stream == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-/// The format of an event: one line.
 struct Lines {
     has_priorities: bool,
 }
@@ -92,7 +89,6 @@ where
     }
 }
 
-/// Returns the priority of syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -130,14 +130,9 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|first| first == SUBJECT)
-    {
-        return match be_subject() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        };
+    let first = std::env::args_os().nth(1);
+    if first.is_some_and(|first| first == SUBJECT) {
+        return ExitCode::from(u8::from(be_subject().is_err()));
     }
     let Cli { verbosity, command } = Cli::parse();
     log::start(&verbosity);

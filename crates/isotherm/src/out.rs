@@ -3,8 +3,12 @@
 //! code. Notes go to standard error, and are lost without it.
 
 use std::fmt::Arguments;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
+use anyhow::Context as _;
+use isotherm_record::{Header, Writer};
 use isotherm_session::Versioned;
 use serde::Serialize;
 
@@ -28,7 +32,6 @@ enum ResultFormat {
 }
 
 impl ResultArgs {
-    /// Returns whether the result is wanted as JSON.
     pub(crate) fn is_json(self) -> bool {
         self.json || self.format == ResultFormat::Json
     }
@@ -53,7 +56,6 @@ pub(crate) fn json(result: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&Versioned::new(result))
 }
 
-/// Formats a result as JSON of one line.
 pub(crate) fn json_line(result: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(&Versioned::new(result))
 }
@@ -106,6 +108,12 @@ pub(crate) fn command_line() -> Vec<String> {
     arguments
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect()
+}
+
+/// Begins the record at `path`, which replaces an older one.
+pub(crate) fn record(path: &Path, header: &Header) -> anyhow::Result<Writer<File>> {
+    let file = isotherm_session::record_file::create(path)?;
+    Writer::create(file, header).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Returns the schema of the JSON that [`json`] prints of a `T`.

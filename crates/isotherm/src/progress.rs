@@ -14,9 +14,7 @@ use tracing::info;
 
 use crate::log::{draws_progress, is_quiet};
 
-/// Time between two lines.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Time between two pictures of a bar.
 const TICK: Duration = Duration::from_millis(500);
 /// Reading that takes longer than this shows progress.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -67,7 +65,6 @@ impl Progress {
         Self { bar, _lines: lines }
     }
 
-    /// Returns progress that shows nothing.
     pub(crate) fn hidden() -> Self {
         Self {
             bar: ProgressBar::hidden(),

@@ -26,13 +26,11 @@ use serde_json::Value;
 use crate::cmd::{convert, record, reproduce, swap};
 use crate::out;
 
-/// A printed result.
 struct Printed {
     /// Name of the schema's file.
     name: String,
     subject: String,
     schema: Schema,
-    /// Columns of its CSV.
     columns: &'static [Column],
 }
 
@@ -57,7 +55,6 @@ fn report<R: JsonSchema + Tabulate>(name: &str) -> Printed {
     }
 }
 
-/// Returns every schema of printed results.
 fn schemas() -> Vec<Printed> {
     let mut all = of_records();
     all.extend(of_commands());

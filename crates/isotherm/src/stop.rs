@@ -11,7 +11,6 @@ pub(crate) fn by_signals() -> anyhow::Result<Arc<AtomicBool>> {
     by(&[SIGINT, SIGTERM, SIGHUP])
 }
 
-/// Returns a flag that these signals set.
 pub(crate) fn by(signals: &[i32]) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in signals {

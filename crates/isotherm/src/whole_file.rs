@@ -1,7 +1,7 @@
 //! Files that appear as a whole, or not at all.
 //!
 //! The content is written to a file beside the target, which replaces the target when it is complete. No failure, full
-//! disk or Ctrl-C leaves half a file, or loses the old one.
+//! disk or Ctrl-C leaves half a file, or loses the old one. A device or a pipe is written into.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -9,12 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
 /// A file that is being written under another name.
 pub(crate) struct WholeFile {
     path: PathBuf,
-    file: NamedTempFile,
+    file: File,
+    /// The other name, unless the file is special.
+    temporary: Option<TempPath>,
 }
 
 impl WholeFile {
@@ -25,30 +27,36 @@ impl WholeFile {
 
     /// Creates a file; an existing one keeps its mode.
     fn with_mode(path: &Path, mode: u32) -> io::Result<Self> {
-        let before = path.metadata().map(|there| there.permissions());
-        let file = tempfile::Builder::new()
-            .prefix(".isotherm-")
-            .permissions(Permissions::from_mode(mode))
-            .tempfile_in(folder_of(path))?;
-        if let Ok(before) = before {
-            file.as_file().set_permissions(before)?;
-        }
+        let (file, temporary) = if is_special(path) {
+            (File::options().write(true).open(path)?, None)
+        } else {
+            let mut builder = tempfile::Builder::new();
+            builder.permissions(Permissions::from_mode(mode));
+            let file = builder.prefix(".isotherm-").tempfile_in(folder_of(path))?;
+            if let Ok(before) = path.metadata() {
+                file.as_file().set_permissions(before.permissions())?;
+            }
+            let (file, temporary) = file.into_parts();
+            (file, Some(temporary))
+        };
         Ok(Self {
             path: path.to_owned(),
             file,
+            temporary,
         })
     }
 
-    /// Returns the file to write to.
     pub(crate) fn file(&self) -> &File {
-        self.file.as_file()
+        &self.file
     }
 
     /// Completes the file and renames it to its path.
     pub(crate) fn keep(self) -> io::Result<()> {
-        // Some file systems report only now that the disk is full.
-        self.file.as_file().sync_all()?;
-        self.file.persist(&self.path)?;
+        if let Some(temporary) = self.temporary {
+            // Some file systems report only now that the disk is full.
+            self.file.sync_all()?;
+            temporary.persist(&self.path)?;
+        }
         Ok(())
     }
 }
@@ -63,15 +71,9 @@ impl Write for WholeFile {
     }
 }
 
-/// Writes `bytes` to `path`; writes into it directly if it is a device or a pipe.
+/// Writes `bytes` to `path`.
 pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let write = || {
-        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-            return File::options()
-                .write(true)
-                .open(path)?
-                .write_all(bytes.as_ref());
-        }
         // The mode is that of any new file, less the umask.
         let mut file = WholeFile::with_mode(path, 0o666)?;
         file.write_all(bytes.as_ref())?;
@@ -82,15 +84,26 @@ pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> 
 
 /// Checks that [`write()`] can start, for commands that write after a long time.
 pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
-    let is_file = path.metadata().map_or(true, |metadata| metadata.is_file());
-    if is_file {
+    if !is_special(path) {
         let begun = WholeFile::create(path);
         begun.with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
 
-/// Returns the directory of a file.
+/// Returns whether this is a device or a pipe, which cannot be replaced.
+pub(crate) fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_file())
+}
+
+/// Returns `path.EXTENSION`.
+pub(crate) fn beside(path: &Path, extension: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(extension);
+    name.into()
+}
+
 pub(crate) fn folder_of(path: &Path) -> &Path {
     let folder = path
         .parent()

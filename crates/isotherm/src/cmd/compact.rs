@@ -12,12 +12,10 @@ use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_time, parse_time};
 use isotherm_linux::compaction::kernel_proactiveness;
 use isotherm_policy::compaction::CompactionAttributes;
-use isotherm_record::{Header, Item, Writer};
+use isotherm_record::{Item, Writer};
 use isotherm_session::{
     CompactionEvent, CompactionOutput, CompactionReport, CompactionSession, CompactionSpec,
 };
-
-use isotherm_session::record_file;
 
 /// A check costs about a fifth of a millisecond.
 const CHECK_INTERVAL_MIN: Nanos = Nanos::from_millis(10);
@@ -94,13 +92,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut session = CompactionSession::start(spec)?;
     // The record comes last: an earlier failure must not empty an old record.
-    let header = || session.header(crate::out::command_line());
-    let journal = args
-        .output
-        .as_deref()
-        .map(|path| Journal::create(path, &header()));
+    let begin = |path| {
+        let header = session.header(crate::out::command_line());
+        Ok::<_, anyhow::Error>((crate::out::record(path, &header)?, path))
+    };
     let mut output = Output {
-        journal: journal.transpose()?,
+        record: args.output.as_deref().map(begin).transpose()?,
         is_json: args.result.is_json(),
     };
     let outcome = if args.daemon {
@@ -108,14 +105,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         look_once(&mut session, spec, &mut output)
     };
-    let finished = output.journal.take().map_or(Ok(()), Journal::finish);
+    let finished = output.record.map_or(Ok(()), |(writer, path)| {
+        let finished = writer.finish().map(drop);
+        finished.with_context(|| format!("cannot write {}", path.display()))
+    });
     outcome.and(finished).map(|()| ExitCode::SUCCESS)
 }
 
 fn look_once(
     session: &mut CompactionSession,
     spec: CompactionSpec,
-    output: &mut Output,
+    output: &mut Output<'_>,
 ) -> anyhow::Result<()> {
     let nodes = session.look_once(output)?;
     let report = CompactionReport {
@@ -132,12 +132,12 @@ fn look_once(
 }
 
 /// The output for the user, and the record.
-struct Output {
-    journal: Option<Journal>,
+struct Output<'a> {
+    record: Option<(Writer<File>, &'a Path)>,
     is_json: bool,
 }
 
-impl CompactionOutput for Output {
+impl CompactionOutput for Output<'_> {
     fn event(&mut self, event: &CompactionEvent<'_>) -> anyhow::Result<()> {
         let text = if self.is_json {
             crate::out::json_line(event)?
@@ -148,39 +148,11 @@ impl CompactionOutput for Output {
     }
 
     fn item(&mut self, item: Item) -> anyhow::Result<()> {
-        match &mut self.journal {
-            Some(journal) => journal.write(&item),
-            None => Ok(()),
-        }
-    }
-}
-
-/// A record being written.
-struct Journal {
-    path: PathBuf,
-    writer: Writer<File>,
-}
-
-impl Journal {
-    fn create(path: &Path, header: &Header) -> anyhow::Result<Self> {
-        let file = record_file::create(path)?;
-        let writer = Writer::create(file, header)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            writer,
-        })
-    }
-
-    fn write(&mut self, item: &Item) -> anyhow::Result<()> {
-        let written = self.writer.write(item);
-        written.with_context(|| format!("cannot write {}", self.path.display()))
-    }
-
-    fn finish(self) -> anyhow::Result<()> {
-        let finished = self.writer.finish();
-        finished.with_context(|| format!("cannot write {}", self.path.display()))?;
-        Ok(())
+        let Some((writer, path)) = &mut self.record else {
+            return Ok(());
+        };
+        let written = writer.write(&item);
+        written.with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

@@ -6,9 +6,15 @@
 
 #[cfg(feature = "parquet")]
 mod flat;
+/// Replacement of `--flat` in builds without Parquet.
 #[cfg(not(feature = "parquet"))]
-#[path = "convert/without_flat.rs"]
-mod flat;
+mod flat {
+    use super::{Args, AtomicBool, ConvertError, Path};
+
+    pub(super) fn run(_args: &Args, _path: &Path, _stop: &AtomicBool) -> anyhow::Result<()> {
+        Err(ConvertError::WithoutParquet.into())
+    }
+}
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -305,20 +311,18 @@ fn report(
         writeln!(out, "{}", crate::out::json_line(&summary)?)?;
         return Ok(());
     }
+    let (snapshots, regions, items) = (conversion.snapshots, conversion.regions, conversion.items);
+    let name = output.display();
     writeln!(
         out,
-        "{}: {} snapshots, {} regions, {} other items",
-        output.display(),
-        conversion.snapshots,
-        conversion.regions,
-        conversion.items
+        "{name}: {snapshots} snapshots, {regions} regions, {items} other items"
     )?;
     let left_out = &conversion.left_out;
     if left_out.unknown_regions > 0 {
+        let nr = left_out.unknown_regions;
         writeln!(
             out,
-            "left out: {} regions of which it is unknown whether they were accessed",
-            left_out.unknown_regions
+            "left out: {nr} regions of which it is unknown whether they were accessed"
         )?;
     }
     tell_left_out(&mut out, left_out)?;
@@ -435,7 +439,6 @@ impl<T: Write> Write for Stoppable<'_, T> {
     }
 }
 
-/// Returns the schemas of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
     [

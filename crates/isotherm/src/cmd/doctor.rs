@@ -19,26 +19,15 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = host::examine();
     args.result.print(&report, text)?;
-    let works = report
-        .abilities
-        .first()
-        .is_some_and(|ability| ability.works);
-    Ok(if works {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let works = report.abilities.first().is_some_and(|first| first.works);
+    Ok(ExitCode::from(u8::from(!works)))
 }
 
 fn text(report: &HostReport) -> String {
     use std::fmt::Write as _;
     let mut text = format!("{}, Linux {}\n\n", report.host, report.kernel);
-    let width = report
-        .checks
-        .iter()
-        .map(|check| check.name.len())
-        .max()
-        .unwrap_or(0);
+    let widths = report.checks.iter().map(|check| check.name.len());
+    let width = widths.max().unwrap_or(0);
     for check in &report.checks {
         let mark = match check.outcome {
             CheckOutcome::Ok => "ok     ",

@@ -147,11 +147,8 @@ fn add_argument(page: &mut String, argument: &Arg) {
     let defaults = argument.get_default_values();
     if takes_value && !defaults.is_empty() && !argument.is_hide_default_value_set() {
         let defaults = defaults.iter().map(|value| value.to_string_lossy());
-        let _ = write!(
-            line,
-            " (default: `{}`)",
-            defaults.collect::<Vec<_>>().join(" ")
-        );
+        let defaults = defaults.collect::<Vec<_>>().join(" ");
+        let _ = write!(line, " (default: `{defaults}`)");
     }
     // Further lines and paragraphs still belong to the item.
     let _ = writeln!(page, "{}", line.replace('\n', "\n  "));
@@ -159,16 +156,10 @@ fn add_argument(page: &mut String, argument: &Arg) {
         return;
     }
     for value in argument.get_possible_values() {
-        let name = value.get_name();
-        match value.get_help() {
-            Some(help) => {
-                let help = escaped(help.to_string().trim());
-                let _ = writeln!(page, "  - `{name}`: {help}");
-            }
-            None => {
-                let _ = writeln!(page, "  - `{name}`");
-            }
-        }
+        let help = value.get_help().map(ToString::to_string);
+        let help = help.map(|help| format!(": {}", escaped(help.trim())));
+        let help = help.unwrap_or_default();
+        let _ = writeln!(page, "  - `{}`{help}", value.get_name());
     }
 }
 
@@ -231,11 +222,8 @@ mod tests {
             let man = man.path().join(format!("isotherm-{name}.1"));
             let markdown = markdown.path().join(format!("{name}.md"));
             let expected = !command.is_hide_set();
-            assert_eq!(
-                (man.exists(), markdown.exists()),
-                (expected, expected),
-                "{name}"
-            );
+            assert_eq!(man.exists(), expected, "{name}");
+            assert_eq!(markdown.exists(), expected, "{name}");
         }
         let simulate = fs::read_to_string(man.path().join("isotherm-simulate.1")).unwrap();
         assert!(simulate.contains("scenario.yaml"), "{simulate}");
@@ -256,11 +244,9 @@ mod tests {
             assert!(record.contains(part), "{part}: {record}");
         }
         let report = page("report.md");
-        assert!(
-            report.contains("\n## isotherm report heatmap\n"),
-            "{report}"
-        );
-        assert!(report.contains("Exit status: 0 reported"), "{report}");
+        for part in ["\n## isotherm report heatmap\n", "Exit status: 0 reported"] {
+            assert!(report.contains(part), "{report}");
+        }
         assert!(page("isotherm.md").contains("| [`record`](record.md) | "));
     }
 

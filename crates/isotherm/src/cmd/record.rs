@@ -266,7 +266,6 @@ struct Recording {
     path: PathBuf,
     items: Vec<Item>,
     nr_snapshots: u64,
-    /// Targets seen so far.
     nr_targets: usize,
     /// Each target's last snapshot: its regions, and their totals.
     last: BTreeMap<u32, (usize, MemoryTotals)>,
@@ -533,7 +532,6 @@ fn default_name() -> anyhow::Result<PathBuf> {
         .context("a thousand records of this second are here already; name a file with -o")
 }
 
-/// Returns the schema of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     crate::out::schema::<summary::Summary>()

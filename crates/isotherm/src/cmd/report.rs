@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::Header;
@@ -31,6 +31,8 @@ use isotherm_view::page::{self, Data};
 use output::{OutputArgs, pipe_may_close};
 use source::{Source, exit_code};
 use tracing::info;
+
+use crate::flags::one_of;
 
 /// Show what a record holds: which memory is hot, which is idle, how much is in use.
 #[derive(clap::Args)]
@@ -53,10 +55,20 @@ enum Report {
     Blame(blame::BlameArgs),
     Footprint(FootprintArgs),
     Fragmentation(FragmentationArgs),
-    Machine(more::MachineArgs),
-    Summary(more::SummaryArgs),
+    /// Show what the machine's memory is used for: by class, process, control group and node, and how much is idle.
+    #[command(after_help = "Example:
+  isotherm record --all --duration 1min -o machine.isotherm
+  isotherm report machine machine.isotherm -o machine.html")]
+    Machine(CommonArgs),
+    /// Summarize a record on one screen: memory by process, cold memory, savings by paging out, and the next steps.
+    #[command(after_help = "Example:\n  isotherm report summary redis.isotherm")]
+    Summary(CommonArgs),
     Diff(more::DiffArgs),
-    Actions(more::ActionsArgs),
+    /// Show what schemes tried and did, what was refused and why, and how the guard stood, over time.
+    #[command(after_help = "Example:
+  isotherm run --preset prcl -o run.isotherm --duration 5min --pid 1234
+  isotherm report actions run.isotherm -o actions.html")]
+    Actions(CommonArgs),
 }
 
 /// The record, the part of it to report on, and the output.
@@ -145,8 +157,8 @@ struct AccessArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
     /// Sort by lowest address, largest size, highest rate or age, or mapping name first.
-    #[arg(long, value_enum, default_value_t = SortArg::Address)]
-    sort: SortArg,
+    #[arg(long, value_parser = one_of(ORDERS), default_value = "address")]
+    sort: SortBy,
     /// Reverse the order.
     #[arg(long)]
     reverse: bool,
@@ -179,14 +191,13 @@ struct AccessArgs {
     hot: Option<f32>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum SortArg {
-    Address,
-    Size,
-    Rate,
-    Age,
-    Mapping,
-}
+const ORDERS: &[(&str, &str, SortBy)] = &[
+    ("address", "", SortBy::Address),
+    ("size", "", SortBy::Size),
+    ("rate", "", SortBy::Rate),
+    ("age", "", SortBy::Age),
+    ("mapping", "", SortBy::Mapping),
+];
 
 /// Draw the access rate over time and address, as text, a picture, or an interactive page.
 #[derive(clap::Args)]
@@ -277,10 +288,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Report::Blame(args) => blame::blame(&args),
         Report::Footprint(args) => footprint(&args),
         Report::Fragmentation(args) => fragmentation(&args),
-        Report::Machine(args) => more::machine(&args),
-        Report::Summary(args) => more::summary(&args),
+        Report::Machine(common) => more::machine(&common),
+        Report::Summary(common) => more::summary(&common),
         Report::Diff(args) => more::diff(&args),
-        Report::Actions(args) => more::actions(&args),
+        Report::Actions(common) => more::actions(&common),
     }
 }
 
@@ -328,13 +339,7 @@ impl AccessArgs {
     fn options(&self) -> AccessOptions {
         AccessOptions {
             which: self.at.map_or(self.snapshot, Which::At),
-            sort: match self.sort {
-                SortArg::Address => SortBy::Address,
-                SortArg::Size => SortBy::Size,
-                SortArg::Rate => SortBy::Rate,
-                SortArg::Age => SortBy::Age,
-                SortArg::Mapping => SortBy::Mapping,
-            },
+            sort: self.sort,
             reverse: self.reverse,
             size: OptionalBounds {
                 min: self.min_size,

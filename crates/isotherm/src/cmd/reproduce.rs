@@ -122,7 +122,6 @@ impl Numbers {
     }
 }
 
-/// Returns the schema of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schema() -> schemars::Schema {
     crate::out::schema::<Numbers>()

@@ -93,7 +93,6 @@ fn pod_policy(args: &Args) -> anyhow::Result<Option<PodPolicySource>> {
     PodPolicySource::new(url, node, every).map(Some)
 }
 
-/// Time for the background process to start.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts this program again in the background, and waits until it answers or has failed.

@@ -117,7 +117,6 @@ fn said(taken: &TakenDevice) -> String {
     }
 }
 
-/// Returns the schemas of the printed JSON.
 #[cfg(test)]
 pub(crate) fn schemas() -> [schemars::Schema; 2] {
     use crate::out::schema;

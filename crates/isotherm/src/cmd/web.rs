@@ -97,22 +97,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let container = Finished::container(&documents)?;
     drop(documents);
     let stop = crate::stop::by_signals()?;
+    let content = Content::Whole { container, records };
+    serve(args, content, &stop, || Ok(()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves the content until `stop` is set, and does something else meanwhile.
+fn serve(
+    args: &Args,
+    content: Content,
+    stop: &AtomicBool,
+    meanwhile: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let (ready, address) = mpsc::sync_channel(1);
     std::thread::scope(|threads| {
-        let serving = threads.spawn(|| {
-            Site::serve(
-                args.listen,
-                Content::Whole { container, records },
-                &stop,
-                ready,
-            )
-        });
-        announce(args, address.recv())?;
-        serving
-            .join()
-            .map_err(|_| anyhow!("the server has panicked: a bug"))?
-    })?;
-    Ok(ExitCode::SUCCESS)
+        let serving = threads.spawn(|| Site::serve(args.listen, content, stop, ready));
+        let done = announce(args, address.recv()).and_then(|()| meanwhile());
+        let served = serving.join();
+        done.and(served.map_err(|_| anyhow!("the server has panicked: a bug"))?)
+    })
 }
 
 /// Monitors on this thread and serves on another, so that no browser delays the monitor.
@@ -187,24 +190,19 @@ fn grows(
     tell: impl FnOnce(&Page) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let (items, taken) = mpsc::sync_channel(waiting_max);
-    let (ready, address) = mpsc::sync_channel(1);
     let stop = AtomicBool::new(false);
     let page = Page {
         items: Mutex::new(Some(items)),
         has_left_out: AtomicBool::new(false),
     };
-    std::thread::scope(|threads| {
-        let content = Content::Live {
-            document: Box::new(document),
-            items: taken,
-        };
-        let serving = threads.spawn(|| Site::serve(args.listen, content, &stop, ready));
-        let reported = announce(args, address.recv()).and_then(|()| tell(&page));
+    let content = Content::Live {
+        document: Box::new(document),
+        items: taken,
+    };
+    serve(args, content, &stop, || {
+        let told = tell(&page);
         stop.store(true, Ordering::Relaxed);
-        let served = serving
-            .join()
-            .map_err(|_| anyhow!("the server has panicked: a bug"))?;
-        reported.and(served)
+        told
     })
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 pub(crate) use isotherm_session::protocol::DaemonRequest;
 
-use super::socket::beside;
+use crate::whole_file::beside;
 
 /// A busy daemon answers within one step, which may be a large one.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -82,7 +82,6 @@ fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Formats a status for people.
 pub(crate) fn text(status: &Value) -> String {
     isotherm_record::printable_lines(&isotherm_session::protocol::status_text(status))
 }

@@ -63,7 +63,6 @@ const BEHIND_MAX: usize = 64 << 20;
 /// Bytes of a request that `-v` logs.
 const REQUEST_SHOWN: usize = 80;
 
-/// The daemon's configuration.
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: Option<SocketAddr>,
@@ -78,7 +77,6 @@ pub(crate) struct Config {
 
 struct Daemon {
     config: Config,
-    /// The current specification.
     spec: SessionSpec,
     session: Session,
     acting: Acting,

@@ -25,17 +25,14 @@ impl Manager {
         }
     }
 
-    /// Reports that the daemon is ready.
     pub(super) fn ready(&self) {
         self.say(NotifyState::Ready);
     }
 
-    /// Reports that the daemon is about to end.
     pub(super) fn stopping(&self) {
         self.say(NotifyState::Stopping);
     }
 
-    /// Returns whether a message is due.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         let watchdog = self.watchdog.is_some() && now >= self.next_sign;
         self.is_there && (watchdog || now >= self.next_status)

@@ -35,7 +35,6 @@ pub(crate) struct PodPolicySource {
     address: SocketAddr,
     /// Name of this node in the cluster.
     pub(super) node: String,
-    /// Period of requests.
     every: Duration,
 }
 
@@ -78,7 +77,6 @@ impl PodPolicySource {
         )
     }
 
-    /// Sends one request.
     fn ask(&self, timeout: Duration) -> Result<Vec<AnnotatedPod>, String> {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
@@ -103,7 +101,6 @@ impl PodPolicySource {
     }
 }
 
-/// The result of a request.
 pub(super) type Answer = Result<Vec<AnnotatedPod>, String>;
 
 /// A thread that asks the proxy periodically.
@@ -114,7 +111,6 @@ pub(super) struct PodPolicyWatch {
 }
 
 impl PodPolicyWatch {
-    /// Starts the thread.
     pub(super) fn start(source: PodPolicySource) -> anyhow::Result<Self> {
         let (send, answers) = sync_channel(1);
         let (ends, ended) = channel();
@@ -184,6 +180,12 @@ mod tests {
         (answer, server.join().expect("no panic"))
     }
 
+    fn ask_that_says(text: String) -> (Answer, String) {
+        ask(move |mut stream| {
+            stream.write_all(text.as_bytes()).ok();
+        })
+    }
+
     fn http(status: &str, body: &str) -> String {
         let length = body.len();
         format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}")
@@ -194,11 +196,7 @@ mod tests {
 
     #[test]
     fn this_nodes_pods_are_asked_for() {
-        let (answer, asked) = ask(|mut stream| {
-            stream
-                .write_all(http("200 OK", LIST).as_bytes())
-                .expect("sent");
-        });
+        let (answer, asked) = ask_that_says(http("200 OK", LIST));
         assert_eq!(answer.expect("a list").len(), 1);
         let line = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1.example&resourceVersion=0 HTTP/1.1\r\n";
         assert!(asked.starts_with(line), "{asked}");
@@ -208,9 +206,7 @@ mod tests {
     #[test]
     fn whoever_answers_badly_is_an_error() {
         let check = |text: String, wanted: &str| {
-            let (answer, _) = ask(move |mut stream| {
-                stream.write_all(text.as_bytes()).ok();
-            });
+            let (answer, _) = ask_that_says(text);
             let error = answer.expect_err(wanted);
             assert!(error.contains(wanted), "{error}");
         };

@@ -9,7 +9,6 @@ use nix::sys::epoll::Epoll;
 
 use crate::serve::{Answer, Server, http};
 
-/// The media type of the metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Clients at a time, and the time for one of them.
 const LIMITS: (usize, Nanos) = (32, Nanos(5_000_000_000));
@@ -24,7 +23,6 @@ pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Serv
     http::open(address, poll, LIMITS)
 }
 
-/// Answers a request's head.
 pub(super) fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> Answer {
     http::answer(head, |request| {
         if request.target.split('?').next() == Some("/metrics") {

@@ -18,6 +18,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Uid;
 
 use crate::serve::{Answer, Limits, Listener, Server, Then};
+use crate::whole_file::beside;
 use isotherm_session::protocol::{REQUEST_BYTES_MAX, Reply};
 use isotherm_session::{Lock, lock};
 
@@ -90,14 +91,6 @@ pub(crate) fn make_folder_of(path: &Path) -> anyhow::Result<()> {
         .mode(0o755)
         .create(directory);
     made.with_context(|| format!("cannot create {}", directory.display()))
-}
-
-/// Returns `path.EXTENSION`.
-pub(super) fn beside(path: &Path, extension: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(extension);
-    name.into()
 }
 
 impl AsFd for Socket {

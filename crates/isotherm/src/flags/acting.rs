@@ -124,7 +124,6 @@ fn parse_rate(text: &str) -> anyhow::Result<f64> {
     Ok(rate)
 }
 
-/// Returns the request of the flags.
 pub(crate) fn acting(schemes: &SchemeArgs, guard: &GuardArgs) -> ActingRequest {
     let page_out = |Nanos(ns)| format!("4K max 0 0 {ns}ns max pageout");
     let lines = schemes.scheme.iter().cloned();

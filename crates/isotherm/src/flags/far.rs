@@ -20,12 +20,10 @@ pub(crate) struct FarArgs {
 }
 
 impl FarArgs {
-    /// Returns whether the machine stays as it was.
     pub(crate) fn is_none(&self) -> bool {
         self.far.is_none()
     }
 
-    /// Adds the second node to the replay's machine.
     pub(crate) fn add_to(&self, replay: &mut Replay) {
         if let (Some((bytes, latency)), Some(memory_bound)) = (self.far, self.memory_bound) {
             replay.add_far(&FarMemory {

@@ -19,7 +19,6 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Configuration> {
     Ok(configuration)
 }
 
-/// Returns the contexts of a configuration file, if one is named.
 pub(crate) fn contexts_of(file: Option<&Path>) -> anyhow::Result<Vec<ContextConfig>> {
     file.map_or(Ok(Vec::new()), |path| Ok(load(path)?.contexts))
 }

@@ -63,7 +63,6 @@ pub(crate) struct MonitorArgs {
     pub(crate) clear_by: Option<ClearBy>,
 }
 
-/// Ways of `--pages` to clear accessed bits.
 const CLEAR_BY: &[(&str, &str, ClearBy)] = &[
     (
         "auto",
@@ -83,7 +82,6 @@ const CLEAR_BY: &[(&str, &str, ClearBy)] = &[
 ];
 
 impl MonitorArgs {
-    /// Returns the monitoring of the flags.
     pub(crate) fn monitoring(&self) -> Monitoring {
         let method = if self.pages {
             Some(Method::Pages)

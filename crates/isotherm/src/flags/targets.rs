@@ -11,12 +11,10 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 
 use super::names::one_of;
 
-/// Monitors that watch and act.
 const WORLDS: &[(&str, &str, World)] = &[
     ("linux", "Isotherm, on any kernel", World::Linux),
     ("kernel", "The kernel's DAMON, through sysfs", World::Kernel),
 ];
-/// Huge pages of a command.
 const THP: &[(&str, &str, ThpPolicy)] = &[
     ("inherit", "As the system does it", ThpPolicy::Inherit),
     (

@@ -12,7 +12,6 @@ use super::{Answer, Limits, Then};
 const TRIES_PER_TURN: usize = 64;
 const READ_BYTES: usize = 16 << 10;
 
-/// A client and its buffers.
 pub(super) struct Client<S> {
     pub(super) stream: S,
     input: Vec<u8>,
@@ -35,7 +34,6 @@ pub(super) fn interest(waits_to_write: bool) -> EpollEvent {
     EpollEvent::new(flags, 0)
 }
 
-/// Result of one read or write.
 enum Tried {
     Some,
     NotNow,

@@ -9,7 +9,6 @@ use nix::sys::epoll::Epoll;
 
 use super::{Answer, Limits, Listener, Server, Then};
 
-/// Headers of a request.
 const HEADERS_MAX: usize = 64;
 
 /// A GET or HEAD request.

@@ -25,7 +25,6 @@ use client::{Client, interest};
 
 const SECOND: Nanos = Nanos(1_000_000_000);
 
-/// A listening socket.
 pub(crate) trait Listener: AsFd {
     /// A connection to a client, in non-blocking mode.
     type Stream: Read + Write + AsFd;
@@ -74,7 +73,6 @@ pub(crate) enum Then {
 }
 
 impl Answer {
-    /// Returns an answer of these bytes.
     pub(crate) fn new(bytes: Vec<u8>, then: Then) -> Self {
         Self {
             bytes,
@@ -83,7 +81,6 @@ impl Answer {
         }
     }
 
-    /// Returns a line of JSON.
     pub(crate) fn line(value: &impl serde::Serialize, then: Then) -> Self {
         // Maps have text as keys; nothing else can fail.
         let mut bytes = serde_json::to_vec(value).unwrap_or_default();
@@ -133,7 +130,6 @@ impl<D: Listener> Server<D> {
         self.open_or_shut(now);
     }
 
-    /// Returns the listening socket.
     pub(crate) fn listener(&self) -> &D {
         &self.listener
     }
@@ -163,7 +159,6 @@ impl<D: Listener> Server<D> {
         });
     }
 
-    /// Returns the number of subscribers.
     pub(crate) fn nr_subscribers(&self) -> usize {
         let clients = self.clients.iter();
         clients.filter(|client| client.subscribes()).count()

@@ -81,7 +81,6 @@ fn slots(snapshot: &Snapshot, width: usize) -> Vec<Slot> {
     stretches.into_iter().map(slot).collect()
 }
 
-/// The stretches of a snapshot between gaps of at least `gap_min`.
 fn stretches(snapshot: &Snapshot, gap_min: u64) -> Vec<AddressRange> {
     let mut found: Vec<AddressRange> = Vec::new();
     for region in &snapshot.regions {

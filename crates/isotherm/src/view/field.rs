@@ -24,7 +24,6 @@ pub(super) enum Field {
     Trend,
 }
 
-/// The fields that the list can be sorted by.
 const ORDERS: [Field; 7] = [
     Field::Resident,
     Field::WorkingSet,

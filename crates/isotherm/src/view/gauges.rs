@@ -94,7 +94,6 @@ fn kinds(sums: Sums) -> [(Option<f32>, String, u64); 4] {
     ]
 }
 
-/// Returns the cost of monitoring as lines.
 pub(super) fn cost(state: &State) -> Vec<Line<'static>> {
     let (Some(cost), Some((own, induced))) = (&state.cost, state.cpu_percent) else {
         return vec![Line::raw("measuring the cost ...")];

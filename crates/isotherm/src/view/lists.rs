@@ -38,7 +38,6 @@ fn columns(width: u16) -> Columns<Field> {
     Columns::fit(columns, width)
 }
 
-/// One of the two lists.
 struct List<'a> {
     state: &'a State,
     target: (TargetId, &'a Target),

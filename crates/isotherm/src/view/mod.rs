@@ -32,9 +32,7 @@ use state::State;
 
 /// Period of the attribution of idle memory to functions.
 const BLAME_EVERY: Nanos = Nanos(5_000_000_000);
-/// Period of drawing.
 const FRAME: Duration = Duration::from_millis(100);
-/// Lines that a page key scrolls.
 const PAGE: isize = 10;
 
 /// Shows what `source` yields until the user quits, a signal comes, or the terminal is closed. The terminal is restored

@@ -112,16 +112,11 @@ mod tests {
     #[test]
     fn files_are_told_by_age_and_the_others_as_one() {
         let bytes = |touched, idle, unknown| {
-            let mut ages = AgeBytes {
-                touched,
-                unknown,
-                ..AgeBytes::default()
-            };
-            ages.idle[4] = idle;
-            CachedBytes {
-                ages,
-                ..CachedBytes::default()
-            }
+            let mut bytes = CachedBytes::default();
+            bytes.ages.touched = touched;
+            bytes.ages.idle[4] = idle;
+            bytes.ages.unknown = unknown;
+            bytes
         };
         let sample = CacheSample {
             time: Nanos(20),

@@ -48,11 +48,9 @@ pub(super) struct Target {
     pub(super) name: String,
     pub(super) ended: bool,
     pub(super) snapshot: Snapshot,
-    /// The snapshot's bytes.
     pub(super) sums: Sums,
     /// Snapshots a second or more apart, before the present one; the latest last.
     pub(super) past: VecDeque<Snapshot>,
-    /// Start of its first snapshot.
     began: Option<Nanos>,
     rss: Option<u64>,
     swap: Option<u64>,
@@ -136,7 +134,6 @@ impl Sums {
     }
 }
 
-/// The state of the view.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) title: String,
@@ -146,7 +143,6 @@ pub(super) struct State {
     pub(super) opened: Option<TargetId>,
     /// The target that the list's cursor is on; the first without one.
     cursor: Option<TargetId>,
-    /// The field that the list is sorted by.
     pub(super) order: Field,
     /// The time now, if the items are live.
     pub(super) now: Option<Nanos>,
@@ -264,7 +260,6 @@ impl State {
         })
     }
 
-    /// Returns whether the list is shown, rather than a map.
     pub(super) fn shows_list(&self) -> bool {
         self.target().is_none()
     }
@@ -289,7 +284,6 @@ impl State {
         listed
     }
 
-    /// Returns the index of the list's cursor.
     pub(super) fn cursor(&self, listed: &[(TargetId, &Target)]) -> usize {
         let place = listed.iter().position(|(id, _)| Some(*id) == self.cursor);
         place.unwrap_or(0)
@@ -395,7 +389,6 @@ impl State {
     }
 }
 
-/// Sums up a snapshot's bytes.
 fn sums(snapshot: &Snapshot) -> Sums {
     let totals = snapshot.totals();
     let idle_for = |age: Nanos| {

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use isotherm_engine::frames::AgeBytes;
-use isotherm_engine::page_cache::{CachedBytes, PAGE_CACHE};
+use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::{
     AddressRange, Cost, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId,
 };
@@ -31,48 +30,46 @@ fn region(start: u64, mib: u64, nr_accesses: Option<f32>, age_s: u64) -> RegionS
     }
 }
 
+fn start(id: u32, pid: u32, name: &str) -> Item {
+    Item::TargetStart(TargetStart {
+        target: TargetId(id),
+        pid,
+        name: name.into(),
+        ..TargetStart::default()
+    })
+}
+
+fn snapshot(id: u32, end_ms: u64, regions: Vec<RegionSnapshot>) -> Item {
+    Item::Snapshot(Snapshot {
+        target: TargetId(id),
+        end: Nanos::from_millis(end_ms),
+        nr_samples: 20,
+        regions,
+        ..Snapshot::default()
+    })
+}
+
 fn state() -> State {
     let mut state = State::new("", Palette::Plain);
-    let target = TargetId(0);
-    let time = Nanos(0);
-    state.update(&Item::TargetStart(TargetStart {
-        time,
-        target,
-        pid: 42,
-        name: "redis".into(),
-        context: None,
-    }));
+    state.update(&start(0, 42, "redis"));
     let heap = Mapping {
         range: AddressRange::new(64 * MIB, 128 * MIB),
         permissions: "rw-p".into(),
         name: "[heap]".into(),
         unreclaimable: None,
     };
-    let added = vec![heap];
     state.update(&Item::Mappings(MappingChange {
-        time,
-        target,
-        removed: Vec::new(),
-        added,
+        added: vec![heap],
+        ..MappingChange::default()
     }));
     let regions = vec![
         region(64 * MIB, 32, Some(20.0), 3),
         region(96 * MIB, 32, Some(0.0), 9),
         region(1 << 40, 16, None, 9),
     ];
-    let snapshot = Snapshot {
-        target,
-        start: time,
-        end: Nanos(400_000_000),
-        nr_samples: 20,
-        regions,
-        ..Snapshot::default()
-    };
-    state.update(&Item::Snapshot(snapshot));
-    let rss = BTreeMap::from([(0, 80 * MIB)]);
+    state.update(&snapshot(0, 400, regions));
     state.update(&Item::Usage(UsageSample {
-        time,
-        rss,
+        rss: BTreeMap::from([(0, 80 * MIB)]),
         ..UsageSample::default()
     }));
     for second in 1..=2 {
@@ -81,9 +78,8 @@ fn state() -> State {
             clears: second * 50,
             ..Cost::default()
         };
-        let time = Nanos(second * 1_000_000_000);
         state.update(&Item::Cost(CostSample {
-            time,
+            time: Nanos(second * 1_000_000_000),
             cost,
             ..CostSample::default()
         }));
@@ -94,15 +90,13 @@ fn state() -> State {
 fn picture(state: &State, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a buffer");
     terminal.draw(|frame| draw(frame, state)).expect("drawn");
-    let buffer = terminal.backend().buffer().clone();
-    let rows = buffer.content.chunks(usize::from(width));
-    rows.map(|row| {
-        row.iter()
-            .map(ratatui::buffer::Cell::symbol)
-            .collect::<String>()
-            + "\n"
-    })
-    .collect()
+    let cells = &terminal.backend().buffer().content;
+    let mut shown = String::new();
+    for row in cells.chunks(usize::from(width)) {
+        shown.extend(row.iter().map(ratatui::buffer::Cell::symbol));
+        shown.push('\n');
+    }
+    shown
 }
 
 /// Compares with the picture in `golden/`; UPDATE_GOLDEN=1 writes it anew.
@@ -151,18 +145,10 @@ fn colours_show_heat_where_the_terminal_has_them() {
 #[test]
 fn the_past_stands_below_the_present() {
     let mut state = state();
-    let target = TargetId(0);
     for second in 1..4u64 {
-        let end = Nanos(second * 1_000_000_000);
         let hot = if second % 2 == 0 { 20.0 } else { 0.0 };
-        state.update(&Item::Snapshot(Snapshot {
-            target,
-            start: end - Nanos(400_000_000),
-            end,
-            nr_samples: 20,
-            regions: vec![region(64 * MIB, 32, Some(hot), 1)],
-            ..Snapshot::default()
-        }));
+        let regions = vec![region(64 * MIB, 32, Some(hot), 1)];
+        state.update(&snapshot(0, 1000 * second, regions));
     }
     let shown = picture(&state, 80, 40);
     let below_title = shown
@@ -191,20 +177,14 @@ fn only_memory_is_shown_as_hot_or_idle() {
         memory: Some(RegionMemory::default()),
         ..region(1 << 40, 4096, Some(0.0), 99)
     };
-    state.update(&Item::Snapshot(Snapshot {
-        target: TargetId(0),
-        start: Nanos(0),
-        end: Nanos(400_000_000),
-        nr_samples: 20,
-        regions: vec![sparse, hole],
-        ..Snapshot::default()
-    }));
+    state.update(&snapshot(0, 400, vec![sparse, hole]));
     let shown = picture(&state, 120, 34);
-    assert!(
-        shown.contains("working set is 25 % of 8 MiB resident"),
-        "{shown}"
-    );
-    assert!(shown.contains("cold 0 B  0 regions"), "{shown}");
+    for text in [
+        "working set is 25 % of 8 MiB resident",
+        "cold 0 B  0 regions",
+    ] {
+        assert!(shown.contains(text), "{shown}");
+    }
 }
 
 #[test]
@@ -216,7 +196,6 @@ fn a_stale_view_says_so() {
     assert!(picture(&state, 120, 34).contains("9 s old: the budget is used up"));
 }
 
-/// A region that is resident as a whole.
 fn resident(region: RegionSnapshot) -> RegionSnapshot {
     let memory = RegionMemory {
         resident: region.resident(),
@@ -233,44 +212,24 @@ fn resident(region: RegionSnapshot) -> RegionSnapshot {
 fn several() -> State {
     let mut state = state();
     for (id, name, mib) in [(1, "shell", 4), (2, "server", 900)] {
-        let target = TargetId(id);
-        state.update(&Item::TargetStart(TargetStart {
-            time: Nanos(0),
-            target,
-            pid: 100 + id,
-            name: name.into(),
-            context: None,
-        }));
+        state.update(&start(id, 100 + id, name));
         for end in 2..=3 {
-            state.update(&Item::Snapshot(Snapshot {
-                target,
-                start: Nanos(0),
-                end: Nanos(end * 400_000_000),
-                nr_samples: 20,
-                regions: vec![
-                    resident(region(64 * MIB, mib / end, Some(3.0), 1)),
-                    resident(region(1 << 40, mib - mib / end, Some(0.0), 150)),
-                ],
-                ..Snapshot::default()
-            }));
+            let regions = vec![
+                resident(region(64 * MIB, mib / end, Some(3.0), 1)),
+                resident(region(1 << 40, mib - mib / end, Some(0.0), 150)),
+            ];
+            state.update(&snapshot(id, 400 * end, regions));
         }
     }
     state.update(&Item::TargetExit(TargetExit {
         target: TargetId(1),
         ..TargetExit::default()
     }));
-    let mut ages = AgeBytes::default();
-    ages.idle[3] = 1500 * MIB;
-    let bytes = CachedBytes {
-        ages,
-        ..CachedBytes::default()
-    };
+    let mut memory = CachedMemory::default();
+    memory.bytes.ages.idle[3] = 1500 * MIB;
     state.update(&Item::Machine(MachineSample {
         page_cache: Some(CacheSample {
-            memory: vec![CachedMemory {
-                bytes,
-                ..CachedMemory::default()
-            }],
+            memory: vec![memory],
             ..CacheSample::default()
         }),
         ..MachineSample::default()
@@ -293,54 +252,54 @@ fn several_targets_are_a_list() {
 fn a_target_of_the_list_is_opened_and_left_again() {
     let mut state = several();
     let shown = |state: &State| state.target().map(|(_, target)| target.name.clone());
-    let mut press = |code| {
-        let goes_on = super::press(&mut state, KeyEvent::new(code, KeyModifiers::NONE));
-        goes_on.then(|| shown(&state).unwrap_or_default())
-    };
-    let named = |name: &str| Some(name.to_owned());
-    assert_eq!(press(KeyCode::Down), named(""));
-    assert_eq!(press(KeyCode::Enter), named("server"));
-    assert_eq!(press(KeyCode::Char('t')), named("redis"));
-    assert_eq!(press(KeyCode::Esc), named(""));
-    assert_eq!(
-        press(KeyCode::Enter),
-        named("redis"),
-        "the cursor is where it was"
-    );
-    assert_eq!(press(KeyCode::Char('o')), named(""));
-    // The earlier order by size continues by name: server is after redis.
-    assert_eq!(press(KeyCode::Left), named(""));
-    assert_eq!(press(KeyCode::Down), named(""));
-    assert_eq!(press(KeyCode::Enter), named("server"));
-    assert_eq!(press(KeyCode::Esc), named(""));
-    assert_eq!(press(KeyCode::Home), named(""));
-    assert_eq!(press(KeyCode::Enter), named("page cache"));
+    for (at, (code, name)) in [
+        (KeyCode::Down, ""),
+        (KeyCode::Enter, "server"),
+        (KeyCode::Char('t'), "redis"),
+        (KeyCode::Esc, ""),
+        // The cursor is where it was.
+        (KeyCode::Enter, "redis"),
+        (KeyCode::Char('o'), ""),
+        // The earlier order by size continues by name: server is after redis.
+        (KeyCode::Left, ""),
+        (KeyCode::Down, ""),
+        (KeyCode::Enter, "server"),
+        (KeyCode::Esc, ""),
+        (KeyCode::Home, ""),
+        (KeyCode::Enter, "page cache"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert!(press(&mut state, code), "key {at}");
+        assert_eq!(shown(&state).unwrap_or_default(), name, "key {at}");
+    }
     let page_cache = picture(&state, 130, 24);
-    assert!(
-        page_cache.contains("(other files)") && page_cache.contains("30 s"),
-        "{page_cache}"
-    );
+    for text in ["(other files)", "30 s"] {
+        assert!(page_cache.contains(text), "{page_cache}");
+    }
     assert_eq!(state.opened, Some(PAGE_CACHE));
     state.back();
-    assert!(!super::press(
-        &mut state,
-        KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE)
-    ));
+    assert!(!press(&mut state, KeyCode::Esc));
+}
+
+fn press(state: &mut State, code: KeyCode) -> bool {
+    super::press(state, KeyEvent::new(code, KeyModifiers::NONE))
 }
 
 #[test]
 fn keys_act_on_the_state() {
     let mut state = state();
-    let mut press = |code, modifiers| super::press(&mut state, KeyEvent::new(code, modifiers));
-    let none = KeyModifiers::NONE;
-    assert!(press(KeyCode::Char('?'), none));
-    assert!(press(KeyCode::Char('q'), none), "closes the help only");
+    assert!(press(&mut state, KeyCode::Char('?')));
+    let goes_on = press(&mut state, KeyCode::Char('q'));
+    assert!(goes_on, "it closes the help only");
     // One region is in each list, so there is nothing to scroll.
-    assert!(press(KeyCode::PageDown, none));
-    assert!(press(KeyCode::Char('t'), none));
-    assert!(press(KeyCode::Char('p'), none));
-    assert!(!press(KeyCode::Char('q'), none));
-    assert!(!press(KeyCode::Char('c'), KeyModifiers::CONTROL));
+    for key in [KeyCode::PageDown, KeyCode::Char('t'), KeyCode::Char('p')] {
+        assert!(press(&mut state, key));
+    }
+    assert!(!press(&mut state, KeyCode::Char('q')));
+    let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert!(!super::press(&mut state, ctrl_c));
     assert_eq!((state.scroll, state.help, state.paused), (0, false, true));
 }
 
@@ -359,11 +318,6 @@ fn a_paused_view_stands_still() {
     let mut state = state();
     state.paused = true;
     let before = picture(&state, 120, 24);
-    let snapshot = Snapshot {
-        target: TargetId(0),
-        nr_samples: 20,
-        ..Snapshot::default()
-    };
-    state.update(&Item::Snapshot(snapshot));
+    state.update(&snapshot(0, 0, Vec::new()));
     assert_eq!(picture(&state, 120, 24), before);
 }

@@ -58,7 +58,6 @@ pub(super) fn section<'a>(title: impl IntoIterator<Item = Line<'a>>, width: u16)
     }
 }
 
-/// A column of a list.
 pub(super) struct Column<F> {
     pub(super) field: F,
     pub(super) head: String,

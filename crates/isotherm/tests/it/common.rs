@@ -30,6 +30,9 @@ pub(crate) trait Ended: Sized {
 
     /// Asserts that it refused: by exit code 2, and a message that contains `words`.
     fn refused(&self, words: &str);
+
+    /// Asserts that its standard output contains `words`.
+    fn prints(&self, words: &str);
 }
 
 impl Ended for Output {
@@ -51,6 +54,12 @@ impl Ended for Output {
     fn refused(&self, words: &str) {
         let is_refusal = self.status.code() == Some(2) && self.errors().contains(words);
         assert!(is_refusal, "no {words:?}: {self:?}");
+    }
+
+    #[track_caller]
+    fn prints(&self, words: &str) {
+        let stdout = text(&self.stdout);
+        assert!(stdout.contains(words), "no {words:?}: {self:?}");
     }
 }
 

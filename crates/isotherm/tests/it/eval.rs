@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::common::{Ended, isotherm, run, text};
 
 const EXPERIMENT: &str = "name = \"fake\"\nrepeats = 2\n\
@@ -14,9 +16,8 @@ const EXPERIMENT: &str = "name = \"fake\"\nrepeats = 2\n\
 fn command(folder: &Path, text: &str) -> Command {
     std::fs::write(folder.join("x.toml"), text).expect("a folder of ours");
     let mut command = isotherm();
-    command
-        .args(["eval", "x.toml", "-o", "out"])
-        .current_dir(folder);
+    command.args(["eval", "x.toml", "-o", "out"]);
+    command.current_dir(folder);
     command
 }
 
@@ -29,14 +30,10 @@ fn said(output: &Output) -> String {
     text(&[&output.stdout[..], &output.stderr[..]].concat())
 }
 
-fn journal(folder: &Path) -> Vec<serde_json::Value> {
+fn journal(folder: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("out/results.jsonl")).unwrap_or_default();
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok());
-    lines
-        .filter(|entry: &serde_json::Value| entry["entry"] == "run")
-        .collect()
+    let entries = text.lines().flat_map(serde_json::from_str::<Value>);
+    entries.filter(|entry| entry["entry"] == "run").collect()
 }
 
 #[test]
@@ -55,15 +52,13 @@ fn an_experiment_is_measured_reported_and_not_repeated() {
     }
     let before = journal(folder.path());
     let measured = &before[0]["outcome"]["measured"];
-    let seconds = |run: &serde_json::Value| {
+    let seconds = |run: &Value| {
         let runtime_s = &run["outcome"]["measured"]["runtime_s"];
         runtime_s.as_f64().expect("a number")
     };
     // There are two runs, so their median is their mean.
     let runtime_s = f64::midpoint(seconds(&before[0]), seconds(&before[1]));
-    let rows = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("fake    "));
+    let rows = text.lines().filter_map(|l| l.strip_prefix("fake    "));
     let printed: Vec<f64> = rows.filter_map(|cell| cell.trim().parse().ok()).collect();
     let is_it = |&cell: &f64| (cell - runtime_s).abs() < 0.002;
     // It takes about a second: it does as much work as the first run did.
@@ -151,15 +146,12 @@ fn the_experiments_that_come_with_it_say_what_would_run_and_how_long() {
             assert!(text.contains(words), "{name}: {words}: {text}");
         }
     };
-    says(
-        "shipped.toml",
-        &[
-            "shipped: 180 runs",
-            "damon_reclaim",
-            " recordings to tune by",
-            " min for the ",
-        ],
-    );
+    let shipped = [
+        "shipped: 180 runs",
+        "damon_reclaim",
+        " recordings to tune by",
+    ];
+    says("shipped.toml", &[&shipped[..], &[" min for the "]].concat());
     says("parsec.toml", &["splash2x/ocean_ncp", " min for the "]);
 }
 
@@ -171,10 +163,9 @@ fn a_summary_is_markdown_to_paste_the_worst_first() {
         [[configuration]]\nname = \"orig\"\n[[configuration]]\nname = \"again\"\n";
     let said = said(&eval(folder.path(), text, &[]).success());
     assert!(said.contains("[4/4, 0 min left] nap"), "{said}");
-    let printed = crate::common::text(&eval(folder.path(), text, &["--summary"]).stdout);
-    assert!(printed.starts_with("\n## Worst cases first\n"), "{printed}");
-    assert!(
-        printed.contains("| again | nap | ") && printed.contains("within noise"),
-        "{printed}"
-    );
+    let summary = eval(folder.path(), text, &["--summary"]);
+    let begins = b"\n## Worst cases first\n";
+    assert!(summary.stdout.starts_with(begins), "{summary:?}");
+    summary.prints("| again | nap | ");
+    summary.prints("within noise");
 }

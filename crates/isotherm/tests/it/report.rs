@@ -44,16 +44,11 @@ fn record() -> Vec<u8> {
 }
 
 fn run(directory: &Path, arguments: &[&str], stdin: &[u8]) -> Output {
-    let mut child = isotherm()
-        .arg("report")
-        .args(arguments)
-        .current_dir(directory)
-        .env_remove("NO_COLOR")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("isotherm starts");
+    let mut command = isotherm();
+    command.arg("report").args(arguments).current_dir(directory);
+    command.env_remove("NO_COLOR").stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("isotherm starts");
     let mut input = child.stdin.take().expect("a pipe");
     // A report that refuses its arguments does not read.
     let _ = input.write_all(stdin);
@@ -90,15 +85,15 @@ fn every_report_reads_the_newest_record_by_default() {
 fn reports_read_what_other_programs_wrote() {
     let directory = TempDir::new().expect("a directory");
     let path = |name: &str| directory.path().join(name);
-    std::fs::write(path("rec.isotherm"), record()).expect("written");
+    fs::write(path("rec.isotherm"), record()).expect("written");
     let ours = run(directory.path(), &["wss", "rec.isotherm", "--json"], &[]);
     for name in ["copy.parquet", "copy.json", "copy.damo"] {
         common::run(directory.path(), &["convert", "rec.isotherm", name]).success();
         // The content determines the format, not the name; from a pipe, too.
         let any = path("any");
-        std::fs::rename(path(name), &any).expect("renamed");
+        fs::rename(path(name), &any).expect("renamed");
         let theirs = run(directory.path(), &["wss", "any", "--json"], &[]);
-        let bytes = std::fs::read(&any).expect("read");
+        let bytes = fs::read(&any).expect("read");
         let piped = run(directory.path(), &["wss", "-", "--json"], &bytes);
         assert_eq!(piped.stdout, theirs.stdout);
         let theirs = theirs.json();
@@ -268,14 +263,6 @@ fn colours_only_where_wanted() {
     assert!(!coloured(&["heatmap", "-"]));
     assert!(coloured(&["heatmap", "-", "--color", "always"]));
     assert!(!coloured(&["heatmap", "-", "--color", "never"]));
-}
-
-#[test]
-fn help_has_examples() {
-    let reports = "access heatmap wss idle footprint summary diff actions";
-    for report in reports.split(' ') {
-        check(&[report, "--help"], b"", "Example", "", 0);
-    }
 }
 
 #[test]

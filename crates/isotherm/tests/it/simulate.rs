@@ -16,9 +16,8 @@ fn isotherm(arguments: &[&str]) -> Output {
 }
 
 fn simulated(arguments: &[&str]) -> Value {
-    isotherm(&[&["simulate", "--json"], arguments].concat())
-        .success()
-        .json()
+    let output = isotherm(&[&["simulate", "--json"], arguments].concat());
+    output.success().json()
 }
 
 fn scenario(name: &str) -> PathBuf {
@@ -37,9 +36,8 @@ fn a_scheme_saves_what_it_says_it_would() {
     let alone = run(&[]);
     let prcl = run(&["--preset", "prcl", "--no-guard"]);
     let rss = |report: &Value| {
-        report["processes"][0]["rss_mean_bytes"]
-            .as_f64()
-            .expect("bytes")
+        let mean = &report["processes"][0]["rss_mean_bytes"];
+        mean.as_f64().expect("bytes")
     };
     assert!(rss(&prcl) < 0.7 * rss(&alone), "{prcl}");
     assert!(prcl["processes"][0]["major_faults"].as_u64() > Some(1000));
@@ -87,37 +85,25 @@ fn fragmented_memory_is_compacted_and_reported() {
     let record = directory.path().join("record");
     let smaller = directory.path().join("smaller.yaml");
     let whole = fs::read_to_string(scenario("fragmented.yaml")).expect("a scenario");
-    let changes = [
-        ("64 GiB", "4 GiB"),
-        ("16 GiB", "1 GiB"),
-        ("60 GiB", "3.75 GiB"),
-        ("32 GiB", "2 GiB"),
-    ];
-    let text_of = |proactiveness: &str| {
-        let change = |text: String, (from, to): &(&str, &str)| text.replace(from, to);
-        let text = changes.iter().fold(whole.clone(), change);
-        text.replace(
-            "proactiveness: 60",
-            &format!("proactiveness: {proactiveness}"),
-        )
-    };
-    fs::write(&smaller, text_of("60")).expect("written");
+    let small = whole
+        .replace("64 GiB", "4 GiB")
+        .replace("16 GiB", "1 GiB")
+        .replace("60 GiB", "3.75 GiB")
+        .replace("32 GiB", "2 GiB");
+    fs::write(&smaller, &small).expect("written");
     let ahead = simulated(&[text(&smaller), "-o", text(&record)]);
     assert_eq!(ahead["huge_pages"]["faults"], 1024, "{ahead}");
     assert_eq!(ahead["huge_pages"]["compaction_stall_seconds"], 0.0);
     assert!(ahead["huge_pages"]["kcompactd_cpu_seconds"].as_f64() > Some(0.0));
     let report = isotherm(&["report", "fragmentation", "--format", "json", text(&record)]).json();
-    assert!(
-        report["nodes"][0]["rounds"]["ended"]["at_low"].as_u64() > Some(0),
-        "{report}"
-    );
-    fs::write(&smaller, text_of("0")).expect("written");
+    let at_low = report["nodes"][0]["rounds"]["ended"]["at_low"].as_u64();
+    assert!(at_low > Some(0), "{report}");
+    let off = small.replace("proactiveness: 60", "proactiveness: 0");
+    fs::write(&smaller, off).expect("written");
     let direct = simulated(&[text(&smaller)]);
     assert_eq!(direct["huge_pages"]["kcompactd_cpu_seconds"], 0.0);
-    assert!(
-        direct["huge_pages"]["compacted_for"].as_u64() > Some(500),
-        "{direct}"
-    );
+    let compacted_for = direct["huge_pages"]["compacted_for"].as_u64();
+    assert!(compacted_for > Some(500), "{direct}");
     assert!(direct["processes"][1]["lost_seconds"]["compaction"].as_f64() > Some(0.0));
 }
 
@@ -130,13 +116,10 @@ fn hmsdks_files_run_on_two_nodes() {
     isotherm(&line).success();
     let far = scenario("far_memory.yaml");
     let tiered = simulated(&[text(&far), "-c", text(&plan), "--duration", "100s"]);
-    let actions = tiered["schemes"].as_array().expect("schemes");
-    let applied = |action: &str| {
-        let of = actions.iter().filter(|scheme| scheme["action"] == action);
-        of.filter_map(|scheme| scheme["applied_bytes"].as_u64())
-            .sum::<u64>()
-    };
-    assert!(applied("migrate_cold") > 1 << 30, "{tiered}");
+    let schemes = tiered["schemes"].as_array().expect("schemes").iter();
+    let demoting = schemes.filter(|scheme| scheme["action"] == "migrate_cold");
+    let applied = demoting.filter_map(|scheme| scheme["applied_bytes"].as_u64());
+    assert!(applied.sum::<u64>() > 1 << 30, "{tiered}");
 }
 
 /// A configuration of two contexts that watch all processes, each with one scheme.
@@ -168,9 +151,8 @@ fn a_dry_run_says_so_and_counts_a_byte_once() {
             applied += action.sz_applied;
         }
     }
-    let resident = report["processes"][0]["rss_max_bytes"]
-        .as_u64()
-        .expect("bytes");
+    let resident = &report["processes"][0]["rss_max_bytes"];
+    let resident = resident.as_u64().expect("bytes");
     // A tenth is touched meanwhile, and may be paged out again.
     let most = resident + resident / 4;
     assert!((1..=most).contains(&applied), "{applied}: {report}");
@@ -179,10 +161,7 @@ fn a_dry_run_says_so_and_counts_a_byte_once() {
 #[test]
 fn two_contexts_have_targets_and_costs_of_their_own() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (record, config) = (
-        directory.path().join("two.isotherm"),
-        directory.path().join("two.yaml"),
-    );
+    let [record, config] = ["two.isotherm", "two.yaml"].map(|name| directory.path().join(name));
     fs::write(&config, TWO_CONTEXTS).expect("a file");
     let server = scenario("server.yaml");
     let line = ["--duration", "20s", "--dry-run", "-c", text(&config), "-o"];
@@ -227,10 +206,8 @@ fn a_trace_is_replayed_under_a_scheme() {
     page_record(&trace, 40, true);
     let alone = simulated(&["--trace", text(&trace)]);
     assert_eq!(alone["processes"][0]["name"], "traced");
-    assert!(
-        (alone["simulated_seconds"].as_f64().expect("s") - 40.0).abs() < 0.5,
-        "{alone}"
-    );
+    let seconds = alone["simulated_seconds"].as_f64().expect("s");
+    assert!((seconds - 40.0).abs() < 0.5, "{alone}");
     assert_eq!(alone["processes"][0]["rss_max_bytes"], BLOCK_SIZE);
     let prcl = simulated(&["--trace", text(&trace), "--preset", "prcl", "--no-guard"]);
     let process = &prcl["processes"][0];
@@ -255,11 +232,8 @@ fn what_cannot_be_simulated_says_why_and_what_to_do() {
     let regions = folder.path().join("regions");
     page_record(&regions, 3, false);
     let endless = folder.path().join("endless.yaml");
-    fs::write(
-        &endless,
-        "processes: [{mappings: [{name: heap, size: 1 MiB}]}]",
-    )
-    .expect("a file");
+    let scenario = "processes: [{mappings: [{name: heap, size: 1 MiB}]}]";
+    fs::write(&endless, scenario).expect("a file");
     for (arguments, wanted) in [
         (&[][..], "--trace"),
         (&["--trace", text(&regions)], "record --pages"),

@@ -14,11 +14,9 @@ use crate::common::{Ended, isotherm};
 
 #[test]
 fn without_a_terminal_top_says_what_to_use_instead() {
-    let output = isotherm()
-        .args(["top", "--pid", "1"])
-        .stdin(Stdio::null())
-        .output()
-        .expect("isotherm runs");
+    let mut top = isotherm();
+    top.args(["top", "--pid", "1"]).stdin(Stdio::null());
+    let output = top.output().expect("isotherm runs");
     output.refused("use `isotherm record`");
     // Nothing was written to a possible file or pipe.
     assert!(output.stdout.is_empty());
@@ -43,21 +41,16 @@ fn on_a_terminal_that_cannot_go_back_nothing_is_drawn() {
     };
     check("top --pid 1", "TERM=dumb");
     check("doctor", "What works here");
-    check(
-        "record --simulated --duration 2s -o /dev/null",
-        "recorded 2",
-    );
+    check("record --simulated -d 2s -o /dev/null", "recorded 2");
 }
 
 /// Plays a record back to its end on a terminal of its own; returns the terminal's other side.
 fn played() -> (Child, File) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let record = directory.path().join("record");
-    let made = isotherm()
-        .args(["record", "--simulated", "--quiet", "--duration", "1s", "-o"])
-        .arg(&record)
-        .status();
-    assert!(made.expect("isotherm runs").success());
+    let mut made = isotherm();
+    made.args(["record", "--simulated", "--quiet", "--duration", "1s", "-o"]);
+    assert!(made.arg(&record).status().expect("it runs").success());
     let size = Winsize {
         ws_row: 24,
         ws_col: 80,
@@ -70,15 +63,10 @@ fn played() -> (Child, File) {
     let (side, mut screen) = (copy(&terminal.slave), File::from(copy(&terminal.master)));
     drop(terminal);
     let side = || Stdio::from(copy(&side));
-    let top = isotherm()
-        .args(["top", "--speed", "100", "--replay"])
-        .arg(&record)
-        .env("TERM", "xterm")
-        .stdin(side())
-        .stdout(side())
-        .stderr(side())
-        .spawn()
-        .expect("isotherm runs");
+    let mut top = isotherm();
+    top.args(["top", "--speed", "100", "--replay"]).arg(&record);
+    top.stdin(side()).stdout(side()).stderr(side());
+    let top = top.env("TERM", "xterm").spawn().expect("isotherm runs");
     let mut drawn = Vec::new();
     while !String::from_utf8_lossy(&drawn).contains("END") {
         let mut part = [0; 4096];

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use crate::common::{Ended, run, text};
+use crate::common::{Ended, run};
 use crate::records::page_record;
 
 fn tune(folder: &Path, args: &[&str]) -> Output {
@@ -26,28 +26,24 @@ fn a_record_gives_a_configuration_a_page_and_numbers() {
     let folder = folder();
     let files = ["-o", "tuned.yaml", "--page", "tune.html"];
     let done = tune(folder.path(), &[&SMALL[..], &files].concat()).success();
-    let said = text(&done.stdout);
-    assert!(
-        said.contains("2 of 2 settings tried") && said.contains("recommended: age 3 s"),
-        "{said}"
-    );
-    let written = fs::read_to_string(folder.path().join("tuned.yaml")).expect("written");
-    assert!(
-        written.contains("min: 3 s") && written.contains("max_slowdown: 1 %"),
-        "{written}"
-    );
-    let page = fs::read_to_string(folder.path().join("tune.html")).expect("written");
-    assert!(page.contains("Tuning traced"));
+    done.prints("2 of 2 settings tried");
+    done.prints("recommended: age 3 s");
+    for (name, part) in [
+        ("tuned.yaml", "min: 3 s"),
+        ("tuned.yaml", "max_slowdown: 1 %"),
+        ("tune.html", "Tuning traced"),
+    ] {
+        let written = fs::read_to_string(folder.path().join(name)).expect("written");
+        assert!(written.contains(part), "{part}: {written}");
+    }
     let names = fs::read_dir(folder.path()).expect("ours").count();
     assert_eq!(names, 4, "the journal is gone");
     let again = ["app.isotherm", "-c", "tuned.yaml", "--param", "age=3s,8s"];
     let json = tune(folder.path(), &[&again[..], &["--json"]].concat()).json();
     assert_eq!(json["given"], json["recommended"]);
     let slowdown = &json["recommended"]["prediction"]["slowdown"];
-    assert!(
-        slowdown["high"].as_f64() > slowdown["value"].as_f64(),
-        "how sure that is: {slowdown}"
-    );
+    let [value, high] = ["value", "high"].map(|name| slowdown[name].as_f64());
+    assert!(high > value, "how sure that is: {slowdown}");
     let report = run(folder.path(), &["check", "--json", "tuned.yaml"]).json();
     assert_eq!(report["findings"], serde_json::json!([]));
 }
@@ -55,16 +51,10 @@ fn a_record_gives_a_configuration_a_page_and_numbers() {
 #[test]
 fn a_limit_that_nothing_meets_is_told_and_writes_nothing() {
     let folder = folder();
-    let done = tune(
-        folder.path(),
-        &[&SMALL[..], &["--max-memory", "64K", "-o", "tuned.json"]].concat(),
-    );
-    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
-    assert!(
-        text(&done.stdout).contains("no setting is within the limit"),
-        "{}",
-        text(&done.stdout)
-    );
+    let limit = ["--max-memory", "64K", "-o", "tuned.json"];
+    let done = tune(folder.path(), &[&SMALL[..], &limit].concat());
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+    done.prints("no setting is within the limit");
     assert!(!folder.path().join("tuned.json").exists());
 }
 
@@ -72,26 +62,21 @@ fn a_limit_that_nothing_meets_is_told_and_writes_nothing() {
 fn what_cannot_be_tuned_says_what_to_do() {
     let folder = folder();
     for (args, said) in [
-        (&[][..], "name the record of a program"),
-        (&["app.isotherm"], "name a --preset"),
-        (&["regions.isotherm", "--preset", "prcl"], "record --pages"),
+        ("", "name the record of a program"),
+        ("app.isotherm", "name a --preset"),
+        ("regions.isotherm --preset prcl", "record --pages"),
+        ("nothing.isotherm --preset prcl", "nothing.isotherm"),
+        ("app.isotherm --preset prcl --param x=1", "quota"),
         (
-            &["nothing.isotherm", "--preset", "prcl"],
-            "nothing.isotherm",
-        ),
-        (
-            &["app.isotherm", "--preset", "prcl", "--param", "x=1"],
-            "quota",
-        ),
-        (
-            &["app.isotherm", "--preset", "prcl", "--socket", "x"],
+            "app.isotherm --preset prcl --socket x",
             "cannot be used with",
         ),
-        (&["-c", "tuned.yaml", "--preset", "prcl"], "-c, or --preset"),
-        (&["--preset", "prcl", "--param", "age=1s"], "RECORD"),
-        (&["-c", "tuned.yaml", "--budget", "7"], "RECORD"),
+        ("-c tuned.yaml --preset prcl", "-c, or --preset"),
+        ("--preset prcl --param age=1s", "RECORD"),
+        ("-c tuned.yaml --budget 7", "RECORD"),
     ] {
-        tune(folder.path(), args).refused(said);
+        let args: Vec<&str> = args.split_whitespace().collect();
+        tune(folder.path(), &args).refused(said);
     }
     // Without a record the options are for the daemon.
     fs::write(folder.path().join("tuned.yaml"), "").expect("ours");

@@ -47,13 +47,9 @@ fn served() -> Served {
 }
 
 fn serve(mut command: Command, folder: TempDir) -> Served {
-    let child = command
-        .current_dir(folder.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it runs");
-    let mut child = Killed(child);
+    command.current_dir(folder.path());
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = Killed(command.spawn().expect("it runs"));
     let mut line = String::new();
     let mut printed = BufReader::new(child.0.stdout.take().expect("piped"));
     printed.read_line(&mut line).expect("a line");
@@ -85,10 +81,8 @@ impl Served {
     }
 
     fn get(&self, path: &str) -> Vec<u8> {
-        self.send(&format!(
-            "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n",
-            self.address
-        ))
+        let host = &self.address;
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
     }
 
     fn status(&self, request: &str) -> String {
@@ -132,37 +126,21 @@ fn the_page_and_its_data_are_there_for_who_knows_the_token() {
 #[test]
 fn who_calls_it_by_another_name_is_refused() {
     let served = served();
-    let path = format!("/{}/", served.token);
-    let port = served
-        .address
-        .rsplit(':')
-        .next()
-        .expect("a port")
-        .to_owned();
-    for (host, wanted) in [
-        (served.address.clone(), "200"),
-        (format!("localhost:{port}"), "200"),
-        (format!("evil.example:{port}"), "421"),
-        ("127.0.0.1".to_owned(), "421"),
-        (String::new(), "421"),
+    let (line, address) = (format!("/{}/ HTTP/1.1", served.token), &served.address);
+    let (_, port) = address.rsplit_once(':').expect("a port");
+    for (request, wanted) in [
+        (format!("GET {line}\r\nHost: {address}"), "200"),
+        (format!("GET {line}\r\nHost: localhost:{port}"), "200"),
+        (format!("GET {line}\r\nHost: evil.example:{port}"), "421"),
+        (format!("GET {line}\r\nHost: 127.0.0.1"), "421"),
+        (format!("GET {line}\r\nHost: "), "421"),
+        (format!("GET {line}"), "421"),
+        (format!("POST {line}\r\nHost: {address}"), "405"),
+        ("nonsense".to_owned(), "400"),
     ] {
-        let status = served.status(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
-        assert!(status.contains(wanted), "{host}: {status}");
+        let status = served.status(&(request.clone() + "\r\n\r\n"));
+        assert!(status.contains(wanted), "{request}: {status}");
     }
-    assert!(
-        served
-            .status(&format!("GET {path} HTTP/1.1\r\n\r\n"))
-            .contains("421")
-    );
-    assert!(
-        served
-            .status(&format!(
-                "POST {path} HTTP/1.1\r\nHost: {}\r\n\r\n",
-                served.address
-            ))
-            .contains("405")
-    );
-    assert!(served.status("nonsense\r\n\r\n").contains("400"));
 }
 
 /// Raises this process' limit of open files: the tests that run beside a thousand connections need some, too.
@@ -210,47 +188,33 @@ fn what_cannot_be_shown_is_said_before_anything_is_served() {
     }
 }
 
+/// Waits at most a minute until this is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_mins(1), "no {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("d.sock");
-    let daemon = isotherm()
-        .args(["start", "--simulated", "--preset", "prcl", "--dry-run"])
-        .arg("--socket")
-        .arg(&socket)
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it runs");
-    let daemon = Killed(daemon);
-    let started = Instant::now();
-    while UnixStream::connect(&socket).is_err() {
-        assert!(started.elapsed() < Duration::from_mins(1), "it listens");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut daemon = isotherm();
+    daemon.args(["start", "--simulated", "--preset", "prcl", "--dry-run"]);
+    daemon.arg("--socket").arg(&socket).stderr(Stdio::null());
+    let daemon = Killed(daemon.spawn().expect("it runs"));
+    until("socket", || UnixStream::connect(&socket).is_ok());
     let mut command = isotherm();
-    command
-        .args(["web", "--no-browser", "--daemon"])
-        .arg(&socket);
+    command.args(["web", "--no-browser", "--daemon"]);
+    command.arg(&socket);
     let served = serve(command, folder);
     // The data of the session arrives, though the session began long before.
-    let wait_for = |what: &str| {
-        let began = Instant::now();
-        loop {
-            let data = unpacked(&served);
-            if data.contains(what) {
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_mins(1), "{data}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
-    };
-    wait_for("[simulated]");
-    // Further data arrives.
-    let (before, began) = (unpacked(&served), Instant::now());
-    while unpacked(&served) == before {
-        assert!(began.elapsed() < Duration::from_mins(1), "{before}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let shows_it = || unpacked(&served).contains("[simulated]");
+    until("data", shows_it);
+    let before = unpacked(&served);
+    until("further data", || unpacked(&served) != before);
     // Other requests are answered with any number of followers.
     let follow = || {
         let mut stream = UnixStream::connect(&socket).expect("it listens");
@@ -263,23 +227,17 @@ fn a_daemon_is_followed_and_what_it_saw_stays_when_it_ends() {
     let followers: Vec<(UnixStream, bool)> = (0..10).map(|_| follow()).collect();
     let nr_good = followers.iter().filter(|(_, is_good)| *is_good).count();
     assert_eq!(nr_good, 7, "and the page is the eighth");
-    let status = isotherm()
-        .args(["status", "--socket"])
-        .arg(&socket)
-        .output();
+    let mut status = isotherm();
+    let status = status.args(["status", "--socket"]).arg(&socket).output();
     status.expect("it runs").success();
     drop(followers);
     drop(daemon);
-    wait_for("[simulated]");
+    until("data", shows_it);
 }
 
 /// Returns the beginning of the data of its page.
 fn unpacked(served: &Served) -> String {
-    let request = format!(
-        "GET /{}/data HTTP/1.1\r\nHost: {}\r\n\r\n",
-        served.token, served.address
-    );
-    let answer = served.send(&request);
+    let answer = served.get(&format!("/{}/data", served.token));
     let at = answer.windows(4).position(|w| w == b"\r\n\r\n");
     let body = &answer[at.expect("a head") + 4..];
     let mut data = Vec::new();

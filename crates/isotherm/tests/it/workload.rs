@@ -7,10 +7,8 @@ use crate::common::{isotherm, text};
 
 fn workload(args: &[&str]) -> Command {
     let mut command = isotherm();
-    command.arg("workload").args(args).current_dir(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../experiments/workloads"
-    ));
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/workloads");
+    command.arg("workload").args(args).current_dir(folder);
     command
 }
 
@@ -27,17 +25,12 @@ fn phases_are_printed_as_they_end_and_the_truth_is_written() {
     let path = truth.to_str().expect("a path that is text");
     let (output, stdout, stderr) = run(&["mini_zigzag.cfg", "--truth", path]);
     assert!(output.status.success(), "{stderr}");
-    let words: Vec<&str> = stdout
-        .lines()
-        .filter_map(|l| l.split_whitespace().next())
-        .collect();
+    let words = stdout.lines().filter_map(|l| l.split_whitespace().next());
+    let words: Vec<&str> = words.collect();
     assert_eq!(words, ["process", "low", "high", "low", "high"]);
     assert!(stdout.contains(" M accesses/s"), "{stdout}");
-    let lines = std::fs::read_to_string(&truth)
-        .expect("the truth is there")
-        .lines()
-        .count();
-    assert_eq!(lines, 1 + 2 * 4);
+    let written = std::fs::read_to_string(&truth).expect("the truth is there");
+    assert_eq!(written.lines().count(), 1 + 2 * 4);
 }
 
 #[test]
@@ -95,10 +88,8 @@ fn a_signal_ends_an_endless_run_with_a_whole_last_line() {
         .expect("the binary runs");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let mut next = || lines.next().transpose().expect("output is text");
-    while !next()
-        .expect("it runs until stopped")
-        .contains("\"progress\"")
-    {}
+    let mut is_at_work = || next().expect("it runs").contains("\"progress\"");
+    while !is_at_work() {}
     let killed = Command::new("kill").arg(child.id().to_string()).status();
     assert!(killed.expect("kill runs").success());
     let mut last = String::new();

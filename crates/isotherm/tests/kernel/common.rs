@@ -101,6 +101,18 @@ impl Finished {
         assert!(self.code() == 2 && has_words, "no {words:?}: {self:?}");
     }
 
+    /// Asserts that its standard output contains `words`.
+    #[track_caller]
+    pub(crate) fn prints(&self, words: &str) {
+        assert!(self.stdout.contains(words), "no {words:?}: {self:?}");
+    }
+
+    /// Asserts that its standard error contains `words`.
+    #[track_caller]
+    pub(crate) fn warns(&self, words: &str) {
+        assert!(self.stderr.contains(words), "no {words:?}: {self:?}");
+    }
+
     /// Returns its standard error, without messages about a kdamond of the system: some machines have one.
     pub(crate) fn complaints(&self) -> String {
         let lines = self.stderr.lines();
@@ -245,6 +257,11 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Waits until `is_so` returns true, as [`until`] does.
+pub(crate) fn until_so(what: &str, mut is_so: impl FnMut() -> bool) {
+    until(what, || is_so().then_some(()));
+}
+
 /// Returns a report of a record.
 pub(crate) fn report(name: &str, record: &Path) -> Value {
     let done = run(isotherm(["report", name, "--json"]).arg(record));
@@ -258,15 +275,16 @@ pub(crate) fn daemon_status(socket: &Path) -> Option<Value> {
 }
 
 /// Starts `command` with a record at `path` for its output, interrupts it once the record so far is `enough`, and
-/// waits for its end.
+/// waits for its end. Returns the record, which is whole.
 pub(crate) fn record_until(
     what: &str,
     command: &mut Command,
     path: &Path,
     enough: impl FnMut(&Record) -> bool,
-) -> Finished {
+) -> (Finished, Record) {
     let recorder = Running::start(command.arg("-o").arg(path));
-    stop_once(what, recorder, path, enough)
+    let done = stop_once(what, recorder, path, enough);
+    (done, Record::whole(path))
 }
 
 /// Interrupts a recorder once its record at `path` is `enough`, and waits for its end.
@@ -276,9 +294,9 @@ pub(crate) fn stop_once(
     path: &Path,
     mut enough: impl FnMut(&Record) -> bool,
 ) -> Finished {
-    until(what, || {
+    until_so(what, || {
         assert!(recorder.is_running(), "it ended: {}", recorder.stderr());
-        enough(&Record::try_read(path)?).then_some(())
+        Record::try_read(path).is_some_and(|record| enough(&record))
     });
     recorder.interrupt()
 }
@@ -289,12 +307,17 @@ pub(crate) fn record_pid(pid: u32, path: &Path, flags: &[&str]) -> Running {
     Running::start(command.arg(path).args(flags))
 }
 
-/// Waits until a recorder has written `bytes` bytes, i.e. has started.
-pub(crate) fn until_written(path: &Path, bytes: u64) {
-    until(&format!("{bytes} bytes in {}", path.display()), || {
-        fs::metadata(path)
-            .is_ok_and(|m| m.len() >= bytes)
-            .then_some(())
+/// Records process `pid` until the recorder ends, and returns the record.
+pub(crate) fn recorded(pid: u32, flags: &[&str]) -> Record {
+    let (_directory, path) = record_file();
+    record_pid(pid, &path, flags).succeed();
+    Record::whole(&path)
+}
+
+/// Waits until a recorder has begun to write.
+pub(crate) fn until_written(path: &Path) {
+    until_so("a recorder to write", || {
+        fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0)
     });
 }
 
@@ -339,19 +362,16 @@ impl Workload {
     /// Starts a workload, and returns when all its memory is populated and its first phase has begun.
     pub(crate) fn start(config: &str, flags: &[&str]) -> Self {
         let directory = scratch();
-        let (path, truth) = (
-            directory.path().join("config"),
-            directory.path().join("truth"),
-        );
+        let [path, truth] = ["config", "truth"].map(|name| directory.path().join(name));
         fs::write(&path, config).expect("the configuration");
         let mut command = isotherm(["workload", "--quiet", "--repeat", "0", "--truth"]);
         let mut process = Running::start(command.arg(&truth).args(flags).arg(&path));
-        until("the workload's first phase", || {
+        until_so("the workload's first phase", || {
             assert!(process.is_running(), "the workload ended");
             let text = fs::read_to_string(&truth).unwrap_or_default();
             // A line may be half written, and the first belongs to no phase.
             let episodes = truth::read(text.as_bytes()).unwrap_or_default();
-            (text.ends_with('\n') && !episodes.is_empty()).then_some(())
+            text.ends_with('\n') && !episodes.is_empty()
         });
         Self {
             process,
@@ -373,12 +393,8 @@ impl Workload {
     /// Returns the ranges that its first phase accesses.
     pub(crate) fn hot(&self) -> Vec<AddressRange> {
         let episodes = self.truth();
-        episodes[0]
-            .temperature
-            .hot
-            .iter()
-            .map(|heat| heat.range)
-            .collect()
+        let heats = episodes[0].temperature.hot.iter();
+        heats.map(|heat| heat.range).collect()
     }
 }
 
@@ -547,8 +563,5 @@ fn bytes_in(path: &str, field: &str) -> u64 {
 /// Returns whether a process exists and is not only waiting to be reaped.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .map(|(_, rest)| rest.starts_with('Z'));
-    state == Some(false)
+    { stat.rsplit_once(") ") }.is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

@@ -131,32 +131,19 @@ impl Board {
 
 /// Held by a test while it runs.
 pub(crate) struct Turn {
-    // Fields end in this order: swap is gone before others begin.
     swap: Option<SharedSwap>,
-    _place: Place,
-}
-
-impl Turn {
-    /// Waits for the running test's turn; prints a skip and returns `None` if it cannot run here.
-    fn take(kind: Kind) -> Option<Self> {
-        let place = can_record().then(|| Place::wait_for(kind))?;
-        Some(Self {
-            swap: None,
-            _place: place,
-        })
-    }
-}
-
-/// A place on the board.
-struct Place {
     test: String,
     kind: Kind,
     waited: Duration,
     since: Instant,
 }
 
-impl Place {
-    fn wait_for(kind: Kind) -> Self {
+impl Turn {
+    /// Waits for the running test's turn; prints a skip and returns `None` if it cannot run here.
+    fn take(kind: Kind) -> Option<Self> {
+        if !can_record() {
+            return None;
+        }
         let (test, arrived) = (test_name(), Instant::now());
         let mut board = board();
         let rank = board.arrive(kind, &test);
@@ -169,17 +156,20 @@ impl Place {
         drop(board);
         // There may be a place for the next one, too.
         CHANGED.notify_all();
-        Self {
+        Some(Self {
+            swap: None,
             test,
             kind,
             waited: arrived.elapsed(),
             since: Instant::now(),
-        }
+        })
     }
 }
 
-impl Drop for Place {
+impl Drop for Turn {
     fn drop(&mut self) {
+        // Swap is gone before others begin.
+        self.swap = None;
         let (took, waited) = (self.since.elapsed(), self.waited);
         let (took, waited) = (took.as_secs_f64(), waited.as_secs_f64());
         eprintln!("TOOK {}: {took:.1} s, waited {waited:.1} s", self.test);
@@ -280,12 +270,12 @@ fn can_record() -> bool {
 fn why_not() -> Option<String> {
     let done = run(&mut isotherm(["doctor", "--json"]));
     let report = done.json();
-    let ability = &report["abilities"][0];
-    if ability["works"] != true {
-        return Some(format!(
-            "recording is not possible here: {}",
-            ability["why_not"]
-        ));
+    let (works, why_not) = (
+        &report["abilities"][0]["works"],
+        &report["abilities"][0]["why_not"],
+    );
+    if *works != true {
+        return Some(format!("recording is not possible here: {why_not}"));
     }
     let python = std::process::Command::new("python3").arg("-V").output();
     python.is_err().then(|| "there is no python3".to_owned())

@@ -80,7 +80,6 @@ pub(crate) struct Args {
     how: MonitorArgs,
 }
 
-/// Names of worlds on the command line.
 const WORLDS: &[(&str, &str, ComparedWorld)] = &[
     ("linux", "", ComparedWorld::Linux),
     ("faithful", "", ComparedWorld::Faithful),
@@ -122,11 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         crate::whole_file::write(path, html(&comparison).as_bytes())?;
     }
     let has_all = comparison.worlds.iter().all(|world| world.error.is_none());
-    Ok(if has_all {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    Ok(ExitCode::from(u8::from(!has_all)))
 }
 
 fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
@@ -165,7 +160,6 @@ fn comparison(args: &Args) -> anyhow::Result<ComparisonSpec> {
     Ok(spec)
 }
 
-/// Returns the session of one world.
 fn session(
     args: &Args,
     name: ComparedWorld,
@@ -215,10 +209,8 @@ fn words(progress: ComparisonProgress) -> String {
 }
 
 fn html(comparison: &Comparison) -> String {
-    let processes = comparison.processes.iter();
-    let processes: Vec<String> = processes
-        .map(|(pid, name)| format!("{name} ({pid})"))
-        .collect();
+    let named = |(pid, name): (&u32, &String)| format!("{name} ({pid})");
+    let processes: Vec<String> = comparison.processes.iter().map(named).collect();
     let subject = format!(
         "{} · turns of {:.0} s",
         isotherm_record::printable(&processes.join(", ")),

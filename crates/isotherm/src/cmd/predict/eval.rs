@@ -92,7 +92,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(outcome?.unwrap_or(reported))
 }
 
-/// Reads the file of an experiment.
 pub(in crate::cmd) fn read_experiment(path: &Path) -> anyhow::Result<Experiment> {
     let name = path.display();
     let text =
@@ -117,18 +116,16 @@ fn load(args: &Args) -> anyhow::Result<Experiment> {
         memory.map_err(|why| anyhow::anyhow!("{path}: workload '{name}': {why}"))?;
     }
     experiment.repeats = args.repeats.unwrap_or(experiment.repeats);
-    let workloads: Vec<&String> = experiment.workloads.iter().map(|w| &w.name).collect();
-    ensure_known(&args.workload, &workloads, "workload")?;
-    let configurations: Vec<&String> = experiment.configurations.iter().map(|c| &c.name).collect();
-    ensure_known(&args.configuration, &configurations, "configuration")?;
+    let workloads = experiment.workloads.iter().map(|w| w.name.as_str());
+    ensure_known(&args.workload, workloads, "workload")?;
+    let configurations = experiment.configurations.iter().map(|c| c.name.as_str());
+    ensure_known(&args.configuration, configurations, "configuration")?;
     let is_wanted = |wanted: &[String], name: &String| wanted.is_empty() || wanted.contains(name);
-    experiment
-        .workloads
-        .retain(|w| is_wanted(&args.workload, &w.name));
-    let first = experiment.configurations[0].name.clone();
-    experiment
-        .configurations
-        .retain(|c| c.name == first || is_wanted(&args.configuration, &c.name));
+    let workloads = &mut experiment.workloads;
+    workloads.retain(|w| is_wanted(&args.workload, &w.name));
+    let configurations = &mut experiment.configurations;
+    let first = configurations[0].name.clone();
+    configurations.retain(|c| c.name == first || is_wanted(&args.configuration, &c.name));
     Ok(experiment)
 }
 
@@ -151,7 +148,6 @@ fn read_schemes(experiment: &mut Experiment, path: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Applies `--set`.
 fn set_parameters(experiment: &mut Experiment, set: &[String]) -> anyhow::Result<()> {
     for pair in set {
         let (name, value) = pair
@@ -167,23 +163,23 @@ fn set_parameters(experiment: &mut Experiment, set: &[String]) -> anyhow::Result
                 known.join(", ")
             }
         );
-        experiment
-            .parameters
-            .insert(name.to_owned(), value.to_owned());
+        let parameters = &mut experiment.parameters;
+        parameters.insert(name.to_owned(), value.to_owned());
     }
     Ok(())
 }
 
-fn ensure_known(wanted: &[String], known: &[&String], what: &str) -> anyhow::Result<()> {
+fn ensure_known<'a>(
+    wanted: &[String],
+    known: impl Iterator<Item = &'a str>,
+    what: &str,
+) -> anyhow::Result<()> {
+    let known: Vec<&str> = known.collect();
     for name in wanted {
         ensure!(
-            known.contains(&name),
+            known.contains(&name.as_str()),
             "the experiment has no {what} '{name}'; it has {}",
-            known
-                .iter()
-                .map(|k| k.as_str())
-                .collect::<Vec<_>>()
-                .join(", ")
+            known.join(", ")
         );
     }
     Ok(())
@@ -337,11 +333,6 @@ fn write_reports(
             names.join(", ")
         );
     }
-    Ok(
-        if suite.failed.is_empty() && suite.runs().next().is_some() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        },
-    )
+    let is_well = suite.failed.is_empty() && suite.runs().next().is_some();
+    Ok(ExitCode::from(u8::from(!is_well)))
 }

@@ -1,6 +1,5 @@
 //! `isotherm simulate`: runs the engine on a simulated machine, and records that as a live run does.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use isotherm_config::{Request, SessionSpec, TargetSpec};
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
-use isotherm_record::{Reader, Writer};
+use isotherm_record::Reader;
 use isotherm_session::simulated::{
     Bounded, ProgramPrediction, Replay, Scenario, SimulatedSession, read_scenario, read_trace,
 };
@@ -103,7 +102,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = session(args)?;
     let mut session = SimulatedSession::start(&spec, scenario, end)?;
     let mut writer = match &args.output {
-        Some(path) => Some((create(path, &session)?, path)),
+        Some(path) => {
+            let header = session.header(crate::out::command_line());
+            Some((crate::out::record(path, &header)?, path))
+        }
         None => None,
     };
     let nr_replays = traced.as_ref().map_or(1, |_| 1 + NR_REPLAYS_BOUNDED);
@@ -218,12 +220,11 @@ fn predict(
 fn read_costs(path: &Path) -> anyhow::Result<Calibration> {
     let cannot = || format!("cannot read costs from {}", path.display());
     let text = std::fs::read_to_string(path).with_context(cannot)?;
-    serde_json::from_str(&text).with_context(|| {
-        format!(
-            "{} is not what `isotherm calibrate -o` writes",
-            path.display()
-        )
-    })
+    let other = || {
+        let name = path.display();
+        format!("{name} is not what `isotherm calibrate -o` writes")
+    };
+    serde_json::from_str(&text).with_context(other)
 }
 
 fn session(args: &Args) -> anyhow::Result<SessionSpec> {
@@ -241,10 +242,4 @@ fn session(args: &Args) -> anyhow::Result<SessionSpec> {
         children: false,
     };
     Ok(request.act_or_watch(&contexts, Some(processes))?)
-}
-
-fn create(path: &Path, session: &SimulatedSession) -> anyhow::Result<Writer<File>> {
-    let file = isotherm_session::record_file::create(path)?;
-    let header = session.header(crate::out::command_line());
-    Writer::create(file, &header).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -21,10 +21,11 @@ use isotherm_tune::{
 };
 use tracing::{info, warn};
 
-use crate::flags::{FarArgs, load};
+use crate::flags::{FarArgs, contexts_of, one_of};
 use crate::log::is_quiet;
+use crate::out;
 use crate::progress::{Progress, Unit, whole_seconds};
-use crate::{out, whole_file};
+use crate::whole_file::{self, beside, is_special};
 
 /// Find the best settings of a scheme for a recorded program; or replace the schemes of a running daemon.
 ///
@@ -138,8 +139,8 @@ struct WhatArgs {
 struct SoughtArgs {
     /// Choose the best setting by this objective [default: memory; slowdown with --max-memory, cost with --price, huge
     /// for schemes that only make huge pages]
-    #[arg(long, value_enum, value_name = "WHAT")]
-    objective: Option<ObjectiveName>,
+    #[arg(long, value_parser = one_of(OBJECTIVES), value_name = "WHAT")]
+    objective: Option<Seeks>,
 
     /// Let the program lose at most this share of its time; also the guard's limit [default: 1%]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
@@ -155,31 +156,33 @@ struct SoughtArgs {
     price: Option<Prices>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum ObjectiveName {
-    /// Least memory within --max-slowdown
-    Memory,
-    /// Least slowdown within --max-memory
-    Slowdown,
-    /// DAMOOS' score: -0.5 x runtime % - 0.5 x RSS %, and -1000 above 20 % of runtime
-    Damoos,
-    /// Least cost by --price within --max-slowdown
-    Cost,
-    /// Most memory in huge pages within --max-memory [default there: 110%]
-    Huge,
-}
-
-impl ObjectiveName {
-    const fn seeks(self) -> Seeks {
-        match self {
-            Self::Memory => Seeks::Memory,
-            Self::Slowdown => Seeks::Slowdown,
-            Self::Damoos => Seeks::Damoos,
-            Self::Cost => Seeks::Cost,
-            Self::Huge => Seeks::Huge,
-        }
-    }
-}
+const OBJECTIVES: &[(&str, &str, Seeks)] = &[
+    (
+        "memory",
+        "Least memory within --max-slowdown",
+        Seeks::Memory,
+    ),
+    (
+        "slowdown",
+        "Least slowdown within --max-memory",
+        Seeks::Slowdown,
+    ),
+    (
+        "damoos",
+        "DAMOOS' score: -0.5 x runtime % - 0.5 x RSS %, and -1000 above 20 % of runtime",
+        Seeks::Damoos,
+    ),
+    (
+        "cost",
+        "Least cost by --price within --max-slowdown",
+        Seeks::Cost,
+    ),
+    (
+        "huge",
+        "Most memory in huge pages within --max-memory [default there: 110%]",
+        Seeks::Huge,
+    ),
+];
 
 /// The method that chooses the settings to try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -196,7 +199,6 @@ enum MethodName {
 }
 
 impl MethodName {
-    /// The published method, if this is one.
     const fn published(self) -> Option<PublishedMethod> {
         match self {
             Self::Search => None,
@@ -315,21 +317,16 @@ fn tune(
     })
 }
 
-/// Returns the request of the flags.
 fn request(args: &Args) -> anyhow::Result<TuneRequest> {
-    let contexts = match &args.config {
-        Some(path) => load(path)?.contexts,
-        None => Vec::new(),
-    };
     let sought = &args.sought;
     Ok(TuneRequest {
-        contexts,
+        contexts: contexts_of(args.config.as_deref())?,
         presets: args.what.preset.clone(),
         scheme_lines: args.what.scheme.clone(),
         params: args.what.param.clone(),
         is_faithful: args.what.faithful,
         no_guard: args.what.no_guard,
-        seeks: sought.objective.map(ObjectiveName::seeks),
+        seeks: sought.objective,
         max_slowdown: sought.max_slowdown,
         max_memory: sought.max_memory,
         prices: sought.price,
@@ -341,7 +338,7 @@ fn request(args: &Args) -> anyhow::Result<TuneRequest> {
 fn journal_path(args: &Args) -> Option<PathBuf> {
     match (&args.how.resume, &args.how.output) {
         (Some(path), _) => Some(path.clone()),
-        (None, Some(output)) if !is_stream(output) => Some(live::beside(output, ".journal")),
+        (None, Some(output)) if !is_special(output) => Some(beside(output, "journal")),
         _ => None,
     }
 }
@@ -360,10 +357,6 @@ fn open_journal(args: &Args, of: &Fingerprint) -> anyhow::Result<Option<Journal>
         );
     }
     Ok(Some(journal))
-}
-
-fn is_stream(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| !metadata.is_file())
 }
 
 /// Removes the journal at the end of a search, unless --resume named it.

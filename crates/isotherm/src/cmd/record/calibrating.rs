@@ -43,7 +43,6 @@ pub(super) struct Calibrating {
     to_worker: Sender<Vec<u8>>,
     helper: Helper,
     content: Vec<u8>,
-    /// Number of pages that were copied.
     nr_copied: usize,
     next: Nanos,
     random: u64,
@@ -147,7 +146,6 @@ impl Calibrating {
         }
     }
 
-    /// Returns a random number below `below`.
     fn draw(&mut self, below: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

@@ -3,7 +3,6 @@
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
-/// Time for a command to end after SIGTERM.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Asks the command to end, and kills it if it does not.

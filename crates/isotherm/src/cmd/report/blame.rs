@@ -18,7 +18,8 @@ use tracing::{debug, warn};
 
 use super::CommonArgs;
 use super::output::pipe_may_close;
-use super::source::{Source, exit_code};
+use super::source::{Source, exit_code, worse_of};
+use crate::flags::one_of;
 
 /// Show the functions that made idle memory: bytes by the stack that touched them first.
 #[derive(clap::Args)]
@@ -38,8 +39,8 @@ pub(super) struct BlameArgs {
     #[command(flatten)]
     common: CommonArgs,
     /// Lay this memory to code.
-    #[arg(long, value_enum, default_value_t = OfArg::Idle)]
-    of: OfArg,
+    #[arg(long, value_parser = one_of(MEASURES), default_value = "idle")]
+    of: Measure,
     /// Count memory idle for at least this time [default: the longest of 5 s, 10 s, 30 s, 1 min and 10 min that fits
     /// the record].
     #[arg(long, alias = "at-least", value_name = "TIME", value_parser = parse_time)]
@@ -51,8 +52,8 @@ pub(super) struct BlameArgs {
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
     /// Sum up by this.
-    #[arg(long, value_enum, default_value_t = ByArg::Function)]
-    by: ByArg,
+    #[arg(long, value_parser = one_of(GROUPINGS), default_value = "function")]
+    by: By,
     /// Write the stacks as another tool reads them [default: what the output file's name ends in].
     #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["format", "json"])]
     export: Option<ExportArg>,
@@ -62,35 +63,42 @@ pub(super) struct BlameArgs {
     binaries: Vec<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum OfArg {
-    /// Resident memory that was not accessed
-    Idle,
-    /// All resident memory
-    Resident,
-    /// Memory that was read back from swap, by the code that did so
-    Refaulted,
-    /// Memory of huge pages that was never written, as far as they were read (pages of zeros)
-    Waste,
-}
+const MEASURES: &[(&str, &str, Measure)] = &[
+    (
+        "idle",
+        "Resident memory that was not accessed",
+        Measure::Idle,
+    ),
+    ("resident", "All resident memory", Measure::Resident),
+    (
+        "refaulted",
+        "Memory that was read back from swap, by the code that did so",
+        Measure::Refaulted,
+    ),
+    (
+        "waste",
+        "Memory of huge pages that was never written, as far as they were read (pages of zeros)",
+        Measure::Waste,
+    ),
+];
 
-#[derive(Clone, Copy, ValueEnum)]
-enum ByArg {
-    /// The function that wanted it: the innermost that is no allocator's, copy's or run time's
-    Function,
-    /// The innermost function, be it an allocator's, copy's or run time's
-    Innermost,
-    /// All of the stack
-    Stack,
-    /// The file that the function is in
-    Library,
-    /// The thread's name
-    Thread,
-    /// The mapping
-    Mapping,
-    /// The process
-    Target,
-}
+const GROUPINGS: &[(&str, &str, By)] = &[
+    (
+        "function",
+        "The function that wanted it: the innermost that is no allocator's, copy's or run time's",
+        By::Function,
+    ),
+    (
+        "innermost",
+        "The innermost function, be it an allocator's, copy's or run time's",
+        By::Innermost,
+    ),
+    ("stack", "All of the stack", By::Stack),
+    ("library", "The file that the function is in", By::Library),
+    ("thread", "The thread's name", By::Thread),
+    ("mapping", "The mapping", By::Mapping),
+    ("target", "The process", By::Target),
+];
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ExportArg {
@@ -102,7 +110,6 @@ enum ExportArg {
     Pprof,
 }
 
-/// Endings of the names of other tools' files.
 const ENDINGS: [(&str, ExportArg); 4] = [
     (".folded", ExportArg::Folded),
     (".speedscope.json", ExportArg::Speedscope),
@@ -142,11 +149,7 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
              `go tool pprof -diff_base` compares two profiles itself"
         ),
     }
-    Ok(if code == ExitCode::SUCCESS {
-        before_code
-    } else {
-        code
-    })
+    Ok(worse_of(code, before_code))
 }
 
 impl BlameArgs {
@@ -164,27 +167,13 @@ impl BlameArgs {
 
     fn options(&self, at_least: Option<Nanos>) -> BlameOptions {
         BlameOptions {
-            measure: match self.of {
-                OfArg::Idle => Measure::Idle,
-                OfArg::Resident => Measure::Resident,
-                OfArg::Refaulted => Measure::Refaulted,
-                OfArg::Waste => Measure::Waste,
-            },
+            measure: self.of,
             at_least: at_least.or(self.idle),
             at: self.at,
-            by: match self.by {
-                ByArg::Function => By::Function,
-                ByArg::Innermost => By::Innermost,
-                ByArg::Stack => By::Stack,
-                ByArg::Library => By::Library,
-                ByArg::Thread => By::Thread,
-                ByArg::Mapping => By::Mapping,
-                ByArg::Target => By::Target,
-            },
+            by: self.by,
         }
     }
 
-    /// Reads one record into a report.
     fn report(
         &self,
         source: Source,

@@ -30,7 +30,6 @@ pub(crate) struct EthpCurveArgs {
     idle: Nanos,
 }
 
-/// Runs `isotherm ethp-curve`.
 pub(crate) fn run(args: &EthpCurveArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = EthpCurveOptions {

@@ -10,15 +10,7 @@ use isotherm_report::{
 
 use super::CommonArgs;
 use super::output::OutputArgs;
-use super::source::{Source, exit_code};
-
-/// Summarize a record on one screen: memory by process, cold memory, savings by paging out, and the next steps.
-#[derive(clap::Args)]
-#[command(after_help = "Example:\n  isotherm report summary redis.isotherm")]
-pub(super) struct SummaryArgs {
-    #[command(flatten)]
-    common: CommonArgs,
-}
+use super::source::{Source, exit_code, worse_of};
 
 /// Compare two records: how resident memory, working set and idle memory changed, by name.
 #[derive(clap::Args)]
@@ -32,36 +24,14 @@ pub(super) struct DiffArgs {
     output: OutputArgs,
 }
 
-/// Show what schemes tried and did, what was refused and why, and how the guard stood, over time.
-#[derive(clap::Args)]
-#[command(after_help = "Example:
-  isotherm run --preset prcl -o run.isotherm --duration 5min --pid 1234
-  isotherm report actions run.isotherm -o actions.html")]
-pub(super) struct ActionsArgs {
-    #[command(flatten)]
-    common: CommonArgs,
-}
-
-/// Show what the machine's memory is used for: by class, process, control group and node, and how much is idle.
-#[derive(clap::Args)]
-#[command(after_help = "Example:
-  isotherm record --all --duration 1min -o machine.isotherm
-  isotherm report machine machine.isotherm -o machine.html")]
-pub(super) struct MachineArgs {
-    #[command(flatten)]
-    common: CommonArgs,
-}
-
-pub(super) fn machine(args: &MachineArgs) -> anyhow::Result<ExitCode> {
-    let common = &args.common;
+pub(super) fn machine(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let missing = "this part of the record has no sample of the machine's memory; `isotherm record --all` makes one that \
          does";
     let make = |header: &_| Machine::new(header, common.scope());
     common.write_if_there(common.open()?, make, missing)
 }
 
-pub(super) fn summary(args: &SummaryArgs) -> anyhow::Result<ExitCode> {
-    let common = &args.common;
+pub(super) fn summary(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let (overview, code) = overview(common.open()?, common.scope())?;
     let report = SummaryReport::new(overview);
     common.output.write(&report, &common.output.style(false))?;
@@ -77,15 +47,10 @@ pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let ((a, code_a), (b, code_b)) = (of(&args.a)?, of(&args.b)?);
     let report = DiffReport::new(a, b);
     args.output.write(&report, &args.output.style(false))?;
-    Ok(if code_a == ExitCode::SUCCESS {
-        code_b
-    } else {
-        code_a
-    })
+    Ok(worse_of(code_a, code_b))
 }
 
-pub(super) fn actions(args: &ActionsArgs) -> anyhow::Result<ExitCode> {
-    let common = &args.common;
+pub(super) fn actions(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let missing =
         "this part of the record has no schemes; `isotherm run -o FILE` makes one that does";
     let make = |header: &_| Actions::new(header, common.scope());

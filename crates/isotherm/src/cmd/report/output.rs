@@ -1,6 +1,5 @@
 //! Output of reports: its destination, format and style.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,56 +7,43 @@ use anyhow::Context;
 use isotherm_render::colour::Palette;
 use isotherm_report::{Render, ReportFormat, Style, render};
 
+use crate::flags::one_of;
 use crate::out::draws_on;
 use crate::whole_file::WholeFile;
 
 /// The destination of a report. A file appears as a whole once it is finished, or not at all.
 pub(super) enum Sink {
     Standard(BufWriter<StdoutLock<'static>>),
-    /// A device or a pipe, which cannot be replaced.
-    Direct(BufWriter<File>),
-    Whole(BufWriter<WholeFile>, PathBuf),
+    File(BufWriter<WholeFile>, PathBuf),
 }
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Standard(out) => out.write(bytes),
-            Self::Direct(out) => out.write(bytes),
-            Self::Whole(out, _) => out.write(bytes),
+            Self::File(out, _) => out.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Standard(out) => out.flush(),
-            Self::Direct(out) => out.flush(),
-            Self::Whole(out, _) => out.flush(),
+            Self::File(out, _) => out.flush(),
         }
     }
 }
 
 impl Sink {
-    fn to_file(path: &Path) -> io::Result<Self> {
-        let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-        if is_special {
-            let file = File::options().write(true).open(path)?;
-            return Ok(Self::Direct(BufWriter::new(file)));
-        }
-        let file = WholeFile::create(path)?;
-        Ok(Self::Whole(BufWriter::new(file), path.to_owned()))
-    }
-
     /// Flushes the output and renames the file to its name.
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         pipe_may_close(self.flush())?;
-        let Self::Whole(file, path) = self else {
+        let Self::File(file, path) = self else {
             return Ok(());
         };
-        let kept = file.into_inner().map_err(io::IntoInnerError::into_error);
-        kept.and_then(WholeFile::keep)
-            .with_context(|| format!("cannot write the report {}", path.display()))?;
-        Ok(())
+        // What is left in the buffer is for a pipe that was closed.
+        let (file, _) = file.into_parts();
+        file.keep()
+            .with_context(|| format!("cannot write the report {}", path.display()))
     }
 }
 
@@ -65,8 +51,8 @@ impl Sink {
 #[derive(clap::Args)]
 pub(super) struct OutputArgs {
     /// Write this format [default: text, or what the output file's name ends in].
-    #[arg(long, value_enum)]
-    format: Option<FormatArg>,
+    #[arg(long, value_parser = one_of(FORMATS))]
+    format: Option<ReportFormat>,
     /// Write JSON: short for --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
@@ -81,14 +67,13 @@ pub(super) struct OutputArgs {
     color: ColourArg,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum FormatArg {
-    Text,
-    Json,
-    Csv,
-    Svg,
-    Html,
-}
+const FORMATS: &[(&str, &str, ReportFormat)] = &[
+    ("text", "", ReportFormat::Text),
+    ("json", "", ReportFormat::Json),
+    ("csv", "", ReportFormat::Csv),
+    ("svg", "", ReportFormat::Svg),
+    ("html", "", ReportFormat::Html),
+];
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ColourArg {
@@ -101,17 +86,10 @@ enum ColourArg {
 impl OutputArgs {
     /// Returns the format that is asked for, or that of the file's name.
     pub(super) fn format(&self) -> anyhow::Result<ReportFormat> {
-        let named = |format| match format {
-            FormatArg::Text => ReportFormat::Text,
-            FormatArg::Json => ReportFormat::Json,
-            FormatArg::Csv => ReportFormat::Csv,
-            FormatArg::Svg => ReportFormat::Svg,
-            FormatArg::Html => ReportFormat::Html,
-        };
         let extension = self.file().and_then(Path::extension);
-        let json = self.json.then_some(FormatArg::Json);
+        let json = self.json.then_some(ReportFormat::Json);
         match (self.format.or(json), extension.and_then(|e| e.to_str())) {
-            (Some(format), _) => Ok(named(format)),
+            (Some(format), _) => Ok(format),
             (None, None | Some("txt" | "text" | "log")) => Ok(ReportFormat::Text),
             (None, Some("json")) => Ok(ReportFormat::Json),
             (None, Some("csv")) => Ok(ReportFormat::Csv),
@@ -152,13 +130,13 @@ impl OutputArgs {
         terminal_size(self.file().is_none() && io::stdout().is_terminal()).1
     }
 
-    /// Opens the file, or standard output.
     pub(super) fn open(&self) -> anyhow::Result<Sink> {
-        match self.file() {
-            None => Ok(Sink::Standard(BufWriter::new(io::stdout().lock()))),
-            Some(path) => Sink::to_file(path)
-                .with_context(|| format!("cannot create the report {}", path.display())),
-        }
+        let Some(path) = self.file() else {
+            return Ok(Sink::Standard(BufWriter::new(io::stdout().lock())));
+        };
+        let file = WholeFile::create(path)
+            .with_context(|| format!("cannot create the report {}", path.display()))?;
+        Ok(Sink::File(BufWriter::new(file), path.to_owned()))
     }
 
     /// Returns the file to write to, unless it is standard output.
@@ -173,7 +151,6 @@ impl OutputArgs {
         self.file().filter(|_| self.format.is_none() && !self.json)
     }
 
-    /// Writes a finished report.
     pub(super) fn write(&self, report: &impl Render, style: &Style) -> anyhow::Result<()> {
         let format = self.format()?;
         let mut out = self.open()?;

@@ -29,7 +29,6 @@ pub(crate) struct ReclaimCurveArgs {
     refault_cost: Option<Nanos>,
 }
 
-/// Runs `isotherm reclaim-curve`.
 pub(crate) fn run(args: &ReclaimCurveArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = ReclaimCurveOptions {

@@ -1,9 +1,9 @@
 //! Finds, opens and reads the record of a report.
 
-use std::fs;
+use std::cmp::Reverse;
+use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use anyhow::Context;
 use isotherm_engine::Nanos;
@@ -19,7 +19,6 @@ use crate::input;
 use crate::progress::Watched;
 use tracing::{info, warn};
 
-/// A record that is being read.
 pub(crate) struct Source {
     name: String,
     reader: Reader<Watched>,
@@ -102,12 +101,10 @@ impl Source {
         })
     }
 
-    /// Returns the record's header.
     pub(super) fn header(&self) -> &Header {
         self.reader.header()
     }
 
-    /// Reads the whole record into an accumulator.
     pub(super) fn accumulate<A: Accumulate>(
         mut self,
         scope: Scope,
@@ -152,7 +149,6 @@ impl Source {
 pub(crate) struct Shown {
     pub(crate) document: Finished,
     pub(super) extent: ReadExtent,
-    /// The file, if it is a trace in Isotherm's format.
     pub(crate) trace: Option<PathBuf>,
     /// The record's parts, if it is a file in Isotherm's format with regions.
     pub(crate) parts: Option<Parts>,
@@ -202,27 +198,21 @@ pub(super) fn exit_code(extent: &ReadExtent) -> ExitCode {
     ExitCode::from(u8::from(extent.record_end().damaged.is_some()))
 }
 
+/// Returns the code of a report about two records: success, if both are whole.
+pub(super) fn worse_of(one: ExitCode, other: ExitCode) -> ExitCode {
+    if one == ExitCode::SUCCESS { other } else { one }
+}
+
 /// Returns the newest `*.isotherm` file of the working directory.
 fn newest_here() -> anyhow::Result<PathBuf> {
-    let mut newest: Option<(SystemTime, PathBuf)> = None;
-    for entry in fs::read_dir(".")
-        .context("cannot list the working directory")?
-        .flatten()
-    {
-        let path = entry.path();
-        if path
-            .extension()
-            .is_none_or(|extension| extension != "isotherm")
-        {
-            continue;
-        }
-        let Ok(modified) = entry.metadata().and_then(|m| m.modified()) else {
-            continue;
-        };
-        if newest.as_ref().is_none_or(|(time, _)| *time < modified) {
-            newest = Some((modified, path));
-        }
-    }
+    let entries = fs::read_dir(".").context("cannot list the working directory")?;
+    let is_record = |entry: &DirEntry| entry.path().extension().is_some_and(|e| e == "isotherm");
+    let records = entries.flatten().filter(is_record);
+    let dated = records.filter_map(|entry| {
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        Some((modified.ok()?, entry.path()))
+    });
+    let newest = dated.min_by_key(|(modified, _)| Reverse(*modified));
     let (_, path) = newest.context(
         "no *.isotherm file in the working directory: name a record, or make one with `isotherm record`",
     )?;

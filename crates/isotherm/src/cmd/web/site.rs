@@ -37,33 +37,25 @@ const MAKING_SHARE: u32 = 10;
 const DATA: &str = "data";
 const EVENTS: &str = "events";
 
-/// The content of the page.
 pub(super) enum Content {
-    /// Finished records.
     Whole {
         /// [`Finished::container`].
         container: Vec<u8>,
         /// Further parts of each record.
         records: Vec<Record>,
     },
-    /// A session that runs now.
     Live {
-        /// The document with the session's header.
         document: Box<Document>,
-        /// The session's items.
         items: Receiver<Vec<Item>>,
     },
 }
 
 /// The parts of a record that the page does not hold.
 pub(super) struct Record {
-    /// The file, if it is a trace.
     pub(super) trace: Option<PathBuf>,
-    /// The record's parts, if they can be read separately.
     pub(super) parts: Option<Parts>,
 }
 
-/// The site: the page, its data and its parts.
 pub(super) struct Site {
     token: String,
     /// Names of this host that requests may use; all names if remote clients may connect.
@@ -235,7 +227,6 @@ impl Site {
         }
     }
 
-    /// Returns the trace of a record, by its number.
     fn trace(&self, number: &str) -> Answer {
         let record = number
             .parse()

@@ -1,7 +1,7 @@
-//! `isotherm compact`: its output on any machine, and its effect on this machine's free memory.
+//! `isotherm compact`: its output on any machine, its view of this machine's free memory, and its end.
 //!
-//! Compaction moves pages that are in use, but frees none and changes no setting. Rounds here are as short as the state
-//! of this machine's memory allows, and their length is bounded.
+//! Compaction moves pages that are in use, but frees none and changes no setting. Virtual machines test what a round
+//! and the daemon do (vm-tests: `compact`).
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,10 +14,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    Finished, Running, alone, isotherm, meminfo, pause, run, scratch, skip, until,
+    Running, alone, isotherm, meminfo, pause, run, scratch, skip, until, until_so,
 };
 
-const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 const FRAGMENTER: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../experiments/workloads/frag.py"
@@ -30,24 +29,16 @@ const FRAGMENTED: u64 = 9 << 30;
 /// A score that is high enough to leave some fragmentation for the compaction: the kernel is still joining small blocks
 /// of an ended process to larger ones.
 const FRAGMENTED_BY_ITSELF: f64 = 30.0;
-/// Time limit of a round on a busy machine.
-const ROUND_MAX_NS: u64 = 60_000_000_000;
 
-fn json(args: &[&str]) -> Value {
-    let mut all = vec!["compact", "--json"];
-    all.extend(args);
-    run(&mut isotherm(all)).success().json()
-}
-
-fn check_refused(args: &[&str], reason: &str) {
-    let mut all = vec!["compact"];
-    all.extend(args);
-    run(&mut isotherm(all)).refused(reason);
+/// Returns the report of a dry run.
+fn dry(args: &[&str]) -> Value {
+    let mut command = isotherm(["compact", "--json", "--dry-run"]);
+    run(command.args(args)).success().json()
 }
 
 #[test]
 fn a_dry_run_tells_the_scores_and_needs_no_privilege() {
-    let report = json(&["--dry-run"]);
+    let report = dry(&[]);
     assert_eq!(report["dry_run"], true);
     let nodes = report["nodes"].as_array().expect("nodes");
     assert!(!nodes.is_empty());
@@ -60,21 +51,22 @@ fn a_dry_run_tells_the_scores_and_needs_no_privilege() {
     }
     let text = run(&mut isotherm(["compact", "--dry-run", "--node", "0"])).success();
     for part in ["Node 0 for order 9 (blocks of 2 MiB)", "EXTFRAG", "2M"] {
-        assert!(text.stdout.contains(part), "{}", text.stdout);
+        text.prints(part);
     }
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    check_refused(&["--order", "11"], "1..=10");
-    check_refused(&["--proactiveness", "101"], "0..=100");
-    check_refused(&["--once", "--daemon"], "cannot be used with");
-    check_refused(&["--duration", "1s"], "--daemon");
-    check_refused(&["--daemon", "--check-interval", "1us"], "too short");
-    check_refused(
-        &["--dry-run", "--node", "4000"],
-        "there is no NUMA node 4000",
-    );
+    for (args, reason) in [
+        ("--order 11", "1..=10"),
+        ("--proactiveness 101", "0..=100"),
+        ("--once --daemon", "cannot be used with"),
+        ("--duration 1s", "--daemon"),
+        ("--daemon --check-interval 1us", "too short"),
+        ("--dry-run --node 4000", "there is no NUMA node 4000"),
+    ] {
+        run(isotherm(["compact"]).args(args.split(' '))).refused(reason);
+    }
 }
 
 #[test]
@@ -104,34 +96,22 @@ fn a_daemon_records_until_it_is_told_to_stop() {
     pause(2.5);
     daemon.signal(Signal::SIGTERM);
     let done = daemon.succeed();
-    let end = last_line(&done);
-    assert_eq!(
-        (&end["event"], &end["rounds"]["count"]),
-        (&"end".into(), &0.into())
-    );
-    let samples = items(&path)
-        .iter()
-        .filter(|item| matches!(item, Item::Fragmentation(_)))
-        .count();
-    assert!((2..=60).contains(&samples), "{samples} samples in 2.5 s");
+    let last = done.stdout.lines().last().expect("an end");
+    let end: Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(end["event"], "end");
+    assert_eq!(end["rounds"]["count"], 0);
+    let file = fs::File::open(&path).expect("a record");
+    let items = Reader::open(std::io::BufReader::new(file)).expect("a header");
+    let is_sample = |item: &Item| matches!(item, Item::Fragmentation(_));
+    let samples = items.filter(|item| is_sample(item.as_ref().expect("a whole item")));
+    let nr_samples = samples.count();
+    assert!((2..=60).contains(&nr_samples), "{nr_samples} in 2.5 s");
     check_reports(&path);
     // damo has no such data.
     let converted = directory.path().join("damo.json");
-    let convert = isotherm(["convert"]).arg(&path).arg(&converted).output();
-    let output = convert.expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    let done = run(isotherm(["convert"]).arg(&path).arg(&converted));
+    let said = done.stderr + &done.stdout;
     assert!(said.contains("fragmentation"), "{said}");
-}
-
-fn last_line(done: &Finished) -> Value {
-    let last = done.stdout.lines().last().expect("an end");
-    serde_json::from_str(last).expect("JSON")
-}
-
-fn items(path: &Path) -> Vec<Item> {
-    let file = fs::File::open(path).expect("a record");
-    let reader = Reader::open(std::io::BufReader::new(file)).expect("a header");
-    reader.collect::<Result<_, _>>().expect("whole items")
 }
 
 fn check_reports(record: &Path) {
@@ -143,8 +123,7 @@ fn check_reports(record: &Path) {
         ("html", "</html>"),
     ] {
         let mut command = isotherm(["report", "fragmentation", "--format", format]);
-        let done = run(command.arg(record)).success();
-        assert!(done.stdout.contains(part), "{format}: {}", done.stdout);
+        run(command.arg(record)).success().prints(part);
     }
 }
 
@@ -193,7 +172,7 @@ impl Drop for Debugfs {
 
 /// Returns Isotherm's view of each zone: the share of its free memory that is in blocks smaller than 2 MiB, in percent.
 fn extfrag() -> Vec<((u64, String), f64)> {
-    let report = json(&["--dry-run"]);
+    let report = dry(&[]);
     let nodes = report["nodes"].as_array().expect("nodes");
     let of_node = |node: &Value| {
         let number = node["node"].as_u64().expect("a node");
@@ -208,7 +187,7 @@ fn extfrag() -> Vec<((u64, String), f64)> {
 
 /// Compares Isotherm's view with the kernel's; both change all the time, so the kernel is asked before and after.
 fn check_extfrag(debugfs: &Debugfs) {
-    let agreed = || {
+    until_so("our view of fragmentation to be the kernel's", || {
         let before = debugfs.unusable(9);
         let ours = extfrag();
         let after = debugfs.unusable(9);
@@ -222,14 +201,13 @@ fn check_extfrag(debugfs: &Debugfs) {
             // The kernel rounds down to 0.1 %.
             (a.min(b) - 0.2..=a.max(b) + 0.2).contains(share)
         };
-        ours.iter().all(near).then_some(())
-    };
-    until("our view of fragmentation to be the kernel's", agreed);
+        ours.iter().all(near)
+    });
 }
 
 /// Returns node 0's score.
 fn score() -> f64 {
-    let report = json(&["--dry-run", "--node", "0"]);
+    let report = dry(&["--node", "0"]);
     let score = report["nodes"][0]["before"]["score"].as_f64();
     score.expect("a score")
 }
@@ -242,11 +220,7 @@ fn proactiveness_at(score: f64) -> Option<String> {
 }
 
 /// Free memory that is fragmented enough to be compacted: already, or by a process that is kept.
-struct Fragmented {
-    fragmenter: Option<Running>,
-    /// The proactiveness that compacts it.
-    proactiveness: String,
-}
+struct Fragmented(Option<Running>);
 
 /// Returns fragmented memory; prints a skip and returns `None` if there is not enough memory to fragment.
 fn fragmented() -> Option<Fragmented> {
@@ -255,16 +229,12 @@ fn fragmented() -> Option<Fragmented> {
         drop_caches();
     }
     if !is_by_itself && meminfo("MemFree:") < FRAGMENTED + ROOM {
-        let reason = "free memory is neither fragmented nor enough to fragment";
-        skip(reason);
+        skip("free memory is neither fragmented nor enough to fragment");
         return None;
     }
-    let fragmenter = (!is_by_itself).then(fragment);
-    let proactiveness = until("the score to rise", || proactiveness_at(score()));
-    Some(Fragmented {
-        fragmenter,
-        proactiveness,
-    })
+    let memory = Fragmented((!is_by_itself).then(fragment));
+    until("the score to rise", || proactiveness_at(score()));
+    Some(memory)
 }
 
 /// Drops the page cache: builds before the tests fill memory with files, and dropping them frees it.
@@ -290,7 +260,7 @@ fn fragment() -> Running {
 
 impl Drop for Fragmented {
     fn drop(&mut self) {
-        if let Some(fragmenter) = self.fragmenter.take() {
+        if let Some(fragmenter) = self.0.take() {
             fragmenter.signal(Signal::SIGTERM);
             fragmenter.finish();
         }
@@ -298,65 +268,15 @@ impl Drop for Fragmented {
 }
 
 #[test]
-fn a_round_lowers_the_score_that_is_the_kernels_and_changes_no_setting() {
+fn the_score_is_the_kernels() {
     let Some(_turn) = alone() else { return };
-    let debugfs = Debugfs::new();
-    if let Err(error) = &debugfs {
-        println!("without the kernel's own score: cannot mount debugfs: {error}");
-    }
-    debugfs.iter().for_each(check_extfrag);
-    let Some(memory) = fragmented() else { return };
-    debugfs.iter().for_each(check_extfrag);
-    let proactiveness = &memory.proactiveness;
-    let setting = fs::read_to_string(PROACTIVENESS).ok();
-    let directory = scratch();
-    let path = directory.path().join("once.isotherm");
-    let path_text = path.to_str().expect("UTF-8");
-    let node = ["--node", "0", "--proactiveness", proactiveness];
-    let report = json(&[&node[..], &["-o", path_text]].concat());
-    let node = &report["nodes"][0];
-    eprintln!("{}", node["round"]);
-    if !node["decision"]["back_off"].is_null() {
-        return skip("kswapd is reclaiming");
-    }
-    let round = &node["round"];
-    let number = |name: &str| round[name].as_f64().expect("a number");
-    assert!(number("took_ns") < ROUND_MAX_NS as f64);
-    assert!(
-        number("score_after") <= number("score_before") + 1.0,
-        "{round}"
-    );
-    if round["ended"] == "at_low" {
-        // Other processes allocate between the last check and the one after.
-        assert!(number("score_after") <= report["low"].as_f64().expect("low") + 3.0);
-    }
-    assert!(
-        round["counters"]["migrate_scanned"].as_u64() > Some(0),
-        "{round}"
-    );
-    assert_eq!(fs::read_to_string(PROACTIVENESS).ok(), setting);
-    let rounds = items(&path);
-    let rounds = rounds
-        .iter()
-        .filter(|item| matches!(item, Item::Compaction(_)));
-    assert_eq!(rounds.count(), 1);
-    check_reports(&path);
-}
-
-#[test]
-fn a_daemon_sleeps_after_a_round() {
-    let Some(_turn) = alone() else { return };
-    let Some(memory) = fragmented() else { return };
-    let proactiveness = &memory.proactiveness;
-    let args = ["--daemon", "--duration", "2s", "--json"];
-    let mut command = isotherm(["compact", "--node", "0", "--proactiveness", proactiveness]);
-    let done = run(command.args(args)).success();
-    let end = last_line(&done);
-    eprintln!("{end}");
-    if end["rounds"]["count"] == 0 {
-        return skip("there was no round");
-    }
-    assert!(end["own_cpu_ns"].as_u64() < Some(500_000_000), "{end}");
+    let debugfs = match Debugfs::new() {
+        Ok(debugfs) => debugfs,
+        Err(error) => return skip(&format!("cannot mount debugfs: {error}")),
+    };
+    check_extfrag(&debugfs);
+    let Some(_memory) = fragmented() else { return };
+    check_extfrag(&debugfs);
 }
 
 #[test]
@@ -384,11 +304,11 @@ fn compacting_ends_with_us_however_we_end() {
         compact.signal(signal);
         let started = std::time::Instant::now();
         compact.finish();
-        until("the kernel to stop compacting", || {
+        until_so("the kernel to stop compacting", || {
             let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
             // An orphan may have to wait until it is reaped.
             let state = stat.rsplit_once(") ").map_or("Z", |(_, rest)| rest);
-            state.starts_with(['Z', 'X']).then_some(())
+            state.starts_with(['Z', 'X'])
         });
         let took = started.elapsed();
         eprintln!("{signal} stopped it within {took:?}");

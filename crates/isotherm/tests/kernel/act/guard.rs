@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Running, at_once, isotherm, python, run, scratch, with_swap};
+use crate::common::{Running, isotherm, python, scratch, with_swap};
 
 const MIB: u64 = 1 << 20;
 
@@ -53,26 +53,25 @@ while True:
 const KINDS: [&str; 4] = ["anonymous", "memfd", "tmpfs", "file"];
 
 /// Runs schemes on targets of these kinds at the same time, and returns the result of each.
-fn run_on(runs: &[(&str, Vec<&str>)], how: &str) -> Vec<(String, Value)> {
+fn run_on(runs: &[(&'static str, Vec<&str>)], how: &str) -> Vec<(&'static str, Value)> {
     let folder = scratch();
     let start = |(kind, _): &(&str, Vec<&str>)| {
         let mut command = python(TARGET);
         Running::ready(command.args([kind, how]).arg(folder.path()))
     };
     let targets: Vec<Running> = runs.iter().map(start).collect();
-    let all: Vec<(usize, &Running)> = targets.iter().enumerate().collect();
-    let summaries = std::sync::Mutex::new(Vec::new());
-    at_once(&all, |(at, target)| {
-        let (kind, flags) = &runs[*at];
+    let mut runners = Vec::new();
+    for ((kind, flags), target) in runs.iter().zip(&targets) {
         let pid = target.pid().to_string();
         let mut command = isotherm(["run", "--json", "--max-refaults", "20/s"]);
         command.args(["--duration", "12s", "--pid", &pid, "-o"]);
-        let record = folder.path().join(format!("{at}.isotherm"));
-        let summary = run(command.arg(&record).args(flags)).success().json();
-        let mut summaries = summaries.lock().expect("no test panics with it");
-        summaries.push(((*kind).to_owned(), summary));
-    });
-    summaries.into_inner().expect("no test panics with it")
+        let record = folder.path().join(format!("{pid}.isotherm"));
+        runners.push((*kind, Running::start(command.arg(record).args(flags))));
+    }
+    let runners = runners.into_iter();
+    runners
+        .map(|(kind, runner)| (kind, runner.succeed().json()))
+        .collect()
 }
 
 const IDLE_2S: [&str; 2] = ["--scheme", "4K max 0 0 2s max pageout"];

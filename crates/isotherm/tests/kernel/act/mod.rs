@@ -5,6 +5,5 @@ pub(crate) mod compaction;
 mod goals;
 mod guard;
 mod huge;
-mod kernel_damon;
 mod pod_policy;
 mod safety;

@@ -3,9 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -13,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::common::{
     PATIENCE, Running, acting_on_all, daemon_status, free_address, http_get, isotherm, pause,
-    proc_bytes, python, run, scratch, skip, until,
+    proc_bytes, python, run, scratch, skip, until, until_so,
 };
 use crate::swap::Swap;
 use crate::watch::groups::{Group, hierarchies};
@@ -79,47 +77,32 @@ struct ApiServer {
     address: SocketAddr,
     /// Status and body of its answers.
     answer: Arc<Mutex<(u16, String)>>,
-    is_ending: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl ApiServer {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.set_nonblocking(true).expect("possible");
         let address = listener.local_addr().expect("its address");
         let answer = Arc::new(Mutex::new((503, String::new())));
-        let is_ending = Arc::new(AtomicBool::new(false));
-        let (answers, ends) = (Arc::clone(&answer), Arc::clone(&is_ending));
-        let thread = std::thread::spawn(move || {
-            while !ends.load(Ordering::Relaxed) {
-                match listener.accept() {
-                    Ok((stream, _)) => Self::serve(stream, &answers),
-                    Err(_) => pause(0.02),
-                }
+        let answers = Arc::clone(&answer);
+        // It serves until this process ends.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                Self::serve(stream, &answers);
             }
         });
-        Self {
-            address,
-            answer,
-            is_ending,
-            thread: Some(thread),
-        }
+        Self { address, answer }
     }
 
     fn serve(mut stream: TcpStream, answer: &Mutex<(u16, String)>) {
-        stream.set_nonblocking(false).expect("possible");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(2)))
-            .expect("possible");
+        let timeout = Some(Duration::from_secs(2));
+        stream.set_read_timeout(timeout).expect("possible");
         let mut asked = [0; 4096];
         let n = stream.read(&mut asked).unwrap_or(0);
         let asked = String::from_utf8_lossy(&asked[..n]);
+        let answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
         let (status, body) = if asked.contains("fieldSelector=spec.nodeName%3Dnode-1&") {
-            answer
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone()
+            answer.clone()
         } else {
             (400, asked.into_owned())
         };
@@ -131,15 +114,6 @@ impl ApiServer {
     fn say(&self, status: u16, pods: &[Value]) {
         let list = json!({"kind": "PartialObjectMetadataList", "items": pods}).to_string();
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = (status, list);
-    }
-}
-
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        self.is_ending.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.join().ok();
-        }
     }
 }
 
@@ -204,14 +178,6 @@ impl Daemon {
     }
 }
 
-fn check_metrics(metrics: &str, expected: [(&Pod, &str); 3]) {
-    for (pod, says) in expected {
-        let label = format!("uid=\"{}\",policy=\"{says}\"}} 1", pod.uid);
-        assert!(metrics.contains(&label), "{label} is not in {metrics}");
-    }
-    assert!(metrics.contains("isotherm_pod_policy_up 1\n"), "{metrics}");
-}
-
 /// One of three pods with idle memory permits paging out, one has a misspelt annotation, and one is unknown.
 #[test]
 fn only_a_pod_that_permits_it_is_paged_out() {
@@ -237,33 +203,34 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     let reclaim = json!({"isotherm.io/policy": "reclaim", "isotherm.io/min-age": "4s"});
     let wrong = json!({"isotherm.io/policy": "Reclaim"});
     let misspelt_told = misspelt.reported("search", &wrong);
-    server.say(
-        200,
-        &[willing.reported("cart", &reclaim), misspelt_told.clone()],
-    );
+    let permits = willing.reported("cart", &reclaim);
+    server.say(200, &[permits, misspelt_told.clone()]);
     let begun = Instant::now();
     while willing.swapped() <= 64 * MIB {
         assert!(begun.elapsed() < PATIENCE, "{}", daemon.account());
         pause(0.1);
     }
-    daemon.until_it_knows("an answer", |of| of["error"].is_null());
+    let status = daemon.until_it_knows("an answer", |of| of["error"].is_null());
     let others = (misspelt.swapped(), unknown.swapped());
     assert_eq!(others, (0, 0), "{}", daemon.account());
-    let status = daemon.until_it_knows("two pods", |of| of["error"].is_null());
-    let policy = &status["pod_policy"];
-    assert_eq!(policy["nr_pods"], json!({"reclaim": 1, "invalid": 1}));
-    let expected = [
+    let nr_pods = &status["pod_policy"]["nr_pods"];
+    assert_eq!(*nr_pods, json!({"reclaim": 1, "invalid": 1}));
+    let metrics = daemon.metrics();
+    assert!(metrics.contains("isotherm_pod_policy_up 1\n"), "{metrics}");
+    for (pod, says) in [
         (&willing, "reclaim"),
         (&misspelt, "invalid"),
         (&unknown, "unknown"),
-    ];
-    check_metrics(&daemon.metrics(), expected);
+    ] {
+        let label = format!("uid=\"{}\",policy=\"{says}\"}} 1", pod.uid);
+        assert!(metrics.contains(&label), "{label} is not in {metrics}");
+    }
     // The pod withdraws its permission, and uses its memory: from then on that stays.
     server.say(200, &[willing.reported("cart", &json!({})), misspelt_told]);
     daemon.until_it_knows("nobody", |of| of["nr_pods"]["reclaim"].is_null());
     willing.process.signal(Signal::SIGUSR1);
-    until("its memory to be back", || {
-        willing.process.stdout().contains("touched").then_some(())
+    until_so("its memory to be back", || {
+        willing.process.stdout().contains("touched")
     });
     assert!(willing.swapped() < 8 * MIB, "{}", willing.swapped());
     let applied = daemon.applied();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::{
     Finished, Record, Running, at_once, isotherm, owning_swap, pause, python, range, record_file,
-    record_pid, run, seen, shared, skip, until_written,
+    record_pid, recorded, run, seen, shared, skip, until_written,
 };
 use crate::turns::Turn;
 
@@ -40,15 +40,10 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
         (&[], u64::MAX),
     ];
     at_once(&ways, |&(flags, idle_max)| {
-        let (_directory, path) = record_file();
         let flags = [&["--duration", "4s"], flags].concat();
-        record_pid(guest.pid(), &path, &flags).succeed();
-        let record = Record::whole(&path);
-        assert!(
-            record.notes().contains("it runs a KVM guest"),
-            "{}",
-            record.notes()
-        );
+        let record = recorded(guest.pid(), &flags);
+        let notes = record.notes();
+        assert!(notes.contains("it runs a KVM guest"), "{notes}");
         let last = record.snapshots().next_back().expect("a snapshot");
         let seen = seen(last, &[memory]);
         assert!(seen.idle <= idle_max, "{flags:?}: {seen:?}");
@@ -57,13 +52,7 @@ fn idle_memory_of_a_kvm_guest_is_unknown() {
     let pid = guest.pid().to_string();
     let scheme = ["--scheme", "4K max 0 0 500ms max cold"];
     let done = run(isotherm(["run", "--duration", "5s", "--pid", &pid]).args(scheme)).success();
-    eprintln!("{}", done.stderr);
-    assert!(
-        done.stderr.contains("scheme 0, cold: 0 B of"),
-        "{}",
-        done.stderr
-    );
-    drop(guest);
+    done.warns("scheme 0, cold: 0 B of");
 }
 
 const NAMED: &str = r#"
@@ -79,6 +68,7 @@ fn a_name_reaches_no_terminal_as_it_is() {
     let target = Running::ready(&mut python(NAMED));
     let (directory, path) = record_file();
     record_pid(target.pid(), &path, &["--duration", "2s"]).succeed();
+    let is_escaped = |text: &str| !text.contains('\u{1b}') && text.contains("u{1b}[31mred");
     for (what, format) in [
         ("access", "text"),
         ("heatmap", "svg"),
@@ -89,36 +79,30 @@ fn a_name_reaches_no_terminal_as_it_is() {
         ("heatmap", "text"),
     ] {
         let mut command = isotherm(["report", what, "--format", format]);
-        let done = run(command.arg(&path)).success();
-        assert!(!done.stdout.contains('\u{1b}'), "{what}: {:?}", done.stdout);
-        assert!(
-            done.stdout.contains("u{1b}[31mred"),
-            "{what}: {:?}",
-            done.stdout
-        );
+        let shown = run(command.arg(&path)).success().stdout;
+        assert!(is_escaped(&shown), "{what}: {shown:?}");
     }
-    let both = [path.as_os_str(), path.as_os_str()];
-    let done = run(isotherm(["report", "diff"]).args(both)).success();
-    assert!(!done.stdout.contains('\u{1b}'), "{:?}", done.stdout);
+    let both = [&path, &path];
+    let diff = run(isotherm(["report", "diff"]).args(both)).success();
+    assert!(!diff.stdout.contains('\u{1b}'), "{diff:?}");
     // The daemon's status is escaped, too.
     let socket = directory.path().join("socket");
     let at = ["--socket", socket.to_str().expect("plain")];
     let mut start = isotherm(["start", "--detach", "--dry-run", "--preset", "prcl"]);
     start.args(["--pid", &target.pid().to_string()]);
     let started = run(start.args(at)).success();
-    assert!(started.stdout.contains(&at.join(" ")), "{started:?}");
-    let status = run(isotherm(["status"]).args(at)).success();
+    started.prints(&at.join(" "));
+    let status = run(isotherm(["status"]).args(at)).success().stdout;
     run(isotherm(["stop"]).args(at)).success();
-    assert!(!status.stdout.contains('\u{1b}'), "{:?}", status.stdout);
-    assert!(
-        status.stdout.contains("u{1b}[31mred"),
-        "{:?}",
-        status.stdout
-    );
+    assert!(is_escaped(&status), "{status:?}");
 }
 
 /// Runs a script as root with a `/run/isotherm` of its own.
-fn alone_with_state(mode: &str, script: &str) -> Finished {
+fn alone_with_state(script: &str) -> Finished {
+    with_state_of_mode("700", script)
+}
+
+fn with_state_of_mode(mode: &str, script: &str) -> Finished {
     let script = format!(
         "set -e; mkdir -p /run/isotherm; mount -t tmpfs -o mode={mode} none /run/isotherm; I={}; {script}",
         env!("CARGO_BIN_EXE_isotherm")
@@ -135,7 +119,7 @@ fn making_swap() -> Option<Turn> {
 fn can_make_swap() -> bool {
     let can = nix::unistd::Uid::effective().is_root()
         && fs::metadata("/sys/class/zram-control/hot_add").is_ok()
-        && alone_with_state("700", "true").status.success();
+        && alone_with_state("true").status.success();
     if !can {
         skip("root, zram and mount namespaces are needed");
     }
@@ -145,22 +129,15 @@ fn can_make_swap() -> bool {
 #[test]
 fn swap_is_set_up_and_taken_away_whole() {
     let Some(_turn) = making_swap() else { return };
-    let done = alone_with_state(
-        "700",
-        "$I swap zram --size 64M; d=$(cut -d' ' -f1 /run/isotherm/zram-swap); \
+    let script = "$I swap zram --size 64M; d=$(cut -d' ' -f1 /run/isotherm/zram-swap); \
          stat -c %a /run/isotherm/zram-swap; cat /sys/block/$d/mm_stat; \
-         $I swap off; test ! -e /sys/block/$d; ! $I swap off",
-    )
-    .success();
-    assert!(
-        done.stdout.starts_with("64 MiB of swap on /dev/zram"),
-        "{done:?}"
-    );
-    assert!(done.stdout.contains("\n600\n"), "{done:?}");
-    assert!(
-        done.stdout.contains("64 MiB of swap on /dev/zram") && done.stdout.contains("taken away")
-    );
-    assert!(done.stderr.contains("no swap was set up"), "{done:?}");
+         $I swap off; test ! -e /sys/block/$d; ! $I swap off";
+    let done = alone_with_state(script).success();
+    let begins = "64 MiB of swap on /dev/zram";
+    assert!(done.stdout.starts_with(begins), "{done:?}");
+    done.prints("\n600\n");
+    done.prints("taken away");
+    done.warns("no swap was set up");
 }
 
 /// The state is that after a command was killed between two steps.
@@ -174,8 +151,7 @@ fn swap_that_was_not_finished_is_cleaned_up() {
             let script = format!(
                 "{begin}{steps}{end}; test ! -e /sys/block/zram$n || grep -qv zram$n /proc/swaps"
             );
-            let done = alone_with_state("700", &script).success();
-            assert!(done.stdout.contains("taken away"), "{done:?}");
+            alone_with_state(&script).success().prints("taken away");
         }
     }
 }
@@ -183,19 +159,13 @@ fn swap_that_was_not_finished_is_cleaned_up() {
 #[test]
 fn swap_of_somebody_else_is_left_alone() {
     let Some(_turn) = making_swap() else { return };
-    let done = alone_with_state(
-        "700",
-        "n=$(cat /sys/class/zram-control/hot_add); \
+    let script = "n=$(cat /sys/class/zram-control/hot_add); \
          echo zram$n 0123456789abcdef0123456789abcdef 67108864 added > /run/isotherm/zram-swap; \
          echo 67108864 > /sys/block/zram$n/disksize; mkswap -q /dev/zram$n; \
          $I swap off; cat /sys/block/zram$n/disksize; \
-         echo 1 > /sys/block/zram$n/reset; echo $n > /sys/class/zram-control/hot_remove",
-    )
-    .success();
-    assert!(
-        done.stdout.contains("nothing was done to it\n67108864\n"),
-        "{done:?}"
-    );
+         echo 1 > /sys/block/zram$n/reset; echo $n > /sys/class/zram-control/hot_remove";
+    let done = alone_with_state(script).success();
+    done.prints("nothing was done to it\n67108864\n");
 }
 
 #[test]
@@ -204,7 +174,7 @@ fn a_state_directory_that_others_may_write_is_refused() {
     if !can_make_swap() {
         return;
     }
-    alone_with_state("1777", "$I swap zram --size 64M")
+    with_state_of_mode("1777", "$I swap zram --size 64M")
         .refused("/run/isotherm is not safe: others may write");
 }
 
@@ -245,7 +215,7 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
         let (_directory, path) = record_file();
         let flags = ["--duration", "4s", flag];
         let recorder = record_pid(target.pid(), &path, &flags);
-        until_written(&path, 1);
+        until_written(&path);
         let kept = effective_of(recorder.pid());
         assert_eq!(kept & !MAY_KEEP, 0, "{flags:?} keeps {kept:x}");
         recorder.succeed();
@@ -262,9 +232,9 @@ fn capabilities_are_given_up_once_they_are_needed_no_longer() {
     pause(2.0);
     let kept = effective_of(run.pid());
     assert_eq!(kept & !MAY_KEEP, 0, "run keeps {kept:x}");
-    let said = run.finish().stderr;
-    assert!(said.contains("scheme 0, cold: "), "{said}");
-    assert!(!said.contains("cold: 0 B of"), "{said}");
+    let done = run.finish();
+    done.warns("scheme 0, cold: ");
+    assert!(!done.stderr.contains("cold: 0 B of"), "{done:?}");
 }
 
 #[test]
@@ -274,25 +244,20 @@ fn a_command_keeps_its_callers_capabilities() {
     let mut command = isotherm(["record", "--quiet", "-o"]);
     let script = "sleep 2; sh -c 'grep CapEff /proc/self/status'";
     let done = run(command.arg(&path).args(["--", "sh", "-c", script])).success();
-    let ours = format!("{:016x}", effective_of(std::process::id()));
-    assert!(done.stdout.contains(&ours), "{done:?}");
+    done.prints(&format!("{:016x}", effective_of(std::process::id())));
 }
 
 #[test]
 fn on_a_full_disk_a_file_stays_as_it_was() {
     let Some(_turn) = shared() else { return };
-    if !nix::unistd::Uid::effective().is_root() || !alone_with_state("700", "true").status.success()
-    {
+    if !nix::unistd::Uid::effective().is_root() || !alone_with_state("true").status.success() {
         return skip("root and mount namespaces are needed");
     }
-    let done = alone_with_state(
-        "700",
-        "cd /run/isotherm; mkdir disk; \
+    let script = "cd /run/isotherm; mkdir disk; \
          $I record --quiet -o record --duration 2s --stop-command -- sleep 9; \
          mount -t tmpfs -o size=16k none disk; echo old > disk/a.json; \
          ! $I convert record disk/a.json; ! $I report heatmap record -o disk/a.html; \
-         $I report heatmap record > heat.txt; cat disk/a.json; ls -A disk",
-    )
-    .success();
+         $I report heatmap record > heat.txt; cat disk/a.json; ls -A disk";
+    let done = alone_with_state(script).success();
     assert_eq!(done.stdout, "old\na.json\n", "{done:?}");
 }

@@ -1,5 +1,6 @@
 //! Messages and exit codes of the command, with privilege and without.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -22,19 +23,14 @@ fn a_commands_exit_code_is_passed_on() {
         let mut command = isotherm(["record", "-o"]);
         let done = run(command.arg(&path).args(["--", "sh", "-c", script]));
         assert_eq!(done.code(), code, "{script}: {done:?}");
-        assert!(done.stderr.contains("recorded"), "{done:?}");
+        done.warns("recorded");
         let record = Record::read(&path);
         assert_eq!(record.truncated, None);
-        let exit = record
-            .exits()
-            .last()
-            .map(|exit| (exit.exit_code, exit.signal));
-        let expected = if code < 128 {
-            (Some(code), None)
-        } else {
-            (None, Some(code - 128))
-        };
-        assert_eq!(exit, Some(expected), "{script}");
+        let exits = record.exits();
+        let exit = exits.last().expect("an end");
+        let signal = (code > 128).then_some(code - 128);
+        assert_eq!(exit.signal, signal, "{script}");
+        assert_eq!(exit.exit_code, signal.map_or(Some(code), |_| None));
     }
 }
 
@@ -56,17 +52,16 @@ fn a_command_that_ends_at_once_is_recorded_by_its_name() {
     }
 }
 
-/// Runs `record ARGS -o FILE`, which must fail with a message that holds `words`, and leave no file.
-fn check_refused(args: &[&str], words: &[&str]) {
+/// Runs `record -o FILE ARGS`, which must fail with a message that holds `words`, and leave no file.
+fn check_refused(args: &str, words: &[&str]) {
     let (_directory, path) = record_file();
-    let (flags, command) =
-        args.split_at(args.iter().position(|a| *a == "--").unwrap_or(args.len()));
-    let mut recorder = isotherm(["record"]);
-    let done = run(recorder.args(flags).arg("-o").arg(&path).args(command));
+    let done = run(isotherm(["record", "-o"])
+        .arg(&path)
+        .args(args.split_whitespace()));
     for word in words {
         done.refused(word);
     }
-    assert!(!path.exists(), "{args:?} left a file");
+    assert!(!path.exists(), "{args} left a file");
 }
 
 /// Returns a process id that is never used: one above the largest possible.
@@ -77,47 +72,34 @@ fn nobody() -> String {
 
 #[test]
 fn what_cannot_be_recorded_is_refused_with_the_reason() {
-    check_refused(&[], &["nothing to watch", "--pid", "-- COMMAND"]);
-    check_refused(&["--bogus"], &["--bogus", "--help"]);
-    check_refused(&["--pid", "one"], &["no process is named 'one'"]);
-    check_refused(
-        &["--pid", "1", "--cpu-budget", "0%"],
-        &["--cpu-budget", "0.5%"],
-    );
-    check_refused(
-        &["--pid", "1", "--pages", "--cpu-budget", "1%"],
-        &["--pages", "--cpu-budget"],
-    );
-    check_refused(&["--pid", "1", "--", "true"], &["--pid"]);
-    check_refused(
-        &["--pid", "1", "--duration", "soon"],
-        &["'soon'", "--duration"],
-    );
-    check_refused(
-        &["--pid", "1", "--range", "0x2000-0x1000"],
-        &["before it starts"],
-    );
+    for (args, words) in [
+        ("", &["nothing to watch", "--pid", "-- COMMAND"][..]),
+        ("--bogus", &["--bogus", "--help"]),
+        ("--pid one", &["no process is named 'one'"]),
+        ("--pid 1 --cpu-budget 0%", &["--cpu-budget", "0.5%"]),
+        (
+            "--pid 1 --pages --cpu-budget 1%",
+            &["--pages", "--cpu-budget"],
+        ),
+        ("--pid 1 -- true", &["--pid"]),
+        ("--pid 1 --duration soon", &["'soon'", "--duration"]),
+        ("--pid 1 --range 0x2000-0x1000", &["before it starts"]),
+    ] {
+        check_refused(args, words);
+    }
     let Some(_turn) = shared() else { return };
     let nobody = nobody();
-    check_refused(
-        &["--pid", &nobody],
-        &[&nobody, "does not exist", "did it end"],
-    );
-    check_refused(
-        &["--faithful", "--pid", &nobody],
-        &[&nobody, "does not exist"],
-    );
-    check_refused(&["--pages", "--pid", &nobody], &[&nobody, "does not exist"]);
-    check_refused(
-        &["--", "/no/such/program"],
-        &["cannot start /no/such/program", "No such file"],
-    );
+    let pid = format!("--pid {nobody}");
+    check_refused(&pid, &[&nobody, "does not exist", "did it end"]);
+    for flag in ["--faithful", "--pages"] {
+        check_refused(&format!("{flag} {pid}"), &[&nobody, "does not exist"]);
+    }
+    let words = ["cannot start /no/such/program", "No such file"];
+    check_refused("-- /no/such/program", &words);
     // Process 2 is a kernel thread: it exists, but has no memory of its own.
-    check_refused(&["--pid", "2"], &["process 2"]);
-    check_refused(
-        &["--cgroup", "/no/such/group"],
-        &["/no/such/group", "looked for"],
-    );
+    check_refused("--pid 2", &["process 2"]);
+    let words = ["/no/such/group", "looked for"];
+    check_refused("--cgroup /no/such/group", &words);
 }
 
 #[test]
@@ -127,10 +109,8 @@ fn an_output_that_cannot_be_written_is_refused_before_the_command_runs() {
     let trace = directory.path().join("ran");
     let script = format!("touch {}", trace.display());
     for output in ["/no/such/directory/record", "/proc/record", "/"] {
-        run(&mut isotherm([
-            "record", "-o", output, "--", "sh", "-c", &script,
-        ]))
-        .refused(&format!("cannot create {output}"));
+        let mut record = isotherm(["record", "-o", output, "--", "sh", "-c", &script]);
+        run(&mut record).refused(&format!("cannot create {output}"));
     }
     assert!(!trace.exists(), "the command ran, unrecorded");
 }
@@ -149,10 +129,8 @@ fn a_refused_recording_leaves_an_older_record_as_it_was() {
         let mut command = isotherm(["record", "-o"]);
         let done = run(command.arg(&path).args(target));
         assert_eq!(done.code(), 2, "{done:?}");
-        assert_eq!(
-            fs::read_to_string(&path).ok().as_deref(),
-            Some("an older record")
-        );
+        let kept = fs::read_to_string(&path).expect("a file");
+        assert_eq!(kept, "an older record");
     }
 }
 
@@ -166,10 +144,8 @@ fn completions_are_generated() {
         fs::write(&path, script).expect("a file");
     }
     // The other shells are seldom installed on test machines; bash is.
-    run(Command::new("bash")
-        .arg("-n")
-        .arg(directory.path().join("bash")))
-    .success();
+    let bash = directory.path().join("bash");
+    run(Command::new("bash").arg("-n").arg(bash)).success();
     let done = run(&mut isotherm(["completions", "cmd.exe"]));
     assert_eq!(done.code(), 2);
 }
@@ -181,10 +157,8 @@ fn doctor_prints_json() {
     for key in ["host", "kernel", "checks", "abilities"] {
         assert!(!report[key].is_null(), "no {key} in {report}");
     }
-    let works = report["abilities"][0]["works"]
-        .as_bool()
-        .expect("yes or no");
-    assert_eq!(done.code(), i32::from(!works));
+    let works = &report["abilities"][0]["works"];
+    assert_eq!(done.code(), i32::from(*works != true));
 }
 
 #[test]
@@ -206,36 +180,23 @@ fn without_privilege_it_says_what_is_missing_and_does_the_rest() {
     let unprivileged = |args: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        run(command
-            .arg(&program)
-            .args(args)
-            .current_dir(directory.path()))
+        command.current_dir(directory.path()).arg(&program);
+        run(command.args(args))
     };
 
     let doctor = unprivileged(&["doctor", "--json"]);
     assert_eq!(doctor.code(), 1, "{doctor:?}");
     let report = doctor.json();
-    let missing = report["checks"]
-        .as_array()
-        .expect("checks")
-        .iter()
-        .find(|check| check["name"] == "capabilities" && check["outcome"] == "missing");
-    let missing = missing.expect("capabilities are missing");
-    assert!(
-        missing["remedy"]
-            .as_str()
-            .is_some_and(|text| !text.is_empty()),
-        "{missing}"
-    );
+    let mut checks = report["checks"].as_array().expect("checks").iter();
+    let missing = checks.find(|of| of["name"] == "capabilities" && of["outcome"] == "missing");
+    let remedy = missing.expect("capabilities are missing")["remedy"].as_str();
+    assert!(remedy.is_some_and(|text| !text.is_empty()), "{report}");
     assert!(report["abilities"][0]["why_not"].is_string());
     // libbpf's message about each of two programs is long enough once.
-    let said = unprivileged(&["doctor"]).stdout;
-    assert!(said.matches("libbpf: ").count() <= 4, "{said}");
+    let doctor = unprivileged(&["doctor"]);
+    assert!(doctor.stdout.matches("libbpf: ").count() <= 4, "{doctor:?}");
     for command in ["run, start", "swap", "compact", "tier"] {
-        assert!(
-            said.contains(&format!("NO   {command}")),
-            "{command}: {said}"
-        );
+        doctor.prints(&format!("NO   {command}"));
     }
     for args in [&["swap", "zram", "--size", "64M"][..], &["swap", "off"]] {
         unprivileged(args).refused("run as root");
@@ -263,10 +224,7 @@ fn a_command_is_waited_for_or_ended() {
     let (_directory, path) = record_file();
     let mut command = isotherm(["record", "-d", "1s", "-o"]);
     let waited = run(command.arg(&path).args(["--", "sleep", "3"])).success();
-    assert!(
-        waited.stderr.contains("waiting for the command"),
-        "{waited:?}"
-    );
+    waited.warns("waiting for the command");
     let mut command = isotherm(["record", "-d", "1s", "--stop-command", "-o"]);
     let started = std::time::Instant::now();
     run(command.arg(&path).args(["--", "sleep", "600"])).success();
@@ -277,26 +235,22 @@ fn a_command_is_waited_for_or_ended() {
 #[test]
 fn children_that_nobody_watches_are_told() {
     let Some(_turn) = shared() else { return };
-    at_once(
-        &[(&[][..], true), (&["--children"], false)],
-        |&(flags, expected)| {
-            let (_directory, path) = record_file();
-            let mut command = isotherm(["record", "-o"]);
-            let script = ["--", "sh", "-c", "sleep 4 & sleep 4"];
-            let done = run(command.arg(&path).args(flags).args(script)).success();
-            let said = done
-                .stderr
-                .contains("at least 2 child processes were not watched");
-            assert_eq!(said, expected, "{done:?}");
-            if expected {
-                let record = Record::read(&path);
-                let [start] = record.starts()[..] else {
-                    panic!("{:?}", record.starts())
-                };
-                assert!(record.snapshots().all(|s| s.target == start.target));
-            }
-        },
-    );
+    at_once(&[&[][..], &["--children"]], |flags| {
+        let (_directory, path) = record_file();
+        let mut command = isotherm(["record", "-o"]);
+        let script = ["--", "sh", "-c", "sleep 4 & sleep 4"];
+        let done = run(command.arg(&path).args(*flags).args(script)).success();
+        let message = "at least 2 child processes were not watched";
+        let is_told = done.stderr.contains(message);
+        assert_eq!(is_told, flags.is_empty(), "{done:?}");
+        if flags.is_empty() {
+            let record = Record::read(&path);
+            let [start] = record.starts()[..] else {
+                panic!("{:?}", record.starts())
+            };
+            assert!(record.snapshots().all(|s| s.target == start.target));
+        }
+    });
 }
 
 #[test]
@@ -305,24 +259,16 @@ fn processes_are_found_by_name() {
     let (directory, path) = record_file();
     // The name is unique, so that no other process has it.
     let program = directory.path().join(format!("n{}", std::process::id()));
-    std::fs::copy("/bin/sleep", &program).expect("copied");
-    let start = || Running::start(std::process::Command::new(&program).arg("60"));
+    fs::copy("/bin/sleep", &program).expect("copied");
+    let start = || Running::start(Command::new(&program).arg("60"));
     let (one, two) = (start(), start());
-    let name = program
-        .file_name()
-        .and_then(|name| name.to_str())
-        .expect("text");
-    let done = run(isotherm(["record", "-d", "1s", "-p", name, "-o"]).arg(&path)).success();
-    assert!(done.stderr.contains("is 2 processes"), "{done:?}");
-    let mut found: Vec<u32> = Record::whole(&path)
-        .starts()
-        .iter()
-        .map(|s| s.pid)
-        .collect();
-    found.sort_unstable();
-    let mut wanted = [one.pid(), two.pid()];
-    wanted.sort_unstable();
-    assert_eq!(found, wanted);
+    let name = program.file_name().expect("a name");
+    let mut command = isotherm(["record", "-d", "1s", "-p"]);
+    let done = run(command.arg(name).arg("-o").arg(&path)).success();
+    done.warns("is 2 processes");
+    let record = Record::whole(&path);
+    let found: BTreeSet<u32> = record.starts().iter().map(|start| start.pid).collect();
+    assert_eq!(found, BTreeSet::from([one.pid(), two.pid()]));
     run(&mut isotherm(["record", "-d", "1s", "-p", "no-such-name"])).refused("no process is named");
     let pid = one.pid().to_string();
     let range = ["record", "-d", "1s", "-p", &pid, "--range", "0x1000-0x2000"];

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::common::{
     Finished, Running, Workload, free_address, http_get, isotherm, paced_workload, run, scratch,
-    shared, skip, until,
+    shared, skip, until_so,
 };
 
 /// A daemon, its target, and its files.
@@ -36,9 +36,8 @@ impl Daemon {
     fn start(line: &str, flags: &[&str]) -> Self {
         let (directory, workload) = (open_scratch(), Workload::start(&paced_workload(64, 4), &[]));
         fs::write(directory.path().join("schemes.damos"), line).expect("a file");
-        let process = Self::spawn(&directory, workload.pid(), flags);
         let mut daemon = Self {
-            process,
+            process: Self::spawn(&directory, workload.pid(), flags),
             workload,
             directory,
         };
@@ -54,9 +53,9 @@ impl Daemon {
     }
 
     fn until_it_answers(&mut self) {
-        until("the daemon's answer", || {
+        until_so("the daemon's answer", || {
             assert!(self.process.is_running(), "it ended");
-            self.say("status", &[]).status.success().then_some(())
+            self.say("status", &[]).status.success()
         });
     }
 
@@ -65,10 +64,8 @@ impl Daemon {
     }
 
     fn say(&self, what: &str, flags: &[&str]) -> Finished {
-        run(isotherm([what])
-            .args(flags)
-            .arg("--socket")
-            .arg(self.socket()))
+        let mut command = isotherm([what, "--socket"]);
+        run(command.arg(self.socket()).args(flags))
     }
 
     fn status(&self) -> Value {
@@ -81,8 +78,12 @@ impl Daemon {
         path.display().to_string()
     }
 
-    fn action(&self) -> Value {
-        self.status()["contexts"][0]["schemes"][0]["action"].clone()
+    fn scheme(&self) -> Value {
+        self.status()["contexts"][0]["schemes"][0].clone()
+    }
+
+    fn until_action(&self, action: &str) {
+        until_so(action, || self.scheme()["action"] == action);
     }
 }
 
@@ -91,64 +92,50 @@ const IDLE: &str = "4K max 0 0 1s max pageout";
 #[test]
 fn it_says_what_is_so_and_is_tuned_paused_reloaded_and_stopped() {
     let Some(_turn) = shared() else { return };
-    let daemon = Daemon::start(IDLE, &["--dry-run", "--no-guard"]);
-    let status = until("something that could be paged out", || {
-        let status = daemon.status();
-        (status["contexts"][0]["schemes"][0]["stats"]["sz_applied"].as_u64()? > 32 << 20)
-            .then_some(status)
+    let mut daemon = Daemon::start(IDLE, &["--dry-run", "--no-guard"]);
+    until_so("something that could be paged out", || {
+        daemon.scheme()["stats"]["sz_applied"].as_u64() > Some(32 << 20)
     });
+    let status = daemon.status();
     assert_eq!(status["pid"], daemon.process.pid());
     assert_eq!(status["dry_run"], true);
     let target = &status["targets"][0];
     assert_eq!(target["pid"], daemon.workload.pid());
     let bytes = |name: &str| target[name].as_u64().expect("a number") >> 20;
-    assert!(
-        bytes("watched_bytes") >= 64 && bytes("rss_bytes") >= 64,
-        "{target}"
-    );
-    assert!((7..24).contains(&bytes("hot_bytes")), "{target}");
-    assert!(bytes("idle_bytes") >= 40, "{target}");
+    for (name, least) in [("watched", 64), ("rss", 64), ("idle", 40), ("hot", 7)] {
+        assert!(bytes(&format!("{name}_bytes")) >= least, "{target}");
+    }
+    assert!(bytes("hot_bytes") < 24, "{target}");
     // A faulty file changes nothing, and is reported.
     let bad = daemon.write("bad.damos", "4K max 0 0 1s max pagout");
     daemon.say("tune", &["-c", &bad]).refused("pagout");
-    assert_eq!(daemon.action(), "pageout");
+    assert_eq!(daemon.scheme()["action"], "pageout");
     let other = daemon.write("other.damos", "4K max 0 0 1s max cold");
     daemon.say("tune", &["-c", &other]).success();
-    assert_eq!(daemon.action(), "cold");
+    assert_eq!(daemon.scheme()["action"], "cold");
     daemon.say("tune", &["--preset", "ethp"]).success();
-    assert_eq!(daemon.action(), "hugepage");
+    assert_eq!(daemon.scheme()["action"], "hugepage");
     assert_eq!(daemon.status()["tuned"]["by"], "--preset ethp");
     daemon.process.signal(Signal::SIGHUP);
-    until("the first schemes again", || {
-        (daemon.action() == "pageout").then_some(())
-    });
+    daemon.until_action("pageout");
     daemon.write("schemes.damos", "4K max 0 0 1s max stat");
     daemon.process.signal(Signal::SIGHUP);
-    until("the changed file", || {
-        (daemon.action() == "stat").then_some(())
-    });
+    daemon.until_action("stat");
     daemon.say("pause", &[]).success();
-    let stats = || daemon.status()["contexts"][0]["schemes"][0]["stats"].clone();
-    let snapshots = || stats()["nr_snapshots"].clone();
+    let snapshots = || daemon.scheme()["stats"]["nr_snapshots"].clone();
     let (before, seen) = (snapshots(), daemon.status()["snapshots"].as_u64());
-    until("another snapshot", || {
-        (daemon.status()["snapshots"].as_u64() > seen).then_some(())
+    until_so("another snapshot", || {
+        daemon.status()["snapshots"].as_u64() > seen
     });
     assert_eq!(snapshots(), before);
     assert_eq!(daemon.status()["paused"], true);
     daemon.say("resume", &[]).success();
-    until("the schemes to go on", || {
-        (snapshots() != before).then_some(())
-    });
+    until_so("the schemes to go on", || snapshots() != before);
     daemon.say("stop", &[]).success();
-    let socket = daemon.socket();
-    let Daemon {
-        process, directory, ..
-    } = daemon;
-    process.succeed();
-    assert!(!socket.exists());
-    run(isotherm(["status", "--socket"]).arg(&socket)).refused("isotherm start");
-    drop(directory);
+    until_so("its end", || !daemon.process.is_running());
+    assert!(!daemon.socket().exists());
+    daemon.say("status", &[]).refused("isotherm start");
+    daemon.process.succeed();
 }
 
 #[test]
@@ -157,22 +144,18 @@ fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
     let daemon = Daemon::start(IDLE, &["--dry-run"]);
     let mode = |path: PathBuf| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode(daemon.socket()), 0o600);
-    let silent: Vec<UnixStream> = (0..8)
-        .map(|_| UnixStream::connect(daemon.socket()).expect("a connection"))
-        .collect();
-    let mut talkative = UnixStream::connect(daemon.socket()).expect("a connection");
-    talkative
-        .set_write_timeout(Some(Duration::from_secs(2)))
-        .expect("possible");
+    let connect = || UnixStream::connect(daemon.socket()).expect("a connection");
+    let silent: Vec<UnixStream> = (0..8).map(|_| connect()).collect();
+    let mut talkative = connect();
+    let timeout = Some(Duration::from_secs(2));
+    talkative.set_write_timeout(timeout).expect("possible");
     let _ = talkative.write_all(&vec![b'['; 3 << 20]);
-    let mut odd = UnixStream::connect(daemon.socket()).expect("a connection");
-    odd.write_all(b"\xff\x00{}\n{\"do\":\"dance\"}\n")
-        .expect("sent");
+    let mut odd = connect();
+    let odd_words = b"\xff\x00{}\n{\"do\":\"dance\"}\n";
+    odd.write_all(odd_words).expect("sent");
     let replies: Vec<String> = BufReader::new(&odd).lines().take(2).flatten().collect();
-    assert!(
-        replies.iter().all(|r| r.contains("no request")),
-        "{replies:?}"
-    );
+    let are_refused = replies.iter().all(|reply| reply.contains("no request"));
+    assert!(are_refused, "{replies:?}");
     assert_eq!(daemon.status()["ok"], true);
     drop(silent);
     // The mode is changed, and the kernel still gives the peer's user.
@@ -181,10 +164,8 @@ fn others_are_refused_and_the_hostile_do_not_hold_it_up() {
     other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
     let copy = daemon.directory.path().join("isotherm");
     fs::copy(env!("CARGO_BIN_EXE_isotherm"), &copy).expect("a copy that others can run");
-    let done = run(other
-        .arg(&copy)
-        .args(["stop", "--socket"])
-        .arg(daemon.socket()));
+    other.arg(&copy).args(["stop", "--socket"]);
+    let done = run(other.arg(daemon.socket()));
     if done.stderr.contains("setpriv: ") {
         return skip(&done.stderr);
     }
@@ -209,20 +190,16 @@ fn there_is_one_for_each_socket_and_each_process() {
     run(isotherm(beside).arg("--dry-run")).success();
     // A daemon that is killed harms no target, and the next one takes its place.
     daemon.process.signal(Signal::SIGKILL);
-    until("its end", || (!daemon.process.is_running()).then_some(()));
+    until_so("its end", || !daemon.process.is_running());
     assert!(daemon.socket().exists());
     assert!(daemon.workload.process.is_running());
     daemon.process = Daemon::spawn(&daemon.directory, daemon.workload.pid(), &[]);
     daemon.until_it_answers();
     daemon.process.signal(Signal::SIGTERM);
-    let Daemon {
-        process,
-        directory,
-        mut workload,
-    } = daemon;
-    process.succeed();
-    assert!(!directory.path().join("socket").exists());
-    assert!(workload.process.is_running());
+    until_so("its end", || !daemon.process.is_running());
+    assert!(!daemon.socket().exists());
+    assert!(daemon.workload.process.is_running());
+    daemon.process.succeed();
     run(&mut isotherm(beside)).success();
 }
 
@@ -241,10 +218,8 @@ fn metrics_are_served_on_loopback_alone() {
     for said in ["isotherm_dry_run 1\n", "isotherm_build_info{version=\""] {
         assert!(body.contains(said), "{said:?} is not in {body}");
     }
-    assert!(
-        body.contains(&format!("pid=\"{}\"", daemon.workload.pid())),
-        "{body}"
-    );
+    let pid = format!("pid=\"{}\"", daemon.workload.pid());
+    assert!(body.contains(&pid), "{body}");
     assert!(get("/").starts_with("HTTP/1.1 404"));
     let anybody = ["--dry-run", "--metrics", "0.0.0.0:0"];
     let elsewhere = open_scratch();
@@ -288,33 +263,23 @@ fn check_exposition(body: &str) {
 fn it_goes_to_the_background_and_tells_systemd() {
     let Some(_turn) = shared() else { return };
     let (directory, workload) = (open_scratch(), Workload::start(&paced_workload(64, 4), &[]));
-    fs::write(directory.path().join("schemes.damos"), IDLE).expect("a file");
     let manager = directory.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(manager).expect("a socket");
-    manager
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .expect("possible");
-    let socket = directory.path().join("socket");
-    let mut command = isotherm(["start", "--detach", "--dry-run", "--pid"]);
-    command
-        .arg(workload.pid().to_string())
-        .arg("--socket")
-        .arg(&socket);
-    command
-        .arg("-c")
-        .arg(directory.path().join("schemes.damos"));
-    command
-        .env("NOTIFY_SOCKET", directory.path().join("notify"))
-        .env("WATCHDOG_USEC", "200000");
-    run(&mut command).success();
+    let timeout = Some(Duration::from_secs(20));
+    manager.set_read_timeout(timeout).expect("possible");
+    let (pid, socket) = (workload.pid().to_string(), directory.path().join("socket"));
+    let mut command = isotherm(["start", "--detach", "--dry-run", "--scheme", IDLE]);
+    command.args(["--pid", &pid, "--socket"]).arg(&socket);
+    command.env("NOTIFY_SOCKET", directory.path().join("notify"));
+    run(command.env("WATCHDOG_USEC", "200000")).success();
     let mut heard = String::new();
-    while !(heard.contains("READY=1") && heard.contains("STATUS=") && heard.contains("WATCHDOG=1"))
-    {
+    let words = ["READY=1", "STATUS=", "WATCHDOG=1"];
+    while !words.iter().all(|word| heard.contains(*word)) {
         let mut buffer = [0; 512];
         let n = manager.recv(&mut buffer).expect("word within 20 s");
         heard += &String::from_utf8_lossy(&buffer[..n]);
     }
     let mut stream = UnixStream::connect(&socket).expect("it is there");
     writeln!(stream, "{}", json!({ "do": "stop" })).expect("sent");
-    until("its end", || (!socket.exists()).then_some(()));
+    until_so("its end", || !socket.exists());
 }

@@ -55,11 +55,8 @@ fn search_path() -> String {
     let mut folders = vec![ours.expect("a folder").display().to_string()];
     folders.extend(std::env::var("PATH"));
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
-    folders.extend(
-        versions
-            .flatten()
-            .map(|version| version.path().join("bin").display().to_string()),
-    );
+    let bins = versions.flatten().map(|version| version.path().join("bin"));
+    folders.extend(bins.map(|bin| bin.display().to_string()));
     folders.join(":")
 }
 
@@ -83,11 +80,7 @@ fn follow(chapter: &str, needs: &[&str]) {
     }
     let text = fs::read_to_string(root().join("docs").join(chapter)).expect("a chapter");
     let lines = extract::of_document(chapter, &text);
-    assert!(
-        lines.len() > 5,
-        "only {} commands in {chapter}",
-        lines.len()
-    );
+    assert!(lines.len() > 5, "too few commands in {chapter}");
     let mut script = PRELUDE.to_owned();
     for line in lines {
         let may_say_no = MAY_SAY_NO.contains(&line.text.as_str());
@@ -95,27 +88,13 @@ fn follow(chapter: &str, needs: &[&str]) {
         script.extend([line.text.as_str(), end, "\n"]);
     }
     let _swap = SwapOff;
-    let output = Command::new("timeout")
-        .args([
-            "--kill-after=20",
-            SECONDS_MAX,
-            "bash",
-            "-euo",
-            "pipefail",
-            "-c",
-            &script,
-        ])
-        .current_dir(folder.path())
-        .env("PATH", path)
-        .stdin(Stdio::null())
-        .output()
-        .expect("bash");
-    let reported = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{chapter}: {}: {reported}",
-        output.status
-    );
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=20", SECONDS_MAX, "bash", "-euo", "pipefail"]);
+    command.args(["-c", &script]).stdin(Stdio::null());
+    command.current_dir(folder.path()).env("PATH", path);
+    let output = command.output().expect("bash");
+    let (status, reported) = (output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(status.success(), "{chapter}: {status}: {reported}");
 }
 
 #[test]

@@ -54,17 +54,9 @@ fn kernel_damon_is_left_as_it_is() {
     }
     let after = damon();
     assert!(before.keys().eq(after.keys()), "files came or went");
-    let changed = |a: &BTreeMap<PathBuf, String>, b: &BTreeMap<PathBuf, String>| {
-        a.iter()
-            .filter(|(path, text)| b.get(*path) != Some(text))
-            .map(|(p, _)| p.clone())
-            .collect::<Vec<_>>()
-    };
-    let own = changed(&earlier, &before);
-    let ours: Vec<_> = changed(&before, &after)
-        .into_iter()
-        .filter(|p| !own.contains(p))
-        .collect();
+    let changes_anyway = |path: &PathBuf| earlier.get(path) != before.get(path);
+    let paths = before.keys().filter(|path| !changes_anyway(path));
+    let ours: Vec<_> = paths.filter(|path| before[*path] != after[*path]).collect();
     assert!(ours.is_empty(), "changed: {ours:?}");
 }
 
@@ -75,10 +67,7 @@ fn huge_pages_stay_huge() {
     let huge = || proc_bytes(workload.pid(), "smaps_rollup", "AnonHugePages:");
     let before = huge();
     if before < 128 << 20 {
-        return skip(&format!(
-            "the kernel gave only {} MiB of huge pages",
-            before >> 20
-        ));
+        return skip(&format!("the kernel gave only {before} B of huge pages"));
     }
     let directory = scratch();
     let hot = workload.hot();
@@ -91,12 +80,6 @@ fn huge_pages_stay_huge() {
             record.snapshots().count() > 3 && most(record) > Some(16 << 20)
         });
         let after = huge();
-        assert!(
-            after >= before / 10 * 9,
-            "{flags:?}: {before} bytes in huge pages, then {after}"
-        );
-        let record = Record::whole(&path);
-        let most = most(&record);
-        assert!(most > Some(16 << 20), "{flags:?}: {most:?}");
+        assert!(after >= before / 10 * 9, "{flags:?}: {before}, {after}");
     }
 }

@@ -22,15 +22,12 @@ const SOURCE: &str = concat!(
     "/../../tests/blame/programs/hostile.c"
 );
 
-/// The program, if it was built.
-struct Hostile {
-    directory: TempDir,
-}
+/// The directory of the program that was built.
+struct Hostile(TempDir);
 
 /// Builds the program; prints a skip and returns `None` without a compiler.
 fn hostile() -> Option<Hostile> {
-    let directory = scratch();
-    let hostile = Hostile { directory };
+    let hostile = Hostile(scratch());
     let library = ["-fPIC", "-shared", "-DLIBRARY"];
     let is_built = compile(&["-fno-optimize-sibling-calls"], &hostile.path("hostile"))
         && compile(&library, &hostile.path("hostile.so"));
@@ -42,7 +39,7 @@ fn hostile() -> Option<Hostile> {
 
 impl Hostile {
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.0.path().join(name)
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -101,6 +98,12 @@ impl Hostile {
     fn blame_of(&self, which: &str) -> Value {
         serde_json::from_str(&self.report(&["--json", "--of", which])).expect("JSON")
     }
+
+    /// Returns the report by function of a run in this mode, which is recorded.
+    fn blame_run(&self, arguments: &[&str]) -> Value {
+        self.record(&["--stacks"], arguments);
+        self.blame()
+    }
 }
 
 /// Waits until memory touched by now has been seen to be idle for 2 s.
@@ -138,11 +141,8 @@ fn bytes_of(report: &Value, function: &str) -> u64 {
 /// Asserts that a function has `mib` MiB, within 5 %.
 fn expect(report: &Value, function: &str, mib: u64) {
     let (found, true_bytes) = (bytes_of(report, function), mib * MIB);
-    assert!(
-        found.abs_diff(true_bytes) <= true_bytes / 20,
-        "{function}: {found} of {mib} MiB: {}",
-        report["blamed"]
-    );
+    let (differ, blamed) = (found.abs_diff(true_bytes), &report["blamed"]);
+    assert!(differ <= true_bytes / 20, "{function}: {found}: {blamed}");
 }
 
 #[test]
@@ -174,10 +174,9 @@ fn what_was_touched_before_a_recorder_came_is_nobodys_and_what_comes_after_is_to
     let report = hostile.blame();
     expect(&report, "touch_after", 64);
     assert_eq!(bytes_of(&report, "touch_before"), 0, "{report}");
-    let before = report["unknown"]["before_sampling"]
-        .as_u64()
-        .expect("bytes");
-    assert!(before.abs_diff(64 * MIB) < 4 * MIB, "{}", report["unknown"]);
+    let unknown = &report["unknown"];
+    let before = unknown["before_sampling"].as_u64().expect("bytes");
+    assert!(before.abs_diff(64 * MIB) < 4 * MIB, "{unknown}");
 }
 
 #[test]
@@ -215,12 +214,7 @@ fn maps_of_names_that_lie_mislead_nobody() {
     ];
     at_once(&kinds, |(kind, name)| {
         let Some(hostile) = hostile() else { return };
-        let record = hostile.record(&["--stacks"], &["code", kind]);
-        let report = hostile.blame();
-        eprintln!(
-            "{kind}: {} MiB of memory",
-            record.peak_rss_and_unknown().0 / MIB
-        );
+        let report = hostile.blame_run(&["code", kind]);
         expect(&report, name, 32);
         if *kind == "none" {
             let stacks = report["stacks"].to_string();
@@ -236,7 +230,6 @@ fn maps_of_names_that_lie_mislead_nobody() {
 #[test]
 fn code_that_changes_while_it_runs_is_told_all_the_same() {
     let Some(_turn) = shared() else { return };
-    let library = |hostile: &Hostile| hostile.path("hostile.so").display().to_string();
     let modes = [
         ("exec", "touch_after", 32),
         ("deep", "descend", 32),
@@ -247,8 +240,8 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
     ];
     at_once(&modes, |&(mode, function, mib)| {
         let Some(hostile) = hostile() else { return };
-        hostile.record(&["--stacks"], &[mode, &library(&hostile)]);
-        let report = hostile.blame();
+        let library = hostile.path("hostile.so").display().to_string();
+        let report = hostile.blame_run(&[mode, &library]);
         if mode == "library" {
             // The file was cut to a page: no names are left, but the library is known.
             let names = report["blamed"].to_string();
@@ -266,38 +259,32 @@ fn code_that_changes_while_it_runs_is_told_all_the_same() {
 fn memory_that_moves_as_it_grows_is_still_whose_it_was() {
     let Some(_turn) = shared() else { return };
     let Some(hostile) = hostile() else { return };
-    hostile.record(&["--stacks"], &["grow"]);
-    let report = hostile.blame();
+    let report = hostile.blame_run(&["grow"]);
     expect(&report, "grow_alone", 96);
     // Two at once are sometimes confused, and a part of their memory is far from any sample.
     let both = bytes_of(&report, "grow_in_turns");
     assert!(both > 48 * MIB && both < 66 * MIB, "{report}");
 }
 
-/// Returns the bytes of huge pages that the program gets for its request.
-fn huge_bytes(hostile: &Hostile) -> u64 {
-    let target = Running::ready(&mut hostile.command(&["huge"]));
-    proc_bytes(target.pid(), "smaps_rollup", "AnonHugePages:")
-}
-
 #[test]
 fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_first() {
     let Some(_turn) = shared() else { return };
     let Some(hostile) = hostile() else { return };
-    if huge_bytes(&hostile) < 128 * MIB {
-        skip("programs get no huge pages by asking for them");
-        return;
+    let target = Running::ready(&mut hostile.command(&["huge"]));
+    if proc_bytes(target.pid(), "smaps_rollup", "AnonHugePages:") < 128 * MIB {
+        return skip("programs get no huge pages by asking for them");
     }
+    drop(target);
     hostile.record(&["--stacks"], &["huge"]);
     let of_waste = |flags: &[&str]| hostile.report(&[&["--of", "waste"], flags].concat());
     let report = hostile.blame_of("waste");
-    eprintln!("{} of {}", report["huge"], report["blamed"]);
     assert_eq!(report["huge"]["bytes"], 128 * MIB);
     // At the end of a recording there is time for more than these 64.
     assert_eq!(report["huge"]["read_bytes"], 128 * MIB);
     expect(&report, "touch_sparsely", 48);
-    assert_eq!(bytes_of(&report, "touch_fully"), 0, "{}", report["blamed"]);
-    assert_eq!(bytes_of(&report, "only_read"), 0, "{}", report["blamed"]);
+    for function in ["touch_fully", "only_read"] {
+        assert_eq!(bytes_of(&report, function), 0, "{report}");
+    }
     let text = of_waste(&[]);
     let wanted = "Huge pages: 128 MiB, of which 128 MiB were read: 48 MiB never written";
     assert!(text.contains(wanted), "{text}");
@@ -313,27 +300,14 @@ fn pages_of_huge_pages_that_were_never_written_are_laid_to_who_touched_them_firs
 fn many_stacks(count: &str, flags: &[&str]) {
     let Some(hostile) = hostile() else { return };
     let record = hostile.record(flags, &["stacks", count]);
-    let rss = record.peak_rss_and_unknown().0;
-    let size = fs::metadata(hostile.path("record"))
-        .expect("a record")
-        .len();
+    let rss_mib = record.peak_rss_and_unknown().0 / MIB;
     let report = hostile.blame();
-    eprintln!(
-        "{} samples, {} lost, recorder {} MiB, record {} MiB",
-        report["nr_samples"],
-        report["nr_lost"],
-        rss / MIB,
-        size / MIB
-    );
-    assert!(rss < 512 * MIB, "{} MiB", rss / MIB);
-    let whole = (
-        report["total_bytes"].as_u64(),
-        report["blamed_bytes"].as_u64(),
-    );
-    assert!(
-        whole.0 > Some(60 * MIB) && whole.1 > Some(40 * MIB),
-        "{whole:?}"
-    );
+    let (samples, lost) = (&report["nr_samples"], &report["nr_lost"]);
+    eprintln!("{samples} samples, {lost} lost, recorder {rss_mib} MiB");
+    assert!(rss_mib < 512, "{rss_mib} MiB");
+    let mib = |name: &str| report[name].as_u64().expect("bytes") / MIB;
+    let whole = (mib("total_bytes"), mib("blamed_bytes"));
+    assert!(whole.0 >= 60 && whole.1 >= 40, "{whole:?}");
     let folded = hostile.report(&["--export", "folded"]);
     assert!(folded.contains("zero;one") && folded.contains("one;zero"));
 }

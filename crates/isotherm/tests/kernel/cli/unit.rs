@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::common::{
     Finished, Running, free_address, http_get, pause, python_path, run, scratch, shared, skip,
-    until,
+    until, until_so,
 };
 
 /// Arguments: a control group, a directory that becomes /run/test, systemd.
@@ -67,24 +67,16 @@ impl Systemd {
         let binary = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
         let binary = binary.into_iter().find(|path| Path::new(path).exists());
         let cgroups = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
-        let cgroups = cgroups
-            .into_iter()
-            .find(|path| path.join("cgroup.controllers").exists());
+        let has_controllers = |path: &&Path| path.join("cgroup.controllers").exists();
+        let cgroups = cgroups.into_iter().find(has_controllers);
         let (Some(binary), Some(cgroups)) = (binary, cgroups) else {
             skip("there is no systemd, or no cgroup v2");
             return None;
         };
         let group = cgroups.join(format!("isotherm-test-{}", std::process::id()));
+        let unshare = "--mount --pid --fork --mount-proc --uts --ipc --cgroup true";
         let mut namespaces = Command::new("unshare");
-        namespaces.args([
-            "--mount",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            "--uts",
-            "--ipc",
-        ]);
-        let can_unshare = run(namespaces.args(["--cgroup", "true"])).code() == 0;
+        let can_unshare = run(namespaces.args(unshare.split(' '))).code() == 0;
         if !can_unshare || fs::create_dir(&group).is_err() {
             skip("namespaces or control groups cannot be made here");
             return None;
@@ -164,10 +156,8 @@ fn write_files(directory: &Path, address: &str) {
     }
     let wanted = "[Unit]\nRequires=isotherm.service\nDefaultDependencies=no\n";
     unit("default.target", wanted);
-    unit(
-        "target.service",
-        &TARGET_UNIT.replace("PYTHON", &python_path()),
-    );
+    let target = TARGET_UNIT.replace("PYTHON", &python_path());
+    unit("target.service", &target);
     let mut service = SHIPPED.to_owned();
     for (path, here) in [
         ("/usr/local/bin/isotherm", "/run/test/isotherm"),
@@ -216,9 +206,7 @@ fn the_service_works_under_systemd() {
     assert!(answer.contains("isotherm_scheme_applied_bytes"), "{answer}");
 
     systemd.run(&["systemctl", "reload", "isotherm"]).success();
-    until("the reload", || {
-        systemd.said().contains("are in force").then_some(())
-    });
+    until_so("the reload", || systemd.said().contains("are in force"));
     assert_eq!(systemd.property("SubState"), "running");
     systemd.run(&["systemctl", "stop", "isotherm"]).success();
     assert_eq!(systemd.property("Result"), "success");

@@ -2,8 +2,6 @@
 //! kernel's DAMON here, the comparison reports it as failed. Virtual machines compare a DAMON that is free (vm-tests:
 //! `kernel-damon-compare`).
 
-use serde_json::Value;
-
 use crate::common::{Workload, isotherm, measuring, run, scratch, static_workload};
 
 #[test]
@@ -11,19 +9,15 @@ fn worlds_are_compared_between_exact_scans() {
     let Some(_turn) = measuring() else { return };
     let directory = scratch();
     let workload = Workload::start(&static_workload(64, 4), &[]);
-    let reported = run(&mut isotherm(["damon", "--json"])).stdout;
-    let reported: Value = serde_json::from_str(&reported).expect("JSON");
+    let reported = run(&mut isotherm(["damon", "--json"])).json();
     let kdamonds = reported["kdamonds"].as_array().expect("a list");
     // The kernel's DAMON is compared only if it is in use, and so refused: otherwise the test would take it over.
     let is_in_use = kdamonds.iter().any(|kdamond| kdamond["pid"].is_u64());
-    let worlds = if is_in_use {
-        "linux,simulated,kernel"
-    } else {
-        "linux,simulated"
-    };
+    let kernel = if is_in_use { ",kernel" } else { "" };
+    let worlds = format!("linux,simulated{kernel}");
     let page = directory.path().join("compared.html");
     let mut command = isotherm(["compare", "--json", "--turns", "1", "--window", "7s"]);
-    command.args(["--scheme", "4K max 0 0 2s max pageout", "--worlds", worlds]);
+    command.args(["--scheme", "4K max 0 0 2s max pageout", "--worlds", &worlds]);
     command.args(["--scan-stall", "1s", "--pid", &workload.pid().to_string()]);
     let done = run(command.arg("-o").arg(&page));
     assert_eq!(done.status.code(), Some(i32::from(is_in_use)), "{done:?}");

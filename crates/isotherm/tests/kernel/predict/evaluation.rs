@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
-use crate::common::{Running, isotherm, owning_swap, run, scratch, shared, until, with_swap};
+use crate::common::{Running, isotherm, owning_swap, run, scratch, shared, until_so, with_swap};
 
 /// A harmless setting: the proactiveness of compaction for huge pages.
 const SETTING: &str = "/proc/sys/vm/compaction_proactiveness";
@@ -29,16 +30,11 @@ fn experiment(run: &str) -> String {
 }
 
 fn groups() -> Vec<String> {
-    let folders = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"].map(Path::new);
-    let entries = folders
-        .iter()
-        .flat_map(|folder| fs::read_dir(folder).into_iter().flatten());
-    let names = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok());
-    names
-        .filter(|name| name.starts_with("isotherm-eval-"))
-        .collect()
+    let folders = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"].into_iter();
+    let entries = folders.flat_map(|folder| fs::read_dir(folder).into_iter().flatten());
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let ours = names.filter(|name| name.starts_with("isotherm-eval-"));
+    ours.collect()
 }
 
 #[test]
@@ -59,16 +55,11 @@ fn settings_and_control_groups_are_undone_at_every_end() {
     );
     let done = run(&mut eval(&experiment(&says), &[]));
     assert_eq!(done.code(), 0, "{done:?}");
-    let row = |name: &str, value: &str| {
-        let mut lines = done.stdout.lines();
-        let words: Vec<&str> = ["w", "value,", "of", "100", name, value].into();
-        lines.any(|line| line.split_whitespace().take(6).eq(words.iter().copied()))
-    };
-    assert!(
-        row("as-it-is", &before) && row("set", "7"),
-        "{}",
-        done.stdout
-    );
+    for (name, value) in [("as-it-is", &*before), ("set", "7")] {
+        let words = ["w", "value,", "of", "100", name, value];
+        let is_row = |line: &str| line.split_whitespace().take(6).eq(words);
+        assert!(done.stdout.lines().any(is_row), "{done:?}");
+    }
     assert_eq!((setting(), groups()), (before.clone(), Vec::new()));
 
     let fails = run(&mut eval(&experiment("sleep 1; exit 3"), &[]));
@@ -77,31 +68,19 @@ fn settings_and_control_groups_are_undone_at_every_end() {
 
     // A kill leaves both; the next evaluation restores them.
     let only = ["--configuration", "set", "--set", "TIME=1000"];
-    let mut killed = eval(
-        &experiment(&says.replace(
-            "sleep \"$TIME\";",
-            "[ -z \"$MODE\" ] || sleep \"$TIME\"; sleep 1;",
-        )),
-        &only,
-    )
-    .spawn()
-    .expect("it starts");
-    until("the setting and the control group", || {
-        (setting() == "7" && !groups().is_empty()).then_some(())
+    let pause = "[ -z \"$MODE\" ] || sleep \"$TIME\"; sleep 1;";
+    let waits = experiment(&says.replace("sleep \"$TIME\";", pause));
+    let killed = Running::start(&mut eval(&waits, &only));
+    until_so("the setting and the control group", || {
+        setting() == "7" && !groups().is_empty()
     });
-    killed.kill().expect("it is ours");
-    killed.wait().expect("it is ours");
+    killed.signal(Signal::SIGKILL);
+    killed.finish();
     assert_eq!(setting(), "7");
-    let next = run(&mut eval(
-        &experiment(&says),
-        &["--configuration", "as-it-is", "--set", "TIME=1.1"],
-    ));
+    let once = ["--configuration", "as-it-is", "--set", "TIME=1.1"];
+    let next = run(&mut eval(&experiment(&says), &once));
     assert_eq!(next.code(), 0, "{next:?}");
-    assert!(
-        next.stderr
-            .contains("undoing what an evaluation that was killed has left"),
-        "{next:?}"
-    );
+    next.warns("undoing what an evaluation that was killed has left");
     assert_eq!((setting(), groups()), (before, Vec::new()));
 }
 
@@ -110,25 +89,18 @@ fn what_does_not_fit_the_machine_is_refused_before_it_begins() {
     let Some(_turn) = shared() else { return };
     let folder = scratch();
     fs::write(folder.path().join("x.toml"), experiment("true")).expect("a folder of ours");
-    let check = |set: &[&str], code: i32, words: &str| {
-        let mut command = isotherm(["eval", "x.toml", "--dry-run"]);
-        let done = run(command.args(set).current_dir(folder.path()));
+    let check = |set: &str, code: i32, words: &str| {
+        let mut command = isotherm(["eval", "x.toml", "--dry-run", "--set", set]);
+        let done = run(command.current_dir(folder.path()));
         let said = format!("{}{}", done.stdout, done.stderr);
         assert_eq!(done.code(), code, "{done:?}");
         assert!(said.contains(words), "{words}: {said}");
     };
-    check(
-        &["--set", "NEED=900TiB"],
-        0,
-        "SKIP w: it takes 900 TiB, and 2 GiB stay free in any case",
-    );
-    check(&["--set", "NEED=much"], 2, "workload 'w': `memory`:");
-    check(
-        &["--set", "NEDE=1"],
-        2,
-        "no parameter 'NEDE'; it has NEED, TIME",
-    );
-    check(&["--set", "NEED"], 2, "give NAME=VALUE");
+    let too_much = "SKIP w: it takes 900 TiB, and 2 GiB stay free in any case";
+    check("NEED=900TiB", 0, too_much);
+    check("NEED=much", 2, "workload 'w': `memory`:");
+    check("NEDE=1", 2, "no parameter 'NEDE'; it has NEED, TIME");
+    check("NEED", 2, "give NAME=VALUE");
 }
 
 /// A tenth of the memory is hot, the rest is idle.
@@ -145,17 +117,17 @@ const TUNED: &str = "name = \"tuned\"\nzram = \"256M\"\n\
 /// Returns the numbers of recordings, searches and runs in a journal.
 fn journal(folder: &Path) -> (u32, u32, u32) {
     let text = fs::read_to_string(folder.join("out/results.jsonl")).unwrap_or_default();
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    lines.fold((0, 0, 0), |(recordings, searches, runs), line| {
+    let mut nr = (0, 0, 0);
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).unwrap_or_default();
         match (line["entry"].as_str(), line["repeat"].as_u64()) {
-            (Some("run"), Some(0)) => (recordings + 1, searches, runs),
-            (Some("tuned"), _) => (recordings, searches + 1, runs),
-            (Some("run"), _) => (recordings, searches, runs + 1),
-            _ => (recordings, searches, runs),
+            (Some("run"), Some(0)) => nr.0 += 1,
+            (Some("tuned"), _) => nr.1 += 1,
+            (Some("run"), _) => nr.2 += 1,
+            _ => {}
         }
-    })
+    }
+    nr
 }
 
 #[test]
@@ -174,9 +146,7 @@ fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
     let nr = || journal(folder.path());
     let interrupted = |signal: Signal, when: (u32, u32, u32), code: i32| {
         let running = Running::start(&mut eval());
-        until(&format!("{when:?} in the journal"), || {
-            (nr() == when).then_some(())
-        });
+        until_so(&format!("{when:?} in the journal"), || nr() == when);
         running.signal(signal);
         let done = running.finish();
         assert_eq!((done.code(), nr()), (code, when), "{done:?}");
@@ -187,10 +157,8 @@ fn a_workload_is_recorded_and_tuned_once_whatever_interrupts() {
     interrupted(Signal::SIGINT, (1, 1, 1), 130);
     let schemes = read("tuned/small/idles.yaml").expect("a setting");
     let json = read("tuned/small/idles.json").expect("what tune says");
-    assert!(
-        schemes.contains("pageout") && json.contains("\"recommended\": {"),
-        "{json}"
-    );
+    assert!(schemes.contains("pageout"), "{schemes}");
+    assert!(json.contains("\"recommended\": {"), "{json}");
     // The journal holds all that runs need.
     fs::remove_file(path("tuned/small/idles.yaml")).expect("it is there");
     let done = run(&mut eval());

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::common::{Workload, isotherm, run, scratch, shared, skip, until};
+use crate::common::{Workload, isotherm, pause, run, scratch, shared, skip, until_so};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const MIB: u64 = 1 << 20;
@@ -41,11 +41,10 @@ fn in_heap(pid: u32, name: &str) -> u64 {
 fn live(huge: &str) -> (u64, u64) {
     let workload = Workload::start(MIXED, &["--sparse", "--hugepages", huge]);
     let mut before = None;
-    until("all of it to be touched", || {
+    until_so("all of it to be touched", || {
         let now = in_heap(workload.pid(), "Rss");
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        let is_same = before.replace(now) == Some(now);
-        (is_same && now > 64 * MIB).then_some(())
+        pause(0.3);
+        before.replace(now) == Some(now) && now > 64 * MIB
     });
     let pid = workload.pid();
     (in_heap(pid, "Rss"), in_heap(pid, "AnonHugePages"))
@@ -53,10 +52,7 @@ fn live(huge: &str) -> (u64, u64) {
 
 fn simulated(huge: &str) -> (u64, u64) {
     let folder = scratch();
-    let (config, scenario) = (
-        folder.path().join("mixed.cfg"),
-        folder.path().join("scenario"),
-    );
+    let [config, scenario] = ["mixed.cfg", "scenario"].map(|name| folder.path().join(name));
     fs::write(&config, MIXED).expect("written");
     let machine = json!({"nodes": [{"size": "2 GiB"}], "thp": huge});
     let text = json!({
@@ -65,9 +61,8 @@ fn simulated(huge: &str) -> (u64, u64) {
         "processes": [{"masim": config, "sparse": true}],
     });
     fs::write(&scenario, text.to_string()).expect("written");
-    let report = run(isotherm(["simulate", "--json"]).arg(&scenario))
-        .success()
-        .json();
+    let done = run(isotherm(["simulate", "--json"]).arg(&scenario));
+    let report = done.success().json();
     let of = |name: &str| report["processes"][0][name].as_u64().expect("bytes");
     (of("rss_max_bytes"), of("huge_bytes"))
 }

@@ -8,7 +8,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    Running, isotherm, owning_swap, proc_bytes, python, python_path, run, scratch, until, with_swap,
+    Running, isotherm, owning_swap, proc_bytes, python, python_path, run, scratch, until_so,
+    with_swap,
 };
 use crate::swap::Swap;
 
@@ -41,9 +42,8 @@ fn saved_live(report: &Value) -> f64 {
     let settings = &report["recommended"]["settings"];
     let compared = report["live"]["compared"].as_array().expect("runs");
     let of = compared.iter().find(|one| one["settings"] == *settings);
-    of.expect("only what was run is recommended")["saved_share"]
-        .as_f64()
-        .expect("a share")
+    let saved = &of.expect("only what was run is recommended")["saved_share"];
+    saved.as_f64().expect("a share")
 }
 
 #[test]
@@ -59,41 +59,29 @@ fn a_program_is_run_again_and_an_interruption_loses_nothing() {
     };
     let lacks = run(&mut tune(folder.path()));
     if lacks.code() == 2 {
-        assert!(lacks.stderr.contains("there is no swap"), "{lacks:?}");
+        lacks.warns("there is no swap");
     }
     let Some(_swap) = Swap::set_up() else { return };
     let first = Running::start(&mut tune(folder.path()));
-    until("a live run under schemes", || {
-        first
-            .stderr()
-            .contains("live run 1 of at most 1")
-            .then_some(())
+    until_so("a live run under schemes", || {
+        first.stderr().contains("live run 1 of at most 1")
     });
     first.signal(Signal::SIGINT);
     let first = first.finish();
     assert_eq!(first.code(), 130, "{first:?}");
     assert!(first.json()["was_stopped"] == true);
     let second = run(&mut tune(folder.path())).success();
-    assert!(second.stderr.contains("and 1 live runs made"), "{second:?}");
-    assert!(
-        !second.stderr.contains("is recorded"),
-        "the trace was kept: {second:?}"
-    );
+    second.warns("and 1 live runs made");
+    let is_kept = !second.stderr.contains("is recorded");
+    assert!(is_kept, "the trace: {second:?}");
     let reported = second.json();
-    assert_eq!(
-        (&reported["live"]["nr_bases"], &reported["live"]["end"]),
-        (&2.into(), &"all_made".into())
-    );
-    let (live, predicted) = (
-        saved_live(&reported),
-        &reported["recommended"]["prediction"]["saved_share"],
-    );
-    assert!(live > 0.05, "{reported}");
-    let bound = |name: &str| predicted[name].as_f64().expect("bounds");
-    assert!(
-        (bound("low")..bound("high")).contains(&bound("value")),
-        "{reported}"
-    );
+    assert_eq!(reported["live"]["nr_bases"], 2);
+    assert_eq!(reported["live"]["end"], "all_made");
+    assert!(saved_live(&reported) > 0.05, "{reported}");
+    let predicted = &reported["recommended"]["prediction"]["saved_share"];
+    let [low, value, high] =
+        ["low", "value", "high"].map(|name| predicted[name].as_f64().expect("bounds"));
+    assert!((low..high).contains(&value), "{reported}");
     let written = fs::read_to_string(folder.path().join("tuned.yaml")).expect("written");
     assert!(written.contains("pageout"), "{written}");
     assert!(!folder.path().join("tuned.yaml.journal").exists());
@@ -137,23 +125,14 @@ fn a_workload_of_an_experiment_is_run_with_its_swap() {
         let mut tune = tune(&["--live", "trace", "--eval", "x.toml"]);
         run(tune.args(more).current_dir(folder.path()))
     };
-    for (more, words) in [
-        (&[][..], "choose one by --workload: other, w"),
-        (
-            &["--workload", "other"],
-            "cannot run here: not installed: no-such-program",
-        ),
-        (&["--workload", "none"], "no such workload"),
-    ] {
-        tune(more).refused(words);
-    }
-    let swaps = fs::read_to_string("/proc/swaps").expect("Linux");
+    tune(&[]).refused("choose one by --workload: other, w");
+    let not_here = "cannot run here: not installed: no-such-program";
+    tune(&["--workload", "other"]).refused(not_here);
+    tune(&["--workload", "none"]).refused("no such workload");
+    let swaps = || fs::read_to_string("/proc/swaps").expect("Linux");
+    let before = swaps();
     let done = tune(&["--workload", "w"]).success();
     assert!(saved_live(&done.json()) > 0.05, "{done:?}");
-    assert_eq!(
-        fs::read_to_string("/proc/swaps").expect("Linux"),
-        swaps,
-        "undone"
-    );
+    assert_eq!(swaps(), before, "undone");
     assert!(folder.path().join("trace").exists(), "it was made");
 }

@@ -11,14 +11,8 @@ use crate::common::{Record, Workload, alone, record_pid, scratch, static_workloa
 const SETTLED: Nanos = Nanos::from_millis(4_000);
 const SNAPSHOTS_MIN: u64 = 3;
 
-/// A mode of monitoring.
-struct Way {
-    flags: &'static [&'static str],
-    /// The score that is tested.
-    hot: fn(&Accuracy) -> AccuracyScore,
-    /// The least precision and recall.
-    least: f64,
-}
+/// A mode of monitoring by its flags, the score that is tested, and the least precision and recall.
+type Way = (&'static [&'static str], fn(&Accuracy) -> AccuracyScore, f64);
 
 /// Hot memory is all accessed memory: for modes that know borders to the page.
 const EXACT: fn(&Accuracy) -> AccuracyScore = |accuracy| accuracy.any;
@@ -27,30 +21,15 @@ const EXACT: fn(&Accuracy) -> AccuracyScore = |accuracy| accuracy.any;
 const SAMPLED: fn(&Accuracy) -> AccuracyScore = |accuracy| accuracy.quarter;
 
 const WAYS: [Way; 3] = [
-    Way {
-        flags: &[],
-        hot: EXACT,
-        least: 0.9,
-    },
-    Way {
-        flags: &["--faithful"],
-        hot: SAMPLED,
-        least: 0.8,
-    },
-    Way {
-        flags: &["--pages"],
-        hot: EXACT,
-        least: 0.9,
-    },
+    (&[], EXACT, 0.9),
+    (&["--faithful"], SAMPLED, 0.8),
+    (&["--pages"], EXACT, 0.9),
 ];
 
 /// Returns whether a record has enough snapshots after the start.
 fn is_enough(record: &Record) -> bool {
-    let bounds = record
-        .snapshots()
-        .next()
-        .zip(record.snapshots().next_back());
-    let Some((first, last)) = bounds else {
+    let mut snapshots = record.snapshots();
+    let (Some(first), Some(last)) = (snapshots.next(), snapshots.next_back()) else {
         return false;
     };
     let settled = first.start + SETTLED;
@@ -59,24 +38,19 @@ fn is_enough(record: &Record) -> bool {
 }
 
 /// Scores the later half of the snapshots, and returns the shortfall, if there is one.
-fn shortfall(way: &Way, record: &Path, workload: &Workload) -> Option<String> {
+fn shortfall(&(flags, hot, least): &Way, record: &Path, workload: &Workload) -> Option<String> {
     let record = Record::whole(record);
     let warm_up = WarmUp {
         record: SETTLED,
         ..WarmUp::default()
     };
     let accuracy = score(record.snapshots(), &workload.truth(), warm_up);
-    let hot = (way.hot)(&accuracy);
+    let hot = hot(&accuracy);
     let (precision, recall) = (hot.precision(), hot.recall());
-    eprintln!(
-        "{:?}: {} snapshots of {:.0} regions: precision {precision:.3?}, recall {recall:.3?}",
-        way.flags, accuracy.snapshots, accuracy.regions_mean
-    );
-    if accuracy.snapshots < SNAPSHOTS_MIN {
-        return Some(format!("{:?}: too few snapshots to score", way.flags));
-    }
-    let is_good = precision >= Some(way.least) && recall >= Some(way.least);
-    (!is_good).then(|| format!("{:?}: {accuracy:?}", way.flags))
+    let nr = accuracy.snapshots;
+    eprintln!("{flags:?}: {nr} snapshots: precision {precision:.3?}, recall {recall:.3?}");
+    let is_good = precision >= Some(least) && recall >= Some(least);
+    (!is_good || nr < SNAPSHOTS_MIN).then(|| format!("{flags:?}: {accuracy:?}"))
 }
 
 /// Records 256 MiB, of which 32 MiB are hot, in all modes at once. A recorder clears accessed bits that the others have
@@ -87,7 +61,7 @@ fn each_way_of_watching_finds_what_is_hot() {
     let directory = scratch();
     let path = |nr: usize| directory.path().join(format!("record {nr}"));
     let workload = Workload::start(&static_workload(256, 16), &[]);
-    let start = |(nr, way): (usize, &Way)| record_pid(workload.pid(), &path(nr), way.flags);
+    let start = |(nr, way): (usize, &Way)| record_pid(workload.pid(), &path(nr), way.0);
     let recorders: Vec<_> = WAYS.iter().enumerate().map(start).collect();
     for (nr, recorder) in recorders.into_iter().enumerate() {
         stop_once("enough snapshots", recorder, &path(nr), is_enough);

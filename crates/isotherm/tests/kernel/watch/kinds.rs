@@ -55,15 +55,13 @@ struct Truth {
 fn truth(program: &Running) -> Option<Truth> {
     let line = until("the program to be ready or to fail", || {
         let (out, failed) = (program.stdout(), program.stderr());
-        let line = out
-            .lines()
-            .find(|line| line.starts_with("ready "))
-            .map(str::to_owned);
-        line.map(Some)
-            .or_else(|| failed.contains("Error").then_some(None))
+        let line = out.lines().find_map(|line| line.strip_prefix("ready "));
+        let line = line.map(|line| Some(line.to_owned()));
+        line.or_else(|| failed.contains("Error").then_some(None))
     })?;
-    let words = line.split_whitespace().skip(1);
-    let numbers: Vec<Option<u64>> = words.map(|word| word.parse().ok()).collect();
+    let numbers: Vec<Option<u64>> = { line.split_whitespace() }
+        .map(|word| word.parse().ok())
+        .collect();
     let [Some(pid), bytes @ ..] = &numbers[..] else {
         panic!("no process: {line}");
     };
@@ -79,10 +77,8 @@ fn figures(summary: &Value, pid: u32) -> [u64; 5] {
     let targets = summary["targets"].as_array().expect("targets");
     let target = targets.iter().find(|target| target["pid"] == pid);
     let target = target.unwrap_or_else(|| panic!("no target {pid}: {summary}"));
-    let idle = target["idle"].as_array().expect("idle times");
-    let idle = idle
-        .iter()
-        .find(|idle| idle["at_least_ns"] == 5_000_000_000_u64);
+    let mut idle = target["idle"].as_array().expect("idle times").iter();
+    let idle = idle.find(|idle| idle["at_least_ns"] == 5_000_000_000_u64);
     let figures = [
         &target["resident_bytes"],
         &target["working_set_bytes"],
@@ -90,11 +86,7 @@ fn figures(summary: &Value, pid: u32) -> [u64; 5] {
         &target["unreclaimable_bytes"],
         &target["unknown_bytes"],
     ];
-    figures.map(|figure| {
-        figure
-            .as_u64()
-            .unwrap_or_else(|| panic!("unknown: {target}"))
-    })
+    figures.map(|figure| figure.as_u64().expect("it is known"))
 }
 
 /// Starts a program of each kind whose runtime is installed.
@@ -105,10 +97,9 @@ fn start_all(folder: &Path) -> Vec<(&'static str, Running)> {
         let mut command = Command::new("python3");
         Running::start(command.arg("-u").arg(&script).arg(kind))
     };
-    let mut programs: Vec<(&'static str, Running)> = kinds()
-        .into_iter()
-        .map(|kind| (kind, start(kind)))
-        .collect();
+    let kinds = kinds().into_iter();
+    let mut programs: Vec<(&'static str, Running)> =
+        kinds.map(|kind| (kind, start(kind))).collect();
     for (runtime, file, text) in RUNTIMES {
         match start_runtime(runtime, &folder.join(file), text) {
             Some(program) => programs.push((runtime, program)),
@@ -138,11 +129,8 @@ fn kinds_of_programs_are_told_as_they_are() {
     }
     run(&mut command).success();
     let summary = report("summary", &path);
-    let base = truths
-        .iter()
-        .find(|(kind, _)| *kind == "nothing")
-        .expect("it needs nothing");
-    let base = figures(&summary, base.1.pid);
+    let base = truths.iter().find(|(kind, _)| *kind == "nothing");
+    let base = figures(&summary, base.expect("it needs nothing").1.pid);
     let mut wrong = Vec::new();
     for (kind, truth) in &truths {
         let reported = figures(&summary, truth.pid);
@@ -150,9 +138,7 @@ fn kinds_of_programs_are_told_as_they_are() {
             if name == "kept" && KEPT_UNSEEN.contains(kind) {
                 continue;
             }
-            let Some(own) = truth.bytes[at] else {
-                continue;
-            };
+            let Some(own) = truth.bytes[at] else { continue };
             let (reported, unknown, wanted) = (reported[at], reported[4], own + base[at]);
             let late = if name == "idle" { unknown + LATE } else { 0 };
             let least = wanted.saturating_sub(late);
@@ -162,10 +148,8 @@ fn kinds_of_programs_are_told_as_they_are() {
                 _ if is_runtime => wanted + RUNTIME_USES,
                 _ => wanted + TOLERANCE,
             };
-            if reported > most
-                || reported + TOLERANCE < least
-                || unknown > UNKNOWN_MAX && !is_runtime
-            {
+            let is_within = reported <= most && reported + TOLERANCE >= least;
+            if !is_within || unknown > UNKNOWN_MAX && !is_runtime {
                 let [reported, wanted] = [reported, wanted].map(|bytes| bytes as f64 / MIB as f64);
                 wrong.push(format!(
                     "{kind}: {name} {reported:.1} MiB instead of {wanted:.1}, {unknown} B unknown"

@@ -9,7 +9,7 @@ mod hugetlb;
 mod kinds;
 mod page_cache;
 mod pages;
-pub(crate) mod physical;
+mod physical;
 mod process_count;
 mod scale;
 mod targets;

@@ -1,14 +1,14 @@
 //! Pages of files that no process maps.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use isotherm_engine::page_cache::CachedBytes;
 use isotherm_record::CachedFile;
 
 use crate::common::{
-    Running, alone, isotherm, pause, python, python_path, record_until, report, run, skip, until,
-    watching,
+    Running, alone, isotherm, pause, python, python_path, record_until, report, run, skip,
+    until_so, watching,
 };
 use crate::watch::groups::{Group, hierarchies};
 
@@ -91,11 +91,7 @@ fn files_that_are_read_are_told_from_those_that_are_not() {
     let known_age = report["known_age"].as_f64().expect("a share");
     assert!(known_age > 0.5, "{known_age}");
     let text = run(isotherm(["report", "machine"]).arg(&path)).success();
-    assert!(
-        text.stdout.contains("files that no process maps"),
-        "{}",
-        text.stdout
-    );
+    text.prints("files that no process maps");
 }
 
 /// Returns schemes for idle memory of the test's group, and not for others' pages.
@@ -118,7 +114,7 @@ fn schemes(group: &str) -> String {
 }
 
 /// Returns the bytes of a file that are in memory, by the kernel.
-fn cached(path: &std::path::Path) -> u64 {
+fn cached(path: &Path) -> u64 {
     let program = "import mmap, os, sys, ctypes\n\
         file = open(sys.argv[1], 'r+b')\n\
         pages = os.fstat(file.fileno()).st_size // 4096\n\
@@ -137,10 +133,9 @@ fn cached(path: &std::path::Path) -> u64 {
 #[test]
 fn idle_pages_of_files_are_dropped() {
     let Some(_turn) = alone() else { return };
-    let charges = |point: &PathBuf| point.join("memory.stat").is_file();
-    let hierarchies = hierarchies();
-    let mut charging = hierarchies.iter().filter(|point| charges(point));
-    let made = charging.find_map(|point| Group::create(point, "page-cache"));
+    let hierarchies = hierarchies().into_iter();
+    let mut charging = hierarchies.filter(|point| point.join("memory.stat").is_file());
+    let made = charging.find_map(|point| Group::create(&point, "page-cache"));
     let Some(group) = made else {
         return skip("no hierarchy of control groups with memory");
     };
@@ -157,8 +152,8 @@ fn idle_pages_of_files_are_dropped() {
     command.args(["--cpu-budget", "100%", "-c"]);
     let runner = Running::start(command.arg(&config));
     let cached = |name: &str| cached(&directory.path().join(name)) / MIB;
-    until("what is idle to be dropped", || {
-        (cached("idle") <= 2 && cached("used") <= 34).then_some(())
+    until_so("what is idle to be dropped", || {
+        cached("idle") <= 2 && cached("used") <= 34
     });
     // Pages in use would become old enough, too, if their accesses were not seen.
     pause(6.0);
@@ -166,13 +161,8 @@ fn idle_pages_of_files_are_dropped() {
     let applied = summary["schemes"][0]["sz_applied"].as_u64().expect("bytes");
     let (used, idle) = (cached("used"), cached("idle"));
     assert!(idle <= 2, "{idle} MiB of what is idle: {summary}");
-    assert!(
-        (31..=34).contains(&used),
-        "{used} MiB of what is half in use: {summary}"
-    );
+    assert!((31..=34).contains(&used), "{used} MiB: {summary}");
     let out = (128 - used - idle) * MIB;
-    assert!(
-        applied.abs_diff(out) <= 4 * MIB,
-        "{applied} of {out}: {summary}"
-    );
+    let differ = applied.abs_diff(out);
+    assert!(differ <= 4 * MIB, "{applied} of {out}: {summary}");
 }

@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt as _;
 
 use isotherm_engine::AddressRange;
+use serde_json::Value;
 
 use crate::common::{
     Record, Running, Seen, Workload, isotherm, measuring, paced_workload, python, range,
@@ -15,18 +16,9 @@ fn a_scan_that_would_stall_the_target_is_refused() {
     let (_directory, path) = record_file();
     let mut workload = Workload::start(&paced_workload(128, 32), &[]);
     for clear_by in ["auto", "madvise", "clear-refs"] {
-        let flags = [
-            "--pages",
-            "--max-stall",
-            "1ns",
-            "--clear-by",
-            clear_by,
-            "--duration",
-            "5s",
-        ];
+        let flags = ["--pages", "--max-stall", "1ns", "--clear-by", clear_by];
         let done = record_pid(workload.pid(), &path, &flags).finish();
-        let words = ["would hold process", "--max-stall", "without --pages"];
-        for word in words {
+        for word in ["would hold process", "--max-stall", "without --pages"] {
             done.refused(word);
         }
         assert!(!path.exists(), "{clear_by}: a file is left");
@@ -92,21 +84,16 @@ fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
     let Some(_turn) = shared() else { return };
     // Clearing 64 MiB takes far less than a second: the scan may switch.
     let flags = ["--pages", "--max-stall", "1s"];
-    let (last, record, memory) = record_shared(&flags, |record, last, bytes| {
+    let (last, _, memory) = record_shared(&flags, |record, last, bytes| {
         record.notes().contains(SWITCHED) && last.accessed > bytes / 10 * 8
     });
-    assert!(record.notes().contains(SWITCHED), "{}", record.notes());
-    assert!(
-        last.accessed > memory.len() / 10 * 8,
-        "{last:?} with clear_refs"
-    );
+    let least = memory.len() / 10 * 8;
+    assert!(last.accessed > least, "{last:?} with clear_refs");
     let flags = ["--pages", "--clear-by", "madvise"];
     let (last, ..) = record_shared(&flags, |_, last, bytes| last.unknown > bytes / 10 * 9);
-    assert!(last.idle < memory.len() / 100, "{last:?} with madvise");
-    assert!(
-        last.unknown > memory.len() / 10 * 9,
-        "{last:?} with madvise"
-    );
+    let (idle, unknown) = (last.idle, last.unknown);
+    assert!(idle < memory.len() / 100, "{last:?} with madvise");
+    assert!(unknown > memory.len() / 10 * 9, "{last:?} with madvise");
 }
 
 #[test]
@@ -121,36 +108,27 @@ fn a_reclaim_curve_says_what_idles_and_what_comes_back() {
         let file = path.to_str().expect("a path of ours");
         run(isotherm(["reclaim-curve", file, "--max-slowdown", "1%"]).args(flags))
     };
-    let json: serde_json::Value =
-        serde_json::from_str(&curve(&["--format", "json"]).success().stdout).expect("JSON");
+    let json = curve(&["--format", "json"]).success().json();
     let number = |key: &str| json[key].as_f64().expect("a number");
     let cold = number("resident_mean_bytes") - hot as f64;
     let points = json["points"].as_array().expect("points");
     // After a second of idleness all but the hot part is gone; that part is never idle for a second.
-    let second = points
-        .iter()
-        .find(|point| point["threshold_ns"].as_f64() >= Some(1e9));
-    let second = second.expect("idle for a second");
+    let is_long = |point: &&Value| point["threshold_ns"].as_f64() >= Some(1e9);
+    let second = points.iter().find(is_long).expect("idle for a second");
+    let of_second = |key: &str| second[key].as_f64().expect("a number");
     let seconds = number("duration_ns") / 1e9;
-    let expected = cold * (seconds - second["threshold_ns"].as_f64().expect("ns") / 1e9) / seconds;
-    let saved = second["saved_mean_bytes"].as_f64().expect("bytes");
+    let expected = cold * (seconds - of_second("threshold_ns") / 1e9) / seconds;
+    let saved = of_second("saved_mean_bytes");
     // A scan finds idleness one second after it began. On a busy machine the first such threshold may be near the
     // record's end.
-    let scan = cold * 1.2 / seconds;
-    assert!(
-        (saved - expected).abs() < 0.1 * expected + scan,
-        "{saved} of {expected}: {json}"
-    );
+    let most = 0.1 * expected + cold * 1.2 / seconds;
+    let differ = (saved - expected).abs();
+    assert!(differ < most, "{saved} of {expected}: {json}");
     assert!(json["chosen"]["slowdown"].as_f64() <= Some(0.01), "{json}");
-    let text = curve(&[]).success().stdout;
-    assert!(text.contains(" % slower: reclaim after"), "{text}");
+    curve(&[]).success().prints(" % slower: reclaim after");
 
     let regions = directory.path().join("regions");
     let flags = ["--duration", "2s"];
     record_pid(workload.pid(), &regions, &flags).succeed();
-    run(&mut isotherm([
-        "reclaim-curve".as_ref(),
-        regions.as_os_str(),
-    ]))
-    .refused("isotherm record --pages");
+    run(isotherm(["reclaim-curve"]).arg(regions)).refused("isotherm record --pages");
 }

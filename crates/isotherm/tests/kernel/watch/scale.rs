@@ -3,8 +3,8 @@
 use std::fs;
 
 use crate::common::{
-    Record, Running, Workload, measuring, paced_workload, python, record_file, record_pid, shared,
-    skip,
+    Record, Running, Workload, measuring, paced_workload, python, record_file, record_pid,
+    recorded, shared, skip,
 };
 
 const MONITOR_RSS_MAX: u64 = 32 << 20;
@@ -30,11 +30,8 @@ while True:
 fn five_gib_in_ten_thousand_mappings() {
     let Some(_turn) = measuring() else { return };
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
-    if limit
-        .trim()
-        .parse::<u64>()
-        .is_ok_and(|limit| limit < 12_000)
-    {
+    let limit = limit.trim().parse::<u64>();
+    if limit.is_ok_and(|limit| limit < 12_000) {
         return skip("vm.max_map_count is below 12,000");
     }
     let (_directory, path) = record_file();
@@ -45,14 +42,11 @@ fn five_gib_in_ten_thousand_mappings() {
     let summary = recorder.succeed().json();
     let record = Record::whole(&path);
     let (rss, _) = record.peak_rss_and_unknown();
-    eprintln!("{summary}");
     let cpu = summary["monitor_cpu_percent"].as_f64().expect("a number");
     assert!(cpu < 5.0, "{cpu} % of a CPU");
     assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
-    let accessed = record
-        .snapshots()
-        .flat_map(|s| &s.regions)
-        .any(|r| r.nr_accesses > Some(0.0));
+    let mut regions = record.snapshots().flat_map(|s| &s.regions);
+    let accessed = regions.any(|region| region.nr_accesses > Some(0.0));
     assert!(accessed, "nothing was seen to be accessed");
     assert!(target.is_running());
 }
@@ -60,14 +54,11 @@ fn five_gib_in_ten_thousand_mappings() {
 #[test]
 fn a_thousand_regions_fit_in_32_mib() {
     let Some(_turn) = shared() else { return };
-    let (_directory, path) = record_file();
     let workload = Workload::start(&paced_workload(512, 16), &[]);
     let flags = ["--faithful", "--regions", "1000-2000", "--duration", "6s"];
-    let done = record_pid(workload.pid(), &path, &flags).succeed();
-    let record = Record::whole(&path);
+    let record = recorded(workload.pid(), &flags);
     let most = record.snapshots().map(|s| s.regions.len()).max();
     assert!(most >= Some(1000), "only {most:?} regions");
     let (rss, _) = record.peak_rss_and_unknown();
-    eprintln!("{most:?} regions, {rss} bytes, {}", done.json());
     assert!(rss <= MONITOR_RSS_MAX, "the monitor took {rss} bytes");
 }

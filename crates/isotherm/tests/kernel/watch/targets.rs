@@ -1,6 +1,6 @@
 //! Targets that change while they are recorded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use isotherm_engine::{AddressRange, Nanos, TargetId};
 use isotherm_record::{Item, TargetStart};
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::common::{
     Record, Running, Seen, Workload, at_once, isotherm, now, paced_workload, pause, python,
-    python_path, range, record_file, record_pid, run, seen, shared, until,
+    python_path, range, record_file, record_pid, recorded, run, seen, shared, until,
 };
 
 /// Touches 32 MiB at one address for three seconds, then becomes a program that touches 32 MiB at another for four.
@@ -40,39 +40,22 @@ fn a_target_that_becomes_another_program_is_followed() {
         let before = range(&target.line("range "));
         let recorder = record_pid(target.pid(), &path, flags);
         let done = target.succeed();
-        let after = range(
-            done.stdout
-                .lines()
-                .last()
-                .and_then(|l| l.strip_prefix("range "))
-                .expect("a line"),
-        );
+        let last = done.stdout.lines().last().expect("a line");
+        let after = range(last.strip_prefix("range ").expect("a range"));
         recorder.succeed();
         let record = Record::whole(&path);
-        let accessed = |what: AddressRange| {
-            record
-                .snapshots()
-                .filter(|s| seen(s, &[what]).accessed > 16 << 20)
-                .map(|s| s.end)
-                .collect::<Vec<_>>()
+        let accessed = |what: AddressRange| -> Vec<Nanos> {
+            let of = record.snapshots();
+            let of = of.filter(|s| seen(s, &[what]).accessed > 16 << 20);
+            of.map(|s| s.end).collect()
         };
         let (first, second) = (accessed(before), accessed(after));
-        assert!(
-            !first.is_empty(),
-            "{flags:?}: the first program's memory was not seen"
-        );
-        assert!(
-            !second.is_empty(),
-            "{flags:?}: the second program's memory was not seen"
-        );
+        assert!(!first.is_empty() && !second.is_empty(), "{flags:?}");
         // The same addresses may be mapped again; if not, nothing may be seen there any more.
         if before.intersection(after).is_none() {
             let began = second[0] + Nanos::from_millis(2000);
-            let late = first.iter().filter(|end| **end > began).count();
-            assert_eq!(
-                late, 0,
-                "{flags:?}: memory of the first program in the second"
-            );
+            let is_late = first.iter().any(|end| *end > began);
+            assert!(!is_late, "{flags:?}: memory of the first in the second");
         }
     });
 }
@@ -94,10 +77,8 @@ time.sleep(1.5)
 fn record_children(flags: &[&str]) -> Record {
     let (_directory, path) = record_file();
     let mut command = isotherm(["record", "--quiet", "-o"]);
-    let done = run(command
-        .arg(&path)
-        .args(flags)
-        .args(["--", &python_path(), "-c", PARENT]));
+    command.arg(&path).args(flags);
+    let done = run(command.args(["--", &python_path(), "-c", PARENT]));
     assert_eq!((done.code(), &*done.complaints()), (0, ""), "{done:?}");
     Record::whole(&path)
 }
@@ -112,19 +93,12 @@ fn a_hundred_children_come_and_go() {
     ];
     at_once(&ways, |flags| {
         let record = record_children(flags);
-        let mut pids: Vec<u32> = record.starts().iter().map(|start| start.pid).collect();
-        pids.sort_unstable();
-        pids.dedup();
-        assert_eq!(
-            pids.len(),
-            101,
-            "{flags:?}: one parent, 100 children, each once"
-        );
-        let mut ended: Vec<_> = record.exits().iter().map(|exit| exit.target).collect();
-        ended.sort_unstable();
-        ended.dedup();
-        assert_eq!(ended.len(), 101, "{flags:?}: all of them ended");
-        assert_eq!(record.starts().len(), 101, "{flags:?}: each began once");
+        let (starts, exits) = (record.starts(), record.exits());
+        let pids: BTreeSet<u32> = starts.iter().map(|start| start.pid).collect();
+        let ended: BTreeSet<_> = exits.iter().map(|exit| exit.target).collect();
+        // One parent and 100 children.
+        let nr = (starts.len(), pids.len(), ended.len());
+        assert_eq!(nr, (101, 101, 101), "{flags:?}: each began and ended once");
     });
 }
 
@@ -176,37 +150,26 @@ print("rounds", rounds)
 #[test]
 fn memory_may_vanish_while_it_is_sampled() {
     let Some(_turn) = shared() else { return };
-    let ways = [
-        &[][..],
-        &["--faithful"],
-        // This test does not check the time that a scan delays the target.
-        &[
-            "--pages",
-            "--aggregation-interval",
-            "50ms",
-            "--max-stall",
-            "1s",
-        ],
-    ];
-    at_once(&ways, |flags| {
-        let (_directory, path) = record_file();
+    // This test does not check the time that a scan delays the target.
+    let ways = "|--faithful|--pages --aggregation-interval 50ms --max-stall 1s";
+    let ways: Vec<&str> = ways.split('|').collect();
+    at_once(&ways, |way| {
+        let flags: Vec<&str> = way.split_whitespace().collect();
         let target = Running::ready(&mut python(UNMAPPER));
-        let recorder = record_pid(target.pid(), &path, flags);
+        let record = recorded(target.pid(), &flags);
         target.succeed();
-        recorder.succeed();
-        let record = Record::whole(&path);
         let changes = record
             .items
             .iter()
-            .filter(|i| matches!(i, Item::Mappings(_)))
-            .count();
-        assert!(changes >= 2, "{flags:?}: the mappings changed all the time");
+            .filter(|i| matches!(i, Item::Mappings(_)));
+        assert!(
+            changes.count() >= 2,
+            "{way}: the mappings changed all the time"
+        );
         for snapshot in record.snapshots() {
-            let ordered = snapshot
-                .regions
-                .windows(2)
-                .all(|w| w[0].range.end <= w[1].range.start);
-            assert!(ordered, "{flags:?}: regions overlap");
+            let mut pairs = snapshot.regions.windows(2);
+            let are_ordered = pairs.all(|w| w[0].range.end <= w[1].range.start);
+            assert!(are_ordered, "{way}: regions overlap");
         }
     });
 }
@@ -225,30 +188,26 @@ fn a_stopped_targets_memory_is_idle_until_it_goes_on() {
         let snapshot = record.snapshots().rfind(|s| s.start >= from && s.end <= to);
         snapshot.map(|snapshot| seen(snapshot, &hot))
     };
-    let until_seen = |from: Nanos, is_so: &dyn Fn(Seen) -> bool| {
+    let until_seen = |from: Nanos, is_so: &dyn Fn(&Seen) -> bool| {
         until("a snapshot that says so", || {
-            last(from, now()).filter(|seen| is_so(*seen))
-        })
+            last(from, now()).filter(is_so)
+        });
     };
-    let before = until_seen(Nanos(0), &|seen| seen.accessed > bytes * 8 / 10);
+    let is_in_use = |seen: &Seen| seen.accessed > bytes * 8 / 10;
+    let is_idle = |seen: &Seen| seen.accessed < bytes / 10 && seen.idle > bytes * 8 / 10;
+    until_seen(Nanos(0), &is_in_use);
     workload.process.signal(Signal::SIGSTOP);
     let stopped = now();
-    until_seen(stopped, &|seen| {
-        seen.accessed < bytes / 10 && seen.idle > bytes * 8 / 10
-    });
+    until_seen(stopped, &is_idle);
     // It stays so.
     pause(3.0);
     let continued = now();
     workload.process.signal(Signal::SIGCONT);
-    until_seen(continued, &|seen| seen.accessed > bytes * 8 / 10);
+    until_seen(continued, &is_in_use);
     recorder.interrupt();
     let in_time = |from, to| last(from, to).expect("a snapshot in that time");
     let during = in_time(stopped, continued);
     let after = in_time(continued, Nanos(u64::MAX));
-    assert!(before.accessed > bytes * 8 / 10, "running: {before:?}");
-    assert!(
-        during.accessed < bytes / 10 && during.idle > bytes * 8 / 10,
-        "stopped: {during:?}"
-    );
-    assert!(after.accessed > bytes * 8 / 10, "running again: {after:?}");
+    assert!(is_idle(&during), "stopped: {during:?}");
+    assert!(is_in_use(&after), "running again: {after:?}");
 }

@@ -52,7 +52,6 @@ impl<'a> Progress<'a> {
         self.bar.set_message(format!("{title}{left}"));
     }
 
-    /// Shows the number of settings that a search has tried.
     pub(super) fn search(&self, title: &str, tried: usize) {
         self.begin(&format!("{title}: {tried} settings tried"));
     }

@@ -29,6 +29,7 @@ use tracing::{info, warn};
 
 use super::Args;
 use crate::cmd::eval::read_experiment;
+use crate::whole_file::{beside, is_special};
 
 /// Length of a window of a service, unless an option or its record gives it.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -234,12 +235,12 @@ impl Spec<'_> {
     /// beside the output, so that an interrupted search can resume.
     fn record(&self, runs: &mut dyn LiveRuns) -> anyhow::Result<Option<PathBuf>> {
         let how = &self.args.how;
-        let output = how.output.as_ref().filter(|path| !super::is_stream(path));
+        let output = how.output.as_ref().filter(|path| !is_special(path));
         let path = match (&self.args.record, output) {
             (Some(record), _) if record.exists() => return Ok(Some(record.clone())),
             (Some(record), _) => record.clone(),
             (None, Some(output)) => {
-                let path = beside(output, ".isotherm");
+                let path = beside(output, "isotherm");
                 let journal = super::journal_path(self.args);
                 if path.exists() && journal.is_some_and(|journal| journal.exists()) {
                     return Ok(Some(path));
@@ -278,13 +279,6 @@ fn pid_of(process: &ProcessSpec) -> anyhow::Result<u32> {
     }
 }
 
-/// Returns a file of the same name with `end` appended.
-pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(end);
-    name.into()
-}
-
 /// Formats a command as a line for a shell that starts in another directory.
 fn shell_line(command: &[OsString], here: &Path) -> anyhow::Result<String> {
     let mut line = format!("cd {} && exec", runner::quoted(here)?);
@@ -321,7 +315,6 @@ fn workload_of<'a>(
     }
 }
 
-/// Makes the live runs, and reports each.
 pub(super) fn confirm(
     args: &Args,
     search: &mut Search,
