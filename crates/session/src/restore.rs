@@ -19,7 +19,6 @@ use serde::Serialize;
 
 use crate::start::parts::pids;
 
-/// Share of available memory below which reading back ends.
 const AVAILABLE_MIN: f64 = 0.05;
 
 /// Processes to read back, and the rate.

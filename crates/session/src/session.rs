@@ -384,7 +384,6 @@ impl Session {
     }
 }
 
-/// Process ids of the live targets.
 fn process_ids(monitor: &dyn Monitor) -> Vec<(TargetId, u32)> {
     let live = monitor.live().into_iter();
     live.map(|(id, process)| (id, process.pid())).collect()
@@ -397,7 +396,6 @@ fn has_per_page_bits(context: &ContextSpec) -> bool {
     )
 }
 
-/// Whether the page cache is watched.
 fn watches_page_cache(context: &ContextSpec) -> bool {
     context.targets.is_machine() && matches!(context.monitor, MonitorSpec::Tables(_))
 }
@@ -408,7 +406,6 @@ fn clears_refs(context: &ContextSpec) -> bool {
     !matches!(context.targets, TargetSpec::Simulated) && !is_by_regions
 }
 
-/// Whether the item changes mappings.
 fn is_of_mappings(item: &Item) -> bool {
     matches!(item, Item::Mappings(_))
 }

@@ -55,7 +55,6 @@ const TURNS: u64 = 8;
 /// Time in which a command may keep its parent's name; a command that is itself an isotherm keeps it for good.
 const RENAMING_MS: u32 = 20;
 
-/// A live target.
 #[derive(Debug)]
 struct Live {
     pid: u32,
@@ -68,7 +67,6 @@ struct Live {
     hidden: Option<SecondaryTables>,
 }
 
-/// Targets of a session.
 #[derive(Debug)]
 pub(crate) struct TargetSet {
     wanted: Wanted,
@@ -234,7 +232,6 @@ impl TargetSet {
         (self.live.get(&id)).is_some_and(|live| live.space != probe.address_space(id))
     }
 
-    /// Whether a process is still a target after exec.
     fn stays_target(&self, id: TargetId) -> bool {
         (self.live.get(&id)).is_some_and(|live| !self.is_excluded(live.pid))
     }
@@ -257,7 +254,6 @@ impl TargetSet {
         items.push(start_of(id, live, now));
     }
 
-    /// Adds wanted processes up to the limit.
     fn look_for_new(
         &mut self,
         probe: &mut PageTableProbe,
@@ -480,7 +476,6 @@ impl TargetSet {
         matches!(&self.wanted, Wanted::Processes { pids, .. } if pids.contains(&pid))
     }
 
-    /// Mappings of the target, as far as they are watched.
     pub(crate) fn mappings(&self, id: TargetId) -> Vec<AddressRange> {
         let Some(live) = self.live.get(&id) else {
             return Vec::new();
@@ -509,7 +504,6 @@ impl TargetSet {
     }
 }
 
-/// Makes the item that names a target's program.
 fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
     Item::TargetStart(TargetStart {
         time: now,
@@ -548,7 +542,6 @@ fn take_largest(pids: &mut Vec<u32>, room: usize) -> Vec<u32> {
     pids.split_off(room)
 }
 
-/// Sorts processes by resident memory.
 fn largest_first(pids: &mut [u32]) {
     pids.sort_by_cached_key(|pid| std::cmp::Reverse(process::resident_bytes(*pid)));
 }

@@ -71,7 +71,6 @@ fn without_bound_on_waste(schemes: &[Scheme]) -> Option<String> {
     })
 }
 
-/// Warns of schemes that need swap on a machine without.
 pub(crate) fn for_want_of_swap(schemes: &[Scheme]) -> Vec<String> {
     let mut warnings = Vec::new();
     if swap::facts().total > 0 {
@@ -196,7 +195,6 @@ fn shared(a: &ContextSpec, b: &ContextSpec) -> Option<String> {
     }
 }
 
-/// Returns the running parts of the kernel's DAMON.
 fn damon(sys: &Path) -> Vec<String> {
     let mut running = Vec::new();
     let kdamonds = sys.join("kernel/mm/damon/admin/kdamonds");

@@ -24,7 +24,6 @@ use super::{eligible, system};
 use crate::session::Session;
 use crate::start::parts::ram;
 
-/// Executor of planned operations.
 enum Executor {
     /// A dry run; the actuator predicts refusals, and does not act.
     None(Option<Box<ProcessActuator>>),
@@ -52,7 +51,6 @@ impl Executor {
 
 /// This machine, while a context acts on it.
 struct ThisMachine<'a> {
-    /// The context's place in the session.
     at: usize,
     session: &'a mut Session,
     executor: &'a mut Executor,
@@ -194,14 +192,12 @@ impl Platform for ThisMachine<'_> {
     }
 }
 
-/// One context at work.
 pub(super) struct ContextActing {
     at: usize,
     pub(super) context: Context,
     pub(super) meters: Meters,
     executor: Executor,
     is_physical: bool,
-    /// Whether memory is watched by frame, and acted on by process.
     is_told_by_frame: bool,
     goal: Option<GoalMeter>,
     /// Targets that may be acted on, if not all may, with the minimum age of their memory.
@@ -413,7 +409,6 @@ impl ContextActing {
         schemes.all(|scheme| matches!(scheme.action, Action::Pageout | Action::Stat))
     }
 
-    /// Returns one sample for each scheme that did something.
     fn samples(
         &self,
         now: Nanos,
@@ -442,7 +437,6 @@ fn part_of_memory(spec: &ContextSpec) -> anyhow::Result<Option<Vec<AddressRange>
     is_part.then(|| ram(*node, &spec.ranges)).transpose()
 }
 
-/// Returns the snapshot of a scan of every page, for schemes.
 fn snapshot_of(scans: &mut PageScans, pages: &PageSnapshot) -> Snapshot {
     let blocks = pages.blocks.iter().map(|block| ScannedPages {
         block: block.block,

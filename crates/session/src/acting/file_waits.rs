@@ -21,13 +21,11 @@ const COST_OF: f64 = 256.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct FilesRead {
     pub(super) returned: u64,
-    /// Time that was waited for them.
     pub(super) waited: Option<Nanos>,
     /// Bytes in the page cache.
     pub(super) cached: u64,
 }
 
-/// Account of the waits for pages of files.
 #[derive(Debug, Default)]
 pub(super) struct FileWaits {
     reads: Option<DiskReads>,
@@ -45,7 +43,6 @@ struct KernelRefaults {
 }
 
 impl KernelRefaults {
-    /// Returns the refaults since the last call.
     fn count(&mut self, now: Option<FileReclaim>) -> u64 {
         let before = std::mem::replace(&mut self.before, now);
         let Some((now, before)) = now.zip(before) else {

@@ -36,10 +36,8 @@ fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Meters for a context's guard.
 pub(super) struct Meters {
     context: usize,
-    /// Name of the context.
     pub(super) name: Option<String>,
     is_physical: bool,
     needs_psi: bool,
@@ -66,7 +64,6 @@ pub(super) fn lacks_of<'a>(meters: impl Iterator<Item = &'a Meters>) -> Vec<Stri
 }
 
 impl Meters {
-    /// Returns the meters of the context at this place of the session.
     pub(super) fn new(
         at: usize,
         context: &ContextSpec,
@@ -111,12 +108,10 @@ impl Meters {
         }
     }
 
-    /// Returns the limit that binds the schemes of `context` now.
     pub(super) fn bound_by(&self, context: &Context) -> BoundBy {
         context.bound_by(&self.acting)
     }
 
-    /// Checks that `limits` can be kept on this kernel.
     pub(super) fn can_set(&self, limits: GuardLimits) -> anyhow::Result<()> {
         can_be_kept(limits, self.group.as_deref())
     }
@@ -259,7 +254,6 @@ impl Meters {
         (signals, pools)
     }
 
-    /// Updates the targets' part of the CPU time in use.
     fn learn_share(&mut self, now: Nanos, cpu_s: f64) {
         let Some(times) = CpuTimes::read() else {
             self.acting.set_target_share(1.0);

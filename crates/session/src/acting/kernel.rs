@@ -160,7 +160,6 @@ impl Acts for KernelActing {
     }
 }
 
-/// One context.
 struct KernelContext {
     at: usize,
     schemes: Vec<Scheme>,
@@ -182,12 +181,10 @@ struct KernelContext {
     armed: Option<Nanos>,
     failures: u32,
     next: Nanos,
-    /// Acting's CPU time so far.
     cpu: Nanos,
     looked: Option<Nanos>,
     /// Counts of each scheme, and the state of its quota.
     results: Vec<(Stats, QuotaState)>,
-    /// Process id of the kdamond, while it runs.
     kdamond: Option<u32>,
 }
 
@@ -246,7 +243,6 @@ impl KernelContext {
         }
     }
 
-    /// Charges the memory that was paged out since the last second.
     fn charge_paged_out(&mut self, session: &Session) {
         let samples = std::mem::take(&mut self.paging_out);
         let claimed: u64 = samples.iter().map(|sample| sample.sz_applied).sum();

@@ -24,7 +24,6 @@ use isotherm_record::{Item, TargetStart};
 use super::is_dry_run;
 use crate::lock::{Lock, lock};
 
-/// Name of the directory within the state directory.
 const DIRECTORY: &str = "managed";
 
 /// Locks on the memory that this isotherm alone acts on.
@@ -38,7 +37,6 @@ pub(super) struct Locks {
     has_begun: bool,
 }
 
-/// A process that this isotherm has locked.
 #[derive(Debug)]
 struct HeldLock {
     path: PathBuf,
@@ -135,7 +133,6 @@ impl Locks {
         self.has_begun = true;
     }
 
-    /// Whether another isotherm acts on the target.
     pub(super) fn is_anothers(&self, target: TargetId) -> bool {
         self.anothers.contains(&target)
     }
@@ -164,7 +161,6 @@ impl Drop for Locks {
     }
 }
 
-/// Removes the files that killed isotherms have left.
 fn remove_stale(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;

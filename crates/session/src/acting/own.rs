@@ -15,11 +15,9 @@ use super::summary::{ActingStatus, ContextStatus};
 use super::{Acts, is_dry_run};
 use crate::session::Session;
 
-/// Schemes at work on a session: those of all its contexts.
 pub(super) struct OwnActing {
     contexts: Vec<ContextActing>,
     locks: Locks,
-    /// Protected processes, if the whole machine is acted on.
     protected: Option<Protected>,
     /// Permissions of pods, if they decide which processes may be acted on.
     permits: Option<PodAllowlist>,
@@ -27,15 +25,10 @@ pub(super) struct OwnActing {
     may_rest: bool,
     rests_until: Option<Nanos>,
     dry_run: bool,
-    /// CPU time that acting has taken.
     cpu: Nanos,
 }
 
 impl OwnActing {
-    /// Claims the memory that `spec` asks for, and opens the meters; `session` must be the session of `spec`.
-    ///
-    /// # Errors
-    /// Fails if this machine cannot do what is asked for, or if another isotherm acts on the targets.
     pub(super) fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
         let mut locks = Locks::of(spec)?;
         let is_machine = |c: &ContextSpec| c.targets.is_machine();

@@ -17,13 +17,11 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::{cgroup, pods};
 use isotherm_record::TargetStart;
 
-/// Interval between two readings of the processes' groups.
 const READ_EVERY: Nanos = Nanos(5_000_000_000);
 
 /// Pods that may be acted on, by uid, with the minimum age of their memory, whatever schemes say.
 pub type PodPermits = BTreeMap<String, Nanos>;
 
-/// Pods of the processes, and the pods that permit acting.
 #[derive(Debug, Default)]
 pub(super) struct PodAllowlist {
     pods: PodPermits,
@@ -39,7 +37,6 @@ impl PodAllowlist {
         self.pods = pods;
     }
 
-    /// Adds a process that appears among the targets.
     pub(super) fn start(&mut self, start: &TargetStart) {
         let pod = pod_of(start.pid);
         self.has_changed |= pod.is_some();

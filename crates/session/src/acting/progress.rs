@@ -41,7 +41,6 @@ impl Progress {
         })
     }
 
-    /// Whether the normal speed is known.
     pub(super) fn is_ready(&self) -> bool {
         self.baseline.is_some()
     }

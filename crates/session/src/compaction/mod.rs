@@ -136,7 +136,6 @@ struct Sampled {
 }
 
 impl Sampled {
-    /// Returns a sample of a node, if its last one is old enough.
     fn take(&mut self, now: Nanos, status: CompactionStatus, facts: &NodeFacts) -> Option<Item> {
         let due = |last: &Nanos| now.since(*last) + EARLY >= SAMPLE_INTERVAL;
         let is_due = self.last.get(&facts.node).is_none_or(due);
@@ -267,7 +266,6 @@ impl CompactionSession {
         })
     }
 
-    /// Checks a node if that is due, and compacts it if it is time to.
     fn look_at(
         &mut self,
         index: usize,

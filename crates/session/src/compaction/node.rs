@@ -59,7 +59,6 @@ impl std::iter::Sum for RoundTotals {
     }
 }
 
-/// One node.
 pub(super) struct Node {
     number: u32,
     fragmentation: FragmentationReader,
@@ -116,7 +115,6 @@ impl Node {
         self.next_look
     }
 
-    /// Reads the state of the node.
     pub(super) fn look(&mut self) -> Result<NodeFacts, CompactionError> {
         let mut facts = self.fragmentation.node(self.number)?;
         facts.kswapd_active = self.kswapd.is_active();
@@ -140,9 +138,6 @@ impl Node {
     }
 
     /// Executes a round, and passes each check of the node in between to `show`.
-    ///
-    /// # Panics
-    /// Panics in a dry run.
     pub(super) fn compact(
         &mut self,
         zones: &[usize],

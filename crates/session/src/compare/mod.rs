@@ -31,7 +31,6 @@ use serde::{Deserialize, Serialize};
 pub use runner::compare;
 pub use truth::TruthBytes;
 
-/// Interval between exact scans.
 const SCAN_INTERVAL: Nanos = Nanos::from_millis(1_000);
 /// Age from which memory is idle if no scheme specifies one.
 const IDLE_FOR: Nanos = Nanos::from_millis(5_000);

@@ -45,7 +45,6 @@ pub fn compare(
 #[error("it was interrupted")]
 struct Interrupted;
 
-/// Smallest CPU budget, as a share of one CPU.
 const LEAST_BUDGET: f64 = 0.001;
 
 struct Runner<'a> {
@@ -170,7 +169,6 @@ impl<'a> Runner<'a> {
         spec
     }
 
-    /// Scans every page for the time `how_long`.
     fn scan(&mut self, how_long: Nanos, mut trace: Option<&mut Trace>) -> anyhow::Result<Scans> {
         let spec = scanning(&self.spec.worlds[0].1, self.spec.max_stall);
         let mut scans = Scans::default();

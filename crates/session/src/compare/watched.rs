@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::{Nanos, Snapshot};
 
-/// Snapshots and cost of a world in one turn.
 pub(super) struct Watched {
     /// Length of the turn's last part, which is compared with the truth: ages begin with a turn.
     last: Nanos,

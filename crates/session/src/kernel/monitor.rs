@@ -40,7 +40,6 @@ const GONE_MAX: usize = 16;
 /// Number of successive checks that find the kdamond off before another user is taken to have turned it off.
 const LOOKS_OFF: u32 = 3;
 
-/// The memory that is watched.
 pub(super) enum Watched {
     Processes {
         probe: Box<PageTableProbe>,
@@ -135,7 +134,6 @@ pub(crate) struct KernelMonitor {
     next_look: Nanos,
     checks: u64,
     lost_told: u64,
-    /// Number of successive checks that found the kdamond off although processes live.
     nr_off: u32,
     /// The earliest time for a commit that is not urgent.
     next_commit: Nanos,
@@ -236,7 +234,6 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Updates processes and counters.
     fn look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.watched.update(now, items)?;
         let (ids, pids) = self.watched.living();

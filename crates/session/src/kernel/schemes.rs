@@ -17,7 +17,6 @@ use crate::monitor::Force;
 /// A second in which nothing is acted on moves the cost of watching by this share of the difference.
 const LEARN: f64 = 0.3;
 
-/// Counters of one kdamond.
 #[derive(Debug)]
 pub(super) struct SchemeCounters {
     /// The session's name of the context, where there are several.
@@ -56,12 +55,10 @@ impl SchemeCounters {
         }
     }
 
-    /// Returns the number of the user's schemes.
     pub(super) fn nr(&self) -> usize {
         self.actions.len()
     }
 
-    /// Returns the totals since the start, one for each scheme.
     pub(super) fn totals(&self) -> &[KernelStats] {
         &self.totals
     }

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use isotherm_damon::{Claim, DamonContext, DirectoryTree};
 use isotherm_linux::damon_trace::{DamonTrace, Traced};
 
-/// The tree and the events.
 pub(super) struct SharedDamon {
     pub(super) claim: Claim<DirectoryTree>,
     trace: Option<DamonTrace>,
-    /// The kdamonds' process ids, by their places.
     pids: Vec<Option<u32>>,
     /// Events that have come and were not fetched yet, by kdamond.
     waiting: BTreeMap<u32, Vec<Traced>>,
@@ -17,7 +15,6 @@ pub(super) struct SharedDamon {
 }
 
 impl SharedDamon {
-    /// Returns the hub of a tree whose kdamonds are on.
     pub(super) fn new(
         claim: Claim<DirectoryTree>,
         trace: Option<DamonTrace>,
@@ -69,7 +66,6 @@ impl SharedDamon {
             .unwrap_or_default())
     }
 
-    /// Returns the number of events of all kdamonds that did not fit into the buffer.
     pub(super) fn nr_lost(&self) -> u64 {
         self.trace.as_ref().map_or(0, DamonTrace::nr_lost)
     }

@@ -21,7 +21,6 @@ use isotherm_record::Item;
 use super::{CacheView, Kdamond, Monitor, MonitorStatus, NextStep, TargetTables};
 use isotherm_engine::units::format_time;
 
-/// All contexts of a session.
 pub(crate) struct Contexts {
     members: Vec<Member>,
     targets: Numbering,
@@ -30,7 +29,6 @@ pub(crate) struct Contexts {
 struct Member {
     name: String,
     monitor: Box<dyn Monitor>,
-    /// CPU time of its steps.
     steps_cpu: Nanos,
     wake_at: Nanos,
     is_over: bool,
@@ -64,7 +62,6 @@ impl Contexts {
         }
     }
 
-    /// Returns the status of a member, given the session's ledger.
     fn status_of(&self, at: usize, cpu: CpuLedger) -> MonitorStatus {
         let cpu = self.ledger_of(at, cpu);
         self.members[at].monitor.status(cpu)

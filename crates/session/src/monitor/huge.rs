@@ -19,7 +19,6 @@ use isotherm_record::HugeMemory;
 /// Huge pages that a scan reads, which takes 10 ms.
 const READ_PER_LOOK: usize = 32;
 
-/// Huge pages and the results of reading them.
 #[derive(Debug, Default)]
 pub(super) struct HugePages {
     /// Huge pages of this scan, by target.
@@ -28,7 +27,6 @@ pub(super) struct HugePages {
     nr_looks: u64,
 }
 
-/// Result of reading one huge page.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     unused_pages: u32,
@@ -36,13 +34,11 @@ struct Known {
 }
 
 impl HugePages {
-    /// Begins a scan.
     pub(super) fn begin(&mut self) {
         self.seen.clear();
         self.nr_looks += 1;
     }
 
-    /// Adds a huge page of `target` at `block`.
     pub(super) fn add(&mut self, target: TargetId, block: u64) {
         self.seen.entry(target).or_default().push(block);
     }

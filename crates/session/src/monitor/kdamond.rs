@@ -20,10 +20,8 @@ pub(crate) trait Kdamond {
     /// Returns whether another commit leaves schemes the time to be applied.
     fn may_commit(&self, now: Nanos) -> bool;
 
-    /// Has the kernel act by `in_force`, the form that the user's `schemes` have at present.
-    ///
-    /// # Errors
-    /// Fails if this kernel lacks or refuses something; it then keeps its former schemes.
+    /// Has the kernel act by `in_force`, the form that the user's `schemes` have at present. If this kernel refuses
+    /// them, it keeps its former schemes.
     fn set_schemes(
         &mut self,
         now: Nanos,
@@ -35,10 +33,7 @@ pub(crate) trait Kdamond {
     /// Returns whether the kdamond restarted, with its schemes held, since the last call.
     fn take_begun_anew(&mut self) -> bool;
 
-    /// Checks that this kernel accepts these schemes, without applying them.
-    ///
-    /// # Errors
-    /// Fails if the kernel lacks something; the error lists all that it lacks.
+    /// Checks that this kernel accepts these schemes, without applying them. The error lists all that it lacks.
     fn require(&mut self, schemes: &[Scheme]) -> anyhow::Result<()>;
 
     /// Turns the kdamond off, so that the next schemes start a new one.

@@ -51,7 +51,6 @@ enum Scope {
     },
 }
 
-/// Scans of the machine's memory.
 pub(crate) struct MachineView {
     next: Nanos,
     /// Ends of the last two intervals, the later first.
@@ -61,7 +60,6 @@ pub(crate) struct MachineView {
     zones: Vec<Zone>,
     /// Watched ranges of RAM with their nodes, as frames in ascending order.
     nodes: Vec<(u32, Range<u64>)>,
-    /// Set if the machine has only one node.
     is_alone: bool,
     scope: Scope,
     /// Physical memory as a target, if memory is recorded by frame.
@@ -72,7 +70,6 @@ pub(crate) struct MachineView {
 }
 
 impl MachineView {
-    /// Makes a view that has not scanned yet.
     pub(crate) fn new(now: Nanos) -> anyhow::Result<Self> {
         let ram = node::all()?.into_iter();
         let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
@@ -138,23 +135,19 @@ impl MachineView {
         self.by_frame.as_mut()?.start(now)
     }
 
-    /// Whether memory is recorded by frame.
     pub(crate) fn is_by_frame(&self) -> bool {
         self.by_frame.is_some()
     }
 
-    /// Adds reports of the page cache.
     pub(crate) fn with_page_cache(mut self, page_cache: CacheView) -> Self {
         self.page_cache = Some(page_cache);
         self
     }
 
-    /// Page cache, if it is watched.
     pub(crate) fn page_cache(&mut self) -> Option<&mut CacheView> {
         self.page_cache.as_mut()
     }
 
-    /// Ends an interval: scans memory if a scan is due.
     pub(crate) fn look(
         &mut self,
         now: Nanos,

@@ -32,7 +32,6 @@ use isotherm_record::{Item, UsageSample};
 /// Time of a monitor's next step; `None` if all targets are gone.
 pub(crate) type NextStep = anyhow::Result<Option<Nanos>>;
 
-/// Cost and intervals of a monitor at present.
 pub(crate) struct MonitorStatus {
     pub(crate) cost: Cost,
     /// Number of samples so far with an unknown result.

@@ -62,7 +62,6 @@ impl Pages {
         }
     }
 
-    /// Scans all processes of the machine.
     pub(crate) fn of_machine(mut self) -> Self {
         self.is_machine = true;
         self

@@ -30,11 +30,9 @@ pub(crate) struct Simulated {
     machine: SimMachine,
     target: TargetId,
     probe: ProbeState,
-    /// Real time of the first step.
     started: Option<Nanos>,
 }
 
-/// Target source with a single process.
 struct Program(TargetId);
 
 impl TargetSource<SimProbe<'_>> for Program {

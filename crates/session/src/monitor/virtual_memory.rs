@@ -15,7 +15,6 @@ pub(crate) struct VirtualMemory {
     probe: PageTableProbe,
     targets: TargetSet,
     monitor: MonitorLoop,
-    /// View of the machine's memory, if it is watched.
     machine: Option<MachineView>,
     /// Snapshots of processes that are recorded by frame, if they are acted on.
     unrecorded: Option<Vec<Item>>,

@@ -123,7 +123,6 @@ impl Feed {
     }
 }
 
-/// Live targets and their mappings.
 #[derive(Debug, Default)]
 struct Roster {
     targets: BTreeMap<TargetId, Present>,

@@ -18,7 +18,6 @@ pub(super) struct Machine {
     page_cache: CacheSample,
 }
 
-/// Owner of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner<'a> {
     /// Memory that a single process of this control group maps.
@@ -56,12 +55,10 @@ impl Machine {
         self.samples.insert(context, sample);
     }
 
-    /// Removes the sample of a context without targets.
     pub(super) fn forget_context(&mut self, context: String) {
         self.samples.remove(&Some(context));
     }
 
-    /// Sample of the whole machine.
     fn whole(&self) -> Option<&MachineSample> {
         let mut samples = self.samples.values();
         samples.find(|sample| !sample.is_of_targets())

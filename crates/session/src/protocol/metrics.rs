@@ -216,7 +216,6 @@ impl Metrics<'_> {
         add(page, MetricType::Gauge, &metrics, &listed);
     }
 
-    /// Adds the machine's mapped memory by control group and age.
     fn groups(&self, page: &mut Page) {
         let sums = self.live.machine.by_owner();
         if sums.is_empty() {
@@ -242,7 +241,6 @@ impl Metrics<'_> {
         }
     }
 
-    /// Adds the unmapped page cache by control group and age.
     fn page_cache(&self, page: &mut Page) {
         let sums = self.live.machine.page_cache_by_owner();
         if sums.is_empty() {
@@ -262,7 +260,6 @@ impl Metrics<'_> {
         }
     }
 
-    /// Adds the kernel's counts of each node's memory.
     fn nodes(&self, page: &mut Page) {
         let nodes = self.live.machine.nodes();
         if nodes.is_empty() {
@@ -398,7 +395,6 @@ impl Metrics<'_> {
         add(page, MetricType::Gauge, &present, &schemes);
     }
 
-    /// Adds pause and guard of each context.
     fn contexts(&self, page: &mut Page) {
         let gauges: [Metric<ContextStatus<'_>>; 6] = [
             ("isotherm_paused", "Whether acting is paused.", |context| {
@@ -450,7 +446,6 @@ impl Metrics<'_> {
         add(page, MetricType::Counter, &counters, &contexts);
     }
 
-    /// Adds the limit that binds the schemes of each context.
     fn bounds(&self, page: &mut Page) {
         page.family(
             "isotherm_bound_by",

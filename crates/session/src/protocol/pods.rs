@@ -65,17 +65,14 @@ impl PodPolicyName {
     }
 }
 
-/// A pod in a status.
 #[derive(Clone, Debug, Serialize)]
 struct ToldPod {
     namespace: String,
     pod: String,
     uid: String,
     policy: PodPolicyName,
-    /// Minimum idle time of its memory, if its annotations set one.
     #[serde(skip_serializing_if = "Option::is_none")]
     min_age: Option<Nanos>,
-    /// Error in its annotations.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }

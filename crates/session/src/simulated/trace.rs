@@ -151,7 +151,6 @@ impl Replay {
     }
 }
 
-/// Contents of a record.
 #[derive(Default)]
 struct Seen {
     targets: BTreeMap<TargetId, Traced>,
@@ -159,7 +158,6 @@ struct Seen {
     /// CPU time of the recorder, by the time of its sample.
     recorder: BTreeMap<Nanos, Nanos>,
     calibration: Option<CalibrationSample>,
-    /// Process ids of processes that have not ended.
     live: BTreeMap<TargetId, u32>,
 }
 

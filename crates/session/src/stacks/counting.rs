@@ -9,14 +9,12 @@
 
 use isotherm_engine::Nanos;
 
-/// Cost of counting one fault.
 const FAULT_NS: f64 = 40.0;
 /// Limit of saved tokens: a quarter of a million faults, a gigabyte of small pages.
 const SAVED_NS_MAX: f64 = 10e6;
 /// Tokens that are needed to resume counting.
 const RESUME_NS: f64 = 1e6;
 
-/// Decides whether faults are counted.
 #[derive(Debug)]
 pub(super) struct Counting {
     /// Share of one CPU.
@@ -28,7 +26,6 @@ pub(super) struct Counting {
     faults_a_second: f64,
     /// Time at which counting was last paused.
     off_since: Nanos,
-    /// Total time without counting.
     off: Nanos,
 }
 

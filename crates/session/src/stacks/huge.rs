@@ -39,7 +39,6 @@ const WRITTEN_LATER: Nanos = Nanos::from_millis(60_000);
 /// Limit of the CPU time that reading takes when recording ends.
 const LAST_MAX: Nanos = Nanos::from_millis(250);
 
-/// Reads huge pages and reports them.
 pub(super) struct HugePages {
     /// Share of one CPU.
     share: f64,
@@ -48,13 +47,11 @@ pub(super) struct HugePages {
     next_listing: Nanos,
     cpu: Nanos,
     targets: BTreeMap<TargetId, OfTarget>,
-    /// Huge pages that are read next.
     turn: VecDeque<(TargetId, u64)>,
     /// Pending reports of targets that have ended.
     ended: Vec<TargetHugePages>,
 }
 
-/// The huge pages of a target.
 #[derive(Default)]
 struct OfTarget {
     /// Address space of the blocks.
@@ -199,7 +196,6 @@ impl HugePages {
         nr > 0
     }
 
-    /// Reports all changes since the last call.
     fn tell(&mut self, now: Nanos) -> Option<Item> {
         // Changes beyond the limit are reported in the next call.
         let mut room = READS_MAX;
@@ -235,7 +231,6 @@ impl OfTarget {
         self.gone.extend(reported.map(|(block, _)| block));
     }
 
-    /// Stores the contents of one huge page.
     fn take(&mut self, now: Nanos, contents: &BlockContents) {
         let Some(known) = self.blocks.get_mut(&contents.block) else {
             return;

@@ -65,7 +65,6 @@ const HUGE_PAGES_SHARE: f64 = 0.2;
 const WAIT: Nanos = Nanos::from_millis(3000);
 const WAITING_MAX: usize = 4096;
 
-/// Samples faults and turns them into items.
 pub(crate) struct Stacks {
     sampler: FaultSampler,
     unwinder: Unwinder,
@@ -76,7 +75,6 @@ pub(crate) struct Stacks {
     budget: StacksSpec,
     rate: f64,
     period: u64,
-    /// CPU time of this process that stacks have taken.
     cpu: Nanos,
     /// Sum of [`SAMPLE_BESIDE`] over all samples.
     beside: Nanos,
@@ -123,9 +121,6 @@ struct Tables {
 
 impl Stacks {
     /// Starts sampling if `spec` asks for it; call it before any process is started.
-    ///
-    /// # Errors
-    /// Fails if the kernel or the privileges of this process do not allow it.
     pub(crate) fn start(spec: &SessionSpec, clock: Clock) -> Result<Option<Self>, FaultError> {
         let Some(budget) = spec.stacks else {
             return Ok(None);
@@ -183,9 +178,6 @@ impl Stacks {
     }
 
     /// Collects the sampled faults, and reads some huge pages through `monitor`; `live` are the targets.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses to sample a target or to change the rate, or if the buffer cannot be read.
     pub(crate) fn step(
         &mut self,
         now: Nanos,
@@ -208,7 +200,6 @@ impl Stacks {
         Ok(())
     }
 
-    /// CPU time of this process that stacks and huge pages have taken.
     pub(crate) fn cpu(&self) -> Nanos {
         self.cpu + self.huge.cpu()
     }

@@ -13,7 +13,6 @@ use isotherm_linux::{node, process, thp};
 use crate::monitor::Monitor;
 use crate::targets::Wanted;
 
-/// Parts of a session at its start.
 pub(crate) struct Started {
     pub(crate) monitor: Box<dyn Monitor>,
     /// Process of the command, if the session starts one.

@@ -19,16 +19,13 @@ use crate::session::Session;
 /// to swap.
 const TARGETS_MAX: usize = 64;
 
-/// Memory that was paged out since the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Paged {
-    /// Bytes that went out of memory.
     pub(super) out: u64,
     /// The targets' parts, as far as they are known.
     pub(super) by_target: BTreeMap<TargetId, u64>,
 }
 
-/// State at the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Effect {
     /// Resident and swapped bytes.

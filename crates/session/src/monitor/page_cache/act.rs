@@ -24,13 +24,11 @@ const LISTED_MIN: usize = 64;
 /// Files with dropped pages that are checked for refaults at once.
 const LOOKED_FOR: usize = 16;
 
-/// Request for one region.
 struct Wanted<'a> {
     operation: &'a Operation,
     /// Control group of each filter that names one.
     groups: &'a [Option<u64>],
     region: CachedRegion,
-    /// Part of the region.
     part: AddressRange,
     backoff: u64,
 }

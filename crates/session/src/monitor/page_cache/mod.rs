@@ -47,7 +47,6 @@ const UNKNOWN_MUCH: f64 = 0.1;
 /// Limit of the largest files that are listed.
 const FILES_TOLD: usize = 50;
 
-/// Scans of the page cache.
 pub(crate) struct CacheView {
     memmap: Memmap,
     clearer: Clearer,
@@ -78,11 +77,9 @@ pub(crate) struct CacheView {
     returned: ReturnedFiles,
     /// File regions, by start, without pages that are old enough, and the time until which that holds.
     waiting: BTreeMap<(u64, u64), Nanos>,
-    /// Facts of files with dropped pages.
     dropped: BTreeMap<FileId, FileFacts>,
 }
 
-/// A round in progress.
 #[derive(Default)]
 struct Round {
     began: Nanos,
@@ -96,7 +93,6 @@ struct Round {
 }
 
 impl CacheView {
-    /// Makes a view that has not scanned yet.
     pub(crate) fn new(now: Nanos) -> Result<Self, MemmapError> {
         let clearer = Clearer::new().map_err(|source| MemmapError::System {
             what: "open /proc/self/clear_refs for writing",
@@ -181,7 +177,6 @@ impl CacheView {
         Ok(())
     }
 
-    /// Takes the sums of the last round.
     pub(crate) fn take_sample(&mut self) -> Option<CacheSample> {
         self.reported.take()
     }
@@ -195,7 +190,6 @@ impl CacheView {
         });
     }
 
-    /// Bytes of page cache that the last round found.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -396,7 +390,6 @@ impl CacheView {
     }
 }
 
-/// Returns the number of a folio's unmapped pages.
 fn unmapped_pages(folio: &CachedFolio, mapped: &FrameMap) -> u32 {
     let pages = folio.nr_pages() as u32;
     if pages == 1 {

@@ -6,7 +6,6 @@ use prometheus_client::metrics::MetricType;
 use super::{Metric, Metrics, Page, TARGETS_MAX, Value, add, labels_of};
 
 impl Metrics<'_> {
-    /// Adds the memory in huge pages of targets, and its waste.
     pub(super) fn huge_pages(&self, page: &mut Page) {
         let all = self.live.machine.huge();
         if all.is_empty() {

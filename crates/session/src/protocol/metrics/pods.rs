@@ -11,7 +11,6 @@ use super::page::Page;
 use super::{Metrics, label};
 
 impl Metrics<'_> {
-    /// Adds the pods of the listed control groups.
     pub(super) fn pods(&self, page: &mut Page) {
         if self.pods.is_empty() {
             return;
