@@ -13,7 +13,7 @@ use isotherm_linux::process::Process;
 use isotherm_record::{Header, Item, TargetExit};
 
 use crate::meters::Meters;
-use crate::monitor::{CacheView, Kdamond, Monitor};
+use crate::monitor::Monitor;
 use crate::signals::Signals;
 use crate::stacks::Stacks;
 use crate::start::parts::Started;
@@ -42,7 +42,7 @@ const ENDING: Duration = Duration::from_millis(200);
 )]
 pub struct Session {
     clock: Clock,
-    monitor: Box<dyn Monitor>,
+    pub(crate) monitor: Box<dyn Monitor>,
     cpu: CpuLedger,
     stacks: Option<Stacks>,
     meters: Meters,
@@ -53,8 +53,8 @@ pub struct Session {
     /// Further file descriptor that ends a sleep when it is readable.
     wakes: Option<OwnedFd>,
     wake_at: Nanos,
-    /// Set while nothing is watched.
-    is_resting: bool,
+    /// Set while nothing is watched; all other work of the session goes on.
+    pub(crate) is_resting: bool,
     /// Set when all targets have ended.
     is_over: bool,
     header: Header,
@@ -62,8 +62,6 @@ pub struct Session {
     /// Notes to report with the first step.
     notes: Vec<String>,
     cpu_budget: Option<f64>,
-    /// One value for each context.
-    has_per_page_bits: Vec<bool>,
     clears_refs: bool,
     opens_files: bool,
 }
@@ -115,7 +113,6 @@ impl Session {
             first_cost: None,
             notes,
             cpu_budget: spec.cpu_budget(),
-            has_per_page_bits: spec.contexts.iter().map(has_per_page_bits).collect(),
             clears_refs: spec.contexts.iter().any(clears_refs),
             opens_files: spec.contexts.iter().any(watches_page_cache) || spec.stacks.is_some(),
         })
@@ -154,16 +151,6 @@ impl Session {
         self.clock.now()
     }
 
-    /// Whether a set accessed bit of this context means that the page was accessed recently.
-    pub fn has_per_page_bits(&self, context: usize) -> bool {
-        self.has_per_page_bits[context]
-    }
-
-    /// Index of the context that a target belongs to.
-    pub fn context_of(&self, target: TargetId) -> usize {
-        self.monitor.context_of(target)
-    }
-
     /// Live targets.
     pub fn live(&self) -> Vec<(TargetId, &Process)> {
         self.monitor.live()
@@ -174,27 +161,6 @@ impl Session {
         let live = self.monitor.live();
         let (_, process) = live.iter().find(|(id, _)| *id == target)?;
         Some(process.try_clone())
-    }
-
-    /// Takes items to act on that the record does not hold: items of processes in contexts that record physical
-    /// addresses.
-    pub(crate) fn take_internal_snapshots(&mut self) -> Vec<Item> {
-        self.monitor.take_internal_snapshots()
-    }
-
-    /// Pauses or resumes watching; all other work of the session goes on.
-    pub(crate) fn set_resting(&mut self, is_resting: bool) {
-        self.is_resting = is_resting;
-    }
-
-    /// Page cache, if a context watches it.
-    pub(crate) fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {
-        self.monitor.page_cache(context)
-    }
-
-    /// Kdamond of a context, if the kernel's DAMON watches and acts there.
-    pub(crate) fn kdamond(&mut self, context: usize) -> Option<&mut dyn Kdamond> {
-        self.monitor.kdamond(context)
     }
 
     /// Charges CPU time of this process outside the monitor's steps.
@@ -271,6 +237,7 @@ impl Session {
         }
         // A step that wakes early means that the buffer fills. Faults in mappings that are gone must precede the
         // change.
+        let is_of_mappings = |item: &Item| matches!(item, Item::Mappings(_));
         let at_once = now < wake_at || items[first_new..].iter().any(is_of_mappings);
         let mut stacks = Vec::new();
         self.collect_stacks(now, at_once, &mut stacks)?;
@@ -389,13 +356,6 @@ fn process_ids(monitor: &dyn Monitor) -> Vec<(TargetId, u32)> {
     live.map(|(id, process)| (id, process.pid())).collect()
 }
 
-fn has_per_page_bits(context: &ContextSpec) -> bool {
-    matches!(
-        context.monitor,
-        MonitorSpec::Tables(_) | MonitorSpec::Pages(_)
-    )
-}
-
 fn watches_page_cache(context: &ContextSpec) -> bool {
     context.targets.is_machine() && matches!(context.monitor, MonitorSpec::Tables(_))
 }
@@ -404,10 +364,6 @@ fn watches_page_cache(context: &ContextSpec) -> bool {
 fn clears_refs(context: &ContextSpec) -> bool {
     let is_by_regions = matches!(context.monitor, MonitorSpec::Regions(_));
     !matches!(context.targets, TargetSpec::Simulated) && !is_by_regions
-}
-
-fn is_of_mappings(item: &Item) -> bool {
-    matches!(item, Item::Mappings(_))
 }
 
 /// Returns the exit status of the command if it ends within `timeout`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
+use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, TargetSpec};
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
 use isotherm_engine::{AddressRange, CpuAccount, Nanos, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
@@ -91,7 +91,7 @@ impl Actuator for ThisMachine<'_> {
 impl ThisMachine<'_> {
     fn act_on_page_cache(&mut self, operations: &[Operation], outcomes: &mut Vec<Outcome>) {
         let (now, nr_before) = (self.session.now(), outcomes.len());
-        if let Some(page_cache) = self.session.page_cache(self.at) {
+        if let Some(page_cache) = self.session.monitor.page_cache(self.at) {
             // An error concerns all operations that are left: the monitor meets it as well, and reports it.
             let _ = page_cache.act(now, operations, outcomes);
         }
@@ -209,11 +209,12 @@ pub(super) struct ContextActing {
 }
 
 impl ContextActing {
-    pub(super) fn new(at: usize, spec: &ContextSpec, session: &Session) -> anyhow::Result<Self> {
+    pub(super) fn new(at: usize, spec: &ContextSpec) -> anyhow::Result<Self> {
         let acting = spec.acting.clone().unwrap_or_default();
         let is_physical = spec.samples_frames();
         let options = ActOptions {
-            spare_accessed: session.has_per_page_bits(at),
+            // A set accessed bit then means that the page was accessed recently.
+            spare_accessed: !matches!(spec.monitor, MonitorSpec::Regions(_)),
             ..ActOptions::default()
         };
         let within = part_of_memory(spec)?;
@@ -340,7 +341,7 @@ impl ContextActing {
         items: &mut Vec<Item>,
     ) -> anyhow::Result<Nanos> {
         let drops_cache = self.drops_cache();
-        if drops_cache && let Some(page_cache) = session.page_cache(self.at) {
+        if drops_cache && let Some(page_cache) = session.monitor.page_cache(self.at) {
             self.snapshots.extend(page_cache.take_snapshot());
         }
         let guard = self.context.guard_mut();

@@ -173,7 +173,7 @@ impl Meters {
         }
         self.next = now + PERIOD;
         let files = drops_cache
-            .then(|| session.page_cache(self.context))
+            .then(|| session.monitor.page_cache(self.context))
             .flatten();
         let files = files.map(|page_cache| self.file_waits.look(now, page_cache));
         let is_resting = guard.is_resting();
@@ -207,7 +207,7 @@ impl Meters {
             self.waits.look_at_machine(now)
         } else {
             let live = session.live().into_iter();
-            let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
+            let of_context = live.filter(|(id, _)| session.monitor.context_of(*id) == self.context);
             let group = self.group.as_deref();
             self.waits.look(now, elapsed, of_context, group, actuator)
         };

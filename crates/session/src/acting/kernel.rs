@@ -77,7 +77,7 @@ impl KernelActing {
                     }
                 }
                 Item::TargetExit(exit) => {
-                    let context = &mut self.contexts[session.context_of(exit.target)];
+                    let context = &mut self.contexts[session.monitor.context_of(exit.target)];
                     context.meters.waits.forget(exit.target);
                     self.locks.release(exit.target);
                 }
@@ -284,7 +284,7 @@ impl KernelContext {
         let guard = &mut self.guard;
         items.extend(self.meters.observe(now, session, guard, false, None));
         let grant = self.grant();
-        let kdamond = session.kdamond(self.at);
+        let kdamond = session.monitor.kdamond(self.at);
         let may_commit = kdamond.is_none_or(|kdamond| kdamond.may_commit(now));
         let can_wait =
             |granted: Grant| !grant.differs(granted) || !may_commit && !grant.is_less_than(granted);
@@ -307,7 +307,7 @@ impl KernelContext {
     }
 
     fn read_counters(&mut self, now: Nanos, session: &mut Session) {
-        let Some(kdamond) = session.kdamond(self.at) else {
+        let Some(kdamond) = session.monitor.kdamond(self.at) else {
             return;
         };
         let cpu = kdamond.acting_cpu();
@@ -352,7 +352,7 @@ impl KernelContext {
     /// Applies the schemes to the kernel as far as is granted. Held schemes act once their quotas are in force, in the
     /// turn of another second.
     fn set(&mut self, now: Nanos, grant: Grant, session: &mut Session) -> anyhow::Result<()> {
-        let Some(kdamond) = session.kdamond(self.at) else {
+        let Some(kdamond) = session.monitor.kdamond(self.at) else {
             return Ok(());
         };
         let mut in_force = grant.limit(&self.schemes, self.guard.limits().is_limited());
@@ -398,7 +398,7 @@ impl KernelContext {
         self.armed = None;
         // Anything that acting lacks is reported, even if nothing may be done now.
         if !self.is_dry_run
-            && let Some(kdamond) = session.kdamond(self.at)
+            && let Some(kdamond) = session.monitor.kdamond(self.at)
         {
             kdamond.require(&self.schemes)?;
         }

@@ -29,7 +29,7 @@ pub(super) struct OwnActing {
 }
 
 impl OwnActing {
-    pub(super) fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
+    pub(super) fn new(spec: &SessionSpec) -> anyhow::Result<Self> {
         let mut locks = Locks::of(spec)?;
         let is_machine = |c: &ContextSpec| c.targets.is_machine();
         let protected = spec.contexts.iter().any(is_machine);
@@ -38,7 +38,7 @@ impl OwnActing {
             locks.begin();
         }
         let contexts = spec.contexts.iter().enumerate();
-        let contexts = contexts.map(|(at, context)| ContextActing::new(at, context, session));
+        let contexts = contexts.map(|(at, context)| ContextActing::new(at, context));
         Ok(Self {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
             locks,
@@ -73,7 +73,7 @@ impl OwnActing {
                 text: text.to_owned(),
             });
         }
-        session.set_resting(until.is_some());
+        session.is_resting = until.is_some();
         self.rests_until = until;
     }
 
@@ -107,7 +107,7 @@ impl OwnActing {
                 Item::TargetStart(start) => {
                     let note = self.locks.acquire(start)?;
                     if note.is_none() {
-                        let context = &mut self.contexts[session.context_of(start.target)];
+                        let context = &mut self.contexts[session.monitor.context_of(start.target)];
                         // After exec nothing that was paged out before is left.
                         context.remove(start.target);
                         context.add(start.target, session)?;
@@ -115,7 +115,7 @@ impl OwnActing {
                     notes.extend(note);
                 }
                 Item::TargetExit(exit) => {
-                    self.contexts[session.context_of(exit.target)].remove(exit.target);
+                    self.contexts[session.monitor.context_of(exit.target)].remove(exit.target);
                     self.locks.release(exit.target);
                     if let Some(protected) = &mut self.protected {
                         protected.forget(exit.target);
@@ -151,14 +151,14 @@ impl Acts for OwnActing {
             self.apply_permits();
         }
         let nr_seen = items.len();
-        let unrecorded = session.take_internal_snapshots();
+        let unrecorded = session.monitor.take_internal_snapshots();
         for (at, context) in self.contexts.iter_mut().enumerate() {
             let (locks, protected, now) = (&self.locks, self.protected.as_ref(), session.now());
             let permits = self.permits.as_ref();
             let is_ours = |item: &&Item| match item {
                 Item::Snapshot(Snapshot { target, .. })
                 | Item::Pages(PageSnapshot { target, .. }) => {
-                    session.context_of(*target) == at
+                    session.monitor.context_of(*target) == at
                         && !locks.is_anothers(*target)
                         && !protected.is_some_and(|protected| protected.has(*target))
                         && permits.is_none_or(|permits| permits.has(*target))

@@ -351,7 +351,10 @@ fn watch(
             Step::Going => {}
         }
     }
-    let kdamond = session.kdamond(0).map(|kdamond| kdamond.watching_cpu());
+    let kdamond = session
+        .monitor
+        .kdamond(0)
+        .map(|kdamond| kdamond.watching_cpu());
     Ok(Ended {
         elapsed: session.now().since(started),
         cpu: session.cost().0.monitor_cpu,

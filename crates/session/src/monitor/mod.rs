@@ -49,7 +49,8 @@ pub(crate) trait Monitor {
         Ok(())
     }
 
-    /// Takes snapshots of the last step that the record does not hold, for acting on them.
+    /// Takes snapshots of the last step that the record does not hold, for acting on them: those of processes in
+    /// contexts that record physical addresses.
     fn take_internal_snapshots(&mut self) -> Vec<Item> {
         Vec::new()
     }

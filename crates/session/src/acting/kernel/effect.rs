@@ -42,7 +42,7 @@ impl Effect {
     /// the kernel has `claimed` to have acted on.
     pub(super) fn look(&mut self, session: &Session, context: usize, claimed: u64) -> Paged {
         let live = session.live().into_iter();
-        let ours = live.filter(|(id, _)| session.context_of(*id) == context);
+        let ours = live.filter(|(id, _)| session.monitor.context_of(*id) == context);
         let ours = ours.take(TARGETS_MAX);
         let usage = ours.filter_map(|(id, process)| {
             let usage = process.usage().ok()?;
