@@ -67,6 +67,20 @@ struct Live {
     hidden: Option<SecondaryTables>,
 }
 
+/// One update of the targets: its time, their probe, and the items that it yields.
+struct Update<'a> {
+    probe: &'a mut PageTableProbe,
+    now: Nanos,
+    items: &'a mut Vec<Item>,
+}
+
+impl Update<'_> {
+    fn note(&mut self, text: String) {
+        let time = self.now;
+        self.items.push(Item::Note { time, text });
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct TargetSet {
     wanted: Wanted,
@@ -142,6 +156,12 @@ impl TargetSet {
         self.live.iter().map(|(id, live)| (*id, live.pid))
     }
 
+    /// Live targets with their processes, as `probe` knows them.
+    pub(crate) fn processes<'a>(&self, probe: &'a PageTableProbe) -> Vec<(TargetId, &'a Process)> {
+        let processes = self.ids().filter_map(|id| Some((id, probe.process(id)?)));
+        processes.collect()
+    }
+
     /// Mappings of a target, watched or not, in address order.
     pub(crate) fn areas(&self, id: TargetId) -> &[MappedArea] {
         self.live.get(&id).map_or(&[], |live| &live.areas)
@@ -155,12 +175,13 @@ impl TargetSet {
         now: Nanos,
         items: &mut Vec<Item>,
     ) -> Result<Vec<TargetId>, ProbeError> {
+        let update = &mut Update { probe, now, items };
         self.updates += 1;
-        let ended = self.look_for_ends(probe, now, items);
-        self.look_for_new(probe, now, items)?;
+        let ended = self.look_for_ends(update);
+        self.look_for_new(update)?;
         self.started = true;
-        self.look_for_hidden(probe, now, items);
-        self.look_at_mappings(probe, now, items);
+        self.look_for_hidden(update);
+        self.look_at_mappings(update);
         Ok(ended)
     }
 
@@ -174,10 +195,11 @@ impl TargetSet {
         if matches!(self.wanted, Wanted::Processes { .. }) {
             return Ok(false);
         }
-        self.look_for_new(probe, now, items)?;
+        let update = &mut Update { probe, now, items };
+        self.look_for_new(update)?;
         for (&id, live) in &mut self.live {
             if live.facts.is_none() {
-                read_mappings(id, live, probe, now, &mut self.names, items);
+                read_mappings(id, live, update, &mut self.names);
             }
         }
         Ok(true)
@@ -185,43 +207,39 @@ impl TargetSet {
 
     /// Finds targets that have ended, have called exec, or can no longer be watched. A target stays one after exec,
     /// unless the user excluded its new program.
-    fn look_for_ends(
-        &mut self,
-        probe: &mut PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) -> Vec<TargetId> {
+    fn look_for_ends(&mut self, update: &mut Update<'_>) -> Vec<TargetId> {
         let mut ended = Vec::new();
         for id in self.ids().collect::<Vec<_>>() {
-            let failure = match probe.refresh(id) {
-                Ok(true) => match (probe.take_failure(id), self.has_become_another(id, probe)) {
-                    (None, false) => continue,
-                    (None, true) if self.stays_target(id) => {
-                        self.start_again(id, probe, now, items);
-                        ended.push(id);
-                        continue;
+            let failure = match update.probe.refresh(id) {
+                Ok(true) => {
+                    let is_another = self.has_become_another(id, update.probe);
+                    match update.probe.take_failure(id) {
+                        None if !is_another => continue,
+                        None if self.stays_target(id) => {
+                            self.start_again(id, update);
+                            ended.push(id);
+                            continue;
+                        }
+                        failure => failure,
                     }
-                    (failure, _) => failure,
-                },
+                }
                 Ok(false) => None,
                 Err(error) => Some(error.to_string()),
             };
-            probe.remove(id);
+            update.probe.remove(id);
             let Some(gone) = self.live.remove(&id) else {
                 continue;
             };
             self.pids.remove(&gone.pid);
             if let Some(why) = failure {
                 self.given_up.insert(gone.pid);
-                let text = format!("watched no longer: {why}");
-                items.push(Item::Note { time: now, text });
+                update.note(format!("watched no longer: {why}"));
             }
             ended.push(id);
-            items.push(Item::TargetExit(TargetExit {
-                time: now,
+            update.items.push(Item::TargetExit(TargetExit {
+                time: update.now,
                 target: id,
-                exit_code: None,
-                signal: None,
+                ..TargetExit::default()
             }));
         }
         ended
@@ -237,30 +255,20 @@ impl TargetSet {
     }
 
     /// Follows a target into another program.
-    fn start_again(
-        &mut self,
-        id: TargetId,
-        probe: &PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) {
-        let name = probe.process(id).map(|process| self.name_of(process));
+    fn start_again(&mut self, id: TargetId, update: &mut Update<'_>) {
+        let process = update.probe.process(id);
+        let name = process.map(|process| self.name_of(process));
         let Some(live) = self.live.get_mut(&id) else {
             return;
         };
-        live.space = probe.address_space(id);
+        live.space = update.probe.address_space(id);
         live.facts = None;
         live.name = name.unwrap_or_default();
-        items.push(start_of(id, live, now));
+        update.items.push(start_of(id, live, update.now));
     }
 
-    fn look_for_new(
-        &mut self,
-        probe: &mut PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) -> Result<(), ProbeError> {
-        let wanted = self.wanted_pids(probe);
+    fn look_for_new(&mut self, update: &mut Update<'_>) -> Result<(), ProbeError> {
+        let wanted = self.wanted_pids(update.probe);
         let is_new = |pid: &u32| !self.pids.contains(pid) && !self.given_up.contains(pid);
         let mut new: Vec<u32> = wanted.iter().copied().filter(is_new).collect();
         new.retain(|pid| !self.is_excluded(*pid));
@@ -268,20 +276,16 @@ impl TargetSet {
         let left_out = take_largest(&mut new, room);
         match self.admission.take() {
             Some(mut admission) => {
-                admission.queue(&new, now);
-                let added = self.admit(&mut admission, probe, now, items);
+                admission.queue(&new, update.now);
+                let added = self.admit(&mut admission, update);
                 self.admission = Some(admission);
                 added?;
             }
-            None => {
-                for pid in new {
-                    self.add(pid, probe, now, items)?;
-                }
-            }
+            None => new.iter().try_for_each(|pid| self.add(*pid, update))?,
         }
         // A process id that is free may be reused.
         self.given_up.retain(|pid| wanted.contains(pid));
-        self.tell_left_out(&left_out, now, items);
+        self.tell_left_out(&left_out, update);
         Ok(())
     }
 
@@ -289,23 +293,21 @@ impl TargetSet {
     fn admit(
         &mut self,
         admission: &mut Admission,
-        probe: &mut PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
+        update: &mut Update<'_>,
     ) -> Result<(), ProbeError> {
         let mut is_first = true;
-        while let Some(pid) = admission.next(is_first, now) {
+        while let Some(pid) = admission.next(is_first, update.now) {
             is_first = false;
             let id = TargetId(self.next);
             admission.charge(|| {
-                self.add(pid, probe, now, items)?;
+                self.add(pid, update)?;
                 if let Some(live) = self.live.get_mut(&id) {
-                    read_mappings(id, live, probe, now, &mut self.names, items);
+                    read_mappings(id, live, update, &mut self.names);
                 }
                 Ok::<_, ProbeError>(())
             })?;
         }
-        items.extend(admission.note(now));
+        update.items.extend(admission.note(update.now));
         Ok(())
     }
 
@@ -321,7 +323,7 @@ impl TargetSet {
         exclude.iter().any(is_it)
     }
 
-    fn tell_left_out(&mut self, left_out: &[u32], now: Nanos, items: &mut Vec<Item>) {
+    fn tell_left_out(&mut self, left_out: &[u32], update: &mut Update<'_>) {
         if left_out.len() <= self.left_out.saturating_mul(2) {
             return;
         }
@@ -330,41 +332,39 @@ impl TargetSet {
             .iter()
             .map(|pid| process::resident_bytes(*pid))
             .sum();
-        let text = format!(
+        update.note(format!(
             "{} processes with {} are left out: at most {} are watched at a time (open files, memory), \
              those with most memory first",
             left_out.len(),
             format_bytes(bytes),
             self.targets_max
-        );
-        items.push(Item::Note { time: now, text });
+        ));
     }
 
     /// Reports targets with accesses that cannot all be seen, when they are found.
-    fn look_for_hidden(&mut self, probe: &PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
+    fn look_for_hidden(&mut self, update: &mut Update<'_>) {
         for (&id, live) in &mut self.live {
-            let hidden = probe.secondary_page_tables(id);
+            let hidden = update.probe.secondary_page_tables(id);
             if let (None, Some(why)) = (live.hidden, hidden) {
-                let text = format!(
+                update.note(format!(
                     "not all accesses of target {} ({}, pid {}) can be seen: {why}. Its memory counts as \
                      unknown where it looks idle, and no scheme about idle memory touches it",
                     id.0, live.name, live.pid
-                );
-                items.push(Item::Note { time: now, text });
+                ));
             }
             live.hidden = hidden;
         }
     }
 
-    fn look_at_mappings(&mut self, probe: &mut PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
+    fn look_at_mappings(&mut self, update: &mut Update<'_>) {
         let all = self.live.len() <= FEW;
         for (&id, live) in &mut self.live {
             let is_due = all
-                || probe.facts(id) != live.facts
+                || update.probe.facts(id) != live.facts
                 || live.facts.is_none()
                 || (self.updates + u64::from(id.0)).is_multiple_of(TURNS);
             if is_due {
-                read_mappings(id, live, probe, now, &mut self.names, items);
+                read_mappings(id, live, update, &mut self.names);
             }
         }
         if self.updates.is_multiple_of(TURNS) {
@@ -400,13 +400,7 @@ impl TargetSet {
         }
     }
 
-    fn add(
-        &mut self,
-        pid: u32,
-        probe: &mut PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) -> Result<(), ProbeError> {
+    fn add(&mut self, pid: u32, update: &mut Update<'_>) -> Result<(), ProbeError> {
         if pid == std::process::id() {
             return Ok(());
         }
@@ -414,7 +408,7 @@ impl TargetSet {
         let added = match Process::open(pid) {
             Ok(process) => {
                 let name = self.name_of(&process);
-                probe.add(id, process).map(|()| name)
+                update.probe.add(id, process).map(|()| name)
             }
             Err(error) => Err(error.into()),
         };
@@ -427,10 +421,10 @@ impl TargetSet {
                     name,
                     areas: Vec::new(),
                     facts: None,
-                    space: probe.address_space(id),
+                    space: update.probe.address_space(id),
                     hidden: None,
                 };
-                items.push(start_of(id, &live, now));
+                update.items.push(start_of(id, &live, update.now));
                 self.live.insert(id, live);
                 Ok(())
             }
@@ -446,10 +440,7 @@ impl TargetSet {
             Err(ProbeError::Walker(error)) if error.is_passing() => Ok(()),
             Err(error) => {
                 self.given_up.insert(pid);
-                items.push(Item::Note {
-                    time: now,
-                    text: format!("not watched: {error}"),
-                });
+                update.note(format!("not watched: {error}"));
                 Ok(())
             }
         }
@@ -491,7 +482,7 @@ impl TargetSet {
     /// Private anonymous memory of the target, as far as it is watched, in address order.
     pub(crate) fn anonymous(&self, id: TargetId) -> Vec<AddressRange> {
         let areas = self.areas(id).iter();
-        let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
+        let anonymous = areas.filter(|area| area.is_private_anonymous());
         let ranges = anonymous.map(|area| area.range);
         let mut parts = AddressRange::within(ranges, &self.limits);
         parts.sort_unstable();
@@ -514,20 +505,14 @@ fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
     })
 }
 
-fn read_mappings(
-    id: TargetId,
-    live: &mut Live,
-    probe: &mut PageTableProbe,
-    now: Nanos,
-    names: &mut Names,
-    items: &mut Vec<Item>,
-) {
-    let Some(Ok(mut areas)) = probe.mappings(id) else {
+fn read_mappings(id: TargetId, live: &mut Live, update: &mut Update<'_>, names: &mut Names) {
+    let Some(Ok(mut areas)) = update.probe.mappings(id) else {
         return;
     };
-    live.facts = probe.facts(id);
+    live.facts = update.probe.facts(id);
     if areas != live.areas {
-        items.push(Item::Mappings(change(id, now, &live.areas, &areas)));
+        let change = change(id, update.now, &live.areas, &areas);
+        update.items.push(Item::Mappings(change));
         names.share(&mut areas);
         live.areas = areas;
     }

@@ -541,17 +541,14 @@ impl Monitor for KernelMonitor {
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
         match &self.watched {
-            Watched::Processes { probe, set } => set
-                .ids()
-                .filter_map(|id| Some((id, probe.process(id)?)))
-                .collect(),
+            Watched::Processes { probe, set } => set.processes(probe),
             Watched::Physical { .. } => Vec::new(),
         }
     }
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         match &mut self.watched {
-            Watched::Processes { probe, set } => Some(TargetTables::new(probe, set, target)),
+            Watched::Processes { probe, set } => Some((probe.as_mut(), set.as_ref(), target)),
             Watched::Physical { .. } => None,
         }
     }

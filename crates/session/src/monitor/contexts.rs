@@ -304,10 +304,6 @@ mod tests {
                 },
             }
         }
-
-        fn live(&self) -> Vec<(TargetId, &Process)> {
-            Vec::new()
-        }
     }
 
     fn contexts(of: &[(u64, u32, u64)]) -> Contexts {

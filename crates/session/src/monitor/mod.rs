@@ -10,7 +10,6 @@ mod page_cache;
 mod pages;
 mod physical;
 mod simulated;
-mod target_tables;
 mod virtual_memory;
 
 pub(crate) use by_frame::{ByFrame, FIRST_PROCESS, MEMORY, start_of_memory};
@@ -22,12 +21,17 @@ pub(crate) use page_cache::CacheView;
 pub(crate) use pages::Pages;
 pub(crate) use physical::Physical;
 pub(crate) use simulated::Simulated;
-pub(crate) use target_tables::TargetTables;
 pub(crate) use virtual_memory::VirtualMemory;
 
 use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, TargetId};
+use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 use isotherm_record::{Item, UsageSample};
+
+use crate::targets::TargetSet;
+
+/// A target's page tables, for readers besides its monitor: its id in this probe and this set.
+pub(crate) type TargetTables<'a> = (&'a mut PageTableProbe, &'a TargetSet, TargetId);
 
 /// Time of a monitor's next step; `None` if all targets are gone.
 pub(crate) type NextStep = anyhow::Result<Option<Nanos>>;
@@ -65,7 +69,9 @@ pub(crate) trait Monitor {
     fn status(&self, cpu: CpuLedger) -> MonitorStatus;
 
     /// Live targets and their processes, for metering.
-    fn live(&self) -> Vec<(TargetId, &Process)>;
+    fn live(&self) -> Vec<(TargetId, &Process)> {
+        Vec::new()
+    }
 
     /// Index of the context, among the session's, that a target belongs to.
     fn context_of(&self, _target: TargetId) -> usize {

@@ -276,7 +276,7 @@ impl Monitor for Pages {
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         let is_told = self.by_frame.is_none();
-        is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
+        is_told.then_some((&mut self.probe, &self.targets, target))
     }
 
     fn status(&self, cpu: CpuLedger) -> MonitorStatus {
@@ -292,10 +292,7 @@ impl Monitor for Pages {
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
-        self.targets
-            .ids()
-            .filter_map(|id| Some((id, self.probe.process(id)?)))
-            .collect()
+        self.targets.processes(&self.probe)
     }
 
     fn summary(&self, _cpu: CpuLedger) -> Option<String> {

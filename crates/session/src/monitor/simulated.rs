@@ -8,7 +8,6 @@ use std::convert::Infallible;
 
 use isotherm_engine::drive::{RegionLoop, TargetSource};
 use isotherm_engine::{AddressRange, Attributes, CpuLedger, Nanos, PAGE_SIZE, TargetId};
-use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec,
@@ -147,10 +146,6 @@ impl Monitor for Simulated {
             nr_unknown: self.monitor.nr_unknown(),
             intervals: self.monitor.intervals(),
         }
-    }
-
-    fn live(&self) -> Vec<(TargetId, &Process)> {
-        Vec::new()
     }
 
     fn simulated_usage(&self, now: Nanos) -> Option<UsageSample> {

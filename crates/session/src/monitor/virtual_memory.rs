@@ -149,7 +149,7 @@ impl Monitor for VirtualMemory {
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         // Records by frame hold no virtual addresses of processes.
         let is_told = !self.is_by_frame();
-        is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
+        is_told.then_some((&mut self.probe, &self.targets, target))
     }
 
     fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {
@@ -165,9 +165,6 @@ impl Monitor for VirtualMemory {
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
-        self.targets
-            .ids()
-            .filter_map(|id| Some((id, self.probe.process(id)?)))
-            .collect()
+        self.targets.processes(&self.probe)
     }
 }

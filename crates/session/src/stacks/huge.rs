@@ -142,13 +142,13 @@ impl HugePages {
         let last_words = ended.filter_map(|(id, mut of_target)| of_target.tell(id, READS_MAX));
         self.ended.extend(last_words);
         for (id, _) in live {
-            let Some(mut tables) = monitor.target_tables(*id) else {
+            let Some((probe, targets, own)) = monitor.target_tables(*id) else {
                 continue;
             };
             // The target has ended, or the kernel lacked a resource: the next listing tries again.
-            if let Ok(Some(found)) = tables.huge_pages() {
+            if let Ok(Some(found)) = probe.huge_pages(own, &targets.anonymous(own)) {
                 let of_target = self.targets.entry(*id).or_default();
-                of_target.update(tables.space(), &found);
+                of_target.update(probe.address_space(own), &found);
             }
         }
         self.choose(now);
@@ -183,15 +183,15 @@ impl HugePages {
             let id = of_target[0].0;
             let blocks: Vec<u64> = of_target.iter().map(|(_, block)| *block).collect();
             let known = self.targets.get_mut(&id);
-            let Some((known, mut tables)) = known.zip(monitor.target_tables(id)) else {
+            let Some((known, (probe, _, own))) = known.zip(monitor.target_tables(id)) else {
                 continue;
             };
-            if known.space != tables.space() {
+            if known.space != probe.address_space(own) {
                 // The process runs another program: the next listing finds its blocks.
                 continue;
             }
             // If the target has ended or the kernel lacks a resource, the result stays as it was.
-            let _ = tables.contents(&blocks, |contents| known.take(now, &contents));
+            let _ = probe.contents(own, &blocks, |contents| known.take(now, &contents));
         }
         nr > 0
     }
