@@ -22,7 +22,8 @@ const NEW_PER_READING: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     next: Nanos,
-    peak_rss: u64,
+    /// Largest observed memory use of the monitor itself.
+    pub(crate) peak_rss: u64,
     known: BTreeMap<u32, ProcessUsage>,
     cpu: BTreeMap<u32, Nanos>,
     turn: u32,
@@ -105,9 +106,5 @@ impl Meters {
                 Err(_) => drop(self.known.remove(&id.0)),
             }
         }
-    }
-
-    pub(crate) fn peak_rss(&self) -> u64 {
-        self.peak_rss
     }
 }

@@ -209,7 +209,7 @@ impl Session {
         let wake_at = self
             .stacks
             .as_ref()
-            .map_or(wake_at, |stacks| wake_at.min(stacks.next()));
+            .map_or(wake_at, |stacks| wake_at.min(stacks.next_drain));
         self.clock.sleep_until(wake_at, &wakes);
         if self.is_stopped() {
             return Ok(Step::Stopped);
@@ -259,7 +259,7 @@ impl Session {
         let Some(stacks) = &mut self.stacks else {
             return Ok(());
         };
-        if now < stacks.next() && !at_once {
+        if now < stacks.next_drain && !at_once {
             return Ok(());
         }
         let before = stacks.cpu();
@@ -342,7 +342,7 @@ impl Session {
             induced_cpu: total.induced_cpu.since(first.induced_cpu),
             ..total
         };
-        (cost, self.meters.peak_rss())
+        (cost, self.meters.peak_rss)
     }
 
     /// Remark of the monitoring method.

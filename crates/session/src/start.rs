@@ -179,7 +179,7 @@ fn machine_view(
     };
     let mut view = MachineView::new(now)?;
     match CacheView::new(now) {
-        Ok(page_cache) => view = view.with_page_cache(page_cache),
+        Ok(page_cache) => view.page_cache = Some(page_cache),
         Err(error) => notes.push(format!("the page cache's ages are not known: {error}")),
     }
     let Some(ram) = memory else {

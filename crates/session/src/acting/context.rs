@@ -198,7 +198,8 @@ pub(super) struct ContextActing {
     pub(super) meters: Meters,
     executor: Executor,
     is_physical: bool,
-    is_told_by_frame: bool,
+    /// Whether memory is watched by frame: the items that the context acts on are not among the session's.
+    pub(super) is_told_by_frame: bool,
     goal: Option<GoalMeter>,
     /// Targets that may be acted on, if not all may, with the minimum age of their memory.
     permitted: Option<BTreeMap<TargetId, Nanos>>,
@@ -249,11 +250,6 @@ impl ContextActing {
             scans: PageScans::default(),
             bounds: BoundTimes::default(),
         })
-    }
-
-    /// Whether the items that the context acts on are not among the session's.
-    pub(super) fn is_told_by_frame(&self) -> bool {
-        self.is_told_by_frame
     }
 
     /// Returns the time until which its schemes rest by their watermarks, if they all do.
@@ -320,7 +316,7 @@ impl ContextActing {
     }
 
     pub(super) fn bound_by(&self) -> BoundBy {
-        self.meters.bound_by(&self.context)
+        self.context.bound_by(&self.meters.acting)
     }
 
     /// Exchanges schemes and limits while running; the caller has checked that they can be kept.

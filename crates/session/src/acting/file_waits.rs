@@ -71,7 +71,7 @@ impl FileWaits {
         FilesRead {
             returned: pages,
             waited: self.cost.map(waited),
-            cached: page_cache.bytes(),
+            cached: page_cache.bytes,
         }
     }
 }

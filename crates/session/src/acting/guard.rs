@@ -13,7 +13,6 @@ use isotherm_linux::{cgroup, pressure};
 use isotherm_policy::guard::{
     ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
 };
-use isotherm_policy::{BoundBy, Context};
 use isotherm_record::{GuardSample, Item};
 
 use super::file_waits::{FileWaits, FilesRead};
@@ -108,10 +107,6 @@ impl Meters {
         }
     }
 
-    pub(super) fn bound_by(&self, context: &Context) -> BoundBy {
-        context.bound_by(&self.acting)
-    }
-
     pub(super) fn can_set(&self, limits: GuardLimits) -> anyhow::Result<()> {
         can_be_kept(limits, self.group.as_deref())
     }
@@ -179,7 +174,7 @@ impl Meters {
         let is_resting = guard.is_resting();
         let (signals, pools) = self.signals(now, session, files, is_resting, actuator);
         // The normal speed must be known before anything is acted on.
-        if self.progress.as_ref().is_some_and(|p| !p.is_ready()) {
+        if { self.progress.as_ref() }.is_some_and(|progress| progress.baseline.is_none()) {
             return None;
         }
         let changed = guard.observe(now, signals, pools);

@@ -84,7 +84,7 @@ impl KernelActing {
                 _ => {}
             }
         }
-        self.locks.begin();
+        self.locks.has_begun = true;
         Ok(())
     }
 }

@@ -33,8 +33,10 @@ pub(super) struct Locks {
     /// Lock on the file `machine`, held until the end.
     machine: Option<File>,
     processes: BTreeMap<u32, HeldLock>,
-    anothers: BTreeSet<TargetId>,
-    has_begun: bool,
+    /// Targets that another isotherm acts on.
+    pub(super) anothers: BTreeSet<TargetId>,
+    /// Set after the start: processes that others have locked are left to them.
+    pub(super) has_begun: bool,
 }
 
 #[derive(Debug)]
@@ -128,15 +130,6 @@ impl Locks {
         }))
     }
 
-    /// Ends the start: from now on, processes that others have locked are left to them.
-    pub(super) fn begin(&mut self) {
-        self.has_begun = true;
-    }
-
-    pub(super) fn is_anothers(&self, target: TargetId) -> bool {
-        self.anothers.contains(&target)
-    }
-
     pub(super) fn release(&mut self, target: TargetId) {
         self.anothers.remove(&target);
         self.processes.retain(|_, held| {
@@ -210,10 +203,10 @@ mod tests {
             "{error}"
         );
         b.acquire(&start(4, 78)).expect("another one");
-        b.begin();
+        b.has_begun = true;
         let later = b.acquire(&start(5, 77)).expect("no error later");
         assert!(matches!(later, Some(Item::Note { .. })));
-        assert!(b.is_anothers(TargetId(5)) && !b.is_anothers(TargetId(4)));
+        assert_eq!(b.anothers, [TargetId(5)].into());
         a.acquire(&start(1, 77)).expect("ours, in another context");
         a.release(TargetId(0));
         assert!(b.acquire(&start(6, 77)).expect("no error later").is_some());

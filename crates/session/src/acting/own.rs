@@ -35,7 +35,7 @@ impl OwnActing {
         let protected = spec.contexts.iter().any(is_machine);
         if spec.contexts.iter().all(is_machine) {
             // No process is named: those that others act on are left to them from the start.
-            locks.begin();
+            locks.has_begun = true;
         }
         let contexts = spec.contexts.iter().enumerate();
         let contexts = contexts.map(|(at, context)| ContextActing::new(at, context));
@@ -124,7 +124,7 @@ impl OwnActing {
                 _ => {}
             }
         }
-        self.locks.begin();
+        self.locks.has_begun = true;
         let starts = items.iter().find_map(|item| match item {
             Item::TargetStart(start) => Some(start),
             _ => None,
@@ -159,13 +159,13 @@ impl Acts for OwnActing {
                 Item::Snapshot(Snapshot { target, .. })
                 | Item::Pages(PageSnapshot { target, .. }) => {
                     session.monitor.context_of(*target) == at
-                        && !locks.is_anothers(*target)
+                        && !locks.anothers.contains(target)
                         && !protected.is_some_and(|protected| protected.has(*target))
                         && permits.is_none_or(|permits| permits.has(*target))
                 }
                 _ => false,
             };
-            let reported = if context.is_told_by_frame() {
+            let reported = if context.is_told_by_frame {
                 &unrecorded
             } else {
                 &items[..nr_seen]
@@ -230,7 +230,7 @@ impl Acts for OwnActing {
     }
 
     fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()> {
-        self.permits.get_or_insert_default().set(pods);
+        self.permits.get_or_insert_default().pods = pods;
         self.apply_permits();
         Ok(())
     }

@@ -20,7 +20,8 @@ pub(super) struct Progress {
     values: Receiver<(Instant, f64)>,
     last: Option<(Instant, f64)>,
     speeds: Vec<f64>,
-    baseline: Option<f64>,
+    /// The normal speed, once it is known.
+    pub(super) baseline: Option<f64>,
 }
 
 impl Progress {
@@ -39,10 +40,6 @@ impl Progress {
             speeds: Vec::new(),
             baseline: None,
         })
-    }
-
-    pub(super) fn is_ready(&self) -> bool {
-        self.baseline.is_some()
     }
 
     /// Returns the share of speed that is lost now. While `is_resting`, nothing is acted on, and the normal speed is

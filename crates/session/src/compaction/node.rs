@@ -60,7 +60,7 @@ impl std::iter::Sum for RoundTotals {
 }
 
 pub(super) struct Node {
-    number: u32,
+    pub(super) number: u32,
     fragmentation: FragmentationReader,
     kswapd: Kswapd,
     controller: CompactionController,
@@ -68,8 +68,9 @@ pub(super) struct Node {
     trigger: Option<Trigger>,
     /// Status that the controller would have; only in a dry run.
     trial: Option<CompactionStatus>,
-    next_look: Nanos,
-    totals: RoundTotals,
+    /// Time of the next check. A deferred node is checked as well, for the record.
+    pub(super) next_look: Nanos,
+    pub(super) totals: RoundTotals,
 }
 
 impl Node {
@@ -93,14 +94,6 @@ impl Node {
         })
     }
 
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
-    pub(super) fn totals(&self) -> RoundTotals {
-        self.totals
-    }
-
     fn attributes(&self) -> CompactionAttributes {
         *self.controller.attributes()
     }
@@ -108,11 +101,6 @@ impl Node {
     /// Returns the status of the controller; in a dry run, the one that it would have.
     pub(super) fn status(&self) -> CompactionStatus {
         self.trial.unwrap_or_else(|| self.controller.status())
-    }
-
-    /// Returns the time of the next check. A deferred node is checked as well, for the record.
-    pub(super) fn next_look(&self) -> Nanos {
-        self.next_look
     }
 
     pub(super) fn look(&mut self) -> Result<NodeFacts, CompactionError> {

@@ -15,7 +15,7 @@ use isotherm_linux::damon_trace::TracedRegion;
 pub(super) struct Assembler {
     open: BTreeMap<u32, Vec<TracedRegion>>,
     /// Number of snapshots of which a region was missing.
-    nr_broken: u64,
+    pub(super) nr_broken: u64,
 }
 
 impl Assembler {
@@ -44,10 +44,6 @@ impl Assembler {
             .iter()
             .map(|region| (region.range, region.nr_accesses, region.age.unwrap_or(0)));
         Some(snapshot(TargetId(region.target), regions, end, intervals))
-    }
-
-    pub(super) fn nr_broken(&self) -> u64 {
-        self.nr_broken
     }
 
     /// Drops unfinished snapshots, as another configuration begins.
@@ -123,6 +119,6 @@ mod tests {
         check(0, 3, 1, None);
         check(0, 3, 2, None);
         check(0, 3, 3, Some(3));
-        assert_eq!(assembler.nr_broken(), 1);
+        assert_eq!(assembler.nr_broken, 1);
     }
 }

@@ -256,7 +256,7 @@ impl KernelMonitor {
         if self.context.intervals_goal.is_some() {
             self.intervals = self.hub.borrow_mut().claim.intervals(self.at)?;
         }
-        if !self.hub.borrow().has_trace() {
+        if !self.hub.borrow().trace.is_some() {
             self.fetch_by_scheme(now, items)?;
         }
         self.tell_stats(now, items)
@@ -385,7 +385,7 @@ impl KernelMonitor {
         } else {
             Vec::new()
         };
-        let cpu = self.hub.borrow().pid(self.at).and_then(task_cpu);
+        let cpu = self.hub.borrow().pids[self.at].and_then(task_cpu);
         let samples = self.counters.take(now, stats, cpu, &self.order);
         items.extend(samples.into_iter().map(Item::Action));
         Ok(())
@@ -411,7 +411,7 @@ impl KernelMonitor {
             self.lost_told = lost;
             let text = format!(
                 "{lost} of DAMON's events did not fit into the buffer; {} snapshots were not whole and were left out",
-                self.assembler.nr_broken()
+                self.assembler.nr_broken
             );
             items.push(Item::Note { time: now, text });
         }
@@ -437,7 +437,7 @@ impl Kdamond for KernelMonitor {
             self.unless_it_ended(asked)?;
         }
         self.first.append(&mut reported);
-        if !self.hub.borrow().has_trace() {
+        if !self.hub.borrow().trace.is_some() {
             in_force.push(watcher());
         }
         let former = std::mem::replace(&mut self.context.schemes, in_force);
@@ -479,11 +479,11 @@ impl Kdamond for KernelMonitor {
     }
 
     fn totals(&self) -> &[KernelStats] {
-        self.counters.totals()
+        &self.counters.totals
     }
 
     fn pid(&self) -> Option<u32> {
-        self.hub.borrow().pid(self.at)
+        self.hub.borrow().pids[self.at]
     }
 
     fn watching_cpu(&self) -> Nanos {

@@ -25,7 +25,8 @@ pub(super) struct SchemeCounters {
     actions: Vec<&'static str>,
     force: Force,
     last: Vec<KernelStats>,
-    totals: Vec<KernelStats>,
+    /// Totals since the start, one for each scheme.
+    pub(super) totals: Vec<KernelStats>,
     /// Bytes that each scheme was about to be applied to since the last reading, by the scheme's and the target's
     /// place.
     tried: BTreeMap<(u32, u32), u64>,
@@ -57,10 +58,6 @@ impl SchemeCounters {
 
     pub(super) fn nr(&self) -> usize {
         self.actions.len()
-    }
-
-    pub(super) fn totals(&self) -> &[KernelStats] {
-        &self.totals
     }
 
     /// Returns the CPU time of all kdamonds so far, and the part of it that acting took.
@@ -280,7 +277,7 @@ mod tests {
             Force::Acts,
         );
         take(&mut counters, 3, stats(35, 25));
-        assert_eq!(counters.totals()[0].sz_applied, 70);
+        assert_eq!(counters.totals[0].sz_applied, 70);
     }
 
     #[test]

@@ -7,8 +7,10 @@ use isotherm_linux::damon_trace::{DamonTrace, Traced};
 
 pub(super) struct SharedDamon {
     pub(super) claim: Claim<DirectoryTree>,
-    trace: Option<DamonTrace>,
-    pids: Vec<Option<u32>>,
+    /// Buffer with the events; `None` on a kernel without readable tracepoints.
+    pub(super) trace: Option<DamonTrace>,
+    /// The kdamonds' process ids as last known, by their places.
+    pub(super) pids: Vec<Option<u32>>,
     /// Events that have come and were not fetched yet, by kdamond.
     waiting: BTreeMap<u32, Vec<Traced>>,
     events: Vec<Traced>,
@@ -41,15 +43,6 @@ impl SharedDamon {
             trace.follow(pid)?;
         }
         Ok(())
-    }
-
-    /// Returns the process id of the kdamond at this place, as last known.
-    pub(super) fn pid(&self, at: usize) -> Option<u32> {
-        self.pids[at]
-    }
-
-    pub(super) fn has_trace(&self) -> bool {
-        self.trace.is_some()
     }
 
     /// Returns the events of the kdamond at this place since the last call.

@@ -23,7 +23,7 @@ pub(crate) struct ByFrame {
     max_nr_regions: usize,
     is_told: bool,
     /// Start of the interval: the last snapshot, or the creation.
-    since: Nanos,
+    pub(super) since: Nanos,
 }
 
 impl ByFrame {
@@ -41,10 +41,6 @@ impl ByFrame {
     pub(crate) fn start(&mut self, now: Nanos) -> Option<Item> {
         let is_told = std::mem::replace(&mut self.is_told, true);
         (!is_told).then(|| start_of_memory(now))
-    }
-
-    pub(crate) fn since(&self) -> Nanos {
-        self.since
     }
 
     pub(crate) fn has(&self, frame: u64) -> bool {

@@ -63,10 +63,11 @@ pub(crate) struct MachineView {
     is_alone: bool,
     scope: Scope,
     /// Physical memory as a target, if memory is recorded by frame.
-    by_frame: Option<ByFrame>,
+    pub(super) by_frame: Option<ByFrame>,
     groups: BTreeMap<TargetId, String>,
     huge: HugePages,
-    page_cache: Option<CacheView>,
+    /// Page cache, if it is watched.
+    pub(crate) page_cache: Option<CacheView>,
 }
 
 impl MachineView {
@@ -135,19 +136,6 @@ impl MachineView {
         self.by_frame.as_mut()?.start(now)
     }
 
-    pub(crate) fn is_by_frame(&self) -> bool {
-        self.by_frame.is_some()
-    }
-
-    pub(crate) fn with_page_cache(mut self, page_cache: CacheView) -> Self {
-        self.page_cache = Some(page_cache);
-        self
-    }
-
-    pub(crate) fn page_cache(&mut self) -> Option<&mut CacheView> {
-        self.page_cache.as_mut()
-    }
-
     pub(crate) fn look(
         &mut self,
         now: Nanos,
@@ -173,7 +161,7 @@ impl MachineView {
         let wait = if std::mem::take(&mut self.is_first) {
             INTERVAL_MIN_BY_FRAME
         } else {
-            let least = if self.is_by_frame() {
+            let least = if self.by_frame.is_some() {
                 INTERVAL_MIN_BY_FRAME
             } else {
                 INTERVAL_MIN
@@ -238,7 +226,7 @@ impl MachineView {
         self.frames.clear();
         self.huge.begin();
         let ids: Vec<TargetId> = targets.ids().take(NR_MAPPERS).collect();
-        let since = self.by_frame.as_ref().map_or(since, ByFrame::since);
+        let since = self.by_frame.as_ref().map_or(since, |memory| memory.since);
         for (mapper, id) in (0..).zip(&ids) {
             self.add_target(mapper, *id, since..now, probe, monitor, targets)?;
         }
@@ -319,7 +307,7 @@ impl MachineView {
             mapped,
             groups: self.new_groups(targets),
             huge: Vec::new(),
-            page_cache: { self.page_cache.as_mut() }.and_then(CacheView::take_sample),
+            page_cache: { self.page_cache.as_mut() }.and_then(|cache| cache.reported.take()),
             charged: None,
             context: None,
         }

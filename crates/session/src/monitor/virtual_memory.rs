@@ -88,7 +88,8 @@ impl VirtualMemory {
     }
 
     fn is_by_frame(&self) -> bool {
-        self.machine.as_ref().is_some_and(MachineView::is_by_frame)
+        let machine = self.machine.as_ref();
+        machine.is_some_and(|machine| machine.by_frame.is_some())
     }
 }
 
@@ -153,7 +154,7 @@ impl Monitor for VirtualMemory {
     }
 
     fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {
-        self.machine.as_mut()?.page_cache()
+        self.machine.as_mut()?.page_cache.as_mut()
     }
 
     fn status(&self, cpu: CpuLedger) -> MonitorStatus {

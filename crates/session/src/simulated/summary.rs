@@ -26,7 +26,8 @@ use crate::messages::refusal_words;
 pub(crate) struct Summary {
     seconds: u64,
     used_byte_seconds: f64,
-    all: Occupancy,
+    /// Memory of all processes together; it looks at the simulation after each step.
+    pub(super) all: Occupancy,
     processes: Vec<Usage>,
     /// Longest minimum age of the schemes.
     idle_for: Nanos,
@@ -70,10 +71,6 @@ impl Summary {
             idle_for,
             ..Self::default()
         }
-    }
-
-    pub(crate) fn look(&mut self, simulation: &Simulation) {
-        self.all.look(simulation);
     }
 
     pub(crate) fn take(&mut self, event: &Event, simulation: &Simulation) {

@@ -26,7 +26,8 @@ pub(super) struct Counting {
     faults_a_second: f64,
     /// Time at which counting was last paused.
     off_since: Nanos,
-    off: Nanos,
+    /// Total time without counting.
+    pub(super) off: Nanos,
 }
 
 impl Counting {
@@ -69,10 +70,6 @@ impl Counting {
     pub(super) fn missed(&self, now: Nanos) -> u64 {
         let seconds = now.since(self.off_since).0 as f64 / 1e9;
         (self.faults_a_second * seconds) as u64
-    }
-
-    pub(super) fn off(&self) -> Nanos {
-        self.off
     }
 }
 
@@ -124,6 +121,6 @@ mod tests {
         let (is_on, missed, second) = resumed.expect("it goes on");
         assert!(is_on);
         assert_eq!(missed, 600_000 * (second - 1));
-        assert_eq!(counting.off(), Nanos::from_millis((second - 1) * 1000));
+        assert_eq!(counting.off, Nanos::from_millis((second - 1) * 1000));
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct HugePages {
     saved_ns: f64,
     at: Nanos,
     next_listing: Nanos,
-    cpu: Nanos,
+    pub(super) cpu: Nanos,
     targets: BTreeMap<TargetId, OfTarget>,
     turn: VecDeque<(TargetId, u64)>,
     /// Pending reports of targets that have ended.
@@ -84,10 +84,6 @@ impl HugePages {
             turn: VecDeque::new(),
             ended: Vec::new(),
         }
-    }
-
-    pub(super) fn cpu(&self) -> Nanos {
-        self.cpu
     }
 
     /// Lists huge pages and reads some, within the available tokens.

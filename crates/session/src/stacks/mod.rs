@@ -78,7 +78,8 @@ pub(crate) struct Stacks {
     cpu: Nanos,
     /// Sum of [`SAMPLE_BESIDE`] over all samples.
     beside: Nanos,
-    next_drain: Nanos,
+    /// Time at which faults are collected next.
+    pub(crate) next_drain: Nanos,
     adapted: Adapted,
     /// Time of the last adaptation of the period, and the totals at that time.
     counted: (Nanos, SamplerTotals),
@@ -167,14 +168,9 @@ impl Stacks {
         (HUGE_PAGES_SETTING.to_owned(), how.to_owned())
     }
 
-    /// File descriptor that becomes readable when the buffer must be emptied before [`Stacks::next`].
+    /// File descriptor that becomes readable when the buffer must be emptied before `next_drain`.
     pub(crate) fn wakes(&self) -> BorrowedFd<'_> {
         self.sampler.wakes()
-    }
-
-    /// Time at which faults are collected next.
-    pub(crate) fn next(&self) -> Nanos {
-        self.next_drain
     }
 
     /// Collects the sampled faults, and reads some huge pages through `monitor`; `live` are the targets.
@@ -201,7 +197,7 @@ impl Stacks {
     }
 
     pub(crate) fn cpu(&self) -> Nanos {
-        self.cpu + self.huge.cpu()
+        self.cpu + self.huge.cpu
     }
 
     /// Reads huge pages once more when recording ends, and resolves the names of frames.
@@ -345,7 +341,7 @@ impl Stacks {
             time: now,
             period: self.period,
             nr_lost: self.sampler.totals().nr_lost,
-            not_counted: self.counting.off(),
+            not_counted: self.counting.off,
             ..new
         })))
     }
@@ -400,7 +396,7 @@ impl Stacks {
                 self.missed = self.counting.missed(now);
             }
         }
-        if faults == 0 && self.counting.off() > Nanos(0) {
+        if faults == 0 && self.counting.off > Nanos(0) {
             // The rate of faults may be as high as before the pause.
             return;
         }

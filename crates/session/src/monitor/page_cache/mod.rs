@@ -64,9 +64,10 @@ pub(crate) struct CacheView {
     refused: BTreeMap<u64, u32>,
     groups: BTreeMap<u64, String>,
     group_numbers: GroupNumbers,
-    reported: Option<CacheSample>,
+    /// Sums of the last round, until they are taken.
+    pub(super) reported: Option<CacheSample>,
     /// Bytes that the last round found, and those of unknown age.
-    bytes: u64,
+    pub(crate) bytes: u64,
     unknown_bytes: u64,
     /// Set once schemes ask for snapshots.
     is_acted_on: bool,
@@ -177,10 +178,6 @@ impl CacheView {
         Ok(())
     }
 
-    pub(crate) fn take_sample(&mut self) -> Option<CacheSample> {
-        self.reported.take()
-    }
-
     /// Enters the ages of unmapped page cache into `frames`, by address.
     pub(crate) fn tell_frames(&self, nodes: &[(u32, Range<u64>)], frames: &mut FrameMap) {
         self.ages.each_frame(|frame, age| {
@@ -188,10 +185,6 @@ impl CacheView {
                 frames.add_unmapped(MappedClass::File, frame, age);
             }
         });
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Whether more ages than usual are unknown: they are known two rounds after the first clears.

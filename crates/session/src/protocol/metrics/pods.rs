@@ -86,9 +86,9 @@ impl Metrics<'_> {
             "isotherm_pod_policy_up",
             MetricType::Gauge,
             "Whether the last request for this node's pods succeeded. If not, the former answer holds.",
-            policies.answered_at().is_some() && !policies.has_error(),
+            policies.answered_at.is_some() && policies.error.is_none(),
         );
-        if let Some(at) = policies.answered_at() {
+        if let Some(at) = policies.answered_at {
             page.single(
                 "isotherm_pod_policy_age_seconds",
                 MetricType::Gauge,
