@@ -85,10 +85,10 @@ impl Update<'_> {
 pub(crate) struct TargetSet {
     wanted: Wanted,
     /// Watched part of each address space (DAMON's initial regions); all of it if empty.
-    limits: Vec<AddressRange>,
+    pub(crate) limits: Vec<AddressRange>,
     live: BTreeMap<TargetId, Live>,
-    /// Memory that a process maps several times is watched at each of its addresses.
-    samples_addresses: bool,
+    /// Memory that a process maps several times is watched at each of its addresses: each has accessed bits of its own.
+    pub(crate) samples_addresses: bool,
     names: Names,
     pids: BTreeSet<u32>,
     /// Processes that cannot be watched (no rights, no address space); they are not tried again.
@@ -101,7 +101,8 @@ pub(crate) struct TargetSet {
     updates: u64,
     /// Set after the processes named by the user have been added.
     started: bool,
-    next: u32,
+    /// Number of the next target.
+    pub(crate) next: u32,
 }
 
 impl TargetSet {
@@ -125,23 +126,10 @@ impl TargetSet {
         }
     }
 
-    /// Sets up the targets of a monitor that samples addresses: each alias of the same memory has accessed bits of its
-    /// own.
-    pub(crate) fn sampled_by_address(mut self) -> Self {
-        self.samples_addresses = true;
-        self
-    }
-
-    pub(crate) fn numbered_from(mut self, first: u32) -> Self {
-        self.next = first;
-        self
-    }
-
     /// Adds processes that the user did not name within a budget of `share` of one CPU.
-    pub(crate) fn admitted_within(mut self, share: f64) -> Self {
+    pub(crate) fn admit_within(&mut self, share: f64) {
         let is_named = matches!(self.wanted, Wanted::Processes { .. });
         self.admission = (!is_named).then(|| Admission::new(share));
-        self
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = TargetId> + '_ {

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
+use isotherm_config::{ActingSpec, ContextSpec};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::act::ProcessActuator;
 use isotherm_linux::load::CpuTimes;
-use isotherm_linux::{cgroup, pressure};
+use isotherm_linux::pressure;
 use isotherm_policy::guard::{
     ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
 };
@@ -20,6 +20,7 @@ use super::idle::IdleMeter;
 use super::progress::Progress;
 use super::waits::Waits;
 use crate::session::Session;
+use crate::start::parts::group_of;
 
 const PERIOD: Nanos = Nanos(1_000_000_000);
 /// Longest time between two reports of the guard's state.
@@ -69,10 +70,7 @@ impl Meters {
         acting: &ActingSpec,
     ) -> anyhow::Result<Self> {
         let limits = acting.limits;
-        let group = match &context.targets {
-            TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
-            _ => None,
-        };
+        let group = group_of(&context.targets)?;
         can_be_kept(limits, group.as_deref())?;
         let command = acting.progress_command.as_deref();
         let progress = command.map(Progress::start).transpose()?;
@@ -174,7 +172,8 @@ impl Meters {
         let is_resting = guard.is_resting();
         let (signals, pools) = self.signals(now, session, files, is_resting, actuator);
         // The normal speed must be known before anything is acted on.
-        if { self.progress.as_ref() }.is_some_and(|progress| progress.baseline.is_none()) {
+        let progress = self.progress.as_ref();
+        if progress.is_some_and(|progress| progress.baseline.is_none()) {
             return None;
         }
         let changed = guard.observe(now, signals, pools);

@@ -30,11 +30,11 @@ use isotherm_engine::{AddressRange, Nanos};
 use isotherm_linux::damon_trace::DamonTrace;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
-use isotherm_linux::{cgroup, host, state};
+use isotherm_linux::{host, state};
 use isotherm_record::Item;
 
 use crate::monitor::{Contexts, Monitor};
-use crate::start::parts::{Started, ram, wanted};
+use crate::start::parts::{Started, group_of, ram, wanted};
 use crate::targets::TargetSet;
 pub use inventory::{KdamondReport, KernelDamonReport, ModuleReport};
 
@@ -189,15 +189,13 @@ fn watched(
     if context.targets.is_physical() {
         return Ok(Watched::Physical { is_told: false });
     }
-    let group = match &context.targets {
-        TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
-        _ => None,
-    };
+    let group = group_of(&context.targets)?;
     let probe = PageTableProbe::new()
         .map_err(host::explain)
         .context("cannot follow processes")?;
     let wanted = wanted(&context.targets, group, child, notes)?;
-    let set = TargetSet::new(wanted, context.ranges.clone(), files).sampled_by_address();
+    let mut set = TargetSet::new(wanted, context.ranges.clone(), files);
+    set.samples_addresses = true;
     Ok(Watched::Processes {
         probe: Box::new(probe),
         set: Box::new(set),

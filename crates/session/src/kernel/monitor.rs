@@ -256,7 +256,7 @@ impl KernelMonitor {
         if self.context.intervals_goal.is_some() {
             self.intervals = self.hub.borrow_mut().claim.intervals(self.at)?;
         }
-        if !self.hub.borrow().trace.is_some() {
+        if self.hub.borrow().trace.is_none() {
             self.fetch_by_scheme(now, items)?;
         }
         self.tell_stats(now, items)
@@ -437,7 +437,7 @@ impl Kdamond for KernelMonitor {
             self.unless_it_ended(asked)?;
         }
         self.first.append(&mut reported);
-        if !self.hub.borrow().trace.is_some() {
+        if self.hub.borrow().trace.is_none() {
             in_force.push(watcher());
         }
         let former = std::mem::replace(&mut self.context.schemes, in_force);

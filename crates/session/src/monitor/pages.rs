@@ -38,7 +38,7 @@ pub(crate) struct Pages {
     /// Scans of processes that are recorded by frame, if they are acted on.
     unrecorded: Option<Vec<Item>>,
     /// Set if all processes are scanned, however many: scans may take at most [`MACHINE_SHARE`].
-    is_machine: bool,
+    pub(crate) is_machine: bool,
 }
 
 impl Pages {
@@ -60,11 +60,6 @@ impl Pages {
             unrecorded: None,
             is_machine: false,
         }
-    }
-
-    pub(crate) fn of_machine(mut self) -> Self {
-        self.is_machine = true;
-        self
     }
 
     /// Records memory by frame; with `is_acted_on`, scans of processes are kept for acting.
