@@ -139,7 +139,7 @@ impl OwnActing {
 
 impl Acts for OwnActing {
     fn warnings(&self) -> Vec<String> {
-        lacks_of({ self.contexts.iter() }.map(|context| &context.meters))
+        lacks_of({ self.contexts.iter() }.map(|context| &context.by.meters))
     }
 
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
@@ -191,7 +191,7 @@ impl Acts for OwnActing {
 
     fn status(&self) -> ActingStatus<'_> {
         let contexts = self.contexts.iter().map(|context| ContextStatus {
-            name: context.meters.name.as_deref(),
+            name: context.by.meters.name.as_deref(),
             paused: context.context.schemes().is_paused(),
             schemes: context.context.schemes().status().collect(),
             limits: context.context.guard().limits(),
@@ -216,7 +216,7 @@ impl Acts for OwnActing {
 
     fn tune(&mut self, of_all: Vec<ActingSpec>, _session: &mut Session) -> anyhow::Result<()> {
         for (context, acting) in self.contexts.iter().zip(&of_all) {
-            context.meters.can_set(acting.limits)?;
+            context.by.meters.can_set(acting.limits)?;
             SchemeEngine::new(acting.schemes.clone())?;
         }
         for (context, acting) in self.contexts.iter_mut().zip(of_all) {
