@@ -184,17 +184,12 @@ mod tests {
         }
     }
 
-    fn locks(directory: &Path, how: Lock) -> anyhow::Result<Locks> {
-        Locks::in_directory(directory, how)
-    }
-
     #[test]
     fn a_process_has_one_owner_until_that_lets_go() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (mut a, mut b) = (
-            locks(directory.path(), Lock::Shared).expect("free"),
-            locks(directory.path(), Lock::Shared).expect("shared"),
-        );
+        let path = directory.path();
+        let mut a = Locks::in_directory(path, Lock::Shared).expect("free");
+        let mut b = Locks::in_directory(path, Lock::Shared).expect("shared");
         a.acquire(&start(0, 77)).expect("free");
         let error = b.acquire(&start(3, 77)).expect_err("taken").to_string();
         let us = format!("(pid {})", std::process::id());
@@ -213,21 +208,22 @@ mod tests {
         a.release(TargetId(1));
         assert!(b.acquire(&start(6, 77)).expect("free").is_none());
         drop((a, b));
-        assert!(!directory.path().join("77").exists());
+        assert!(!path.join("77").exists());
     }
 
     #[test]
     fn the_whole_machine_and_its_processes_exclude_each_other() {
         let directory = tempfile::tempdir().expect("a directory");
-        let a = locks(directory.path(), Lock::Shared).expect("free");
-        assert!(locks(directory.path(), Lock::Alone).is_err());
+        let path = directory.path();
+        let a = Locks::in_directory(path, Lock::Shared).expect("free");
+        assert!(Locks::in_directory(path, Lock::Alone).is_err());
         drop(a);
-        let whole = locks(directory.path(), Lock::Alone).expect("free");
-        assert!(locks(directory.path(), Lock::Alone).is_err());
-        assert!(locks(directory.path(), Lock::Shared).is_err());
+        let whole = Locks::in_directory(path, Lock::Alone).expect("free");
+        assert!(Locks::in_directory(path, Lock::Alone).is_err());
+        assert!(Locks::in_directory(path, Lock::Shared).is_err());
         drop(whole);
-        fs::write(directory.path().join("99"), "1\n").expect("left by a killed one");
-        locks(directory.path(), Lock::Shared).expect("free again");
-        assert!(!directory.path().join("99").exists());
+        fs::write(path.join("99"), "1\n").expect("left by a killed one");
+        Locks::in_directory(path, Lock::Shared).expect("free again");
+        assert!(!path.join("99").exists());
     }
 }

@@ -4,7 +4,6 @@
 //! An incomplete snapshot is dropped and counted: a missing region is not one that was not accessed.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use isotherm_damon::nr_samples;
 use isotherm_engine::{AddressRange, Intervals, Nanos, RegionSnapshot, Snapshot, TargetId};
@@ -62,11 +61,9 @@ pub(super) fn snapshot(
 ) -> Snapshot {
     let interval = intervals.aggregation.0;
     let regions = regions.map(|(range, nr_accesses, age)| RegionSnapshot {
-        range,
-        nr_accesses: Some(nr_accesses as f32),
         age,
         age_ns: Nanos(u64::from(age).saturating_mul(interval)),
-        memory: None,
+        ..RegionSnapshot::new(range, Some(nr_accesses as f32))
     });
     Snapshot {
         target,
@@ -74,8 +71,7 @@ pub(super) fn snapshot(
         end,
         nr_samples: nr_samples(intervals),
         regions: regions.collect(),
-        blocks: Vec::new(),
-        idle_pages: Arc::default(),
+        ..Snapshot::default()
     }
 }
 

@@ -82,9 +82,8 @@ pub(crate) fn start_of_memory(now: Nanos) -> Item {
     Item::TargetStart(TargetStart {
         time: now,
         target: MEMORY,
-        pid: 0,
         name: "physical".to_owned(),
-        context: None,
+        ..TargetStart::default()
     })
 }
 

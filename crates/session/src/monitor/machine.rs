@@ -306,10 +306,8 @@ impl MachineView {
             zones: self.zone_memory(&zones, &of_zones),
             mapped,
             groups: self.new_groups(targets),
-            huge: Vec::new(),
             page_cache: { self.page_cache.as_mut() }.and_then(|cache| cache.reported.take()),
-            charged: None,
-            context: None,
+            ..MachineSample::default()
         }
     }
 

@@ -82,9 +82,8 @@ impl Simulated {
         items.push(Item::TargetStart(TargetStart {
             time,
             target,
-            pid: 0,
             name: "simulated".to_owned(),
-            context: None,
+            ..TargetStart::default()
         }));
         let mapping = Mapping {
             range: MEMORY,
@@ -95,8 +94,8 @@ impl Simulated {
         items.push(Item::Mappings(MappingChange {
             time,
             target,
-            removed: Vec::new(),
             added: vec![mapping],
+            ..MappingChange::default()
         }));
         let text = "simulated: no real process was watched".to_owned();
         items.push(Item::Note { time, text });
