@@ -55,7 +55,7 @@ const TURNS: u64 = 8;
 /// Time in which a command may keep its parent's name; a command that is itself an isotherm keeps it for good.
 const RENAMING_MS: u32 = 20;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Live {
     pid: u32,
     name: String,
@@ -407,10 +407,8 @@ impl TargetSet {
                 let live = Live {
                     pid,
                     name,
-                    areas: Vec::new(),
-                    facts: None,
                     space: update.probe.address_space(id),
-                    hidden: None,
+                    ..Live::default()
                 };
                 update.items.push(start_of(id, &live, update.now));
                 self.live.insert(id, live);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::{Nanos, Snapshot};
 
+#[derive(Default)]
 pub(super) struct Watched {
     /// Length of the turn's last part, which is compared with the truth: ages begin with a turn.
     last: Nanos,
@@ -22,10 +23,7 @@ impl Watched {
     pub(super) fn of_turn(window: Nanos) -> Self {
         Self {
             last: Nanos(window.0 / 5).min(Self::LAST),
-            nr: 0,
-            snapshots: Vec::new(),
-            cpu_share: 0.0,
-            kdamond_cpu_share: None,
+            ..Self::default()
         }
     }
 

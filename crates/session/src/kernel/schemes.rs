@@ -17,7 +17,7 @@ use crate::monitor::Force;
 /// A second in which nothing is acted on moves the cost of watching by this share of the difference.
 const LEARN: f64 = 0.3;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SchemeCounters {
     /// The session's name of the context, where there are several.
     context: Option<String>,
@@ -45,14 +45,8 @@ impl SchemeCounters {
             context,
             actions: schemes.iter().map(|scheme| scheme.action.name()).collect(),
             force,
-            last: Vec::new(),
             totals: vec![KernelStats::default(); schemes.len()],
-            tried: BTreeMap::new(),
-            cpu: Nanos(0),
-            former_cpu: Nanos(0),
-            looked: None,
-            watching: None,
-            acting_cpu: Nanos(0),
+            ..Self::default()
         }
     }
 

@@ -105,13 +105,14 @@ pub(crate) trait Monitor {
 }
 
 /// Effect of the schemes at present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Force {
     /// Schemes act.
     Acts,
     /// Schemes count the memory that they would be tried on: a dry run.
     Pretends,
     /// Schemes do not act for now, and the kernel's counts meanwhile are ignored.
+    #[default]
     Held,
 }
 

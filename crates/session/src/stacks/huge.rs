@@ -39,6 +39,7 @@ const WRITTEN_LATER: Nanos = Nanos::from_millis(60_000);
 /// Limit of the CPU time that reading takes when recording ends.
 const LAST_MAX: Nanos = Nanos::from_millis(250);
 
+#[derive(Default)]
 pub(super) struct HugePages {
     /// Share of one CPU.
     share: f64,
@@ -79,10 +80,7 @@ impl HugePages {
             saved_ns: SAVED_NS_MAX,
             at: now,
             next_listing: now,
-            cpu: Nanos(0),
-            targets: BTreeMap::new(),
-            turn: VecDeque::new(),
-            ended: Vec::new(),
+            ..Self::default()
         }
     }
 

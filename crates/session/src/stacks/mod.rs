@@ -99,6 +99,7 @@ struct Adapted {
 }
 
 /// A target whose faults are sampled.
+#[derive(Default)]
 struct Sampled {
     id: TargetId,
     /// Number of the address space: the kernel's, and the record's.
@@ -260,13 +261,7 @@ impl Stacks {
                     if !self.sampler.add(*pid)? {
                         self.tables.new.begun_before.push(*id);
                     }
-                    let sampled = Sampled {
-                        id: *id,
-                        space: 0,
-                        space_number: 0,
-                        places: Places::default(),
-                    };
-                    self.targets.insert(*pid, sampled);
+                    self.targets.entry(*pid).or_default().id = *id;
                 }
             }
         }
