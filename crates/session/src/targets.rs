@@ -200,10 +200,13 @@ impl TargetSet {
         for id in self.ids().collect::<Vec<_>>() {
             let failure = match update.probe.refresh(id) {
                 Ok(true) => {
-                    let is_another = self.has_become_another(id, update.probe);
+                    // After exec, the process runs another program.
+                    let live = &self.live[&id];
+                    let pid = live.pid;
+                    let is_another = live.space != update.probe.address_space(id);
                     match update.probe.take_failure(id) {
                         None if !is_another => continue,
-                        None if self.stays_target(id) => {
+                        None if !self.is_excluded(pid) => {
                             self.start_again(id, update);
                             ended.push(id);
                             continue;
@@ -231,15 +234,6 @@ impl TargetSet {
             }));
         }
         ended
-    }
-
-    /// Whether the process runs another program now (exec).
-    fn has_become_another(&self, id: TargetId, probe: &PageTableProbe) -> bool {
-        (self.live.get(&id)).is_some_and(|live| live.space != probe.address_space(id))
-    }
-
-    fn stays_target(&self, id: TargetId) -> bool {
-        (self.live.get(&id)).is_some_and(|live| !self.is_excluded(live.pid))
     }
 
     /// Follows a target into another program.

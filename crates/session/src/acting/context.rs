@@ -10,7 +10,7 @@ use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::node;
 use isotherm_linux::probe::ProbeError;
-use isotherm_policy::guard::{GuardStatus, Pool};
+use isotherm_policy::guard::Pool;
 use isotherm_policy::scheme::huge::BlockUse;
 use isotherm_policy::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
 use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
@@ -307,10 +307,6 @@ impl ContextActing {
             Item::Pages(pages) => Some(snapshot_of(scans, pages)),
             _ => None,
         }));
-    }
-
-    pub(super) fn guard_status(&self) -> GuardStatus {
-        self.by.meters.status(self.context.guard())
     }
 
     pub(super) fn bound_by(&self) -> BoundBy {

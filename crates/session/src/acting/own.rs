@@ -195,7 +195,7 @@ impl Acts for OwnActing {
             paused: context.context.schemes().is_paused(),
             schemes: context.context.schemes().status().collect(),
             limits: context.context.guard().limits(),
-            guard: context.guard_status(),
+            guard: context.by.meters.status(context.context.guard()),
             bound_by: Some(context.bound_by()),
             bound_times: context.bounds.list(),
             huge_pages: context.context.waste(),

@@ -15,6 +15,7 @@ use isotherm_engine::monitor::bits;
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_record::HugeMemory;
+use isotherm_sim::statistics::scramble;
 
 /// Huge pages that a scan reads, which takes 10 ms.
 const READ_PER_LOOK: usize = 32;
@@ -103,13 +104,6 @@ impl HugePages {
             unused: unused * PAGE_SIZE,
         }
     }
-}
-
-/// Scatters neighbouring blocks (the finalizer of splitmix64).
-pub(crate) fn scramble(block: u64) -> u64 {
-    let mut mixed = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed ^ (mixed >> 27)
 }
 
 #[cfg(test)]

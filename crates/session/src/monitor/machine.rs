@@ -397,21 +397,16 @@ impl MachineView {
 
     /// Returns the control groups of new targets, and of those that have changed it.
     fn new_groups(&mut self, targets: &TargetSet) -> Vec<TargetGroup> {
-        let mut new = Vec::new();
-        let mut groups = BTreeMap::new();
-        for (target, pid) in targets.pids() {
-            let before = self.groups.remove(&target);
-            let Some(group) = cgroup::of_process(pid) else {
-                continue;
-            };
-            if before.as_ref() != Some(&group) {
-                let group = group.clone();
-                new.push(TargetGroup { target, group });
-            }
-            groups.insert(target, group);
-        }
-        self.groups = groups;
-        new
+        let pids = targets.pids();
+        let groups = pids.filter_map(|(target, pid)| Some((target, cgroup::of_process(pid)?)));
+        let before = std::mem::replace(&mut self.groups, groups.collect());
+        let all = self.groups.iter();
+        let new = all.filter(|(target, group)| before.get(*target) != Some(*group));
+        new.map(|(target, group)| TargetGroup {
+            target: *target,
+            group: group.clone(),
+        })
+        .collect()
     }
 }
 

@@ -20,8 +20,9 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_linux::probe::BlockContents;
 use isotherm_record::huge::READS_MAX;
 use isotherm_record::{HugePageRead, HugePagesSample, Item, TargetHugePages};
+use isotherm_sim::statistics::scramble;
 
-use crate::monitor::{Monitor, scramble};
+use crate::monitor::Monitor;
 
 /// Shortest interval between two listings of huge pages.
 const LISTING: Nanos = Nanos::from_millis(1_000);
