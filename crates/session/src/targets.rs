@@ -101,7 +101,6 @@ pub(crate) struct TargetSet {
     updates: u64,
     /// Set after the processes named by the user have been added.
     started: bool,
-    /// Number of the next target.
     pub(crate) next: u32,
 }
 

@@ -52,7 +52,6 @@ pub(crate) fn without_group(spec: &SessionSpec) -> Vec<String> {
     warnings
 }
 
-/// Returns warnings for the user of the kernel's DAMON.
 fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
     let schemes = all_schemes(spec);
     let mut warnings = between(&spec.contexts);

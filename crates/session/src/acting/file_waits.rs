@@ -56,7 +56,6 @@ impl KernelRefaults {
 }
 
 impl FileWaits {
-    /// Returns the pages that were read back since the last scan.
     pub(super) fn look(&mut self, now: Nanos, page_cache: &mut CacheView) -> FilesRead {
         let by_kernel = self.kernel.count(FileReclaim::now());
         let returned = page_cache.look_for_returned(now).unwrap_or(0);
@@ -76,7 +75,6 @@ impl FileWaits {
     }
 }
 
-/// Returns the cost of a page, after these further reads.
 fn cost(before: Option<f64>, new: DiskReads) -> Option<f64> {
     let pages = new.pages as f64;
     if new.pages == 0 {

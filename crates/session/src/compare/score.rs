@@ -11,7 +11,6 @@ pub(super) struct Claims {
     pub(super) accessed: AccuracyScore,
     /// Memory that is reported as idle for at least the idle age.
     pub(super) idle: AccuracyScore,
-    /// Bytes on which nothing is reported.
     pub(super) unknown: u64,
 }
 

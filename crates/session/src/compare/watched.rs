@@ -19,7 +19,6 @@ impl Watched {
     /// Longest last part of a turn that counts.
     const LAST: Nanos = Nanos::from_millis(3_000);
 
-    /// Starts an empty collection for a turn of length `window`.
     pub(super) fn of_turn(window: Nanos) -> Self {
         Self {
             last: Nanos(window.0 / 5).min(Self::LAST),

@@ -25,7 +25,6 @@ pub(super) struct SchemeCounters {
     actions: Vec<&'static str>,
     force: Force,
     last: Vec<KernelStats>,
-    /// Totals since the start, one for each scheme.
     pub(super) totals: Vec<KernelStats>,
     /// Bytes that each scheme was about to be applied to since the last reading, by the scheme's and the target's
     /// place.

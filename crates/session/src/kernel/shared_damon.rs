@@ -35,7 +35,6 @@ impl SharedDamon {
         Ok(hub)
     }
 
-    /// Finds the kdamond's process, and follows its events.
     fn follow(&mut self, at: usize) -> anyhow::Result<()> {
         let pid = self.claim.pid(at)?;
         self.pids[at] = pid.and_then(|pid| u32::try_from(pid).ok());
@@ -45,7 +44,6 @@ impl SharedDamon {
         Ok(())
     }
 
-    /// Returns the events of the kdamond at this place since the last call.
     pub(super) fn take(&mut self, at: usize) -> anyhow::Result<Vec<Traced>> {
         if let Some(trace) = &mut self.trace {
             trace.take(&mut self.events)?;

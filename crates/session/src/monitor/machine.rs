@@ -233,7 +233,6 @@ impl MachineView {
         Ok(ids)
     }
 
-    /// Makes the items of the entered frames.
     fn tell(
         &mut self,
         now: Nanos,

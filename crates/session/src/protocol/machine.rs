@@ -64,7 +64,6 @@ impl Machine {
         samples.find(|sample| !sample.is_of_targets())
     }
 
-    /// Removes a target that has ended: its memory is free.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.groups.remove(&target);
         for sample in self.samples.values_mut() {

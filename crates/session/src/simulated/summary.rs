@@ -29,7 +29,6 @@ pub(crate) struct Summary {
     /// Memory of all processes together; it looks at the simulation after each step.
     pub(super) all: Occupancy,
     processes: Vec<Usage>,
-    /// Longest minimum age of the schemes.
     idle_for: Nanos,
     schemes: BTreeMap<(usize, usize), SchemeReport>,
 }

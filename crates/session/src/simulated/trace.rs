@@ -43,7 +43,6 @@ const NOT_MEASURED: &str = "what paging out costs was not measured with it (ther
     recorded it), so costs are those of another machine and other content; `isotherm calibrate` measures, and --costs \
     takes what it measured";
 
-/// Limit of the replayed processes of a trace.
 const PROCESSES_MAX: usize = 64;
 
 /// Reads a record of page scans.

@@ -17,7 +17,6 @@ const RESUME_NS: f64 = 1e6;
 
 #[derive(Debug)]
 pub(super) struct Counting {
-    /// Share of one CPU.
     share: f64,
     saved_ns: f64,
     at: Nanos,
@@ -26,7 +25,6 @@ pub(super) struct Counting {
     faults_a_second: f64,
     /// Time at which counting was last paused.
     off_since: Nanos,
-    /// Total time without counting.
     pub(super) off: Nanos,
 }
 

@@ -42,7 +42,6 @@ const LAST_MAX: Nanos = Nanos::from_millis(250);
 
 #[derive(Default)]
 pub(super) struct HugePages {
-    /// Share of one CPU.
     share: f64,
     saved_ns: f64,
     at: Nanos,
@@ -130,7 +129,6 @@ impl HugePages {
         self.tell(now)
     }
 
-    /// Lists the blocks that are huge pages, and selects those that are read next.
     fn list(&mut self, now: Nanos, live: &[(TargetId, u32)], monitor: &mut dyn Monitor) {
         let alive: BTreeSet<TargetId> = live.iter().map(|(id, _)| *id).collect();
         let ended = self.targets.extract_if(.., |id, _| !alive.contains(id));
@@ -149,7 +147,6 @@ impl HugePages {
         self.choose(now);
     }
 
-    /// Selects the huge pages that are read next.
     fn choose(&mut self, now: Nanos) {
         let all = self.targets.iter().flat_map(|(id, of_target)| {
             let blocks = of_target.blocks.iter();

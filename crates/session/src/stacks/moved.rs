@@ -30,7 +30,6 @@ pub(super) struct Moved {
     pub(super) until: Nanos,
 }
 
-/// Last known places of a target's memory.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     by_memory: HashMap<u64, Vec<Place>>,

@@ -58,7 +58,6 @@ pub(crate) struct CacheView {
     round: Round,
     next_round: Nanos,
     clears: Clears,
-    /// Cost of the last scan of all frames.
     scan_cost: Nanos,
     /// Files that could not be opened, with the round of the attempt.
     refused: BTreeMap<u64, u32>,

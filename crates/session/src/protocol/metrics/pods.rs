@@ -45,7 +45,6 @@ impl Metrics<'_> {
             .collect()
     }
 
-    /// Adds the policies of pods, where the API server is asked for them.
     pub(super) fn pod_policies(&self, page: &mut Page) {
         let Some(policies) = &self.live.pods else {
             return;
