@@ -548,7 +548,7 @@ impl Monitor for KernelMonitor {
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         match &mut self.watched {
-            Watched::Processes { probe, set } => Some((probe.as_mut(), set.as_ref(), target)),
+            Watched::Processes { probe, set } => Some((&mut **probe, &**set, target)),
             Watched::Physical { .. } => None,
         }
     }
