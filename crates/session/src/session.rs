@@ -263,8 +263,7 @@ impl Session {
             return Ok(());
         }
         let before = stacks.cpu();
-        let live = process_ids(self.monitor.as_ref());
-        stacks.step(now, &live, self.monitor.as_mut(), items)?;
+        stacks.step(now, self.monitor.as_mut(), items)?;
         let spent = stacks.cpu().since(before);
         self.charge(CpuAccount::Stacks, spent);
         Ok(())
@@ -287,9 +286,8 @@ impl Session {
         }
         items.splice(first_new..first_new, stacks);
         if let Some(stacks) = &mut self.stacks {
-            let live = process_ids(self.monitor.as_ref());
             let before = stacks.cpu();
-            stacks.finish(now, &live, self.monitor.as_mut(), items);
+            stacks.finish(now, self.monitor.as_mut(), items);
             let spent = stacks.cpu().since(before);
             self.cpu.charge(CpuAccount::Stacks, spent);
         }
@@ -349,11 +347,6 @@ impl Session {
     pub fn summary(&self) -> Option<String> {
         self.monitor.summary(self.cpu)
     }
-}
-
-fn process_ids(monitor: &dyn Monitor) -> Vec<(TargetId, u32)> {
-    let live = monitor.live().into_iter();
-    live.map(|(id, process)| (id, process.pid())).collect()
 }
 
 fn watches_page_cache(context: &ContextSpec) -> bool {

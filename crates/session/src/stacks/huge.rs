@@ -85,19 +85,13 @@ impl HugePages {
     }
 
     /// Lists huge pages and reads some, within the available tokens.
-    pub(super) fn step(
-        &mut self,
-        now: Nanos,
-        live: &[(TargetId, u32)],
-        monitor: &mut dyn Monitor,
-        items: &mut Vec<Item>,
-    ) {
+    pub(super) fn step(&mut self, now: Nanos, monitor: &mut dyn Monitor, items: &mut Vec<Item>) {
         let earned = self.share * now.since(self.at).0 as f64;
         self.at = now;
         self.saved_ns = (self.saved_ns + earned).min(SAVED_NS_MAX);
         let before = process_cpu();
         if now >= self.next_listing {
-            self.list(now, live, monitor);
+            self.list(now, monitor);
             let took = process_cpu().since(before).0 as f64;
             let wait = Nanos((took / (self.share * LISTING_SHARE).max(1e-9)) as u64);
             self.next_listing = now + wait.max(LISTING);
@@ -116,31 +110,26 @@ impl HugePages {
     }
 
     /// Reads huge pages for a moment when recording ends, and reports all that is pending.
-    pub(super) fn last(
-        &mut self,
-        now: Nanos,
-        live: &[(TargetId, u32)],
-        monitor: &mut dyn Monitor,
-    ) -> Option<Item> {
+    pub(super) fn last(&mut self, now: Nanos, monitor: &mut dyn Monitor) -> Option<Item> {
         let before = process_cpu();
-        self.list(now, live, monitor);
+        self.list(now, monitor);
         while process_cpu().since(before) < LAST_MAX && self.read_some(now, monitor) {}
         self.cpu = self.cpu + process_cpu().since(before);
         self.tell(now)
     }
 
-    fn list(&mut self, now: Nanos, live: &[(TargetId, u32)], monitor: &mut dyn Monitor) {
-        let alive: BTreeSet<TargetId> = live.iter().map(|(id, _)| *id).collect();
+    fn list(&mut self, now: Nanos, monitor: &mut dyn Monitor) {
+        let alive: BTreeSet<TargetId> = monitor.live().into_iter().map(|(id, _)| id).collect();
         let ended = self.targets.extract_if(.., |id, _| !alive.contains(id));
         let last_words = ended.filter_map(|(id, mut of_target)| of_target.tell(id, READS_MAX));
         self.ended.extend(last_words);
-        for (id, _) in live {
-            let Some((probe, targets, own)) = monitor.target_tables(*id) else {
+        for id in alive {
+            let Some((probe, targets, own)) = monitor.target_tables(id) else {
                 continue;
             };
             // The target has ended, or the kernel lacked a resource: the next listing tries again.
             if let Ok(Some(found)) = probe.huge_pages(own, &targets.anonymous(own)) {
-                let of_target = self.targets.entry(*id).or_default();
+                let of_target = self.targets.entry(id).or_default();
                 of_target.update(probe.address_space(own), &found);
             }
         }

@@ -174,26 +174,27 @@ impl Stacks {
         self.sampler.wakes()
     }
 
-    /// Collects the sampled faults, and reads some huge pages through `monitor`; `live` are the targets.
+    /// Collects the sampled faults of the targets of `monitor`, and reads some of their huge pages.
     pub(crate) fn step(
         &mut self,
         now: Nanos,
-        live: &[(TargetId, u32)],
         monitor: &mut dyn Monitor,
         items: &mut Vec<Item>,
     ) -> Result<(), FaultError> {
         self.next_drain = now + DRAIN;
         let before = process_cpu();
-        self.follow(live)?;
+        let live = monitor.live().into_iter();
+        let live: Vec<(TargetId, u32)> = live.map(|(id, process)| (id, process.pid())).collect();
+        self.follow(&live)?;
         items.extend(self.collect(now)?);
-        self.forget(now, live, items);
+        self.forget(now, &live, items);
         self.set_period(now);
         self.cpu = self.cpu + process_cpu().since(before);
         if now.since(self.adapted.at) >= ADAPT {
             items.extend(self.jit_symbols(now));
             self.adapt(now)?;
         }
-        self.huge.step(now, live, monitor, items);
+        self.huge.step(now, monitor, items);
         Ok(())
     }
 
@@ -202,14 +203,8 @@ impl Stacks {
     }
 
     /// Reads huge pages once more when recording ends, and resolves the names of frames.
-    pub(crate) fn finish(
-        &mut self,
-        now: Nanos,
-        live: &[(TargetId, u32)],
-        monitor: &mut dyn Monitor,
-        items: &mut Vec<Item>,
-    ) {
-        items.extend(self.huge.last(now, live, monitor));
+    pub(crate) fn finish(&mut self, now: Nanos, monitor: &mut dyn Monitor, items: &mut Vec<Item>) {
+        items.extend(self.huge.last(now, monitor));
         self.symbols(now, items);
     }
 
