@@ -127,7 +127,13 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     } else {
         None
     };
-    let monitor = VirtualMemory::new(probe, set, monitor, machine, acts);
+    let monitor = VirtualMemory {
+        probe,
+        targets: set,
+        monitor,
+        machine,
+        unrecorded: acts.then(Vec::new),
+    };
     Ok(Started {
         monitor: Box::new(monitor),
         child,

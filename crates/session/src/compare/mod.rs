@@ -203,6 +203,13 @@ impl ComparisonSpec {
 }
 
 impl WorldReport {
+    fn take(&mut self, turn: anyhow::Result<Turn>) {
+        match turn {
+            Ok(turn) => self.turns.push(turn),
+            Err(error) => self.error = Some(format!("{error:#}")),
+        }
+    }
+
     /// Returns the median of a value over the turns for which it is known; none if there is no such turn.
     pub fn median(&self, of: impl Fn(&Turn) -> Option<f64>) -> Option<f64> {
         median(self.turns.iter().filter_map(of).collect())

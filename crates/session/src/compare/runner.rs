@@ -35,7 +35,24 @@ pub fn compare(
             session.contexts.len()
         );
     }
-    let mut runner = Runner::new(spec);
+    let idle_for = spec.idle_for();
+    let worlds = spec.worlds.iter().map(|(world, _)| WorldReport {
+        world: *world,
+        error: None,
+        turns: Vec::new(),
+    });
+    let report = Comparison {
+        processes: BTreeMap::new(),
+        window_seconds: spec.window.as_secs_f64(),
+        idle_seconds: idle_for.as_secs_f64(),
+        worlds: worlds.collect(),
+        notes: Vec::new(),
+    };
+    let mut runner = Runner {
+        spec,
+        idle_for,
+        report,
+    };
     runner.run(tell)?;
     Ok(runner.report)
 }
@@ -53,27 +70,7 @@ struct Runner<'a> {
     report: Comparison,
 }
 
-impl<'a> Runner<'a> {
-    fn new(spec: &'a ComparisonSpec) -> Self {
-        let idle_for = spec.idle_for();
-        let worlds = spec.worlds.iter().map(|(world, _)| WorldReport {
-            world: *world,
-            error: None,
-            turns: Vec::new(),
-        });
-        Self {
-            spec,
-            idle_for,
-            report: Comparison {
-                processes: BTreeMap::new(),
-                window_seconds: spec.window.as_secs_f64(),
-                idle_seconds: idle_for.as_secs_f64(),
-                worlds: worlds.collect(),
-                notes: Vec::new(),
-            },
-        }
-    }
-
+impl Runner<'_> {
     fn run(&mut self, tell: &mut dyn FnMut(ComparisonProgress)) -> anyhow::Result<()> {
         let spec = self.spec;
         let live: Vec<usize> = (0..spec.worlds.len())
@@ -140,10 +137,7 @@ impl<'a> Runner<'a> {
                 let after = self.scan(spec.scan_for(), None)?;
                 let truth = Truth::between(&before, &after);
                 let judged = watched.and_then(|watched| self.judge(at, &watched, &truth));
-                match judged {
-                    Ok(turn) => self.report.worlds[at].turns.push(turn),
-                    Err(error) => self.report.worlds[at].error = Some(format!("{error:#}")),
-                }
+                self.report.worlds[at].take(judged);
                 before = after;
             }
         }
@@ -263,10 +257,7 @@ impl<'a> Runner<'a> {
             let judged = trace
                 .watch(&only_watching(spec), self.spec.window)
                 .and_then(|watched| self.judge(at, &watched, &truth));
-            match judged {
-                Ok(turn) => self.report.worlds[at].turns.push(turn),
-                Err(error) => self.report.worlds[at].error = Some(format!("{error:#}")),
-            }
+            self.report.worlds[at].take(judged);
         }
     }
 }

@@ -12,12 +12,12 @@ use super::{CacheView, MachineView, Monitor, MonitorStatus, NextStep, TargetTabl
 use crate::targets::TargetSet;
 
 pub(crate) struct VirtualMemory {
-    probe: PageTableProbe,
-    targets: TargetSet,
-    monitor: MonitorLoop,
-    machine: Option<MachineView>,
+    pub(crate) probe: PageTableProbe,
+    pub(crate) targets: TargetSet,
+    pub(crate) monitor: MonitorLoop,
+    pub(crate) machine: Option<MachineView>,
     /// Snapshots of processes that are recorded by frame, if they are acted on.
-    unrecorded: Option<Vec<Item>>,
+    pub(crate) unrecorded: Option<Vec<Item>>,
 }
 
 /// Targets, with the items of their starts and ends.
@@ -71,22 +71,6 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
 }
 
 impl VirtualMemory {
-    pub(crate) fn new(
-        probe: PageTableProbe,
-        targets: TargetSet,
-        monitor: MonitorLoop,
-        machine: Option<MachineView>,
-        is_acted_on: bool,
-    ) -> Self {
-        Self {
-            probe,
-            targets,
-            monitor,
-            machine,
-            unrecorded: is_acted_on.then(Vec::new),
-        }
-    }
-
     fn is_by_frame(&self) -> bool {
         let machine = self.machine.as_ref();
         machine.is_some_and(|machine| machine.by_frame.is_some())
