@@ -264,7 +264,7 @@ mod tests {
         period: Nanos,
         nr_steps: u32,
         work: u64,
-        renewed: Vec<(TargetId, AddressRange)>,
+        has_begun: bool,
     }
 
     impl Monitor for Counter {
@@ -275,19 +275,11 @@ mod tests {
                 return Ok(None);
             }
             self.nr_steps -= 1;
-            if self.renewed.is_empty() {
-                items.push(Item::TargetStart(TargetStart {
-                    pid: 7,
-                    ..TargetStart::default()
-                }));
-                self.renewed.push((TargetId(9), AddressRange::new(0, 1)));
+            if !std::mem::replace(&mut self.has_begun, true) {
+                items.push(Item::TargetStart(TargetStart::default()));
             }
             items.push(Item::Snapshot(Snapshot::default()));
             Ok(Some(now + self.period))
-        }
-
-        fn reset_age(&mut self, target: TargetId, range: AddressRange, _now: Nanos) {
-            self.renewed.push((target, range));
         }
 
         fn status(&self, cpu: CpuLedger) -> MonitorStatus {
@@ -312,7 +304,7 @@ mod tests {
                 period: Nanos(*period),
                 nr_steps: *nr_steps,
                 work: *work,
-                renewed: Vec::new(),
+                has_begun: false,
             };
             let monitor: Box<dyn Monitor> = Box::new(counter);
             (format!("kdamond {i}"), monitor)

@@ -16,10 +16,12 @@ mod counting;
 mod huge;
 mod moved;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::Hash;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use indexmap::IndexSet;
 use isotherm_config::{SessionSpec, StacksSpec, TargetSpec};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
@@ -113,9 +115,9 @@ struct Sampled {
 struct Tables {
     /// Modules written so far; the unwinder and the record number them alike.
     nr_modules: usize,
-    frames: HashMap<StackFrame, u32>,
-    stacks: HashMap<StackNode, StackId>,
-    threads: HashMap<String, u32>,
+    frames: IndexSet<StackFrame>,
+    stacks: IndexSet<StackNode>,
+    threads: IndexSet<String>,
     /// Unnamed frames of code that was generated at run time, by process, each with its address.
     unnamed: BTreeMap<u32, Vec<(u32, u64)>>,
     new: StackSamples,
@@ -214,12 +216,10 @@ impl Stacks {
         items.extend(self.jit_symbols(now));
         let modules = self.unwinder.modules();
         let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
-        for (frame, number) in &self.tables.frames {
+        for (number, frame) in (0..).zip(&self.tables.frames) {
             if let StackFrame::File { module, offset } = frame {
-                by_module
-                    .entry(*module)
-                    .or_default()
-                    .push((*number, *offset));
+                let frames = by_module.entry(*module).or_default();
+                frames.push((number, *offset));
             }
         }
         let symbolizer = Symbolizer::by_symbols();
@@ -446,7 +446,7 @@ impl Tables {
                 CodePlace::Unnamed(address) => {
                     let address = *address;
                     let frame = StackFrame::Unnamed { target, address };
-                    if !self.frames.contains_key(&frame) && self.frames.len() < FRAMES_MAX {
+                    if !self.frames.contains(&frame) && self.frames.len() < FRAMES_MAX {
                         let unnamed = self.unnamed.entry(pid).or_default();
                         unnamed.push((self.frames.len() as u32, address));
                     }
@@ -463,41 +463,17 @@ impl Tables {
     }
 
     fn node(&mut self, caller: StackId, frame: StackFrame) -> Option<StackId> {
-        let frame = match self.frames.get(&frame) {
-            Some(number) => *number,
-            None if self.frames.len() >= FRAMES_MAX => return None,
-            None => {
-                let number = self.frames.len() as u32;
-                self.new.frames.push(frame.clone());
-                self.frames.insert(frame, number);
-                number
-            }
-        };
+        let frame = number_of(&mut self.frames, &mut self.new.frames, frame, FRAMES_MAX)?;
         let node = StackNode { caller, frame };
-        if let Some(id) = self.stacks.get(&node) {
-            return Some(*id);
-        }
-        if self.stacks.len() >= STACKS_MAX {
-            return None;
-        }
-        let id = StackId(self.stacks.len() as u32 + 1);
-        self.stacks.insert(node, id);
-        self.new.stacks.push(node);
-        Some(id)
+        let number = number_of(&mut self.stacks, &mut self.new.stacks, node, STACKS_MAX)?;
+        // Number 0 is `NO_STACK`.
+        Some(StackId(number + 1))
     }
 
     /// Returns the number of a thread's name, or 0, the first thread's, if the table is full.
     fn thread(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.threads.get(name) {
-            return *number;
-        }
-        if self.threads.len() >= THREADS_MAX {
-            return 0;
-        }
-        let number = self.threads.len() as u32;
-        self.threads.insert(name.to_owned(), number);
-        self.new.threads.push(name.to_owned());
-        number
+        let name = name.to_owned();
+        number_of(&mut self.threads, &mut self.new.threads, name, THREADS_MAX).unwrap_or(0)
     }
 
     /// Adds the modules that the unwinder has found since the last call.
@@ -513,4 +489,21 @@ impl Tables {
         }
         self.nr_modules = all;
     }
+}
+
+/// Returns the number of `value` in a table of at most `max` values; a new value is added to `new` as well.
+fn number_of<T: Clone + Eq + Hash>(
+    known: &mut IndexSet<T>,
+    new: &mut Vec<T>,
+    value: T,
+    max: usize,
+) -> Option<u32> {
+    if let Some(number) = known.get_index_of(&value) {
+        return Some(number as u32);
+    }
+    if known.len() >= max {
+        return None;
+    }
+    new.push(value.clone());
+    Some(known.insert_full(value).0 as u32)
 }
