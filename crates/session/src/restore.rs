@@ -78,11 +78,8 @@ impl RestoreReport {
     pub fn restored_bytes(&self) -> u64 {
         let processes = self.processes.iter();
         let of = processes.filter_map(|process| {
-            Some(
-                process
-                    .swapped_before_bytes
-                    .saturating_sub(process.swapped_after_bytes?),
-            )
+            let after = process.swapped_after_bytes?;
+            Some(process.swapped_before_bytes.saturating_sub(after))
         });
         of.sum()
     }

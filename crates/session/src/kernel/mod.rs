@@ -64,10 +64,8 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
         }
     };
     // Everything that can be refused is refused before a command starts: the trial names this process as the target.
-    let trial = spec.contexts.iter().map(|context| {
-        let ram = ram_of(context)?;
-        live_context(context, &[std::process::id()], &ram)
-    });
+    let us = [std::process::id()];
+    let trial = spec.contexts.iter().map(|of| live_context(of, &us));
     claim.check(&trial.collect::<anyhow::Result<Vec<DamonContext>>>()?)?;
 
     let mut child = None;
@@ -100,14 +98,10 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
 }
 
 /// Returns a context to run by: one that begins paused watches, as in the other worlds.
-fn live_context(
-    context: &ContextSpec,
-    pids: &[u32],
-    ram: &[AddressRange],
-) -> anyhow::Result<DamonContext> {
+fn live_context(context: &ContextSpec, pids: &[u32]) -> anyhow::Result<DamonContext> {
     Ok(DamonContext {
         is_paused: false,
-        ..lower::context(context, pids, ram)?
+        ..lower::context(context, pids, &ram_of(context)?)?
     })
 }
 
@@ -124,7 +118,7 @@ fn turn_on(
         let mut contexts = Vec::new();
         for (context, watched, items) in &mut *begun {
             let pids = watched.update(now, items)?;
-            let mut lowered = live_context(context, &pids, &ram_of(context)?)?;
+            let mut lowered = live_context(context, &pids)?;
             lowered.schemes = held(&lowered.schemes);
             if !has_trace {
                 lowered.schemes.push(watcher());
